@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace rankloom {
+
+// What went wrong, as a program that catches a DistError tells cases apart.
+enum class ErrorKind {
+  kInvalidArgument,  // this member's call breaks a rule of its operation
+  kMismatch,         // members of a group issued different calls
+  kRankFailed,       // another rank threw, failed an assertion or was cancelled
+  kDeadlock,         // no rank could move any more
+  kTimeout,          // a deadline passed
+  kAborted,          // the world or the group was aborted, or misuse of order (a call after shutdown)
+  kStoreError,       // a store could not do what was asked
+  kCollectiveError,  // the group refuses (error_on_collective), or a backend failed
+};
+
+// "InvalidArgument", "Mismatch", ...
+std::string_view error_kind_name(ErrorKind kind);
+
+// Inside rankloom a failure is an absl::Status; its kind travels as a payload, so that it survives copies and wrapping.
+absl::Status make_error(ErrorKind kind, std::string_view text);
+// The kind of a failed status. A status made elsewhere is mapped by its code (kDeadlineExceeded: kTimeout, ...).
+ErrorKind error_kind(const absl::Status& status);
+
+// Where a failed call came from. `rank` is the global rank, -1 if unknown; `seq` is -1 where there is none.
+struct ErrorOrigin {
+  int rank = -1;
+  std::string_view group;
+  std::string_view op;
+  int64_t seq = -1;
+};
+
+// What public calls throw inside a rank program. what() is the whole text and starts with the kind's name.
+class DistError : public std::exception {
+ public:
+  DistError(absl::Status status, const ErrorOrigin& origin);
+
+  const char* what() const noexcept override { return what_.c_str(); }
+  ErrorKind kind() const { return kind_; }
+  const absl::Status& status() const { return status_; }
+  int rank() const { return rank_; }                  // global rank, -1 if unknown
+  const std::string& group() const { return group_; }  // empty if no group was involved
+  const std::string& op() const { return op_; }
+  int64_t seq() const { return seq_; }  // sequence number of the call in its group, -1 if it had none
+
+ private:
+  absl::Status status_;
+  ErrorKind kind_;
+  int rank_;
+  std::string group_;
+  std::string op_;
+  int64_t seq_;
+  std::string what_;
+};
+
+[[noreturn]] void throw_dist_error(const absl::Status& status, const ErrorOrigin& origin);
+
+// The one place where a Status becomes a DistError.
+inline void throw_if_error(const absl::Status& status, const ErrorOrigin& origin) {
+  if (!status.ok()) [[unlikely]] throw_dist_error(status, origin);
+}
+
+// Unwinds a rank that goes on making calls long after its world was aborted. Not a std::exception on purpose: a rank
+// program that catches those must still end. Caught in world/rank_main.cc only.
+struct RankCancelled {};
+
+// A broken invariant of rankloom itself: prints rank, text and the schedule, then aborts the process.
+[[noreturn]] void fatal(std::string_view text);
+
+}  // namespace rankloom

@@ -1,0 +1,83 @@
+#pragma once
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "sim/task.h"
+
+namespace rankloom {
+
+class Scheduler;
+
+// Guards state that several ranks share. Under a deterministic scheduler one task runs at a time and no task switches
+// while it holds one, so locking does nothing; otherwise it is an absl::Mutex.
+// Never held across a scheduling point, except the one that RankCondVar::await releases.
+class ABSL_LOCKABLE RankMutex {
+ public:
+  // `scheduler` may be null: an object that belongs to no world.
+  explicit RankMutex(const Scheduler* scheduler);
+  RankMutex(const RankMutex&) = delete;
+  RankMutex& operator=(const RankMutex&) = delete;
+
+  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    if (real_) lock_real();
+  }
+  void unlock() ABSL_UNLOCK_FUNCTION() {
+    if (real_) unlock_real();
+  }
+
+ private:
+  void lock_real() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void unlock_real() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+
+  const bool real_;
+  absl::Mutex mu_;
+};
+
+class ABSL_SCOPED_LOCKABLE RankMutexLock {
+ public:
+  explicit RankMutexLock(RankMutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(*mu) { mu_.lock(); }
+  ~RankMutexLock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+  RankMutexLock(const RankMutexLock&) = delete;
+  RankMutexLock& operator=(const RankMutexLock&) = delete;
+
+ private:
+  RankMutex& mu_;
+};
+
+// The one blocking primitive. Every wait in rankloom is an await() on one of these; a report of a stuck job is the list of
+// their sites. Thread-safety: all methods are called with the associated mutex held.
+class RankCondVar {
+ public:
+  RankCondVar() = default;
+  RankCondVar(const RankCondVar&) = delete;
+  RankCondVar& operator=(const RankCondVar&) = delete;
+
+  // Until `done()` holds: releases `mu`, parks the calling task, takes `mu` back, asks again. `done` runs with `mu` held.
+  // Returns OK once done() holds, even if the world was aborted meanwhile; else
+  //   Timeout when `deadline` passed (the text names the site), or
+  //   the cause, when the world was aborted.
+  // A scheduling point. A thread that belongs to no world just blocks, by real time.
+  absl::Status await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline = Deadline::never())
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+
+  // Wakes all waiters, in the order in which they came: each asks its predicate again.
+  void notify_all();
+  // Wakes the waiter that came first, if any.
+  void notify_one();
+  bool has_waiters() const { return first_ != nullptr; }
+
+ private:
+  struct Waiter {
+    Task* task = nullptr;
+    Waiter* next = nullptr;
+    bool linked = true;
+  };
+  void unlink(Waiter* waiter);
+
+  Waiter* first_ = nullptr;
+  Waiter* last_ = nullptr;
+};
+
+}  // namespace rankloom

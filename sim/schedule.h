@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace rankloom {
+
+class Trace;
+
+enum class EngineKind : uint8_t { kThreads, kFibers };
+
+// "threads" or "fibers".
+std::string_view engine_name(EngineKind engine);
+
+// How the next rank is chosen at each scheduling point. A value; cheap to copy.
+class Schedule {
+ public:
+  enum class Kind : uint8_t { kUnset, kFree, kFifo, kRoundRobin, kSeeded, kPct, kReplay };
+
+  // Unset: free() on threads, fifo() on fibers.
+  Schedule() = default;
+
+  // All ranks at once, as the machine has it. Threads only.
+  static Schedule free() { return Schedule(Kind::kFree, 0, 0); }
+  // A rank runs until it blocks; then the one that has been ready for longest. No choice is left, so nothing is recorded.
+  static Schedule fifo() { return Schedule(Kind::kFifo, 0, 0); }
+  // The next ready rank by number, at every scheduling point.
+  static Schedule round_robin() { return Schedule(Kind::kRoundRobin, 0, 0); }
+  // Uniformly random at every scheduling point, from this seed.
+  static Schedule seeded(uint64_t seed) { return Schedule(Kind::kSeeded, seed, 0); }
+  // Random priorities and depth - 1 random points where the running task falls to the lowest one: finds every bug of that
+  // depth with a guaranteed probability. S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of
+  // Finding Bugs", ASPLOS 2010. depth >= 1.
+  static Schedule pct(uint64_t seed, int depth) { return Schedule(Kind::kPct, seed, depth); }
+  // What a run recorded. The first step that does not fit ends the run with an error that names it.
+  static Schedule replay(Trace trace);
+
+  Kind kind() const { return kind_; }
+  uint64_t seed() const { return seed_; }
+  int depth() const { return depth_; }
+  const Trace* trace() const { return trace_.get(); }
+  bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
+
+  // "seeded:7", "pct:7:3", "fifo": what parse() reads, and RANKLOOM_SCHEDULE.
+  std::string text() const;
+  // Errors: InvalidArgument that lists what is known.
+  static absl::StatusOr<Schedule> parse(std::string_view text);
+
+ private:
+  Schedule(Kind kind, uint64_t seed, int depth) : kind_(kind), depth_(depth), seed_(seed) {}
+
+  Kind kind_ = Kind::kUnset;
+  int depth_ = 0;
+  uint64_t seed_ = 0;
+  std::shared_ptr<const Trace> trace_;
+};
+
+}  // namespace rankloom

@@ -1,0 +1,158 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "sim/schedule.h"
+#include "sim/task.h"
+#include "sim/trace.h"
+
+namespace rankloom {
+
+// What a choice is about. Values are part of the trace format.
+enum class ChoiceKind : uint8_t {
+  kNextTask = 0,    // which ready task runs next
+  kAnySource = 1,   // which of several matching sends a receive takes
+  kCompletion = 2,  // whether a finished call completes now or later
+  kFault = 3,       // whether a planned fault happens
+};
+
+// Schedules the tasks of one run. Two kinds: the free gear lets all threads run at once; the deterministic gears let one
+// task run between scheduling points and ask a policy who is next.
+//
+// Protocol of a task: point() before each visible act, park() to wait, unpark() to end another's wait. Nothing else blocks.
+// Thread-safety: all methods may be called from tasks of this scheduler; unpark(), abort() and outside() from any thread.
+class Scheduler {
+ public:
+  struct Options {
+    EngineKind engine = EngineKind::kThreads;
+    Schedule schedule;
+    int ranks = 1;
+    size_t stack_bytes = 128 * 1024;     // fibers: address space reserved for each stack
+    bool fresh_threads = false;          // threads: new ones, so that nobody's thread_locals leak in
+    bool attach_only = false;            // ranks are threads of the caller, which attach()
+    bool late_completion = false;        // deterministic gears: finished calls complete when the policy says so
+    absl::Duration stall = absl::Seconds(10);  // real time without a scheduling point before on_stall is told
+    std::function<void(const std::string&)> on_stall;
+  };
+
+  // Errors: InvalidArgument for free() on fibers, attach_only on fibers, ranks < 1.
+  static absl::StatusOr<std::unique_ptr<Scheduler>> make(Options options);
+  virtual ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  bool deterministic() const { return deterministic_; }
+  const Options& options() const { return options_; }
+
+  // --- tasks
+
+  // Runs `body(rank)` once on a task per rank and returns when all tasks of the run have ended. Called once, by a thread
+  // that is no task.
+  virtual void run(absl::FunctionRef<void(int rank, Task& task)> body) = 0;
+
+  // Starts a further task; it begins at some later scheduling point. Bodies must not throw.
+  virtual Task* spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
+
+  // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: it must not wait.
+  // In the free gear it runs now.
+  virtual void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) = 0;
+
+  // Makes the calling thread a task of this run until detach(). A rank blocks here until all ranks have attached.
+  // Threads only.
+  virtual Task* attach(const TaskInfo& info) = 0;
+  virtual void detach(Task* task) = 0;
+
+  // --- scheduling points
+
+  // The policy may let others run first. The caller's step becomes visible after it.
+  void point(const Site& site) {
+    if (deterministic_) deterministic_point(site);
+  }
+
+  // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.
+  virtual WakeCause park(const Site& site, Deadline deadline) = 0;
+  virtual void unpark(Task& task) = 0;
+
+  // One of n >= 1 alternatives of this kind, by the policy; recorded. 0 in the free gear.
+  virtual int choose(ChoiceKind kind, int n, const Site& site) = 0;
+
+  // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
+
+  virtual int64_t now_ns() const = 0;
+  Deadline deadline_after(absl::Duration timeout, bool weak) const;
+
+  // --- ends
+
+  // Ends the run: every wait returns `cause`, and later ones at once. The first cause stays.
+  void abort(const absl::Status& cause);
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  absl::Status abort_cause() const;
+
+  // While one is held, somebody outside the run may still wake a task: a stuck run is then no deadlock, and time does not
+  // jump.
+  void add_outside(int n);
+
+  // Told when nobody can move: text for the report's head. Set once, before run().
+  using DeadlockReporter = std::function<absl::Status(const std::vector<Task*>&)>;
+  void set_deadlock_reporter(DeadlockReporter reporter) { deadlock_reporter_ = std::move(reporter); }
+
+  // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
+  virtual std::vector<Task*> live_tasks() const = 0;
+
+  // What was chosen so far (deterministic gears; empty in the free gear and under fifo).
+  virtual const Trace& trace() const = 0;
+  // Scheduling points passed by all tasks.
+  virtual uint64_t steps() const = 0;
+
+ protected:
+  Scheduler(Options options, bool deterministic) : options_(std::move(options)), deterministic_(deterministic) {}
+
+  virtual void deterministic_point(const Site& site) = 0;
+  virtual void wake_all() = 0;
+  virtual void outside_changed(int n) = 0;
+
+  // The text of a deadlock, from deadlock_report.cc or the layer above.
+  absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
+
+  const Options options_;
+  const bool deterministic_;
+  DeadlockReporter deadlock_reporter_;
+
+ private:
+  std::atomic<bool> aborted_{false};
+  mutable absl::Mutex cause_mu_;  // taken after no other lock
+  absl::Status cause_ ABSL_GUARDED_BY(cause_mu_);
+};
+
+// Makes the calling thread a helper of `rank` for the length of a call, if it is no task yet. An unbound thread that calls
+// through a rank's handle (autograd, a callback) acts for that rank.
+class AdoptScope {
+ public:
+  AdoptScope(Scheduler* scheduler, int rank) {
+    if (Task::current() == nullptr && scheduler != nullptr) adopt(scheduler, rank);
+  }
+  ~AdoptScope() {
+    if (task_ != nullptr) scheduler_->detach(task_);
+  }
+  AdoptScope(const AdoptScope&) = delete;
+  AdoptScope& operator=(const AdoptScope&) = delete;
+
+ private:
+  void adopt(Scheduler* scheduler, int rank);
+
+  Scheduler* scheduler_ = nullptr;
+  Task* task_ = nullptr;
+};
+
+}  // namespace rankloom

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "sim/code_site.h"
+#include "sim/parker.h"
+
+namespace rankloom {
+
+class Scheduler;
+
+using TaskId = int32_t;
+
+enum class TaskKind : uint8_t {
+  kRank,        // the main task of a rank
+  kHelper,      // a further thread of a rank: spawned by it, or adopted for the length of a call
+  kStream,      // the queue of a simulated stream
+  kCompletion,  // a call that finishes late; has no stack of its own
+};
+
+struct TaskInfo {
+  int rank = -1;  // the rank that this task belongs to
+  TaskKind kind = TaskKind::kRank;
+};
+
+// What a blocked task waits for. Asked only when a report is written, while no task of the run moves.
+class WaitsFor {
+ public:
+  virtual ~WaitsFor() = default;
+  // Appends the global ranks that could end this wait. Leaves `ranks` alone if it is not known who could.
+  virtual void append_ranks(std::vector<int>* ranks) const = 0;
+};
+
+// A step of a task at a scheduling point: what it is about to do, or waits in. Views must outlive the point.
+struct Site {
+  const char* what = "start";        // the operation, as reports print it: "all_reduce", "store get", "sleep"
+  CodeSite code = {};                // the caller's line
+  std::string_view group = {};       // empty: no group
+  int64_t seq = -1;                  // sequence number of the call in its group, -1: none
+  std::string_view detail = {};      // "key \"done\"", "label \"epoch\""
+  const WaitsFor* waits_for = nullptr;
+};
+
+// When a wait ends by itself. Times are nanoseconds of Scheduler::now_ns().
+struct Deadline {
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  int64_t at_ns = kNever;
+  // A default or group timeout is weak: it still fires, but does not keep a stuck job from being reported as a deadlock.
+  bool weak = true;
+
+  static Deadline never() { return {}; }
+};
+
+enum class WakeCause : uint8_t { kUnparked, kTimeout };
+
+// One thread of control under a scheduler. Upper layers hold pointers and pass them to Scheduler; the fields are the
+// scheduler's and its engine's.
+struct Task {
+  enum class State : uint8_t { kNew, kReady, kRunning, kParked, kDone };
+
+  // The task that runs on this thread, or nullptr on a thread that belongs to no world.
+  static Task* current() { return current_; }
+  static void set_current(Task* task) { current_ = task; }
+
+  // const after the task was made
+  Scheduler* scheduler = nullptr;
+  TaskId id = -1;
+  TaskInfo info;
+  bool adopted = false;  // a foreign thread that attached
+
+  // deterministic gears: guarded by the baton
+  State state = State::kNew;
+  bool permit = false;
+  WakeCause cause = WakeCause::kUnparked;
+  uint32_t timer = 0;  // generation of the pending deadline; 0: none
+  absl::AnyInvocable<void()> body;
+
+  // written by the task before it stops at a point, read by reports while it is stopped
+  Site site;
+  std::atomic<uint64_t> steps = 0;  // scheduling points passed; relaxed
+
+  // engines
+  Parker parker;                    // threads
+  std::atomic<bool> counted{false};  // free gear: this sleep counts towards a deadlock
+  void* context = nullptr;          // fibers: boost::fibers::context*
+  void* fiber_state = nullptr;      // fibers: what ASan builds keep about the stack
+  void* user = nullptr;             // RankContext of a rank and its helpers
+
+ private:
+  static inline thread_local Task* current_ = nullptr;
+};
+
+}  // namespace rankloom
