@@ -168,6 +168,7 @@ class World {
 
   mutable RankMutex mu_;  // taken after no other lock
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);
+  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(mu_);
