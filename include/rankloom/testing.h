@@ -1,0 +1,5 @@
+#pragma once
+
+// The GoogleTest side: multi-rank fixtures and matchers. Link rankloom-testing.
+
+#include "rankloom/rankloom.h"

@@ -1,0 +1,104 @@
+"""Plants violations and sees that tools/check_layers.py finds each, and finds nothing in clean files."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+sys.dont_write_bytecode = True
+import check_layers  # noqa: E402
+
+# (file, its text, a part of what must be said)
+PLANTED = [
+    ("sim/a.cc", '#include "world/world.h"\n', "sim may not include world"),
+    ("sim/a.cc", '#include "bench/x.h"\n', "sim may not include bench"),
+    ("fake_store/a.h", "#  include <collectives/work.h>\n", "fake_store may not include collectives"),
+    ("world/a.cc", '#include "collectives/work.h"\n', "world may not include collectives"),
+    ("collectives/a.cc", '#include "harness/matchers.h"\n', "collectives may not include harness"),
+    ("harness/a.cc", '#include "tests/x.h"\n', "harness may not include tests"),
+    ("bench/a.cc", '#include "tests/x.h"\n', "bench may not include tests"),
+    ("include/rankloom/rankloom.h", '#include "harness/matchers.h"\n', "include may not include harness"),
+    ("include/rankloom/rankloom.h", "#include <gtest/gtest.h>\n", "harness and tests only"),
+    ("sim/a.cc", '#include "task.h"\n', "includes start at the root"),
+    ("sim/a.cc", "#include <boost/fiber/all.hpp>\n", "the fiber engine only"),
+    ("world/fiber_engine.cc", "#include <boost/fiber/all.hpp>\n", "the fiber engine only"),
+    ("collectives/a.cc", "#include <gtest/gtest.h>\n", "harness and tests only"),
+    ("collectives/a.cc", '#include "hwy/highway.h"\n', "collectives/kernels only"),
+    ("collectives/a.cc", "#include <tbb/parallel_for.h>\n", "collectives/kernels only"),
+    ("collectives/a.cc", "#include <cuda_runtime.h>\n", "collectives/cuda only"),
+    ("collectives/a.cc", "#include <torch/torch.h>\n", "the bridge only"),
+    ("tests/world/a.cc", "#include <Python.h>\n", "the bridge only"),
+    ("collectives/a.cc", '#include "absl/random/random.h"\n', "sim/prng.h is our generator"),
+    ("collectives/a.cc", '#include "absl/flags/flag.h"\n', "programs, which have flags only"),
+    ("world/a.cc", "#include <rankloom/rankloom.h>\n", "users of the library only"),
+    ("sim/a.cc", "std::condition_variable cv;\n", "RankCondVar"),
+    ("sim/a.cc", "std::condition_variable_any cv;\n", "RankCondVar"),
+    ("world/a.cc", "#include <barrier>\n", "RankCondVar"),
+    ("world/a.cc", "std::barrier<> b(2);\n", "RankCondVar"),
+    ("collectives/a.cc", "std::future<int> f;\n", "RankCondVar"),
+    ("collectives/a.cc", "std::promise<int> p;\n", "RankCondVar"),
+    ("sim/a.cc", "std::this_thread::sleep_for(d);\n", "time is virtual"),
+    ("fake_store/hash_store.cc", "absl::SleepFor(d);\n", "time is virtual"),
+    ("sim/a.cc", "usleep(3);\n", "time is virtual"),
+    ("sim/a.cc", "nanosleep(&t, nullptr);\n", "time is virtual"),
+    ("sim/a.cc", "auto t = std::chrono::system_clock::now();\n", "time is virtual"),
+    ("sim/a.cc", "auto t = std::chrono::high_resolution_clock::now();\n", "time is virtual"),
+    ("world/a.cc", "auto t = std::chrono::steady_clock::now();\n", "time is virtual"),
+    ("world/a.cc", "auto t = absl::Now();\n", "time is virtual"),
+    ("world/a.cc", "gettimeofday(&t, nullptr);\n", "time is virtual"),
+    ("world/a.cc", "auto t = std::time(nullptr);\n", "time is virtual"),
+    ("world/a.cc", "auto t = time(NULL);\n", "time is virtual"),
+    ("collectives/a.cc", "std::random_device d;\n", "sim/prng.h"),
+    ("collectives/a.cc", "absl::BitGen g;\n", "sim/prng.h"),
+    ("collectives/a.cc", "int i = rand();\n", "sim/prng.h"),
+    ("sim/a.cc", 'std::getenv("X");\n', "world/run_options.cc"),
+    ("harness/a.cc", 'getenv("X");\n', "world/run_options.cc"),
+    ("sim/a.cc", "char c = '\"'; usleep(3); char d = '\"';\n", "time is virtual"),
+]
+
+CLEAN = [
+    ("sim/task.h", '#include "absl/time/time.h"\n#include "sim/prng.h"\n#include <vector>\n'),
+    ("sim/fiber_engine.cc", "#include <boost/fiber/all.hpp>\n"),
+    ("sim/clock.cc", "auto t = std::chrono::steady_clock::now();\n"),
+    ("sim/engine.cc", "// std::condition_variable is five times slower\n/* usleep(1)\n */ auto s = \"getenv(x) usleep(1)\";\n"),
+    ("sim/text.cc", 'auto s = R"(a " usleep(3) " )"; int n = 1\'000\'000; auto t = clock.time(0); auto u = Clock::time(0);\n'),
+    ("sim/comment.cc", '// #include "world/world.h"\n'),
+    ("fake_store/file_store.cc", "usleep(3);\n"),
+    ("world/run_options.cc", 'std::getenv("X");\n'),
+    ("collectives/a.cc", '#include "world/group.h"\n#include "fake_store/store.h"\nPromise promise; work.get_future();\n'),
+    ("collectives/kernels/add.cc", '#include "hwy/highway.h"\n#include <tbb/parallel_for.h>\n'),
+    ("harness/a.cc", '#include <gtest/gtest.h>\n#include "collectives/work.h"\nstd::this_thread::sleep_for(d);\n'),
+    ("tests/sim/a_test.cc", "#include <gtest/gtest.h>\n#include <rankloom/rankloom.h>\nstd::future<int> f;\n"),
+    ("bench/a.cc", '#include <benchmark/benchmark.h>\n#include "bench/floor.h"\n'),
+    ("include/rankloom/testing.h", '#include "harness/matchers.h"\n#include "rankloom/rankloom.h"\n'),
+]
+
+
+class CheckLayersTest(unittest.TestCase):
+    def check(self, files):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files:
+                file = pathlib.Path(root) / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+            return check_layers.check(pathlib.Path(root))[0]
+
+    def test_finds_every_planted_violation(self):
+        for path, text, part in PLANTED:
+            with self.subTest(path=path, text=text):
+                findings = self.check([(path, "int first_line;\n" + text)])
+                self.assertEqual([(p, line) for p, line, _ in findings], [(path, 2)], findings)
+                self.assertIn(part, findings[0][2])
+
+    def test_finds_nothing_in_clean_files(self):
+        self.assertEqual(self.check(CLEAN), [])
+
+    def test_every_exception_has_a_reason(self):
+        for rule, _, reason in check_layers.EXCEPTIONS:
+            self.assertIn(rule, [name for name, *_ in check_layers.BANNED])
+            self.assertTrue(reason)
+
+
+if __name__ == "__main__":
+    unittest.main()

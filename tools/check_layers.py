@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Holds the folders to their order and to the list of things that would make a run nondeterministic.
+
+    tools/check_layers.py [ROOT]
+
+Runs as the test `layers` and in ./dev lint. Prints `path:line: what is wrong` and exits with 1 if anything is.
+A new exception is one line in EXCEPTIONS, with its reason.
+"""
+
+import fnmatch
+import pathlib
+import re
+import sys
+
+# Layers, lowest first: each may include itself and what stands left of it.
+LAYERS = ["sim", "fake_store", "world", "collectives", "harness"]
+# On top of them: these may include every layer, and nothing includes these but themselves.
+ON_TOP = ["bridge", "tools", "bench", "examples", "tests"]
+UMBRELLA = "include"
+SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".cpp", ".hpp"}
+
+# (headers, files that may include them, who that is). A glob's * crosses folders.
+PACKAGES = [
+    (r"boost/", ["sim/fiber_engine.*", "bench/*", "tests/*"], "the fiber engine"),
+    (r"(gtest|gmock)/", ["harness/*", "tests/*", "include/rankloom/testing.h"], "harness and tests"),
+    (r"(torch|ATen|c10|pybind11)/|(Python|pybind11|torch)\b", ["bridge/*", "tests/bridge/*"], "the bridge"),
+    (r"(hwy|tbb|oneapi)/", ["collectives/kernels/*", "bench/*", "tests/*"], "collectives/kernels"),
+    (r"cu(da|da_runtime|da_runtime_api|da_fp16|da_bf16|da_fp8)\.h|cuda/", ["collectives/cuda/*", "bridge/*", "bench/*", "tests/*"],
+     "collectives/cuda"),
+    (r"benchmark/", ["bench/*"], "bench"),
+    (r"absl/flags/", ["world/run_options.*", "tools/*", "bench/*", "examples/*", "tests/*"], "programs, which have flags"),
+    (r"absl/random/", [], "nobody: sim/prng.h is our generator"),
+    (r"rankloom/", ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*"], "users of the library"),
+]
+
+CORE = ["sim", "fake_store", "world", "collectives"]
+# (name, pattern over code without comments and strings, folders, why)
+BANNED = [
+    ("condition_variable", r"std::condition_variable|<condition_variable>", CORE, "wait through RankCondVar"),
+    ("barrier", r"std::barrier|<barrier>", CORE, "wait through RankCondVar"),
+    ("future", r"std::(shared_)?future\b|std::promise\b|std::packaged_task\b|std::async\b|<future>", CORE,
+     "wait through RankCondVar"),
+    ("sleep", r"\bsleep_(for|until)\s*\(|\bSleepFor\s*\(|\b(usleep|nanosleep|clock_nanosleep)\s*\(|(?<![\w.>])sleep\s*\(\s*\d", CORE,
+     "time is virtual; park with a deadline"),
+    ("wall clock",
+     r"\bsystem_clock\b|\bhigh_resolution_clock\b|absl::Now\b|\bGetCurrentTimeNanos\b|\bgettimeofday\b|\bCLOCK_REALTIME\b"
+     r"|(?<![\w.>:])(std::|::)?time\s*\(\s*(nullptr|NULL|0|&\s*\w+)\s*\)", CORE, "time is virtual; ask the world's clock"),
+    ("steady_clock", r"\bsteady_clock\b|\bCLOCK_MONOTONIC\b", CORE, "time is virtual; ask the world's clock"),
+    ("random", r"\brandom_device\b|absl::(Insecure)?BitGen\b|\bmt19937|(?<![\w.>:])(std::|::)?s?rand\s*\(", CORE,
+     "the seed is the only source of choice; use sim/prng.h"),
+    ("getenv", r"\b(secure_)?getenv\s*\(", CORE + ["harness"], "the environment is read in world/run_options.cc"),
+]
+
+# (rule, files, reason)
+EXCEPTIONS = [
+    ("steady_clock", "sim/*", "the monotonic clock of the free gear"),
+    ("sleep", "fake_store/file_store.cc", "polls a file that other processes write"),
+    ("getenv", "world/run_options.cc", "the one reader of the environment"),
+]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+NOT_CODE = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'',
+    re.DOTALL)
+
+
+def blank(match):
+    return re.sub(r"[^\n]", " ", match.group(0))
+
+
+def line_of(text, offset):
+    return text.count("\n", 0, offset) + 1
+
+
+def matches(path, globs):
+    return any(fnmatch.fnmatchcase(path, g) for g in globs)
+
+
+def folders_open_to(path):
+    """The project folders that the file may include from."""
+    folder = path.split("/")[0]
+    if folder in LAYERS:
+        return LAYERS[: LAYERS.index(folder) + 1]
+    if folder == UMBRELLA:
+        return LAYERS if path.endswith("/testing.h") else LAYERS[:-1]
+    return LAYERS + [folder]
+
+
+def check_includes(path, text):
+    # Includes in comments are no includes, but their names look like strings: blank only comments.
+    code = NOT_CODE.sub(lambda m: blank(m) if m.group(0).startswith(("//", "/*", "R")) else m.group(0), text)
+    for found in INCLUDE.finditer(code):
+        quote, header, line = found.group(1), found.group(2), line_of(code, found.start(2))
+        first = header.split("/")[0]
+        package = next((p for p in PACKAGES if re.match(p[0], header)), None)
+        if package is not None:
+            if not matches(path, package[1]):
+                yield line, f"<{header}> is for {package[2]} only"
+        elif "/" in header and first in LAYERS + ON_TOP:
+            if first not in folders_open_to(path):
+                yield line, f'"{header}": {path.split("/")[0]} may not include {first}'
+        elif quote == '"' and first != "absl":
+            yield line, f'"{header}": includes start at the root ("folder/file.h")'
+
+
+def check_banned(path, text):
+    folder = path.split("/")[0]
+    code = NOT_CODE.sub(blank, text)
+    for name, pattern, folders, why in BANNED:
+        if folder not in folders or any(rule == name and matches(path, [glob]) for rule, glob, _ in EXCEPTIONS):
+            continue
+        for found in re.finditer(pattern, code):
+            yield line_of(code, found.start()), f"{found.group(0).strip()} is banned here ({name}): {why}"
+
+
+def check(root):
+    """All findings under `root`, as (path, line, text), and how many files were read."""
+    findings, count = [], 0
+    for folder in LAYERS + ON_TOP + [UMBRELLA]:
+        for file in sorted((root / folder).rglob("*")):
+            if file.suffix in SUFFIXES and file.is_file():
+                count += 1
+                path, text = file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")
+                found = [*check_includes(path, text), *check_banned(path, text)]
+                findings += [(path, line, what) for line, what in sorted(found)]
+    return findings, count
+
+
+def main(arguments):
+    root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parent.parent)
+    findings, count = check(root)
+    for path, line, what in findings:
+        print(f"{path}:{line}: {what}")
+    print(f"check_layers: {count} files, {len(findings)} findings")
+    return 1 if findings or count == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Counts the results of the last `meson test` of a build folder, one GoogleTest case as one test.
+
+    tools/test_summary.py build
+
+The last line is `N passed, N failed, N skipped`. Exit status 1 if anything failed or nothing ran. A program that
+died, timed out or failed at exit (a sanitizer's report) counts as a failure even if all of its cases passed.
+Before the run, `tools/test_summary.py --clear build` removes older results.
+"""
+
+import json
+import pathlib
+import sys
+import xml.etree.ElementTree as ElementTree
+
+GOOD = {"OK", "EXPECTEDFAIL"}
+
+
+def find_cases(record, build):
+    """The case list that GoogleTest wrote beside its program, or None."""
+    for argument in record["command"]:
+        report = pathlib.Path(argument).parent / (record["name"] + ".xml")
+        if build in report.parents and report.exists():
+            try:
+                return [c for c in ElementTree.parse(report).iter("testcase") if c.get("status") != "notrun"]
+            except ElementTree.ParseError:
+                return None
+    return None
+
+
+def count(record, build):
+    """(passed, failed, skipped, names of what failed) of one entry of the log."""
+    name, result = record["name"], record["result"]
+    cases = find_cases(record, build)
+    if cases is None:
+        if result == "SKIP":
+            return 0, 0, 1, []
+        return (1, 0, 0, []) if result in GOOD else (0, 1, 0, [f"{name} ({result})"])
+    bad = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    skipped = [c for c in cases if c.find("skipped") is not None and c not in bad]
+    names = [f"{name}: {c.get('classname')}.{c.get('name')}" for c in bad]
+    if not bad and result not in GOOD and result != "SKIP":
+        names = [f"{name} ({result} after its cases, exit status {record['returncode']})"]
+    return len(cases) - len(bad) - len(skipped), len(names), len(skipped), names
+
+
+def main(arguments):
+    build = pathlib.Path(arguments[-1]).resolve()
+    if arguments[0] == "--clear":
+        for old in [build / "meson-logs" / "testlog.json", *build.glob("tests/**/*.xml")]:
+            old.unlink(missing_ok=True)
+        return 0
+    passed = failed = skipped = 0
+    log = build / "meson-logs" / "testlog.json"
+    for line in log.read_text().splitlines() if log.exists() else []:
+        p, f, s, names = count(json.loads(line), build)
+        passed, failed, skipped = passed + p, failed + f, skipped + s
+        for name in names:
+            print(f"FAILED {name}")
+    if passed + failed == 0:
+        print("no test ran")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 0 if failed == 0 and passed > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
