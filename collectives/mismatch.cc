@@ -57,7 +57,9 @@ struct Class {
 };
 
 // The arrived members, by equality; `rest` gets those beyond the first kMaxValues values.
-std::vector<Class> classes(MemberCalls calls, absl::FunctionRef<bool(const CollectiveCall&, const CollectiveCall&)> equal, std::vector<int>* rest) {
+std::vector<Class> classes(MemberCalls calls,
+                           absl::FunctionRef<bool(const CollectiveCall&, const CollectiveCall&)> equal,
+                           std::vector<int>* rest) {
   std::vector<Class> found;
   for (size_t i = 0; i < calls.size(); ++i) {
     if (calls[i] == nullptr) continue;
@@ -84,7 +86,8 @@ class Report {
     std::vector<std::string> pairs;
     if (!fields_differ) pairs = faulty_pairs();
     // Sizes may differ from rank to rank in all_gather; once they do not fit, they are the first thing to see.
-    if (!pairs.empty() && first_call()->op == OpType::kAllGather) add_field(calls_, kCallFields[static_cast<size_t>(CallField::kShape)], "", &table);
+    if (!pairs.empty() && first_call()->op == OpType::kAllGather)
+      add_field(calls_, kCallFields[static_cast<size_t>(CallField::kShape)], "", &table);
 
     std::string text = headline(fields_differ || !pairs.empty());
     if (!table.empty()) {
@@ -114,9 +117,10 @@ class Report {
 
   std::string headline(bool differ) const {
     std::string text = absl::StrCat("group ", sv(context_.group));
-    if (const CollectiveCall* first = first_call(); first != nullptr && !op_row(first->op).is_collective() && calls_.size() == 2) {
-      return absl::StrCat(text, ", send from rank ", context_.global_rank(0), " to rank ", context_.global_rank(1), ", tag ", first->tag, ", seq ",
-                          context_.seq, ": sender and receiver issued different calls");
+    if (const CollectiveCall* first = first_call();
+        first != nullptr && !op_row(first->op).is_collective() && calls_.size() == 2) {
+      return absl::StrCat(text, ", send from rank ", context_.global_rank(0), " to rank ", context_.global_rank(1),
+                          ", tag ", first->tag, ", seq ", context_.seq, ": sender and receiver issued different calls");
     }
     absl::StrAppend(&text, ", seq ", context_.seq, ": ");
     if (differ) return text + "members issued different calls";
@@ -127,8 +131,10 @@ class Report {
   // "1", or "1 (rank 3 of the world)" where the two differ: a call names its root by the rank in the group.
   std::string value_text(const CallFieldRow& field, const CollectiveCall& call) const {
     std::string text = field.text(call);
-    if (field.field != CallField::kRoot || call.root < 0 || static_cast<size_t>(call.root) >= calls_.size()) return text;
-    if (const int global = context_.global_rank(call.root); global != call.root) absl::StrAppend(&text, " (rank ", global, " of the world)");
+    if (field.field != CallField::kRoot || call.root < 0 || static_cast<size_t>(call.root) >= calls_.size())
+      return text;
+    if (const int global = context_.global_rank(call.root); global != call.root)
+      absl::StrAppend(&text, " (rank ", global, " of the world)");
     return text;
   }
 
@@ -169,13 +175,15 @@ class Report {
   }
 
   // Lines for one field, if the arrived calls differ on it.
-  void add_field(MemberCalls calls, const CallFieldRow& field, const std::string& prefix, std::vector<Line>* table) const {
+  void add_field(MemberCalls calls, const CallFieldRow& field, const std::string& prefix,
+                 std::vector<Line>* table) const {
     std::vector<int> rest;
     const std::vector<Class> values = classes(calls, field.equal, &rest);
     if (values.size() < 2) return;
     std::string name = prefix + field.name;
     for (const Class& value : values) {
-      table->push_back({std::exchange(name, ""), value_text(field, *value.call), globals(value.members), sites_text(calls, value.members)});
+      table->push_back({std::exchange(name, ""), value_text(field, *value.call), globals(value.members),
+                        sites_text(calls, value.members)});
     }
     if (!rest.empty()) table->push_back({"", "other values", globals(rest), sites_text(calls, rest)});
   }
@@ -218,9 +226,11 @@ class Report {
         return true;
       }
       if (lines.empty()) first_pair_ = {fault.sender, fault.receiver};
-      lines.push_back(absl::StrCat("rank ", context_.global_rank(fault.sender), " sends ", amount(fault, fault.sent, fault.sent_row), " to rank ",
-                                   context_.global_rank(fault.receiver), ", which expects ", amount(fault, fault.expected, fault.expected_row), " (",
-                                   site_of(*calls_[static_cast<size_t>(fault.sender)]), ", ", site_of(*calls_[static_cast<size_t>(fault.receiver)]), ")"));
+      lines.push_back(absl::StrCat(
+          "rank ", context_.global_rank(fault.sender), " sends ", amount(fault, fault.sent, fault.sent_row),
+          " to rank ", context_.global_rank(fault.receiver), ", which expects ",
+          amount(fault, fault.expected, fault.expected_row), " (", site_of(*calls_[static_cast<size_t>(fault.sender)]),
+          ", ", site_of(*calls_[static_cast<size_t>(fault.receiver)]), ")"));
       return true;
     });
     if (more > 0) lines.push_back(absl::StrCat("and ", more, " more pair", more == 1 ? "" : "s"));
@@ -237,7 +247,8 @@ class Report {
     for (size_t i = 0; i < calls_.size(); ++i) {
       if (calls_[i] != nullptr) continue;
       std::string where = context_.whereabouts(static_cast<int>(i));
-      const auto at = std::find_if(reasons.begin(), reasons.end(), [&where](const Reason& r) { return r.where == where; });
+      const auto at =
+          std::find_if(reasons.begin(), reasons.end(), [&where](const Reason& r) { return r.where == where; });
       if (at != reasons.end()) {
         at->members.push_back(static_cast<int>(i));
       } else if (reasons.size() < kMaxReasons) {
@@ -269,7 +280,8 @@ class Report {
       const std::vector<std::string> lines = context_.last_calls(member);
       if (lines.empty()) continue;
       absl::StrAppend(text, "\nlast calls of rank ", context_.global_rank(member), ":");
-      for (size_t i = lines.size() > kMaxLastCalls ? lines.size() - kMaxLastCalls : 0; i < lines.size(); ++i) absl::StrAppend(text, "\n  ", lines[i]);
+      for (size_t i = lines.size() > kMaxLastCalls ? lines.size() - kMaxLastCalls : 0; i < lines.size(); ++i)
+        absl::StrAppend(text, "\n  ", lines[i]);
     }
   }
 

@@ -21,7 +21,9 @@ using testing::Not;
 
 std::array<float, 64> pool;
 
-TensorView f32(Dims sizes, int offset = 0) { return TensorView(pool.data() + offset, DType::kFloat32, std::move(sizes)); }
+TensorView f32(Dims sizes, int offset = 0) {
+  return TensorView(pool.data() + offset, DType::kFloat32, std::move(sizes));
+}
 TensorView typed(DType dtype, Dims sizes) { return TensorView(pool.data(), dtype, std::move(sizes)); }
 
 CollectiveCall call_of(OpType op, int line, std::vector<TensorView> inputs, std::vector<TensorView> outputs) {
@@ -74,8 +76,8 @@ std::string report(const Calls& calls, int shift = 0, bool with_last_calls = fal
     return lines;
   };
   const auto where = [](int) { return std::string("returned"); };
-  const absl::Status status =
-      describe_mismatch({.group = "0", .seq = 3, .global_rank = global, .last_calls = last, .whereabouts = where}, calls);
+  const absl::Status status = describe_mismatch(
+      {.group = "0", .seq = 3, .global_rank = global, .last_calls = last, .whereabouts = where}, calls);
   EXPECT_EQ(error_kind(status), ErrorKind::kMismatch);
   return std::string(status.message());
 }
@@ -153,13 +155,15 @@ TEST(MismatchTest, ShowsLabels) {
 TEST(MismatchTest, ShowsDevices) {
   const CollectiveCall a = all_reduce(1, f32({4}));
   const CollectiveCall b = all_reduce(2, TensorView::meta({4}, DType::kFloat32));
-  EXPECT_THAT(report({&a, &b}), HasSubstr("  device | cpu   | 0     | train.cc:1\n         | meta  | 1     | train.cc:2"));
+  EXPECT_THAT(report({&a, &b}),
+              HasSubstr("  device | cpu   | 0     | train.cc:1\n         | meta  | 1     | train.cc:2"));
 }
 
 TEST(MismatchTest, ShowsShapesOfLists) {
   const CollectiveCall a = call_of(OpType::kReduceScatter, 1, {f32({2}), f32({1}, 2)}, {f32({2}, 8)});
   const CollectiveCall b = call_of(OpType::kReduceScatter, 2, {f32({2}), f32({2}, 2)}, {f32({2}, 8)});
-  EXPECT_THAT(report({&a, &b}), HasSubstr("  shape | [2], [1] | 0     | train.cc:1\n        | [2], [2] | 1     | train.cc:2"));
+  EXPECT_THAT(report({&a, &b}),
+              HasSubstr("  shape | [2], [1] | 0     | train.cc:1\n        | [2], [2] | 1     | train.cc:2"));
 }
 
 TEST(MismatchTest, SaysWhenALineIsUnknown) {
@@ -180,7 +184,8 @@ TEST(MismatchTest, NamesThePairWhoseSplitsDiffer) {
 TEST(MismatchTest, NamesThePairWhoseRowsDiffer) {
   const CollectiveCall a = all_to_all_single(10, {0, 3}, {0, 0}, 2);
   const CollectiveCall b = all_to_all_single(20, {0, 1}, {3, 1}, 4);
-  EXPECT_THAT(report({&a, &b}), EndsWith("\n  rank 0 sends 3 rows of 2 to rank 1, which expects 3 rows of 4 (train.cc:10, train.cc:20)"));
+  EXPECT_THAT(report({&a, &b}),
+              EndsWith("\n  rank 0 sends 3 rows of 2 to rank 1, which expects 3 rows of 4 (train.cc:10, train.cc:20)"));
 }
 
 TEST(MismatchTest, ShowsShapesOfAnAllGatherWhosePairsDoNotFit) {
@@ -213,9 +218,12 @@ TEST(MismatchTest, ReportsMissingRanksBesideTheDifference) {
   const CollectiveCall b = all_reduce(2, f32({5}));
   const auto global = [](int member) { return member; };
   const auto last = [](int) { return std::vector<std::string>{}; };
-  const auto where = [](int member) { return std::string(member == 4 ? "waits in recv seq 0 [group 0, ring.cc:7]" : "returned"); };
-  const absl::Status status = describe_mismatch({.group = "dp", .seq = 9, .global_rank = global, .last_calls = last, .whereabouts = where},
-                                                Calls{&a, nullptr, nullptr, &b, nullptr, nullptr});
+  const auto where = [](int member) {
+    return std::string(member == 4 ? "waits in recv seq 0 [group 0, ring.cc:7]" : "returned");
+  };
+  const absl::Status status =
+      describe_mismatch({.group = "dp", .seq = 9, .global_rank = global, .last_calls = last, .whereabouts = where},
+                        Calls{&a, nullptr, nullptr, &b, nullptr, nullptr});
   EXPECT_EQ(std::string(status.message()),
             "group dp, seq 9: members issued different calls\n"
             "  field | value | ranks | call site\n"
@@ -234,8 +242,10 @@ TEST(MismatchTest, SaysThatMembersAreMissingWhereTheOthersAgree) {
 TEST(MismatchTest, ListsLastCallsOfOneRankOfEachCall) {
   const CollectiveCall a = all_reduce(1, f32({4}));
   const CollectiveCall b = all_reduce(2, f32({5}));
-  EXPECT_THAT(report({&a, &a, &b, &b}, /*shift=*/10, /*with_last_calls=*/true),
-              EndsWith("\nlast calls of rank 10:\n  seq 3 as member 0 saw it\nlast calls of rank 12:\n  seq 3 as member 2 saw it"));
+  EXPECT_THAT(
+      report({&a, &a, &b, &b}, /*shift=*/10, /*with_last_calls=*/true),
+      EndsWith(
+          "\nlast calls of rank 10:\n  seq 3 as member 0 saw it\nlast calls of rank 12:\n  seq 3 as member 2 saw it"));
 }
 
 TEST(MismatchTest, ListsLastCallsOfBothRanksOfAPair) {
@@ -257,8 +267,10 @@ TEST(MismatchTest, KeepsTheLastFiveCalls) {
     return lines;
   };
   const auto where = [](int) { return std::string(); };
-  const absl::Status status = describe_mismatch({.group = "0", .seq = 7, .global_rank = global, .last_calls = last, .whereabouts = where}, Calls{&a, &b});
-  EXPECT_THAT(std::string(status.message()), EndsWith("last calls of rank 0:\n  call 2\n  call 3\n  call 4\n  call 5\n  call 6"));
+  const absl::Status status = describe_mismatch(
+      {.group = "0", .seq = 7, .global_rank = global, .last_calls = last, .whereabouts = where}, Calls{&a, &b});
+  EXPECT_THAT(std::string(status.message()),
+              EndsWith("last calls of rank 0:\n  call 2\n  call 3\n  call 4\n  call 5\n  call 6"));
 }
 
 TEST(MismatchTest, NamesTheCallWithinACoalescedOne) {
@@ -299,7 +311,8 @@ TEST(MismatchTest, CutsManyValues) {
   for (int r = 0; r < 12; ++r) calls.push_back(all_reduce(1, f32({r + 1})));
   Calls by_rank;
   for (const CollectiveCall& call : calls) by_rank.push_back(&call);
-  EXPECT_THAT(report(by_rank), EndsWith("[8]          | 7     | train.cc:1\n        | other values | 8-11  | train.cc:1"));
+  EXPECT_THAT(report(by_rank),
+              EndsWith("[8]          | 7     | train.cc:1\n        | other values | 8-11  | train.cc:1"));
 }
 
 TEST(MismatchTest, AgreesWithTheFastComparison) {

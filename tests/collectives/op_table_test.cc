@@ -50,7 +50,8 @@ std::vector<std::string> faults(std::vector<CollectiveCall> calls) {
   for (const CollectiveCall& call : calls) by_rank.push_back(&call);
   std::vector<std::string> found;
   op_row(calls[0].op).cross(by_rank, [&found](const PairFault& f) {
-    found.push_back(std::to_string(f.sender) + ">" + std::to_string(f.receiver) + " " + std::to_string(f.sent) + "/" + std::to_string(f.expected));
+    found.push_back(std::to_string(f.sender) + ">" + std::to_string(f.receiver) + " " + std::to_string(f.sent) + "/" +
+                    std::to_string(f.expected));
     return true;
   });
   EXPECT_EQ(members_agree(by_rank), found.empty());
@@ -76,16 +77,30 @@ TEST(OpTableTest, NamesAreThoseOfTorchDistributed) {
 }
 
 TEST(OpTableTest, RecorderNamesAreKnownToTheStockAnalyzer) {
-  const std::set<std::string> known = {"broadcast",      "reduce",  "all_gather",     "_all_gather_base",
-                                       "all_reduce",     "allreduce_coalesced",       "all_gather_into_tensor_coalesced",
-                                       "reduce_scatter", "_reduce_scatter_base",      "reduce_scatter_tensor_coalesced",
-                                       "gather",         "scatter", "all_to_all",     "barrier",
-                                       "split",          "coalesced", "send",         "recv"};
+  const std::set<std::string> known = {"broadcast",
+                                       "reduce",
+                                       "all_gather",
+                                       "_all_gather_base",
+                                       "all_reduce",
+                                       "allreduce_coalesced",
+                                       "all_gather_into_tensor_coalesced",
+                                       "reduce_scatter",
+                                       "_reduce_scatter_base",
+                                       "reduce_scatter_tensor_coalesced",
+                                       "gather",
+                                       "scatter",
+                                       "all_to_all",
+                                       "barrier",
+                                       "split",
+                                       "coalesced",
+                                       "send",
+                                       "recv"};
   for (const OpRow& row : kOps) EXPECT_EQ(known.count(row.recorder_name), 1U) << row.name;
 }
 
 TEST(OpTableTest, OnlySendAndRecvAreNoCollectives) {
-  for (const OpRow& row : kOps) EXPECT_EQ(row.is_collective(), row.op != OpType::kSend && row.op != OpType::kRecv) << row.name;
+  for (const OpRow& row : kOps)
+    EXPECT_EQ(row.is_collective(), row.op != OpType::kSend && row.op != OpType::kRecv) << row.name;
 }
 
 TEST(OpTableTest, FieldsAreInEnumOrder) {
@@ -113,14 +128,16 @@ TEST(OpTableTest, SameComparesEveryFieldOfItsRowAndNoOther) {
     for (const Change& change : changes) {
       CollectiveCall changed = call;
       change.make(&changed);
-      EXPECT_EQ(same(call, changed), !row.compares(change.field)) << row.name << ", " << kCallFields[static_cast<size_t>(change.field)].name;
+      EXPECT_EQ(same(call, changed), !row.compares(change.field))
+          << row.name << ", " << kCallFields[static_cast<size_t>(change.field)].name;
     }
     const TensorView int_view(pool.data(), DType::kInt32, {2});
     EXPECT_EQ(same(call, call_of(row.op, {int_view}, {int_view})), !row.compares(CallField::kDType)) << row.name;
     const TensorView meta_view = TensorView::meta({2}, DType::kFloat32);
     EXPECT_EQ(same(call, call_of(row.op, {meta_view}, {meta_view})), !row.compares(CallField::kDevice)) << row.name;
     EXPECT_EQ(same(call, call_of(row.op, {f32(0, {3})}, {f32(8, {3})})), !row.compares(CallField::kShape)) << row.name;
-    EXPECT_TRUE(same(call, call_of(row.op, {f32(0, {1, 2})}, {f32(8, {2, 1})}))) << row.name << ": elements count, not dimensions";
+    EXPECT_TRUE(same(call, call_of(row.op, {f32(0, {1, 2})}, {f32(8, {2, 1})})))
+        << row.name << ": elements count, not dimensions";
   }
 }
 
@@ -136,8 +153,10 @@ TEST(OpTableTest, DifferentCudaDevicesAreTheSame) {
 }
 
 TEST(OpTableTest, RootAndOthersAgreeOnGatherThoughTheirListsDiffer) {
-  EXPECT_TRUE(same(call_of(OpType::kGather, {f32(0, {2})}, {f32(8, {2}), f32(10, {2})}), call_of(OpType::kGather, {f32(0, {2})}, {})));
-  EXPECT_TRUE(same(call_of(OpType::kScatter, {f32(8, {2}), f32(10, {2})}, {f32(0, {2})}), call_of(OpType::kScatter, {}, {f32(0, {2})})));
+  EXPECT_TRUE(same(call_of(OpType::kGather, {f32(0, {2})}, {f32(8, {2}), f32(10, {2})}),
+                   call_of(OpType::kGather, {f32(0, {2})}, {})));
+  EXPECT_TRUE(same(call_of(OpType::kScatter, {f32(8, {2}), f32(10, {2})}, {f32(0, {2})}),
+                   call_of(OpType::kScatter, {}, {f32(0, {2})})));
 }
 
 TEST(OpTableTest, SendAndRecvAreTheSameIfTagDTypeAndSizeAre) {
@@ -170,14 +189,16 @@ TEST(OpTableTest, NamesPairsOfAllToAllThatDoNotFit) {
 
 TEST(OpTableTest, NamesPairsOfAllToAllSingleThatDoNotFit) {
   const auto call = [](std::vector<int64_t> in, std::vector<int64_t> out, int64_t row) {
-    CollectiveCall c = call_of(OpType::kAllToAllSingle, {f32(0, {in[0] + in[1], row})}, {f32(32, {out[0] + out[1], row})});
+    CollectiveCall c =
+        call_of(OpType::kAllToAllSingle, {f32(0, {in[0] + in[1], row})}, {f32(32, {out[0] + out[1], row})});
     c.in_splits = std::move(in);
     c.out_splits = std::move(out);
     return c;
   };
   EXPECT_THAT(faults({call({1, 2}, {1, 0}, 2), call({0, 3}, {2, 3}, 2)}), IsEmpty());
   EXPECT_THAT(faults({call({1, 2}, {1, 0}, 2), call({0, 3}, {3, 3}, 2)}), ElementsAre("0>1 2/3"));
-  EXPECT_THAT(faults({call({1, 2}, {1, 0}, 2), call({0, 3}, {2, 3}, 3)}), ElementsAre("0>1 2/2"));  // rows of 2 and of 3
+  EXPECT_THAT(faults({call({1, 2}, {1, 0}, 2), call({0, 3}, {2, 3}, 3)}),
+              ElementsAre("0>1 2/2"));  // rows of 2 and of 3
 }
 
 TEST(OpTableTest, EqualPartsAgreeWithSplitsThatSayTheSame) {
@@ -201,7 +222,8 @@ TEST(OpTableTest, CoalescedCallsAgreeInTheirCollectivesOnly) {
 
 TEST(OpTableTest, CrossLooksIntoCoalescedCalls) {
   const auto call = [](int own, int first, int second) {
-    return coalesced({all_reduce({1}), call_of(OpType::kAllGather, {f32(0, {own})}, {f32(8, {first}), f32(16, {second})})});
+    return coalesced(
+        {all_reduce({1}), call_of(OpType::kAllGather, {f32(0, {own})}, {f32(8, {first}), f32(16, {second})})});
   };
   EXPECT_THAT(faults({call(2, 2, 3), call(3, 2, 3)}), IsEmpty());
   EXPECT_THAT(faults({call(2, 2, 1), call(3, 2, 3)}), ElementsAre("1>0 3/1"));
@@ -214,7 +236,8 @@ TEST(OpTableTest, RunsTheCollectivesOfCoalescedCallsInOrder) {
   for (size_t r = 0; r < 2; ++r) {
     CollectiveCall broadcast = call_of(OpType::kBroadcast, {}, {TensorView(y[r])});
     broadcast.root = 1;
-    std::vector<CollectiveCall> parts = {call_of(OpType::kAllReduce, {TensorView(x[r])}, {TensorView(x[r])}), broadcast};
+    std::vector<CollectiveCall> parts = {call_of(OpType::kAllReduce, {TensorView(x[r])}, {TensorView(x[r])}),
+                                         broadcast};
     if (r == 0) parts.insert(parts.begin(), call_of(OpType::kSend, {TensorView(y[r])}, {}));  // matched elsewhere
     calls.push_back(coalesced(std::move(parts)));
   }
