@@ -31,7 +31,7 @@ $CXX -std=c++20 "$here/consumer_test.cc" -o test_by_pkg_config $(pkg-config --cf
 $CXX -std=c++20 -fsyntax-only all_headers.cc $(pkg-config --cflags rankloom-testing)
 
 # CMake.
-cmake -S "$here" -B by_cmake -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" >log 2>&1 || fail "$(cat log)"
+cmake -S "$here" -B by_cmake -G Ninja -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" >log 2>&1 || fail "$(cat log)"
 cmake --build by_cmake >log 2>&1 || fail "$(cat log)"
 by_cmake/consumer
 by_cmake/consumer_test >log || fail "$(cat log)"
