@@ -10,8 +10,8 @@ namespace rankloom {
 
 class Scheduler;
 
-// Guards state that several ranks share. Under a deterministic scheduler one task runs at a time and no task switches
-// while it holds one, so locking does nothing; otherwise it is an absl::Mutex.
+// Guards state that several ranks share. Fibers share one thread and no task switches while it holds one, so there locking
+// does nothing; on threads it is an absl::Mutex, under the baton too, since a helper thread may run beside its rank.
 // Never held across a scheduling point, except the one that RankCondVar::await releases.
 class ABSL_LOCKABLE RankMutex {
  public:

@@ -80,7 +80,8 @@ struct Task {
   State state = State::kNew;
   bool permit = false;
   WakeCause cause = WakeCause::kUnparked;
-  uint32_t timer = 0;  // generation of the pending deadline; 0: none
+  uint32_t timer = 0;            // generation of the pending own deadline; 0: none
+  int64_t deadline_ns = Deadline::kNever;  // while parked: own or default
   absl::AnyInvocable<void()> body;
 
   // written by the task before it stops at a point, read by reports while it is stopped

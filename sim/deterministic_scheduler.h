@@ -1,0 +1,114 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+#include "sim/engine.h"
+#include "sim/policy.h"
+#include "sim/ready_set.h"
+#include "sim/scheduler.h"
+
+namespace rankloom {
+
+// One task runs at a time; at every scheduling point the policy says who is next. The same code drives threads (the running
+// one holds the baton) and fibers, so one seed gives one trace on both.
+//
+// On threads the baton belongs to a rank: a helper thread of that rank may run beside it. A helper that parks passes the
+// baton on; a task that comes to a point while its rank does not hold the baton queues as ready.
+class DeterministicScheduler final : public Scheduler {
+ public:
+  explicit DeterministicScheduler(Options options);
+  ~DeterministicScheduler() override;
+
+  void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
+  Task* spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
+  void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
+  Task* attach(const TaskInfo& info) override;
+  void detach(Task* task) override;
+  WakeCause park(const Site& site, Deadline deadline) override;
+  void unpark(Task& task) override;
+  int choose(ChoiceKind kind, int n, const Site& site) override;
+  int64_t now_ns() const override { return clock_ns_.load(std::memory_order_relaxed); }
+  std::vector<Task*> live_tasks() const override;
+  const Trace& trace() const override { return trace_; }
+  uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
+
+ protected:
+  void deterministic_point(const Site& site) override;
+  void wake_all() override;
+  void outside_changed(int n) override;
+
+ private:
+  class StateLock;
+
+  // All below run with the state locked (threads) or on the fibers' thread.
+  Task* task_at(TaskId id) const { return id < options_.ranks ? &rank_tasks_[static_cast<size_t>(id)] : extra_[static_cast<size_t>(id - options_.ranks)].get(); }
+  Task* add_extra(const TaskInfo& info);
+  void make_ready(Task& task);
+  void start_running(Task& task);
+  void stop_running(Task& task, Task::State next);
+  void ensure_baton(Task& self, StateLock& lock);
+  // Who runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
+  Task* pick(const Task* at, StateLock& lock);
+  // `self` stops here until it is picked again.
+  void give_way(Task& self, StateLock& lock);
+  // Ends `task`. The one to unpark once the lock is free, which may end this scheduler; null: nobody.
+  Task* finish(Task& task, StateLock& lock);
+  void nobody_ready(StateLock& lock);
+  void end(Task& task);
+  bool advance_clock();
+  void drain_inbox();
+  bool runs_here() const;
+  TaskId choose_next(const Task* at);
+  void record(ChoiceKind kind, const Task* at, int size, int value);
+  static void task_main(Task& task);
+
+  const bool threads_;
+  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<SchedulePolicy> policy_;
+  const bool runs_to_block_;
+  const bool recording_;
+
+  mutable absl::Mutex mu_;  // guards all below on threads; unused on fibers. Before inbox_mu_
+  Task host_;
+  std::unique_ptr<Task[]> rank_tasks_;
+  std::vector<std::unique_ptr<Task>> extra_;
+  std::vector<TaskId> free_ids_;
+  ReadySet ready_;
+  std::optional<absl::FunctionRef<void(int, Task&)>> body_;
+  int live_ = 0;      // tasks that have not ended, posted ones excepted
+  int attached_ = 0;  // ranks that have attached
+  bool started_ = false;
+  int baton_rank_ = -1;
+  std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning
+  int running_ = 0;
+  Trace trace_;
+  std::atomic<int64_t> clock_ns_{0};
+  std::atomic<uint64_t> steps_{0};
+
+  struct Timer {
+    int64_t at_ns;
+    uint64_t order;
+    TaskId task;
+    uint32_t generation;
+    friend bool operator>(const Timer& a, const Timer& b) { return std::tie(a.at_ns, a.order) > std::tie(b.at_ns, b.order); }
+  };
+  std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;  // own deadlines only; weak ones are on the tasks
+  uint64_t timer_order_ = 0;
+  uint32_t timer_generation_ = 0;
+
+  // What threads outside the run ask for: fibers cannot be touched from there.
+  absl::Mutex inbox_mu_;
+  std::vector<Task*> inbox_ ABSL_GUARDED_BY(inbox_mu_);
+  std::atomic<bool> inbox_full_{false};
+  std::atomic<bool> wake_all_asked_{false};
+  std::atomic<int> outside_{0};
+  std::atomic<bool> idle_{false};
+  Parker idle_parker_;
+};
+
+}  // namespace rankloom

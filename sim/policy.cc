@@ -1,0 +1,146 @@
+#include "sim/policy.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sim/dist_error.h"
+#include "sim/prng.h"
+#include "sim/trace.h"
+
+namespace rankloom {
+namespace {
+
+class FifoPolicy final : public SchedulePolicy {
+ public:
+  int choose(const ChoicePoint& point) override { return point.kind == ChoiceKind::kNextTask ? point.ready->oldest() : 0; }
+  ReadySet::Order order() const override { return ReadySet::Order::kQueue; }
+  bool runs_to_block() const override { return true; }
+};
+
+class RoundRobinPolicy final : public SchedulePolicy {
+ public:
+  int choose(const ChoicePoint& point) override {
+    if (point.kind != ChoiceKind::kNextTask) return 0;
+    last_ = point.ready->first_after(last_);
+    return last_;
+  }
+
+ private:
+  TaskId last_ = -1;
+};
+
+class RandomPolicy final : public SchedulePolicy {
+ public:
+  explicit RandomPolicy(uint64_t seed) : prng_(seed) {}
+
+  int choose(const ChoicePoint& point) override {
+    const int i = static_cast<int>(prng_.below(static_cast<uint64_t>(point.size)));
+    return point.kind == ChoiceKind::kNextTask ? point.ready->nth(i) : i;
+  }
+
+ private:
+  Prng prng_;
+};
+
+// Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not known
+// beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
+class PctPolicy final : public SchedulePolicy {
+ public:
+  PctPolicy(uint64_t seed, int depth) : prng_(seed) {
+    for (int i = 1; i < depth; ++i) change_at_.push_back(prng_.below(kSteps));
+  }
+
+  int choose(const ChoicePoint& point) override {
+    if (point.kind != ChoiceKind::kNextTask) return static_cast<int>(prng_.below(static_cast<uint64_t>(point.size)));
+    for (size_t i = 0; i < change_at_.size(); ++i) {
+      if (change_at_[i] == step_ && point.at != nullptr) priority(point.at->id) = i;  // below every drawn one
+    }
+    ++step_;
+    TaskId best = -1;
+    uint64_t best_priority = 0;
+    for (int i = 0; i < point.size; ++i) {
+      const TaskId id = point.ready->nth(i);
+      const uint64_t p = priority(id);
+      if (best < 0 || p > best_priority) {
+        best = id;
+        best_priority = p;
+      }
+    }
+    return best;
+  }
+
+ private:
+  static constexpr uint64_t kSteps = 200;
+
+  uint64_t& priority(TaskId id) {
+    while (priorities_.size() <= static_cast<size_t>(id)) priorities_.push_back(prng_.next() | (uint64_t{1} << 32));
+    return priorities_[static_cast<size_t>(id)];
+  }
+
+  Prng prng_;
+  uint64_t step_ = 0;
+  std::vector<uint64_t> change_at_;
+  std::vector<uint64_t> priorities_;
+};
+
+class ReplayPolicy final : public SchedulePolicy {
+ public:
+  explicit ReplayPolicy(const Trace* trace) : trace_(*trace) {}
+
+  int choose(const ChoicePoint& point) override {
+    if (error_.empty()) check(point);
+    const TraceStep& step = trace_.steps()[next_ < trace_.steps().size() ? next_ : 0];
+    if (!error_.empty()) return point.kind == ChoiceKind::kNextTask ? point.ready->nth(0) : 0;
+    ++next_;
+    return step.value;
+  }
+  std::string error() const override { return error_; }
+
+ private:
+  void check(const ChoicePoint& point) {
+    const std::string found = absl::StrCat("rank ", point.at != nullptr ? point.at->info.rank : -1, " at ",
+                                           point.at != nullptr ? point.at->site.what : "start",
+                                           point.at != nullptr && point.at->site.seq >= 0 ? absl::StrCat(" seq ", point.at->site.seq) : "",
+                                           ", ", point.size, point.kind == ChoiceKind::kNextTask ? " ready" : " alternatives");
+    if (next_ >= trace_.steps().size()) {
+      error_ = absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace, found ", found);
+      return;
+    }
+    const TraceStep& step = trace_.steps()[next_];
+    const char* what = point.at != nullptr ? point.at->site.what : "start";
+    const int32_t rank = point.at != nullptr ? point.at->info.rank : -1;
+    const int64_t seq = point.at != nullptr ? point.at->site.seq : -1;
+    const bool fits = step.kind == static_cast<uint8_t>(point.kind) && step.size == point.size && step.rank == rank && step.seq == seq &&
+                      trace_.names()[step.what] == what &&
+                      (point.kind != ChoiceKind::kNextTask || point.ready->contains(step.value));
+    if (!fits) {
+      error_ = absl::StrCat("replay diverged at step ", next_, ": expected ", trace_.describe(step), ", found ", found);
+    }
+  }
+
+  const Trace& trace_;  // owned by the schedule in Scheduler::Options
+  size_t next_ = 0;
+  std::string error_;
+};
+
+}  // namespace
+
+std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule) {
+  switch (schedule.kind()) {
+    case Schedule::Kind::kRoundRobin:
+      return std::make_unique<RoundRobinPolicy>();
+    case Schedule::Kind::kSeeded:
+      return std::make_unique<RandomPolicy>(schedule.seed());
+    case Schedule::Kind::kPct:
+      return std::make_unique<PctPolicy>(schedule.seed(), schedule.depth());
+    case Schedule::Kind::kReplay:
+      // A fifo run records nothing: its trace is replayed by running fifo again.
+      if (schedule.trace()->schedule() == "fifo") return std::make_unique<FifoPolicy>();
+      return std::make_unique<ReplayPolicy>(schedule.trace());
+    default:
+      return std::make_unique<FifoPolicy>();
+  }
+}
+
+}  // namespace rankloom

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "sim/ready_set.h"
+#include "sim/schedule.h"
+#include "sim/scheduler.h"
+
+namespace rankloom {
+
+// What a policy sees when it must choose. Valid during choose() only.
+struct ChoicePoint {
+  ChoiceKind kind;
+  int size;                       // alternatives: at least 2
+  const Task* at;                 // the task that reached the point; its site is its pending step. Null before the first one
+  const ReadySet* ready;  // kNextTask: the ready tasks, the one at the point included if it can go on
+};
+
+// Chooses. One policy serves one run; called by one task at a time.
+class SchedulePolicy {
+ public:
+  virtual ~SchedulePolicy() = default;
+
+  // kNextTask: the id of a ready task. Other kinds: 0 <= result < size.
+  virtual int choose(const ChoicePoint& point) = 0;
+  // Non-empty: the run cannot go on as asked (a replay that diverged).
+  virtual std::string error() const { return {}; }
+
+  // How the policy wants its ready tasks.
+  virtual ReadySet::Order order() const { return ReadySet::Order::kAscending; }
+  // A task goes on at a point until it blocks; points are no choices then.
+  virtual bool runs_to_block() const { return false; }
+};
+
+// `schedule` is deterministic.
+std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule);
+
+}  // namespace rankloom

@@ -1,0 +1,59 @@
+#include "sim/schedule.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "sim/dist_error.h"
+#include "sim/text.h"
+#include "sim/trace.h"
+
+namespace rankloom {
+
+std::string_view engine_name(EngineKind engine) { return engine == EngineKind::kThreads ? "threads" : "fibers"; }
+
+Schedule Schedule::replay(Trace trace) {
+  Schedule schedule(Kind::kReplay, 0, 0);
+  schedule.trace_ = std::make_shared<const Trace>(std::move(trace));
+  return schedule;
+}
+
+std::string Schedule::text() const {
+  switch (kind_) {
+    case Kind::kUnset:
+      return "unset";
+    case Kind::kFree:
+      return "free";
+    case Kind::kFifo:
+      return "fifo";
+    case Kind::kRoundRobin:
+      return "round_robin";
+    case Kind::kSeeded:
+      return absl::StrCat("seeded:", seed_);
+    case Kind::kPct:
+      return absl::StrCat("pct:", seed_, ":", depth_);
+    case Kind::kReplay:
+      return "replay";
+  }
+  return "unset";
+}
+
+absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
+  const std::vector<std::string> parts = absl::StrSplit(sv(text), ':');
+  uint64_t seed = 0;
+  int depth = 3;
+  if (parts[0] == "free" && parts.size() == 1) return free();
+  if (parts[0] == "fifo" && parts.size() == 1) return fifo();
+  if (parts[0] == "round_robin" && parts.size() == 1) return round_robin();
+  if (parts[0] == "seeded" && parts.size() == 2 && absl::SimpleAtoi(parts[1], &seed)) return seeded(seed);
+  if (parts[0] == "pct" && parts.size() >= 2 && parts.size() <= 3 && absl::SimpleAtoi(parts[1], &seed) &&
+      (parts.size() == 2 || (absl::SimpleAtoi(parts[2], &depth) && depth >= 1))) {
+    return pct(seed, depth);
+  }
+  return make_error(ErrorKind::kInvalidArgument,
+                    absl::StrCat("schedule \"", sv(text), "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH]"));
+}
+
+}  // namespace rankloom

@@ -1,0 +1,68 @@
+#include "sim/scheduler.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/deadlock_report.h"
+#include "sim/deterministic_scheduler.h"
+#include "sim/dist_error.h"
+#include "sim/free_scheduler.h"
+
+namespace rankloom {
+
+absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
+  if (options.ranks < 1) {
+    return make_error(ErrorKind::kInvalidArgument, absl::StrCat("world_size is ", options.ranks, ", want at least 1"));
+  }
+  const bool fibers = options.engine == EngineKind::kFibers;
+  if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = fibers ? Schedule::fifo() : Schedule::free();
+  if (fibers && options.schedule.kind() == Schedule::Kind::kFree) {
+    return make_error(ErrorKind::kInvalidArgument, "schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
+  }
+  if (!options.schedule.deterministic()) return std::unique_ptr<Scheduler>(new FreeScheduler(std::move(options)));
+  return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options)));
+}
+
+Scheduler::~Scheduler() = default;
+
+Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
+  if (timeout == absl::InfiniteDuration()) return {.at_ns = Deadline::kNever, .weak = weak};
+  const int64_t ns = absl::ToInt64Nanoseconds(timeout);
+  const int64_t now = now_ns();
+  return {.at_ns = ns >= Deadline::kNever - now ? Deadline::kNever : now + ns, .weak = weak};
+}
+
+void Scheduler::abort(const absl::Status& cause) {
+  {
+    absl::MutexLock lock(&cause_mu_);
+    if (!cause_.ok()) return;
+    cause_ = cause;
+  }
+  aborted_.store(true, std::memory_order_release);
+  wake_all();
+}
+
+absl::Status Scheduler::abort_cause() const {
+  absl::MutexLock lock(&cause_mu_);
+  return cause_;
+}
+
+void Scheduler::add_outside(int n) { outside_changed(n); }
+
+absl::Status Scheduler::describe_deadlock(const std::vector<Task*>& blocked) const {
+  if (deadlock_reporter_) return deadlock_reporter_(blocked);
+  return make_error(ErrorKind::kDeadlock, deadlock_text(blocked, {}));
+}
+
+void AdoptScope::adopt(Scheduler* scheduler, int rank) {
+  if (scheduler->options().engine == EngineKind::kFibers) {
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                absl::StrCat("rank ", rank, ": called from a thread that is not the ranks', but the ranks are fibers of one "
+                                             "thread; want engine threads")),
+                     ErrorOrigin{rank, {}, {}, -1});
+  }
+  scheduler_ = scheduler;
+  task_ = scheduler->attach({.rank = rank, .kind = TaskKind::kHelper});
+}
+
+}  // namespace rankloom

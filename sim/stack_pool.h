@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace rankloom {
+
+// Stacks for fibers, kept between worlds. Address space is reserved, pages are touched on demand.
+//   Up to kMaxGuarded stacks each has a guard page below it: an overflow faults, and the fault names the rank.
+//   Above that, two mappings a stack would meet vm.max_map_count (65,530 by default; hit at about 32,000 ranks), so stacks
+//   are cut from large MAP_NORESERVE slabs and carry a canary at their low end, checked whenever the fiber stops.
+// Stacks are coloured: their tops differ modulo 4 KiB, since equal ones made the same program six times slower.
+// Thread-safety: belongs to one thread.
+class StackPool {
+ public:
+  static constexpr int kMaxGuarded = 8192;
+  static constexpr uint64_t kCanary = 0x726b6c6d63616e61;  // any value that no program writes by chance
+
+  struct Stack {
+    void* top = nullptr;  // one past the highest usable byte, 16-byte aligned
+    void* bottom = nullptr;
+    bool guarded = false;
+    size_t size() const { return static_cast<size_t>(static_cast<char*>(top) - static_cast<char*>(bottom)); }
+  };
+
+  StackPool() = default;
+  ~StackPool();
+  StackPool(const StackPool&) = delete;
+  StackPool& operator=(const StackPool&) = delete;
+
+  // All stacks until the next begin() have `bytes` and are guarded or not. Stacks of another shape are given back.
+  void begin(size_t bytes, bool guarded, int expected);
+  Stack take();
+  void give(void* top);
+
+  // Whether the canary of an unguarded stack is as it was.
+  static bool intact(const Stack& stack) { return stack.guarded || *static_cast<const uint64_t*>(stack.bottom) == kCanary; }
+
+ private:
+  void add_slab();
+  void release();
+
+  struct Slab {
+    char* base;
+    size_t bytes;
+  };
+  size_t bytes_ = 0;
+  bool guarded_ = false;
+  int expected_ = 0;
+  std::vector<Slab> slabs_;
+  std::vector<Stack> free_;
+  size_t made_ = 0;
+  char* next_ = nullptr;  // into the newest slab
+  char* end_ = nullptr;
+};
+
+}  // namespace rankloom

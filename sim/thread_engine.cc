@@ -1,0 +1,24 @@
+#include "sim/thread_engine.h"
+
+#include "absl/strings/str_cat.h"
+#include "sim/thread_pool.h"
+
+namespace rankloom {
+
+std::string thread_name(const TaskInfo& info) {
+  return absl::StrCat(info.kind == TaskKind::kRank ? "rank " : info.kind == TaskKind::kStream ? "stream of " : "helper of ", info.rank);
+}
+
+void ThreadEngine::spawn(Task& task, void (*entry)(Task&)) {
+  ThreadPool::shared().start(
+      thread_name(task.info),
+      [&task, entry] {
+        task.parker.park(Deadline::kNever);
+        Task::set_current(&task);
+        entry(task);
+        Task::set_current(nullptr);
+      },
+      fresh_threads_);
+}
+
+}  // namespace rankloom

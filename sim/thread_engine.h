@@ -1,0 +1,25 @@
+#pragma once
+
+#include "sim/engine.h"
+
+namespace rankloom {
+
+// The baton gear's switch: every task is a thread, and the one that was unparked last runs.
+class ThreadEngine final : public Engine {
+ public:
+  explicit ThreadEngine(bool fresh_threads) : fresh_threads_(fresh_threads) {}
+
+  void run_host(absl::FunctionRef<void()> main) override { main(); }
+  void spawn(Task& task, void (*entry)(Task&)) override;
+  void attach(Task& task) override { Task::set_current(&task); }
+  void park(Task& task) override { task.parker.park(Deadline::kNever); }
+  void unpark(Task& task) override { task.parker.unpark(); }
+
+ private:
+  const bool fresh_threads_;
+};
+
+// What a debugger shows as the thread's name.
+std::string thread_name(const TaskInfo& info);
+
+}  // namespace rankloom
