@@ -316,14 +316,19 @@ bool reduction_supported(ReduceOp op, DType dtype) {
   if (!is_floating(dtype) && !is_complex(dtype) && !is_integral(dtype) && !is_bool) return false;
   switch (op.kind()) {
     case ReduceOp::Kind::kSum:
-    case ReduceOp::Kind::kProduct: return true;
-    case ReduceOp::Kind::kAvg: return is_floating(dtype) || is_complex(dtype);
+    case ReduceOp::Kind::kProduct:
+      return true;
+    case ReduceOp::Kind::kAvg:
+      return is_floating(dtype) || is_complex(dtype);
     case ReduceOp::Kind::kMin:
-    case ReduceOp::Kind::kMax: return !is_complex(dtype);
+    case ReduceOp::Kind::kMax:
+      return !is_complex(dtype);
     case ReduceOp::Kind::kBand:
     case ReduceOp::Kind::kBor:
-    case ReduceOp::Kind::kBxor: return is_integral(dtype) || is_bool;
-    case ReduceOp::Kind::kPremulSum: return is_floating(dtype);
+    case ReduceOp::Kind::kBxor:
+      return is_integral(dtype) || is_bool;
+    case ReduceOp::Kind::kPremulSum:
+      return is_floating(dtype);
   }
   return false;
 }
