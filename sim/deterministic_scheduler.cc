@@ -114,6 +114,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->scheduler = this;
   task->id = id;
   task->info = info;
+  task->user = user_of(info.rank);
   task->state = Task::State::kNew;
   task->permit = false;
   return task;
@@ -144,6 +145,7 @@ Task* DeterministicScheduler::attach(const TaskInfo& info) {
   if (info.kind == TaskKind::kRank) {
     task = &rank_tasks_[static_cast<size_t>(info.rank)];
     task->adopted = true;
+    task->user = user_of(info.rank);
     ++live_;
     ++attached_;
     engine_->attach(*task);
@@ -423,7 +425,7 @@ Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
     return nullptr;
   }
   Task* const next = pick(&task, lock);
-  if (next == &host_) return options_.attach_only ? nullptr : next;
+  if (next == &host_) return next;
   start_running(*next);
   return next;
 }

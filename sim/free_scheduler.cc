@@ -16,6 +16,7 @@ Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
   auto task = std::make_unique<Task>();
   task->scheduler = this;
   task->info = info;
+  task->user = user_of(info.rank);
   task->adopted = adopted;
   task->state = Task::State::kRunning;
   Task* const raw = task.get();

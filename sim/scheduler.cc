@@ -19,9 +19,6 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
   if (fibers && options.schedule.kind() == Schedule::Kind::kFree) {
     return make_error(ErrorKind::kInvalidArgument, "schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
   }
-  if (fibers && options.attach_only) {
-    return make_error(ErrorKind::kInvalidArgument, "engine fibers cannot attach the caller's threads, want engine threads");
-  }
   if (!options.schedule.deterministic()) return std::unique_ptr<Scheduler>(new FreeScheduler(std::move(options)));
   return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options)));
 }

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "sim/code_site.h"
+#include "sim/rank_mutex.h"
+#include "world/group.h"
+
+namespace rankloom {
+
+// One call of one rank, as the recorder keeps it. Types are opaque numbers here: the layer above knows their names.
+struct FlightEntry {
+  enum class State : uint8_t { kScheduled, kStarted, kCompleted, kFailed };
+  int64_t record_id = -1;       // position in the rank's sequence of calls, from 0
+  const Group* group = nullptr;
+  const char* op = "";
+  int64_t seq = -1;             // collective or point-to-point sequence number in the group
+  int64_t op_id = -1;
+  int64_t created_ns = 0;       // Scheduler::now_ns()
+  int64_t started_ns = -1;      // -1: not yet
+  int64_t completed_ns = -1;    // -1: not yet
+  int64_t timeout_ms = -1;      // -1: none
+  CodeSite code;
+  State state = State::kScheduled;
+  bool is_p2p = false;
+  int peer = -1;                // rank in the group of the other side of a point-to-point call
+  uint8_t dtype = 0;            // of the first tensor
+  uint16_t inputs = 0;          // how many of the shapes below are inputs
+  uint16_t outputs = 0;
+  // Shapes one after another, each as: number of dimensions, dimensions.
+  absl::InlinedVector<int64_t, 4> shapes;
+};
+
+// The last calls of one rank: a ring that grows up to its capacity. Costs at most 15 ns a call (bench/).
+// Thread-safety: all methods; a call may be completed by another rank's thread.
+class RankRecorder {
+ public:
+  RankRecorder(const Scheduler* scheduler, int capacity) : capacity_(capacity), mu_(scheduler) {}
+
+  // Files an entry and returns its record_id.
+  int64_t open(FlightEntry entry);
+  void start(int64_t record_id, int64_t now_ns);
+  void close(int64_t record_id, int64_t now_ns, bool ok);
+  // Oldest first.
+  std::vector<FlightEntry> entries() const;
+  // The last `n` calls, oldest first, one line each: "all_reduce seq 3 (completed)".
+  std::vector<std::string> last_calls(int n) const;
+
+ private:
+  FlightEntry* find(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const int capacity_;  // 0: records nothing
+  mutable RankMutex mu_;  // taken after no other lock
+  std::vector<FlightEntry> ring_ ABSL_GUARDED_BY(mu_);
+  int64_t next_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace rankloom
