@@ -128,12 +128,12 @@ int open_file(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FileLog>> FileLog::open(std::string path) {
-  const int fd = open_file(path);
-  const int error = errno;
-  std::unique_ptr<FileLog> log(new FileLog(std::move(path), fd));
-  if (fd < 0) return log->system_error("cannot be opened to read and write", error);
+  std::unique_ptr<FileLog> log(new FileLog(std::move(path)));
+  if (log->path_.find('\0') != std::string::npos) return log->file_error("has a NUL in its name");
+  log->fd_ = open_file(log->path_);
+  if (log->fd_ < 0) return log->system_error("cannot be opened to read and write", errno);
   struct stat info;
-  if (fstat(fd, &info) != 0) return log->system_error("cannot be examined", errno);
+  if (fstat(log->fd_, &info) != 0) return log->system_error("cannot be examined", errno);
   if (!S_ISREG(info.st_mode)) {
     return log->file_error(absl::StrCat("have ", sv(file_type(info.st_mode)), ", want a regular file"));
   }
@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<FileLog>> FileLog::open(std::string path) {
   return log;
 }
 
-FileLog::FileLog(std::string path, int fd) : path_(std::move(path)), fd_(fd), pid_(getpid()) {}
+FileLog::FileLog(std::string path) : path_(std::move(path)), pid_(getpid()) {}
 
 FileLog::~FileLog() {
   if (fd_ >= 0) close(fd_);

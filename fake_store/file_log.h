@@ -64,7 +64,7 @@ class FileLog {
   static std::string encode_batch(const StringList& keys, const StringList& values);
 
  private:
-  FileLog(std::string path, int fd);
+  explicit FileLog(std::string path);
 
   absl::Status file_error(std::string_view what) const;               // `file "...": <what>`
   absl::Status system_error(std::string_view what, int error) const;  // the same, with the error's text
@@ -76,8 +76,8 @@ class FileLog {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table->mu);
 
   const std::string path_;
-  std::atomic<int> fd_;
-  pid_t pid_;
+  std::atomic<int> fd_{-1};
+  pid_t pid_;                    // of the process that opened fd_
   std::atomic<int64_t> end_{0};  // of the last whole record read or written
   int64_t size_ = 0;             // of the file, as of begin()
   std::string buffer_;           // to read through; off the stack, since a fiber's is small
