@@ -40,7 +40,7 @@ BANNED = [
     ("barrier", r"std::barrier|<barrier>", CORE, "wait through RankCondVar"),
     ("future", r"std::(shared_)?future\b|std::promise\b|std::packaged_task\b|std::async\b|<future>", CORE,
      "wait through RankCondVar"),
-    ("sleep", r"\bthis_thread::sleep_(for|until)\s*\(|\bSleepFor\s*\(|\b(usleep|nanosleep|clock_nanosleep)\s*\(|(?<![\w.>])sleep\s*\(\s*\d", CORE,
+    ("sleep", r"\bthis_thread::sleep_(for|until)\b|\bSleepFor\s*\(|\b(usleep|nanosleep|clock_nanosleep)\s*\(|(?<![\w.>])sleep\s*\(\s*\d", CORE,
      "time is virtual; park with a deadline"),
     ("wall clock",
      r"\bsystem_clock\b|\bhigh_resolution_clock\b|absl::Now\b|\bGetCurrentTimeNanos\b|\bgettimeofday\b|\bCLOCK_REALTIME\b"

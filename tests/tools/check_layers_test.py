@@ -65,6 +65,7 @@ CLEAN = [
     ("sim/text.cc", 'auto s = R"(a " usleep(3) " )"; int n = 1\'000\'000; auto t = clock.time(0); auto u = Clock::time(0);\n'),
     ("sim/comment.cc", '// #include "world/world.h"\n'),
     ("fake_store/file_store.cc", "usleep(3);\n"),
+    ("world/world.h", "void sleep_for(absl::Duration duration); rank.sleep_for(absl::Seconds(1));\n"),
     ("world/run_options.cc", 'std::getenv("X");\n'),
     ("collectives/a.cc", '#include "world/group.h"\n#include "fake_store/store.h"\nPromise promise; work.get_future();\n'),
     ("collectives/kernels/add.cc", '#include "hwy/highway.h"\n#include <tbb/parallel_for.h>\n'),
