@@ -54,7 +54,7 @@ std::string rerun_command(const WorldOptions& options) {
     schedule = options.engine == EngineKind::kFibers ? Schedule::fifo() : Schedule::free();
   }
   if (!schedule.deterministic()) return "";
-  std::string command = absl::StrCat("RANKLOOM_ENGINE=", sv(engine_name(options.engine)), " ");
+  std::string command = absl::StrCat("RANKLOOM_ENGINE=", sv(engine_kind_name(options.engine)), " ");
   if (schedule.kind() == Schedule::Kind::kReplay) {
     absl::StrAppend(&command, "RANKLOOM_REPLAY=<the same trace> ");
   } else if (schedule.kind() == Schedule::Kind::kSeeded) {

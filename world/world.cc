@@ -194,7 +194,7 @@ RunReport World::report() {
   report.cause = scheduler_->abort_cause();
   report.trace = scheduler_->trace();
   report.schedule = scheduler_->options().schedule.text();
-  report.engine = engine_name(options_.engine);
+  report.engine = engine_kind_name(options_.engine);
   report.steps = scheduler_->steps();
   report.rerun = rerun_command(options_);
   return report;
