@@ -84,7 +84,7 @@ struct CollectiveCall {
   int root = -1;   // rank in the group; -1: the operation has none
   int peer = -1;   // send, recv: the other's rank in the group; kAnySource for recv_any
   int tag = 0;
-  int64_t seq = -1;  // sequence number in its group, from 0... as c10d counts: the first collective is 1
+  int64_t seq = -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
   TensorList inputs;
   TensorList outputs;
   std::vector<int64_t> in_splits;
@@ -96,6 +96,7 @@ struct CollectiveCall {
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
   std::vector<CollectiveCall> parts;  // kCoalesced
+  int64_t record_id = -1;             // in the flight recorder; -1: not recorded
 
   static constexpr int kAnySource = -2;
 };

@@ -14,7 +14,9 @@ namespace {
 // Lists in texts are cut after this many tensors.
 constexpr int kMaxListed = 8;
 
-constexpr bool has_outputs_in_common(OpType op) { return op == OpType::kBroadcast || op == OpType::kScatter || op == OpType::kRecv; }
+constexpr bool has_outputs_in_common(OpType op) {
+  return op == OpType::kBroadcast || op == OpType::kScatter || op == OpType::kRecv;
+}
 
 // ---- the fields ----
 
@@ -48,7 +50,8 @@ std::string text_order(const CollectiveCall& call) {
       text = "seeded";
       break;
   }
-  if (call.order.kind == ReduceOrder::Kind::kSeeded || call.order.seed != 0) absl::StrAppend(&text, "(", call.order.seed, ")");
+  if (call.order.kind == ReduceOrder::Kind::kSeeded || call.order.seed != 0)
+    absl::StrAppend(&text, "(", call.order.seed, ")");
   if (!call.order.accumulate_in_float) text += ", rounded at each step";
   return text;
 }
@@ -105,7 +108,8 @@ bool equal_shape(const CollectiveCall& a, const CollectiveCall& b) {
 std::string text_shape(const CollectiveCall& call) {  // "[2, 3]", "[2], [4]"
   const TensorList& list = common_tensors(call);
   std::string text;
-  for (int i = 0; i < list.size() && i < kMaxListed; ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", dims_text(list[i].sizes()));
+  for (int i = 0; i < list.size() && i < kMaxListed; ++i)
+    absl::StrAppend(&text, i == 0 ? "" : ", ", dims_text(list[i].sizes()));
   if (list.size() > kMaxListed) absl::StrAppend(&text, ", ... (", list.size(), " tensors)");
   return text.empty() ? "none" : text;
 }
@@ -114,7 +118,9 @@ bool equal_tag(const CollectiveCall& a, const CollectiveCall& b) { return a.tag 
 std::string text_tag(const CollectiveCall& call) { return absl::StrCat(call.tag); }
 
 bool equal_label(const CollectiveCall& a, const CollectiveCall& b) { return a.label == b.label; }
-std::string text_label(const CollectiveCall& call) { return call.label.empty() ? "none" : absl::StrCat("\"", call.label, "\""); }
+std::string text_label(const CollectiveCall& call) {
+  return call.label.empty() ? "none" : absl::StrCat("\"", call.label, "\"");
+}
 
 // The first collective among the parts from index `i` on.
 size_t next_collective(const CollectiveCall& call, size_t i) {
@@ -176,7 +182,8 @@ void cross_all_gather(MemberCalls calls, FaultSink fault) {
       const int64_t sent = calls[sender]->inputs[0].numel();
       const int64_t expected = calls[receiver]->outputs[sender].numel();
       if (sent == expected) continue;
-      if (!fault({.sender = sender, .receiver = receiver, .sent = sent, .expected = expected, .in_rows = false})) return;
+      if (!fault({.sender = sender, .receiver = receiver, .sent = sent, .expected = expected, .in_rows = false}))
+        return;
     }
   }
 }
@@ -190,7 +197,8 @@ void cross_all_to_all(MemberCalls calls, FaultSink fault) {
       const int64_t sent = calls[sender]->inputs[receiver].numel();
       const int64_t expected = calls[receiver]->outputs[sender].numel();
       if (sent == expected) continue;
-      if (!fault({.sender = sender, .receiver = receiver, .sent = sent, .expected = expected, .in_rows = false})) return;
+      if (!fault({.sender = sender, .receiver = receiver, .sent = sent, .expected = expected, .in_rows = false}))
+        return;
     }
   }
 }
@@ -270,43 +278,53 @@ constexpr auto kNoKernel = nullptr;
 
 // Recorder names are those of NCCL's records; all_to_all_single is "all_to_all" there, whose sizes the analyzer lets differ.
 constexpr std::array<OpRow, kOpTypeCount> kRows = {{
-    row<kOp, kRoot, kDType, kDevice, kShape>(OpType::kBroadcast, "broadcast", "broadcast", Writes::kOthers, &check_broadcast, kNoCross,
-                                             &run_broadcast),
-    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(OpType::kAllReduce, "all_reduce", "all_reduce", Writes::kEveryone,
-                                                         &check_all_reduce, kNoCross, &run_all_reduce),
-    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(OpType::kAllReduceCoalesced, "all_reduce_coalesced", "allreduce_coalesced",
-                                                         Writes::kEveryone, &check_all_reduce_coalesced, kNoCross, &run_all_reduce),
-    row<kOp, kReduceOp, kOrder, kRoot, kDType, kDevice, kShape>(OpType::kReduce, "reduce", "reduce", Writes::kRoot, &check_reduce,
-                                                                kNoCross, &run_reduce),
-    row<kOp, kDType, kDevice>(OpType::kAllGather, "all_gather", "all_gather", Writes::kEveryone, &check_all_gather, &cross_all_gather,
-                              &run_all_gather),
-    row<kOp, kDType, kDevice, kShape>(OpType::kAllGatherIntoTensor, "all_gather_into_tensor", "_all_gather_base", Writes::kEveryone,
-                                      &check_all_gather_into_tensor, kNoCross, &run_all_gather_into_tensor),
+    row<kOp, kRoot, kDType, kDevice, kShape>(OpType::kBroadcast, "broadcast", "broadcast", Writes::kOthers,
+                                             &check_broadcast, kNoCross, &run_broadcast),
+    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(OpType::kAllReduce, "all_reduce", "all_reduce",
+                                                         Writes::kEveryone, &check_all_reduce, kNoCross,
+                                                         &run_all_reduce),
+    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(OpType::kAllReduceCoalesced, "all_reduce_coalesced",
+                                                         "allreduce_coalesced", Writes::kEveryone,
+                                                         &check_all_reduce_coalesced, kNoCross, &run_all_reduce),
+    row<kOp, kReduceOp, kOrder, kRoot, kDType, kDevice, kShape>(OpType::kReduce, "reduce", "reduce", Writes::kRoot,
+                                                                &check_reduce, kNoCross, &run_reduce),
+    row<kOp, kDType, kDevice>(OpType::kAllGather, "all_gather", "all_gather", Writes::kEveryone, &check_all_gather,
+                              &cross_all_gather, &run_all_gather),
+    row<kOp, kDType, kDevice, kShape>(OpType::kAllGatherIntoTensor, "all_gather_into_tensor", "_all_gather_base",
+                                      Writes::kEveryone, &check_all_gather_into_tensor, kNoCross,
+                                      &run_all_gather_into_tensor),
     row<kOp, kDType, kDevice, kShape>(OpType::kAllGatherIntoTensorCoalesced, "all_gather_into_tensor_coalesced",
-                                      "all_gather_into_tensor_coalesced", Writes::kEveryone, &check_all_gather_into_tensor_coalesced,
-                                      kNoCross, &run_all_gather_into_tensor),
-    row<kOp, kRoot, kDType, kDevice, kShape>(OpType::kGather, "gather", "gather", Writes::kRoot, &check_gather, kNoCross, &run_gather),
-    row<kOp, kRoot, kDType, kDevice, kShape>(OpType::kScatter, "scatter", "scatter", Writes::kEveryone, &check_scatter, kNoCross,
-                                             &run_scatter),
-    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(OpType::kReduceScatter, "reduce_scatter", "reduce_scatter", Writes::kEveryone,
-                                                         &check_reduce_scatter, kNoCross, &run_reduce_scatter),
-    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(OpType::kReduceScatterTensor, "reduce_scatter_tensor", "_reduce_scatter_base",
-                                                         Writes::kEveryone, &check_reduce_scatter_tensor, kNoCross,
-                                                         &run_reduce_scatter_tensor),
-    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(OpType::kReduceScatterTensorCoalesced, "reduce_scatter_tensor_coalesced",
-                                                         "reduce_scatter_tensor_coalesced", Writes::kEveryone,
-                                                         &check_reduce_scatter_tensor_coalesced, kNoCross, &run_reduce_scatter_tensor),
-    row<kOp, kDType, kDevice>(OpType::kAllToAll, "all_to_all", "all_to_all", Writes::kEveryone, &check_all_to_all, &cross_all_to_all,
-                              &run_all_to_all),
-    row<kOp, kDType, kDevice>(OpType::kAllToAllSingle, "all_to_all_single", "all_to_all", Writes::kEveryone, &check_all_to_all_single,
-                              &cross_all_to_all_single, &run_all_to_all_single),
+                                      "all_gather_into_tensor_coalesced", Writes::kEveryone,
+                                      &check_all_gather_into_tensor_coalesced, kNoCross, &run_all_gather_into_tensor),
+    row<kOp, kRoot, kDType, kDevice, kShape>(OpType::kGather, "gather", "gather", Writes::kRoot, &check_gather,
+                                             kNoCross, &run_gather),
+    row<kOp, kRoot, kDType, kDevice, kShape>(OpType::kScatter, "scatter", "scatter", Writes::kEveryone, &check_scatter,
+                                             kNoCross, &run_scatter),
+    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(OpType::kReduceScatter, "reduce_scatter", "reduce_scatter",
+                                                         Writes::kEveryone, &check_reduce_scatter, kNoCross,
+                                                         &run_reduce_scatter),
+    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(
+        OpType::kReduceScatterTensor, "reduce_scatter_tensor", "_reduce_scatter_base", Writes::kEveryone,
+        &check_reduce_scatter_tensor, kNoCross, &run_reduce_scatter_tensor),
+    row<kOp, kReduceOp, kOrder, kDType, kDevice, kShape>(
+        OpType::kReduceScatterTensorCoalesced, "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced",
+        Writes::kEveryone, &check_reduce_scatter_tensor_coalesced, kNoCross, &run_reduce_scatter_tensor),
+    row<kOp, kDType, kDevice>(OpType::kAllToAll, "all_to_all", "all_to_all", Writes::kEveryone, &check_all_to_all,
+                              &cross_all_to_all, &run_all_to_all),
+    row<kOp, kDType, kDevice>(OpType::kAllToAllSingle, "all_to_all_single", "all_to_all", Writes::kEveryone,
+                              &check_all_to_all_single, &cross_all_to_all_single, &run_all_to_all_single),
     row<kOp, kLabel>(OpType::kBarrier, "barrier", "barrier", Writes::kNobody, &check_barrier, kNoCross, &run_nothing),
-    row<kOp, kLabel>(OpType::kMonitoredBarrier, "monitored_barrier", "barrier", Writes::kNobody, &check_barrier, kNoCross, &run_nothing),
+    row<kOp, kLabel>(OpType::kMonitoredBarrier, "monitored_barrier", "barrier", Writes::kNobody, &check_barrier,
+                     kNoCross, &run_nothing),
     // A send and its recv are compared with each other: everything but the op.
-    row<kDType, kDevice, kShape, kTag>(OpType::kSend, "send", "send", Writes::kNobody, &check_send, kNoCross, kNoKernel),
-    row<kDType, kDevice, kShape, kTag>(OpType::kRecv, "recv", "recv", Writes::kEveryone, &check_recv, kNoCross, kNoKernel),
-    row<kOp, kParts>(OpType::kCoalesced, "coalesced", "coalesced", Writes::kNobody, &check_coalesced, &cross_coalesced, &run_coalesced),
-    row<kOp, kLabel>(OpType::kNewGroup, "new_group", "split", Writes::kNobody, &check_new_group, kNoCross, &run_nothing),
+    row<kDType, kDevice, kShape, kTag>(OpType::kSend, "send", "send", Writes::kNobody, &check_send, kNoCross,
+                                       kNoKernel),
+    row<kDType, kDevice, kShape, kTag>(OpType::kRecv, "recv", "recv", Writes::kEveryone, &check_recv, kNoCross,
+                                       kNoKernel),
+    row<kOp, kParts>(OpType::kCoalesced, "coalesced", "coalesced", Writes::kNobody, &check_coalesced, &cross_coalesced,
+                     &run_coalesced),
+    row<kOp, kLabel>(OpType::kNewGroup, "new_group", "split", Writes::kNobody, &check_new_group, kNoCross,
+                     &run_nothing),
 }};
 
 template <typename Rows, typename Key>
@@ -324,11 +342,14 @@ static_assert(in_enum_order(kRows, &OpRow::op));
 constinit const std::array<CallFieldRow, kCallFieldCount> kCallFields = kFields;
 constinit const std::array<OpRow, kOpTypeCount> kOps = kRows;
 
-const TensorList& common_tensors(const CollectiveCall& call) { return has_outputs_in_common(call.op) ? call.outputs : call.inputs; }
+const TensorList& common_tensors(const CollectiveCall& call) {
+  return has_outputs_in_common(call.op) ? call.outputs : call.inputs;
+}
 
 PartCalls collective_parts(const CollectiveCall& call) {
   PartCalls parts;
-  for (size_t i = next_collective(call, 0); i < call.parts.size(); i = next_collective(call, i + 1)) parts.push_back(&call.parts[i]);
+  for (size_t i = next_collective(call, 0); i < call.parts.size(); i = next_collective(call, i + 1))
+    parts.push_back(&call.parts[i]);
   return parts;
 }
 

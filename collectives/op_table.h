@@ -33,7 +33,7 @@ constexpr CallFields field_bit(CallField field) { return static_cast<CallFields>
 
 struct CallFieldRow {
   CallField field;
-  const char* name;  // as reports print it
+  const char* name;                                                 // as reports print it
   bool (*equal)(const CollectiveCall& a, const CollectiveCall& b);  // an equivalence; allocates nothing
   std::string (*text)(const CollectiveCall& call);
 };
@@ -54,8 +54,8 @@ struct PairFault {
   int receiver;
   int64_t sent;
   int64_t expected;
-  bool in_rows;  // sent and expected count rows (all_to_all_single), else elements
-  int64_t sent_row = 0;      // elements of a row
+  bool in_rows;          // sent and expected count rows (all_to_all_single), else elements
+  int64_t sent_row = 0;  // elements of a row
   int64_t expected_row = 0;
 };
 

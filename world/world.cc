@@ -181,7 +181,14 @@ std::string World::ended_text(int rank) const {
 absl::Status World::deadlock(const std::vector<Task*>& blocked) {
   const RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); },
                            .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
-  return make_error(ErrorKind::kDeadlock, deadlock_text(blocked, facts));
+  const std::string text = deadlock_text(blocked, facts);
+  for (const Task* task : blocked) {
+    if (task->site.waits_for == nullptr) continue;
+    if (const absl::Status cause = task->site.waits_for->explain(); !cause.ok()) {
+      return make_error(error_kind(cause), absl::StrCat(cause.message(), "\n", text));
+    }
+  }
+  return make_error(ErrorKind::kDeadlock, text);
 }
 
 RunReport World::report() {
