@@ -47,6 +47,15 @@ class TensorList {
   TensorList(TensorView view) : one_(std::move(view)), size_(1) {}  // NOLINT: implicit
   TensorList(std::vector<TensorView> views);                        // NOLINT: implicit
 
+  void set(const TensorView& view) {
+    one_ = view;
+    size_ = 1;
+  }
+  void set(TensorView&& view) {
+    one_ = std::move(view);
+    size_ = 1;
+  }
+
   int size() const { return size_; }
   bool empty() const { return size_ == 0; }
   const TensorView& operator[](int i) const { return size_ == 1 ? one_ : many_[static_cast<size_t>(i)]; }

@@ -123,7 +123,7 @@ class ProcessGroup {
 
   // Does what `call` says: it was checked, numbered and recorded. Called by the front above, and by groups that wrap this
   // one. Does not block, and returns before the call is done. An error means that the call did not happen.
-  virtual absl::StatusOr<Work> execute(CollectiveCall call) = 0;
+  virtual absl::StatusOr<Work> execute(CollectiveCall&& call) = 0;
 
   const std::shared_ptr<const Group>& group() const { return group_; }
   RankContext* context() const { return context_; }
@@ -133,14 +133,14 @@ class ProcessGroup {
   ProcessGroup(RankContext* context, std::shared_ptr<const Group> group);
 
   // Point, check, number, record, execute: the way of every call.
-  Work submit(CollectiveCall call, const CallOptions& options, CodeSite code);
+  Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }
 
  private:
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
-  int64_t record(const CollectiveCall& call);
+  void record(CollectiveCall& call);
 
   RankContext* const context_ = nullptr;  // null outside a world
   Scheduler* const scheduler_ = nullptr;

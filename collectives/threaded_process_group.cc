@@ -30,7 +30,7 @@ void ThreadedProcessGroup::abort(std::string_view reason) {
   rendezvous_->fail(make_error(ErrorKind::kAborted, absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall call) {
+absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (const TensorView* const tensor = foreign_tensor(call); tensor != nullptr) [[unlikely]] {
     return make_error(ErrorKind::kInvalidArgument,
                       absl::StrCat(who(call), "a tensor is ", tensor->text(), ", want memory of this process; tensors without data need a fake group"));

@@ -14,7 +14,7 @@ class ThreadedProcessGroup final : public ProcessGroup {
 
   std::string backend_name() const override { return "threaded"; }
   void abort(std::string_view reason) override;
-  absl::StatusOr<Work> execute(CollectiveCall call) override;
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override;
 
  private:
   const std::shared_ptr<Rendezvous> rendezvous_;
