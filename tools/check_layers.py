@@ -83,7 +83,8 @@ def folders_open_to(path):
         return LAYERS[: LAYERS.index(folder) + 1]
     if folder == UMBRELLA:
         return LAYERS if path.endswith("/testing.h") else LAYERS[:-1]
-    return LAYERS + [folder]
+    # Tests and benchmarks of a program include what the program is made of.
+    return LAYERS + [folder] + (["examples", "bench", "tools"] if folder == "tests" else [])
 
 
 def check_includes(path, text):

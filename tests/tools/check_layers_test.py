@@ -70,6 +70,8 @@ CLEAN = [
     ("collectives/a.cc", '#include "world/group.h"\n#include "fake_store/store.h"\nPromise promise; work.get_future();\n'),
     ("collectives/kernels/add.cc", '#include "hwy/highway.h"\n#include <tbb/parallel_for.h>\n'),
     ("harness/a.cc", '#include <gtest/gtest.h>\n#include "collectives/work.h"\nstd::this_thread::sleep_for(d);\n'),
+    ("tests/examples/a_test.cc", '#include "examples/digits/mlp.h"\n'),
+    ("world/a.h", "void sleep_for(absl::Duration duration);\n"),
     ("tests/sim/a_test.cc", "#include <gtest/gtest.h>\n#include <rankloom/rankloom.h>\nstd::future<int> f;\n"),
     ("bench/a.cc", '#include <benchmark/benchmark.h>\n#include "bench/floor.h"\n'),
     ("include/rankloom/testing.h", '#include "harness/matchers.h"\n#include "rankloom/rankloom.h"\n'),
