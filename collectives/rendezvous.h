@@ -31,6 +31,8 @@ class CallState final : public WorkState, public WaitsFor {
   int64_t seq() const override { return call_.seq; }
   // WaitsFor: the members that have not arrived.
   void append_ranks(std::vector<int>* ranks) const override;
+  // WaitsFor: the Mismatch, if those that have arrived differ already.
+  absl::Status explain() const override;
 
   const CollectiveCall& call() const { return call_; }
 
@@ -44,8 +46,9 @@ class CallState final : public WorkState, public WaitsFor {
   void poison();
   // After the kernel, or before a failure is told: puts back what was copied aside if `failed`.
   void unpoison(bool failed);
-  // "" or what the rank changed between the call and its completion.
-  std::string changed_input() const;
+  // Whether the rank wrote into an input between the call and its completion.
+  bool input_changed() const;
+  std::string describe_ranks(const std::vector<int>& ranks) const;
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   RankContext* const context_;
@@ -75,6 +78,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void fail(const absl::Status& cause);
 
   void append_missing(int64_t seq, std::vector<int>* ranks) const;
+  // The Mismatch of those that have arrived so far, OK if they agree.
+  absl::Status known_difference(int64_t seq) const;
 
   const Group& group() const { return *group_; }
   World& world() const { return world_; }
@@ -86,7 +91,6 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     State state = State::kCollecting;
     int arrived = 0;
     bool mismatch = false;
-    bool withdrawn = false;  // a member took its call back: the slot can never be complete
     int first = -1;          // who arrived first
     std::vector<const CollectiveCall*> calls;             // [rank in group]
     std::vector<std::shared_ptr<CallState>> states;       // [rank in group]
@@ -94,11 +98,13 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Compares, runs the kernel and completes the works of a slot in which all have arrived.
   void run(Slot* slot);
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
+  absl::Status inputs_unchanged(const Slot& slot) const;
   // Tells every member of a slot, which is out of the window, how it ended.
   void finish(Slot* slot, const absl::Status& status);
 
@@ -110,7 +116,6 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   const bool late_;
 
   mutable RankMutex mu_;  // before a work's
-  RankCondVar ran_ ABSL_GUARDED_BY(mu_);  // a kernel ended
   // The slots of sequence numbers base_ .. base_ + window_.size() - 1; null: not filed yet, or done.
   std::deque<Slot*> window_ ABSL_GUARDED_BY(mu_);
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;

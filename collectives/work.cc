@@ -134,6 +134,9 @@ struct Promise::State final : WorkState {
 
 Promise::Promise(Scheduler* scheduler, int rank) : state_(std::make_shared<State>(scheduler, rank)) {}
 
+Work Promise::work() const { return Work(state_); }
+Future Promise::future() const { return Future(state_); }
+
 void Promise::set_value(std::vector<TensorView> result) {
   if (state_->is_completed()) return;
   state_->tensors = std::move(result);

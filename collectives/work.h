@@ -150,8 +150,8 @@ class Promise {
  public:
   explicit Promise(Scheduler* scheduler = nullptr, int rank = -1);
 
-  Work work() const { return Work(state_); }
-  Future future() const { return Future(state_); }
+  Work work() const;
+  Future future() const;
   // The first of the two counts.
   void set_value(std::vector<TensorView> result = {});
   void set_error(const absl::Status& status);

@@ -10,17 +10,6 @@
 namespace rankloom {
 namespace {
 
-std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts) {
-  // Ranks in the same state share a bracket.
-  std::map<std::string, std::vector<int>> by_state;
-  for (const int rank : ranks) by_state[facts.ended ? facts.ended(rank) : ""].push_back(rank);
-  std::vector<std::string> parts;
-  for (const auto& [state, members] : by_state) {
-    parts.push_back(absl::StrCat(members.size() == 1 ? "rank " : "ranks ", rank_ranges(members), state.empty() ? "" : " (" + state + ")"));
-  }
-  return absl::StrJoin(parts, " and ");
-}
-
 // A path rank -> rank it waits for -> ... that comes back to its start; empty if there is none.
 std::vector<int> find_cycle(const std::map<int, std::vector<int>>& waits) {
   std::map<int, int> state;  // 1: on the path, 2: leads to no cycle
@@ -68,6 +57,17 @@ std::string rank_ranges(const std::vector<int>& ranks) {
     i = j + 1;
   }
   return absl::StrJoin(parts, ", ");
+}
+
+std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts) {
+  // Ranks in the same state share a bracket.
+  std::map<std::string, std::vector<int>> by_state;
+  for (const int rank : ranks) by_state[facts.ended ? facts.ended(rank) : ""].push_back(rank);
+  std::vector<std::string> parts;
+  for (const auto& [state, members] : by_state) {
+    parts.push_back(absl::StrCat(members.size() == 1 ? "rank " : "ranks ", rank_ranges(members), state.empty() ? "" : " (" + state + ")"));
+  }
+  return absl::StrJoin(parts, " and ");
 }
 
 std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts) {

@@ -12,7 +12,7 @@
 
 namespace rankloom {
 
-std::string_view engine_name(EngineKind engine) { return engine == EngineKind::kThreads ? "threads" : "fibers"; }
+std::string_view engine_kind_name(EngineKind engine) { return engine == EngineKind::kThreads ? "threads" : "fibers"; }
 
 Schedule Schedule::replay(Trace trace) {
   Schedule schedule(Kind::kReplay, 0, 0);

@@ -37,6 +37,8 @@ class WaitsFor {
   virtual ~WaitsFor() = default;
   // Appends the global ranks that could end this wait. Leaves `ranks` alone if it is not known who could.
   virtual void append_ranks(std::vector<int>* ranks) const = 0;
+  // A better cause than "nobody can move", if the wait knows one: members that issued different calls. Else OK.
+  virtual absl::Status explain() const { return absl::OkStatus(); }
 };
 
 // A step of a task at a scheduling point: what it is about to do, or waits in. Views must outlive the point.

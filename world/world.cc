@@ -147,7 +147,8 @@ void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorK
 
 void World::rank_returned(int rank) {
   RankMutexLock lock(&mu_);
-  outcomes_[static_cast<size_t>(rank)].state = RankOutcome::State::kReturned;
+  RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
+  if (outcome.state == RankOutcome::State::kRunning) outcome.state = RankOutcome::State::kReturned;
 }
 
 std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make) {
@@ -180,7 +181,14 @@ std::string World::ended_text(int rank) const {
 absl::Status World::deadlock(const std::vector<Task*>& blocked) {
   const RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); },
                            .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
-  return make_error(ErrorKind::kDeadlock, deadlock_text(blocked, facts));
+  const std::string text = deadlock_text(blocked, facts);
+  for (const Task* task : blocked) {
+    if (task->site.waits_for == nullptr) continue;
+    if (const absl::Status cause = task->site.waits_for->explain(); !cause.ok()) {
+      return make_error(error_kind(cause), absl::StrCat(cause.message(), "\n", text));
+    }
+  }
+  return make_error(ErrorKind::kDeadlock, text);
 }
 
 RunReport World::report() {
@@ -194,7 +202,7 @@ RunReport World::report() {
   report.cause = scheduler_->abort_cause();
   report.trace = scheduler_->trace();
   report.schedule = scheduler_->options().schedule.text();
-  report.engine = engine_name(options_.engine);
+  report.engine = engine_kind_name(options_.engine);
   report.steps = scheduler_->steps();
   report.rerun = rerun_command(options_);
   return report;

@@ -131,7 +131,7 @@ class World {
 
   // Ends the run: all waits and later calls fail with this cause (Aborted).
   void abort(std::string_view reason);
-  // Ends the run for a failure of `rank`; the first one is the headline.
+  // Ends the run for a failure of `rank`; the first one is the headline. A rank that is told of twice keeps its first.
   void rank_failed(int rank, std::exception_ptr failure);
 
   RankContext& context(int rank) { return *contexts_[static_cast<size_t>(rank)]; }
