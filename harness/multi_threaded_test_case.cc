@@ -193,7 +193,7 @@ void MultiThreadedTestCase::tell(const Run& run, Expected expected) const {
     for (const std::string& note : report.notes) std::cout << "note: " << note << std::endl;
   }
   std::string rerun, replay;
-  if (failed) {
+  if (failed && RankContext::current() == nullptr) {  // a world inside another: that one's runs again
     if (!report.rerun.empty() && !schedule_.has_value()) {
       rerun = absl::StrCat("\nschedule ", report.schedule, ", engine ", report.engine, "; run it again: ", report.rerun);
     }
