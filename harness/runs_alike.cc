@@ -21,12 +21,24 @@ struct Events {
   std::vector<internal::RankFailure> failures;
 };
 
+// "[2,3] [6]".
+std::string shapes_text(const FlightEntry& entry) {
+  std::vector<std::string> shapes;
+  for (auto at = entry.shapes.begin(); at < entry.shapes.end();) {
+    const auto dimensions = at + 1;
+    at = dimensions + *at;
+    shapes.push_back(absl::StrCat("[", absl::StrJoin(dimensions, at, ","), "]"));
+  }
+  return absl::StrJoin(shapes, " ");
+}
+
 std::string call_text(const FlightEntry& entry) {
-  return absl::StrCat(entry.op, entry.seq >= 0 ? absl::StrCat(" seq ", entry.seq) : "", " in group ",
-                      entry.group != nullptr ? entry.group->name() : "?", entry.peer >= 0 ? absl::StrCat(" peer ", entry.peer) : "",
-                      " dtype ", entry.dtype, " shapes [", absl::StrJoin(entry.shapes, ","), "] state ",
-                      static_cast<int>(entry.state), " begun at ", entry.created_ns, " ns, ended at ", entry.completed_ns,
-                      " ns [", entry.code.file, ":", entry.code.line, "]");
+  static constexpr const char* kStates[] = {"scheduled", "started", "completed", "failed"};
+  return absl::StrCat(entry.op, entry.seq >= 0 ? absl::StrCat(" seq ", entry.seq) : "",
+                      entry.peer >= 0 ? absl::StrCat(", peer ", entry.peer) : "", ", dtype ", entry.dtype, ", shapes ",
+                      shapes_text(entry), ", ", kStates[static_cast<size_t>(entry.state)], ", begun at ", entry.created_ns,
+                      " ns, ended at ", entry.completed_ns, " ns [group ", entry.group != nullptr ? entry.group->name() : "?",
+                      ", ", entry.code.file, ":", entry.code.line, "]");
 }
 
 Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&)> body) {
