@@ -39,9 +39,12 @@ bool are_contiguous(const Dims& sizes, const Dims& strides) {
 
 std::string Device::name() const {
   switch (kind) {
-    case Kind::kCpu: return "cpu";
-    case Kind::kCuda: return absl::StrCat("cuda:", index);
-    case Kind::kMeta: return "meta";
+    case Kind::kCpu:
+      return "cpu";
+    case Kind::kCuda:
+      return absl::StrCat("cuda:", index);
+    case Kind::kMeta:
+      return "meta";
   }
   return "?";
 }
@@ -80,7 +83,8 @@ TensorView TensorView::slice(int64_t begin, int64_t count) const {
   assert(contiguous_ && 0 <= begin && 0 <= count && begin + count <= numel_);
   TensorView part;
   // No arithmetic on the null pointer of a meta tensor.
-  part.data_ = data_ == nullptr ? nullptr : static_cast<char*>(data_) + begin * static_cast<int64_t>(dtype_size(dtype_));
+  part.data_ =
+      data_ == nullptr ? nullptr : static_cast<char*>(data_) + begin * static_cast<int64_t>(dtype_size(dtype_));
   part.dtype_ = dtype_;
   part.device_ = device_;
   part.numel_ = count;

@@ -137,8 +137,8 @@ HWY_INLINE void reduce_vectors(D d, const Op& op, const ReduceJob& job, int64_t 
   hn::Vec<D> sums[] = {op.map(d, Storage::load(d, inputs[0], i + static_cast<int64_t>(kVectors) * kLanes))...};
   for (int64_t r = 1; r < job.count; ++r) {
     const void* input = inputs[r];
-    ((sums[kVectors] = op.combine(
-          d, sums[kVectors], op.map(d, Storage::load(d, input, i + static_cast<int64_t>(kVectors) * kLanes)))),
+    ((sums[kVectors] = op.combine(d, sums[kVectors],
+                                  op.map(d, Storage::load(d, input, i + static_cast<int64_t>(kVectors) * kLanes)))),
      ...);
   }
   ((sums[kVectors] = op.finish(d, sums[kVectors])), ...);

@@ -34,8 +34,8 @@ struct Float16Storage {
       const auto sign = hn::ShiftLeft<16>(hn::Sub(all, magnitude));
       // Shifted into a float's place the exponent is 112 too small; the product is exact, for subnormals too.
       const auto scaled = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f));
-      const auto is_finite = hn::Lt(hn::BitCast(hn::RebindToSigned<D>(), magnitude),
-                                    hn::Set(hn::RebindToSigned<D>(), 0x7c00));
+      const auto is_finite =
+          hn::Lt(hn::BitCast(hn::RebindToSigned<D>(), magnitude), hn::Set(hn::RebindToSigned<D>(), 0x7c00));
       const auto special = hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(du, 0x7f800000));
       const auto finite = hn::BitCast(du, scaled);
       return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(hn::RebindMask(du, is_finite), finite, special)));
@@ -55,12 +55,10 @@ struct Float16Storage {
       const auto sign = hn::ShiftRight<16>(hn::BitCast(hn::RebindToUnsigned<D>(), hn::Xor(all, magnitude)));
       // Re-biased and rounded to nearest even in integers; a carry out of the mantissa belongs into the exponent.
       const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(di, 1));
-      const auto normal =
-          hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(di, 0x0fff - (112 << 23))), odd));
+      const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(di, 0x0fff - (112 << 23))), odd));
       // Added to 1/2, whose last bit is 2^-24, the float addition itself rounds to a multiple of the smallest subnormal.
       const auto half = hn::Set(d, 0.5f);
-      const auto subnormal =
-          hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, magnitude), half)), hn::BitCast(di, half));
+      const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, magnitude), half)), hn::BitCast(di, half));
       const auto infinite_or_nan =
           hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7f800000)), hn::Set(di, 0x7e00), hn::Set(di, 0x7c00));
       auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x38800000)), subnormal, normal);
@@ -148,14 +146,21 @@ void reduce_halves_by(const ReduceJob& job, int64_t begin, int64_t end) {
 template <class Storage>
 void reduce_halves_of(const ReduceJob& job, int64_t begin, int64_t end) {
   switch (job.kind) {
-    case ReduceOp::Kind::kSum: return reduce_halves_by<Storage, FloatSum>(job, begin, end);
-    case ReduceOp::Kind::kAvg: return reduce_halves_by<Storage, FloatAvg>(job, begin, end);
-    case ReduceOp::Kind::kProduct: return reduce_halves_by<Storage, FloatProduct>(job, begin, end);
+    case ReduceOp::Kind::kSum:
+      return reduce_halves_by<Storage, FloatSum>(job, begin, end);
+    case ReduceOp::Kind::kAvg:
+      return reduce_halves_by<Storage, FloatAvg>(job, begin, end);
+    case ReduceOp::Kind::kProduct:
+      return reduce_halves_by<Storage, FloatProduct>(job, begin, end);
     // Min and max round nothing.
-    case ReduceOp::Kind::kMin: return reduce_lanes<Storage, FloatMin>(job, begin, end);
-    case ReduceOp::Kind::kMax: return reduce_lanes<Storage, FloatMax>(job, begin, end);
-    case ReduceOp::Kind::kPremulSum: return reduce_halves_by<Storage, FloatPremulSum>(job, begin, end);
-    default: fatal("a reduction of 16-bit floats that reduction_supported() refuses");
+    case ReduceOp::Kind::kMin:
+      return reduce_lanes<Storage, FloatMin>(job, begin, end);
+    case ReduceOp::Kind::kMax:
+      return reduce_lanes<Storage, FloatMax>(job, begin, end);
+    case ReduceOp::Kind::kPremulSum:
+      return reduce_halves_by<Storage, FloatPremulSum>(job, begin, end);
+    default:
+      fatal("a reduction of 16-bit floats that reduction_supported() refuses");
   }
 }
 
