@@ -20,12 +20,12 @@ struct RankSkipped {};
 // A failed assertion or a skip. Equal ones of several ranks are one.
 struct RankFailure {
   testing::TestPartResult::Type type = testing::TestPartResult::kNonFatalFailure;
-  std::string file;         // empty: unknown
+  std::string file;  // empty: unknown
   int line = -1;
-  std::string message;      // as GoogleTest has it, with the traces of the rank
+  std::string message;       // as GoogleTest has it, with the traces of the rank
   bool after_abort = false;  // reported only after the world was aborted: likely no cause, but a consequence
-  std::vector<int> ranks;   // ascending; empty: a thread that is no rank
-  int times = 0;            // by all ranks together
+  std::vector<int> ranks;    // ascending; empty: a thread that is no rank
+  int times = 0;             // by all ranks together
 
   bool failed() const { return type != testing::TestPartResult::kSkip; }
   // "ranks 0-2: <message>".

@@ -146,10 +146,12 @@ TEST_P(Failing, InTheSecondWorldOfASeed) {
 TEST_P(Failing, BecauseOfAClock) {
   static int64_t runs = 0;  // what leaks from run to run
   ++runs;
-  EXPECT_TRUE(runs_alike({.world_size = 3, .engine = GetParam(), .schedule = Schedule::seeded(3)}, [](RankContext& rank) {
-    if (rank.rank() == 1) rank.store().set("time", std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
-    rank.store().get("time");
-  }));
+  EXPECT_TRUE(
+      runs_alike({.world_size = 3, .engine = GetParam(), .schedule = Schedule::seeded(3)}, [](RankContext& rank) {
+        if (rank.rank() == 1)
+          rank.store().set("time", std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
+        rank.store().get("time");
+      }));
 }
 
 }  // namespace

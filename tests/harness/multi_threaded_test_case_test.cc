@@ -37,7 +37,10 @@ std::vector<std::string> reports_of(absl::FunctionRef<void()> code) {
   std::vector<std::string> texts;
   for (int i = 0; i < parts.size(); ++i) {
     const TestPartResult& part = parts.GetTestPartResult(i);
-    texts.push_back(std::string(part.skipped() ? "skip: " : part.fatally_failed() ? "fatal: " : "nonfatal: ") + part.message());
+    texts.push_back(std::string(part.skipped()          ? "skip: "
+                                : part.fatally_failed() ? "fatal: "
+                                                        : "nonfatal: ") +
+                    part.message());
   }
   return texts;
 }
@@ -94,9 +97,8 @@ TEST_P(RunRanksTest, RunsOnTheEngineOfTheTestWhateverTheOptionsSay) {
 }
 
 TEST_P(RunRanksTest, TakesTheOptionsAsTheyAre) {
-  const RunReport report =
-      run_ranks({.world_size = 2, .schedule = Schedule::pct(5, 2), .recorded_calls = 3},
-                [](RankContext& rank) { EXPECT_EQ(rank.world().options().recorded_calls, 3); });
+  const RunReport report = run_ranks({.world_size = 2, .schedule = Schedule::pct(5, 2), .recorded_calls = 3},
+                                     [](RankContext& rank) { EXPECT_EQ(rank.world().options().recorded_calls, 3); });
   EXPECT_EQ(report.schedule, "pct:5:2");
 }
 
@@ -140,11 +142,8 @@ TEST_P(FailuresTest, AFailureIsToldUnderItsRankAndTheRankGoesOn) {
 }
 
 TEST_P(FailuresTest, EqualFailuresOfRanksAreOne) {
-  const auto reports = reports_of([&] {
-    run_ranks(5, [](RankContext& rank) {
-      EXPECT_TRUE(rank.rank() == 3) << "no luck";
-    });
-  });
+  const auto reports =
+      reports_of([&] { run_ranks(5, [](RankContext& rank) { EXPECT_TRUE(rank.rank() == 3) << "no luck"; }); });
   EXPECT_THAT(reports, ElementsAre(AllOf(HasSubstr("ranks 0-2, 4: "), HasSubstr("no luck"))));
 }
 
@@ -211,7 +210,8 @@ TEST_P(FailuresTest, AnExceptionOfARankFailsTheTest) {
 }
 
 TEST_P(FailuresTest, ADeadlockFailsTheTest) {
-  const auto reports = reports_of([&] { run_ranks(2, [&](RankContext& rank) { rank.store().get("nobody sets me"); }); });
+  const auto reports =
+      reports_of([&] { run_ranks(2, [&](RankContext& rank) { rank.store().get("nobody sets me"); }); });
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_THAT(reports[0], AllOf(HasSubstr("Deadlock"), HasSubstr("nobody sets me")));
 }
@@ -223,7 +223,8 @@ TEST_P(FailuresTest, WhatFollowsAnAbortIsMarkedAndComesAfterItsCause) {
       EXPECT_NO_THROW(rank.store().get("nothing"));
     });
   });
-  EXPECT_THAT(reports, ElementsAre(HasSubstr("rank 1 failed: no disk"), HasSubstr("rank 0, after the world was aborted: ")));
+  EXPECT_THAT(reports,
+              ElementsAre(HasSubstr("rank 1 failed: no disk"), HasSubstr("rank 0, after the world was aborted: ")));
 }
 
 TEST_P(FailuresTest, AnAssertionInAHelperFreesTheWorldToo) {
@@ -237,9 +238,8 @@ TEST_P(FailuresTest, AnAssertionInAHelperFreesTheWorldToo) {
 }
 
 TEST_P(FailuresTest, AThreadOfItsOwnIsHeardWithoutRank) {
-  const auto reports = reports_of([&] {
-    run_ranks(1, [&](RankContext&) { std::thread([] { EXPECT_TRUE(false) << "far away"; }).join(); });
-  });
+  const auto reports = reports_of(
+      [&] { run_ranks(1, [&](RankContext&) { std::thread([] { EXPECT_TRUE(false) << "far away"; }).join(); }); });
   EXPECT_THAT(reports, ElementsAre(AllOf(HasSubstr("nonfatal: Value of"), HasSubstr("far away"))));
 }
 
@@ -299,9 +299,8 @@ TEST_P(FailuresTest, AFailureBeforeASkipCounts) {
 }
 
 TEST_P(FailuresTest, DeterministicFailuresSayHowToRunThemAgain) {
-  const auto reports = reports_of([&] {
-    run_ranks({.world_size = 2, .schedule = Schedule::seeded(7)}, [](RankContext&) { EXPECT_EQ(1, 2); });
-  });
+  const auto reports = reports_of(
+      [&] { run_ranks({.world_size = 2, .schedule = Schedule::seeded(7)}, [](RankContext&) { EXPECT_EQ(1, 2); }); });
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_THAT(reports[0], AllOf(HasSubstr("schedule seeded:7"), HasSubstr("RANKLOOM_SEED=7 "),
@@ -382,7 +381,8 @@ TEST_P(SetUpTest, AFailureOfTheTearDownCounts) {
 }
 
 TEST_P(SetUpTest, TearsDownAfterASkip) {
-  EXPECT_THAT(reports_of([&] { run_ranks([](RankContext&) { GTEST_SKIP() << "not today"; }); }), ElementsAre(HasSubstr("skip: ")));
+  EXPECT_THAT(reports_of([&] { run_ranks([](RankContext&) { GTEST_SKIP() << "not today"; }); }),
+              ElementsAre(HasSubstr("skip: ")));
   EXPECT_THAT(log_.values(), AllOf(testing::Contains("0 set up"), testing::Contains("0 tear down")));
 }
 
@@ -396,12 +396,14 @@ TEST_P(SeedsTest, RunsTheBodyUnderEachSeed) {
     schedules.push_back(run_ranks({.world_size = 1}, [](RankContext&) {}).schedule);
     schedules.push_back(run_ranks({.world_size = 1, .schedule = Schedule::fifo()}, [](RankContext&) {}).schedule);
   });
-  EXPECT_THAT(schedules, ElementsAre("seeded:1", "seeded:1", "fifo", "seeded:2", "seeded:2", "fifo", "seeded:3", "seeded:3", "fifo"));
+  EXPECT_THAT(schedules, ElementsAre("seeded:1", "seeded:1", "fifo", "seeded:2", "seeded:2", "fifo", "seeded:3",
+                                     "seeded:3", "fifo"));
 }
 
 TEST_P(SeedsTest, BeginsWhereItIsTold) {
   std::vector<std::string> schedules;
-  seeds(2, [&] { schedules.push_back(run_ranks(2, [](RankContext&) {}).schedule); }, /*first=*/40);
+  seeds(
+      2, [&] { schedules.push_back(run_ranks(2, [](RankContext&) {}).schedule); }, /*first=*/40);
   EXPECT_THAT(schedules, ElementsAre("seeded:40", "seeded:41"));
 }
 
@@ -444,8 +446,9 @@ TEST_P(TraceTest, BelongsToItsRankAcrossSchedulingPoints) {
   ASSERT_EQ(reports.size(), 2u);
   for (const std::string& text : reports) {
     const bool first = text.find("rank 0: ") != std::string::npos;
-    EXPECT_THAT(text, AllOf(HasSubstr(std::string("Rank trace:\n") + __FILE__ + ":"), HasSubstr(first ? "of rank 0" : "of rank 1"),
-                            Not(HasSubstr(first ? "of rank 1" : "of rank 0"))));
+    EXPECT_THAT(text,
+                AllOf(HasSubstr(std::string("Rank trace:\n") + __FILE__ + ":"),
+                      HasSubstr(first ? "of rank 0" : "of rank 1"), Not(HasSubstr(first ? "of rank 1" : "of rank 0"))));
   }
 }
 
@@ -529,7 +532,9 @@ class OneEngineTest : public MultiThreadedTestCase {
   EngineKind engine() const override { return EngineKind::kFibers; }
 };
 
-TEST_F(OneEngineTest, RunsWithoutParameter) { EXPECT_EQ(run_ranks([](RankContext&) {}).engine, "fibers"); }
+TEST_F(OneEngineTest, RunsWithoutParameter) {
+  EXPECT_EQ(run_ranks([](RankContext&) {}).engine, "fibers");
+}
 
 }  // namespace
 }  // namespace rankloom

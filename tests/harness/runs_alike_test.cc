@@ -57,7 +57,8 @@ TEST_P(RunsAlikeTest, NamesRankAndSiteOfAChoiceThatDiffers) {
     meet(rank);
   });
   EXPECT_FALSE(alike);
-  EXPECT_THAT(alike.message(), ContainsRegex("choices: step [0-9]+: first run: rank [0-2] at .*; second run: rank 1 at store add"));
+  EXPECT_THAT(alike.message(),
+              ContainsRegex("choices: step [0-9]+: first run: rank [0-2] at .*; second run: rank 1 at store add"));
 }
 
 TEST_P(RunsAlikeTest, NamesRankAndLineOfACallThatDiffers) {
@@ -71,8 +72,9 @@ TEST_P(RunsAlikeTest, NamesRankAndLineOfACallThatDiffers) {
     if (rank.rank() == 0) pg->all_reduce(x).wait();
   });
   EXPECT_FALSE(alike);
-  EXPECT_THAT(alike.message(), ContainsRegex("calls of rank 0: first run: all_reduce seq 2, .*shapes \\[4\\].*"
-                                             "runs_alike_test.cc:[0-9]+\\]; second run: all_reduce seq 2, .*shapes \\[5\\]"));
+  EXPECT_THAT(alike.message(),
+              ContainsRegex("calls of rank 0: first run: all_reduce seq 2, .*shapes \\[4\\].*"
+                            "runs_alike_test.cc:[0-9]+\\]; second run: all_reduce seq 2, .*shapes \\[5\\]"));
 }
 
 TEST_P(RunsAlikeTest, NamesTheRankWhoseEndDiffers) {
@@ -81,7 +83,8 @@ TEST_P(RunsAlikeTest, NamesTheRankWhoseEndDiffers) {
     if (rank.rank() == 2) throw std::runtime_error("run " + std::to_string(++runs));
   });
   EXPECT_FALSE(alike);
-  EXPECT_THAT(alike.message(), HasSubstr("outcomes: first run: rank 2 failed: run 1; second run: rank 2 failed: run 2"));
+  EXPECT_THAT(alike.message(),
+              HasSubstr("outcomes: first run: rank 2 failed: run 1; second run: rank 2 failed: run 2"));
 }
 
 TEST_P(RunsAlikeTest, NamesTheKeyWhoseValueDiffers) {
@@ -99,7 +102,8 @@ TEST_P(RunsAlikeTest, ReportsFailedAssertionsOnce) {
 }
 
 TEST(RunsAlike, RefusesTheFreeGear) {
-  const testing::AssertionResult alike = runs_alike({.world_size = 2, .schedule = Schedule::free()}, [](RankContext&) {});
+  const testing::AssertionResult alike =
+      runs_alike({.world_size = 2, .schedule = Schedule::free()}, [](RankContext&) {});
   EXPECT_FALSE(alike);
   EXPECT_THAT(alike.message(), AllOf(HasSubstr("free"), HasSubstr("repeats itself")));
 }
