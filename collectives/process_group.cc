@@ -100,12 +100,12 @@ int64_t ProcessGroup::record(const CollectiveCall& call) {
   FlightEntry entry;
   entry.group = group_.get();
   entry.op = op_row(call.op).name;
-  entry.seq = call.seq;
+  entry.is_p2p = !op_row(call.op).is_collective();
+  entry.seq = entry.is_p2p ? ++p2p_seq_ : call.seq;
   entry.op_id = ++op_id_;
   entry.created_ns = scheduler_->now_ns();
   entry.code = call.code;
   entry.peer = call.peer;
-  entry.is_p2p = call.seq < 0;
   if (call.timeout != absl::InfiniteDuration()) entry.timeout_ms = absl::ToInt64Milliseconds(call.timeout);
   const auto add = [&entry](const TensorList& tensors) {
     for (const TensorView& tensor : tensors) {
@@ -228,7 +228,7 @@ std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupO
   } else if (options.backend == BackendKind::kFake) {
     made = internal::make_fake_member(rank, world_group, FakeOptions{});
   } else {
-    made = internal::make_threaded_member(rank, world_group);
+    made = internal::make_threaded_member(rank, world_group, options);
   }
   made->set_description(options.description);
   if (options.timeout.has_value()) made->set_timeout(*options.timeout);
