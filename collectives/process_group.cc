@@ -100,12 +100,12 @@ void ProcessGroup::record(CollectiveCall& call) {
   call.record_id = context_->recorder().open([&](FlightEntry& entry) {
     entry.group = group_.get();
     entry.op = op_row(call.op).name;
-    entry.seq = call.seq;
+    entry.is_p2p = !op_row(call.op).is_collective();
+    entry.seq = entry.is_p2p ? ++p2p_seq_ : call.seq;
     entry.op_id = ++op_id_;
     entry.created_ns = scheduler_->now_ns();
     entry.code = call.code;
     entry.peer = call.peer;
-    entry.is_p2p = call.seq < 0;
     entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
     entry.inputs = static_cast<uint16_t>(call.inputs.size());
     entry.outputs = static_cast<uint16_t>(call.outputs.size());
@@ -232,7 +232,7 @@ std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupO
   } else if (options.backend == BackendKind::kFake) {
     made = internal::make_fake_member(rank, world_group, FakeOptions{});
   } else {
-    made = internal::make_threaded_member(rank, world_group);
+    made = internal::make_threaded_member(rank, world_group, options);
   }
   made->set_description(options.description);
   if (options.timeout.has_value()) made->set_timeout(*options.timeout);

@@ -46,6 +46,11 @@ void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok) {
   }
 }
 
+void RankRecorder::set_peer(int64_t record_id, int peer) {
+  RankMutexLock lock(&mu_);
+  if (FlightEntry* const entry = find(record_id); entry != nullptr) entry->peer = peer;
+}
+
 std::vector<FlightEntry> RankRecorder::entries() const {
   RankMutexLock lock(&mu_);
   std::vector<FlightEntry> entries = ring_;

@@ -57,7 +57,7 @@ struct FlightEntry {
   CodeSite code;
   State state = State::kScheduled;
   bool is_p2p = false;
-  int peer = -1;                // rank in the group of the other side of a point-to-point call
+  int peer = -1;                // rank in the group of the other side of a point-to-point call; below 0: none, or not known yet
   uint8_t dtype = 0;            // of the first tensor
   uint16_t inputs = 0;          // how many of the shapes below are inputs
   uint16_t outputs = 0;
@@ -81,6 +81,8 @@ class RankRecorder {
   }
   void start(int64_t record_id, int64_t now_ns);
   void close(int64_t record_id, int64_t now_ns, bool ok);
+  // A recv_any has found its source.
+  void set_peer(int64_t record_id, int peer);
   // Oldest first.
   std::vector<FlightEntry> entries() const;
   // The last `n` calls, oldest first, one line each: "all_reduce seq 3 (completed)".

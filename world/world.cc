@@ -92,7 +92,7 @@ World::World(WorldOptions options)
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
 
-World::~World() = default;
+World::~World() { run_end_hooks(); }
 
 RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
@@ -163,6 +163,20 @@ void World::note(std::string text) {
   notes_.push_back(std::move(text));
 }
 
+void World::at_end(std::function<void()> hook) {
+  RankMutexLock lock(&mu_);
+  end_hooks_.push_back(std::move(hook));
+}
+
+void World::run_end_hooks() {
+  std::vector<std::function<void()>> hooks;
+  {
+    RankMutexLock lock(&mu_);
+    hooks.swap(end_hooks_);
+  }
+  for (const std::function<void()>& hook : hooks) hook();
+}
+
 std::string World::ended_text(int rank) const {
   RankMutexLock lock(&mu_);
   const RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
@@ -192,6 +206,7 @@ absl::Status World::deadlock(const std::vector<Task*>& blocked) {
 }
 
 RunReport World::report() {
+  run_end_hooks();
   RunReport report;
   {
     RankMutexLock lock(&mu_);
