@@ -81,8 +81,9 @@ uint16_t Trace::intern(std::string_view name) {
 
 std::string Trace::describe(const TraceStep& step) const {
   const bool next = step.kind == static_cast<uint8_t>(ChoiceKind::kNextTask);
-  return absl::StrCat("rank ", step.rank, " at ", names_[step.what], step.seq >= 0 ? absl::StrCat(" seq ", step.seq) : "", ", ",
-                      step.size, next ? " ready, task " : " alternatives, number ", step.value, " chosen");
+  return absl::StrCat("rank ", step.rank, " at ", names_[step.what],
+                      step.seq >= 0 ? absl::StrCat(" seq ", step.seq) : "", ", ", step.size,
+                      next ? " ready, task " : " alternatives, number ", step.value, " chosen");
 }
 
 std::string Trace::serialize() const {
@@ -106,7 +107,8 @@ std::string Trace::serialize() const {
 
 absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
   if (!bytes.starts_with(kMagic.substr(0, 7))) return bad_trace("it does not begin with RLTRACE");
-  if (!bytes.starts_with(kMagic)) return bad_trace(absl::StrCat("version '", sv(bytes.substr(7, 1)), "', this build reads version 1"));
+  if (!bytes.starts_with(kMagic))
+    return bad_trace(absl::StrCat("version '", sv(bytes.substr(7, 1)), "', this build reads version 1"));
   if (bytes.size() < kMagic.size() + 8) return bad_trace("cut short in its head");
   const std::string_view body = bytes.substr(0, bytes.size() - 8);
   Reader reader(body.substr(kMagic.size()));
@@ -119,15 +121,17 @@ absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
     trace.names_.push_back(std::move(name));
   }
   if (!reader.varint(&count)) return bad_trace("cut short in its names");
-  if (count > reader.left()) return bad_trace(absl::StrCat("cut short: ", count, " steps do not fit in ", reader.left(), " bytes"));
+  if (count > reader.left())
+    return bad_trace(absl::StrCat("cut short: ", count, " steps do not fit in ", reader.left(), " bytes"));
   trace.steps_.reserve(count);
   for (uint64_t i = 0; i < count; ++i) {
     uint64_t kind, what, rank, size, value, seq;
-    if (!reader.varint(&kind) || !reader.varint(&what) || !reader.varint(&rank) || !reader.varint(&size) || !reader.varint(&value) ||
-        !reader.varint(&seq)) {
+    if (!reader.varint(&kind) || !reader.varint(&what) || !reader.varint(&rank) || !reader.varint(&size) ||
+        !reader.varint(&value) || !reader.varint(&seq)) {
       return bad_trace(absl::StrCat("cut short at step ", i, " of ", count));
     }
-    if (what >= trace.names_.size()) return bad_trace(absl::StrCat("step ", i, " names operation ", what, " of ", trace.names_.size()));
+    if (what >= trace.names_.size())
+      return bad_trace(absl::StrCat("step ", i, " names operation ", what, " of ", trace.names_.size()));
     trace.steps_.push_back({.kind = static_cast<uint8_t>(kind),
                             .what = static_cast<uint16_t>(what),
                             .rank = static_cast<int32_t>(unshifted(rank)),
@@ -166,8 +170,8 @@ std::string first_difference(const Trace& a, const Trace& b) {
   }
   if (a.steps().size() == b.steps().size()) return "equal";
   const Trace& longer = a.steps().size() > b.steps().size() ? a : b;
-  return absl::StrCat("step ", common, ": the ", &longer == &a ? "second" : "first", " run ends, the other goes on: ",
-                      longer.describe(longer.steps()[common]));
+  return absl::StrCat("step ", common, ": the ", &longer == &a ? "second" : "first",
+                      " run ends, the other goes on: ", longer.describe(longer.steps()[common]));
 }
 
 }  // namespace rankloom

@@ -12,12 +12,12 @@ namespace rankloom {
 
 // One choice of a run: at which step, among how many, and what.
 struct TraceStep {
-  uint8_t kind = 0;      // ChoiceKind
-  uint16_t what = 0;     // index into Trace::names(): the pending step of the task that was at the point
-  int32_t rank = -1;     // that task's rank
-  int32_t size = 0;      // how many could be chosen
-  int32_t value = 0;     // which was: a TaskId for kNextTask, else 0 <= value < size
-  int64_t seq = -1;      // the pending step's sequence number
+  uint8_t kind = 0;   // ChoiceKind
+  uint16_t what = 0;  // index into Trace::names(): the pending step of the task that was at the point
+  int32_t rank = -1;  // that task's rank
+  int32_t size = 0;   // how many could be chosen
+  int32_t value = 0;  // which was: a TaskId for kNextTask, else 0 <= value < size
+  int64_t seq = -1;   // the pending step's sequence number
 
   friend bool operator==(const TraceStep&, const TraceStep&) = default;
 };
