@@ -40,7 +40,7 @@ class Trace {
   // Binary form, version 1: "RLTRACE1", schedule, names, then each step as variable-length integers (LEB128, as in
   // Protocol Buffers), and a 64-bit FNV-1a of all before it.
   std::string serialize() const;
-  // Errors: InvalidArgument that names what is wrong: not a trace, another version, cut short at which step, wrong sum.
+  // Errors: InvalidArgument that names what is wrong: no trace, another version, cut short at which step, damaged.
   static absl::StatusOr<Trace> parse(std::string_view bytes);
   absl::Status save(const std::string& path) const;
   static absl::StatusOr<Trace> load(const std::string& path);
