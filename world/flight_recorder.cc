@@ -54,7 +54,8 @@ void RankRecorder::set_peer(int64_t record_id, int peer) {
 std::vector<FlightEntry> RankRecorder::entries() const {
   RankMutexLock lock(&mu_);
   std::vector<FlightEntry> entries = ring_;
-  std::sort(entries.begin(), entries.end(), [](const FlightEntry& a, const FlightEntry& b) { return a.record_id < b.record_id; });
+  std::sort(entries.begin(), entries.end(),
+            [](const FlightEntry& a, const FlightEntry& b) { return a.record_id < b.record_id; });
   return entries;
 }
 
@@ -64,8 +65,9 @@ std::vector<std::string> RankRecorder::last_calls(int n) const {
   std::vector<std::string> lines;
   for (size_t i = all.size() > static_cast<size_t>(n) ? all.size() - static_cast<size_t>(n) : 0; i < all.size(); ++i) {
     const FlightEntry& entry = all[i];
-    lines.push_back(absl::StrCat(entry.op, " seq ", entry.seq, " (", kStates[static_cast<size_t>(entry.state)], ") [group ", entry.group->name(),
-                                 ", ", sv(base_name(entry.code.file)), ":", entry.code.line, "]"));
+    lines.push_back(absl::StrCat(entry.op, " seq ", entry.seq, " (", kStates[static_cast<size_t>(entry.state)],
+                                 ") [group ", entry.group->name(), ", ", sv(base_name(entry.code.file)), ":",
+                                 entry.code.line, "]"));
   }
   return lines;
 }

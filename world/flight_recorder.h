@@ -45,10 +45,10 @@ class FlightShapes {
 // One call of one rank, as the recorder keeps it. Types are opaque numbers here: the layer above knows their names.
 struct FlightEntry {
   enum class State : uint8_t { kScheduled, kStarted, kCompleted, kFailed };
-  int64_t record_id = -1;       // position in the rank's sequence of calls, from 0
+  int64_t record_id = -1;  // position in the rank's sequence of calls, from 0
   const Group* group = nullptr;
   const char* op = "";
-  int64_t seq = -1;             // collective or point-to-point sequence number in the group
+  int64_t seq = -1;  // collective or point-to-point sequence number in the group
   int64_t op_id = -1;
   int64_t created_ns = 0;       // Scheduler::now_ns()
   int64_t started_ns = -1;      // -1: not yet
@@ -92,7 +92,7 @@ class RankRecorder {
   FlightEntry& next_entry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   FlightEntry* find(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const int capacity_;  // 0: records nothing
+  const int capacity_;    // 0: records nothing
   mutable RankMutex mu_;  // taken after no other lock
   std::vector<FlightEntry> ring_ ABSL_GUARDED_BY(mu_);
   int64_t next_ ABSL_GUARDED_BY(mu_) = 0;
