@@ -155,7 +155,8 @@ struct Mailbox::Inbox {
     return taken;
   }
 
-  RankMutex mu;                                                                                     // first of all
+  std::atomic<int> sends{0};  // of the member itself, that wait in others' inboxes
+  RankMutex mu;               // first of all
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
   Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
   size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
@@ -344,6 +345,10 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
       mine.state_ = Message::State::kPending;
       mine.self_ = message;
       inbox.link(mine);
+      if (sends && !eager) {
+        mine.counted_ = true;
+        inbox_of(mine.group_rank_).sends.fetch_add(1, std::memory_order_relaxed);
+      }
       if (!eager) return absl::OkStatus();
       const TensorView& input = mine.tensor();
       mine.payload_.assign(static_cast<const char*>(input.data()),
@@ -432,9 +437,14 @@ void Mailbox::move(Message& send, Message& recv) {
   finish(send, status);
 }
 
+void Mailbox::uncount(Message& message) {
+  if (std::exchange(message.counted_, false)) existing_inbox(message.group_rank_)->sends.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void Mailbox::finish(Message& message, const absl::Status& status) {
   message.unpoison(!status.ok());
   if (message.is_completed()) return;  // an eager send was done long ago
+  uncount(message);
   message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), status.ok());
   message.complete(status);
 }
@@ -471,6 +481,7 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
     while (!message.is_completed()) sched_yield();
     return false;
   }
+  uncount(message);
   message.unpoison(/*failed=*/true);
   message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), false);
   if (cause.ok()) return true;
@@ -501,15 +512,21 @@ void Mailbox::fail(const absl::Status& cause) {
 
 std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
   std::vector<std::shared_ptr<Message>> messages;
-  for (int destination = 0; destination < group_->size(); ++destination) {
+  const auto add = [&](int destination) {
     Inbox* const inbox = existing_inbox(destination);
-    if (inbox == nullptr) continue;
+    if (inbox == nullptr) return;
     RankMutexLock lock(&inbox->mu);
     for (Message* const message : inbox->all()) {
-      if (message->group_rank_ == rank && !message->is_completed()) {
-        messages.push_back(std::static_pointer_cast<Message>(message->shared_from_this()));
-      }
+      if (message->group_rank_ != rank || message->is_completed()) continue;
+      messages.push_back(std::static_pointer_cast<Message>(message->shared_from_this()));
     }
+  };
+  add(rank);
+  // Few members have sends on their way when they leave: not all have to look through all inboxes.
+  const Inbox* const own = existing_inbox(rank);
+  if (own == nullptr || own->sends.load(std::memory_order_relaxed) == 0) return messages;
+  for (int destination = 0; destination < group_->size(); ++destination) {
+    if (destination != rank) add(destination);
   }
   return messages;
 }

@@ -73,6 +73,7 @@ class Message final : public WorkState, public WaitsFor {
   int source_ = -1;  // of a recv: who sent it; written before complete()
   // Guarded by the mutex of the inbox.
   State state_ = State::kNew;
+  bool counted_ = false;  // in the sender's count of sends that wait
   int64_t order_ = 0;  // when it was posted, among all messages of the inbox
   Message* before_ = nullptr;
   Message* after_ = nullptr;
@@ -135,6 +136,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.
   absl::Status tag_difference(const Message& message) const;
   void finish(Message& message, const absl::Status& status);
+  void uncount(Message& message);
   absl::Status refusal(const Message& message) const;
 
   World& world_;

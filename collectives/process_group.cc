@@ -31,6 +31,9 @@ ProcessGroup::ProcessGroup(RankContext* context, std::shared_ptr<const Group> gr
       timeout_(context->world().options().timeout),
       name_(group_->name()) {}
 
+ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank)
+    : group_(std::move(group)), rank_(rank), size_(group_->size()), timeout_(absl::InfiniteDuration()), name_(group_->name()) {}
+
 ProcessGroup::~ProcessGroup() = default;
 
 std::string ProcessGroup::text() const {
@@ -50,7 +53,7 @@ void ProcessGroup::set_timeout(absl::Duration timeout) {
 }
 
 void ProcessGroup::abort(std::string_view) {}
-void ProcessGroup::shutdown() { shut_down_ = true; }
+void ProcessGroup::shutdown(CodeSite) { shut_down_ = true; }
 
 std::string ProcessGroup::who(const CollectiveCall& call) const {
   return absl::StrCat("rank ", global_rank(), ", group ", group_->name().empty() ? group_name() : group_->name(), ", ", op_row(call.op).name,
@@ -232,19 +235,21 @@ Work ProcessGroup::barrier(const CallOptions& options, std::string_view label, C
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options) {
-  std::shared_ptr<ProcessGroup> made;
-  const std::shared_ptr<const Group>& world_group = rank.world().world_group();
-  if (options.make) {
-    made = options.make(rank, world_group);
-  } else if (options.backend == BackendKind::kFake) {
-    made = internal::make_fake_member(rank, world_group, FakeOptions{});
-  } else {
-    made = internal::make_threaded_member(rank, world_group, options);
-  }
-  made->set_description(options.description);
+  const std::shared_ptr<const Group> group = rank.world().next_world_group(rank, options.name);
+  std::shared_ptr<ProcessGroup> made = internal::make_group_member(rank, group, options);
+  made->set_description(options.description.empty() ? group->description() : options.description);
   if (options.timeout.has_value()) made->set_timeout(*options.timeout);
   made->set_reduce_order(options.order);
   return made;
 }
 
+namespace internal {
+
+std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group, const GroupOptions& options) {
+  if (options.make) return options.make(rank, group);
+  if (options.backend == BackendKind::kFake) return make_fake_member(rank, group, FakeOptions{});
+  return make_threaded_member(rank, group, options);
+}
+
+}  // namespace internal
 }  // namespace rankloom

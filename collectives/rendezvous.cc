@@ -348,4 +348,13 @@ void Rendezvous::append_missing(int64_t seq, std::vector<int>* ranks) const {
   }
 }
 
+std::vector<std::shared_ptr<WorkState>> Rendezvous::unfinished(int rank) const {
+  RankMutexLock lock(&mu_);
+  std::vector<std::shared_ptr<WorkState>> works;
+  for (const Slot* const slot : window_) {
+    if (slot != nullptr && slot->states[static_cast<size_t>(rank)] != nullptr) works.push_back(slot->states[static_cast<size_t>(rank)]);
+  }
+  return works;
+}
+
 }  // namespace rankloom

@@ -81,6 +81,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // The Mismatch of those that have arrived so far, OK if they agree.
   absl::Status known_difference(int64_t seq) const;
 
+  // What member `rank` has not finished, oldest first.
+  std::vector<std::shared_ptr<WorkState>> unfinished(int rank) const;
+
   const Group& group() const { return *group_; }
   World& world() const { return world_; }
 
