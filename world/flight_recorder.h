@@ -25,6 +25,11 @@ class FlightShapes {
   }
   size_t size() const { return size_; }
   int64_t operator[](size_t i) const { return i < kInline ? inline_[i] : more_[i - kInline]; }
+  friend bool operator==(const FlightShapes& a, const FlightShapes& b) {
+    bool equal = a.size_ == b.size_;
+    for (size_t i = 0; equal && i < a.size_; ++i) equal = a[i] == b[i];
+    return equal;
+  }
 
  private:
   static constexpr size_t kInline = 6;
