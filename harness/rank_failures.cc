@@ -119,24 +119,26 @@ void RankFailures::record(const testing::TestPartResult& result, RankContext* ra
     }
     const char* const file = result.file_name() != nullptr ? result.file_name() : "";
     const std::string key =
-        absl::StrCat(result.type(), " ", rank != nullptr, aborted, " ", result.line_number(), " ", file, "\n", message);
+        absl::StrCat(result.type(), " ", rank != nullptr, " ", result.line_number(), " ", file, "\n", message);
     const auto [it, added] = index_.try_emplace(key, failures_.size());
     if (added) {
       failures_.push_back({.type = result.type(),
                            .file = file,
                            .line = result.line_number(),
                            .message = message,
-                           .after_abort = aborted && !result.skipped(),
+                           .after_abort = true,
                            .ranks = {}});
     }
     RankFailure& failure = failures_[it->second];
+    if (!aborted || result.skipped()) failure.after_abort = false;
     ++failure.times;
     if (rank != nullptr) failure.ranks.push_back(rank->rank());
     if (result.skipped() && !aborted) skip_ended_run_ = true;
   }
   if (rank == nullptr || result.nonfatally_failed()) return;
+  if (std::uncaught_exceptions() > 0) return;  // in a destructor: the rank unwinds already, for its own reason
   // Only a rank's main task can unwind: a helper and a late completion have nobody to catch it.
-  const bool may_throw = Task::current()->info.kind == TaskKind::kRank && std::uncaught_exceptions() == 0;
+  const bool may_throw = Task::current()->info.kind == TaskKind::kRank;
   if (result.skipped()) {
     world_->abort(absl::StrCat("rank ", rank->rank(), " skipped the test: ", result.message()));
     if (may_throw) throw RankSkipped();
