@@ -101,8 +101,7 @@ WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
   if (self.parker.spin()) return WakeCause::kUnparked;
   self.site = site;
   const bool counted = deadline.weak;
-  self.counted.store(counted, std::memory_order_relaxed);
-  if (!self.parker.prepare()) return WakeCause::kUnparked;
+  if (!self.parker.prepare(counted)) return WakeCause::kUnparked;
   if (counted) {
     counts_.fetch_add(1, std::memory_order_acq_rel);
     check_deadlock();
@@ -113,8 +112,11 @@ WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
 }
 
 void FreeScheduler::unpark(Task& task) {
-  if (!task.parker.give()) return;
-  if (task.counted.load(std::memory_order_relaxed)) counts_.fetch_sub(1, std::memory_order_acq_rel);
+  // The task may run, and end, from the moment it has its permit: it is counted off by what the parker says, not by what
+  // stands in the task.
+  const Parker::Was was = task.parker.give();
+  if (was < Parker::Was::kAsleep) return;
+  if (was == Parker::Was::kAsleepCounted) counts_.fetch_sub(1, std::memory_order_acq_rel);
   task.parker.wake();
 }
 

@@ -92,7 +92,6 @@ struct Task {
 
   // engines
   Parker parker;                     // threads
-  std::atomic<bool> counted{false};  // free gear: this sleep counts towards a deadlock
   void* context = nullptr;           // fibers: boost::fibers::context*
   void* fiber_state = nullptr;       // fibers: what ASan builds keep about the stack
   void* user = nullptr;              // RankContext of a rank and its helpers
