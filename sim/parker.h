@@ -12,15 +12,13 @@ class Parker {
   // What the thread was doing when a permit came.
   enum class Was : uint32_t {
     kAwake = 0,
-    kPermitted = 1,      // it had a permit already
+    kPermitted = 1,  // it had a permit already
     kAsleep = 2,
     kAsleepCounted = 3,  // it slept, and had asked in prepare() to be told apart
   };
 
   // Takes the permit if there is one.
-  bool try_take() {
-    return state_.load(std::memory_order_relaxed) == kPermit && state_.exchange(kEmpty) == kPermit;
-  }
+  bool try_take() { return state_.load(std::memory_order_relaxed) == kPermit && state_.exchange(kEmpty) == kPermit; }
 
   // Tries for the permit some times, giving the core away in between. Cheaper than a sleep when the answer is near.
   bool spin();
