@@ -91,11 +91,10 @@ struct Task {
   std::atomic<uint64_t> steps = 0;  // scheduling points passed; relaxed
 
   // engines
-  Parker parker;                     // threads
-  std::atomic<bool> counted{false};  // free gear: this sleep counts towards a deadlock
-  void* context = nullptr;           // fibers: boost::fibers::context*
-  void* fiber_state = nullptr;       // fibers: what ASan builds keep about the stack
-  void* user = nullptr;              // RankContext of a rank and its helpers
+  Parker parker;                // threads
+  void* context = nullptr;      // fibers: boost::fibers::context*
+  void* fiber_state = nullptr;  // fibers: what ASan builds keep about the stack
+  void* user = nullptr;         // RankContext of a rank and its helpers
 
  private:
   static inline thread_local Task* current_ = nullptr;
