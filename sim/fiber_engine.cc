@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
+#include "sim/fiber_hook.h"
 #include "sim/stack_pool.h"
 #include "sim/thread_pool.h"
 
@@ -262,6 +263,9 @@ void FiberEngine::park(Task& task_or_host) {
   if (&task != &thread.host && !StackPool::intact(state.stack)) {
     fatal(absl::StrCat("overflow of the fiber's stack of ", state.stack.size(), " bytes; larger ones: WorldOptions::stack_bytes"));
   }
+  const FiberHook* const hook = &task != &thread.host ? fiber_hook.load(std::memory_order_acquire) : nullptr;
+  if (hook != nullptr) [[unlikely]]
+    hook->leave(task);
   ExceptionGlobals& globals = exception_globals();
   state.globals = globals;
   state.saved_errno = errno;
@@ -271,6 +275,8 @@ void FiberEngine::park(Task& task_or_host) {
   globals = state.globals;
   errno = state.saved_errno;
   Task::set_current(&task == &thread.host ? nullptr : &task);
+  if (hook != nullptr) [[unlikely]]
+    hook->arrive(task);
 }
 
 void FiberEngine::unpark(Task& task) { thread_->next = task.id < 0 ? &thread_->host : &task; }
