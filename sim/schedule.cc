@@ -52,8 +52,9 @@ absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
       (parts.size() == 2 || (absl::SimpleAtoi(parts[2], &depth) && depth >= 1))) {
     return pct(seed, depth);
   }
-  return make_error(ErrorKind::kInvalidArgument,
-                    absl::StrCat("schedule \"", sv(text), "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH]"));
+  return make_error(
+      ErrorKind::kInvalidArgument,
+      absl::StrCat("schedule \"", sv(text), "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH]"));
 }
 
 }  // namespace rankloom

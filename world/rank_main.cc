@@ -17,7 +17,8 @@ std::string exception_text(const std::exception_ptr& exception, const absl::Stat
   try {
     std::rethrow_exception(exception);
   } catch (const DistError& error) {
-    *relayed = !cause.ok() && (error.status() == cause || error.kind() == ErrorKind::kRankFailed || error.kind() == ErrorKind::kAborted);
+    *relayed = !cause.ok() && (error.status() == cause || error.kind() == ErrorKind::kRankFailed ||
+                               error.kind() == ErrorKind::kAborted);
     return error.what();
   } catch (const std::exception& error) {
     return error.what();

@@ -22,7 +22,8 @@ absl::Status bad_variable(const char* name, const char* value, std::string_view 
 
 std::string quoted(std::string_view word) {
   const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || std::string_view("_-./=:,+@%").find(c) != std::string_view::npos;
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           std::string_view("_-./=:,+@%").find(c) != std::string_view::npos;
   });
   if (plain) return std::string(word);
   std::string out = "'";
@@ -69,12 +70,14 @@ absl::Status apply_environment(WorldOptions* options) {
   }
   if (const char* text = std::getenv("RANKLOOM_SCHEDULE"); text != nullptr) {
     absl::StatusOr<Schedule> schedule = Schedule::parse(text);
-    if (!schedule.ok()) return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_SCHEDULE: ", schedule.status().message()));
+    if (!schedule.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_SCHEDULE: ", schedule.status().message()));
     options->schedule = *std::move(schedule);
   }
   if (const char* path = std::getenv("RANKLOOM_REPLAY"); path != nullptr) {
     absl::StatusOr<Trace> trace = Trace::load(path);
-    if (!trace.ok()) return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_REPLAY: ", trace.status().message()));
+    if (!trace.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_REPLAY: ", trace.status().message()));
     options->schedule = Schedule::replay(*std::move(trace));
   }
   return absl::OkStatus();

@@ -31,7 +31,7 @@ struct WorldOptions {
 
   size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack; pages are touched on demand
   bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
-  int recorded_calls = 256;         // flight recorder: calls kept per rank; 0: none
+  int recorded_calls = 64;          // flight recorder: calls kept per rank; 0: none
 
   // Real time without a scheduling point after which a rank that should move is named; on_stall gets the text (unset:
   // stderr).

@@ -147,6 +147,9 @@ class World {
   // A line for the report: something left over or about to go wrong.
   void note(std::string text);
 
+  // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over.
+  void at_end(std::function<void()> hook);
+
   // What became of a rank, for reports: "" while it runs, else "returned" or "failed: ...".
   std::string ended_text(int rank) const;
 
@@ -154,6 +157,7 @@ class World {
   friend class RankContext;
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
+  void run_end_hooks();
   absl::Status deadlock(const std::vector<Task*>& blocked);
 
   const WorldOptions options_;
@@ -171,6 +175,7 @@ class World {
   std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(mu_);
 };
 
