@@ -24,10 +24,11 @@ struct Events {
 // "[2,3] [6]".
 std::string shapes_text(const FlightEntry& entry) {
   std::vector<std::string> shapes;
-  for (auto at = entry.shapes.begin(); at < entry.shapes.end();) {
-    const auto dimensions = at + 1;
-    at = dimensions + *at;
-    shapes.push_back(absl::StrCat("[", absl::StrJoin(dimensions, at, ","), "]"));
+  for (size_t i = 0; i < entry.shapes.size();) {
+    const size_t end = i + 1 + static_cast<size_t>(entry.shapes[i]);
+    std::vector<int64_t> sizes;
+    while (++i < end) sizes.push_back(entry.shapes[i]);
+    shapes.push_back(absl::StrCat("[", absl::StrJoin(sizes, ","), "]"));
   }
   return absl::StrJoin(shapes, " ");
 }
