@@ -48,6 +48,15 @@ class TensorList {
   TensorList(TensorView&& view) : size_(1), one_(std::move(view)) {}  // NOLINT: implicit
   TensorList(std::vector<TensorView> views);                          // NOLINT: implicit
 
+  void set(const TensorView& view) {
+    one_ = view;
+    size_ = 1;
+  }
+  void set(TensorView&& view) {
+    one_ = std::move(view);
+    size_ = 1;
+  }
+
   int size() const { return size_; }
   bool empty() const { return size_ == 0; }
   const TensorView& operator[](int i) const { return size_ == 1 ? one_ : many_[static_cast<size_t>(i)]; }
@@ -85,7 +94,7 @@ struct CollectiveCall {
   int root = -1;   // rank in the group; -1: the operation has none
   int peer = -1;   // send, recv: the other's rank in the group; kAnySource for recv_any
   int tag = 0;
-  int64_t seq = -1;  // sequence number in its group, from 0... as c10d counts: the first collective is 1
+  int64_t seq = -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
   TensorList inputs;
   TensorList outputs;
   std::vector<int64_t> in_splits;
@@ -97,6 +106,7 @@ struct CollectiveCall {
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
   std::vector<CollectiveCall> parts;  // kCoalesced
+  int64_t record_id = -1;             // in the flight recorder; -1: not recorded
 
   static constexpr int kAnySource = -2;
 };

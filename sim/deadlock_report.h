@@ -20,6 +20,9 @@ struct RankFacts {
 // alike share a line: "ranks 0-6 wait in all_reduce seq 3 for rank 7 (returned) [group 0, train.cc:12]".
 std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts);
 
+// "rank 1 (returned) and ranks 3-4".
+std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts);
+
 // "0, 2-5, 9". `ranks` ascends.
 std::string rank_ranges(const std::vector<int>& ranks);
 

@@ -25,7 +25,10 @@ class Prng {
   }
 
   // Uniform in [0, bound) up to a bias of bound / 2^64 (D. Lemire's multiply-shift, without rejection). bound > 0.
-  constexpr uint64_t below(uint64_t bound) { return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64); }
+  constexpr uint64_t below(uint64_t bound) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
+  }
 
   // Advances `state` and returns the next word; also a good hash of one word.
   static constexpr uint64_t splitmix64(uint64_t& state) {

@@ -38,15 +38,14 @@ class Scheduler {
     EngineKind engine = EngineKind::kThreads;
     Schedule schedule;
     int ranks = 1;
-    size_t stack_bytes = 128 * 1024;     // fibers: address space reserved for each stack
-    bool fresh_threads = false;          // threads: new ones, so that nobody's thread_locals leak in
-    bool attach_only = false;            // ranks are threads of the caller, which attach()
-    bool late_completion = false;        // deterministic gears: finished calls complete when the policy says so
+    size_t stack_bytes = 128 * 1024;           // fibers: address space reserved for each stack
+    bool fresh_threads = false;                // threads: new ones, so that nobody's thread_locals leak in
+    bool late_completion = false;              // deterministic gears: finished calls complete when the policy says so
     absl::Duration stall = absl::Seconds(10);  // real time without a scheduling point before on_stall is told
     std::function<void(const std::string&)> on_stall;
   };
 
-  // Errors: InvalidArgument for free() on fibers, attach_only on fibers, ranks < 1.
+  // Errors: InvalidArgument for free() on fibers, ranks < 1.
   static absl::StatusOr<std::unique_ptr<Scheduler>> make(Options options);
   virtual ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -107,6 +106,9 @@ class Scheduler {
   using DeadlockReporter = std::function<absl::Status(const std::vector<Task*>&)>;
   void set_deadlock_reporter(DeadlockReporter reporter) { deadlock_reporter_ = std::move(reporter); }
 
+  // What Task::user of each task of a rank holds. Set once, before run().
+  void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
+
   // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
   virtual std::vector<Task*> live_tasks() const = 0;
 
@@ -127,7 +129,10 @@ class Scheduler {
 
   const Options options_;
   const bool deterministic_;
+  void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
+
   DeadlockReporter deadlock_reporter_;
+  std::function<void*(int rank)> user_;
 
  private:
   std::atomic<bool> aborted_{false};

@@ -18,8 +18,9 @@ GOOD = {"OK", "EXPECTEDFAIL"}
 
 def find_cases(record, build):
     """The case list that GoogleTest wrote beside its program, or None."""
+    program = record["name"].split(" / ")[-1]  # "project:suite / name", or the name alone
     for argument in record["command"]:
-        report = pathlib.Path(argument).parent / (record["name"] + ".xml")
+        report = pathlib.Path(argument).parent / (program + ".xml")
         if build in report.parents and report.exists():
             try:
                 return [c for c in ElementTree.parse(report).iter("testcase") if c.get("status") != "notrun"]

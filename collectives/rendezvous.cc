@@ -1,0 +1,351 @@
+#include "collectives/rendezvous.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/mismatch.h"
+#include "collectives/op_table.h"
+#include "collectives/poison.h"
+#include "sim/deadlock_report.h"
+#include "sim/dist_error.h"
+#include "sim/site_text.h"
+#include "sim/text.h"
+
+namespace rankloom {
+using internal::checksum;
+using internal::fill_with_poison;
+using internal::overlap;
+
+struct CallState::Aside {
+  struct Saved {
+    TensorView user;  // the caller's memory
+    std::vector<char> bytes;
+  };
+  std::vector<Saved> outputs;             // what they held, to be put back if the call fails
+  std::vector<std::vector<char>> inputs;  // copies that the kernel reads instead
+  std::vector<std::pair<TensorView, uint64_t>> sums;  // inputs that the caller must not change, with their checksums
+};
+
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall call)
+    : WorkState(&context->world().scheduler(), context->rank()),
+      rendezvous_(std::move(rendezvous)),
+      context_(context),
+      group_rank_(group_rank),
+      call_(std::move(call)) {}
+
+CallState::~CallState() = default;
+
+const char* CallState::op() const { return op_row(call_.op).name; }
+std::string_view CallState::group() const { return rendezvous_->group().name(); }
+
+std::vector<TensorView> CallState::result() { return {call_.outputs.begin(), call_.outputs.end()}; }
+
+Site CallState::wait_site(CodeSite code) const {
+  return Site{.what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = call_.label, .waits_for = this};
+}
+
+void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->append_missing(call_.seq, ranks); }
+
+absl::Status CallState::explain() const { return rendezvous_->known_difference(call_.seq); }
+
+absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (timeout_is_default) {
+    timeout = call_.timeout;
+    timeout_is_default = call_.timeout_is_default;
+  }
+  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  if (waited.ok() || is_completed()) return waited;
+  // The wait ended early. No kernel may write into this rank's memory after this.
+  const ErrorKind kind = error_kind(waited);
+  if (kind == ErrorKind::kTimeout) {
+    std::vector<int> missing;
+    append_ranks(&missing);
+    waited = make_error(kind, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)), ": timed out after ",
+                                           absl::FormatDuration(timeout), " waiting for ", describe_ranks(missing), sv(site_place(wait_site(code)))));
+  }
+  if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
+  complete(waited);
+  return waited;
+}
+
+std::string CallState::describe_ranks(const std::vector<int>& ranks) const {
+  return targets_text(ranks, {.ended = [this](int rank) { return context_->world().ended_text(rank); }, .last_calls = {}});
+}
+
+void CallState::dropped() noexcept {
+  if (call_.keep_alive != nullptr) return;  // the tensors live as long as the call
+  // A rank that is leaving by an exception has a cause of its own, which its peers are told by the abort that follows.
+  const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
+  absl::Status cause;
+  if (!leaving) {
+    cause = make_error(ErrorKind::kRankFailed, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op(), " seq ", call_.seq,
+                                                            ": the work was dropped unfinished, want wait() or keep_alive", site_place(wait_site(call_.code))));
+  }
+  if (!rendezvous_->withdraw(*this, cause)) return;
+  complete(make_error(ErrorKind::kAborted, "the work was dropped"));
+  if (!leaving) context_->world().note(std::string(cause.message()));
+}
+
+void CallState::poison() {
+  aside_ = std::make_unique<Aside>();
+  std::vector<TensorView> inputs(call_.inputs.begin(), call_.inputs.end());
+  const bool writes = writes_outputs(call_, group_rank_);
+  for (TensorView& input : inputs) {
+    if (input.bytes() == 0) continue;
+    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(), [&](const TensorView& output) { return overlap(input, output); });
+    if (in_place) {
+      const char* const bytes = static_cast<const char*>(input.data());
+      aside_->inputs.emplace_back(bytes, bytes + input.bytes());
+      input = TensorView(aside_->inputs.back().data(), input.dtype(), input.sizes());
+    } else {
+      aside_->sums.emplace_back(input, checksum(input));
+    }
+  }
+  if (op_row(call_.op).writes == Writes::kOthers && !writes) {
+    for (const TensorView& source : call_.outputs) aside_->sums.emplace_back(source, checksum(source));
+  }
+  call_.inputs = inputs.size() == 1 ? TensorList(std::move(inputs[0])) : TensorList(std::move(inputs));
+  if (!writes) return;
+  for (const TensorView& output : call_.outputs) {
+    const char* const bytes = static_cast<const char*>(output.data());
+    aside_->outputs.push_back({output, {bytes, bytes + output.bytes()}});
+    fill_with_poison(output);
+  }
+}
+
+void CallState::unpoison(bool failed) {
+  if (aside_ == nullptr) return;
+  if (failed) {
+    for (const Aside::Saved& saved : aside_->outputs) {
+      if (!saved.bytes.empty()) std::memcpy(saved.user.data(), saved.bytes.data(), saved.bytes.size());
+    }
+  }
+}
+
+bool CallState::input_changed() const {
+  if (aside_ == nullptr) return false;
+  return std::any_of(aside_->sums.begin(), aside_->sums.end(), [](const auto& sum) { return checksum(sum.first) != sum.second; });
+}
+
+Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
+    : world_(*world),
+      scheduler_(world->scheduler()),
+      group_(std::move(group)),
+      size_(group_->size()),
+      poison_(world->poison()),
+      late_(world->late_completion()),
+      mu_(&scheduler_) {}
+
+Rendezvous::Slot* Rendezvous::find(int64_t seq) const {
+  const int64_t i = seq - base_;
+  return i >= 0 && i < static_cast<int64_t>(window_.size()) ? window_[static_cast<size_t>(i)] : nullptr;
+}
+
+Rendezvous::Slot* Rendezvous::slot_at(int64_t seq) {
+  while (base_ + static_cast<int64_t>(window_.size()) <= seq) {
+    Slot* slot = nullptr;
+    if (!free_.empty()) {
+      slot = free_.back();
+      free_.pop_back();
+    } else {
+      slots_.push_back(std::make_unique<Slot>());
+      slot = slots_.back().get();
+      slot->calls.resize(static_cast<size_t>(size_));
+      slot->states.resize(static_cast<size_t>(size_));
+    }
+    slot->seq = base_ + static_cast<int64_t>(window_.size());
+    window_.push_back(slot);
+  }
+  return find(seq);
+}
+
+void Rendezvous::take_out(Slot* slot) {
+  window_[static_cast<size_t>(slot->seq - base_)] = nullptr;
+  while (!window_.empty() && window_.front() == nullptr) {
+    window_.pop_front();
+    ++base_;
+  }
+}
+
+void Rendezvous::recycle(Slot* slot) {
+  slot->state = Slot::State::kCollecting;
+  slot->arrived = 0;
+  slot->mismatch = false;
+  slot->first = -1;
+  slot->seq = 0;
+  free_.push_back(slot);
+}
+
+absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
+  const CollectiveCall& call = state->call();
+  const size_t rank = static_cast<size_t>(state->group_rank_);
+  if (poison_) state->poison();
+  Slot* slot = nullptr;
+  {
+    RankMutexLock lock(&mu_);
+    if (!failed_.ok()) {
+      state->unpoison(/*failed=*/true);
+      return make_error(ErrorKind::kAborted, absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
+                                                          ": the group failed before: ", failed_.message()));
+    }
+    slot = slot_at(call.seq);
+    if (slot == nullptr || slot->calls[rank] != nullptr) {
+      state->unpoison(/*failed=*/true);
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
+                                                                  ": this rank has filed a call with this number already, want one handle per rank and group"));
+    }
+    if (slot->first < 0) {
+      slot->first = static_cast<int>(rank);
+    } else if (!slot->mismatch) {
+      const CollectiveCall& first = *slot->calls[static_cast<size_t>(slot->first)];
+      slot->mismatch = !op_row(first.op).same(first, call);
+    }
+    slot->calls[rank] = &call;
+    slot->states[rank] = state;
+    if (++slot->arrived < size_) return absl::OkStatus();
+    slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+  }
+  if (!late_) {
+    run(slot);
+    return absl::OkStatus();
+  }
+  scheduler_.post({.rank = state->rank(), .kind = TaskKind::kCompletion}, Site{.what = state->op(), .code = call.code, .group = group_->name(), .seq = call.seq},
+                  [self = shared_from_this(), slot, seq = call.seq] {
+                    {
+                      RankMutexLock lock(&self->mu_);
+                      if (slot->seq != seq || slot->state != Slot::State::kReady) return;  // withdrawn meanwhile
+                      slot->state = Slot::State::kRunning;
+                    }
+                    self->run(slot);
+                  });
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::agree(const Slot& slot) const {
+  const MemberCalls calls(slot.calls);
+  const OpRow& row = op_row(calls[0]->op);
+  bool fault = slot.mismatch;
+  if (!fault && row.cross != nullptr) {
+    row.cross(calls, [&fault](const PairFault&) {
+      fault = true;
+      return false;
+    });
+  }
+  return fault ? describe_difference(slot) : absl::OkStatus();
+}
+
+absl::Status Rendezvous::describe_difference(const Slot& slot) const {
+  const auto global = [this](int rank) { return group_->global_rank(rank); };
+  const auto last_calls = [&](int rank) { return world_.context(group_->global_rank(rank)).recorder().last_calls(5); };
+  const auto whereabouts = [&](int rank) {
+    const std::string ended = world_.ended_text(group_->global_rank(rank));
+    return ended.empty() ? std::string("has not called") : ended;
+  };
+  return describe_mismatch({.group = group_->name(), .seq = slot.seq, .global_rank = global, .last_calls = last_calls, .whereabouts = whereabouts},
+                           MemberCalls(slot.calls));
+}
+
+absl::Status Rendezvous::known_difference(int64_t seq) const {
+  RankMutexLock lock(&mu_);
+  const Slot* const slot = find(seq);
+  return slot != nullptr && slot->mismatch ? describe_difference(*slot) : absl::OkStatus();
+}
+
+void Rendezvous::run(Slot* slot) {
+  absl::Status status = agree(*slot);
+  if (poison_ && status.ok()) status = inputs_unchanged(*slot);
+  if (status.ok()) op_row(slot->calls[0]->op).run(MemberCalls(slot->calls));
+  {
+    RankMutexLock lock(&mu_);
+    take_out(slot);
+    if (!status.ok() && failed_.ok()) failed_ = status;
+  }
+  finish(slot, status);
+}
+
+absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
+  for (const std::shared_ptr<CallState>& state : slot.states) {
+    if (!state->input_changed()) continue;
+    return make_error(ErrorKind::kInvalidArgument,
+                      absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
+                                   ": an input was changed between the call and its completion, want it unchanged until wait()",
+                                   site_place(Site{.code = state->call().code, .group = group_->name()})));
+  }
+  return absl::OkStatus();
+}
+
+void Rendezvous::finish(Slot* slot, const absl::Status& status) {
+  const int64_t now = scheduler_.now_ns();
+  for (size_t rank = 0; rank < slot->states.size(); ++rank) {
+    slot->calls[rank] = nullptr;
+    const std::shared_ptr<CallState> state = std::move(slot->states[rank]);
+    if (state == nullptr) continue;
+    state->unpoison(!status.ok());
+    state->context_->recorder().close(state->call().record_id, now, status.ok());
+    state->complete(status);
+  }
+  RankMutexLock lock(&mu_);
+  recycle(slot);
+}
+
+bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
+  const size_t rank = static_cast<size_t>(state.group_rank_);
+  Slot* slot = nullptr;
+  {
+    RankMutexLock lock(&mu_);
+    slot = find(state.call().seq);
+    const bool filed = slot != nullptr && slot->states[rank].get() == &state;
+    if (filed && slot->state != Slot::State::kRunning) {
+      slot->calls[rank] = nullptr;
+      state.unpoison(/*failed=*/true);
+      state.context_->recorder().close(state.call().record_id, scheduler_.now_ns(), false);
+      slot->states[rank].reset();
+      --slot->arrived;
+      // From now on it can never be complete: nobody files the same number twice.
+      slot->state = Slot::State::kCollecting;
+      if (!cause.ok() && failed_.ok()) failed_ = cause;
+      if (cause.ok() && slot->arrived > 0) return true;
+      take_out(slot);
+    } else {
+      slot = nullptr;
+    }
+  }
+  if (slot != nullptr) {
+    finish(slot, cause);
+    return true;
+  }
+  // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
+  while (!state.is_completed()) sched_yield();
+  return false;
+}
+
+void Rendezvous::fail(const absl::Status& cause) {
+  std::vector<Slot*> slots;
+  {
+    RankMutexLock lock(&mu_);
+    if (failed_.ok()) failed_ = cause;
+    for (Slot* slot : window_) {
+      if (slot != nullptr && slot->state != Slot::State::kRunning) slots.push_back(slot);
+    }
+    for (Slot* slot : slots) {
+      slot->state = Slot::State::kCollecting;
+      take_out(slot);
+    }
+  }
+  for (Slot* slot : slots) finish(slot, cause);
+}
+
+void Rendezvous::append_missing(int64_t seq, std::vector<int>* ranks) const {
+  RankMutexLock lock(&mu_);
+  const Slot* const slot = find(seq);
+  if (slot == nullptr) return;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (slot->calls[static_cast<size_t>(rank)] == nullptr) ranks->push_back(group_->global_rank(rank));
+  }
+}
+
+}  // namespace rankloom

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/collective_call.h"
+#include "collectives/kernels/kernels.h"
+#include "collectives/work.h"
+#include "world/world.h"
+
+namespace rankloom {
+
+class Rendezvous;
+
+// One member's call on its way through a rendezvous, and the work that its rank waits for.
+class CallState final : public WorkState, public WaitsFor {
+ public:
+  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall call);
+  ~CallState() override;
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  std::vector<TensorView> result() override;
+  void dropped() noexcept override;
+  const char* op() const override;
+  std::string_view group() const override;
+  int64_t seq() const override { return call_.seq; }
+  // WaitsFor: the members that have not arrived.
+  void append_ranks(std::vector<int>* ranks) const override;
+  // WaitsFor: the Mismatch, if those that have arrived differ already.
+  absl::Status explain() const override;
+
+  const CollectiveCall& call() const { return call_; }
+
+ protected:
+  Site wait_site(CodeSite code) const override;
+
+ private:
+  friend class Rendezvous;
+
+  // Seeded runs: outputs hold NaN or 0xEB until the call is done, and inputs that must survive that are copied aside.
+  void poison();
+  // After the kernel, or before a failure is told: puts back what was copied aside if `failed`.
+  void unpoison(bool failed);
+  // Whether the rank wrote into an input between the call and its completion.
+  bool input_changed() const;
+  std::string describe_ranks(const std::vector<int>& ranks) const;
+
+  const std::shared_ptr<Rendezvous> rendezvous_;
+  RankContext* const context_;
+  const int group_rank_;
+  CollectiveCall call_;
+  // poisoned runs only
+  struct Aside;
+  std::unique_ptr<Aside> aside_;
+};
+
+// Where the members of one group meet. A call is filed under its sequence number; the member that arrives last compares all
+// calls and runs the kernel.
+// invariant: a slot leaves the window exactly once, when done or withdrawn by all who had arrived.
+// Thread-safety: all methods.
+class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
+ public:
+  Rendezvous(World* world, std::shared_ptr<const Group> group);
+
+  // Files a call; runs it if this member is the last. Never blocks on another member.
+  absl::Status file(const std::shared_ptr<CallState>& state);
+
+  // Takes a call back that no kernel has touched; waits for a kernel that runs. `cause` is what the other members get; OK
+  // leaves them waiting. False: the call was done before.
+  bool withdraw(CallState& state, const absl::Status& cause);
+
+  // Ends all calls on their way and refuses later ones.
+  void fail(const absl::Status& cause);
+
+  void append_missing(int64_t seq, std::vector<int>* ranks) const;
+  // The Mismatch of those that have arrived so far, OK if they agree.
+  absl::Status known_difference(int64_t seq) const;
+
+  const Group& group() const { return *group_; }
+  World& world() const { return world_; }
+
+ private:
+  struct Slot {
+    enum class State : uint8_t { kCollecting, kReady, kRunning };
+    int64_t seq = 0;
+    State state = State::kCollecting;
+    int arrived = 0;
+    bool mismatch = false;
+    int first = -1;          // who arrived first
+    std::vector<const CollectiveCall*> calls;             // [rank in group]
+    std::vector<std::shared_ptr<CallState>> states;       // [rank in group]
+  };
+
+  Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Compares, runs the kernel and completes the works of a slot in which all have arrived.
+  void run(Slot* slot);
+  absl::Status agree(const Slot& slot) const;
+  absl::Status describe_difference(const Slot& slot) const;
+  absl::Status inputs_unchanged(const Slot& slot) const;
+  // Tells every member of a slot, which is out of the window, how it ended.
+  void finish(Slot* slot, const absl::Status& status);
+
+  World& world_;
+  Scheduler& scheduler_;
+  const std::shared_ptr<const Group> group_;
+  const int size_;
+  const bool poison_;
+  const bool late_;
+
+  mutable RankMutex mu_;  // before a work's
+  // The slots of sequence numbers base_ .. base_ + window_.size() - 1; null: not filed yet, or done.
+  std::deque<Slot*> window_ ABSL_GUARDED_BY(mu_);
+  int64_t base_ ABSL_GUARDED_BY(mu_) = 1;
+  std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);  // all of them
+  std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);  // why the group can do no more
+};
+
+}  // namespace rankloom

@@ -1,0 +1,177 @@
+#include "collectives/work.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/stream.h"
+#include "sim/dist_error.h"
+#include "sim/scheduler.h"
+#include "sim/text.h"
+
+namespace rankloom {
+
+WorkState::~WorkState() = default;
+
+absl::Status WorkState::status() const {
+  RankMutexLock lock(&mu_);
+  return status_;
+}
+
+absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (is_completed()) return status();
+  Deadline deadline = Deadline::never();
+  if (timeout != absl::InfiniteDuration()) {
+    deadline = scheduler_ != nullptr ? scheduler_->deadline_after(timeout, timeout_is_default)
+                                     : Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(timeout), .weak = timeout_is_default};
+  }
+  RankMutexLock lock(&mu_);
+  const absl::Status waited = finished_.await(&mu_, [this] { return done_.load(std::memory_order_relaxed); }, wait_site(code), deadline);
+  return waited.ok() ? status_ : waited;
+}
+
+absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  const AdoptScope adopt(scheduler_, rank_);
+  if (scheduler_ != nullptr) scheduler_->point(wait_site(code));
+  return await(timeout, timeout_is_default, code);
+}
+
+void WorkState::complete(const absl::Status& status) {
+  std::vector<absl::AnyInvocable<void(const absl::Status&)>> callbacks;
+  {
+    RankMutexLock lock(&mu_);
+    if (done_.load(std::memory_order_relaxed)) return;
+    status_ = status;
+    done_.store(true, std::memory_order_release);
+    finished_.notify_all();
+    callbacks.swap(callbacks_);
+  }
+  if (callbacks.empty()) return;
+  auto run = [callbacks = std::move(callbacks), status]() mutable {
+    for (auto& callback : callbacks) callback(status);
+  };
+  if (scheduler_ != nullptr && rank_ >= 0) {
+    scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
+  } else {
+    run();
+  }
+}
+
+void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
+  absl::Status ended;
+  {
+    RankMutexLock lock(&mu_);
+    if (!done_.load(std::memory_order_relaxed)) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+    ended = status_;
+  }
+  callback(ended);
+}
+
+Future WorkState::get_future() { return Future(shared_from_this()); }
+
+void WorkState::block_current_stream(Stream& stream, absl::Duration timeout) { stream.wait_for(shared_from_this(), timeout); }
+
+void Work::check(const absl::Status& status) const {
+  if (!status.ok()) throw_dist_error(status, {.rank = state_->rank(), .group = state_->group(), .op = state_->op(), .seq = state_->seq()});
+}
+
+void Work::wait(CodeSite code) {
+  if (state_ != nullptr) check(state_->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, code));
+}
+
+void Work::wait(absl::Duration timeout, CodeSite code) {
+  if (timeout < absl::ZeroDuration()) {
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want at least 0")),
+                     {.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "wait"});
+  }
+  if (state_ != nullptr) check(state_->wait(timeout, /*timeout_is_default=*/false, code));
+}
+
+std::exception_ptr Work::exception() const {
+  if (state_ == nullptr || !state_->is_completed()) return nullptr;
+  try {
+    check(state_->status());
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+std::vector<TensorView> Work::result(CodeSite code) {
+  wait(code);
+  return state_ != nullptr ? state_->result() : std::vector<TensorView>();
+}
+
+Future Work::get_future() {
+  if (state_ == nullptr) {
+    Promise done;
+    done.set_value();
+    return done.future();
+  }
+  return state_->get_future();
+}
+
+void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
+  if (state_ == nullptr) {
+    callback(absl::OkStatus());
+  } else {
+    state_->then(std::move(callback));
+  }
+}
+
+void Work::block_current_stream(Stream& stream, absl::Duration timeout) {
+  if (state_ != nullptr) state_->block_current_stream(stream, timeout);
+}
+
+struct Promise::State final : WorkState {
+  using WorkState::WorkState;
+  std::vector<TensorView> result() override { return tensors; }
+  const char* op() const override { return "promise"; }
+  std::vector<TensorView> tensors;  // written before complete(), read after it
+};
+
+Promise::Promise(Scheduler* scheduler, int rank) : state_(std::make_shared<State>(scheduler, rank)) {}
+
+Work Promise::work() const { return Work(state_); }
+Future Promise::future() const { return Future(state_); }
+
+void Promise::set_value(std::vector<TensorView> result) {
+  if (state_->is_completed()) return;
+  state_->tensors = std::move(result);
+  state_->complete(absl::OkStatus());
+}
+
+void Promise::set_error(const absl::Status& status) { state_->complete(status); }
+
+void wait_all(std::span<Work> works, CodeSite code) {
+  std::exception_ptr first;
+  for (Work& work : works) {
+    try {
+      work.wait(code);
+    } catch (const DistError&) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  }
+  if (first != nullptr) std::rethrow_exception(first);
+}
+
+size_t wait_any(std::span<Work> works, CodeSite code) {
+  if (works.empty()) throw_dist_error(make_error(ErrorKind::kInvalidArgument, "wait_any: the list is empty, want at least one work"), {.rank = -1, .group = {}, .op = "wait_any"});
+  const auto first_done = [&]() -> size_t {
+    for (size_t i = 0; i < works.size(); ++i) {
+      if (works[i].is_completed()) return i;
+    }
+    return works.size();
+  };
+  if (const size_t done = first_done(); done < works.size()) return done;
+  // A promise of the caller's own that any of them completes.
+  WorkState* const state = works[0].state();
+  Promise any(state->scheduler(), state->rank());
+  for (Work& work : works) work.then([any](const absl::Status&) mutable { any.set_value(); });
+  any.work().wait(code);
+  return first_done();
+}
+
+}  // namespace rankloom

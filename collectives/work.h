@@ -1,0 +1,173 @@
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/tensor.h"
+#include "sim/code_site.h"
+#include "sim/rank_mutex.h"
+
+namespace rankloom {
+
+class Future;
+class Stream;
+
+// What a Work stands for: one call on its way. Subclass it to answer wait() and get_future() in your own way; the base
+// completes once, by complete(). Held by shared_ptr, by handles and by whoever will complete it.
+// Thread-safety: all methods.
+class WorkState : public std::enable_shared_from_this<WorkState> {
+ public:
+  // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
+  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1) : scheduler_(scheduler), rank_(rank), mu_(scheduler) {}
+  virtual ~WorkState();
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
+
+  // Blocks the calling rank until the work is done, at most `timeout`; then how it ended. A timeout here ends the wait; what
+  // becomes of the work is the subclass's business (a call of a ThreadedProcessGroup is withdrawn).
+  virtual absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code);
+  // Completes when the work does, with its result.
+  virtual Future get_future();
+  // Work put on `stream` later starts only when this work is done; the caller goes on. Errors: Timeout and abort release the
+  // stream and mark it failed.
+  virtual void block_current_stream(Stream& stream, absl::Duration timeout);
+  // The tensors that the work wrote.
+  virtual std::vector<TensorView> result() { return {}; }
+  // Of a recv that is done: the rank in the group that sent. Else -1.
+  virtual int source() const { return -1; }
+  // The last handle went while the work was unfinished.
+  virtual void dropped() noexcept {}
+  // The name of the operation in error texts and reports.
+  virtual const char* op() const { return "work"; }
+  virtual std::string_view group() const { return {}; }
+  virtual int64_t seq() const { return -1; }
+
+  bool is_completed() const { return done_.load(std::memory_order_acquire); }
+  // How it ended; OK while it has not.
+  absl::Status status() const;
+  // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
+  // owns the work, on a helper task of it, so it may wait.
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback);
+
+  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later.
+  void complete(const absl::Status& status);
+
+  Scheduler* scheduler() const { return scheduler_; }
+  int rank() const { return rank_; }
+
+ protected:
+  // What a wait shows in a report: subclasses add who could end it.
+  virtual Site wait_site(CodeSite code) const { return Site{.what = op(), .code = code, .group = group(), .seq = seq()}; }
+  // wait() without a scheduling point before it.
+  absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
+
+ private:
+  friend class Work;
+
+  Scheduler* const scheduler_;
+  const int rank_;
+  std::atomic<int> handles_{0};
+  std::atomic<bool> done_{false};
+  mutable RankMutex mu_;  // taken after no other lock but a rendezvous'
+  RankCondVar finished_ ABSL_GUARDED_BY(mu_);
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  std::vector<absl::AnyInvocable<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mu_);
+};
+
+// A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished withdraws
+// it, and the rank is named in the report, unless the call holds the owners of its tensors (CallOptions::keep_alive).
+// Errors: wait() throws the call's DistError.
+class [[nodiscard]] Work {
+ public:
+  // Done, without a result.
+  Work() = default;
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) { acquire(); }
+  Work(const Work& other) : state_(other.state_) { acquire(); }
+  Work(Work&& other) noexcept : state_(std::move(other.state_)) {}
+  Work& operator=(Work other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Work() { release(); }
+
+  // Blocks until done. The first form waits as long as the call's or group's timeout says.
+  void wait(CodeSite code = CodeSite::here());
+  // Timeout when `timeout` (virtual time in deterministic runs) passes first; the call is withdrawn then.
+  void wait(absl::Duration timeout, CodeSite code = CodeSite::here());
+
+  bool is_completed() const { return state_ == nullptr || state_->is_completed(); }
+  // Done, and without error.
+  bool is_success() const { return state_ == nullptr || (state_->is_completed() && state_->status().ok()); }
+  // The DistError that wait() would throw, null if there is none (yet).
+  std::exception_ptr exception() const;
+  // The tensors that the call wrote. Waits for it.
+  std::vector<TensorView> result(CodeSite code = CodeSite::here());
+  // Of a recv or recv_any: the rank in the group that sent, once it is done. Else -1.
+  int source() const { return state_ != nullptr ? state_->source() : -1; }
+  Future get_future();
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback);
+  void block_current_stream(Stream& stream, absl::Duration timeout = absl::InfiniteDuration());
+  // As wait(): what remains to be done so that the tensors may be used.
+  void synchronize(CodeSite code = CodeSite::here()) { wait(code); }
+
+  WorkState* state() const { return state_.get(); }
+  const std::shared_ptr<WorkState>& shared_state() const { return state_; }
+
+ private:
+  void acquire() {
+    if (state_ != nullptr) state_->handles_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void release() noexcept {
+    if (state_ != nullptr && state_->handles_.fetch_sub(1, std::memory_order_acq_rel) == 1 && !state_->is_completed()) state_->dropped();
+  }
+  void check(const absl::Status& status) const;
+
+  std::shared_ptr<WorkState> state_;
+};
+
+// The result of a work, as a value that arrives later. A handle, and counts as one of the work.
+class Future {
+ public:
+  explicit Future(std::shared_ptr<WorkState> state) : work_(std::move(state)) {}
+
+  bool done() const { return work_.is_completed(); }
+  // Waits; throws the work's DistError.
+  std::vector<TensorView> value(CodeSite code = CodeSite::here()) { return work_.result(code); }
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback) { work_.then(std::move(callback)); }
+  // A work that is done when this is.
+  Work work() const { return work_; }
+
+ private:
+  Work work_;
+};
+
+// Makes a work that its owner completes later, from any thread. Outside wakers: see World::outside_waker().
+class Promise {
+ public:
+  explicit Promise(Scheduler* scheduler = nullptr, int rank = -1);
+
+  Work work() const;
+  Future future() const;
+  // The first of the two counts.
+  void set_value(std::vector<TensorView> result = {});
+  void set_error(const absl::Status& status);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// Waits for all, in order; then throws the first error, if any.
+void wait_all(std::span<Work> works, CodeSite code = CodeSite::here());
+// The index of a work that is done: the first such in the list. Waits until there is one. `works` is not empty.
+size_t wait_any(std::span<Work> works, CodeSite code = CodeSite::here());
+
+}  // namespace rankloom

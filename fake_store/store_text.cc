@@ -1,0 +1,37 @@
+#include "fake_store/store_text.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "sim/dist_error.h"
+#include "sim/text.h"
+
+namespace rankloom::internal {
+
+std::string quote(std::string_view bytes) {
+  constexpr size_t kShown = 80;
+  const std::string text = absl::CHexEscape(sv(bytes.substr(0, kShown)));
+  if (bytes.size() <= kShown) return absl::StrCat("\"", text, "\"");
+  return absl::StrCat("\"", text, "...\" (", bytes.size(), " bytes)");
+}
+
+std::string quote_list(absl::Span<const std::string_view> items) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(items.size(), kShown); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", quote(items[i]));
+  }
+  if (items.size() > kShown) absl::StrAppend(&text, " and ", items.size() - kShown, " more");
+  return text;
+}
+
+absl::Status store_error(std::string_view who, std::string_view what) {
+  return make_error(ErrorKind::kStoreError, absl::StrCat(sv(who), ": ", sv(what)));
+}
+
+absl::Status negative_timeout(std::string_view who, absl::Duration have) {
+  return store_error(who, absl::StrCat("negative timeout: have ", absl::FormatDuration(have), ", want 0 or more"));
+}
+
+}  // namespace rankloom::internal

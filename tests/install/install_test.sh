@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Installs a build folder into a temporary place and builds two small users against it, by pkg-config and by CMake.
+#     install_test.sh BUILD_FOLDER
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+build=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+CXX=${CXX:-g++}
+
+fail() {
+  echo "install_test: $*" >&2
+  exit 1
+}
+
+meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
+pc=$(find "$work/root" -name rankloom.pc)
+export PKG_CONFIG_PATH=${pc%/rankloom.pc}
+prefix=$(realpath "$(pkg-config --variable=prefix rankloom)")
+
+# pkg-config, from outside the checkout.
+cd "$work"
+[[ "$(pkg-config --cflags --libs rankloom)" != *gtest* ]] || fail "rankloom asks for GoogleTest"
+$CXX -std=c++20 "$here/consumer.cc" -o by_pkg_config $(pkg-config --cflags --libs rankloom)
+$CXX -std=c++20 "$here/consumer_test.cc" -o test_by_pkg_config $(pkg-config --cflags --libs rankloom-testing gtest_main)
+./by_pkg_config
+./test_by_pkg_config >log || fail "$(cat log)"
+
+# Every header that we install finds what it includes.
+(cd "$prefix/include" && find rankloom -name '*.h' -printf '#include <%p>\n' | sort) >all_headers.cc
+$CXX -std=c++20 -fsyntax-only all_headers.cc $(pkg-config --cflags rankloom-testing)
+
+# CMake.
+cmake -S "$here" -B by_cmake -G Ninja -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" >log 2>&1 || fail "$(cat log)"
+cmake --build by_cmake >log 2>&1 || fail "$(cat log)"
+by_cmake/consumer
+by_cmake/consumer_test >log || fail "$(cat log)"

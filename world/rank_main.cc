@@ -1,0 +1,63 @@
+// The one place that catches what a rank throws.
+
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/dist_error.h"
+#include "sim/text.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+// What the rank threw, as a line. `relayed`: an error that only passes on why the world was aborted.
+std::string exception_text(const std::exception_ptr& exception, const absl::Status& cause, bool* relayed) {
+  *relayed = false;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const DistError& error) {
+    *relayed = !cause.ok() && (error.status() == cause || error.kind() == ErrorKind::kRankFailed ||
+                               error.kind() == ErrorKind::kAborted);
+    return error.what();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (const RankCancelled&) {
+    *relayed = true;
+    return "cancelled: it went on after the world was aborted";
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace
+
+void World::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program) {
+  RankContext& context = *contexts_[static_cast<size_t>(rank)];
+  task.user = &context;
+  try {
+    program(context);
+    rank_returned(rank);
+  } catch (...) {
+    rank_failed(rank, std::current_exception());
+  }
+}
+
+void World::rank_failed(int rank, std::exception_ptr failure) {
+  const absl::Status cause = scheduler_->abort_cause();
+  bool relayed = false;
+  std::string text = exception_text(failure, cause, &relayed);
+  {
+    RankMutexLock lock(&mu_);
+    RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
+    // A rank's first failure stays: it may be told early (by a helper, by a harness) and still unwind or return later.
+    if (outcome.state == RankOutcome::State::kFailed) return;
+    outcome.state = relayed ? RankOutcome::State::kStopped : RankOutcome::State::kFailed;
+    outcome.text = text;
+    outcome.exception = std::move(failure);
+    if (!relayed && first_failed_ < 0) first_failed_ = rank;
+  }
+  if (cause.ok()) scheduler_->abort(make_error(ErrorKind::kRankFailed, absl::StrCat("rank ", rank, " failed: ", text)));
+}
+
+}  // namespace rankloom

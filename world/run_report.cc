@@ -1,0 +1,72 @@
+#include "world/run_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "sim/deadlock_report.h"
+#include "sim/dist_error.h"
+
+namespace rankloom {
+
+bool RunReport::ok() const {
+  return cause.ok() && std::all_of(outcomes.begin(), outcomes.end(), [](const RankOutcome& outcome) {
+           return outcome.state == RankOutcome::State::kReturned;
+         });
+}
+
+std::string RunReport::text() const {
+  std::string text;
+  if (ok()) {
+    text = "ok";
+  } else {
+    // Ranks that ended alike share a line; the first failure's line leads, a relayed cause is told once.
+    const std::string cause_text(cause.message().data(), cause.message().size());
+    std::map<std::string, std::vector<int>> failed;
+    std::map<std::string, std::vector<int>> stopped;
+    for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+      const RankOutcome& outcome = outcomes[rank];
+      if (outcome.state == RankOutcome::State::kFailed) failed[outcome.text].push_back(static_cast<int>(rank));
+      if (outcome.state == RankOutcome::State::kStopped) stopped[outcome.text].push_back(static_cast<int>(rank));
+    }
+    const auto ranks_text = [](const std::vector<int>& ranks) {
+      return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks));
+    };
+    if (first_failed >= 0) {
+      const std::string& first = outcomes[static_cast<size_t>(first_failed)].text;
+      text = absl::StrCat(ranks_text(failed[first]), " failed: ", first);
+      for (const auto& [what, ranks] : failed) {
+        if (what != first) absl::StrAppend(&text, "\n", ranks_text(ranks), " failed: ", what);
+      }
+    } else if (!cause.ok()) {
+      absl::StrAppend(&text, std::string(error_kind_name(error_kind(cause))), ": ", cause_text);
+    } else {
+      text = "some ranks have not ended";
+    }
+    std::vector<int> all_stopped;
+    for (const auto& [what, ranks] : stopped) all_stopped.insert(all_stopped.end(), ranks.begin(), ranks.end());
+    std::sort(all_stopped.begin(), all_stopped.end());
+    if (!all_stopped.empty()) absl::StrAppend(&text, "\n", ranks_text(all_stopped), " stopped for it");
+  }
+  for (const std::string& note : notes) absl::StrAppend(&text, "\nnote: ", note);
+  if (!ok() && !rerun.empty())
+    absl::StrAppend(&text, "\nschedule ", schedule, ", engine ", engine, "; run it again: ", rerun);
+  return text;
+}
+
+void RunReport::throw_if_failed() const {
+  if (ok()) return;
+  ErrorKind kind = cause.ok() ? ErrorKind::kAborted : error_kind(cause);
+  if (first_failed >= 0 && outcomes[static_cast<size_t>(first_failed)].exception != nullptr) {
+    kind = ErrorKind::kRankFailed;
+    try {
+      std::rethrow_exception(outcomes[static_cast<size_t>(first_failed)].exception);
+    } catch (const DistError& error) {
+      kind = error.kind();
+    } catch (...) {  // an exception of the program: the rank failed
+    }
+  }
+  throw_dist_error(make_error(kind, text()), {.rank = first_failed, .group = {}, .op = "run_world"});
+}
+
+}  // namespace rankloom

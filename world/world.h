@@ -1,0 +1,186 @@
+#pragma once
+
+#include <any>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "fake_store/store.h"
+#include "sim/rank_mutex.h"
+#include "sim/scheduler.h"
+#include "world/flight_recorder.h"
+#include "world/group.h"
+#include "world/run_options.h"
+#include "world/run_report.h"
+
+namespace rankloom {
+
+class World;
+
+// What a rank knows of itself and its world. Lives as long as the world; belongs to its rank and the rank's helpers.
+class RankContext {
+ public:
+  RankContext(const RankContext&) = delete;
+  RankContext& operator=(const RankContext&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const;
+  World& world() const { return *world_; }
+  // The store that all ranks share.
+  Store& store() const;
+
+  // A seed for this rank's own randomness: from the run's seed and the rank, equal in every repetition.
+  uint64_t rng_seed() const;
+
+  // Time since the world began: virtual in deterministic runs.
+  absl::Duration now() const;
+  // Lets `duration` pass; costs no real time in deterministic runs. Throws DistError when the world is aborted meanwhile.
+  void sleep_for(absl::Duration duration, CodeSite code = CodeSite::here());
+  // A scheduling point: others may run.
+  void yield(CodeSite code = CodeSite::here());
+
+  // The last calls of this rank.
+  RankRecorder& recorder() { return recorder_; }
+
+  // The context of the calling rank or helper; nullptr on a thread that belongs to no world.
+  static RankContext* current();
+
+ private:
+  friend class World;
+  template <typename T>
+  friend class RankLocal;
+  RankContext(World* world, int rank);
+
+  World* const world_;
+  const int rank_;
+  RankRecorder recorder_;
+  absl::flat_hash_map<const void*, std::shared_ptr<void>> locals_;  // the rank's own
+};
+
+// One value per rank, where code would use a thread_local: right on threads and on fibers. Make one per variable, with
+// static or longer lifetime than the world. get() makes the value with T() at the first use in each rank.
+// Errors: std::logic_error on a thread that belongs to no world.
+template <typename T>
+class RankLocal {
+ public:
+  T& get() {
+    RankContext* const context = RankContext::current();
+    if (context == nullptr) throw std::logic_error("RankLocal used on a thread that belongs to no rank");
+    std::shared_ptr<void>& slot = context->locals_[this];
+    if (slot == nullptr) slot = std::make_shared<T>();
+    return *static_cast<T*>(slot.get());
+  }
+  T& operator*() { return get(); }
+  T* operator->() { return &get(); }
+};
+
+// Held by code outside the world that will wake a rank: while one is held, a stuck run is no deadlock and virtual time
+// does not jump.
+class OutsideWaker {
+ public:
+  explicit OutsideWaker(Scheduler* scheduler) : scheduler_(scheduler) { scheduler_->add_outside(1); }
+  OutsideWaker(OutsideWaker&& other) noexcept : scheduler_(std::exchange(other.scheduler_, nullptr)) {}
+  OutsideWaker(const OutsideWaker&) = delete;
+  OutsideWaker& operator=(const OutsideWaker&) = delete;
+  OutsideWaker& operator=(OutsideWaker&&) = delete;
+  ~OutsideWaker() {
+    if (scheduler_ != nullptr) scheduler_->add_outside(-1);
+  }
+
+ private:
+  Scheduler* scheduler_;
+};
+
+// N ranks in this process, with what they share. Runs one program once; make another world for another run.
+// Thread-safety: attach(), detach(), abort() from any thread; the rest before and after the run.
+class World {
+ public:
+  // Throws DistError(InvalidArgument) for options that do not fit together.
+  explicit World(WorldOptions options);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  const WorldOptions& options() const { return options_; }
+  int size() const { return options_.world_size; }
+  Scheduler& scheduler() { return *scheduler_; }
+  Store& store() { return *store_; }
+
+  // Runs `program` once per rank and returns when all have ended. What a rank throws ends up in the report.
+  RunReport run(absl::FunctionRef<void(RankContext&)> program);
+
+  // Instead of run(): the calling thread becomes rank `rank` until detach(). Threads only. Under a deterministic schedule it
+  // blocks until all ranks have attached. Throws DistError(InvalidArgument) for a rank outside the world or taken.
+  RankContext& attach(int rank);
+  // `failure`: what the rank's program threw, if it did.
+  void detach(std::exception_ptr failure = nullptr);
+  // After the last detach().
+  RunReport report();
+
+  // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. Must not throw.
+  void spawn_helper(absl::AnyInvocable<void()> body);
+
+  OutsideWaker outside_waker() { return OutsideWaker(scheduler_.get()); }
+
+  // Ends the run: all waits and later calls fail with this cause (Aborted).
+  void abort(std::string_view reason);
+  // Ends the run for a failure of `rank`; the first one is the headline. A rank that is told of twice keeps its first.
+  void rank_failed(int rank, std::exception_ptr failure);
+
+  RankContext& context(int rank) { return *contexts_[static_cast<size_t>(rank)]; }
+  const std::shared_ptr<const Group>& world_group() const { return world_group_; }
+
+  // The object that members share under `key`, made by the first who asks.
+  std::shared_ptr<void> shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make);
+  int next_group_id() { return next_group_id_.fetch_add(1, std::memory_order_relaxed); }
+
+  bool poison() const { return poison_; }
+  bool late_completion() const { return late_completion_; }
+
+  // A line for the report: something left over or about to go wrong.
+  void note(std::string text);
+
+  // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over.
+  void at_end(std::function<void()> hook);
+
+  // What became of a rank, for reports: "" while it runs, else "returned" or "failed: ...".
+  std::string ended_text(int rank) const;
+
+ private:
+  friend class RankContext;
+  void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
+  void rank_returned(int rank);
+  void run_end_hooks();
+  absl::Status deadlock(const std::vector<Task*>& blocked);
+
+  const WorldOptions options_;
+  bool poison_ = false;
+  bool late_completion_ = false;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Store> store_;
+  std::shared_ptr<const Group> world_group_;
+  std::vector<std::unique_ptr<RankContext>> contexts_;
+  int64_t start_ns_ = 0;
+  std::atomic<int> next_group_id_{1};
+
+  mutable RankMutex mu_;  // taken after no other lock
+  std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);
+  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
+  int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
+  std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(mu_);
+};
+
+// Runs `program` on `options.world_size` ranks and returns what became of them. Throws DistError(InvalidArgument) for
+// options that do not fit; a failure of a rank is in the report.
+RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program);
+
+}  // namespace rankloom
