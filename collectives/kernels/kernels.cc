@@ -104,51 +104,65 @@ void reduce_buffers(const CollectiveCall& call, DType dtype, int64_t numel, Poin
   });
 }
 
-// Reduces chunk r of all members' inputs into output r, for each r: input_of(rank, r) and output_of(r) are where they begin.
-template <class InputOf, class OutputOf>
-void reduce_chunks(MemberCalls calls, DType dtype, int64_t chunk_size, InputOf input_of, OutputOf output_of) {
-  if (chunk_size == 0) return;
+// Reduces chunk r of all members' inputs into output r, for each r: size_of_chunk(r) elements; input_of(rank, r) and
+// output_of(r) are where they begin.
+template <class SizeOfChunk, class InputOf, class OutputOf>
+void reduce_chunks(MemberCalls calls, DType dtype, SizeOfChunk size_of_chunk, InputOf input_of, OutputOf output_of) {
   const int64_t ranks = size_of(calls);
+  absl::FixedArray<int64_t, 64> ends(calls.size());  // of the chunks, laid end to end
+  int64_t all = 0;
+  for (int64_t r = 0; r < ranks; ++r) ends[static_cast<size_t>(r)] = all += size_of_chunk(r);
+  if (all == 0) return;
   // An input is read once over all chunks, and one output is written for it.
-  const int64_t all = ranks * chunk_size;
   internal::parallel_blocks(all, grain_of(all, dtype, ranks + 1), [&](int64_t begin, int64_t end) {
     Pointers inputs(calls.size());
     while (begin < end) {
-      const int64_t r = begin / chunk_size;
-      const int64_t stop = std::min(end, (r + 1) * chunk_size);
+      // The chunk that holds `begin`; empty ones end before it.
+      const int64_t r = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
+      const int64_t start = r == 0 ? 0 : ends[static_cast<size_t>(r - 1)];
+      const int64_t stop = std::min(end, ends[static_cast<size_t>(r)]);
       for (int64_t rank = 0; rank < ranks; ++rank) inputs[static_cast<size_t>(rank)] = input_of(rank, r);
       arrange(calls[0]->order, r, inputs);
       void* const output = output_of(r);
-      internal::reduce_range(job_of(*calls[0], dtype, inputs, {&output, 1}), begin - r * chunk_size,
-                             stop - r * chunk_size);
+      internal::reduce_range(job_of(*calls[0], dtype, inputs, {&output, 1}), begin - start, stop - start);
       begin = stop;
     }
   });
 }
 
-// Copies every member's input to all members: to(receiver, sender) is where the sender's goes.
+// Copies every member's input to all members: to(receiver, sender) is where the sender's goes. Inputs may differ in size.
 template <class To>
 void gather_everywhere(MemberCalls calls, int i, To to) {
   const int64_t ranks = size_of(calls);
-  const size_t bytes = calls[0]->inputs[i].bytes();
-  if (bytes == 0) return;
-  CopyBatch batch(ranks * ranks * static_cast<int64_t>(bytes));
-  if (batch.at_once()) {
-    Pointers sources(calls.size());
-    auto next = sources.begin();
-    for (const CollectiveCall* call : calls) *next++ = call->inputs[i].data();
-    for (int64_t receiver = 0; receiver < ranks; ++receiver) {
-      for (int64_t sender = 0; sender < ranks; ++sender) {
-        batch.add(to(receiver, sender), sources[static_cast<size_t>(sender)], bytes);
+  int64_t all = 0;
+  for (const CollectiveCall* call : calls) all += static_cast<int64_t>(call->inputs[i].bytes());
+  if (all == 0) return;
+  CopyBatch batch(ranks * all);
+  if (!batch.at_once()) {
+    for (int64_t sender = 0; sender < ranks; ++sender) {
+      const TensorView& from = member(calls, sender).inputs[i];
+      if (from.bytes() == 0) continue;
+      for (int64_t receiver = 0; receiver < ranks; ++receiver) {
+        batch.add(to(receiver, sender), from.data(), from.bytes());
       }
     }
+    batch.run();
     return;
   }
-  for (int64_t sender = 0; sender < ranks; ++sender) {
-    const void* from = member(calls, sender).inputs[i].data();
-    for (int64_t receiver = 0; receiver < ranks; ++receiver) batch.add(to(receiver, sender), from, bytes);
+  struct Source {
+    const void* data;
+    size_t bytes;
+  };
+  absl::FixedArray<Source, 64> sources(calls.size());
+  std::transform(calls.begin(), calls.end(), sources.begin(), [i](const CollectiveCall* call) {
+    return Source{call->inputs[i].data(), call->inputs[i].bytes()};
+  });
+  for (int64_t receiver = 0; receiver < ranks; ++receiver) {
+    for (int64_t sender = 0; sender < ranks; ++sender) {
+      const Source& source = sources[static_cast<size_t>(sender)];
+      if (source.bytes != 0) batch.add(to(receiver, sender), source.data, source.bytes);
+    }
   }
-  batch.run();
 }
 
 int64_t bytes_of_row(const TensorView& tensor) {
@@ -231,9 +245,8 @@ void run_scatter(MemberCalls calls) {
 }
 
 void run_reduce_scatter(MemberCalls calls) {
-  const TensorView& like = calls[0]->outputs[0];
   reduce_chunks(
-      calls, like.dtype(), like.numel(),
+      calls, calls[0]->outputs[0].dtype(), [calls](int64_t chunk) { return member(calls, chunk).outputs[0].numel(); },
       [calls](int64_t rank, int64_t chunk) { return member(calls, rank).inputs[static_cast<int>(chunk)].data(); },
       [calls](int64_t chunk) { return member(calls, chunk).outputs[0].data(); });
 }
@@ -243,7 +256,7 @@ void run_reduce_scatter_tensor(MemberCalls calls) {
     const TensorView& like = calls[0]->outputs[i];
     const int64_t numel = like.numel();
     reduce_chunks(
-        calls, like.dtype(), numel,
+        calls, like.dtype(), [numel](int64_t /*chunk*/) { return numel; },
         [calls, i, numel](int64_t rank, int64_t chunk) { return at(member(calls, rank).inputs[i], chunk * numel); },
         [calls, i](int64_t chunk) { return member(calls, chunk).outputs[i].data(); });
   }
@@ -266,7 +279,6 @@ void run_all_to_all(MemberCalls calls) {
 
 void run_all_to_all_single(MemberCalls calls) {
   const int64_t ranks = size_of(calls);
-  const int64_t row = bytes_of_row(calls[0]->outputs[0]);
   int64_t total = 0;
   for (const CollectiveCall* call : calls) total += static_cast<int64_t>(call->outputs[0].bytes());
   if (total == 0) return;
@@ -276,6 +288,7 @@ void run_all_to_all_single(MemberCalls calls) {
   for (int64_t receiver = 0; receiver < ranks; ++receiver) {
     const CollectiveCall& call = member(calls, receiver);
     char* to = at(call.outputs[0], 0);
+    const int64_t row = bytes_of_row(call.outputs[0]);
     const int64_t equal_part = static_cast<int64_t>(call.outputs[0].bytes()) / ranks;
     for (int64_t sender = 0; sender < ranks; ++sender) {
       const auto s = static_cast<size_t>(sender);

@@ -39,7 +39,8 @@ void for_many_floats(Check check) {
       check(std::bit_cast<float>(high << 16 | low));
     }
   }
-  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 9973) check(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 9973)
+    check(std::bit_cast<float>(static_cast<uint32_t>(bits)));
 }
 
 TEST(HalfTest, EveryHalfBecomesItsValue) {
@@ -153,9 +154,10 @@ TEST(BFloat16Test, FloatsRoundToTheNearestTiesToEven) {
     // Beyond the largest finite number the next one would be 2^128.
     const double rounded = nearest(value, 7, -126);
     const float expected = std::abs(rounded) >= 0x1p128 ? std::copysign(std::numeric_limits<float>::infinity(), value)
-                                                         : static_cast<float>(rounded);
+                                                        : static_cast<float>(rounded);
     if (std::bit_cast<uint32_t>(static_cast<float>(BFloat16(value))) != std::bit_cast<uint32_t>(expected)) {
-      if (++wrong < 10) ADD_FAILURE() << value << " became " << static_cast<float>(BFloat16(value)) << ", want " << expected;
+      if (++wrong < 10)
+        ADD_FAILURE() << value << " became " << static_cast<float>(BFloat16(value)) << ", want " << expected;
     }
   });
   EXPECT_EQ(wrong, 0);

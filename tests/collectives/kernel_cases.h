@@ -15,13 +15,17 @@
 
 namespace rankloom {
 
-inline constexpr DType kAllDTypes[] = {
-    DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64,   DType::kInt8,       DType::kUInt8,        DType::kInt16,
-    DType::kInt32,   DType::kInt64,    DType::kBool,    DType::kComplex64, DType::kComplex128, DType::kFloat8E4M3FN, DType::kFloat8E5M2};
+inline constexpr DType kDTypesWithArithmetic[] = {
+    DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt8,      DType::kUInt8,
+    DType::kInt16,   DType::kInt32,    DType::kInt64,   DType::kBool,    DType::kComplex64, DType::kComplex128};
+inline constexpr DType kAllDTypes[] = {DType::kFloat16,      DType::kBFloat16,  DType::kFloat32,   DType::kFloat64,
+                                       DType::kInt8,         DType::kUInt8,     DType::kInt16,     DType::kInt32,
+                                       DType::kInt64,        DType::kBool,      DType::kComplex64, DType::kComplex128,
+                                       DType::kFloat8E4M3FN, DType::kFloat8E5M2};
 
-inline const ReduceOp kAllReduceOps[] = {ReduceOp::kSum,  ReduceOp::kAvg,  ReduceOp::kProduct,
-                                         ReduceOp::kMin,  ReduceOp::kMax,  ReduceOp::kBand,
-                                         ReduceOp::kBor,  ReduceOp::kBxor, ReduceOp::premul_sum(0.3)};
+inline const ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
+                                         ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
+                                         ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::premul_sum(0.3)};
 
 inline const ReduceOrder kAllOrders[] = {{.kind = ReduceOrder::Kind::kRank},
                                          {.kind = ReduceOrder::Kind::kReversed},
@@ -45,7 +49,8 @@ class Buffer {
   TensorView view() { return TensorView(data(), dtype_, {numel_}); }
 
   std::vector<uint8_t> copy() const {
-    return {bytes_.begin() + static_cast<ptrdiff_t>(offset_), bytes_.begin() + static_cast<ptrdiff_t>(offset_ + size())};
+    return {bytes_.begin() + static_cast<ptrdiff_t>(offset_),
+            bytes_.begin() + static_cast<ptrdiff_t>(offset_ + size())};
   }
   bool guards_are_whole() const {
     for (size_t i = 0; i < bytes_.size(); ++i) {
