@@ -36,16 +36,19 @@ absl::Status check(const P2POp& op, const P2POp& first) {
 }  // namespace
 
 Work ProcessGroup::send(ConstTensorView input, int destination, int tag, const CallOptions& options, CodeSite code) {
-  return submit(make_call(OpType::kSend, std::move(input).view(), destination, tag), options, code);
+  CollectiveCall call = make_call(OpType::kSend, std::move(input).view(), destination, tag);
+  return submit(call, options, code);
 }
 
 Work ProcessGroup::recv(TensorView output, int source, int tag, const CallOptions& options, CodeSite code) {
   // kAnySource is no rank: recv_any() is the way to ask for it.
-  return submit(make_call(OpType::kRecv, std::move(output), source == CollectiveCall::kAnySource ? -1 : source, tag), options, code);
+  CollectiveCall call = make_call(OpType::kRecv, std::move(output), source == CollectiveCall::kAnySource ? -1 : source, tag);
+  return submit(call, options, code);
 }
 
 Work ProcessGroup::recv_any(TensorView output, int tag, const CallOptions& options, CodeSite code) {
-  return submit(make_call(OpType::kRecv, std::move(output), CollectiveCall::kAnySource, tag), options, code);
+  CollectiveCall call = make_call(OpType::kRecv, std::move(output), CollectiveCall::kAnySource, tag);
+  return submit(call, options, code);
 }
 
 std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options, CodeSite code) {
