@@ -114,14 +114,14 @@ struct FloatMin : FloatBase {
   using FloatBase::FloatBase;
   template <class D>
   HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> x) const {
-    return hn::IfThenElse(hn::Or(hn::Lt(x, a), hn::Ne(x, x)), x, a);
+    return hn::IfThenElse(hn::Or(hn::Lt(x, a), hn::IsNaN(x)), x, a);
   }
 };
 struct FloatMax : FloatBase {
   using FloatBase::FloatBase;
   template <class D>
   HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> x) const {
-    return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::Ne(x, x)), x, a);
+    return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::IsNaN(x)), x, a);
   }
 };
 
