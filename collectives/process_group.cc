@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/op_table.h"
 #include "collectives/threaded_process_group.h"
@@ -64,8 +65,10 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
   const AdoptScope adopt(scheduler_, context_ != nullptr ? context_->rank() : -1);
   const OpRow& row = op_row(call.op);
   call.code = code;
-  call.seq = row.is_collective() ? seq_ + 1 : -1;
-  if (shut_down_) [[unlikely]] {
+  const bool numbered = row.is_collective() && (call.op != OpType::kCoalesced || !internal::only_messages(call));
+  call.seq = numbered ? seq_ + 1 : -1;
+  if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
+    if (!shut_down_) return gather_call(call, options, code);
     fail(call, make_error(ErrorKind::kAborted, who(call) + "the group was shut down, want no call after shutdown()"));
   }
   if (scheduler_ != nullptr) {
@@ -84,13 +87,17 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
   call.timeout_is_default = !options.timeout.has_value();
   if (options.keep_alive != nullptr) call.keep_alive = options.keep_alive;
   call.stream = options.stream;
-  if (row.is_collective()) seq_ = call.seq;
+  if (numbered) {
+    seq_ = call.seq;
+  } else if (call.op != OpType::kCoalesced) {
+    ++p2p_seq_;
+  }
   if (context_ != nullptr) record(call);
   absl::StatusOr<Work> work = execute(std::move(call));
   if (!work.ok()) [[unlikely]] {
     CollectiveCall failed;  // the call itself was moved away
     failed.op = row.op;
-    failed.seq = row.is_collective() ? seq_ : -1;
+    failed.seq = numbered ? seq_ : -1;
     fail(failed, work.status());
   }
   return *std::move(work);
@@ -100,8 +107,8 @@ void ProcessGroup::record(CollectiveCall& call) {
   call.record_id = context_->recorder().open([&](FlightEntry& entry) {
     entry.group = group_.get();
     entry.op = op_row(call.op).name;
-    entry.is_p2p = !op_row(call.op).is_collective();
-    entry.seq = entry.is_p2p ? ++p2p_seq_ : call.seq;
+    entry.is_p2p = call.seq < 0;
+    entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
     entry.op_id = ++op_id_;
     entry.created_ns = scheduler_->now_ns();
     entry.code = call.code;

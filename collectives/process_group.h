@@ -19,6 +19,9 @@ namespace rankloom {
 
 class RankContext;
 class Scheduler;
+namespace internal {
+struct Coalescing;
+}  // namespace internal
 
 // What a call may say beside its tensors. An aggregate; every field has a default.
 struct CallOptions {
@@ -120,6 +123,15 @@ class ProcessGroup {
   // The same from whoever sends; Work::source() says who did. If several have sent, the schedule chooses.
   Work recv_any(TensorView output, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
+  // --- several calls as one
+
+  // From here to end_coalescing(), this member's calls are gathered and issued as one: the collectives of all members must be
+  // the same ones in the same order, sends and recvs are matched one by one. Each is checked at once; its Work is done when
+  // the whole is, and cannot be waited for before end_coalescing(). A timeout that a call gives is one of the whole.
+  void start_coalescing();
+  // The work of all that was gathered.
+  Work end_coalescing(const CallOptions& options = {}, CodeSite code = CodeSite::here());
+
   // --- state
 
   // Of collectives: how many this member has issued.
@@ -146,6 +158,8 @@ class ProcessGroup {
 
   // Point, check, number, record, execute: the way of every call.
   Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
+  // submit() between start_coalescing() and end_coalescing().
+  Work gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code);
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }
@@ -163,6 +177,7 @@ class ProcessGroup {
   int64_t p2p_seq_ = 0;  // of sends and recvs
   int64_t op_id_ = 0;    // of all calls
   bool shut_down_ = false;
+  std::unique_ptr<internal::Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
   absl::Duration timeout_;
   ReduceOrder order_;
   std::string name_;

@@ -36,7 +36,7 @@ absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, Co
 }
 
 void WorkState::complete(const absl::Status& status) {
-  std::vector<absl::AnyInvocable<void(const absl::Status&)>> callbacks;
+  std::vector<Callback> callbacks;
   {
     RankMutexLock lock(&mu_);
     if (done_.load(std::memory_order_relaxed)) return;
@@ -45,9 +45,14 @@ void WorkState::complete(const absl::Status& status) {
     finished_.notify_all();
     callbacks.swap(callbacks_);
   }
+  if (callbacks.empty()) [[likely]] return;
+  for (Callback& callback : callbacks) {
+    if (callback.at_once) callback.run(status);
+  }
+  callbacks.erase(std::remove_if(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.at_once; }), callbacks.end());
   if (callbacks.empty()) return;
   auto run = [callbacks = std::move(callbacks), status]() mutable {
-    for (auto& callback : callbacks) callback(status);
+    for (Callback& callback : callbacks) callback.run(status);
   };
   if (scheduler_ != nullptr && rank_ >= 0) {
     scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
@@ -56,12 +61,16 @@ void WorkState::complete(const absl::Status& status) {
   }
 }
 
-void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
+void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) { add_callback(std::move(callback), /*at_once=*/false); }
+
+void WorkState::when_done(absl::AnyInvocable<void(const absl::Status&)> callback) { add_callback(std::move(callback), /*at_once=*/true); }
+
+void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once) {
   absl::Status ended;
   {
     RankMutexLock lock(&mu_);
     if (!done_.load(std::memory_order_relaxed)) {
-      callbacks_.push_back(std::move(callback));
+      callbacks_.push_back({std::move(callback), at_once});
       return;
     }
     ended = status_;

@@ -57,6 +57,9 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   // owns the work, on a helper task of it, so it may wait.
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
 
+  // As then(), but on whoever completes the work, at once: it must not wait. For works that are made of others.
+  void when_done(absl::AnyInvocable<void(const absl::Status&)> callback);
+
   // Ends the work. Only the first call counts. Wakes who waits; callbacks run later.
   void complete(const absl::Status& status);
 
@@ -72,6 +75,8 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
  private:
   friend class Work;
 
+  void add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once);
+
   Scheduler* const scheduler_;
   const int rank_;
   std::atomic<int> handles_{0};
@@ -79,7 +84,11 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   mutable RankMutex mu_;  // taken after no other lock but a rendezvous'
   RankCondVar finished_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
-  std::vector<absl::AnyInvocable<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mu_);
+  struct Callback {
+    absl::AnyInvocable<void(const absl::Status&)> run;
+    bool at_once;
+  };
+  std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mu_);
 };
 
 // A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished withdraws
