@@ -46,10 +46,17 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall call) {
 
 namespace internal {
 
-std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group) {
+std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group, std::string_view instance) {
   World& world = rank.world();
-  const std::string key = absl::StrCat("rendezvous of group ", group->name());
-  std::shared_ptr<void> shared = world.shared(key, [&]() -> std::shared_ptr<void> { return std::make_shared<Rendezvous>(&world, group); });
+  const std::string key = absl::StrCat("rendezvous of group ", group->name(), sv(instance));
+  std::shared_ptr<void> shared = world.shared(key, [&]() -> std::shared_ptr<void> {
+    auto made = std::make_shared<Rendezvous>(&world, group);
+    // A work may have no waiter but a callback: an abort completes it.
+    world.on_abort([weak = std::weak_ptr<Rendezvous>(made)](const absl::Status& cause) {
+      if (const std::shared_ptr<Rendezvous> rendezvous = weak.lock(); rendezvous != nullptr) rendezvous->fail(cause);
+    });
+    return made;
+  });
   return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<Rendezvous>(std::move(shared)), group);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "collectives/process_group.h"
 #include "collectives/rendezvous.h"
@@ -21,7 +22,8 @@ class ThreadedProcessGroup final : public ProcessGroup {
 };
 
 namespace internal {
-std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group);
+// `instance` tells groups of one name apart: members with equal names and instances meet.
+std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group, std::string_view instance = {});
 }  // namespace internal
 
 }  // namespace rankloom

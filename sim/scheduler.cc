@@ -40,6 +40,7 @@ void Scheduler::abort(const absl::Status& cause) {
   }
   aborted_.store(true, std::memory_order_release);
   wake_all();
+  if (abort_listener_) abort_listener_(cause);
 }
 
 absl::Status Scheduler::abort_cause() const {
