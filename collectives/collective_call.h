@@ -44,8 +44,18 @@ inline constexpr int kOpTypeCount = static_cast<int>(OpType::kNewGroup) + 1;
 class TensorList {
  public:
   TensorList() = default;
-  TensorList(TensorView view) : one_(std::move(view)), size_(1) {}  // NOLINT: implicit
-  TensorList(std::vector<TensorView> views);                        // NOLINT: implicit
+  TensorList(const TensorView& view) : size_(1), one_(view) {}        // NOLINT: implicit
+  TensorList(TensorView&& view) : size_(1), one_(std::move(view)) {}  // NOLINT: implicit
+  TensorList(std::vector<TensorView> views);                          // NOLINT: implicit
+
+  void set(const TensorView& view) {
+    one_ = view;
+    size_ = 1;
+  }
+  void set(TensorView&& view) {
+    one_ = std::move(view);
+    size_ = 1;
+  }
 
   int size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -54,9 +64,9 @@ class TensorList {
   const TensorView* end() const { return begin() + size_; }
 
  private:
+  int size_ = 0;  // first: with the view's data pointer in one cache line, all that a kernel reads of most lists
   TensorView one_;
   std::vector<TensorView> many_;
-  int size_ = 0;
 };
 
 // One member's call, as data: what the front builds, the shape rule checks, members compare and the kernel reads.

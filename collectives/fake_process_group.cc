@@ -21,7 +21,7 @@ FakeProcessGroup::FakeProcessGroup(RankContext* context, std::shared_ptr<const G
     : ProcessGroup(context, std::move(group)), options_(options) {}
 FakeProcessGroup::FakeProcessGroup(int rank, int world_size, const FakeOptions& options) : ProcessGroup(rank, world_size), options_(options) {}
 
-absl::StatusOr<Work> FakeProcessGroup::execute(CollectiveCall call) {
+absl::StatusOr<Work> FakeProcessGroup::execute(CollectiveCall&& call) {
   if (options_.error_on_collective) {
     return make_error(ErrorKind::kCollectiveError,
                       absl::StrCat("FakeProcessGroup collective operation error: ", op_row(call.op).name, ", rank ", global_rank(), ", group ", group_name(),

@@ -24,7 +24,7 @@ struct FakeWorldOptions {
 class FakeProcessGroup final : public ProcessGroup {
  public:
   std::string backend_name() const override { return "fake"; }
-  absl::StatusOr<Work> execute(CollectiveCall call) override;
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override;
 
  private:
   friend std::shared_ptr<ProcessGroup> make_fake_process_group(const FakeWorldOptions& options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -86,8 +87,9 @@ class Report {
     std::vector<std::string> pairs;
     if (!fields_differ) pairs = faulty_pairs();
     // Sizes may differ from rank to rank in all_gather; once they do not fit, they are the first thing to see.
-    if (!pairs.empty() && first_call()->op == OpType::kAllGather)
+    if (!pairs.empty() && first_call()->op == OpType::kAllGather) {
       add_field(calls_, kCallFields[static_cast<size_t>(CallField::kShape)], "", &table);
+    }
 
     std::string text = headline(fields_differ || !pairs.empty());
     if (!table.empty()) {
@@ -130,12 +132,10 @@ class Report {
 
   // "1", or "1 (rank 3 of the world)" where the two differ: a call names its root by the rank in the group.
   std::string value_text(const CallFieldRow& field, const CollectiveCall& call) const {
-    std::string text = field.text(call);
-    if (field.field != CallField::kRoot || call.root < 0 || static_cast<size_t>(call.root) >= calls_.size())
-      return text;
-    if (const int global = context_.global_rank(call.root); global != call.root)
-      absl::StrAppend(&text, " (rank ", global, " of the world)");
-    return text;
+    const std::string text = field.text(call);
+    const bool names_member = field.field == CallField::kRoot && call.root >= 0 && call.root < std::ssize(calls_);
+    const int global = names_member ? context_.global_rank(call.root) : call.root;
+    return global == call.root ? text : absl::StrCat(text, " (rank ", global, " of the world)");
   }
 
   // The distinct call sites of a class, and how many more there are.
@@ -280,8 +280,8 @@ class Report {
       const std::vector<std::string> lines = context_.last_calls(member);
       if (lines.empty()) continue;
       absl::StrAppend(text, "\nlast calls of rank ", context_.global_rank(member), ":");
-      for (size_t i = lines.size() > kMaxLastCalls ? lines.size() - kMaxLastCalls : 0; i < lines.size(); ++i)
-        absl::StrAppend(text, "\n  ", lines[i]);
+      const size_t first = lines.size() > kMaxLastCalls ? lines.size() - kMaxLastCalls : 0;
+      for (size_t i = first; i < lines.size(); ++i) absl::StrAppend(text, "\n  ", lines[i]);
     }
   }
 

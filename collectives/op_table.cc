@@ -14,10 +14,6 @@ namespace {
 // Lists in texts are cut after this many tensors.
 constexpr int kMaxListed = 8;
 
-constexpr bool has_outputs_in_common(OpType op) {
-  return op == OpType::kBroadcast || op == OpType::kScatter || op == OpType::kRecv;
-}
-
 // ---- the fields ----
 
 bool equal_op(const CollectiveCall& a, const CollectiveCall& b) { return a.op == b.op; }
@@ -50,8 +46,8 @@ std::string text_order(const CollectiveCall& call) {
       text = "seeded";
       break;
   }
-  if (call.order.kind == ReduceOrder::Kind::kSeeded || call.order.seed != 0)
-    absl::StrAppend(&text, "(", call.order.seed, ")");
+  const bool has_seed = call.order.kind == ReduceOrder::Kind::kSeeded || call.order.seed != 0;
+  if (has_seed) absl::StrAppend(&text, "(", call.order.seed, ")");
   if (!call.order.accumulate_in_float) text += ", rounded at each step";
   return text;
 }
@@ -108,8 +104,9 @@ bool equal_shape(const CollectiveCall& a, const CollectiveCall& b) {
 std::string text_shape(const CollectiveCall& call) {  // "[2, 3]", "[2], [4]"
   const TensorList& list = common_tensors(call);
   std::string text;
-  for (int i = 0; i < list.size() && i < kMaxListed; ++i)
+  for (int i = 0; i < list.size() && i < kMaxListed; ++i) {
     absl::StrAppend(&text, i == 0 ? "" : ", ", dims_text(list[i].sizes()));
+  }
   if (list.size() > kMaxListed) absl::StrAppend(&text, ", ... (", list.size(), " tensors)");
   return text.empty() ? "none" : text;
 }
@@ -182,8 +179,8 @@ void cross_all_gather(MemberCalls calls, FaultSink fault) {
       const int64_t sent = calls[sender]->inputs[0].numel();
       const int64_t expected = calls[receiver]->outputs[sender].numel();
       if (sent == expected) continue;
-      if (!fault({.sender = sender, .receiver = receiver, .sent = sent, .expected = expected, .in_rows = false}))
-        return;
+      const PairFault found = {.sender = sender, .receiver = receiver, .sent = sent, .expected = expected};
+      if (!fault(found)) return;
     }
   }
 }
@@ -197,8 +194,8 @@ void cross_all_to_all(MemberCalls calls, FaultSink fault) {
       const int64_t sent = calls[sender]->inputs[receiver].numel();
       const int64_t expected = calls[receiver]->outputs[sender].numel();
       if (sent == expected) continue;
-      if (!fault({.sender = sender, .receiver = receiver, .sent = sent, .expected = expected, .in_rows = false}))
-        return;
+      const PairFault found = {.sender = sender, .receiver = receiver, .sent = sent, .expected = expected};
+      if (!fault(found)) return;
     }
   }
 }
@@ -227,8 +224,8 @@ void cross_all_to_all_single(MemberCalls calls, FaultSink fault) {
 
 // ---- coalesced calls: collective k of every member belongs to that of the others ----
 
-// Calls `visit` with the k-th collective of every member, for all k.
-void for_each_part(MemberCalls calls, absl::FunctionRef<bool(MemberCalls)> visit) {
+// Calls `visit` with the k-th collective of every member and the row of its operation, for all k until it returns false.
+void for_each_part(MemberCalls calls, absl::FunctionRef<bool(const OpRow& row, MemberCalls parts)> visit) {
   absl::InlinedVector<size_t, 16> at(calls.size(), 0);
   absl::InlinedVector<const CollectiveCall*, 16> parts(calls.size(), nullptr);
   for (;;) {
@@ -239,25 +236,21 @@ void for_each_part(MemberCalls calls, absl::FunctionRef<bool(MemberCalls)> visit
       if (at[i] >= calls[i]->parts.size()) return;
       found = parts[i] = &calls[i]->parts[at[i]++];
     }
-    if (found == nullptr || !visit(MemberCalls(parts.data(), parts.size()))) return;
+    if (found == nullptr || !visit(op_row(found->op), MemberCalls(parts.data(), parts.size()))) return;
   }
 }
 
 void cross_coalesced(MemberCalls calls, FaultSink fault) {
   bool go_on = true;
-  for_each_part(calls, [&](MemberCalls parts) {
-    const CollectiveCall* any = nullptr;
-    for (const CollectiveCall* part : parts) any = part != nullptr ? part : any;
-    if (const OpRow& row = op_row(any->op); row.cross != nullptr) {
-      row.cross(parts, [&](const PairFault& f) { return go_on = fault(f); });
-    }
+  for_each_part(calls, [&go_on, fault](const OpRow& row, MemberCalls parts) {
+    if (row.cross != nullptr) row.cross(parts, [&go_on, fault](const PairFault& f) { return go_on = fault(f); });
     return go_on;
   });
 }
 
 void run_coalesced(MemberCalls calls) {
-  for_each_part(calls, [](MemberCalls parts) {
-    op_row(parts[0]->op).run(parts);
+  for_each_part(calls, [](const OpRow& row, MemberCalls parts) {
+    row.run(parts);
     return true;
   });
 }
@@ -342,14 +335,11 @@ static_assert(in_enum_order(kRows, &OpRow::op));
 constinit const std::array<CallFieldRow, kCallFieldCount> kCallFields = kFields;
 constinit const std::array<OpRow, kOpTypeCount> kOps = kRows;
 
-const TensorList& common_tensors(const CollectiveCall& call) {
-  return has_outputs_in_common(call.op) ? call.outputs : call.inputs;
-}
-
 PartCalls collective_parts(const CollectiveCall& call) {
   PartCalls parts;
-  for (size_t i = next_collective(call, 0); i < call.parts.size(); i = next_collective(call, i + 1))
+  for (size_t i = next_collective(call, 0); i < call.parts.size(); i = next_collective(call, i + 1)) {
     parts.push_back(&call.parts[i]);
+  }
   return parts;
 }
 

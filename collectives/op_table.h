@@ -41,7 +41,10 @@ extern const std::array<CallFieldRow, kCallFieldCount> kCallFields;  // in enum 
 
 // The list of tensors that all members have in the same form: the outputs of broadcast, scatter and recv, the inputs of
 // everything else.
-const TensorList& common_tensors(const CollectiveCall& call);
+inline const TensorList& common_tensors(const CollectiveCall& call) {
+  const bool outputs = call.op == OpType::kBroadcast || call.op == OpType::kScatter || call.op == OpType::kRecv;
+  return outputs ? call.outputs : call.inputs;
+}
 
 // kCoalesced: the parts that are collectives, in order.
 using PartCalls = absl::InlinedVector<const CollectiveCall*, 8>;
@@ -54,7 +57,7 @@ struct PairFault {
   int receiver;
   int64_t sent;
   int64_t expected;
-  bool in_rows;          // sent and expected count rows (all_to_all_single), else elements
+  bool in_rows = false;  // sent and expected count rows (all_to_all_single), else elements
   int64_t sent_row = 0;  // elements of a row
   int64_t expected_row = 0;
 };

@@ -108,6 +108,18 @@ class ProcessGroup {
   // Done when all members have called it. `label` is the caller's word for it, in reports; members agree on it.
   Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
 
+  // --- point-to-point. Ranks are those in this group; tags are 0 or more
+
+  // Gives `input` to `destination`, which receives it under the same tag. Done when it was received, or at once if it is no
+  // larger than GroupOptions::eager_bytes: a copy travels then.
+  // Order: what one member sends to another under one tag arrives in the order of the calls. Shapes: count and dtype equal
+  // on both sides; where they differ, both get the Mismatch.
+  Work send(ConstTensorView input, int destination, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  // `output` becomes what `source` sends under `tag`.
+  Work recv(TensorView output, int source, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  // The same from whoever sends; Work::source() says who did. If several have sent, the schedule chooses.
+  Work recv_any(TensorView output, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+
   // --- state
 
   // Of collectives: how many this member has issued.
@@ -123,7 +135,7 @@ class ProcessGroup {
 
   // Does what `call` says: it was checked, numbered and recorded. Called by the front above, and by groups that wrap this
   // one. Does not block, and returns before the call is done. An error means that the call did not happen.
-  virtual absl::StatusOr<Work> execute(CollectiveCall call) = 0;
+  virtual absl::StatusOr<Work> execute(CollectiveCall&& call) = 0;
 
   const std::shared_ptr<const Group>& group() const { return group_; }
   RankContext* context() const { return context_; }
@@ -133,14 +145,14 @@ class ProcessGroup {
   ProcessGroup(RankContext* context, std::shared_ptr<const Group> group);
 
   // Point, check, number, record, execute: the way of every call.
-  Work submit(CollectiveCall call, const CallOptions& options, CodeSite code);
+  Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }
 
  private:
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
-  int64_t record(const CollectiveCall& call);
+  void record(CollectiveCall& call);
 
   RankContext* const context_ = nullptr;  // null outside a world
   Scheduler* const scheduler_ = nullptr;
@@ -148,6 +160,7 @@ class ProcessGroup {
   const int rank_;
   const int size_;
   int64_t seq_ = 0;      // of collectives
+  int64_t p2p_seq_ = 0;  // of sends and recvs
   int64_t op_id_ = 0;    // of all calls
   bool shut_down_ = false;
   absl::Duration timeout_;
@@ -172,10 +185,26 @@ struct GroupOptions {
   std::string description = "default_pg";
   std::optional<absl::Duration> timeout = {};  // unset: the world's
   ReduceOrder order = {};
+  // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
+  size_t eager_bytes = 0;
 };
 
 // This rank's handle on the group of all ranks. Does not wait for the others. Called twice by a rank without
 // destroy_process_group() between: another handle on a further group over the same ranks.
 std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options = {});
+
+// One send or recv of batch_isend_irecv().
+struct P2POp {
+  enum class Kind : uint8_t { kSend, kRecv };
+  Kind kind = Kind::kSend;
+  TensorView tensor;
+  int peer = -1;  // rank in the group
+  ProcessGroup* group = nullptr;
+  int tag = 0;
+};
+
+// Issues all of them, in order, and returns their works. They are checked first: if one is wrong (InvalidArgument names its
+// place in the list), none is issued.
+std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
 }  // namespace rankloom

@@ -17,15 +17,24 @@ std::string shortest(double value) {
 
 std::string ReduceOp::name() const {
   switch (kind_) {
-    case Kind::kSum: return "sum";
-    case Kind::kAvg: return "avg";
-    case Kind::kProduct: return "product";
-    case Kind::kMin: return "min";
-    case Kind::kMax: return "max";
-    case Kind::kBand: return "band";
-    case Kind::kBor: return "bor";
-    case Kind::kBxor: return "bxor";
-    case Kind::kPremulSum: return "premul_sum(" + shortest(factor_) + ")";
+    case Kind::kSum:
+      return "sum";
+    case Kind::kAvg:
+      return "avg";
+    case Kind::kProduct:
+      return "product";
+    case Kind::kMin:
+      return "min";
+    case Kind::kMax:
+      return "max";
+    case Kind::kBand:
+      return "band";
+    case Kind::kBor:
+      return "bor";
+    case Kind::kBxor:
+      return "bxor";
+    case Kind::kPremulSum:
+      return "premul_sum(" + shortest(factor_) + ")";
   }
   return "?";
 }

@@ -4,71 +4,21 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
+#include "collectives/poison.h"
 #include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
 #include "sim/site_text.h"
 #include "sim/text.h"
 
 namespace rankloom {
-namespace {
-
-bool overlap(const TensorView& a, const TensorView& b) {
-  const auto begin_a = reinterpret_cast<uintptr_t>(a.data());
-  const auto begin_b = reinterpret_cast<uintptr_t>(b.data());
-  return begin_a < begin_b + b.bytes() && begin_b < begin_a + a.bytes();
-}
-
-uint64_t checksum(const TensorView& tensor) {
-  // FNV-1a over words: it must notice a change, not resist an attack.
-  const auto* const bytes = static_cast<const unsigned char*>(tensor.data());
-  uint64_t hash = 0xcbf29ce484222325;
-  size_t i = 0;
-  for (; i + 8 <= tensor.bytes(); i += 8) {
-    uint64_t word;
-    std::memcpy(&word, bytes + i, 8);
-    hash = (hash ^ word) * 0x100000001b3;
-  }
-  for (; i < tensor.bytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
-  return hash;
-}
-
-template <typename T>
-void fill_with(const TensorView& tensor, T value) {
-  std::fill_n(static_cast<T*>(tensor.data()), tensor.numel(), value);
-}
-
-void fill_with_poison(const TensorView& tensor) {
-  switch (tensor.dtype()) {
-    case DType::kFloat32:
-      fill_with(tensor, std::numeric_limits<float>::quiet_NaN());
-      break;
-    case DType::kFloat64:
-      fill_with(tensor, std::numeric_limits<double>::quiet_NaN());
-      break;
-    case DType::kFloat16:
-      fill_with(tensor, Half::from_bits(0x7e00));
-      break;
-    case DType::kBFloat16:
-      fill_with(tensor, BFloat16::from_bits(0x7fc0));
-      break;
-    case DType::kComplex64:
-      fill_with(tensor, Complex64(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::quiet_NaN()));
-      break;
-    case DType::kComplex128:
-      fill_with(tensor, Complex128(std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()));
-      break;
-    default:
-      if (tensor.bytes() > 0) std::memset(tensor.data(), 0xEB, tensor.bytes());
-  }
-}
-
-}  // namespace
+using internal::checksum;
+using internal::fill_with_poison;
+using internal::overlap;
 
 struct CallState::Aside {
   struct Saved {

@@ -34,48 +34,28 @@ std::string counted(int64_t count, const char* noun) { return absl::StrCat(count
 
 // ---- one tensor ----
 
-bool sizes_ok(const TensorView& t) {
-  const Dims& sizes = t.sizes();
-  if (sizes.size() == 1) return sizes[0] >= 0;
-  int64_t numel = 1;
-  bool negative = false;
-  bool overflow = false;
-  for (const int64_t size : sizes) {
-    negative |= size < 0;
-    overflow |= __builtin_mul_overflow(numel, size, &numel);
-  }
-  return !negative && (!overflow || t.numel() == 0);
-}
-
 bool tensor_ok(const TensorView& t) {
-  return t.is_contiguous() && (t.data() != nullptr || t.numel() == 0 || t.device().kind == Device::Kind::kMeta) &&
-         static_cast<int>(t.dtype()) < kDTypeCount && sizes_ok(t);
+  return t.numel() >= 0 && t.is_contiguous() &&
+         (t.data() != nullptr || t.numel() == 0 || t.device().kind == Device::Kind::kMeta);
 }
 
 [[gnu::cold, gnu::noinline]] absl::Status bad_tensor(const TensorView& t, Name name) {
-  const std::string who = name.text();
-  if (static_cast<int>(t.dtype()) >= kDTypeCount) {
-    return invalid(absl::StrCat(who, " has the unknown dtype ", static_cast<int>(t.dtype())));
+  if (const absl::Status shape = t.shape_status(); !shape.ok()) {
+    return invalid(absl::StrCat(name.text(), "'s ", shape.message()));
   }
-  const Dims& sizes = t.sizes();
-  if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
-    return invalid(absl::StrCat(who, " has sizes ", dims_text(sizes), ", want none below 0"));
-  }
-  if (!sizes_ok(t))
-    return invalid(absl::StrCat(who, " has sizes ", dims_text(sizes), ", want fewer than 2^63 elements"));
   if (!t.is_contiguous()) {
+    const Dims& sizes = t.sizes();
     Dims want(sizes.size(), 1);
-    for (size_t d = sizes.size(); d-- > 1;) want[d - 1] = want[d] * std::max<int64_t>(sizes[d], 1);
-    return invalid(absl::StrCat(who, " is not contiguous: sizes ", dims_text(sizes), " have strides ",
+    for (size_t d = sizes.size(); d-- > 1;) want[d - 1] = want[d] * sizes[d];
+    return invalid(absl::StrCat(name.text(), " is not contiguous: shape ", dims_text(sizes), " has strides ",
                                 dims_text(t.strides()), ", want ", dims_text(want)));
   }
-  return invalid(absl::StrCat(who, " has a null pointer, want the address of ", counted(t.numel(), "element"), " of ",
-                              sv(dtype_name(t.dtype()))));
+  return invalid(absl::StrCat(name.text(), " has a null pointer, want the address of ", counted(t.numel(), "element"),
+                              " of ", sv(dtype_name(t.dtype()))));
 }
 
 absl::Status check_tensor(const TensorView& t, Name name) {
-  if (!tensor_ok(t)) [[unlikely]]
-    return bad_tensor(t, name);
+  if (!tensor_ok(t)) return bad_tensor(t, name);
   return absl::OkStatus();
 }
 
@@ -93,10 +73,8 @@ absl::Status check_tensor(const TensorView& t, Name name) {
 
 // A good tensor with the dtype and device of `model`.
 absl::Status check_like(const TensorView& t, Name name, const TensorView& model, Name model_name) {
-  if (!tensor_ok(t)) [[unlikely]]
-    return bad_tensor(t, name);
-  if (t.dtype() != model.dtype() || t.device() != model.device()) [[unlikely]]
-    return unlike(t, name, model, model_name);
+  if (!tensor_ok(t)) return bad_tensor(t, name);
+  if (t.dtype() != model.dtype() || t.device() != model.device()) return unlike(t, name, model, model_name);
   return absl::OkStatus();
 }
 
@@ -107,8 +85,7 @@ absl::Status check_like(const TensorView& t, Name name, const TensorView& model,
 }
 
 absl::Status check_numel(const TensorView& t, Name name, const TensorView& model, Name model_name) {
-  if (t.numel() != model.numel()) [[unlikely]]
-    return wrong_numel(t, name, model, model_name);
+  if (t.numel() != model.numel()) return wrong_numel(t, name, model, model_name);
   return absl::OkStatus();
 }
 
@@ -123,7 +100,7 @@ absl::Status check_numel(const TensorView& t, Name name, const TensorView& model
 // `big` holds `size` times what `part` holds.
 absl::Status check_product(const TensorView& big, Name big_name, int size, const TensorView& part, Name part_name) {
   int64_t want;
-  if (__builtin_mul_overflow(part.numel(), size, &want) || big.numel() != want) [[unlikely]] {
+  if (__builtin_mul_overflow(part.numel(), size, &want) || big.numel() != want) {
     return wrong_product(big, big_name, size, part, part_name);
   }
   return absl::OkStatus();
@@ -155,8 +132,7 @@ constexpr char kSeparateOrSame[] = "separate memory or exactly the same";
 
 // `a` and `b`, of one size, are one memory or separate.
 absl::Status check_same_or_separate(const TensorView& a, Name a_name, const TensorView& b, Name b_name) {
-  if (a.data() != b.data() && overlap(range_of(a), range_of(b))) [[unlikely]]
-    return overlapping(a_name, b_name, kSeparateOrSame);
+  if (a.data() != b.data() && overlap(range_of(a), range_of(b))) return overlapping(a_name, b_name, kSeparateOrSame);
   return absl::OkStatus();
 }
 
@@ -174,8 +150,7 @@ absl::Status check_slice_or_separate(const TensorView& part, Name part_name, con
                                      int rank) {
   const Range small = range_of(part);
   const Range whole = range_of(big);
-  if (!overlap(small, whole)) [[likely]]
-    return absl::OkStatus();
+  if (!overlap(small, whole)) return absl::OkStatus();
   if (small.begin == whole.begin + static_cast<uintptr_t>(rank) * part.bytes()) return absl::OkStatus();
   return wrong_slice(part, part_name, big, big_name, rank);
 }
@@ -225,8 +200,7 @@ struct Indexed {
 
 // No tensor of the list overlaps another one of it.
 absl::Status check_separate(const TensorList& list, const char* name) {
-  if (in_order(list)) [[likely]]
-    return absl::OkStatus();
+  if (in_order(list)) return absl::OkStatus();
   return check_separate_unordered(list, name);
 }
 
@@ -246,6 +220,7 @@ Range hull(const TensorList& list) {
   const std::vector<Indexed> sorted = sorted_ranges(outputs);
   for (int i = 0; i < inputs.size(); ++i) {
     const Range input = range_of(inputs[i]);
+    if (input.empty()) continue;
     auto at = std::upper_bound(sorted.begin(), sorted.end(), input.begin,
                                [](uintptr_t begin, const Indexed& b) { return begin < b.range.end; });
     for (; at != sorted.end() && at->range.begin < input.end; ++at) {
@@ -258,8 +233,7 @@ Range hull(const TensorList& list) {
 
 // No input overlaps an output; `but_own`: of another index. Outputs are separate from each other.
 absl::Status check_separate_lists(const TensorList& inputs, const TensorList& outputs, bool but_own) {
-  if (!overlap(hull(inputs), hull(outputs))) [[likely]]
-    return absl::OkStatus();
+  if (!overlap(hull(inputs), hull(outputs))) return absl::OkStatus();
   return check_separate_lists_sorted(inputs, outputs, but_own);
 }
 
@@ -270,13 +244,12 @@ absl::Status check_separate_lists(const TensorList& inputs, const TensorList& ou
 }
 
 absl::Status check_single(const TensorList& list, const char* name) {
-  if (list.size() != 1) [[unlikely]]
-    return wrong_count(list, name, 1);
+  if (list.size() != 1) return wrong_count(list, name, 1);
   return absl::OkStatus();
 }
 
 absl::Status check_per_member(const TensorList& list, const char* name, int size) {
-  if (list.size() != size) [[unlikely]] {
+  if (list.size() != size) {
     return invalid(absl::StrCat(name, " has ", counted(list.size(), "tensor"), ", want size = ", size));
   }
   return absl::OkStatus();
@@ -285,8 +258,7 @@ absl::Status check_per_member(const TensorList& list, const char* name, int size
 // Every tensor of the list is good and like `model`.
 absl::Status check_all_like(const TensorList& list, const char* name, const TensorView& model, Name model_name) {
   for (int i = 0; i < list.size(); ++i) {
-    if (absl::Status s = check_like(list[i], {name, i}, model, model_name); !s.ok()) [[unlikely]]
-      return s;
+    if (absl::Status s = check_like(list[i], {name, i}, model, model_name); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -294,7 +266,7 @@ absl::Status check_all_like(const TensorList& list, const char* name, const Tens
 // ---- arguments ----
 
 absl::Status check_root(const CollectiveCall& call, int size) {
-  if (call.root < 0 || call.root >= size) [[unlikely]] {
+  if (call.root < 0 || call.root >= size) {
     return invalid(absl::StrCat("root is ", call.root, ", want 0 <= root < size = ", size));
   }
   return absl::OkStatus();
@@ -327,14 +299,13 @@ const char* supported_dtypes(ReduceOp op) {
 }
 
 absl::Status check_reduction(const CollectiveCall& call, DType dtype) {
-  if (call.reduce_op.kind() > ReduceOp::Kind::kPremulSum) [[unlikely]] {
+  if (call.reduce_op.kind() > ReduceOp::Kind::kPremulSum) {
     return invalid(absl::StrCat("reduce op has the unknown kind ", static_cast<int>(call.reduce_op.kind())));
   }
-  if (call.order.kind > ReduceOrder::Kind::kSeeded) [[unlikely]] {
+  if (call.order.kind > ReduceOrder::Kind::kSeeded) {
     return invalid(absl::StrCat("order of reduction has the unknown kind ", static_cast<int>(call.order.kind)));
   }
-  if (!reduction_supported(call.reduce_op, dtype)) [[unlikely]]
-    return unsupported_reduction(call.reduce_op, dtype);
+  if (!reduction_supported(call.reduce_op, dtype)) return unsupported_reduction(call.reduce_op, dtype);
   return absl::OkStatus();
 }
 
@@ -342,46 +313,34 @@ absl::Status check_reduction(const CollectiveCall& call, DType dtype) {
 
 // inputs[0] and outputs[0] are one buffer, or two alike.
 absl::Status check_in_place_pair(const CollectiveCall& call) {
-  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) return s;
+  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) return s;
   const TensorView& input = call.inputs[0];
   const TensorView& output = call.outputs[0];
-  if (absl::Status s = check_tensor(input, {"buffer"}); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_like(output, {"output"}, input, {"buffer"}); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_numel(output, {"output"}, input, {"buffer"}); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_tensor(input, {"buffer"}); !s.ok()) return s;
+  if (absl::Status s = check_like(output, {"output"}, input, {"buffer"}); !s.ok()) return s;
+  if (absl::Status s = check_numel(output, {"output"}, input, {"buffer"}); !s.ok()) return s;
   return check_same_or_separate(output, {"output"}, input, {"buffer"});
 }
 
 // `big` is `size` times `part`; the part may lie in its place.
 absl::Status check_big_and_part(const TensorView& big, Name big_name, const TensorView& part, Name part_name, int rank,
                                 int size) {
-  if (absl::Status s = check_tensor(part, part_name); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_like(big, big_name, part, part_name); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_product(big, big_name, size, part, part_name); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_tensor(part, part_name); !s.ok()) return s;
+  if (absl::Status s = check_like(big, big_name, part, part_name); !s.ok()) return s;
+  if (absl::Status s = check_product(big, big_name, size, part, part_name); !s.ok()) return s;
   return check_slice_or_separate(part, part_name, big, big_name, rank);
 }
 
 // `one` beside a list of `size` tensors, of which that of `rank` may be the same memory.
 absl::Status check_one_and_list(const TensorView& one, Name one_name, const TensorList& list, const char* list_name,
                                 int rank, int size) {
-  if (absl::Status s = check_per_member(list, list_name, size); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_all_like(list, list_name, one, one_name); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_numel(list[rank], {list_name, rank}, one, one_name); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_per_member(list, list_name, size); !s.ok()) return s;
+  if (absl::Status s = check_all_like(list, list_name, one, one_name); !s.ok()) return s;
+  if (absl::Status s = check_numel(list[rank], {list_name, rank}, one, one_name); !s.ok()) return s;
   const Range range = range_of(one);
   for (int i = 0; i < size; ++i) {
-    if (!overlap(range, range_of(list[i]))) [[likely]]
-      continue;
+    if (!overlap(range, range_of(list[i]))) continue;
     if (i == rank && list[i].data() == one.data()) continue;
     return overlapping(one_name, {list_name, i}, i == rank ? kSeparateOrSame : kSeparate);
   }
@@ -394,7 +353,7 @@ absl::Status check_one_and_list(const TensorView& one, Name one_name, const Tens
 
 // inputs and outputs of a coalesced form, pairwise.
 absl::Status check_pairs(const CollectiveCall& call, bool inputs_are_big, int rank, int size) {
-  if (call.inputs.empty() || call.inputs.size() != call.outputs.size()) [[unlikely]] {
+  if (call.inputs.empty() || call.inputs.size() != call.outputs.size()) {
     return invalid(absl::StrCat("inputs has ", counted(call.inputs.size(), "tensor"), " and outputs ",
                                 call.outputs.size(), ", want as many of both and at least 1"));
   }
@@ -403,22 +362,23 @@ absl::Status check_pairs(const CollectiveCall& call, bool inputs_are_big, int ra
     const TensorView& output = call.outputs[i];
     absl::Status s = inputs_are_big ? check_big_and_part(input, {"input"}, output, {"output"}, rank, size)
                                     : check_big_and_part(output, {"output"}, input, {"input"}, rank, size);
-    if (!s.ok()) [[unlikely]]
-      return in_pair(i, s);
-    if (output.device() != call.outputs[0].device()) [[unlikely]] {
+    if (!s.ok()) return in_pair(i, s);
+    if (output.device() != call.outputs[0].device()) {
       return invalid(absl::StrCat("outputs[", i, "] is on ", output.device().name(), ", want outputs[0]'s ",
                                   call.outputs[0].device().name()));
     }
   }
-  if (absl::Status s = check_separate(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_separate(call.outputs, "outputs"); !s.ok()) return s;
   return check_separate_lists(call.inputs, call.outputs, /*but_own=*/true);
 }
 
 // ---- splits ----
 
 int64_t rows_of(const TensorView& t) { return t.sizes().empty() ? 0 : t.sizes()[0]; }
-int64_t row_elements_of(const TensorView& t) { return rows_of(t) == 0 ? 0 : t.numel() / rows_of(t); }
+int64_t row_elements_of(const TensorView& t) {
+  const int64_t rows = rows_of(t);
+  return rows == 0 ? 0 : t.numel() / rows;
+}
 
 [[gnu::cold, gnu::noinline]] absl::Status wrong_total(const std::vector<int64_t>& splits, const char* splits_name,
                                                       const TensorView& t, Name name) {
@@ -428,17 +388,16 @@ int64_t row_elements_of(const TensorView& t) { return rows_of(t) == 0 ? 0 : t.nu
 
 absl::Status check_splits(const std::vector<int64_t>& splits, const char* splits_name, const TensorView& t, Name name,
                           int size) {
-  if (t.sizes().empty()) [[unlikely]]
-    return invalid(absl::StrCat(name.text(), " has no dimension 0 to split: its shape is []"));
+  if (t.sizes().empty()) return invalid(absl::StrCat(name.text(), " has no dimension 0 to split: its shape is []"));
   const int64_t rows = rows_of(t);
   if (splits.empty()) {
-    if (rows % size != 0) [[unlikely]] {
+    if (rows % size != 0) {
       return invalid(absl::StrCat(name.text(), " has ", counted(rows, "row"), " (dimension 0) and no ", splits_name,
                                   ", want a multiple of size = ", size));
     }
     return absl::OkStatus();
   }
-  if (splits.size() != static_cast<size_t>(size)) [[unlikely]] {
+  if (splits.size() != static_cast<size_t>(size)) {
     return invalid(absl::StrCat(splits_name, " has ", splits.size(), splits.size() == 1 ? " entry" : " entries",
                                 ", want size = ", size));
   }
@@ -446,12 +405,10 @@ absl::Status check_splits(const std::vector<int64_t>& splits, const char* splits
   bool overflow = false;
   for (int i = 0; i < size; ++i) {
     const int64_t split = splits[static_cast<size_t>(i)];
-    if (split < 0) [[unlikely]]
-      return invalid(absl::StrCat(splits_name, "[", i, "] is ", split, ", want 0 or more"));
+    if (split < 0) return invalid(absl::StrCat(splits_name, "[", i, "] is ", split, ", want 0 or more"));
     overflow |= __builtin_add_overflow(total, split, &total);
   }
-  if (overflow || total != rows) [[unlikely]]
-    return wrong_total(splits, splits_name, t, name);
+  if (overflow || total != rows) return wrong_total(splits, splits_name, t, name);
   return absl::OkStatus();
 }
 
@@ -463,8 +420,7 @@ SplitRows split_rows(const std::vector<int64_t>& splits, const TensorView& t, in
 // ---- point to point ----
 
 [[gnu::cold, gnu::noinline]] absl::Status bad_peer(const CollectiveCall& call, int rank, int size, bool any_source) {
-  if (call.peer == rank)
-    return invalid(absl::StrCat("peer is ", call.peer, ", which is this rank, want another member"));
+  if (call.peer == rank) return invalid(absl::StrCat("peer is ", rank, ", which is this rank, want another member"));
   return invalid(
       absl::StrCat("peer is ", call.peer, ", want 0 <= peer < size = ", size, any_source ? " or any source" : ""));
 }
@@ -472,34 +428,28 @@ SplitRows split_rows(const std::vector<int64_t>& splits, const TensorView& t, in
 absl::Status check_p2p(const CollectiveCall& call, const TensorList& list, const char* list_name, Name name, int rank,
                        int size, bool any_source) {
   if (call.peer < 0 || call.peer >= size || call.peer == rank) {
-    if (!any_source || call.peer != CollectiveCall::kAnySource) [[unlikely]]
-      return bad_peer(call, rank, size, any_source);
+    if (!any_source || call.peer != CollectiveCall::kAnySource) return bad_peer(call, rank, size, any_source);
   }
-  if (call.tag < 0) [[unlikely]]
-    return invalid(absl::StrCat("tag is ", call.tag, ", want 0 or more"));
-  if (absl::Status s = check_single(list, list_name); !s.ok()) [[unlikely]]
-    return s;
+  if (call.tag < 0) return invalid(absl::StrCat("tag is ", call.tag, ", want 0 or more"));
+  if (absl::Status s = check_single(list, list_name); !s.ok()) return s;
   return check_tensor(list[0], name);
 }
 
 }  // namespace
 
 absl::Status check_broadcast(const CollectiveCall& call, int /*rank*/, int size) {
-  if (absl::Status s = check_root(call, size); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_root(call, size); !s.ok()) return s;
+  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) return s;
   return check_tensor(call.outputs[0], {"buffer"});
 }
 
 absl::Status check_all_reduce(const CollectiveCall& call, int /*rank*/, int /*size*/) {
-  if (absl::Status s = check_in_place_pair(call); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_in_place_pair(call); !s.ok()) return s;
   return check_reduction(call, call.inputs[0].dtype());
 }
 
 absl::Status check_all_reduce_coalesced(const CollectiveCall& call, int /*rank*/, int /*size*/) {
-  if (call.inputs.empty() || call.inputs.size() != call.outputs.size()) [[unlikely]] {
+  if (call.inputs.empty() || call.inputs.size() != call.outputs.size()) {
     return invalid(absl::StrCat("buffers has ", counted(call.inputs.size(), "input"), " and ",
                                 counted(call.outputs.size(), "output"), ", want as many of both and at least 1"));
   }
@@ -507,46 +457,33 @@ absl::Status check_all_reduce_coalesced(const CollectiveCall& call, int /*rank*/
   for (int i = 0; i < call.inputs.size(); ++i) {
     const TensorView& input = call.inputs[i];
     const TensorView& output = call.outputs[i];
-    if (absl::Status s = check_like(input, {"buffers", i}, first, {"buffers", 0}); !s.ok()) [[unlikely]]
-      return s;
-    if (absl::Status s = check_like(output, {"outputs", i}, first, {"buffers", 0}); !s.ok()) [[unlikely]]
-      return s;
-    if (absl::Status s = check_numel(output, {"outputs", i}, input, {"buffers", i}); !s.ok()) [[unlikely]]
-      return s;
-    if (absl::Status s = check_same_or_separate(output, {"outputs", i}, input, {"buffers", i}); !s.ok()) [[unlikely]]
-      return s;
+    if (absl::Status s = check_like(input, {"buffers", i}, first, {"buffers", 0}); !s.ok()) return s;
+    if (absl::Status s = check_like(output, {"outputs", i}, first, {"buffers", 0}); !s.ok()) return s;
+    if (absl::Status s = check_numel(output, {"outputs", i}, input, {"buffers", i}); !s.ok()) return s;
+    if (absl::Status s = check_same_or_separate(output, {"outputs", i}, input, {"buffers", i}); !s.ok()) return s;
   }
-  if (absl::Status s = check_separate(call.outputs, "buffers"); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_separate_lists(call.inputs, call.outputs, /*but_own=*/true); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_separate(call.outputs, "buffers"); !s.ok()) return s;
+  if (absl::Status s = check_separate_lists(call.inputs, call.outputs, /*but_own=*/true); !s.ok()) return s;
   return check_reduction(call, first.dtype());
 }
 
 absl::Status check_reduce(const CollectiveCall& call, int /*rank*/, int size) {
-  if (absl::Status s = check_root(call, size); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_in_place_pair(call); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_root(call, size); !s.ok()) return s;
+  if (absl::Status s = check_in_place_pair(call); !s.ok()) return s;
   return check_reduction(call, call.inputs[0].dtype());
 }
 
 absl::Status check_all_gather(const CollectiveCall& call, int rank, int size) {
-  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_tensor(call.inputs[0], {"input"}); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_one_and_list(call.inputs[0], {"input"}, call.outputs, "outputs", rank, size); !s.ok())
-      [[unlikely]]
-    return s;
+  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) return s;
+  const TensorView& input = call.inputs[0];
+  if (absl::Status s = check_tensor(input, {"input"}); !s.ok()) return s;
+  if (absl::Status s = check_one_and_list(input, {"input"}, call.outputs, "outputs", rank, size); !s.ok()) return s;
   return check_separate(call.outputs, "outputs");
 }
 
 absl::Status check_all_gather_into_tensor(const CollectiveCall& call, int rank, int size) {
-  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) return s;
+  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) return s;
   return check_big_and_part(call.outputs[0], {"output"}, call.inputs[0], {"input"}, rank, size);
 }
 
@@ -555,128 +492,95 @@ absl::Status check_all_gather_into_tensor_coalesced(const CollectiveCall& call, 
 }
 
 absl::Status check_gather(const CollectiveCall& call, int rank, int size) {
-  if (absl::Status s = check_root(call, size); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_root(call, size); !s.ok()) return s;
+  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) return s;
   const TensorView& input = call.inputs[0];
-  if (absl::Status s = check_tensor(input, {"input"}); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_tensor(input, {"input"}); !s.ok()) return s;
   if (rank != call.root) {
-    if (call.outputs.empty()) [[likely]]
-      return absl::OkStatus();
+    if (call.outputs.empty()) return absl::OkStatus();
     return invalid(absl::StrCat("outputs has ", counted(call.outputs.size(), "tensor"), ", want none: only the root, ",
                                 call.root, ", gathers"));
   }
-  if (absl::Status s = check_one_and_list(input, {"input"}, call.outputs, "outputs", rank, size); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_one_and_list(input, {"input"}, call.outputs, "outputs", rank, size); !s.ok()) return s;
   for (int i = 0; i < size; ++i) {
-    if (absl::Status s = check_numel(call.outputs[i], {"outputs", i}, input, {"input"}); !s.ok()) [[unlikely]]
-      return s;
+    if (absl::Status s = check_numel(call.outputs[i], {"outputs", i}, input, {"input"}); !s.ok()) return s;
   }
   return check_separate(call.outputs, "outputs");
 }
 
 absl::Status check_scatter(const CollectiveCall& call, int rank, int size) {
-  if (absl::Status s = check_root(call, size); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_root(call, size); !s.ok()) return s;
+  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) return s;
   const TensorView& output = call.outputs[0];
-  if (absl::Status s = check_tensor(output, {"output"}); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_tensor(output, {"output"}); !s.ok()) return s;
   if (rank != call.root) {
-    if (call.inputs.empty()) [[likely]]
-      return absl::OkStatus();
+    if (call.inputs.empty()) return absl::OkStatus();
     return invalid(absl::StrCat("inputs has ", counted(call.inputs.size(), "tensor"), ", want none: only the root, ",
                                 call.root, ", scatters"));
   }
-  if (absl::Status s = check_one_and_list(output, {"output"}, call.inputs, "inputs", rank, size); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_one_and_list(output, {"output"}, call.inputs, "inputs", rank, size); !s.ok()) return s;
   for (int i = 0; i < size; ++i) {
-    if (absl::Status s = check_numel(call.inputs[i], {"inputs", i}, output, {"output"}); !s.ok()) [[unlikely]]
-      return s;
+    if (absl::Status s = check_numel(call.inputs[i], {"inputs", i}, output, {"output"}); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
 absl::Status check_reduce_scatter(const CollectiveCall& call, int rank, int size) {
-  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) return s;
   const TensorView& output = call.outputs[0];
-  if (absl::Status s = check_tensor(output, {"output"}); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_one_and_list(output, {"output"}, call.inputs, "inputs", rank, size); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_tensor(output, {"output"}); !s.ok()) return s;
+  if (absl::Status s = check_one_and_list(output, {"output"}, call.inputs, "inputs", rank, size); !s.ok()) return s;
   return check_reduction(call, output.dtype());
 }
 
 absl::Status check_reduce_scatter_tensor(const CollectiveCall& call, int rank, int size) {
-  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_big_and_part(call.inputs[0], {"input"}, call.outputs[0], {"output"}, rank, size); !s.ok())
-      [[unlikely]]
-    return s;
-  return check_reduction(call, call.outputs[0].dtype());
+  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) return s;
+  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) return s;
+  const TensorView& input = call.inputs[0];
+  const TensorView& output = call.outputs[0];
+  if (absl::Status s = check_big_and_part(input, {"input"}, output, {"output"}, rank, size); !s.ok()) return s;
+  return check_reduction(call, output.dtype());
 }
 
 absl::Status check_reduce_scatter_tensor_coalesced(const CollectiveCall& call, int rank, int size) {
-  if (absl::Status s = check_pairs(call, /*inputs_are_big=*/true, rank, size); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_pairs(call, /*inputs_are_big=*/true, rank, size); !s.ok()) return s;
   for (int i = 0; i < call.outputs.size(); ++i) {
-    if (absl::Status s = check_reduction(call, call.outputs[i].dtype()); !s.ok()) [[unlikely]]
-      return in_pair(i, s);
+    if (absl::Status s = check_reduction(call, call.outputs[i].dtype()); !s.ok()) return in_pair(i, s);
   }
   return absl::OkStatus();
 }
 
 absl::Status check_all_to_all(const CollectiveCall& call, int /*rank*/, int size) {
-  if (absl::Status s = check_per_member(call.inputs, "inputs", size); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_per_member(call.outputs, "outputs", size); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_per_member(call.inputs, "inputs", size); !s.ok()) return s;
+  if (absl::Status s = check_per_member(call.outputs, "outputs", size); !s.ok()) return s;
   const TensorView& first = call.inputs[0];
-  if (absl::Status s = check_all_like(call.inputs, "inputs", first, {"inputs", 0}); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_all_like(call.outputs, "outputs", first, {"inputs", 0}); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_separate(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_all_like(call.inputs, "inputs", first, {"inputs", 0}); !s.ok()) return s;
+  if (absl::Status s = check_all_like(call.outputs, "outputs", first, {"inputs", 0}); !s.ok()) return s;
+  if (absl::Status s = check_separate(call.outputs, "outputs"); !s.ok()) return s;
   return check_separate_lists(call.inputs, call.outputs, /*but_own=*/false);
 }
 
 absl::Status check_all_to_all_single(const CollectiveCall& call, int /*rank*/, int size) {
-  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) return s;
+  if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) return s;
   const TensorView& input = call.inputs[0];
   const TensorView& output = call.outputs[0];
-  if (absl::Status s = check_tensor(input, {"input"}); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_like(output, {"output"}, input, {"input"}); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_splits(call.in_splits, "in_splits", input, {"input"}, size); !s.ok()) [[unlikely]]
-    return s;
-  if (absl::Status s = check_splits(call.out_splits, "out_splits", output, {"output"}, size); !s.ok()) [[unlikely]]
-    return s;
+  if (absl::Status s = check_tensor(input, {"input"}); !s.ok()) return s;
+  if (absl::Status s = check_like(output, {"output"}, input, {"input"}); !s.ok()) return s;
+  if (absl::Status s = check_splits(call.in_splits, "in_splits", input, {"input"}, size); !s.ok()) return s;
+  if (absl::Status s = check_splits(call.out_splits, "out_splits", output, {"output"}, size); !s.ok()) return s;
   const int64_t in_row = row_elements_of(input);
   const int64_t out_row = row_elements_of(output);
-  if (in_row != out_row && rows_of(input) != 0 && rows_of(output) != 0) [[unlikely]] {
+  if (in_row != out_row && rows_of(input) != 0 && rows_of(output) != 0) {
     return invalid(absl::StrCat("output has rows of ", counted(out_row, "element"), ", want input's ", in_row));
   }
-  if (overlap(range_of(input), range_of(output))) [[unlikely]]
-    return overlapping({"output"}, {"input"}, kSeparate);
+  if (overlap(range_of(input), range_of(output))) return overlapping({"output"}, {"input"}, kSeparate);
   return absl::OkStatus();
 }
 
 absl::Status check_barrier(const CollectiveCall& call, int /*rank*/, int /*size*/) {
-  if (!call.inputs.empty()) [[unlikely]]
-    return wrong_count(call.inputs, "inputs", 0);
-  if (!call.outputs.empty()) [[unlikely]]
-    return wrong_count(call.outputs, "outputs", 0);
+  if (!call.inputs.empty()) return wrong_count(call.inputs, "inputs", 0);
+  if (!call.outputs.empty()) return wrong_count(call.outputs, "outputs", 0);
   return absl::OkStatus();
 }
 
@@ -692,11 +596,10 @@ absl::Status check_coalesced(const CollectiveCall& call, int rank, int size) {
   for (size_t i = 0; i < call.parts.size(); ++i) {
     const CollectiveCall& part = call.parts[i];
     const OpRow& row = op_row(part.op);
-    if (part.op == OpType::kCoalesced || part.op == OpType::kNewGroup || part.op == OpType::kMonitoredBarrier)
-        [[unlikely]] {
+    if (part.op == OpType::kCoalesced || part.op == OpType::kNewGroup || part.op == OpType::kMonitoredBarrier) {
       return invalid(absl::StrCat("call ", i, " is ", row.name, ", which cannot be coalesced"));
     }
-    if (absl::Status s = row.check(part, rank, size); !s.ok()) [[unlikely]] {
+    if (absl::Status s = row.check(part, rank, size); !s.ok()) {
       return invalid(absl::StrCat("call ", i, ", ", row.name, ": ", s.message()));
     }
   }

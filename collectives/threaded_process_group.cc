@@ -23,18 +23,46 @@ const TensorView* foreign_tensor(const CollectiveCall& call) {
 
 }  // namespace
 
-ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<const Group> group)
-    : ProcessGroup(context, std::move(group)), rendezvous_(std::move(rendezvous)) {}
+ThreadedGroupCore::ThreadedGroupCore(World* world, std::shared_ptr<const Group> group)
+    : world_(*world), group_(std::move(group)), rendezvous_(std::make_shared<Rendezvous>(world, group_)), mu_(&world->scheduler()) {}
 
-void ThreadedProcessGroup::abort(std::string_view reason) {
-  rendezvous_->fail(make_error(ErrorKind::kAborted, absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
+std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
+  RankMutexLock lock(&mu_);
+  if (mailbox_ == nullptr) {
+    // Whoever waits in a collective for a member whose message failed would wait for ever.
+    mailbox_ = std::make_shared<Mailbox>(&world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
+    world_.at_end([mailbox = std::weak_ptr<Mailbox>(mailbox_)] {
+      if (const std::shared_ptr<Mailbox> left = mailbox.lock(); left != nullptr) left->close();
+    });
+    if (!failure_.ok()) mailbox_->fail(failure_);
+  }
+  return mailbox_;
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall call) {
+void ThreadedGroupCore::fail(const absl::Status& cause) {
+  rendezvous_->fail(cause);
+  std::shared_ptr<Mailbox> mailbox;
+  {
+    RankMutexLock lock(&mu_);
+    if (failure_.ok()) failure_ = cause;
+    mailbox = mailbox_;
+  }
+  if (mailbox != nullptr) mailbox->fail(cause);
+}
+
+ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core, size_t eager_bytes)
+    : ProcessGroup(context, core->group()), core_(std::move(core)), rendezvous_(core_->rendezvous()), eager_bytes_(eager_bytes) {}
+
+void ThreadedProcessGroup::abort(std::string_view reason) {
+  core_->fail(make_error(ErrorKind::kAborted, absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
+}
+
+absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (const TensorView* const tensor = foreign_tensor(call); tensor != nullptr) [[unlikely]] {
     return make_error(ErrorKind::kInvalidArgument,
                       absl::StrCat(who(call), "a tensor is ", tensor->text(), ", want memory of this process; tensors without data need a fake group"));
   }
+  if (!op_row(call.op).is_collective()) return post(std::move(call));
   auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
   Work work(state);
   if (absl::Status filed = rendezvous_->file(state); !filed.ok()) [[unlikely]] {
@@ -44,20 +72,31 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall call) {
   return work;
 }
 
+absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall call) {
+  if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
+  auto message = std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(call));
+  Work work(message);
+  if (absl::Status posted = mailbox_->post(message, eager_bytes_); !posted.ok()) [[unlikely]] {
+    message->complete(posted);
+    return posted;
+  }
+  return work;
+}
+
 namespace internal {
 
-std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group, std::string_view instance) {
+std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group, const GroupOptions& options) {
   World& world = rank.world();
-  const std::string key = absl::StrCat("rendezvous of group ", group->name(), sv(instance));
+  const std::string key = absl::StrCat("core of group ", group->id());
   std::shared_ptr<void> shared = world.shared(key, [&]() -> std::shared_ptr<void> {
-    auto made = std::make_shared<Rendezvous>(&world, group);
+    auto made = std::make_shared<ThreadedGroupCore>(&world, group);
     // A work may have no waiter but a callback: an abort completes it.
-    world.on_abort([weak = std::weak_ptr<Rendezvous>(made)](const absl::Status& cause) {
-      if (const std::shared_ptr<Rendezvous> rendezvous = weak.lock(); rendezvous != nullptr) rendezvous->fail(cause);
+    world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {
+      if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
     });
     return made;
   });
-  return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<Rendezvous>(std::move(shared)), group);
+  return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)), options.eager_bytes);
 }
 
 }  // namespace internal

@@ -41,6 +41,8 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   virtual void block_current_stream(Stream& stream, absl::Duration timeout);
   // The tensors that the work wrote.
   virtual std::vector<TensorView> result() { return {}; }
+  // Of a recv that is done: the rank in the group that sent. Else -1.
+  virtual int source() const { return -1; }
   // The last handle went while the work was unfinished.
   virtual void dropped() noexcept {}
   // The name of the operation in error texts and reports.
@@ -108,6 +110,8 @@ class [[nodiscard]] Work {
   std::exception_ptr exception() const;
   // The tensors that the call wrote. Waits for it.
   std::vector<TensorView> result(CodeSite code = CodeSite::here());
+  // Of a recv or recv_any: the rank in the group that sent, once it is done. Else -1.
+  int source() const { return state_ != nullptr ? state_->source() : -1; }
   Future get_future();
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
   void block_current_stream(Stream& stream, absl::Duration timeout = absl::InfiniteDuration());

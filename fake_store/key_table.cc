@@ -13,6 +13,13 @@ std::vector<std::string> KeyTable::sorted_keys() const {
   return keys;
 }
 
+void KeyTable::set(std::string_view key, std::string&& value) {
+  if (!watches_.empty()) file_event(key, value);
+  const auto [it, added] = values_.try_emplace(key);
+  it->second = std::move(value);
+  if (added && !waiters_.empty()) wake(key, /*queued=*/false);
+}
+
 void KeyTable::append(std::string_view key, std::string_view value) {
   const auto it = values_.find(key);
   if (it == values_.end()) return set(key, value);

@@ -52,6 +52,7 @@ class KeyTable {
       wake(key, /*queued=*/false);
     }
   }
+  void set(std::string_view key, std::string&& value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void append(std::string_view key, std::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   bool erase(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void push(std::string_view key, std::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

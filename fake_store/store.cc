@@ -13,10 +13,22 @@
 
 namespace rankloom {
 
+namespace {
+
+// The world of the caller, else that of the store; null: none.
+Scheduler* world_of(const Store& store) {
+  const Task* const task = Task::current();
+  return task != nullptr && task->scheduler != nullptr ? task->scheduler : store.scheduler();
+}
+
+}  // namespace
+
 void Store::enter_world(const char* op, std::string_view key, CodeSite code) {
-  scheduler_->point(Site{.what = op, .code = code, .detail = key});
-  if (scheduler_->aborted()) [[unlikely]]
-    fail(scheduler_->abort_cause(), op);
+  Scheduler* const world = world_of(*this);
+  if (world == nullptr) return;
+  world->point(Site{.what = op, .code = code, .detail = key});
+  if (world->aborted()) [[unlikely]]
+    fail(world->abort_cause(), op);
 }
 
 void Store::fail(const absl::Status& status, const char* op) const {
@@ -24,7 +36,8 @@ void Store::fail(const absl::Status& status, const char* op) const {
   const int rank = task != nullptr ? task->info.rank : -1;
   const ErrorOrigin origin{.rank = rank, .group = {}, .op = op};
   // The cause of an abort has its own "who".
-  const bool cause = scheduler_ != nullptr && scheduler_->aborted() && scheduler_->abort_cause() == status;
+  const Scheduler* const world = world_of(*this);
+  const bool cause = world != nullptr && world->aborted() && world->abort_cause() == status;
   if (rank < 0 || cause) throw_dist_error(status, origin);
   throw_dist_error(make_error(error_kind(status), absl::StrCat("rank ", rank, ", ", status.message())), origin);
 }
@@ -108,7 +121,7 @@ std::string Store::queue_pop(std::string_view key, bool block, CodeSite code) {
   enter("store queue_pop", key, code);
   std::optional<std::string> value = value_of(queue_pop_status(key, block, {.code = code}), "store queue_pop");
   if (!value.has_value()) {
-    fail(internal::store_error(absl::StrCat(sv(kind()), " queue_pop key ", internal::quoted(key)),
+    fail(internal::store_error(absl::StrCat(sv(kind()), " queue_pop key ", internal::quote(key)),
                                "the queue is empty: have 0 values, want 1"),
          "store queue_pop");
   }
@@ -170,7 +183,7 @@ std::string missing_ranks(std::string_view arrived, int size) {
 
 void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout,
                    CodeSite code) {
-  const std::string who = absl::StrCat(sv(store.kind()), " store_barrier ", internal::quoted(name));
+  const std::string who = absl::StrCat(sv(store.kind()), " store_barrier ", internal::quote(name));
   const ErrorOrigin origin{.rank = rank, .group = {}, .op = "store_barrier"};
   if (size < 1 || rank < 0 || rank >= size) {
     throw_dist_error(
@@ -198,7 +211,8 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   }
   const absl::Status waited = store.wait_status({go_key}, {.timeout = timeout, .code = code});
   if (waited.ok()) return;
-  const bool aborted = store.scheduler() != nullptr && store.scheduler()->aborted();
+  const Scheduler* const world = world_of(store);
+  const bool aborted = world != nullptr && world->aborted();
   if (aborted || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
   const absl::StatusOr<std::string> arrived =
       store.get_status(arrived_key, {.timeout = absl::ZeroDuration(), .code = code});

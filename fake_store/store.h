@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "sim/code_site.h"
+#include "sim/task.h"
 
 namespace rankloom {
 
@@ -151,7 +152,7 @@ class Store {
   // "HashStore", ...: as error texts name it.
   virtual std::string_view kind() const = 0;
 
-  // The world that the store belongs to; null: none.
+  // The world that the store belongs to; null: none. Whose time a wait takes is the calling task's.
   Scheduler* scheduler() const { return scheduler_; }
 
  protected:
@@ -163,7 +164,7 @@ class Store {
 
  private:
   void enter(const char* op, std::string_view key, CodeSite code) {
-    if (scheduler_ != nullptr) enter_world(op, key, code);
+    if (scheduler_ != nullptr || Task::current() != nullptr) enter_world(op, key, code);
   }
   void enter_world(const char* op, std::string_view key, CodeSite code);
   void check_ok(const absl::Status& status, const char* op) const {

@@ -9,18 +9,18 @@
 
 namespace rankloom::internal {
 
-std::string quoted(std::string_view bytes) {
+std::string quote(std::string_view bytes) {
   constexpr size_t kShown = 80;
   const std::string text = absl::CHexEscape(sv(bytes.substr(0, kShown)));
   if (bytes.size() <= kShown) return absl::StrCat("\"", text, "\"");
   return absl::StrCat("\"", text, "...\" (", bytes.size(), " bytes)");
 }
 
-std::string quoted_list(absl::Span<const std::string_view> items) {
+std::string quote_list(absl::Span<const std::string_view> items) {
   constexpr size_t kShown = 8;
   std::string text;
   for (size_t i = 0; i < std::min(items.size(), kShown); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", quoted(items[i]));
+    absl::StrAppend(&text, i == 0 ? "" : ", ", quote(items[i]));
   }
   if (items.size() > kShown) absl::StrAppend(&text, " and ", items.size() - kShown, " more");
   return text;

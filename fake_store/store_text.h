@@ -10,9 +10,9 @@
 namespace rankloom::internal {
 
 // The bytes in quotes, escaped where they are no text, cut where they are long: "done", "a\x00b", "aaa..." (100000 bytes).
-std::string quoted(std::string_view bytes);
+std::string quote(std::string_view bytes);
 // `"a", "b" and 12 more`.
-std::string quoted_list(absl::Span<const std::string_view> items);
+std::string quote_list(absl::Span<const std::string_view> items);
 
 // A StoreError: `<who>: <what>`.
 absl::Status store_error(std::string_view who, std::string_view what);

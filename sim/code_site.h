@@ -9,7 +9,9 @@ struct CodeSite {
   int line = 0;
 
   // clang 14 has no std::source_location; the builtins give the same in both compilers.
-  static constexpr CodeSite here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+  static constexpr CodeSite here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
 };
 
 }  // namespace rankloom

@@ -65,7 +65,8 @@ std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts) 
   for (const int rank : ranks) by_state[facts.ended ? facts.ended(rank) : ""].push_back(rank);
   std::vector<std::string> parts;
   for (const auto& [state, members] : by_state) {
-    parts.push_back(absl::StrCat(members.size() == 1 ? "rank " : "ranks ", rank_ranges(members), state.empty() ? "" : " (" + state + ")"));
+    parts.push_back(absl::StrCat(members.size() == 1 ? "rank " : "ranks ", rank_ranges(members),
+                                 state.empty() ? "" : " (" + state + ")"));
   }
   return absl::StrJoin(parts, " and ");
 }
@@ -87,8 +88,10 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
     std::vector<int>& edges = waits[task->info.rank];
     edges.insert(edges.end(), targets.begin(), targets.end());
     const bool helper = task->info.kind != TaskKind::kRank;
-    std::string rest = absl::StrCat(" in ", site_text(task->site), targets.empty() ? "" : " for " + targets_text(targets, facts),
-                                    helper ? (task->info.kind == TaskKind::kStream ? " (its stream)" : " (its helper)") : "", site_place(task->site));
+    std::string rest =
+        absl::StrCat(" in ", site_text(task->site), targets.empty() ? "" : " for " + targets_text(targets, facts),
+                     helper ? (task->info.kind == TaskKind::kStream ? " (its stream)" : " (its helper)") : "",
+                     site_place(task->site));
     const auto [it, added] = line_of.try_emplace(rest, lines.size());
     if (added) lines.push_back({{}, std::move(rest)});
     lines[it->second].ranks.push_back(task->info.rank);
@@ -96,7 +99,8 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
   std::string text = "no rank can move";
   for (Line& line : lines) {
     std::sort(line.ranks.begin(), line.ranks.end());
-    absl::StrAppend(&text, "\n  ", line.ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(line.ranks), line.ranks.size() == 1 ? " waits" : " wait", line.rest);
+    absl::StrAppend(&text, "\n  ", line.ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(line.ranks),
+                    line.ranks.size() == 1 ? " waits" : " wait", line.rest);
   }
   if (const std::vector<int> cycle = find_cycle(waits); !cycle.empty()) {
     absl::StrAppend(&text, "\n  cycle: rank ", absl::StrJoin(cycle, " -> rank "));
@@ -105,7 +109,8 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
     // One rank of each line speaks for it: its peers wait alike.
     for (const Line& line : lines) {
       const std::vector<std::string> calls = facts.last_calls(line.ranks[0]);
-      if (!calls.empty()) absl::StrAppend(&text, "\n  last calls of rank ", line.ranks[0], ": ", absl::StrJoin(calls, "; "));
+      if (!calls.empty())
+        absl::StrAppend(&text, "\n  last calls of rank ", line.ranks[0], ": ", absl::StrJoin(calls, "; "));
     }
   }
   return text;

@@ -26,7 +26,9 @@ std::unique_ptr<Engine> make_engine(const Scheduler::Options& options) {
 // Locks the state on threads. Fibers of one thread need no lock.
 class DeterministicScheduler::StateLock {
  public:
-  explicit StateLock(const DeterministicScheduler* scheduler) : mu_(scheduler->threads_ ? &scheduler->mu_ : nullptr) { lock(); }
+  explicit StateLock(const DeterministicScheduler* scheduler) : mu_(scheduler->threads_ ? &scheduler->mu_ : nullptr) {
+    lock();
+  }
   ~StateLock() { unlock(); }
   void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (mu_ != nullptr) mu_->Lock();
@@ -88,7 +90,8 @@ void DeterministicScheduler::run(absl::FunctionRef<void(int rank, Task& task)> b
   body_.emplace(body);
   live_ = options_.ranks;
   engine_->run_host([this] {
-    for (int rank = 0; rank < options_.ranks; ++rank) engine_->spawn(rank_tasks_[static_cast<size_t>(rank)], &task_main);
+    for (int rank = 0; rank < options_.ranks; ++rank)
+      engine_->spawn(rank_tasks_[static_cast<size_t>(rank)], &task_main);
     {
       StateLock lock(this);
       started_ = true;
@@ -484,7 +487,9 @@ void DeterministicScheduler::outside_changed(int n) {
 std::vector<Task*> DeterministicScheduler::live_tasks() const {
   std::vector<Task*> tasks;
   const auto add = [&tasks](Task* task) {
-    if (task->id >= 0 && task->state != Task::State::kNew && task->state != Task::State::kDone && task->info.kind != TaskKind::kCompletion) tasks.push_back(task);
+    if (task->id >= 0 && task->state != Task::State::kNew && task->state != Task::State::kDone &&
+        task->info.kind != TaskKind::kCompletion)
+      tasks.push_back(task);
   };
   for (int rank = 0; rank < options_.ranks; ++rank) add(&rank_tasks_[static_cast<size_t>(rank)]);
   for (const std::unique_ptr<Task>& task : extra_) add(task.get());

@@ -46,7 +46,10 @@ class DeterministicScheduler final : public Scheduler {
   class StateLock;
 
   // All below run with the state locked (threads) or on the fibers' thread.
-  Task* task_at(TaskId id) const { return id < options_.ranks ? &rank_tasks_[static_cast<size_t>(id)] : extra_[static_cast<size_t>(id - options_.ranks)].get(); }
+  Task* task_at(TaskId id) const {
+    return id < options_.ranks ? &rank_tasks_[static_cast<size_t>(id)]
+                               : extra_[static_cast<size_t>(id - options_.ranks)].get();
+  }
   Task* add_extra(const TaskInfo& info);
   void make_ready(Task& task);
   void start_running(Task& task);
@@ -95,9 +98,12 @@ class DeterministicScheduler final : public Scheduler {
     uint64_t order;
     TaskId task;
     uint32_t generation;
-    friend bool operator>(const Timer& a, const Timer& b) { return std::tie(a.at_ns, a.order) > std::tie(b.at_ns, b.order); }
+    friend bool operator>(const Timer& a, const Timer& b) {
+      return std::tie(a.at_ns, a.order) > std::tie(b.at_ns, b.order);
+    }
   };
-  std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;  // own deadlines only; weak ones are on the tasks
+  std::priority_queue<Timer, std::vector<Timer>, std::greater<>>
+      timers_;  // own deadlines only; weak ones are on the tasks
   uint64_t timer_order_ = 0;
   uint32_t timer_generation_ = 0;
 

@@ -45,7 +45,7 @@ class DistError : public std::exception {
   const char* what() const noexcept override { return what_.c_str(); }
   ErrorKind kind() const { return kind_; }
   const absl::Status& status() const { return status_; }
-  int rank() const { return rank_; }                  // global rank, -1 if unknown
+  int rank() const { return rank_; }                   // global rank, -1 if unknown
   const std::string& group() const { return group_; }  // empty if no group was involved
   const std::string& op() const { return op_; }
   int64_t seq() const { return seq_; }  // sequence number of the call in its group, -1 if it had none
@@ -64,7 +64,8 @@ class DistError : public std::exception {
 
 // The one place where a Status becomes a DistError.
 inline void throw_if_error(const absl::Status& status, const ErrorOrigin& origin) {
-  if (!status.ok()) [[unlikely]] throw_dist_error(status, origin);
+  if (!status.ok()) [[unlikely]]
+    throw_dist_error(status, origin);
 }
 
 // Unwinds a rank that goes on making calls long after its world was aborted. Not a std::exception on purpose: a rank

@@ -50,8 +50,8 @@ ExceptionGlobals& exception_globals() { return *reinterpret_cast<ExceptionGlobal
 struct FiberState {
   ExceptionGlobals globals;
   int saved_errno = 0;
-  StackPool::Stack stack;       // empty for the host
-  void* fake_stack = nullptr;   // ASan's shadow of this fiber's frames while it is stopped
+  StackPool::Stack stack;      // empty for the host
+  void* fake_stack = nullptr;  // ASan's shadow of this fiber's frames while it is stopped
   const void* asan_bottom = nullptr;
   size_t asan_size = 0;
 };
@@ -64,7 +64,8 @@ struct FiberThread {
 
     void awakened(bf::context* context) noexcept override {
       if (context->is_context(bf::type::dispatcher_context)) thread_.dispatcher = context;
-      if (thread_.spawning != nullptr && context->is_context(bf::type::worker_context)) thread_.spawning->context = context;
+      if (thread_.spawning != nullptr && context->is_context(bf::type::worker_context))
+        thread_.spawning->context = context;
     }
 
     // Asked when a fiber has ended (the next one was unparked before), when the host lets the dispatcher free ended fibers,
@@ -83,7 +84,9 @@ struct FiberThread {
       return thread_.dispatcher;
     }
     bool has_ready_fibers() const noexcept override { return thread_.next != nullptr; }
-    void suspend_until(const std::chrono::steady_clock::time_point&) noexcept override { fatal("the fiber dispatcher has nobody to run"); }
+    void suspend_until(const std::chrono::steady_clock::time_point&) noexcept override {
+      fatal("the fiber dispatcher has nobody to run");
+    }
     void notify() noexcept override {}
 
    private:
@@ -143,7 +146,7 @@ struct FiberThread {
 #ifndef RANKLOOM_ASAN
     static std::once_flag once;
     std::call_once(once, [] {
-      struct sigaction action{};
+      struct sigaction action {};
       action.sa_sigaction = &FiberThread::on_fault;
       action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
       sigaction(SIGSEGV, &action, &previous);
@@ -158,10 +161,11 @@ struct FiberThread {
       const char* const at = static_cast<const char*>(info->si_addr);
       if (at < bottom && at >= bottom - 4096) {
         char text[200];
-        const int size = std::snprintf(text, sizeof text,
-                                       "rankloom: fatal (rank %d): overflow of the fiber's stack of %zu bytes; larger ones: "
-                                       "WorldOptions::stack_bytes\n",
-                                       task->info.rank, state->stack.size());
+        const int size =
+            std::snprintf(text, sizeof text,
+                          "rankloom: fatal (rank %d): overflow of the fiber's stack of %zu bytes; larger ones: "
+                          "WorldOptions::stack_bytes\n",
+                          task->info.rank, state->stack.size());
         [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, static_cast<size_t>(size));
         std::abort();
       }
@@ -180,7 +184,7 @@ struct FiberThread {
   }
 
   static inline thread_local FiberThread* current = nullptr;
-  static inline struct sigaction previous{};
+  static inline struct sigaction previous {};
 
   Task host;
   FiberState host_state;
@@ -236,17 +240,20 @@ void FiberEngine::spawn(Task& task, void (*entry)(Task&)) {
   state->asan_size = stack.size();
   task.fiber_state = state;
   thread->spawning = &task;
-  bf::fiber fiber(bf::launch::post, std::allocator_arg, StackSource(&thread->stacks, stack), [thread, state, &task, entry] {
-    thread->arrive(state);
-    Task::set_current(&task);
-    exception_globals() = {};
-    errno = 0;
-    entry(task);
-    if (!StackPool::intact(state->stack)) fatal(absl::StrCat("overflow of the fiber's stack of ", state->stack.size(), " bytes; larger ones: WorldOptions::stack_bytes"));
-    Task::set_current(nullptr);
-    task.fiber_state = nullptr;
-    delete state;
-  });
+  bf::fiber fiber(bf::launch::post, std::allocator_arg, StackSource(&thread->stacks, stack),
+                  [thread, state, &task, entry] {
+                    thread->arrive(state);
+                    Task::set_current(&task);
+                    exception_globals() = {};
+                    errno = 0;
+                    entry(task);
+                    if (!StackPool::intact(state->stack))
+                      fatal(absl::StrCat("overflow of the fiber's stack of ", state->stack.size(),
+                                         " bytes; larger ones: WorldOptions::stack_bytes"));
+                    Task::set_current(nullptr);
+                    task.fiber_state = nullptr;
+                    delete state;
+                  });
   thread->spawning = nullptr;
   fiber.detach();
 }
@@ -260,7 +267,8 @@ void FiberEngine::park(Task& task_or_host) {
   if (next == nullptr) fatal("a fiber parked and nobody was unparked");
   FiberState& state = *static_cast<FiberState*>(task.fiber_state);
   if (&task != &thread.host && !StackPool::intact(state.stack)) {
-    fatal(absl::StrCat("overflow of the fiber's stack of ", state.stack.size(), " bytes; larger ones: WorldOptions::stack_bytes"));
+    fatal(absl::StrCat("overflow of the fiber's stack of ", state.stack.size(),
+                       " bytes; larger ones: WorldOptions::stack_bytes"));
   }
   ExceptionGlobals& globals = exception_globals();
   state.globals = globals;

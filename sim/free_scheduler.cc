@@ -35,7 +35,8 @@ Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
 
 void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
   std::vector<Task*> ranks;
-  for (int rank = 0; rank < options_.ranks; ++rank) ranks.push_back(add_task({.rank = rank, .kind = TaskKind::kRank}, false));
+  for (int rank = 0; rank < options_.ranks; ++rank)
+    ranks.push_back(add_task({.rank = rank, .kind = TaskKind::kRank}, false));
   running_.store(options_.ranks, std::memory_order_relaxed);
   for (Task* task : ranks) {
     ThreadPool::shared().start(

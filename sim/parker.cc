@@ -47,7 +47,8 @@ bool Parker::sleep(int64_t deadline_ns) {
     until.tv_nsec = deadline_ns % 1'000'000'000;
   }
   while (state_.load(std::memory_order_acquire) == kSleeping) {
-    const long rc = syscall(SYS_futex, &state_, FUTEX_WAIT_BITSET_PRIVATE, kSleeping, timed ? &until : nullptr, nullptr, FUTEX_BITSET_MATCH_ANY);
+    const long rc = syscall(SYS_futex, &state_, FUTEX_WAIT_BITSET_PRIVATE, kSleeping, timed ? &until : nullptr, nullptr,
+                            FUTEX_BITSET_MATCH_ANY);
     if (rc == -1 && errno == ETIMEDOUT) {
       uint32_t expected = kSleeping;
       if (state_.compare_exchange_strong(expected, kEmpty, std::memory_order_acq_rel)) return false;

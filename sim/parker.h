@@ -10,7 +10,10 @@ namespace rankloom {
 class Parker {
  public:
   // Takes the permit if there is one.
-  bool try_take() { return state_.load(std::memory_order_relaxed) == kPermit && state_.exchange(kEmpty, std::memory_order_acquire) == kPermit; }
+  bool try_take() {
+    return state_.load(std::memory_order_relaxed) == kPermit &&
+           state_.exchange(kEmpty, std::memory_order_acquire) == kPermit;
+  }
 
   // Tries for the permit some times, giving the core away in between. Cheaper than a sleep when the answer is near.
   bool spin();

@@ -13,7 +13,9 @@ namespace {
 
 class FifoPolicy final : public SchedulePolicy {
  public:
-  int choose(const ChoicePoint& point) override { return point.kind == ChoiceKind::kNextTask ? point.ready->oldest() : 0; }
+  int choose(const ChoicePoint& point) override {
+    return point.kind == ChoiceKind::kNextTask ? point.ready->oldest() : 0;
+  }
   ReadySet::Order order() const override { return ReadySet::Order::kQueue; }
   bool runs_to_block() const override { return true; }
 };
@@ -99,10 +101,11 @@ class ReplayPolicy final : public SchedulePolicy {
 
  private:
   void check(const ChoicePoint& point) {
-    const std::string found = absl::StrCat("rank ", point.at != nullptr ? point.at->info.rank : -1, " at ",
-                                           point.at != nullptr ? point.at->site.what : "start",
-                                           point.at != nullptr && point.at->site.seq >= 0 ? absl::StrCat(" seq ", point.at->site.seq) : "",
-                                           ", ", point.size, point.kind == ChoiceKind::kNextTask ? " ready" : " alternatives");
+    const std::string found =
+        absl::StrCat("rank ", point.at != nullptr ? point.at->info.rank : -1, " at ",
+                     point.at != nullptr ? point.at->site.what : "start",
+                     point.at != nullptr && point.at->site.seq >= 0 ? absl::StrCat(" seq ", point.at->site.seq) : "",
+                     ", ", point.size, point.kind == ChoiceKind::kNextTask ? " ready" : " alternatives");
     if (next_ >= trace_.steps().size()) {
       error_ = absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace, found ", found);
       return;
@@ -111,8 +114,8 @@ class ReplayPolicy final : public SchedulePolicy {
     const char* what = point.at != nullptr ? point.at->site.what : "start";
     const int32_t rank = point.at != nullptr ? point.at->info.rank : -1;
     const int64_t seq = point.at != nullptr ? point.at->site.seq : -1;
-    const bool fits = step.kind == static_cast<uint8_t>(point.kind) && step.size == point.size && step.rank == rank && step.seq == seq &&
-                      trace_.names()[step.what] == what &&
+    const bool fits = step.kind == static_cast<uint8_t>(point.kind) && step.size == point.size && step.rank == rank &&
+                      step.seq == seq && trace_.names()[step.what] == what &&
                       (point.kind != ChoiceKind::kNextTask || point.ready->contains(step.value));
     if (!fits) {
       error_ = absl::StrCat("replay diverged at step ", next_, ": expected ", trace_.describe(step), ", found ", found);

@@ -13,8 +13,8 @@ namespace rankloom {
 // What a policy sees when it must choose. Valid during choose() only.
 struct ChoicePoint {
   ChoiceKind kind;
-  int size;                       // alternatives: at least 2
-  const Task* at;                 // the task that reached the point; its site is its pending step. Null before the first one
+  int size;               // alternatives: at least 2
+  const Task* at;         // the task that reached the point; its site is its pending step. Null before the first one
   const ReadySet* ready;  // kNextTask: the ready tasks, the one at the point included if it can go on
 };
 

@@ -15,7 +15,8 @@
 
 namespace rankloom {
 
-RankMutex::RankMutex(const Scheduler* scheduler) : real_(scheduler == nullptr || scheduler->options().engine == EngineKind::kThreads) {}
+RankMutex::RankMutex(const Scheduler* scheduler)
+    : real_(scheduler == nullptr || scheduler->options().engine == EngineKind::kThreads) {}
 
 void RankMutex::lock_real() { mu_.Lock(); }
 void RankMutex::unlock_real() { mu_.Unlock(); }

@@ -59,8 +59,8 @@ class RankCondVar {
   //   Timeout when `deadline` passed (the text names the site), or
   //   the cause, when the world was aborted.
   // A scheduling point. A thread that belongs to no world just blocks, by real time.
-  absl::Status await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline = Deadline::never())
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  absl::Status await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site,
+                     Deadline deadline = Deadline::never()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Wakes all waiters, in the order in which they came: each asks its predicate again.
   void notify_all();

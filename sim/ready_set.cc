@@ -6,7 +6,8 @@ void ReadySet::insert(TaskId id) {
   if (order_ == Order::kQueue) {
     if (static_cast<size_t>(size_) == queue_.size()) {
       std::vector<TaskId> larger(queue_.empty() ? 64 : queue_.size() * 2);
-      for (int i = 0; i < size_; ++i) larger[static_cast<size_t>(i)] = queue_[(head_ + static_cast<size_t>(i)) & (queue_.size() - 1)];
+      for (int i = 0; i < size_; ++i)
+        larger[static_cast<size_t>(i)] = queue_[(head_ + static_cast<size_t>(i)) & (queue_.size() - 1)];
       queue_ = std::move(larger);
       head_ = 0;
     }

@@ -19,12 +19,12 @@ class ReadySet {
   int size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  void insert(TaskId id);   // id is not in it
-  void remove(TaskId id);   // id is in it; kQueue: it is the oldest
-  bool contains(TaskId id) const;  // kAscending only
+  void insert(TaskId id);                          // id is not in it
+  void remove(TaskId id);                          // id is in it; kQueue: it is the oldest
+  bool contains(TaskId id) const;                  // kAscending only
   TaskId oldest() const { return queue_[head_]; }  // kQueue only
-  TaskId nth(int i) const;  // kAscending only: the i-th smallest
-  TaskId first_after(TaskId id) const;  // kAscending only: the smallest above id, or the smallest of all
+  TaskId nth(int i) const;                         // kAscending only: the i-th smallest
+  TaskId first_after(TaskId id) const;             // kAscending only: the smallest above id, or the smallest of all
 
  private:
   void grow(TaskId id);

@@ -12,7 +12,7 @@
 
 namespace rankloom {
 
-std::string_view engine_name(EngineKind engine) { return engine == EngineKind::kThreads ? "threads" : "fibers"; }
+std::string_view engine_kind_name(EngineKind engine) { return engine == EngineKind::kThreads ? "threads" : "fibers"; }
 
 Schedule Schedule::replay(Trace trace) {
   Schedule schedule(Kind::kReplay, 0, 0);
@@ -52,8 +52,9 @@ absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
       (parts.size() == 2 || (absl::SimpleAtoi(parts[2], &depth) && depth >= 1))) {
     return pct(seed, depth);
   }
-  return make_error(ErrorKind::kInvalidArgument,
-                    absl::StrCat("schedule \"", sv(text), "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH]"));
+  return make_error(
+      ErrorKind::kInvalidArgument,
+      absl::StrCat("schedule \"", sv(text), "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH]"));
 }
 
 }  // namespace rankloom

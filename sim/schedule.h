@@ -14,7 +14,7 @@ class Trace;
 enum class EngineKind : uint8_t { kThreads, kFibers };
 
 // "threads" or "fibers".
-std::string_view engine_name(EngineKind engine);
+std::string_view engine_kind_name(EngineKind engine);
 
 // How the next rank is chosen at each scheduling point. A value; cheap to copy.
 class Schedule {

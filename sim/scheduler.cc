@@ -15,9 +15,11 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
     return make_error(ErrorKind::kInvalidArgument, absl::StrCat("world_size is ", options.ranks, ", want at least 1"));
   }
   const bool fibers = options.engine == EngineKind::kFibers;
-  if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = fibers ? Schedule::fifo() : Schedule::free();
+  if (options.schedule.kind() == Schedule::Kind::kUnset)
+    options.schedule = fibers ? Schedule::fifo() : Schedule::free();
   if (fibers && options.schedule.kind() == Schedule::Kind::kFree) {
-    return make_error(ErrorKind::kInvalidArgument, "schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
+    return make_error(ErrorKind::kInvalidArgument,
+                      "schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
   }
   if (!options.schedule.deterministic()) return std::unique_ptr<Scheduler>(new FreeScheduler(std::move(options)));
   return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options)));
@@ -57,10 +59,12 @@ absl::Status Scheduler::describe_deadlock(const std::vector<Task*>& blocked) con
 
 void AdoptScope::adopt(Scheduler* scheduler, int rank) {
   if (scheduler->options().engine == EngineKind::kFibers) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("rank ", rank, ": called from a thread that is not the ranks', but the ranks are fibers of one "
-                                             "thread; want engine threads")),
-                     ErrorOrigin{rank, {}, {}, -1});
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument,
+                   absl::StrCat("rank ", rank,
+                                ": called from a thread that is not the ranks', but the ranks are fibers of one "
+                                "thread; want engine threads")),
+        ErrorOrigin{rank, {}, {}, -1});
   }
   scheduler_ = scheduler;
   task_ = scheduler->attach({.rank = rank, .kind = TaskKind::kHelper});

@@ -38,9 +38,9 @@ class Scheduler {
     EngineKind engine = EngineKind::kThreads;
     Schedule schedule;
     int ranks = 1;
-    size_t stack_bytes = 128 * 1024;     // fibers: address space reserved for each stack
-    bool fresh_threads = false;          // threads: new ones, so that nobody's thread_locals leak in
-    bool late_completion = false;        // deterministic gears: finished calls complete when the policy says so
+    size_t stack_bytes = 128 * 1024;           // fibers: address space reserved for each stack
+    bool fresh_threads = false;                // threads: new ones, so that nobody's thread_locals leak in
+    bool late_completion = false;              // deterministic gears: finished calls complete when the policy says so
     absl::Duration stall = absl::Seconds(10);  // real time without a scheduling point before on_stall is told
     std::function<void(const std::string&)> on_stall;
   };

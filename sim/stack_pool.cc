@@ -56,7 +56,8 @@ StackPool::Stack StackPool::take() {
   stack.bottom = guarded_ ? low + kPage : low;
   stack.top = static_cast<char*>(stack.bottom) + bytes_ - colour(made_++, guarded_);
   if (guarded_) {
-    if (mprotect(low, kPage, PROT_NONE) != 0) fatal(absl::StrCat("cannot protect the guard page of a stack: ", std::strerror(errno)));
+    if (mprotect(low, kPage, PROT_NONE) != 0)
+      fatal(absl::StrCat("cannot protect the guard page of a stack: ", std::strerror(errno)));
   } else {
     *static_cast<uint64_t*>(stack.bottom) = kCanary;
   }
@@ -82,10 +83,12 @@ void StackPool::give(void* top) {
 
 void StackPool::add_slab() {
   const size_t stride = bytes_ + (guarded_ ? kPage : 0);
-  const size_t wanted = std::max<size_t>(static_cast<size_t>(std::max(expected_, 1)) > made_ ? static_cast<size_t>(expected_) - made_ : 1, 16);
+  const size_t wanted = std::max<size_t>(
+      static_cast<size_t>(std::max(expected_, 1)) > made_ ? static_cast<size_t>(expected_) - made_ : 1, 16);
   // At most 1 GiB at once, so that a failure leaves what is there usable.
   const size_t count = std::max<size_t>(1, std::min(wanted, (size_t{1} << 30) / stride));
-  void* const base = mmap(nullptr, count * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  void* const base = mmap(nullptr, count * stride, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (base == MAP_FAILED) {
     fatal(absl::StrCat("cannot reserve ", count, " fiber stacks of ", bytes_, " bytes: ", std::strerror(errno),
                        "; use a smaller stack_bytes or fewer ranks"));

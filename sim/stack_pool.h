@@ -35,7 +35,9 @@ class StackPool {
   void give(void* top);
 
   // Whether the canary of an unguarded stack is as it was.
-  static bool intact(const Stack& stack) { return stack.guarded || *static_cast<const uint64_t*>(stack.bottom) == kCanary; }
+  static bool intact(const Stack& stack) {
+    return stack.guarded || *static_cast<const uint64_t*>(stack.bottom) == kCanary;
+  }
 
  private:
   void add_slab();

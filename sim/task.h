@@ -43,11 +43,11 @@ class WaitsFor {
 
 // A step of a task at a scheduling point: what it is about to do, or waits in. Views must outlive the point.
 struct Site {
-  const char* what = "start";        // the operation, as reports print it: "all_reduce", "store get", "sleep"
-  CodeSite code = {};                // the caller's line
-  std::string_view group = {};       // empty: no group
-  int64_t seq = -1;                  // sequence number of the call in its group, -1: none
-  std::string_view detail = {};      // "key \"done\"", "label \"epoch\""
+  const char* what = "start";    // the operation, as reports print it: "all_reduce", "store get", "sleep"
+  CodeSite code = {};            // the caller's line
+  std::string_view group = {};   // empty: no group
+  int64_t seq = -1;              // sequence number of the call in its group, -1: none
+  std::string_view detail = {};  // "key \"done\"", "label \"epoch\""
   const WaitsFor* waits_for = nullptr;
 };
 
@@ -82,7 +82,7 @@ struct Task {
   State state = State::kNew;
   bool permit = false;
   WakeCause cause = WakeCause::kUnparked;
-  uint32_t timer = 0;            // generation of the pending own deadline; 0: none
+  uint32_t timer = 0;                      // generation of the pending own deadline; 0: none
   int64_t deadline_ns = Deadline::kNever;  // while parked: own or default
   absl::AnyInvocable<void()> body;
 
@@ -91,11 +91,11 @@ struct Task {
   std::atomic<uint64_t> steps = 0;  // scheduling points passed; relaxed
 
   // engines
-  Parker parker;                    // threads
+  Parker parker;                     // threads
   std::atomic<bool> counted{false};  // free gear: this sleep counts towards a deadlock
-  void* context = nullptr;          // fibers: boost::fibers::context*
-  void* fiber_state = nullptr;      // fibers: what ASan builds keep about the stack
-  void* user = nullptr;             // RankContext of a rank and its helpers
+  void* context = nullptr;           // fibers: boost::fibers::context*
+  void* fiber_state = nullptr;       // fibers: what ASan builds keep about the stack
+  void* user = nullptr;              // RankContext of a rank and its helpers
 
  private:
   static inline thread_local Task* current_ = nullptr;

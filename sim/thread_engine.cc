@@ -6,7 +6,10 @@
 namespace rankloom {
 
 std::string thread_name(const TaskInfo& info) {
-  return absl::StrCat(info.kind == TaskKind::kRank ? "rank " : info.kind == TaskKind::kStream ? "stream of " : "helper of ", info.rank);
+  return absl::StrCat(info.kind == TaskKind::kRank     ? "rank "
+                      : info.kind == TaskKind::kStream ? "stream of "
+                                                       : "helper of ",
+                      info.rank);
 }
 
 void ThreadEngine::spawn(Task& task, void (*entry)(Task&)) {

@@ -1,9 +1,11 @@
 #include "sim/trace.h"
 
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
+#include <array>
 #include <fstream>
 #include <iterator>
+#include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
@@ -32,8 +34,8 @@ void put_text(std::string* out, std::string_view text) {
 }
 
 // Signed values that are mostly small and at least -2.
-uint64_t shifted(int64_t value) { return static_cast<uint64_t>(value + 2); }
-int64_t unshifted(uint64_t value) { return static_cast<int64_t>(value) - 2; }
+uint64_t shifted(int64_t value) { return static_cast<uint64_t>(value) + 2; }
+int64_t unshifted(uint64_t value) { return static_cast<int64_t>(value - 2); }
 
 class Reader {
  public:
@@ -81,8 +83,9 @@ uint16_t Trace::intern(std::string_view name) {
 
 std::string Trace::describe(const TraceStep& step) const {
   const bool next = step.kind == static_cast<uint8_t>(ChoiceKind::kNextTask);
-  return absl::StrCat("rank ", step.rank, " at ", names_[step.what], step.seq >= 0 ? absl::StrCat(" seq ", step.seq) : "", ", ",
-                      step.size, next ? " ready, task " : " alternatives, number ", step.value, " chosen");
+  return absl::StrCat("rank ", step.rank, " at ", names_[step.what],
+                      step.seq >= 0 ? absl::StrCat(" seq ", step.seq) : "", ", ", step.size,
+                      next ? " ready, task " : " alternatives, number ", step.value, " chosen");
 }
 
 std::string Trace::serialize() const {
@@ -105,10 +108,24 @@ std::string Trace::serialize() const {
 }
 
 absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
-  if (!bytes.starts_with(kMagic.substr(0, 7))) return bad_trace("it does not begin with RLTRACE");
-  if (!bytes.starts_with(kMagic)) return bad_trace(absl::StrCat("version '", sv(bytes.substr(7, 1)), "', this build reads version 1"));
+  constexpr size_t kVersionAt = kMagic.size() - 1;
+  if (bytes.empty()) return bad_trace("it is empty");
+  if (bytes.substr(0, kVersionAt) != kMagic.substr(0, std::min(bytes.size(), kVersionAt))) {
+    return bad_trace("it does not begin with RLTRACE");
+  }
+  if (bytes.size() > kVersionAt && bytes[kVersionAt] != kMagic[kVersionAt]) {
+    return bad_trace(absl::StrCat("version '", sv(bytes.substr(kVersionAt, 1)), "', this build reads version 1"));
+  }
   if (bytes.size() < kMagic.size() + 8) return bad_trace("cut short in its head");
   const std::string_view body = bytes.substr(0, bytes.size() - 8);
+  uint64_t sum = 0;
+  for (int i = 7; i >= 0; --i) sum = sum << 8 | static_cast<uint8_t>(bytes[bytes.size() - 8 + static_cast<size_t>(i)]);
+  const bool sum_fits = sum == fnv1a(body);
+  // What makes no sense is explained only if it was written so.
+  const auto wrong = [sum_fits](std::string_view why) {
+    return bad_trace(sum_fits ? why : "its checksum does not fit, it was damaged");
+  };
+
   Reader reader(body.substr(kMagic.size()));
   Trace trace;
   uint64_t count = 0;
@@ -119,25 +136,35 @@ absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
     trace.names_.push_back(std::move(name));
   }
   if (!reader.varint(&count)) return bad_trace("cut short in its names");
-  if (count > reader.left()) return bad_trace(absl::StrCat("cut short: ", count, " steps do not fit in ", reader.left(), " bytes"));
+  if (count > reader.left()) {
+    return bad_trace(absl::StrCat("cut short: ", count, " steps do not fit in ", reader.left(), " bytes"));
+  }
   trace.steps_.reserve(count);
   for (uint64_t i = 0; i < count; ++i) {
-    uint64_t kind, what, rank, size, value, seq;
-    if (!reader.varint(&kind) || !reader.varint(&what) || !reader.varint(&rank) || !reader.varint(&size) || !reader.varint(&value) ||
-        !reader.varint(&seq)) {
-      return bad_trace(absl::StrCat("cut short at step ", i, " of ", count));
+    // kind, what, rank, size, value, seq
+    std::array<uint64_t, 6> numbers;
+    static constexpr std::array<uint64_t, 6> kLargest = {0xff,       0xffff,     uint64_t{0x7fffffff} + 2,
+                                                         0x7fffffff, 0x7fffffff, std::numeric_limits<uint64_t>::max()};
+    for (uint64_t& number : numbers) {
+      if (!reader.varint(&number)) return bad_trace(absl::StrCat("cut short at step ", i, " of ", count));
     }
-    if (what >= trace.names_.size()) return bad_trace(absl::StrCat("step ", i, " names operation ", what, " of ", trace.names_.size()));
-    trace.steps_.push_back({.kind = static_cast<uint8_t>(kind),
-                            .what = static_cast<uint16_t>(what),
-                            .rank = static_cast<int32_t>(unshifted(rank)),
-                            .size = static_cast<int32_t>(size),
-                            .value = static_cast<int32_t>(value),
-                            .seq = unshifted(seq)});
+    for (size_t field = 0; field < numbers.size(); ++field) {
+      if (numbers[field] > kLargest[field]) {
+        return wrong(absl::StrCat("step ", i, " holds the number ", numbers[field], ", which does not fit"));
+      }
+    }
+    if (numbers[1] >= trace.names_.size()) {
+      return wrong(absl::StrCat("step ", i, " names operation ", numbers[1], " of ", trace.names_.size()));
+    }
+    trace.steps_.push_back({.kind = static_cast<uint8_t>(numbers[0]),
+                            .what = static_cast<uint16_t>(numbers[1]),
+                            .rank = static_cast<int32_t>(unshifted(numbers[2])),
+                            .size = static_cast<int32_t>(numbers[3]),
+                            .value = static_cast<int32_t>(numbers[4]),
+                            .seq = unshifted(numbers[5])});
   }
-  uint64_t sum = 0;
-  for (int i = 7; i >= 0; --i) sum = sum << 8 | static_cast<uint8_t>(bytes[bytes.size() - 8 + static_cast<size_t>(i)]);
-  if (!reader.at_end() || sum != fnv1a(body)) return bad_trace("its checksum does not fit");
+  if (!reader.at_end()) return wrong(absl::StrCat(reader.left(), " bytes follow its last step"));
+  if (!sum_fits) return wrong("");
   return trace;
 }
 
@@ -166,8 +193,8 @@ std::string first_difference(const Trace& a, const Trace& b) {
   }
   if (a.steps().size() == b.steps().size()) return "equal";
   const Trace& longer = a.steps().size() > b.steps().size() ? a : b;
-  return absl::StrCat("step ", common, ": the ", &longer == &a ? "second" : "first", " run ends, the other goes on: ",
-                      longer.describe(longer.steps()[common]));
+  return absl::StrCat("step ", common, ": the ", &longer == &a ? "second" : "first",
+                      " run ends, the other goes on: ", longer.describe(longer.steps()[common]));
 }
 
 }  // namespace rankloom

@@ -12,12 +12,12 @@ namespace rankloom {
 
 // One choice of a run: at which step, among how many, and what.
 struct TraceStep {
-  uint8_t kind = 0;      // ChoiceKind
-  uint16_t what = 0;     // index into Trace::names(): the pending step of the task that was at the point
-  int32_t rank = -1;     // that task's rank
-  int32_t size = 0;      // how many could be chosen
-  int32_t value = 0;     // which was: a TaskId for kNextTask, else 0 <= value < size
-  int64_t seq = -1;      // the pending step's sequence number
+  uint8_t kind = 0;   // ChoiceKind
+  uint16_t what = 0;  // index into Trace::names(): the pending step of the task that was at the point
+  int32_t rank = -1;  // that task's rank
+  int32_t size = 0;   // how many could be chosen
+  int32_t value = 0;  // which was: a TaskId for kNextTask, else 0 <= value < size
+  int64_t seq = -1;   // the pending step's sequence number
 
   friend bool operator==(const TraceStep&, const TraceStep&) = default;
 };
@@ -40,7 +40,7 @@ class Trace {
   // Binary form, version 1: "RLTRACE1", schedule, names, then each step as variable-length integers (LEB128, as in
   // Protocol Buffers), and a 64-bit FNV-1a of all before it.
   std::string serialize() const;
-  // Errors: InvalidArgument that names what is wrong: not a trace, another version, cut short at which step, wrong sum.
+  // Errors: InvalidArgument that names what is wrong: no trace, another version, cut short at which step, damaged.
   static absl::StatusOr<Trace> parse(std::string_view bytes);
   absl::Status save(const std::string& path) const;
   static absl::StatusOr<Trace> load(const std::string& path);

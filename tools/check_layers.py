@@ -40,7 +40,7 @@ BANNED = [
     ("barrier", r"std::barrier|<barrier>", CORE, "wait through RankCondVar"),
     ("future", r"std::(shared_)?future\b|std::promise\b|std::packaged_task\b|std::async\b|<future>", CORE,
      "wait through RankCondVar"),
-    ("sleep", r"\bsleep_(for|until)\s*\(|\bSleepFor\s*\(|\b(usleep|nanosleep|clock_nanosleep)\s*\(|(?<![\w.>])sleep\s*\(\s*\d", CORE,
+    ("sleep", r"\bthis_thread::sleep_(for|until)\b|\bSleepFor\s*\(|\b(usleep|nanosleep|clock_nanosleep)\s*\(|(?<![\w.>])sleep\s*\(\s*\d", CORE,
      "time is virtual; park with a deadline"),
     ("wall clock",
      r"\bsystem_clock\b|\bhigh_resolution_clock\b|absl::Now\b|\bGetCurrentTimeNanos\b|\bgettimeofday\b|\bCLOCK_REALTIME\b"
@@ -83,7 +83,8 @@ def folders_open_to(path):
         return LAYERS[: LAYERS.index(folder) + 1]
     if folder == UMBRELLA:
         return LAYERS if path.endswith("/testing.h") else LAYERS[:-1]
-    return LAYERS + [folder]
+    # Tests and benchmarks of a program include what the program is made of.
+    return LAYERS + [folder] + (["examples", "bench", "tools"] if folder == "tests" else [])
 
 
 def check_includes(path, text):

@@ -9,16 +9,19 @@
 
 namespace rankloom {
 
-int64_t RankRecorder::open(FlightEntry entry) {
-  if (capacity_ == 0) return -1;
-  RankMutexLock lock(&mu_);
-  entry.record_id = next_++;
+FlightEntry& RankRecorder::next_entry() {
+  const int64_t record_id = next_++;
   if (static_cast<int64_t>(ring_.size()) < capacity_) {
-    ring_.push_back(std::move(entry));
-  } else {
-    ring_[static_cast<size_t>(entry.record_id % capacity_)] = std::move(entry);
+    FlightEntry& entry = ring_.emplace_back();
+    entry.record_id = record_id;
+    return entry;
   }
-  return next_ - 1;
+  FlightEntry& entry = ring_[static_cast<size_t>(record_id % capacity_)];
+  entry.record_id = record_id;
+  entry.started_ns = entry.completed_ns = -1;
+  entry.state = FlightEntry::State::kScheduled;
+  entry.shapes.clear();
+  return entry;
 }
 
 FlightEntry* RankRecorder::find(int64_t record_id) {
@@ -43,10 +46,16 @@ void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok) {
   }
 }
 
+void RankRecorder::set_peer(int64_t record_id, int peer) {
+  RankMutexLock lock(&mu_);
+  if (FlightEntry* const entry = find(record_id); entry != nullptr) entry->peer = peer;
+}
+
 std::vector<FlightEntry> RankRecorder::entries() const {
   RankMutexLock lock(&mu_);
   std::vector<FlightEntry> entries = ring_;
-  std::sort(entries.begin(), entries.end(), [](const FlightEntry& a, const FlightEntry& b) { return a.record_id < b.record_id; });
+  std::sort(entries.begin(), entries.end(),
+            [](const FlightEntry& a, const FlightEntry& b) { return a.record_id < b.record_id; });
   return entries;
 }
 
@@ -56,8 +65,9 @@ std::vector<std::string> RankRecorder::last_calls(int n) const {
   std::vector<std::string> lines;
   for (size_t i = all.size() > static_cast<size_t>(n) ? all.size() - static_cast<size_t>(n) : 0; i < all.size(); ++i) {
     const FlightEntry& entry = all[i];
-    lines.push_back(absl::StrCat(entry.op, " seq ", entry.seq, " (", kStates[static_cast<size_t>(entry.state)], ") [group ", entry.group->name(),
-                                 ", ", sv(base_name(entry.code.file)), ":", entry.code.line, "]"));
+    lines.push_back(absl::StrCat(entry.op, " seq ", entry.seq, " (", kStates[static_cast<size_t>(entry.state)],
+                                 ") [group ", entry.group->name(), ", ", sv(base_name(entry.code.file)), ":",
+                                 entry.code.line, "]"));
   }
   return lines;
 }

@@ -5,34 +5,63 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "sim/code_site.h"
 #include "sim/rank_mutex.h"
 #include "world/group.h"
 
 namespace rankloom {
 
+// Shapes of tensors, one after another, each as: number of dimensions, dimensions. The first six numbers cost no allocation,
+// which is all that most calls need.
+class FlightShapes {
+ public:
+  void clear() {
+    size_ = 0;
+    more_.clear();
+  }
+  void add(const int64_t* sizes, size_t dimensions) {
+    push(static_cast<int64_t>(dimensions));
+    for (size_t i = 0; i < dimensions; ++i) push(sizes[i]);
+  }
+  size_t size() const { return size_; }
+  int64_t operator[](size_t i) const { return i < kInline ? inline_[i] : more_[i - kInline]; }
+
+ private:
+  static constexpr size_t kInline = 6;
+  void push(int64_t value) {
+    if (size_ < kInline) [[likely]] {
+      inline_[size_] = value;
+    } else {
+      more_.push_back(value);
+    }
+    ++size_;
+  }
+
+  size_t size_ = 0;
+  int64_t inline_[kInline];
+  std::vector<int64_t> more_;
+};
+
 // One call of one rank, as the recorder keeps it. Types are opaque numbers here: the layer above knows their names.
 struct FlightEntry {
   enum class State : uint8_t { kScheduled, kStarted, kCompleted, kFailed };
-  int64_t record_id = -1;       // position in the rank's sequence of calls, from 0
+  int64_t record_id = -1;  // position in the rank's sequence of calls, from 0
   const Group* group = nullptr;
   const char* op = "";
-  int64_t seq = -1;             // collective or point-to-point sequence number in the group
+  int64_t seq = -1;  // collective or point-to-point sequence number in the group
   int64_t op_id = -1;
   int64_t created_ns = 0;       // Scheduler::now_ns()
   int64_t started_ns = -1;      // -1: not yet
   int64_t completed_ns = -1;    // -1: not yet
-  int64_t timeout_ms = -1;      // -1: none
+  int64_t timeout_ns = -1;      // -1: none
   CodeSite code;
   State state = State::kScheduled;
   bool is_p2p = false;
-  int peer = -1;                // rank in the group of the other side of a point-to-point call
+  int peer = -1;                // rank in the group of the other side of a point-to-point call; below 0: none, or not known yet
   uint8_t dtype = 0;            // of the first tensor
   uint16_t inputs = 0;          // how many of the shapes below are inputs
   uint16_t outputs = 0;
-  // Shapes one after another, each as: number of dimensions, dimensions.
-  absl::InlinedVector<int64_t, 4> shapes;
+  FlightShapes shapes;
 };
 
 // The last calls of one rank: a ring that grows up to its capacity. Costs at most 15 ns a call (bench/).
@@ -41,19 +70,29 @@ class RankRecorder {
  public:
   RankRecorder(const Scheduler* scheduler, int capacity) : capacity_(capacity), mu_(scheduler) {}
 
-  // Files an entry and returns its record_id.
-  int64_t open(FlightEntry entry);
+  // Files an entry, which `fill` writes into its place, and returns its record_id.
+  template <typename Fill>
+  int64_t open(Fill fill) {
+    if (capacity_ == 0) return -1;
+    RankMutexLock lock(&mu_);
+    FlightEntry& entry = next_entry();
+    fill(entry);
+    return entry.record_id;
+  }
   void start(int64_t record_id, int64_t now_ns);
   void close(int64_t record_id, int64_t now_ns, bool ok);
+  // A recv_any has found its source.
+  void set_peer(int64_t record_id, int peer);
   // Oldest first.
   std::vector<FlightEntry> entries() const;
   // The last `n` calls, oldest first, one line each: "all_reduce seq 3 (completed)".
   std::vector<std::string> last_calls(int n) const;
 
  private:
+  FlightEntry& next_entry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   FlightEntry* find(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const int capacity_;  // 0: records nothing
+  const int capacity_;    // 0: records nothing
   mutable RankMutex mu_;  // taken after no other lock
   std::vector<FlightEntry> ring_ ABSL_GUARDED_BY(mu_);
   int64_t next_ ABSL_GUARDED_BY(mu_) = 0;

@@ -14,8 +14,8 @@ class Group {
   Group(int id, std::string name, std::vector<int> ranks)
       : id_(id), name_(std::move(name)), size_(static_cast<int>(ranks.size())), ranks_(std::move(ranks)) {}
 
-  int id() const { return id_; }                       // unique in its world
-  const std::string& name() const { return name_; }    // what reports print: "0" for the group of all ranks
+  int id() const { return id_; }                     // unique in its world
+  const std::string& name() const { return name_; }  // what reports print: "0" for the group of all ranks
   int size() const { return size_; }
   int global_rank(int rank) const { return ranks_.empty() ? rank : ranks_[static_cast<size_t>(rank)]; }
   // -1: not a member.

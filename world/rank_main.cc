@@ -17,7 +17,8 @@ std::string exception_text(const std::exception_ptr& exception, const absl::Stat
   try {
     std::rethrow_exception(exception);
   } catch (const DistError& error) {
-    *relayed = !cause.ok() && (error.status() == cause || error.kind() == ErrorKind::kRankFailed || error.kind() == ErrorKind::kAborted);
+    *relayed = !cause.ok() && (error.status() == cause || error.kind() == ErrorKind::kRankFailed ||
+                               error.kind() == ErrorKind::kAborted);
     return error.what();
   } catch (const std::exception& error) {
     return error.what();
@@ -49,6 +50,8 @@ void World::rank_failed(int rank, std::exception_ptr failure) {
   {
     RankMutexLock lock(&mu_);
     RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
+    // A rank's first failure stays: it may be told early (by a helper, by a harness) and still unwind or return later.
+    if (outcome.state == RankOutcome::State::kFailed) return;
     outcome.state = relayed ? RankOutcome::State::kStopped : RankOutcome::State::kFailed;
     outcome.text = text;
     outcome.exception = std::move(failure);

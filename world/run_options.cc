@@ -1,10 +1,12 @@
 #include "world/run_options.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
@@ -16,6 +18,37 @@ namespace {
 
 absl::Status bad_variable(const char* name, const char* value, std::string_view want) {
   return make_error(ErrorKind::kInvalidArgument, absl::StrCat(name, " is \"", value, "\", want ", sv(want)));
+}
+
+std::string quoted(std::string_view word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           std::string_view("_-./=:,+@%").find(c) != std::string_view::npos;
+  });
+  if (plain) return std::string(word);
+  std::string out = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
+// The command line of this process, quoted for a shell.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::string line;
+  for (size_t begin = 0; begin < bytes.size();) {
+    const size_t end = std::min(bytes.find('\0', begin), bytes.size());
+    const std::string_view word = std::string_view(bytes).substr(begin, end - begin);
+    absl::StrAppend(&line, line.empty() ? "" : " ", quoted(word));
+    begin = end + 1;
+  }
+  return line;
 }
 
 }  // namespace
@@ -37,38 +70,50 @@ absl::Status apply_environment(WorldOptions* options) {
   }
   if (const char* text = std::getenv("RANKLOOM_SCHEDULE"); text != nullptr) {
     absl::StatusOr<Schedule> schedule = Schedule::parse(text);
-    if (!schedule.ok()) return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_SCHEDULE: ", schedule.status().message()));
+    if (!schedule.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_SCHEDULE: ", schedule.status().message()));
     options->schedule = *std::move(schedule);
   }
   if (const char* path = std::getenv("RANKLOOM_REPLAY"); path != nullptr) {
     absl::StatusOr<Trace> trace = Trace::load(path);
-    if (!trace.ok()) return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_REPLAY: ", trace.status().message()));
+    if (!trace.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_REPLAY: ", trace.status().message()));
     options->schedule = Schedule::replay(*std::move(trace));
   }
   return absl::OkStatus();
 }
 
-std::string rerun_command(const WorldOptions& options) {
+std::string rerun_command(const WorldOptions& options, std::string_view trace_path) {
   Schedule schedule = options.schedule;
   if (schedule.kind() == Schedule::Kind::kUnset) {
     schedule = options.engine == EngineKind::kFibers ? Schedule::fifo() : Schedule::free();
   }
   if (!schedule.deterministic()) return "";
-  std::string command = absl::StrCat("RANKLOOM_ENGINE=", sv(engine_name(options.engine)), " ");
-  if (schedule.kind() == Schedule::Kind::kReplay) {
-    absl::StrAppend(&command, "RANKLOOM_REPLAY=<the same trace> ");
+  std::string command = absl::StrCat("RANKLOOM_ENGINE=", sv(engine_kind_name(options.engine)), " ");
+  if (!trace_path.empty()) {
+    absl::StrAppend(&command, "RANKLOOM_REPLAY=", quoted(trace_path), " ");
+  } else if (schedule.kind() == Schedule::Kind::kReplay) {
+    const char* const path = std::getenv("RANKLOOM_REPLAY");
+    absl::StrAppend(&command, "RANKLOOM_REPLAY=", path != nullptr ? quoted(path) : "<the same trace>", " ");
   } else if (schedule.kind() == Schedule::Kind::kSeeded) {
     absl::StrAppend(&command, "RANKLOOM_SEED=", schedule.seed(), " ");
   } else {
     absl::StrAppend(&command, "RANKLOOM_SCHEDULE=", schedule.text(), " ");
   }
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string line{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  while (!line.empty() && line.back() == '\0') line.pop_back();
-  for (char& c : line) {
-    if (c == '\0') c = ' ';
+  // Read once: a test may make ten thousand worlds.
+  static const std::string* const line = new std::string(command_line());
+  return command + *line;
+}
+
+absl::StatusOr<TraceFiles> trace_files_from_environment() {
+  TraceFiles files;
+  if (const char* folder = std::getenv("RANKLOOM_TRACE_DIR"); folder != nullptr) files.folder = folder;
+  if (const char* run = std::getenv("RANKLOOM_REPLAY_RUN"); run != nullptr) {
+    if (!absl::SimpleAtoi(run, &files.replayed_run) || files.replayed_run < 1) {
+      return bad_variable("RANKLOOM_REPLAY_RUN", run, "a number from 1");
+    }
   }
-  return command + line;
+  return files;
 }
 
 }  // namespace rankloom

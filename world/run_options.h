@@ -4,8 +4,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "sim/schedule.h"
 
@@ -29,7 +31,7 @@ struct WorldOptions {
 
   size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack; pages are touched on demand
   bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
-  int recorded_calls = 256;         // flight recorder: calls kept per rank; 0: none
+  int recorded_calls = 64;          // flight recorder: calls kept per rank; 0: none
 
   // Real time without a scheduling point after which a rank that should move is named; on_stall gets the text (unset:
   // stderr).
@@ -49,7 +51,16 @@ struct WorldOptions {
 // Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 
-// The command that repeats a run of this process under `options`: variables, then the command line. Empty in the free gear.
-std::string rerun_command(const WorldOptions& options);
+// The command that repeats a run of this process under `options`: variables, then the command line, quoted for a shell.
+// `trace_path` not empty: the command that replays the trace saved there instead. Empty in the free gear.
+std::string rerun_command(const WorldOptions& options, std::string_view trace_path = {});
+
+// What the environment asks of whoever keeps traces (harness, bridge).
+struct TraceFiles {
+  std::string folder;    // RANKLOOM_TRACE_DIR: where traces of failed runs go; empty: the keeper's own choice
+  int replayed_run = 1;  // RANKLOOM_REPLAY_RUN: which run of a test, from 1, the trace in RANKLOOM_REPLAY belongs to
+};
+// Errors: InvalidArgument that names the variable.
+absl::StatusOr<TraceFiles> trace_files_from_environment();
 
 }  // namespace rankloom

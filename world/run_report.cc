@@ -10,7 +10,9 @@
 namespace rankloom {
 
 bool RunReport::ok() const {
-  return cause.ok() && std::all_of(outcomes.begin(), outcomes.end(), [](const RankOutcome& outcome) { return outcome.state == RankOutcome::State::kReturned; });
+  return cause.ok() && std::all_of(outcomes.begin(), outcomes.end(), [](const RankOutcome& outcome) {
+           return outcome.state == RankOutcome::State::kReturned;
+         });
 }
 
 std::string RunReport::text() const {
@@ -27,7 +29,9 @@ std::string RunReport::text() const {
       if (outcome.state == RankOutcome::State::kFailed) failed[outcome.text].push_back(static_cast<int>(rank));
       if (outcome.state == RankOutcome::State::kStopped) stopped[outcome.text].push_back(static_cast<int>(rank));
     }
-    const auto ranks_text = [](const std::vector<int>& ranks) { return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks)); };
+    const auto ranks_text = [](const std::vector<int>& ranks) {
+      return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks));
+    };
     if (first_failed >= 0) {
       const std::string& first = outcomes[static_cast<size_t>(first_failed)].text;
       text = absl::StrCat(ranks_text(failed[first]), " failed: ", first);
@@ -45,7 +49,8 @@ std::string RunReport::text() const {
     if (!all_stopped.empty()) absl::StrAppend(&text, "\n", ranks_text(all_stopped), " stopped for it");
   }
   for (const std::string& note : notes) absl::StrAppend(&text, "\nnote: ", note);
-  if (!ok() && !rerun.empty()) absl::StrAppend(&text, "\nschedule ", schedule, ", engine ", engine, "; run it again: ", rerun);
+  if (!ok() && !rerun.empty())
+    absl::StrAppend(&text, "\nschedule ", schedule, ", engine ", engine, "; run it again: ", rerun);
   return text;
 }
 

@@ -12,10 +12,10 @@ namespace rankloom {
 // How one rank ended.
 struct RankOutcome {
   enum class State : uint8_t {
-    kRunning,   // has not ended (a world whose ranks are the caller's threads)
+    kRunning,  // has not ended (a world whose ranks are the caller's threads)
     kReturned,
-    kFailed,    // threw, or a call of its own failed
-    kStopped,   // left because the world was aborted for another's failure
+    kFailed,   // threw, or a call of its own failed
+    kStopped,  // left because the world was aborted for another's failure
   };
   State state = State::kRunning;
   std::string text;              // kFailed, kStopped: what it threw

@@ -54,7 +54,9 @@ void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
   RankMutex mu(&scheduler);
   RankCondVar never;
   RankMutexLock lock(&mu);
-  const absl::Status status = never.await(&mu, [] { return false; }, Site{.what = "sleep", .code = code}, scheduler.deadline_after(duration, /*weak=*/false));
+  const absl::Status status = never.await(
+      &mu, [] { return false; }, Site{.what = "sleep", .code = code},
+      scheduler.deadline_after(duration, /*weak=*/false));
   if (error_kind(status) != ErrorKind::kTimeout) throw_if_error(status, {.rank = rank_, .group = {}, .op = "sleep"});
 }
 
@@ -75,7 +77,8 @@ World::World(WorldOptions options)
       poison_(options_.poison.value_or(seeded(options_.schedule))),
       late_completion_(options_.late_completion.value_or(seeded(options_.schedule))),
       scheduler_([this] {
-        absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(scheduler_options(options_, late_completion_));
+        absl::StatusOr<std::unique_ptr<Scheduler>> made =
+            Scheduler::make(scheduler_options(options_, late_completion_));
         throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
         return *std::move(made);
       }()),
@@ -100,7 +103,7 @@ World::World(WorldOptions options)
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
 
-World::~World() = default;
+World::~World() { run_end_hooks(); }
 
 RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
@@ -109,24 +112,29 @@ RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
 
 RankContext& World::attach(int rank) {
   if (rank < 0 || rank >= size()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: rank is ", rank, ", want 0 <= rank < world_size = ", size())),
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                absl::StrCat("attach: rank is ", rank, ", want 0 <= rank < world_size = ", size())),
                      {.rank = rank, .group = {}, .op = "attach"});
   }
   if (options_.engine == EngineKind::kFibers) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, "attach: the ranks are fibers of one thread, want engine threads"),
-                     {.rank = rank, .group = {}, .op = "attach"});
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, "attach: the ranks are fibers of one thread, want engine threads"),
+        {.rank = rank, .group = {}, .op = "attach"});
   }
   if (Task::current() != nullptr) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("attach: this thread is rank ", Task::current()->info.rank, " already, want a thread without a rank")),
-                     {.rank = rank, .group = {}, .op = "attach"});
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: this thread is rank ", Task::current()->info.rank,
+                                                             " already, want a thread without a rank")),
+        {.rank = rank, .group = {}, .op = "attach"});
   }
   {
     RankMutexLock lock(&mu_);
     RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
-    if (outcome.exception != nullptr || outcome.state != RankOutcome::State::kRunning || attached_[static_cast<size_t>(rank)]) {
-      throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: rank ", rank, " has attached already")),
-                       {.rank = rank, .group = {}, .op = "attach"});
+    if (outcome.exception != nullptr || outcome.state != RankOutcome::State::kRunning ||
+        attached_[static_cast<size_t>(rank)]) {
+      throw_dist_error(
+          make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: rank ", rank, " has attached already")),
+          {.rank = rank, .group = {}, .op = "attach"});
     }
     attached_[static_cast<size_t>(rank)] = true;
   }
@@ -160,7 +168,8 @@ void World::on_abort(std::function<void(const absl::Status&)> listener) {
 
 void World::rank_returned(int rank) {
   RankMutexLock lock(&mu_);
-  outcomes_[static_cast<size_t>(rank)].state = RankOutcome::State::kReturned;
+  RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
+  if (outcome.state == RankOutcome::State::kRunning) outcome.state = RankOutcome::State::kReturned;
 }
 
 std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make) {
@@ -173,6 +182,20 @@ std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std:
 void World::note(std::string text) {
   RankMutexLock lock(&mu_);
   notes_.push_back(std::move(text));
+}
+
+void World::at_end(std::function<void()> hook) {
+  RankMutexLock lock(&mu_);
+  end_hooks_.push_back(std::move(hook));
+}
+
+void World::run_end_hooks() {
+  std::vector<std::function<void()>> hooks;
+  {
+    RankMutexLock lock(&mu_);
+    hooks.swap(end_hooks_);
+  }
+  for (const std::function<void()>& hook : hooks) hook();
 }
 
 std::string World::ended_text(int rank) const {
@@ -207,6 +230,7 @@ absl::Status World::deadlock(const std::vector<Task*>& blocked) {
 }
 
 RunReport World::report() {
+  run_end_hooks();
   RunReport report;
   {
     RankMutexLock lock(&mu_);
@@ -217,7 +241,7 @@ RunReport World::report() {
   report.cause = scheduler_->abort_cause();
   report.trace = scheduler_->trace();
   report.schedule = scheduler_->options().schedule.text();
-  report.engine = engine_name(options_.engine);
+  report.engine = engine_kind_name(options_.engine);
   report.steps = scheduler_->steps();
   report.rerun = rerun_command(options_);
   return report;

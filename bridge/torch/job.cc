@@ -233,7 +233,7 @@ std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name,
     if (slot == nullptr) slot = std::make_shared<const Group>(world_.next_group_id(), name, std::move(ranks));
     group = slot;
   }
-  return internal::make_threaded_member(world_.context(rank), group, instance);
+  return internal::make_threaded_member(world_.context(rank), group, GroupOptions{});
 }
 
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {

@@ -24,8 +24,8 @@ class CopyBatch {
   struct Source {
     const char* from;
     int64_t bytes;
-    int64_t begin;         // where it lies in the row of all sources
-    size_t first_target;   // of targets_
+    int64_t begin;        // where it lies in the row of all sources
+    size_t first_target;  // of targets_
     size_t target_count;
   };
 

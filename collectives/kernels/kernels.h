@@ -12,7 +12,7 @@ namespace rankloom {
 using MemberCalls = absl::Span<const CollectiveCall* const>;  // [rank in group]
 
 void run_broadcast(MemberCalls calls);
-void run_all_reduce(MemberCalls calls);            // also the coalesced form
+void run_all_reduce(MemberCalls calls);  // also the coalesced form
 void run_reduce(MemberCalls calls);
 void run_all_gather(MemberCalls calls);
 void run_all_gather_into_tensor(MemberCalls calls);  // also the coalesced form

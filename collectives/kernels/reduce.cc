@@ -39,19 +39,24 @@ void reduce_range(const ReduceJob& job, int64_t begin, int64_t end) {
   const PlainFloatEnvironment environment;
   switch (job.dtype) {
     case DType::kFloat32:
-    case DType::kFloat64: return reduce_floats(job, begin, end);
+    case DType::kFloat64:
+      return reduce_floats(job, begin, end);
     case DType::kFloat16:
-    case DType::kBFloat16: return reduce_halves(job, begin, end);
+    case DType::kBFloat16:
+      return reduce_halves(job, begin, end);
     case DType::kComplex64:
-    case DType::kComplex128: return reduce_complex(job, begin, end);
+    case DType::kComplex128:
+      return reduce_complex(job, begin, end);
     case DType::kInt8:
     case DType::kUInt8:
     case DType::kInt16:
     case DType::kInt32:
     case DType::kInt64:
-    case DType::kBool: return reduce_integers(job, begin, end);
+    case DType::kBool:
+      return reduce_integers(job, begin, end);
     case DType::kFloat8E4M3FN:
-    case DType::kFloat8E5M2: break;
+    case DType::kFloat8E5M2:
+      break;
   }
   fatal("a reduction of a dtype that reduction_supported() refuses");
 }

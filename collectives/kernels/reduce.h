@@ -11,9 +11,9 @@ namespace rankloom::internal {
 struct ReduceJob {
   DType dtype = DType::kFloat32;
   ReduceOp::Kind kind = ReduceOp::Kind::kSum;
-  bool tree = false;        // neighbours in pairs; else from the first input to the last
-  bool round_each = false;  // float16, bfloat16: round after each step
-  double factor = 1;        // of premul_sum
+  bool tree = false;                    // neighbours in pairs; else from the first input to the last
+  bool round_each = false;              // float16, bfloat16: round after each step
+  double factor = 1;                    // of premul_sum
   const void* const* inputs = nullptr;  // in the order of the reduction
   int64_t count = 0;                    // > 0
   void* const* outputs = nullptr;

@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 // Real and imaginary parts are neighbouring lanes.
 template <typename T>
 struct ComplexStorage : PlainStorage<T> {
-  static constexpr size_t kLanesPerElement = 2;
+  static constexpr size_t kFewestLanes = 2;
 };
 
 // (ar xr - ai xi) + i (ar xi + ai xr), each product rounded; std::complex differs where parts are infinite.
@@ -74,10 +74,14 @@ void reduce_complex_of(const ReduceJob& job, int64_t begin, int64_t end) {
   begin *= 2;
   end *= 2;
   switch (job.kind) {
-    case ReduceOp::Kind::kSum: return reduce_lanes<Storage, FloatSum>(job, begin, end);
-    case ReduceOp::Kind::kAvg: return reduce_lanes<Storage, FloatAvg>(job, begin, end);
-    case ReduceOp::Kind::kProduct: return reduce_products<Storage>(job, begin, end);
-    default: fatal("a reduction of complex numbers that reduction_supported() refuses");
+    case ReduceOp::Kind::kSum:
+      return reduce_lanes<Storage, FloatSum>(job, begin, end);
+    case ReduceOp::Kind::kAvg:
+      return reduce_lanes<Storage, FloatAvg>(job, begin, end);
+    case ReduceOp::Kind::kProduct:
+      return reduce_products<Storage>(job, begin, end);
+    default:
+      fatal("a reduction of complex numbers that reduction_supported() refuses");
   }
 }
 

@@ -15,13 +15,20 @@ template <typename T>
 void reduce_floats_of(const ReduceJob& job, int64_t begin, int64_t end) {
   using Storage = PlainStorage<T>;
   switch (job.kind) {
-    case ReduceOp::Kind::kSum: return reduce_lanes<Storage, FloatSum>(job, begin, end);
-    case ReduceOp::Kind::kAvg: return reduce_lanes<Storage, FloatAvg>(job, begin, end);
-    case ReduceOp::Kind::kProduct: return reduce_lanes<Storage, FloatProduct>(job, begin, end);
-    case ReduceOp::Kind::kMin: return reduce_lanes<Storage, FloatMin>(job, begin, end);
-    case ReduceOp::Kind::kMax: return reduce_lanes<Storage, FloatMax>(job, begin, end);
-    case ReduceOp::Kind::kPremulSum: return reduce_lanes<Storage, FloatPremulSum>(job, begin, end);
-    default: fatal("a reduction of floats that reduction_supported() refuses");
+    case ReduceOp::Kind::kSum:
+      return reduce_lanes<Storage, FloatSum>(job, begin, end);
+    case ReduceOp::Kind::kAvg:
+      return reduce_lanes<Storage, FloatAvg>(job, begin, end);
+    case ReduceOp::Kind::kProduct:
+      return reduce_lanes<Storage, FloatProduct>(job, begin, end);
+    case ReduceOp::Kind::kMin:
+      return reduce_lanes<Storage, FloatMin>(job, begin, end);
+    case ReduceOp::Kind::kMax:
+      return reduce_lanes<Storage, FloatMax>(job, begin, end);
+    case ReduceOp::Kind::kPremulSum:
+      return reduce_lanes<Storage, FloatPremulSum>(job, begin, end);
+    default:
+      fatal("a reduction of floats that reduction_supported() refuses");
   }
 }
 

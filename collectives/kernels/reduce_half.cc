@@ -20,8 +20,9 @@ inline constexpr bool kHasF16C = false;
 #endif
 
 struct Float16Storage {
+  using Element = uint16_t;
   using Lane = float;
-  static constexpr size_t kLanesPerElement = 1;
+  static constexpr size_t kFewestLanes = 1;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> widen(D d, hn::Vec<hn::Rebind<uint16_t, D>> h) {
@@ -34,8 +35,8 @@ struct Float16Storage {
       const auto sign = hn::ShiftLeft<16>(hn::Sub(all, magnitude));
       // Shifted into a float's place the exponent is 112 too small; the product is exact, for subnormals too.
       const auto scaled = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f));
-      const auto is_finite = hn::Lt(hn::BitCast(hn::RebindToSigned<D>(), magnitude),
-                                    hn::Set(hn::RebindToSigned<D>(), 0x7c00));
+      const auto is_finite =
+          hn::Lt(hn::BitCast(hn::RebindToSigned<D>(), magnitude), hn::Set(hn::RebindToSigned<D>(), 0x7c00));
       const auto special = hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(du, 0x7f800000));
       const auto finite = hn::BitCast(du, scaled);
       return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(hn::RebindMask(du, is_finite), finite, special)));
@@ -55,12 +56,10 @@ struct Float16Storage {
       const auto sign = hn::ShiftRight<16>(hn::BitCast(hn::RebindToUnsigned<D>(), hn::Xor(all, magnitude)));
       // Re-biased and rounded to nearest even in integers; a carry out of the mantissa belongs into the exponent.
       const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(di, 1));
-      const auto normal =
-          hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(di, 0x0fff - (112 << 23))), odd));
+      const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(di, 0x0fff - (112 << 23))), odd));
       // Added to 1/2, whose last bit is 2^-24, the float addition itself rounds to a multiple of the smallest subnormal.
       const auto half = hn::Set(d, 0.5f);
-      const auto subnormal =
-          hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, magnitude), half)), hn::BitCast(di, half));
+      const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, magnitude), half)), hn::BitCast(di, half));
       const auto infinite_or_nan =
           hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7f800000)), hn::Set(di, 0x7e00), hn::Set(di, 0x7c00));
       auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x38800000)), subnormal, normal);
@@ -70,18 +69,21 @@ struct Float16Storage {
   }
 
   template <class D>
-  static HWY_INLINE hn::Vec<D> load(D d, const void* base, int64_t i) {
-    return widen(d, hn::LoadU(hn::Rebind<uint16_t, D>(), static_cast<const uint16_t*>(base) + i));
+  static HWY_INLINE hn::Vec<D> load(D d, const Element* from) {
+    return widen(d, hn::LoadU(hn::Rebind<uint16_t, D>(), from));
   }
   template <class D>
-  static HWY_INLINE void store(D d, hn::Vec<D> v, void* base, int64_t i) {
-    hn::StoreU(narrow(d, v), hn::Rebind<uint16_t, D>(), static_cast<uint16_t*>(base) + i);
+  static HWY_INLINE void store(D d, hn::Vec<D> v, Element* to) {
+    hn::StoreU(narrow(d, v), hn::Rebind<uint16_t, D>(), to);
   }
+  static const Element* at(const void* base, int64_t i) { return static_cast<const Element*>(base) + i; }
+  static Element* at(void* base, int64_t i) { return static_cast<Element*>(base) + i; }
 };
 
 struct BFloat16Storage {
+  using Element = uint16_t;
   using Lane = float;
-  static constexpr size_t kLanesPerElement = 1;
+  static constexpr size_t kFewestLanes = 1;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> widen(D d, hn::Vec<hn::Rebind<uint16_t, D>> h) {
@@ -99,13 +101,15 @@ struct BFloat16Storage {
   }
 
   template <class D>
-  static HWY_INLINE hn::Vec<D> load(D d, const void* base, int64_t i) {
-    return widen(d, hn::LoadU(hn::Rebind<uint16_t, D>(), static_cast<const uint16_t*>(base) + i));
+  static HWY_INLINE hn::Vec<D> load(D d, const Element* from) {
+    return widen(d, hn::LoadU(hn::Rebind<uint16_t, D>(), from));
   }
   template <class D>
-  static HWY_INLINE void store(D d, hn::Vec<D> v, void* base, int64_t i) {
-    hn::StoreU(narrow(d, v), hn::Rebind<uint16_t, D>(), static_cast<uint16_t*>(base) + i);
+  static HWY_INLINE void store(D d, hn::Vec<D> v, Element* to) {
+    hn::StoreU(narrow(d, v), hn::Rebind<uint16_t, D>(), to);
   }
+  static const Element* at(const void* base, int64_t i) { return static_cast<const Element*>(base) + i; }
+  static Element* at(void* base, int64_t i) { return static_cast<Element*>(base) + i; }
 };
 
 // Op as hardware without wider accumulators does it: what each step gives is rounded to the element's type, premul_sum's
@@ -148,14 +152,21 @@ void reduce_halves_by(const ReduceJob& job, int64_t begin, int64_t end) {
 template <class Storage>
 void reduce_halves_of(const ReduceJob& job, int64_t begin, int64_t end) {
   switch (job.kind) {
-    case ReduceOp::Kind::kSum: return reduce_halves_by<Storage, FloatSum>(job, begin, end);
-    case ReduceOp::Kind::kAvg: return reduce_halves_by<Storage, FloatAvg>(job, begin, end);
-    case ReduceOp::Kind::kProduct: return reduce_halves_by<Storage, FloatProduct>(job, begin, end);
+    case ReduceOp::Kind::kSum:
+      return reduce_halves_by<Storage, FloatSum>(job, begin, end);
+    case ReduceOp::Kind::kAvg:
+      return reduce_halves_by<Storage, FloatAvg>(job, begin, end);
+    case ReduceOp::Kind::kProduct:
+      return reduce_halves_by<Storage, FloatProduct>(job, begin, end);
     // Min and max round nothing.
-    case ReduceOp::Kind::kMin: return reduce_lanes<Storage, FloatMin>(job, begin, end);
-    case ReduceOp::Kind::kMax: return reduce_lanes<Storage, FloatMax>(job, begin, end);
-    case ReduceOp::Kind::kPremulSum: return reduce_halves_by<Storage, FloatPremulSum>(job, begin, end);
-    default: fatal("a reduction of 16-bit floats that reduction_supported() refuses");
+    case ReduceOp::Kind::kMin:
+      return reduce_lanes<Storage, FloatMin>(job, begin, end);
+    case ReduceOp::Kind::kMax:
+      return reduce_lanes<Storage, FloatMax>(job, begin, end);
+    case ReduceOp::Kind::kPremulSum:
+      return reduce_halves_by<Storage, FloatPremulSum>(job, begin, end);
+    default:
+      fatal("a reduction of 16-bit floats that reduction_supported() refuses");
   }
 }
 

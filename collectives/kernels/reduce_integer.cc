@@ -102,14 +102,22 @@ template <typename T>
 void reduce_integers_of(const ReduceJob& job, int64_t begin, int64_t end) {
   using Unsigned = PlainStorage<std::make_unsigned_t<T>>;
   switch (job.kind) {
-    case ReduceOp::Kind::kSum: return reduce_lanes<Unsigned, IntegerSum>(job, begin, end);
-    case ReduceOp::Kind::kProduct: return reduce_lanes<Unsigned, IntegerProduct>(job, begin, end);
-    case ReduceOp::Kind::kMin: return reduce_lanes<PlainStorage<T>, IntegerMin>(job, begin, end);
-    case ReduceOp::Kind::kMax: return reduce_lanes<PlainStorage<T>, IntegerMax>(job, begin, end);
-    case ReduceOp::Kind::kBand: return reduce_lanes<Unsigned, IntegerAnd>(job, begin, end);
-    case ReduceOp::Kind::kBor: return reduce_lanes<Unsigned, IntegerOr>(job, begin, end);
-    case ReduceOp::Kind::kBxor: return reduce_lanes<Unsigned, IntegerXor>(job, begin, end);
-    default: fatal("a reduction of integers that reduction_supported() refuses");
+    case ReduceOp::Kind::kSum:
+      return reduce_lanes<Unsigned, IntegerSum>(job, begin, end);
+    case ReduceOp::Kind::kProduct:
+      return reduce_lanes<Unsigned, IntegerProduct>(job, begin, end);
+    case ReduceOp::Kind::kMin:
+      return reduce_lanes<PlainStorage<T>, IntegerMin>(job, begin, end);
+    case ReduceOp::Kind::kMax:
+      return reduce_lanes<PlainStorage<T>, IntegerMax>(job, begin, end);
+    case ReduceOp::Kind::kBand:
+      return reduce_lanes<Unsigned, IntegerAnd>(job, begin, end);
+    case ReduceOp::Kind::kBor:
+      return reduce_lanes<Unsigned, IntegerOr>(job, begin, end);
+    case ReduceOp::Kind::kBxor:
+      return reduce_lanes<Unsigned, IntegerXor>(job, begin, end);
+    default:
+      fatal("a reduction of integers that reduction_supported() refuses");
   }
 }
 
@@ -118,23 +126,33 @@ void reduce_bools(const ReduceJob& job, int64_t begin, int64_t end) {
   switch (job.kind) {
     case ReduceOp::Kind::kSum:
     case ReduceOp::Kind::kMax:
-    case ReduceOp::Kind::kBor: return reduce_lanes<Bytes, OfBools<IntegerOr>>(job, begin, end);
+    case ReduceOp::Kind::kBor:
+      return reduce_lanes<Bytes, OfBools<IntegerOr>>(job, begin, end);
     case ReduceOp::Kind::kProduct:
     case ReduceOp::Kind::kMin:
-    case ReduceOp::Kind::kBand: return reduce_lanes<Bytes, OfBools<IntegerAnd>>(job, begin, end);
-    case ReduceOp::Kind::kBxor: return reduce_lanes<Bytes, OfBools<IntegerXor>>(job, begin, end);
-    default: fatal("a reduction of bools that reduction_supported() refuses");
+    case ReduceOp::Kind::kBand:
+      return reduce_lanes<Bytes, OfBools<IntegerAnd>>(job, begin, end);
+    case ReduceOp::Kind::kBxor:
+      return reduce_lanes<Bytes, OfBools<IntegerXor>>(job, begin, end);
+    default:
+      fatal("a reduction of bools that reduction_supported() refuses");
   }
 }
 
 void reduce_integers(const ReduceJob& job, int64_t begin, int64_t end) {
   switch (job.dtype) {
-    case DType::kInt8: return reduce_integers_of<int8_t>(job, begin, end);
-    case DType::kUInt8: return reduce_integers_of<uint8_t>(job, begin, end);
-    case DType::kInt16: return reduce_integers_of<int16_t>(job, begin, end);
-    case DType::kInt32: return reduce_integers_of<int32_t>(job, begin, end);
-    case DType::kInt64: return reduce_integers_of<int64_t>(job, begin, end);
-    default: return reduce_bools(job, begin, end);
+    case DType::kInt8:
+      return reduce_integers_of<int8_t>(job, begin, end);
+    case DType::kUInt8:
+      return reduce_integers_of<uint8_t>(job, begin, end);
+    case DType::kInt16:
+      return reduce_integers_of<int16_t>(job, begin, end);
+    case DType::kInt32:
+      return reduce_integers_of<int32_t>(job, begin, end);
+    case DType::kInt64:
+      return reduce_integers_of<int64_t>(job, begin, end);
+    default:
+      return reduce_bools(job, begin, end);
   }
 }
 

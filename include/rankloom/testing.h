@@ -2,4 +2,9 @@
 
 // The GoogleTest side: multi-rank fixtures and matchers. Link rankloom-testing.
 
+#include "harness/matchers.h"
+#include "harness/multi_threaded_test_case.h"
+#include "harness/rank_output.h"
+#include "harness/rank_trace.h"
+#include "harness/runs_alike.h"
 #include "rankloom/rankloom.h"

@@ -99,8 +99,9 @@ TEST(OpTableTest, RecorderNamesAreKnownToTheStockAnalyzer) {
 }
 
 TEST(OpTableTest, OnlySendAndRecvAreNoCollectives) {
-  for (const OpRow& row : kOps)
+  for (const OpRow& row : kOps) {
     EXPECT_EQ(row.is_collective(), row.op != OpType::kSend && row.op != OpType::kRecv) << row.name;
+  }
 }
 
 TEST(OpTableTest, FieldsAreInEnumOrder) {

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sim/dist_error.h"
+#include "sim/prng.h"
 
 namespace rankloom {
 namespace {
@@ -129,14 +130,17 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"NullScalar", all_reduce(null_f32({})),
              "buffer has a null pointer, want the address of 1 element of float32"},
         Case{"MetaNeedsNoData", all_reduce(TensorView::meta({2, 3}, DType::kFloat32)), ""},
-        Case{"NegativeSize", all_reduce(f32(0, {-3})), "buffer has sizes [-3], want none below 0"},
-        Case{"TwoNegativeSizes", all_reduce(f32(0, {-2, -3})), "buffer has sizes [-2, -3], want none below 0"},
-        Case{"NegativeBesideZero", all_reduce(f32(0, {0, -3})), "buffer has sizes [0, -3], want none below 0"},
+        Case{"NegativeSize", all_reduce(f32(0, {-3})), "buffer's shape [-3] has a negative size, -3"},
+        Case{"TwoNegativeSizes", all_reduce(f32(0, {-2, -3})), "buffer's shape [-2, -3] has a negative size, -2"},
+        Case{"NegativeBesideZero", all_reduce(f32(0, {0, -3})), "buffer's shape [0, -3] has a negative size, -3"},
         Case{"Transposed", all_reduce(strided(0, {2, 3}, {1, 2})),
-             "buffer is not contiguous: sizes [2, 3] have strides [1, 2], want [3, 1]"},
+             "buffer is not contiguous: shape [2, 3] has strides [1, 2], want [3, 1]"},
         Case{"EverySecond", all_reduce(strided(0, {4}, {2})),
-             "buffer is not contiguous: sizes [4] have strides [2], want [1]"},
-        Case{"UnknownDType", all_reduce(typed(static_cast<DType>(99), 0, {0})), "buffer has the unknown dtype 99"}),
+             "buffer is not contiguous: shape [4] has strides [2], want [1]"},
+        Case{"TooManyBytes", all_reduce(typed(DType::kFloat64, 0, {kHuge / 2, 2})),
+             "buffer's shape [2305843009213693951, 2] of float64 has more bytes than int64 counts"},
+        Case{"StridesOfOtherRank", all_reduce(strided(0, {2, 3}, {1})),
+             "buffer's shape [2, 3] has 2 dimensions and strides [1] have 1"}),
     case_name);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -232,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"ReduceRootTooHigh", rooted(kReduce, 7, {f32(0, {4})}, {f32(0, {4})}),
                          "root is 7, want 0 <= root < size = 3"},
                     Case{"ReduceNotContiguous", rooted(kReduce, 0, {strided(0, {4}, {2})}, {strided(0, {4}, {2})}),
-                         "buffer is not contiguous: sizes [4] have strides [2], want [1]"}),
+                         "buffer is not contiguous: shape [4] has strides [2], want [1]"}),
     case_name);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -280,16 +284,16 @@ INSTANTIATE_TEST_SUITE_P(
              "output has 5 elements, want size * input = 3 * 2 = 6"},
         Case{"OneElement", call_of(kIntoTensor, {f32(0, {2})}, {f32(8, {1})}),
              "output has 1 element, want size * input = 3 * 2 = 6"},
-        Case{"ProductTooLarge", call_of(kIntoTensor, {f32(0, {kHuge})}, {f32(8, {6})}),
+        Case{"ProductTooLarge", call_of(kIntoTensor, {typed(DType::kInt8, 0, {kHuge})}, {typed(DType::kInt8, 8, {6})}),
              "output has 6 elements, want size * input = 3 * 4611686018427387903 = more than 2^63"},
         Case{"OtherDType", call_of(kIntoTensor, {f32(0, {2})}, {typed(DType::kInt32, 8, {6})}),
              "output has dtype int32, want input's float32"},
         Case{"OtherDevice", call_of(kIntoTensor, {f32(0, {2})}, {on_cuda(0, 8, {6})}),
              "output is on cuda:0, want input's cpu"},
         Case{"NotContiguous", call_of(kIntoTensor, {strided(0, {2}, {2})}, {f32(8, {6})}),
-             "input is not contiguous: sizes [2] have strides [2], want [1]"},
+             "input is not contiguous: shape [2] has strides [2], want [1]"},
         Case{"OutputNotContiguous", call_of(kIntoTensor, {f32(0, {2})}, {strided(8, {3, 2}, {1, 3})}),
-             "output is not contiguous: sizes [3, 2] have strides [1, 3], want [2, 1]"},
+             "output is not contiguous: shape [3, 2] has strides [1, 3], want [2, 1]"},
         Case{"AnothersSlice", call_of(kIntoTensor, {f32(8, {2})}, {f32(8, {6})}),
              "input starts at byte 0 of output, want separate memory or its own part, byte rank * input = 1 * 8 = 8"},
         Case{"HalfOver", call_of(kIntoTensor, {f32(7, {2})}, {f32(8, {6})}),
@@ -514,7 +518,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"SendNull", p2p(OpType::kSend, 2, 0, {null_f32({4})}),
              "input has a null pointer, want the address of 4 elements of float32"},
         Case{"RecvNotContiguous", p2p(OpType::kRecv, 2, 0, {strided(0, {2, 2}, {1, 2})}),
-             "output is not contiguous: sizes [2, 2] have strides [1, 2], want [2, 1]"}),
+             "output is not contiguous: shape [2, 2] has strides [1, 2], want [2, 1]"}),
     case_name);
 
 INSTANTIATE_TEST_SUITE_P(WithoutTensors, ShapeRuleTest,
@@ -541,6 +545,35 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"MonitoredBarrier", coalesced({call_of(OpType::kMonitoredBarrier, {}, {})}),
                          "call 0 is monitored_barrier, which cannot be coalesced"}),
     case_name);
+
+TEST(OverlapTest, AgreesWithTheComparisonOfEveryPair) {
+  const auto overlap = [](const TensorView& a, const TensorView& b) {
+    const float* const a_begin = a.data_as<float>();
+    const float* const b_begin = b.data_as<float>();
+    return a.numel() > 0 && b.numel() > 0 && a_begin < b_begin + b.numel() && b_begin < a_begin + a.numel();
+  };
+  Prng random(7);
+  int right = 0;
+  for (int round = 0; round < 20000; ++round) {
+    const int size = 1 + static_cast<int>(random.below(4));
+    Views inputs;
+    Views outputs;
+    for (int i = 0; i < size; ++i) {
+      inputs.push_back(f32(static_cast<int>(random.below(40)), {static_cast<int64_t>(random.below(4))}));
+      outputs.push_back(f32(static_cast<int>(random.below(40)), {static_cast<int64_t>(random.below(4))}));
+    }
+    bool want = true;
+    for (int i = 0; i < size; ++i) {
+      for (int j = 0; j < size; ++j) {
+        want = want && !overlap(inputs[i], outputs[j]) && (i == j || !overlap(outputs[i], outputs[j]));
+      }
+    }
+    right += want ? 1 : 0;
+    ASSERT_EQ(check_all_to_all(call_of(kAllToAll, inputs, outputs), 0, size).ok(), want) << "round " << round;
+  }
+  EXPECT_GT(right, 1000);
+  EXPECT_LT(right, 19000);
+}
 
 TEST(SplitRowsTest, AreEqualPartsWithoutSplits) {
   const CollectiveCall call = with_splits({f32(0, {6, 2})}, {f32(16, {3, 2})}, {}, {});

@@ -1,0 +1,284 @@
+#include "harness/multi_threaded_test_case.h"
+
+#include <errno.h>  // program_invocation_short_name
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "harness/rank_output.h"
+#include "sim/dist_error.h"
+#include "sim/text.h"
+
+namespace rankloom {
+namespace {
+
+using testing::TestPartResult;
+
+// Failed parts and skips of the running test so far.
+int failed_parts() {
+  const testing::TestResult& result = *testing::UnitTest::GetInstance()->current_test_info()->result();
+  int failed = 0;
+  for (int i = 0; i < result.total_part_count(); ++i) {
+    if (!result.GetTestPartResult(i).passed()) ++failed;
+  }
+  return failed;
+}
+
+bool names_schedule(const WorldOptions& options) { return options.schedule.kind() != Schedule::Kind::kUnset; }
+
+std::string text_of(const absl::Status& status) {
+  return std::string(status.message().data(), status.message().size());
+}
+
+// What failed in the world and is no failed assertion; empty: nothing. An assertion is reported by its own text.
+// `assertion_led`: an assertion was the first failure.
+std::string world_failure(RunReport report, bool* assertion_led) {
+  *assertion_led = true;
+  if (report.ok()) return "";
+  std::map<std::string, std::vector<int>> others;
+  for (size_t rank = 0; rank < report.outcomes.size(); ++rank) {
+    RankOutcome& outcome = report.outcomes[rank];
+    if (outcome.state != RankOutcome::State::kFailed) continue;
+    if (internal::is_assertion(outcome.exception)) {
+      outcome.text = "an assertion";
+    } else {
+      others[outcome.text].push_back(static_cast<int>(rank));
+    }
+  }
+  *assertion_led = report.first_failed >= 0 &&
+                   internal::is_assertion(report.outcomes[static_cast<size_t>(report.first_failed)].exception);
+  if (!*assertion_led) return report.text();
+  std::string text;
+  for (const auto& [what, ranks] : others) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", internal::ranks_text(ranks), " failed: ", what);
+  }
+  return text;
+}
+
+// Once for the test, whoever skipped and however often.
+void tell_skip(const std::vector<internal::RankFailure>& failures) {
+  const internal::RankFailure* first = nullptr;
+  std::string text;
+  for (const internal::RankFailure& failure : failures) {
+    if (failure.failed()) continue;
+    if (first == nullptr) first = &failure;
+    absl::StrAppend(&text, text.empty() ? "" : "\n", failure.text());
+  }
+  if (first != nullptr) internal::report_part(TestPartResult::kSkip, first->file, first->line, text);
+}
+
+}  // namespace
+
+testing::internal::ParamGenerator<EngineKind> every_engine() {
+  // A wish of the environment shows in both; one that makes no sense is reported by each test.
+  WorldOptions threads{.engine = EngineKind::kThreads};
+  WorldOptions fibers{.engine = EngineKind::kFibers};
+  apply_environment(&threads).IgnoreError();
+  apply_environment(&fibers).IgnoreError();
+  if (threads.engine == fibers.engine) return testing::Values(threads.engine);
+  return testing::Values(EngineKind::kThreads, EngineKind::kFibers);
+}
+
+std::string engine_name(const testing::TestParamInfo<EngineKind>& info) {
+  return std::string(engine_kind_name(info.param));
+}
+
+void PrintTo(EngineKind engine, std::ostream* out) { *out << engine_kind_name(engine); }
+
+WorldOptions MultiThreadedTestCase::options() const { return {.world_size = world_size(), .engine = engine()}; }
+
+void MultiThreadedTestCase::set_up_rank(RankContext&) {}
+void MultiThreadedTestCase::tear_down_rank(RankContext&) {}
+
+RunReport MultiThreadedTestCase::run_ranks(RankBody body, CodeSite code) { return run_ranks(world_size(), body, code); }
+
+RunReport MultiThreadedTestCase::run_ranks(int world_size, RankBody body, CodeSite code) {
+  WorldOptions base = options();
+  base.world_size = world_size;
+  if (schedule_.has_value()) base.schedule = *schedule_;
+  return run(std::move(base), body, Expected::kSuccess, code);
+}
+
+RunReport MultiThreadedTestCase::run_ranks(WorldOptions options, RankBody body, CodeSite code) {
+  return run(std::move(options), body, Expected::kSuccess, code);
+}
+
+RunReport MultiThreadedTestCase::run_ranks_to_failure(RankBody body, CodeSite code) {
+  return run_ranks_to_failure(world_size(), body, code);
+}
+
+RunReport MultiThreadedTestCase::run_ranks_to_failure(int world_size, RankBody body, CodeSite code) {
+  WorldOptions base = options();
+  base.world_size = world_size;
+  if (schedule_.has_value()) base.schedule = *schedule_;
+  return run(std::move(base), body, Expected::kFailure, code);
+}
+
+RunReport MultiThreadedTestCase::run_ranks_to_failure(WorldOptions options, RankBody body, CodeSite code) {
+  return run(std::move(options), body, Expected::kFailure, code);
+}
+
+absl::Status MultiThreadedTestCase::prepare(WorldOptions* options, TraceFiles* files) const {
+  options->engine = engine();
+  if (!names_schedule(*options) && schedule_.has_value()) options->schedule = *schedule_;
+  const Schedule own = options->schedule;
+  if (absl::Status status = apply_environment(options); !status.ok()) return status;
+  absl::StatusOr<TraceFiles> asked = trace_files_from_environment();
+  if (!asked.ok()) return asked.status();
+  *files = *std::move(asked);
+  // A trace fits one world. The others of the test run as they did when it was recorded.
+  const bool replayed = options->schedule.trace() != nullptr && options->schedule.trace() != own.trace();
+  if (replayed && run_ != files->replayed_run) options->schedule = own;
+  return absl::OkStatus();
+}
+
+RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expected expected, CodeSite code) {
+  ++run_;
+  TraceFiles files;
+  if (absl::Status status = prepare(&options, &files); !status.ok()) {
+    internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, text_of(status));
+    RunReport report;
+    report.cause = std::move(status);
+    return report;
+  }
+  Run run{.options = options, .files = std::move(files), .code = code};
+  {
+    World world(std::move(options));
+    internal::RankFailures failures(&world);
+    std::optional<RankOutput> output;
+    if (capture_output_) output.emplace(&world);
+    run.report = world.run([&](RankContext& rank) {
+      failures.run_guarded(
+          rank,
+          [&](RankContext& self) {
+            set_up_rank(self);
+            body(self);
+          },
+          [&](RankContext& self) { tear_down_rank(self); });
+    });
+    run.failures = failures.folded();
+    run.skipped = failures.skip_ended_run();
+    outputs_ = output.has_value() ? output->texts() : std::vector<std::string>();
+  }
+  run.report.rerun = internal::for_this_test(std::move(run.report.rerun));
+  RecordProperty("world_size", run.options.world_size);
+  RecordProperty("engine", run.report.engine);
+  RecordProperty("schedule", run.report.schedule);
+  if (run.options.schedule.kind() == Schedule::Kind::kSeeded || run.options.schedule.kind() == Schedule::Kind::kPct) {
+    RecordProperty("seed", absl::StrCat(run.options.schedule.seed()));
+  }
+  tell(run, expected);
+  return std::move(run.report);
+}
+
+void MultiThreadedTestCase::tell(const Run& run, Expected expected) const {
+  const RunReport& report = run.report;
+  const bool assertions_failed =
+      std::any_of(run.failures.begin(), run.failures.end(), [](const auto& f) { return f.failed(); });
+  std::string world_text;
+  bool assertion_led = true;
+  if (expected == Expected::kSuccess && !run.skipped) {
+    RunReport shown = report;
+    if (schedule_.has_value()) shown.rerun.clear();  // seeds() says it
+    world_text = world_failure(std::move(shown), &assertion_led);
+  } else if (expected == Expected::kFailure && report.ok() && !run.skipped) {
+    world_text = absl::StrCat("the world was to fail, but all ", report.outcomes.size(), " ranks returned");
+  }
+  const bool failed = assertions_failed || !world_text.empty();
+  if (failed) print_by_rank(outputs_, std::cout);
+  if (world_text.empty()) {
+    for (const std::string& note : report.notes) std::cout << "note: " << note << std::endl;
+  }
+  std::string rerun, replay;
+  if (failed && RankContext::current() == nullptr) {  // a world inside another: that one's runs again
+    if (!report.rerun.empty() && !schedule_.has_value()) {
+      rerun =
+          absl::StrCat("\nschedule ", report.schedule, ", engine ", report.engine, "; run it again: ", report.rerun);
+    }
+    replay = save_trace(run);
+  }
+  const auto tell_world = [&] {
+    if (world_text.empty()) return;
+    const bool says_rerun = report.rerun.empty() || world_text.find(report.rerun) != std::string::npos;
+    internal::report_part(TestPartResult::kFatalFailure, run.code.file, run.code.line,
+                          absl::StrCat(world_text, says_rerun ? "" : rerun, replay));
+  };
+  const auto tell_failures = [&](absl::FunctionRef<bool(const internal::RankFailure&)> chosen) {
+    for (const internal::RankFailure& failure : run.failures) {
+      if (!failure.failed() || !chosen(failure)) continue;
+      internal::report_part(failure.type, failure.file, failure.line, absl::StrCat(failure.text(), rerun, replay));
+    }
+  };
+  // What came first leads.
+  if (assertion_led) {
+    tell_failures([](const auto&) { return true; });
+    tell_world();
+  } else {
+    tell_failures([](const auto& failure) { return !failure.after_abort; });
+    tell_world();
+    tell_failures([](const auto& failure) { return failure.after_abort; });
+  }
+  tell_skip(run.failures);
+}
+
+std::string MultiThreadedTestCase::save_trace(const Run& run) const {
+  if (run.report.trace.empty() || run.options.schedule.kind() == Schedule::Kind::kReplay) return "";
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  const std::string name = absl::StrCat(program_invocation_short_name, ".", test.test_suite_name(), ".", test.name(),
+                                        run_ > 1 ? absl::StrCat(".run", run_) : "", ".rltrace");
+  const std::filesystem::path folder = run.files.folder.empty() ? testing::TempDir() : run.files.folder;
+  std::error_code ignored;  // save() tells
+  std::filesystem::create_directories(folder, ignored);
+  const std::string path = folder / absl::StrReplaceAll(name, {{"/", "_"}});
+  if (const absl::Status saved = run.report.trace.save(path); !saved.ok()) return absl::StrCat("\n", text_of(saved));
+  return absl::StrCat("\nreplay it: ", run_ > 1 ? absl::StrCat("RANKLOOM_REPLAY_RUN=", run_, " ") : "",
+                      internal::for_this_test(rerun_command(run.options, path)));
+}
+
+void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_t first, CodeSite code) {
+  WorldOptions asked{.engine = engine()};
+  if (absl::Status status = apply_environment(&asked); !status.ok()) {
+    internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, text_of(status));
+    return;
+  }
+  if (names_schedule(asked)) {
+    // Runs that a trace does not belong to are made as they were when it was recorded.
+    if (const Trace* const trace = asked.schedule.trace(); trace != nullptr) {
+      if (absl::StatusOr<Schedule> recorded = Schedule::parse(trace->schedule()); recorded.ok()) schedule_ = *recorded;
+    }
+    body();
+    schedule_.reset();
+    return;
+  }
+  const int begun = run_;
+  for (int i = 0; i < n; ++i) {
+    const int before = failed_parts();
+    run_ = begun;
+    asked.schedule = Schedule::seeded(first + static_cast<uint64_t>(i));
+    schedule_ = asked.schedule;
+    const std::string text = absl::StrCat("schedule ", asked.schedule.text(), " (", i + 1, " of at most ", n,
+                                          "); run it again: ", internal::for_this_test(rerun_command(asked)));
+    try {
+      const testing::ScopedTrace trace(code.file, code.line, text);
+      body();
+    } catch (...) {
+      internal::report_part(TestPartResult::kNonFatalFailure, code.file, code.line, absl::StrCat("threw in ", text));
+      throw;
+    }
+    if (failed_parts() != before) break;
+  }
+  schedule_.reset();
+}
+
+const std::string& MultiThreadedTestCase::rank_output(int rank) const {
+  static const std::string* const nothing = new std::string;
+  return static_cast<size_t>(rank) < outputs_.size() ? outputs_[static_cast<size_t>(rank)] : *nothing;
+}
+
+}  // namespace rankloom

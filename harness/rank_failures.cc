@@ -1,0 +1,218 @@
+#include "harness/rank_failures.h"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest-spi.h"
+#include "sim/deadlock_report.h"
+#include "sim/text.h"
+
+namespace rankloom::internal {
+namespace {
+
+// Replaces GoogleTest's process-wide reporter. The per-thread one would not do: helpers and threads of the caller report too,
+// and all fibers share one thread.
+class RankReporter final : public testing::ScopedFakeTestPartResultReporter {
+ public:
+  // The base class would append to an array; ReportTestPartResult() below takes its place.
+  RankReporter() : ScopedFakeTestPartResultReporter(INTERCEPT_ALL_THREADS, nullptr) {}
+
+  void ReportTestPartResult(const testing::TestPartResult& result) override;
+};
+
+// GoogleTest has one reporter a process, but worlds may nest or run side by side: the reporter is there as long as any
+// RankFailures is.
+struct Listeners {
+  absl::Mutex mu;  // taken under GoogleTest's own mutex; GoogleTest's reporter mutex is taken under it
+  std::vector<std::pair<const World*, RankFailures*>> all ABSL_GUARDED_BY(mu);
+  std::unique_ptr<RankReporter> reporter ABSL_GUARDED_BY(mu);
+
+  static Listeners& instance() {
+    static Listeners* listeners = new Listeners;
+    return *listeners;
+  }
+};
+
+// Called with GoogleTest's mutex held: must not report itself.
+void RankReporter::ReportTestPartResult(const testing::TestPartResult& result) {
+  if (result.passed()) return;  // SUCCEED()
+  RankContext* rank = RankContext::current();
+  RankFailures* failures = rank != nullptr ? RankFailures::of(rank->world()) : nullptr;
+  if (failures == nullptr) {
+    rank = nullptr;
+    Listeners& listeners = Listeners::instance();
+    absl::MutexLock lock(&listeners.mu);
+    if (listeners.all.empty()) return;
+    failures = listeners.all.back().second;
+  }
+  failures->record(result, rank);
+}
+
+}  // namespace
+
+std::string RankFailure::text() const {
+  if (ranks.empty()) return message;
+  std::string who = ranks_text(ranks);
+  if (after_abort) absl::StrAppend(&who, ", after the world was aborted");
+  if (times > static_cast<int>(ranks.size())) absl::StrAppend(&who, " (", times, " times)");
+  return absl::StrCat(who, ": ", message);
+}
+
+RankFailures::RankFailures(World* world) : world_(world) {
+  Listeners& listeners = Listeners::instance();
+  absl::MutexLock lock(&listeners.mu);
+  listeners.all.emplace_back(world, this);
+  if (listeners.reporter == nullptr) listeners.reporter = std::make_unique<RankReporter>();
+}
+
+RankFailures::~RankFailures() {
+  Listeners& listeners = Listeners::instance();
+  absl::MutexLock lock(&listeners.mu);
+  std::erase_if(listeners.all, [this](const auto& entry) { return entry.second == this; });
+  if (listeners.all.empty()) listeners.reporter.reset();
+}
+
+RankFailures* RankFailures::of(const World& world) {
+  Listeners& listeners = Listeners::instance();
+  absl::MutexLock lock(&listeners.mu);
+  for (const auto& [listened, failures] : listeners.all) {
+    if (listened == &world) return failures;
+  }
+  return nullptr;
+}
+
+void RankFailures::run_guarded(RankContext& rank, absl::FunctionRef<void(RankContext&)> set_up_and_body,
+                               absl::FunctionRef<void(RankContext&)> tear_down) {
+  std::exception_ptr failure;
+  try {
+    set_up_and_body(rank);
+  } catch (const RankSkipped&) {  // the world is aborted already
+  } catch (...) {
+    failure = std::current_exception();
+    world_->rank_failed(rank.rank(), failure);
+  }
+  try {
+    tear_down(rank);
+  } catch (const RankSkipped&) {  // as above
+  } catch (...) {
+    // After a failure the first one counts. A tear-down that ran into the end of a skipped run has done nothing wrong.
+    if (failure == nullptr && !skip_ended_run()) throw;
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void RankFailures::record(const testing::TestPartResult& result, RankContext* rank) {
+  const bool aborted = rank != nullptr && world_->scheduler().aborted();
+  std::string message = result.message();
+  {
+    absl::MutexLock lock(&mu_);
+    if (skip_ended_run_ && !result.skipped()) return;
+    if (rank != nullptr) {
+      if (const auto traces = traces_.find(rank->rank()); traces != traces_.end()) {
+        absl::StrAppend(&message, "\nRank trace:");
+        for (auto trace = traces->second.rbegin(); trace != traces->second.rend(); ++trace) {
+          absl::StrAppend(&message, "\n", trace->text);
+        }
+      }
+    }
+    const char* const file = result.file_name() != nullptr ? result.file_name() : "";
+    const std::string key =
+        absl::StrCat(result.type(), " ", rank != nullptr, " ", result.line_number(), " ", file, "\n", message);
+    const auto [it, added] = index_.try_emplace(key, failures_.size());
+    if (added) {
+      failures_.push_back({.type = result.type(),
+                           .file = file,
+                           .line = result.line_number(),
+                           .message = message,
+                           .after_abort = true,
+                           .ranks = {}});
+    }
+    RankFailure& failure = failures_[it->second];
+    if (!aborted || result.skipped()) failure.after_abort = false;
+    ++failure.times;
+    if (rank != nullptr) failure.ranks.push_back(rank->rank());
+    if (result.skipped() && !aborted) skip_ended_run_ = true;
+  }
+  if (rank == nullptr || result.nonfatally_failed()) return;
+  if (std::uncaught_exceptions() > 0) return;  // in a destructor: the rank unwinds already, for its own reason
+  // Only a rank's main task can unwind: a helper and a late completion have nobody to catch it.
+  const bool may_throw = Task::current()->info.kind == TaskKind::kRank;
+  if (result.skipped()) {
+    world_->abort(absl::StrCat("rank ", rank->rank(), " skipped the test: ", result.message()));
+    if (may_throw) throw RankSkipped();
+    return;
+  }
+  // --gtest_break_on_failure stops in the debugger right after this; an exception would pass it by.
+  if (GTEST_FLAG_GET(break_on_failure)) return;
+  const testing::AssertionException failed(
+      testing::TestPartResult(result.type(), result.file_name(), result.line_number(), message.c_str()));
+  if (may_throw) throw failed;
+  world_->rank_failed(rank->rank(), std::make_exception_ptr(failed));
+}
+
+void RankFailures::add_trace(const void* owner, int rank, std::string text) {
+  absl::MutexLock lock(&mu_);
+  traces_[rank].push_back({owner, std::move(text)});
+}
+
+void RankFailures::remove_trace(const void* owner, int rank) {
+  absl::MutexLock lock(&mu_);
+  std::vector<Trace>& traces = traces_[rank];
+  std::erase_if(traces, [owner](const Trace& trace) { return trace.owner == owner; });
+  if (traces.empty()) traces_.erase(rank);
+}
+
+std::vector<RankFailure> RankFailures::folded() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<RankFailure> folded = failures_;
+  for (RankFailure& failure : folded) {
+    std::sort(failure.ranks.begin(), failure.ranks.end());
+    failure.ranks.erase(std::unique(failure.ranks.begin(), failure.ranks.end()), failure.ranks.end());
+  }
+  return folded;
+}
+
+bool RankFailures::any_failed() const {
+  absl::MutexLock lock(&mu_);
+  return std::any_of(failures_.begin(), failures_.end(), [](const RankFailure& failure) { return failure.failed(); });
+}
+
+bool RankFailures::skip_ended_run() const {
+  absl::MutexLock lock(&mu_);
+  return skip_ended_run_;
+}
+
+void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text) {
+  // What the macros expand to. ADD_FAILURE_AT has no fatal form that does not return, and GTEST_SKIP none with a line.
+  testing::internal::AssertHelper(type, file.empty() ? nullptr : file.c_str(), line, text.c_str()) = testing::Message();
+}
+
+bool is_assertion(const std::exception_ptr& exception) {
+  if (exception == nullptr) return false;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const testing::internal::GoogleTestFailureException&) {  // AssertionException, or --gtest_throw_on_failure
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks));
+}
+
+std::string for_this_test(std::string command) {
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  if (command.empty() || test == nullptr) return command;
+  for (const std::string_view flag : {" --gtest_filter=", " '--gtest_filter="}) {
+    for (size_t begin; (begin = command.find(flag)) != std::string::npos;) {
+      command.erase(begin, std::min(command.find(' ', begin + 1), command.size()) - begin);
+    }
+  }
+  return absl::StrCat(command, " --gtest_filter=", test->test_suite_name(), ".", test->name());
+}
+
+}  // namespace rankloom::internal

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "gtest/gtest.h"
+#include "world/world.h"
+
+namespace rankloom::internal {
+
+// What GTEST_SKIP on a rank throws, to unwind it. No std::exception on purpose: a rank program that catches those must still
+// end. RankFailures::run_guarded() catches it.
+struct RankSkipped {};
+
+// A failed assertion or a skip. Equal ones of several ranks are one.
+struct RankFailure {
+  testing::TestPartResult::Type type = testing::TestPartResult::kNonFatalFailure;
+  std::string file;  // empty: unknown
+  int line = -1;
+  std::string message;       // as GoogleTest has it, with the traces of the rank
+  bool after_abort = false;  // reported only after the world was aborted: likely no cause, but a consequence
+  std::vector<int> ranks;    // ascending; empty: a thread that is no rank
+  int times = 0;             // by all ranks together
+
+  bool failed() const { return type != testing::TestPartResult::kSkip; }
+  // "ranks 0-2: <message>".
+  std::string text() const;
+};
+
+// Keeps the failures of one world's ranks while it runs, instead of letting them reach GoogleTest one by one: a rank's own
+// thread is not the test's, and N ranks that fail alike are one failure. While any of these lives, all threads of the
+// process report here; a thread of no world is kept without a rank.
+//   EXPECT_* on a rank: kept, the rank goes on.
+//   ASSERT_*, FAIL: kept, and throws testing::AssertionException, so that the rank unwinds and the world is aborted. On a
+//     helper nobody would catch that: the world is aborted and ASSERT_* returns. So it does in a destructor of a rank that
+//     unwinds already.
+//   GTEST_SKIP: kept, aborts the world and throws RankSkipped; what ranks report later is dropped.
+// Thread-safety: record(), add_trace() and remove_trace() from any thread; the rest by the test's thread, before and after the
+// run.
+class RankFailures {
+ public:
+  explicit RankFailures(World* world);
+  ~RankFailures();
+  RankFailures(const RankFailures&) = delete;
+  RankFailures& operator=(const RankFailures&) = delete;
+
+  // The one that listens to this world; null: none.
+  static RankFailures* of(const World& world);
+
+  // Runs set-up, body and tear-down of a rank, each as GoogleTest does: the body only after a good set-up, the tear-down
+  // always. The world is aborted before the tear-down of a failed rank, so that it may wait for no one.
+  void run_guarded(RankContext& rank, absl::FunctionRef<void(RankContext&)> set_up_and_body,
+                   absl::FunctionRef<void(RankContext&)> tear_down);
+
+  // By the reporter. Throws as described above.
+  void record(const testing::TestPartResult& result, RankContext* rank);
+
+  void add_trace(const void* owner, int rank, std::string text);
+  void remove_trace(const void* owner, int rank);
+
+  // In the order in which they came first.
+  std::vector<RankFailure> folded() const;
+  bool any_failed() const;
+  // A skip, and no failure, ended the run.
+  bool skip_ended_run() const;
+
+ private:
+  struct Trace {
+    const void* owner;
+    std::string text;
+  };
+
+  World* const world_;
+  mutable absl::Mutex mu_;  // taken under GoogleTest's own; no other is taken under it
+  std::vector<RankFailure> failures_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, size_t> index_ ABSL_GUARDED_BY(mu_);  // what makes failures equal -> failures_
+  absl::flat_hash_map<int, std::vector<Trace>> traces_ ABSL_GUARDED_BY(mu_);
+  bool skip_ended_run_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Reports to GoogleTest from the calling thread.
+void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text);
+
+// Whether the exception is a failed assertion, which is reported where it was thrown.
+bool is_assertion(const std::exception_ptr& exception);
+
+// "rank 2" or "ranks 0-2, 5". `ranks` ascends.
+std::string ranks_text(const std::vector<int>& ranks);
+
+// " --gtest_filter=..." of the running test, in place of the filter that `command` has. Empty stays empty.
+std::string for_this_test(std::string command);
+
+}  // namespace rankloom::internal

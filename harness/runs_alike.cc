@@ -1,0 +1,136 @@
+#include "harness/runs_alike.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "harness/rank_failures.h"
+#include "sim/trace.h"
+
+namespace rankloom {
+namespace {
+
+// All that is compared, as texts: equal runs have equal ones.
+struct Events {
+  RunReport report;
+  std::vector<std::vector<std::string>> calls;  // by rank
+  std::vector<std::string> store;
+  std::vector<internal::RankFailure> failures;
+};
+
+// "[2,3] [6]".
+std::string shapes_text(const FlightEntry& entry) {
+  std::vector<std::string> shapes;
+  for (auto at = entry.shapes.begin(); at < entry.shapes.end();) {
+    const auto dimensions = at + 1;
+    at = dimensions + *at;
+    shapes.push_back(absl::StrCat("[", absl::StrJoin(dimensions, at, ","), "]"));
+  }
+  return absl::StrJoin(shapes, " ");
+}
+
+std::string call_text(const FlightEntry& entry) {
+  static constexpr const char* kStates[] = {"scheduled", "started", "completed", "failed"};
+  return absl::StrCat(entry.op, entry.seq >= 0 ? absl::StrCat(" seq ", entry.seq) : "",
+                      entry.peer >= 0 ? absl::StrCat(", peer ", entry.peer) : "", ", dtype ", entry.dtype, ", shapes ",
+                      shapes_text(entry), ", ", kStates[static_cast<size_t>(entry.state)], ", begun at ",
+                      entry.created_ns, " ns, ended at ", entry.completed_ns, " ns [group ",
+                      entry.group != nullptr ? entry.group->name() : "?", ", ", entry.code.file, ":", entry.code.line,
+                      "]");
+}
+
+Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&)> body) {
+  Events events;
+  World world(options);
+  internal::RankFailures failures(&world);
+  events.report = world.run([&](RankContext& rank) { failures.run_guarded(rank, body, [](RankContext&) {}); });
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::vector<std::string>& calls = events.calls.emplace_back();
+    for (const FlightEntry& entry : world.context(rank).recorder().entries()) calls.push_back(call_text(entry));
+  }
+  if (absl::StatusOr<std::vector<std::string>> keys = world.store().list_keys_status(); keys.ok()) {
+    for (const std::string& key : *keys) {
+      const absl::StatusOr<std::string> value = world.store().get_status(key, {.timeout = absl::ZeroDuration()});
+      events.store.push_back(absl::StrCat("key \"", key, "\" = ", value.ok() ? absl::StrCat("\"", *value, "\"") : "?"));
+    }
+  }
+  events.failures = failures.folded();
+  return events;
+}
+
+// The first place where two lists differ: "who: first run: ..., second run: ..."; empty: they are equal.
+std::string difference(std::string_view who, const std::vector<std::string>& first,
+                       const std::vector<std::string>& second) {
+  const auto at = [](const std::vector<std::string>& items, size_t i) {
+    return i < items.size() ? items[i] : "nothing";
+  };
+  for (size_t i = 0; i < std::max(first.size(), second.size()); ++i) {
+    if (at(first, i) != at(second, i)) {
+      return absl::StrCat(std::string(who), ": first run: ", at(first, i), "; second run: ", at(second, i));
+    }
+  }
+  return "";
+}
+
+std::vector<std::string> texts(const std::vector<internal::RankFailure>& failures) {
+  std::vector<std::string> all;
+  for (const internal::RankFailure& failure : failures) {
+    all.push_back(absl::StrCat(failure.file, ":", failure.line, ": ", failure.text()));
+  }
+  return all;
+}
+
+std::vector<std::string> ends(const RunReport& report) {
+  std::vector<std::string> all;
+  for (size_t rank = 0; rank < report.outcomes.size(); ++rank) {
+    const RankOutcome& outcome = report.outcomes[rank];
+    const bool returned = outcome.state == RankOutcome::State::kReturned;
+    all.push_back(absl::StrCat("rank ", rank, returned ? " returned" : " failed: ", outcome.text));
+  }
+  return all;
+}
+
+}  // namespace
+
+testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void(RankContext&)> body) {
+  if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = Schedule::seeded(options.seed.value_or(1));
+  if (absl::Status status = apply_environment(&options); !status.ok()) {
+    return testing::AssertionFailure() << std::string(status.message().data(), status.message().size());
+  }
+  if (!options.schedule.deterministic()) {
+    return testing::AssertionFailure() << "the schedule is " << options.schedule.text()
+                                       << ", want one that repeats itself";
+  }
+  Events first = run_once(options, body);
+  Events second = run_once(options, body);
+
+  std::vector<std::string> differences;
+  const auto add = [&differences](std::string text) {
+    if (!text.empty()) differences.push_back(std::move(text));
+  };
+  if (first.report.trace != second.report.trace) {
+    add(absl::StrCat("choices: ", first_difference(first.report.trace, second.report.trace)));
+  }
+  for (size_t rank = 0; rank < first.calls.size(); ++rank) {
+    add(difference(absl::StrCat("calls of rank ", rank), first.calls[rank], second.calls[rank]));
+  }
+  add(difference("outcomes", ends(first.report), ends(second.report)));
+  add(difference("store", first.store, second.store));
+  add(difference("failed assertions", texts(first.failures), texts(second.failures)));
+  if (first.report.steps != second.report.steps) {
+    add(absl::StrCat("scheduling points: first run: ", first.report.steps, "; second run: ", second.report.steps));
+  }
+
+  for (const internal::RankFailure& failure : first.failures) {
+    internal::report_part(failure.type, failure.file, failure.line, failure.text());
+  }
+  if (differences.empty())
+    return testing::AssertionSuccess() << "two runs under " << options.schedule.text() << " are alike";
+  return testing::AssertionFailure() << "two runs under " << options.schedule.text() << " differ\n  "
+                                     << absl::StrJoin(differences, "\n  ");
+}
+
+}  // namespace rankloom

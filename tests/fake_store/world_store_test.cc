@@ -1,0 +1,200 @@
+// Stores in a world: who is woken, what a stuck job says, whose time passes.
+
+#include <algorithm>
+
+#include "fake_store/fake_store.h"
+#include "tests/fake_store/store_fixture.h"
+
+namespace rankloom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(WorldStoreTest, OneSetWakesThoseWhoWaitForItsKeyAndNobodyElse) {
+  constexpr int kWaiting = 64;
+  RunReport report = run_world({.world_size = 2 * kWaiting + 1, .engine = EngineKind::kFibers}, [](RankContext& rank) {
+    if (rank.rank() < kWaiting) {
+      EXPECT_EQ(rank.store().get("key"), "last");  // a point and a park
+    } else if (rank.rank() < 2 * kWaiting) {
+      rank.store().wait({"other"});  // the same
+    } else {
+      rank.store().set("key", "value");  // a point
+      rank.store().set("unrelated", "");
+      rank.store().set("key", "last");
+      rank.store().set("other", "");
+    }
+  });
+  report.throw_if_failed();
+  // A rank that is woken for nothing parks once more.
+  EXPECT_EQ(report.steps, 2u * 2 * kWaiting + 4);
+}
+
+TEST(WorldStoreTest, APushWakesOneOfThosePopping) {
+  constexpr int kWaiting = 32;
+  RunReport report = run_world({.world_size = kWaiting + 1, .engine = EngineKind::kFibers}, [](RankContext& rank) {
+    if (rank.rank() < kWaiting) {
+      EXPECT_EQ(rank.store().queue_pop("q"), std::to_string(rank.rank()));  // who came first is served first
+    } else {
+      for (int i = 0; i < kWaiting; ++i) rank.store().queue_push("q", std::to_string(i));
+    }
+  });
+  report.throw_if_failed();
+  EXPECT_EQ(report.steps, 2u * kWaiting + kWaiting);
+}
+
+class WorldStoreGearTest : public testing::TestWithParam<Gear> {
+ protected:
+  WorldOptions options(int ranks) {
+    WorldOptions options{.world_size = ranks};
+    options.engine = GetParam() == Gear::kWorldFibers ? EngineKind::kFibers : EngineKind::kThreads;
+    options.schedule = GetParam() == Gear::kWorldFree ? Schedule::free() : Schedule::seeded(3);
+    return options;
+  }
+  bool deterministic() const { return GetParam() != Gear::kWorldFree; }
+};
+INSTANTIATE_TEST_SUITE_P(Gears, WorldStoreGearTest,
+                         testing::Values(Gear::kWorldFree, Gear::kWorldBaton, Gear::kWorldFibers),
+                         [](const auto& gear) { return name_of(gear.param); });
+
+TEST_P(WorldStoreGearTest, AKeyThatNobodySetsIsADeadlockThatNamesItAndTheLine) {
+  const int line = __LINE__ + 2;
+  const RunReport report = run_world(options(2), [](RankContext& rank) {
+    if (rank.rank() == 1) rank.store().get("never set");
+  });
+  EXPECT_EQ(error_kind(report.cause), ErrorKind::kDeadlock);
+  EXPECT_THAT(
+      report.text(),
+      HasSubstr("rank 1 waits in store get key \"never set\" [world_store_test.cc:" + std::to_string(line) + "]"));
+}
+
+TEST_P(WorldStoreGearTest, ABarrierThatARankMissesIsADeadlock) {
+  const RunReport report = run_world(options(3), [](RankContext& rank) {
+    if (rank.rank() != 1) store_barrier(rank.store(), "epoch", rank.rank(), 3);
+  });
+  EXPECT_EQ(error_kind(report.cause), ErrorKind::kDeadlock);
+  EXPECT_THAT(report.text(), HasSubstr("store wait key \"epoch/go/0\""));
+}
+
+TEST_P(WorldStoreGearTest, ATimeoutOfTheCallPassesInTheWorldsTime) {
+  const absl::Duration timeout = deterministic() ? absl::Hours(24) : absl::Milliseconds(20);
+  run_world(options(2), [&](RankContext& rank) {
+    if (rank.rank() == 1) return;
+    const DistError error = error_of([&] { rank.store().wait({"absent"}, timeout); });
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0, HashStore wait: timed out after " + absl::FormatDuration(timeout) +
+                                        ": missing key \"absent\""));
+    EXPECT_GE(rank.now(), timeout);
+  }).throw_if_failed();
+}
+
+TEST_P(WorldStoreGearTest, AFailedRankEndsTheWaitsOfOthersWithItsCause) {
+  const RunReport report = run_world(options(3), [](RankContext& rank) {
+    if (rank.rank() == 2) throw std::runtime_error("lost my data");
+    const DistError error = error_of([&] { rank.store().get("from 2"); });
+    EXPECT_THAT(error.what(), HasSubstr("lost my data"));
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("rank " + std::to_string(rank.rank()) + ", RankFailed")));
+    EXPECT_THAT(error_of([&] { rank.store().set("later", ""); }).what(), HasSubstr("lost my data"));
+    throw error;
+  });
+  EXPECT_EQ(report.first_failed, 2);
+}
+
+TEST_P(WorldStoreGearTest, AStoreOfNoWorldWorksInsideOne) {
+  HashStore store;
+  run_world(options(3), [&](RankContext& rank) {
+    if (rank.rank() == 0) {
+      EXPECT_EQ(store.get("key"), "value");
+    } else if (rank.rank() == 1) {
+      rank.yield();
+      store.set("key", "value");
+    }
+    store_barrier(store, "b", rank.rank(), 3);
+  }).throw_if_failed();
+  EXPECT_EQ(store.get("key"), "value");
+}
+
+TEST_P(WorldStoreGearTest, AWatchIsCalledInTheOrderOfChangesByAllRanks) {
+  constexpr int kRanks = 4;
+  constexpr int kEach = 25;
+  std::vector<std::string> seen;  // callbacks come one at a time
+  run_world(options(kRanks), [&](RankContext& rank) {
+    if (rank.rank() == 0) {
+      rank.store().watch_key("n", [&](std::optional<std::string_view> before, std::optional<std::string_view> after) {
+        EXPECT_EQ(before.value_or("0"), seen.empty() ? "0" : seen.back());
+        seen.emplace_back(*after);
+      });
+    }
+    store_barrier(rank.store(), "watching", rank.rank(), kRanks);
+    for (int i = 0; i < kEach; ++i) rank.store().add("n", 1);
+    store_barrier(rank.store(), "done", rank.rank(), kRanks);
+  }).throw_if_failed();
+  ASSERT_EQ(seen.size(), static_cast<size_t>(kRanks * kEach));
+  EXPECT_EQ(seen.back(), std::to_string(kRanks * kEach));
+}
+
+TEST(WorldStoreTest, OneSeedGivesOneOrderOnBothEngines) {
+  const auto order = [](EngineKind engine, uint64_t seed) {
+    std::string log;
+    run_world({.world_size = 4, .engine = engine, .schedule = Schedule::seeded(seed)}, [&](RankContext& rank) {
+      for (int i = 0; i < 5; ++i) rank.store().append("log", std::to_string(rank.rank()));
+      store_barrier(rank.store(), "b", rank.rank(), 4);
+      if (rank.rank() == 0) log = rank.store().get("log");
+    }).throw_if_failed();
+    return log;
+  };
+  std::vector<std::string> logs;
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    logs.push_back(order(EngineKind::kFibers, seed));
+    EXPECT_EQ(logs.back(), order(EngineKind::kThreads, seed)) << "seed " << seed;
+    EXPECT_EQ(logs.back(), order(EngineKind::kFibers, seed)) << "seed " << seed;
+  }
+  std::sort(logs.begin(), logs.end());
+  EXPECT_GT(std::unique(logs.begin(), logs.end()) - logs.begin(), 5);
+}
+
+TEST(FakeStoreTest, AnswersEverythingAtOnceAndHoldsNothing) {
+  FakeStore store;
+  store.set("a", "1");
+  EXPECT_EQ(store.get("a"), "");
+  EXPECT_EQ(store.add("n", 5), 5);
+  EXPECT_EQ(store.add("n", 5), 5);
+  EXPECT_EQ(store.compare_set("a", "x", "y"), "y");
+  store.wait({"never"});
+  EXPECT_TRUE(store.check({"never"}));
+  EXPECT_FALSE(store.delete_key("a"));
+  EXPECT_EQ(store.num_keys(), 0);
+  store.append("a", "1");
+  EXPECT_THAT(store.multi_get({"a", "b"}), ElementsAre("", ""));
+  store.multi_set({"a"}, {"b"});
+  store.queue_push("q", "x");
+  EXPECT_EQ(store.queue_pop("q"), "");
+  EXPECT_EQ(store.queue_len("q"), 0);
+  EXPECT_THAT(store.list_keys(), IsEmpty());
+  store.watch_key("a", [](auto, auto) { FAIL(); });
+  store.set("a", "2");
+  store_barrier(store, "b", 3, 8);
+  EXPECT_EQ(error_of([&] { store.set_timeout(-absl::Seconds(1)); }).kind(), ErrorKind::kStoreError);
+}
+
+TEST(LargeValueTest, HundredMegabytesComeBackWhole) {
+  std::string large(100'000'000, 'x');
+  for (size_t i = 0; i < large.size(); i += 4093) large[i] = static_cast<char>(i);
+  TempDir dir;
+  HashStore hash;
+  const std::shared_ptr<FileStore> file = FileStore::open(dir.file("store"));
+  const std::shared_ptr<FileStore> other = FileStore::open(dir.file("store"));
+  for (Store* store : {static_cast<Store*>(&hash), static_cast<Store*>(file.get())}) {
+    store->set("large", large);
+    EXPECT_TRUE(store->get("large") == large);
+    store->set("small", "still works");
+    EXPECT_EQ(store->get("small"), "still works");
+  }
+  EXPECT_TRUE(other->get("large") == large);
+  EXPECT_TRUE(other->delete_key("large"));
+  EXPECT_FALSE(file->check({"large"}));
+}
+
+}  // namespace
+}  // namespace rankloom

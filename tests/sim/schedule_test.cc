@@ -1,0 +1,77 @@
+#include "sim/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "sim/dist_error.h"
+#include "sim/trace.h"
+
+namespace rankloom {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ScheduleTest, TextAndParseAreInverse) {
+  const uint64_t largest = std::numeric_limits<uint64_t>::max();
+  for (const Schedule& schedule : {Schedule::free(), Schedule::fifo(), Schedule::round_robin(), Schedule::seeded(0),
+                                   Schedule::seeded(largest), Schedule::pct(7, 1), Schedule::pct(largest, 12)}) {
+    const absl::StatusOr<Schedule> parsed = Schedule::parse(schedule.text());
+    ASSERT_TRUE(parsed.ok()) << schedule.text();
+    EXPECT_EQ(parsed->kind(), schedule.kind());
+    EXPECT_EQ(parsed->seed(), schedule.seed());
+    EXPECT_EQ(parsed->depth(), schedule.depth());
+    EXPECT_EQ(parsed->text(), schedule.text());
+  }
+}
+
+TEST(ScheduleTest, TextsAreWhatUsersType) {
+  EXPECT_EQ(Schedule().text(), "unset");
+  EXPECT_EQ(Schedule::free().text(), "free");
+  EXPECT_EQ(Schedule::fifo().text(), "fifo");
+  EXPECT_EQ(Schedule::round_robin().text(), "round_robin");
+  EXPECT_EQ(Schedule::seeded(7).text(), "seeded:7");
+  EXPECT_EQ(Schedule::pct(7, 3).text(), "pct:7:3");
+  EXPECT_EQ(Schedule::replay(Trace()).text(), "replay");
+}
+
+TEST(ScheduleTest, PctHasADepthOfThreeUnlessTold) { EXPECT_EQ(Schedule::parse("pct:9")->text(), "pct:9:3"); }
+
+TEST(ScheduleTest, AnUnknownTextIsRefusedWithTheListOfKnownOnes) {
+  for (const std::string text : {"", "random", "free:1", "fifo:", "seeded", "seeded:", "seeded:x", "seeded:-1",
+                                 "seeded:7:8", "seeded:18446744073709551616", "pct", "pct:", "pct:1:0", "pct:1:-2",
+                                 "pct:1:x", "pct:1:2:3", "replay", "Fifo"}) {
+    const absl::StatusOr<Schedule> parsed = Schedule::parse(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(error_kind(parsed.status()), ErrorKind::kInvalidArgument);
+    EXPECT_EQ(parsed.status().message(),
+              "schedule \"" + text + "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH]");
+  }
+}
+
+TEST(ScheduleTest, OnlyFreeAndUnsetAreNotDeterministic) {
+  EXPECT_FALSE(Schedule().deterministic());
+  EXPECT_FALSE(Schedule::free().deterministic());
+  for (const Schedule& schedule : {Schedule::fifo(), Schedule::round_robin(), Schedule::seeded(1), Schedule::pct(1, 2),
+                                   Schedule::replay(Trace())}) {
+    EXPECT_TRUE(schedule.deterministic()) << schedule.text();
+  }
+}
+
+TEST(ScheduleTest, AReplayHoldsItsTrace) {
+  Trace trace;
+  trace.set_schedule("seeded:7");
+  trace.add({.what = trace.intern("yield"), .rank = 1, .size = 2, .value = 0});
+  const Schedule schedule = Schedule::replay(trace);
+  const Schedule copy = schedule;
+  ASSERT_NE(copy.trace(), nullptr);
+  EXPECT_EQ(*copy.trace(), trace);
+  EXPECT_EQ(Schedule::fifo().trace(), nullptr);
+}
+
+}  // namespace
+}  // namespace rankloom
