@@ -52,7 +52,8 @@ double park_unpark_ns(EngineKind engine, int ranks) {
 }
 
 double kernel_ns(int ranks, int64_t count) {
-  std::vector<std::vector<float>> buffers(static_cast<size_t>(ranks), std::vector<float>(static_cast<size_t>(count), 1.0F));
+  std::vector<std::vector<float>> buffers(static_cast<size_t>(ranks),
+                                          std::vector<float>(static_cast<size_t>(count), 1.0F));
   std::vector<CollectiveCall> calls(static_cast<size_t>(ranks));
   std::vector<const CollectiveCall*> by_rank;
   for (int r = 0; r < ranks; ++r) {
@@ -79,7 +80,8 @@ double copy_floor_ns(int ranks, int64_t count) {
     const int64_t begin = monotonic_ns();
     std::vector<std::thread> threads;
     for (unsigned c = 0; c < cores; ++c) {
-      threads.emplace_back([&, c] { std::memcpy(to.data() + bytes / cores * c, from.data() + bytes / cores * c, bytes / cores); });
+      threads.emplace_back(
+          [&, c] { std::memcpy(to.data() + bytes / cores * c, from.data() + bytes / cores * c, bytes / cores); });
     }
     for (std::thread& thread : threads) thread.join();
     best = std::min(best, static_cast<double>(monotonic_ns() - begin));
@@ -89,7 +91,7 @@ double copy_floor_ns(int ranks, int64_t count) {
 }
 
 void all_reduce(benchmark::State& state, EngineKind engine, int ranks, int64_t count) {
-  double floor = count <= 1 ? ranks * park_unpark_ns(engine, ranks)
+  double floor = count <= 1       ? ranks * park_unpark_ns(engine, ranks)
                  : count <= 65536 ? kernel_ns(ranks, count) + ranks * park_unpark_ns(engine, ranks)
                                   : copy_floor_ns(ranks, count);
   int64_t operations = 0;
@@ -132,7 +134,8 @@ void seeded_runs(benchmark::State& state) {
       for (int i = 0; i < 10; ++i) pg->all_reduce(x).wait();
     }).throw_if_failed();
   }
-  state.counters["runs_per_second"] = benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  state.counters["runs_per_second"] =
+      benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
 const int registered = [] {
@@ -143,12 +146,15 @@ const int registered = [] {
   for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
     const std::string name(engine_name(engine));
     for (const Shape shape : {Shape{4, 1}, Shape{4, 1024}, Shape{16, 1024}, Shape{64, 1024}, Shape{4, 1048576}}) {
-      benchmark::RegisterBenchmark((name + "/all_reduce/" + std::to_string(shape.ranks) + "x" + std::to_string(shape.count)).c_str(),
-                                   [=](benchmark::State& state) { all_reduce(state, engine, shape.ranks, shape.count); })
+      benchmark::RegisterBenchmark(
+          (name + "/all_reduce/" + std::to_string(shape.ranks) + "x" + std::to_string(shape.count)).c_str(),
+          [=](benchmark::State& state) { all_reduce(state, engine, shape.ranks, shape.count); })
           ->UseManualTime()
           ->Iterations(5);
     }
-    benchmark::RegisterBenchmark((name + "/world/64").c_str(), [=](benchmark::State& state) { world_setup(state, engine, 64); })->UseRealTime();
+    benchmark::RegisterBenchmark((name + "/world/64").c_str(), [=](benchmark::State& state) {
+      world_setup(state, engine, 64);
+    })->UseRealTime();
   }
   benchmark::RegisterBenchmark("fibers/seeded_run/4x10", seeded_runs)->UseRealTime();
   return 0;

@@ -29,10 +29,12 @@ class KeepingReporter final : public benchmark::ConsoleReporter {
         const auto it = run.counters.find(name);
         return it == run.counters.end() ? 0.0 : it->second.value;
       };
-      const double ns = counter("ns_per_op") > 0 ? counter("ns_per_op")
-                                                 : run.GetAdjustedRealTime() * 1e9 / benchmark::GetTimeUnitMultiplier(run.time_unit);
+      const double ns = counter("ns_per_op") > 0
+                            ? counter("ns_per_op")
+                            : run.GetAdjustedRealTime() * 1e9 / benchmark::GetTimeUnitMultiplier(run.time_unit);
       file << separator << "  {\"name\": \"" << run.run_name.function_name << "\", \"ns_per_op\": " << ns;
-      if (counter("floor_ns") > 0) file << ", \"floor_ns\": " << counter("floor_ns") << ", \"ratio\": " << counter("ratio");
+      if (counter("floor_ns") > 0)
+        file << ", \"floor_ns\": " << counter("floor_ns") << ", \"ratio\": " << counter("ratio");
       file << "}";
       separator = ",\n";
     }

@@ -137,8 +137,14 @@ std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std:
                                                    const GroupOptions& options) {
   World& world = rank.world();
   const std::string key = absl::StrCat("core of group ", group->id());
-  std::shared_ptr<void> shared =
-      world.shared(key, [&]() -> std::shared_ptr<void> { return std::make_shared<ThreadedGroupCore>(&world, group); });
+  std::shared_ptr<void> shared = world.shared(key, [&]() -> std::shared_ptr<void> {
+    auto made = std::make_shared<ThreadedGroupCore>(&world, group);
+    // A work may have no waiter but a callback: an abort completes it.
+    world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {
+      if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
+    });
+    return made;
+  });
   return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)),
                                                 options.eager_bytes);
 }

@@ -131,6 +131,9 @@ class World {
 
   // Ends the run: all waits and later calls fail with this cause (Aborted).
   void abort(std::string_view reason);
+  // `listener` is told the cause when the world is aborted, on the thread that aborts it: for what nobody waits in, such as
+  // works whose completion others were promised. It must not wait. Not called for an abort that is past.
+  void on_abort(std::function<void(const absl::Status&)> listener);
   // Ends the run for a failure of `rank`; the first one is the headline. A rank that is told of twice keeps its first.
   void rank_failed(int rank, std::exception_ptr failure);
 
@@ -169,6 +172,9 @@ class World {
   std::vector<std::unique_ptr<RankContext>> contexts_;
   int64_t start_ns_ = 0;
   std::atomic<int> next_group_id_{1};
+
+  absl::Mutex listeners_mu_;  // taken after mu_
+  std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
 
   mutable RankMutex mu_;  // taken after no other lock
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);

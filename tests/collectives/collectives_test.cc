@@ -147,7 +147,8 @@ TEST_P(CollectivesTest, GatherFillsTheRootAndLeavesTheOthers) {
     auto pg = init_process_group(rank);
     const std::vector<int64_t> mine = values(rank.rank(), 2);
     std::vector<int64_t> a(2), b(2), c(2);
-    pg->gather(rank.rank() == 1 ? std::vector<TensorView>{a, b, c} : std::vector<TensorView>{}, mine, /*root=*/1).wait();
+    pg->gather(rank.rank() == 1 ? std::vector<TensorView>{a, b, c} : std::vector<TensorView>{}, mine, /*root=*/1)
+        .wait();
     if (rank.rank() == 1) {
       EXPECT_EQ(a, values(0, 2));
       EXPECT_EQ(b, values(1, 2));
@@ -162,7 +163,8 @@ TEST_P(CollectivesTest, ScatterDealsOutTheRootsList) {
   run(3, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<int64_t> a = values(5, 2), b = values(6, 2), c = values(7, 2), mine(2);
-    pg->scatter(mine, rank.rank() == 2 ? std::vector<TensorView>{a, b, c} : std::vector<TensorView>{}, /*root=*/2).wait();
+    pg->scatter(mine, rank.rank() == 2 ? std::vector<TensorView>{a, b, c} : std::vector<TensorView>{}, /*root=*/2)
+        .wait();
     EXPECT_EQ(mine, values(5 + rank.rank(), 2));
   });
 }
@@ -268,7 +270,8 @@ TEST_P(CollectivesTest, FloatResultsDoNotDependOnWhoCameFirst) {
     if (seeded()) world.schedule = Schedule::seeded(seed);
     run(world, [&](RankContext& rank) {
       auto pg = init_process_group(rank);
-      std::vector<float> x = {0.1F * static_cast<float>(rank.rank() * rank.rank() + 1), 1e8F / static_cast<float>(rank.rank() + 1)};
+      std::vector<float> x = {0.1F * static_cast<float>(rank.rank() * rank.rank() + 1),
+                              1e8F / static_cast<float>(rank.rank() + 1)};
       pg->all_reduce(x).wait();
       if (rank.rank() != 0) return;
       if (seen.empty()) seen = x;
@@ -318,7 +321,8 @@ TEST_P(CollectivesTest, DifferentCallsAreAMismatchForAllAndMoveNothing) {
       throw;
     }
   });
-  EXPECT_THAT(report.text(), testing::StartsWith("ranks 0-2 failed: Mismatch: group 0, seq 1: members issued different calls"));
+  EXPECT_THAT(report.text(),
+              testing::StartsWith("ranks 0-2 failed: Mismatch: group 0, seq 1: members issued different calls"));
 }
 
 TEST_P(CollectivesTest, MismatchAndMissingRankAreBothReported) {
@@ -345,7 +349,9 @@ TEST_P(CollectivesTest, DroppedWorkIsNamed) {
       pg->all_reduce(x).wait();
     }
   });
-  EXPECT_THAT(report.text(), HasSubstr("rank 0, group 0, all_reduce seq 1: the work was dropped unfinished, want wait() or keep_alive"));
+  EXPECT_THAT(
+      report.text(),
+      HasSubstr("rank 0, group 0, all_reduce seq 1: the work was dropped unfinished, want wait() or keep_alive"));
 }
 
 TEST_P(CollectivesTest, TimeoutWithdrawsTheCallAndNamesTheMissingRank) {
@@ -366,7 +372,8 @@ TEST_P(CollectivesTest, TimeoutWithdrawsTheCallAndNamesTheMissingRank) {
       rank.store().set("timed out", "1");
     }
   });
-  EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: Aborted: rank 1, group 0, all_reduce seq 1: the group failed before"));
+  EXPECT_THAT(report.text(),
+              HasSubstr("rank 1 failed: Aborted: rank 1, group 0, all_reduce seq 1: the group failed before"));
 }
 
 TEST_P(CollectivesTest, AnInputThatBreaksARuleNamesWhoWhatHaveWant) {
@@ -383,11 +390,14 @@ TEST_P(CollectivesTest, AnInputThatBreaksARuleNamesWhoWhatHaveWant) {
       return "no error";
     };
     EXPECT_EQ(text_of([&] { pg->all_gather_into_tensor(y, x).wait(); }),
-              "InvalidArgument: rank 0, group 0, all_gather_into_tensor seq 1: output has 5 elements, want size * input = 1 * 2 = 2");
+              "InvalidArgument: rank 0, group 0, all_gather_into_tensor seq 1: output has 5 elements, want size * "
+              "input = 1 * 2 = 2");
     EXPECT_THAT(text_of([&] { pg->broadcast(x, 1).wait(); }), HasSubstr("rank 0, group 0, broadcast seq 1: root"));
-    EXPECT_THAT(text_of([&] { pg->all_reduce(TensorView(static_cast<float*>(nullptr), {3})).wait(); }), HasSubstr("all_reduce seq 1:"));
+    EXPECT_THAT(text_of([&] { pg->all_reduce(TensorView(static_cast<float*>(nullptr), {3})).wait(); }),
+                HasSubstr("all_reduce seq 1:"));
     EXPECT_THAT(text_of([&] { pg->all_reduce(x, ReduceOp::kBand).wait(); }), HasSubstr("all_reduce seq 1:"));
-    EXPECT_THAT(text_of([&] { pg->all_reduce(TensorView::meta({3}, DType::kFloat32)).wait(); }), HasSubstr("tensors without data need a fake group"));
+    EXPECT_THAT(text_of([&] { pg->all_reduce(TensorView::meta({3}, DType::kFloat32)).wait(); }),
+                HasSubstr("tensors without data need a fake group"));
     EXPECT_THAT(text_of([&] { pg->set_timeout(absl::Seconds(-1)); }), HasSubstr("set_timeout: -1s, want at least 0"));
   });
 }
@@ -413,7 +423,9 @@ TEST_P(CollectivesTest, ACallAfterShutdownIsRefused) {
       pg->all_reduce(x).wait();
       FAIL() << "no error";
     } catch (const DistError& error) {
-      EXPECT_STREQ(error.what(), "Aborted: rank 0, group 0, all_reduce seq 1: the group was shut down, want no call after shutdown()");
+      EXPECT_STREQ(
+          error.what(),
+          "Aborted: rank 0, group 0, all_reduce seq 1: the group was shut down, want no call after shutdown()");
     }
   });
 }
@@ -462,7 +474,10 @@ TEST_P(CollectivesTest, AnInputChangedBeforeItsWaitIsNamed) {
     rank.store().add("both called", 1);
     work.wait();
   });
-  EXPECT_THAT(report.text(), HasSubstr("rank 0, group 0, all_gather_into_tensor seq 1: an input was changed between the call and its completion"));
+  EXPECT_THAT(
+      report.text(),
+      HasSubstr(
+          "rank 0, group 0, all_gather_into_tensor seq 1: an input was changed between the call and its completion"));
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ class LonelyRank;
 // A work that counts who asks it.
 class CountingWork final : public WorkState {
  public:
-  explicit CountingWork(LonelyRank* group, std::vector<TensorView> result) : group_(*group), result_(std::move(result)) {
+  explicit CountingWork(LonelyRank* group, std::vector<TensorView> result)
+      : group_(*group), result_(std::move(result)) {
     complete(absl::OkStatus());
   }
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -241,10 +242,11 @@ TEST_P(WorkTest, AGroupWrapsAnotherByOneOverride) {
   run(2, [](RankContext& rank) {
     CountingGroup* counting = nullptr;
     auto pg = init_process_group(rank, {.make = [&](RankContext& context, const std::shared_ptr<const Group>& group) {
-                                          auto made = std::make_shared<CountingGroup>(context, group, init_process_group(context));
-                                          counting = made.get();
-                                          return made;
-                                        }});
+                                   auto made =
+                                       std::make_shared<CountingGroup>(context, group, init_process_group(context));
+                                   counting = made.get();
+                                   return made;
+                                 }});
     std::vector<float> x = {float(rank.rank() + 1)};
     pg->all_reduce(x).wait();
     EXPECT_EQ(x[0], 3);
