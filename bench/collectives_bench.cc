@@ -144,7 +144,7 @@ const int registered = [] {
     int64_t count;
   };
   for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
-    const std::string name(engine_name(engine));
+    const std::string name(engine_kind_name(engine));
     for (const Shape shape : {Shape{4, 1}, Shape{4, 1024}, Shape{16, 1024}, Shape{64, 1024}, Shape{4, 1048576}}) {
       benchmark::RegisterBenchmark(
           (name + "/all_reduce/" + std::to_string(shape.ranks) + "x" + std::to_string(shape.count)).c_str(),

@@ -99,7 +99,7 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
   } else if (call.op != OpType::kCoalesced) {
     ++p2p_seq_;
   }
-  if (context_ != nullptr) record(call);
+  record(call);
   absl::StatusOr<Work> work = execute(std::move(call));
   if (!work.ok()) [[unlikely]] {
     CollectiveCall failed;  // the call itself was moved away
@@ -111,6 +111,7 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
 }
 
 void ProcessGroup::record(CollectiveCall& call) {
+  if (context_ == nullptr || scheduler_ == nullptr) return;  // outside a world
   call.record_id = context_->recorder().open([&](FlightEntry& entry) {
     entry.group = group_.get();
     entry.op = op_row(call.op).name;
@@ -161,7 +162,8 @@ Work ProcessGroup::all_reduce(TensorView buffer, ReduceOp op, const CallOptions&
 
 Work ProcessGroup::all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op, const CallOptions& options,
                                         CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllReduceCoalesced, buffers, buffers);
+  TensorList inputs(buffers);
+  CollectiveCall call = make_call(OpType::kAllReduceCoalesced, std::move(inputs), std::move(buffers));
   call.reduce_op = op;
   return submit(call, options, code);
 }

@@ -194,7 +194,7 @@ class ProcessGroup {
   absl::Duration timeout_;
   ReduceOrder order_;
   std::string name_;
-  std::string description_ = "";
+  std::string description_;
 };
 
 // Prints text().

@@ -1,11 +1,13 @@
 // A user's own ProcessGroup and Work: what PyTorch users write in Python, in C++.
 
+#include <cstring>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/fake_process_group.h"
 #include "collectives/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
