@@ -16,6 +16,9 @@ namespace {
 // called stuck, such a thread gets this long, in real time, to come to a point.
 constexpr int64_t kGraceNs = 1'000'000'000;
 
+// Scheduling points after which a rank under fifo lets others run although it did not block.
+constexpr int kFifoPatience = 1000;
+
 std::unique_ptr<Engine> make_engine(const Scheduler::Options& options) {
   if (options.engine == EngineKind::kFibers) return std::make_unique<FiberEngine>(options.stack_bytes, options.ranks);
   return std::make_unique<ThreadEngine>(options.fresh_threads);
@@ -236,13 +239,15 @@ void DeterministicScheduler::deterministic_point(const Site& site) {
   self->site = site;
   self->steps.store(self->steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (runs_to_block_ && !threads_) {
+  // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
+  const bool goes_on = runs_to_block_ && !site.gives_way && ++points_in_a_row_ < kFifoPatience;
+  if (goes_on && !threads_) {
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
     return;
   }
   StateLock lock(this);
   ensure_baton(*self, lock);
-  if (runs_to_block_) return;
+  if (goes_on) return;
   stop_running(*self, Task::State::kReady);
   ready_.insert(self->id);
   give_way(*self, lock);
@@ -328,6 +333,7 @@ TaskId DeterministicScheduler::choose_next(const Task* at) {
 }
 
 Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
+  points_in_a_row_ = 0;
   for (;;) {
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
     if (ready_.empty()) {

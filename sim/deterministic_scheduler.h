@@ -89,6 +89,7 @@ class DeterministicScheduler final : public Scheduler {
   int baton_rank_ = -1;
   std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning
   int running_ = 0;
+  int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
   std::atomic<int64_t> clock_ns_{0};
   std::atomic<uint64_t> steps_{0};
