@@ -44,8 +44,18 @@ inline constexpr int kOpTypeCount = static_cast<int>(OpType::kNewGroup) + 1;
 class TensorList {
  public:
   TensorList() = default;
-  TensorList(TensorView view) : one_(std::move(view)), size_(1) {}  // NOLINT: implicit
-  TensorList(std::vector<TensorView> views);                        // NOLINT: implicit
+  TensorList(const TensorView& view) : size_(1), one_(view) {}        // NOLINT: implicit
+  TensorList(TensorView&& view) : size_(1), one_(std::move(view)) {}  // NOLINT: implicit
+  TensorList(std::vector<TensorView> views);                          // NOLINT: implicit
+
+  void set(const TensorView& view) {
+    one_ = view;
+    size_ = 1;
+  }
+  void set(TensorView&& view) {
+    one_ = std::move(view);
+    size_ = 1;
+  }
 
   int size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -54,9 +64,9 @@ class TensorList {
   const TensorView* end() const { return begin() + size_; }
 
  private:
+  int size_ = 0;  // first: with the view's data pointer in one cache line, all that a kernel reads of most lists
   TensorView one_;
   std::vector<TensorView> many_;
-  int size_ = 0;
 };
 
 // One member's call, as data: what the front builds, the shape rule checks, members compare and the kernel reads.
@@ -81,10 +91,11 @@ struct CollectiveCall {
   OpType op = OpType::kBarrier;
   ReduceOp reduce_op;
   ReduceOrder order;
-  int root = -1;   // rank in the group; -1: the operation has none
-  int peer = -1;   // send, recv: the other's rank in the group; kAnySource for recv_any
+  int root = -1;  // rank in the group; -1: the operation has none
+  int peer = -1;  // send, recv: the other's rank in the group; kAnySource for recv_any
   int tag = 0;
-  int64_t seq = -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
+  int64_t seq =
+      -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
   TensorList inputs;
   TensorList outputs;
   std::vector<int64_t> in_splits;
@@ -92,7 +103,7 @@ struct CollectiveCall {
   absl::Duration timeout = absl::InfiniteDuration();
   bool timeout_is_default = true;  // from the group: does not keep a stuck job from being a deadlock
   CodeSite code;
-  std::string label;                      // barrier: the caller's word for it
+  std::string label;                       // barrier: the caller's word for it
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
   std::vector<CollectiveCall> parts;  // kCoalesced

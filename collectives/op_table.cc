@@ -224,8 +224,8 @@ void cross_all_to_all_single(MemberCalls calls, FaultSink fault) {
 
 // ---- coalesced calls: collective k of every member belongs to that of the others ----
 
-// Calls `visit` with the k-th collective of every member, for all k.
-void for_each_part(MemberCalls calls, absl::FunctionRef<bool(MemberCalls)> visit) {
+// Calls `visit` with the k-th collective of every member and the row of its operation, for all k until it returns false.
+void for_each_part(MemberCalls calls, absl::FunctionRef<bool(const OpRow& row, MemberCalls parts)> visit) {
   absl::InlinedVector<size_t, 16> at(calls.size(), 0);
   absl::InlinedVector<const CollectiveCall*, 16> parts(calls.size(), nullptr);
   for (;;) {
@@ -236,25 +236,21 @@ void for_each_part(MemberCalls calls, absl::FunctionRef<bool(MemberCalls)> visit
       if (at[i] >= calls[i]->parts.size()) return;
       found = parts[i] = &calls[i]->parts[at[i]++];
     }
-    if (found == nullptr || !visit(MemberCalls(parts.data(), parts.size()))) return;
+    if (found == nullptr || !visit(op_row(found->op), MemberCalls(parts.data(), parts.size()))) return;
   }
 }
 
 void cross_coalesced(MemberCalls calls, FaultSink fault) {
   bool go_on = true;
-  for_each_part(calls, [&](MemberCalls parts) {
-    const CollectiveCall* any = nullptr;
-    for (const CollectiveCall* part : parts) any = part != nullptr ? part : any;
-    if (const OpRow& row = op_row(any->op); row.cross != nullptr) {
-      row.cross(parts, [&](const PairFault& f) { return go_on = fault(f); });
-    }
+  for_each_part(calls, [&go_on, fault](const OpRow& row, MemberCalls parts) {
+    if (row.cross != nullptr) row.cross(parts, [&go_on, fault](const PairFault& f) { return go_on = fault(f); });
     return go_on;
   });
 }
 
 void run_coalesced(MemberCalls calls) {
-  for_each_part(calls, [](MemberCalls parts) {
-    op_row(parts[0]->op).run(parts);
+  for_each_part(calls, [](const OpRow& row, MemberCalls parts) {
+    row.run(parts);
     return true;
   });
 }

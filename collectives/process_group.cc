@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/op_table.h"
 #include "collectives/threaded_process_group.h"
@@ -16,7 +17,8 @@ namespace rankloom {
 ProcessGroup::ProcessGroup(int rank, int size)
     : group_(std::make_shared<const Group>(0, "", size)), rank_(rank), size_(size), timeout_(absl::InfiniteDuration()) {
   if (size < 1 || rank < 0 || rank >= size) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("a group of size ", size, " with rank ", rank, ", want size >= 1 and 0 <= rank < size")),
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("a group of size ", size, " with rank ", rank,
+                                                                          ", want size >= 1 and 0 <= rank < size")),
                      {.rank = rank, .group = {}, .op = "ProcessGroup"});
   }
 }
@@ -42,7 +44,8 @@ int ProcessGroup::global_rank(int rank) const { return group_->global_rank(rank)
 
 void ProcessGroup::set_timeout(absl::Duration timeout) {
   if (timeout < absl::ZeroDuration()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("set_timeout: ", absl::FormatDuration(timeout), ", want at least 0")),
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                absl::StrCat("set_timeout: ", absl::FormatDuration(timeout), ", want at least 0")),
                      {.rank = global_rank(), .group = name_, .op = "set_timeout"});
   }
   timeout_ = timeout;
@@ -52,29 +55,36 @@ void ProcessGroup::abort(std::string_view) {}
 void ProcessGroup::shutdown() { shut_down_ = true; }
 
 std::string ProcessGroup::who(const CollectiveCall& call) const {
-  return absl::StrCat("rank ", global_rank(), ", group ", group_->name().empty() ? group_name() : group_->name(), ", ", op_row(call.op).name,
-                      call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ");
+  return absl::StrCat("rank ", global_rank(), ", group ", group_->name().empty() ? group_name() : group_->name(), ", ",
+                      op_row(call.op).name, call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ");
 }
 
 void ProcessGroup::fail(const CollectiveCall& call, const absl::Status& status) const {
-  throw_dist_error(status, {.rank = global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
+  throw_dist_error(status,
+                   {.rank = global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
 }
 
-Work ProcessGroup::submit(CollectiveCall call, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, CodeSite code) {
   const AdoptScope adopt(scheduler_, context_ != nullptr ? context_->rank() : -1);
   const OpRow& row = op_row(call.op);
   call.code = code;
-  call.seq = row.is_collective() ? seq_ + 1 : -1;
-  if (shut_down_) [[unlikely]] {
+  const bool numbered = row.is_collective() && (call.op != OpType::kCoalesced || !internal::only_messages(call));
+  call.seq = numbered ? seq_ + 1 : -1;
+  if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
+    if (!shut_down_) return gather_call(call, options, code);
     fail(call, make_error(ErrorKind::kAborted, who(call) + "the group was shut down, want no call after shutdown()"));
   }
   if (scheduler_ != nullptr) {
-    if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != context_->rank()) [[unlikely]] {
-      fail(call, make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(call), "the handle of rank ", context_->rank(), " was used by rank ",
-                                                                      task->info.rank, ", want the rank's own handle")));
+    if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != context_->rank())
+        [[unlikely]] {
+      fail(call, make_error(ErrorKind::kInvalidArgument,
+                            absl::StrCat(who(call), "the handle of rank ", context_->rank(), " was used by rank ",
+                                         task->info.rank, ", want the rank's own handle")));
     }
-    scheduler_->point(Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
-    if (scheduler_->aborted()) [[unlikely]] fail(call, scheduler_->abort_cause());
+    scheduler_->point(
+        Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
+    if (scheduler_->aborted()) [[unlikely]]
+      fail(call, scheduler_->abort_cause());
   }
   if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
     fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
@@ -84,41 +94,43 @@ Work ProcessGroup::submit(CollectiveCall call, const CallOptions& options, CodeS
   call.timeout_is_default = !options.timeout.has_value();
   if (options.keep_alive != nullptr) call.keep_alive = options.keep_alive;
   call.stream = options.stream;
-  if (row.is_collective()) seq_ = call.seq;
-  if (context_ != nullptr) call.record_id = record(call);
+  if (numbered) {
+    seq_ = call.seq;
+  } else if (call.op != OpType::kCoalesced) {
+    ++p2p_seq_;
+  }
+  record(call);
   absl::StatusOr<Work> work = execute(std::move(call));
   if (!work.ok()) [[unlikely]] {
     CollectiveCall failed;  // the call itself was moved away
     failed.op = row.op;
-    failed.seq = row.is_collective() ? seq_ : -1;
+    failed.seq = numbered ? seq_ : -1;
     fail(failed, work.status());
   }
   return *std::move(work);
 }
 
-int64_t ProcessGroup::record(const CollectiveCall& call) {
-  FlightEntry entry;
-  entry.group = group_.get();
-  entry.op = op_row(call.op).name;
-  entry.seq = call.seq;
-  entry.op_id = ++op_id_;
-  entry.created_ns = scheduler_->now_ns();
-  entry.code = call.code;
-  entry.peer = call.peer;
-  entry.is_p2p = call.seq < 0;
-  if (call.timeout != absl::InfiniteDuration()) entry.timeout_ms = absl::ToInt64Milliseconds(call.timeout);
-  const auto add = [&entry](const TensorList& tensors) {
-    for (const TensorView& tensor : tensors) {
-      entry.dtype = static_cast<uint8_t>(tensor.dtype());
-      entry.shapes.push_back(static_cast<int64_t>(tensor.sizes().size()));
-      for (const int64_t size : tensor.sizes()) entry.shapes.push_back(size);
+void ProcessGroup::record(CollectiveCall& call) {
+  if (context_ == nullptr || scheduler_ == nullptr) return;  // outside a world
+  call.record_id = context_->recorder().open([&](FlightEntry& entry) {
+    entry.group = group_.get();
+    entry.op = op_row(call.op).name;
+    entry.is_p2p = call.seq < 0;
+    entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
+    entry.op_id = ++op_id_;
+    entry.created_ns = scheduler_->now_ns();
+    entry.code = call.code;
+    entry.peer = call.peer;
+    entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
+    entry.inputs = static_cast<uint16_t>(call.inputs.size());
+    entry.outputs = static_cast<uint16_t>(call.outputs.size());
+    for (const TensorList* list : {&call.inputs, &call.outputs}) {
+      for (const TensorView& tensor : *list) {
+        entry.dtype = static_cast<uint8_t>(tensor.dtype());
+        entry.shapes.add(tensor.sizes().data(), tensor.sizes().size());
+      }
     }
-  };
-  entry.inputs = static_cast<uint16_t>(call.inputs.size());
-  entry.outputs = static_cast<uint16_t>(call.outputs.size());
-  add(call.inputs);
-  add(call.outputs);
-  return context_->recorder().open(std::move(entry));
+  });
 }
 
 namespace {
@@ -136,88 +148,104 @@ CollectiveCall make_call(OpType op, TensorList inputs, TensorList outputs) {
 Work ProcessGroup::broadcast(TensorView buffer, int root, const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kBroadcast, {}, std::move(buffer));
   call.root = root;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
 Work ProcessGroup::all_reduce(TensorView buffer, ReduceOp op, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllReduce, buffer, buffer);
+  CollectiveCall call;
+  call.op = OpType::kAllReduce;
+  call.inputs.set(buffer);
+  call.outputs.set(std::move(buffer));
   call.reduce_op = op;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllReduceCoalesced, buffers, buffers);
+Work ProcessGroup::all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op, const CallOptions& options,
+                                        CodeSite code) {
+  TensorList inputs(buffers);
+  CollectiveCall call = make_call(OpType::kAllReduceCoalesced, std::move(inputs), std::move(buffers));
   call.reduce_op = op;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
 Work ProcessGroup::reduce(TensorView buffer, int root, ReduceOp op, const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kReduce, buffer, buffer);
   call.root = root;
   call.reduce_op = op;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options, CodeSite code) {
-  return submit(make_call(OpType::kAllGather, input.view(), std::move(outputs)), options, code);
+Work ProcessGroup::all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options,
+                              CodeSite code) {
+  CollectiveCall call = make_call(OpType::kAllGather, input.view(), std::move(outputs));
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options, CodeSite code) {
-  return submit(make_call(OpType::kAllGatherIntoTensor, input.view(), std::move(output)), options, code);
+Work ProcessGroup::all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options,
+                                          CodeSite code) {
+  CollectiveCall call = make_call(OpType::kAllGatherIntoTensor, input.view(), std::move(output));
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options,
-                                                    CodeSite code) {
-  return submit(make_call(OpType::kAllGatherIntoTensorCoalesced, std::move(inputs), std::move(outputs)), options, code);
+Work ProcessGroup::all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                                                    const CallOptions& options, CodeSite code) {
+  CollectiveCall call = make_call(OpType::kAllGatherIntoTensorCoalesced, std::move(inputs), std::move(outputs));
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options,
+                          CodeSite code) {
   CollectiveCall call = make_call(OpType::kGather, input.view(), std::move(outputs));
   call.root = root;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options,
+                           CodeSite code) {
   CollectiveCall call = make_call(OpType::kScatter, std::move(inputs), std::move(output));
   call.root = root;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op,
+                                  const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kReduceScatter, std::move(inputs), std::move(output));
   call.reduce_op = op;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op,
+                                         const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kReduceScatterTensor, input.view(), std::move(output));
   call.reduce_op = op;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs, ReduceOp op,
-                                                   const CallOptions& options, CodeSite code) {
+Work ProcessGroup::reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                                                   ReduceOp op, const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kReduceScatterTensorCoalesced, std::move(inputs), std::move(outputs));
   call.reduce_op = op;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options, CodeSite code) {
-  return submit(make_call(OpType::kAllToAll, std::move(inputs), std::move(outputs)), options, code);
+Work ProcessGroup::all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                              const CallOptions& options, CodeSite code) {
+  CollectiveCall call = make_call(OpType::kAllToAll, std::move(inputs), std::move(outputs));
+  return submit(call, options, code);
 }
 
-Work ProcessGroup::all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits, std::vector<int64_t> input_splits,
-                                     const CallOptions& options, CodeSite code) {
+Work ProcessGroup::all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits,
+                                     std::vector<int64_t> input_splits, const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kAllToAllSingle, input.view(), std::move(output));
   call.out_splits = std::move(output_splits);
   call.in_splits = std::move(input_splits);
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
 Work ProcessGroup::barrier(const CallOptions& options, std::string_view label, CodeSite code) {
   CollectiveCall call = make_call(OpType::kBarrier, {}, {});
   call.label = label;
-  return submit(std::move(call), options, code);
+  return submit(call, options, code);
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options) {
@@ -228,7 +256,7 @@ std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupO
   } else if (options.backend == BackendKind::kFake) {
     made = internal::make_fake_member(rank, world_group, FakeOptions{});
   } else {
-    made = internal::make_threaded_member(rank, world_group);
+    made = internal::make_threaded_member(rank, world_group, options);
   }
   made->set_description(options.description);
   if (options.timeout.has_value()) made->set_timeout(*options.timeout);

@@ -4,79 +4,29 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
+#include "collectives/poison.h"
 #include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
 #include "sim/site_text.h"
 #include "sim/text.h"
 
 namespace rankloom {
-namespace {
-
-bool overlap(const TensorView& a, const TensorView& b) {
-  const auto begin_a = reinterpret_cast<uintptr_t>(a.data());
-  const auto begin_b = reinterpret_cast<uintptr_t>(b.data());
-  return begin_a < begin_b + b.bytes() && begin_b < begin_a + a.bytes();
-}
-
-uint64_t checksum(const TensorView& tensor) {
-  // FNV-1a over words: it must notice a change, not resist an attack.
-  const auto* const bytes = static_cast<const unsigned char*>(tensor.data());
-  uint64_t hash = 0xcbf29ce484222325;
-  size_t i = 0;
-  for (; i + 8 <= tensor.bytes(); i += 8) {
-    uint64_t word;
-    std::memcpy(&word, bytes + i, 8);
-    hash = (hash ^ word) * 0x100000001b3;
-  }
-  for (; i < tensor.bytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
-  return hash;
-}
-
-template <typename T>
-void fill_with(const TensorView& tensor, T value) {
-  std::fill_n(static_cast<T*>(tensor.data()), tensor.numel(), value);
-}
-
-void fill_with_poison(const TensorView& tensor) {
-  switch (tensor.dtype()) {
-    case DType::kFloat32:
-      fill_with(tensor, std::numeric_limits<float>::quiet_NaN());
-      break;
-    case DType::kFloat64:
-      fill_with(tensor, std::numeric_limits<double>::quiet_NaN());
-      break;
-    case DType::kFloat16:
-      fill_with(tensor, Half::from_bits(0x7e00));
-      break;
-    case DType::kBFloat16:
-      fill_with(tensor, BFloat16::from_bits(0x7fc0));
-      break;
-    case DType::kComplex64:
-      fill_with(tensor, Complex64(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::quiet_NaN()));
-      break;
-    case DType::kComplex128:
-      fill_with(tensor, Complex128(std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()));
-      break;
-    default:
-      if (tensor.bytes() > 0) std::memset(tensor.data(), 0xEB, tensor.bytes());
-  }
-}
-
-}  // namespace
+using internal::checksum;
+using internal::fill_with_poison;
+using internal::overlap;
 
 struct CallState::Aside {
   struct Saved {
     TensorView user;  // the caller's memory
     std::vector<char> bytes;
   };
-  std::vector<Saved> outputs;             // what they held, to be put back if the call fails
-  std::vector<std::vector<char>> inputs;  // copies that the kernel reads instead
+  std::vector<Saved> outputs;                         // what they held, to be put back if the call fails
+  std::vector<std::vector<char>> inputs;              // copies that the kernel reads instead
   std::vector<std::pair<TensorView, uint64_t>> sums;  // inputs that the caller must not change, with their checksums
 };
 
@@ -114,8 +64,9 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
   if (kind == ErrorKind::kTimeout) {
     std::vector<int> missing;
     append_ranks(&missing);
-    waited = make_error(kind, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)), ": timed out after ",
-                                           absl::FormatDuration(timeout), " waiting for ", describe_ranks(missing), sv(site_place(wait_site(code)))));
+    waited = make_error(kind, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)),
+                                           ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
+                                           describe_ranks(missing), sv(site_place(wait_site(code)))));
   }
   if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
   complete(waited);
@@ -123,7 +74,8 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
 }
 
 std::string CallState::describe_ranks(const std::vector<int>& ranks) const {
-  return targets_text(ranks, {.ended = [this](int rank) { return context_->world().ended_text(rank); }, .last_calls = {}});
+  return targets_text(ranks,
+                      {.ended = [this](int rank) { return context_->world().ended_text(rank); }, .last_calls = {}});
 }
 
 void CallState::dropped() noexcept {
@@ -132,8 +84,10 @@ void CallState::dropped() noexcept {
   const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
   absl::Status cause;
   if (!leaving) {
-    cause = make_error(ErrorKind::kRankFailed, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op(), " seq ", call_.seq,
-                                                            ": the work was dropped unfinished, want wait() or keep_alive", site_place(wait_site(call_.code))));
+    cause = make_error(ErrorKind::kRankFailed,
+                       absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op(), " seq ", call_.seq,
+                                    ": the work was dropped unfinished, want wait() or keep_alive",
+                                    site_place(wait_site(call_.code))));
   }
   if (!rendezvous_->withdraw(*this, cause)) return;
   complete(make_error(ErrorKind::kAborted, "the work was dropped"));
@@ -146,7 +100,8 @@ void CallState::poison() {
   const bool writes = writes_outputs(call_, group_rank_);
   for (TensorView& input : inputs) {
     if (input.bytes() == 0) continue;
-    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(), [&](const TensorView& output) { return overlap(input, output); });
+    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(),
+                                                [&](const TensorView& output) { return overlap(input, output); });
     if (in_place) {
       const char* const bytes = static_cast<const char*>(input.data());
       aside_->inputs.emplace_back(bytes, bytes + input.bytes());
@@ -178,7 +133,8 @@ void CallState::unpoison(bool failed) {
 
 bool CallState::input_changed() const {
   if (aside_ == nullptr) return false;
-  return std::any_of(aside_->sums.begin(), aside_->sums.end(), [](const auto& sum) { return checksum(sum.first) != sum.second; });
+  return std::any_of(aside_->sums.begin(), aside_->sums.end(),
+                     [](const auto& sum) { return checksum(sum.first) != sum.second; });
 }
 
 Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
@@ -239,14 +195,17 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
     RankMutexLock lock(&mu_);
     if (!failed_.ok()) {
       state->unpoison(/*failed=*/true);
-      return make_error(ErrorKind::kAborted, absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
-                                                          ": the group failed before: ", failed_.message()));
+      return make_error(ErrorKind::kAborted,
+                        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ",
+                                     call.seq, ": the group failed before: ", failed_.message()));
     }
     slot = slot_at(call.seq);
     if (slot == nullptr || slot->calls[rank] != nullptr) {
       state->unpoison(/*failed=*/true);
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
-                                                                  ": this rank has filed a call with this number already, want one handle per rank and group"));
+      return make_error(
+          ErrorKind::kInvalidArgument,
+          absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
+                       ": this rank has filed a call with this number already, want one handle per rank and group"));
     }
     if (slot->first < 0) {
       slot->first = static_cast<int>(rank);
@@ -263,7 +222,8 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
     run(slot);
     return absl::OkStatus();
   }
-  scheduler_.post({.rank = state->rank(), .kind = TaskKind::kCompletion}, Site{.what = state->op(), .code = call.code, .group = group_->name(), .seq = call.seq},
+  scheduler_.post({.rank = state->rank(), .kind = TaskKind::kCompletion},
+                  Site{.what = state->op(), .code = call.code, .group = group_->name(), .seq = call.seq},
                   [self = shared_from_this(), slot, seq = call.seq] {
                     {
                       RankMutexLock lock(&self->mu_);
@@ -295,7 +255,11 @@ absl::Status Rendezvous::describe_difference(const Slot& slot) const {
     const std::string ended = world_.ended_text(group_->global_rank(rank));
     return ended.empty() ? std::string("has not called") : ended;
   };
-  return describe_mismatch({.group = group_->name(), .seq = slot.seq, .global_rank = global, .last_calls = last_calls, .whereabouts = whereabouts},
+  return describe_mismatch({.group = group_->name(),
+                            .seq = slot.seq,
+                            .global_rank = global,
+                            .last_calls = last_calls,
+                            .whereabouts = whereabouts},
                            MemberCalls(slot.calls));
 }
 
@@ -320,10 +284,11 @@ void Rendezvous::run(Slot* slot) {
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
   for (const std::shared_ptr<CallState>& state : slot.states) {
     if (!state->input_changed()) continue;
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
-                                   ": an input was changed between the call and its completion, want it unchanged until wait()",
-                                   site_place(Site{.code = state->call().code, .group = group_->name()})));
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
+                     ": an input was changed between the call and its completion, want it unchanged until wait()",
+                     site_place(Site{.code = state->call().code, .group = group_->name()})));
   }
   return absl::OkStatus();
 }

@@ -375,7 +375,10 @@ absl::Status check_pairs(const CollectiveCall& call, bool inputs_are_big, int ra
 // ---- splits ----
 
 int64_t rows_of(const TensorView& t) { return t.sizes().empty() ? 0 : t.sizes()[0]; }
-int64_t row_elements_of(const TensorView& t) { return rows_of(t) == 0 ? 0 : t.numel() / rows_of(t); }
+int64_t row_elements_of(const TensorView& t) {
+  const int64_t rows = rows_of(t);
+  return rows == 0 ? 0 : t.numel() / rows;
+}
 
 [[gnu::cold, gnu::noinline]] absl::Status wrong_total(const std::vector<int64_t>& splits, const char* splits_name,
                                                       const TensorView& t, Name name) {

@@ -60,15 +60,20 @@ TensorView::TensorView(void* data, DType dtype, Dims sizes, Dims strides, Device
   } else if (numel_ > 0) {
     contiguous_ = are_contiguous(sizes_, strides);
   }
-  if (!contiguous_) strides_ = std::move(strides);
+  if (!contiguous_) strides_ = std::make_shared<const Dims>(std::move(strides));
+}
+
+const Dims& TensorView::strides() const {
+  static const Dims kNone;
+  return strides_ != nullptr ? *strides_ : kNone;
 }
 
 absl::Status TensorView::shape_status() const {
   if (numel_ >= 0) return absl::OkStatus();
-  if (!contiguous_ && strides_.size() != sizes_.size()) {
+  if (!contiguous_ && strides().size() != sizes_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("shape ", dims_text(sizes_), " has ", sizes_.size(),
-                                                   " dimensions and strides ", dims_text(strides_), " have ",
-                                                   strides_.size()));
+                                                   " dimensions and strides ", dims_text(strides()), " have ",
+                                                   strides().size()));
   }
   for (const int64_t size : sizes_) {
     if (size < 0) {
@@ -88,13 +93,13 @@ TensorView TensorView::slice(int64_t begin, int64_t count) const {
   part.dtype_ = dtype_;
   part.device_ = device_;
   part.numel_ = count;
-  part.sizes_[0] = count;
+  part.sizes_ = Dims::of(count);
   return part;
 }
 
 std::string TensorView::text() const {
   std::string text = absl::StrCat(sv(dtype_name(dtype_)), dims_text(sizes_));
-  if (!contiguous_) absl::StrAppend(&text, " with strides ", dims_text(strides_));
+  if (!contiguous_) absl::StrAppend(&text, " with strides ", dims_text(strides()));
   if (device_.kind != Device::Kind::kCpu) absl::StrAppend(&text, " on ", device_.name());
   return text;
 }

@@ -3,14 +3,15 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "collectives/dims.h"
 #include "collectives/dtype.h"
 
 namespace rankloom {
@@ -25,16 +26,14 @@ struct Device {
   friend constexpr bool operator==(const Device&, const Device&) = default;
 };
 
-using Dims = absl::InlinedVector<int64_t, 3>;
-
 // A non-owning view of a tensor: where, what type, what shape. The memory must stay until the call that got the view is
-// done. Cheap to copy up to three dimensions.
+// done. Cheap to copy up to four dimensions.
 // Errors: none here. A shape that no tensor can have is kept as it was given, with numel() == -1, so that the call that gets
 //   the view can refuse it by name: see shape_status().
 class TensorView {
  public:
   // Nothing: no data, dtype float32, shape {0}.
-  TensorView() : sizes_{0} {}
+  TensorView() : sizes_(Dims::of(0)) {}
 
   // A contiguous tensor at `data`. numel is the product of `sizes`; {} is one element.
   TensorView(void* data, DType dtype, Dims sizes, Device device = {});
@@ -71,7 +70,7 @@ class TensorView {
   Device device() const { return device_; }
   const Dims& sizes() const { return sizes_; }
   // Elements between neighbours in each dimension; empty if contiguous.
-  const Dims& strides() const { return strides_; }
+  const Dims& strides() const;
   int64_t numel() const { return numel_; }  // -1: see shape_status()
   size_t bytes() const { return numel_ > 0 ? static_cast<size_t>(numel_) * dtype_size(dtype_) : 0; }
   bool is_contiguous() const { return contiguous_; }
@@ -104,7 +103,7 @@ class TensorView {
     view.data_ = data;
     view.dtype_ = DTypeOf<T>::value;
     view.numel_ = static_cast<int64_t>(count);
-    view.sizes_[0] = view.numel_;
+    view.sizes_ = Dims::of(view.numel_);
     return view;
   }
 
@@ -114,7 +113,7 @@ class TensorView {
   bool contiguous_ = true;
   int64_t numel_ = 0;
   Dims sizes_;
-  Dims strides_;
+  std::shared_ptr<const Dims> strides_;  // null if contiguous
 };
 
 // An input: like TensorView, and also made from memory that the caller may only read. No operation writes to it, unless

@@ -2,26 +2,56 @@
 
 #include <memory>
 
+#include "collectives/mailbox.h"
 #include "collectives/process_group.h"
 #include "collectives/rendezvous.h"
 
 namespace rankloom {
 
-// Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers.
+// What the members of a threaded group share. Thread-safety: all methods.
+class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore> {
+ public:
+  ThreadedGroupCore(World* world, std::shared_ptr<const Group> group);
+
+  const std::shared_ptr<const Group>& group() const { return group_; }
+  const std::shared_ptr<Rendezvous>& rendezvous() const { return rendezvous_; }
+  // Made by the first member that sends or receives: most groups never do.
+  std::shared_ptr<Mailbox> mailbox();
+  // Ends all calls on their way, and refuses later ones.
+  void fail(const absl::Status& cause);
+
+ private:
+  World& world_;
+  const std::shared_ptr<const Group> group_;
+  const std::shared_ptr<Rendezvous> rendezvous_;
+  RankMutex mu_;  // taken after no other lock
+  std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+};
+
+// Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers. Sends
+// and recvs meet in a Mailbox.
 class ThreadedProcessGroup final : public ProcessGroup {
  public:
-  ThreadedProcessGroup(RankContext* context, std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<const Group> group);
+  ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core, size_t eager_bytes);
 
   std::string backend_name() const override { return "threaded"; }
   void abort(std::string_view reason) override;
-  absl::StatusOr<Work> execute(CollectiveCall call) override;
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override;
 
  private:
-  const std::shared_ptr<Rendezvous> rendezvous_;
+  absl::StatusOr<Work> post(CollectiveCall call);             // a send or recv
+  absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
+
+  const std::shared_ptr<ThreadedGroupCore> core_;
+  const std::shared_ptr<Rendezvous> rendezvous_;  // the core's
+  std::shared_ptr<Mailbox> mailbox_;              // the core's; null until this member sends or receives
+  const size_t eager_bytes_;
 };
 
 namespace internal {
-std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group);
+std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                                   const GroupOptions& options);
 }  // namespace internal
 
 }  // namespace rankloom

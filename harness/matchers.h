@@ -20,9 +20,11 @@ inline void PrintTo(ErrorKind kind, std::ostream* out) { *out << error_kind_name
 inline void PrintTo(const RunReport& report, std::ostream* out) { *out << report.text(); }
 
 // A DistError of this kind whose text matches: EXPECT_THAT(error, IsDistError(ErrorKind::kTimeout, HasSubstr("all_reduce"))).
-inline testing::Matcher<const DistError&> IsDistError(ErrorKind kind, const testing::Matcher<std::string>& text = testing::_) {
+inline testing::Matcher<const DistError&> IsDistError(ErrorKind kind,
+                                                      const testing::Matcher<std::string>& text = testing::_) {
   return testing::AllOf(testing::Property("kind", &DistError::kind, kind),
-                        testing::ResultOf("text", [](const DistError& error) { return std::string(error.what()); }, text));
+                        testing::ResultOf(
+                            "text", [](const DistError& error) { return std::string(error.what()); }, text));
 }
 
 // A call that throws such a DistError: EXPECT_THAT([&] { pg->barrier().wait(); }, ThrowsDistError(ErrorKind::kTimeout, ...)).
@@ -68,7 +70,8 @@ std::string bits_text(const T& value) {
 
 // A range of the same numbers, bit by bit: -0.0 is not 0.0, and a NaN equals itself. `want` is a vector or another range of
 // the same element type: EXPECT_THAT(sums, BitsEqual(std::vector<float>{1, 2, 3})).
-MATCHER_P(BitsEqual, want, std::string(negation ? "differs from " : "has the same bits as ") + testing::PrintToString(want)) {
+MATCHER_P(BitsEqual, want,
+          std::string(negation ? "differs from " : "has the same bits as ") + testing::PrintToString(want)) {
   using Have = std::remove_cvref_t<decltype(*std::begin(arg))>;
   using Want = std::remove_cvref_t<decltype(*std::begin(want))>;
   static_assert(std::is_same_v<Have, Want>, "BitsEqual compares elements of one type");

@@ -32,7 +32,9 @@ int failed_parts() {
 
 bool names_schedule(const WorldOptions& options) { return options.schedule.kind() != Schedule::Kind::kUnset; }
 
-std::string text_of(const absl::Status& status) { return std::string(status.message().data(), status.message().size()); }
+std::string text_of(const absl::Status& status) {
+  return std::string(status.message().data(), status.message().size());
+}
 
 // What failed in the world and is no failed assertion; empty: nothing. An assertion is reported by its own text.
 // `assertion_led`: an assertion was the first failure.
@@ -49,8 +51,8 @@ std::string world_failure(RunReport report, bool* assertion_led) {
       others[outcome.text].push_back(static_cast<int>(rank));
     }
   }
-  *assertion_led =
-      report.first_failed >= 0 && internal::is_assertion(report.outcomes[static_cast<size_t>(report.first_failed)].exception);
+  *assertion_led = report.first_failed >= 0 &&
+                   internal::is_assertion(report.outcomes[static_cast<size_t>(report.first_failed)].exception);
   if (!*assertion_led) return report.text();
   std::string text;
   for (const auto& [what, ranks] : others) {
@@ -177,7 +179,8 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
 
 void MultiThreadedTestCase::tell(const Run& run, Expected expected) const {
   const RunReport& report = run.report;
-  const bool assertions_failed = std::any_of(run.failures.begin(), run.failures.end(), [](const auto& f) { return f.failed(); });
+  const bool assertions_failed =
+      std::any_of(run.failures.begin(), run.failures.end(), [](const auto& f) { return f.failed(); });
   std::string world_text;
   bool assertion_led = true;
   if (expected == Expected::kSuccess && !run.skipped) {
@@ -193,9 +196,10 @@ void MultiThreadedTestCase::tell(const Run& run, Expected expected) const {
     for (const std::string& note : report.notes) std::cout << "note: " << note << std::endl;
   }
   std::string rerun, replay;
-  if (failed) {
+  if (failed && RankContext::current() == nullptr) {  // a world inside another: that one's runs again
     if (!report.rerun.empty() && !schedule_.has_value()) {
-      rerun = absl::StrCat("\nschedule ", report.schedule, ", engine ", report.engine, "; run it again: ", report.rerun);
+      rerun =
+          absl::StrCat("\nschedule ", report.schedule, ", engine ", report.engine, "; run it again: ", report.rerun);
     }
     replay = save_trace(run);
   }

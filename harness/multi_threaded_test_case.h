@@ -102,7 +102,7 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
   // Returns the line that says how to replay it; empty: there is nothing to replay.
   std::string save_trace(const Run& run) const;
 
-  int run_ = 0;                      // worlds begun in this test, or in this round of seeds()
+  int run_ = 0;                       // worlds begun in this test, or in this round of seeds()
   std::optional<Schedule> schedule_;  // within seeds()
   bool capture_output_ = false;
   std::vector<std::string> outputs_;  // of the last run, by rank

@@ -20,12 +20,12 @@ struct RankSkipped {};
 // A failed assertion or a skip. Equal ones of several ranks are one.
 struct RankFailure {
   testing::TestPartResult::Type type = testing::TestPartResult::kNonFatalFailure;
-  std::string file;         // empty: unknown
+  std::string file;  // empty: unknown
   int line = -1;
-  std::string message;      // as GoogleTest has it, with the traces of the rank
-  bool after_abort = false;  // the world was being aborted already: likely no cause, but a consequence
-  std::vector<int> ranks;   // ascending; empty: a thread that is no rank
-  int times = 0;            // by all ranks together
+  std::string message;       // as GoogleTest has it, with the traces of the rank
+  bool after_abort = false;  // reported only after the world was aborted: likely no cause, but a consequence
+  std::vector<int> ranks;    // ascending; empty: a thread that is no rank
+  int times = 0;             // by all ranks together
 
   bool failed() const { return type != testing::TestPartResult::kSkip; }
   // "ranks 0-2: <message>".
@@ -37,7 +37,8 @@ struct RankFailure {
 // process report here; a thread of no world is kept without a rank.
 //   EXPECT_* on a rank: kept, the rank goes on.
 //   ASSERT_*, FAIL: kept, and throws testing::AssertionException, so that the rank unwinds and the world is aborted. On a
-//     helper, or while another exception unwinds, nothing may be thrown: the world is aborted and ASSERT_* returns.
+//     helper nobody would catch that: the world is aborted and ASSERT_* returns. So it does in a destructor of a rank that
+//     unwinds already.
 //   GTEST_SKIP: kept, aborts the world and throws RankSkipped; what ranks report later is dropped.
 // Thread-safety: record(), add_trace() and remove_trace() from any thread; the rest by the test's thread, before and after the
 // run.

@@ -21,12 +21,25 @@ struct Events {
   std::vector<internal::RankFailure> failures;
 };
 
+// "[2,3] [6]".
+std::string shapes_text(const FlightEntry& entry) {
+  std::vector<std::string> shapes;
+  for (size_t at = 0; at < entry.shapes.size();) {
+    std::vector<int64_t> sizes(static_cast<size_t>(entry.shapes[at++]));
+    for (int64_t& size : sizes) size = entry.shapes[at++];
+    shapes.push_back(absl::StrCat("[", absl::StrJoin(sizes, ","), "]"));
+  }
+  return absl::StrJoin(shapes, " ");
+}
+
 std::string call_text(const FlightEntry& entry) {
-  return absl::StrCat(entry.op, entry.seq >= 0 ? absl::StrCat(" seq ", entry.seq) : "", " in group ",
-                      entry.group != nullptr ? entry.group->name() : "?", entry.peer >= 0 ? absl::StrCat(" peer ", entry.peer) : "",
-                      " dtype ", entry.dtype, " shapes [", absl::StrJoin(entry.shapes, ","), "] state ",
-                      static_cast<int>(entry.state), " begun at ", entry.created_ns, " ns, ended at ", entry.completed_ns,
-                      " ns [", entry.code.file, ":", entry.code.line, "]");
+  static constexpr const char* kStates[] = {"scheduled", "started", "completed", "failed"};
+  return absl::StrCat(entry.op, entry.seq >= 0 ? absl::StrCat(" seq ", entry.seq) : "",
+                      entry.peer >= 0 ? absl::StrCat(", peer ", entry.peer) : "", ", dtype ", entry.dtype, ", shapes ",
+                      shapes_text(entry), ", ", kStates[static_cast<size_t>(entry.state)], ", begun at ",
+                      entry.created_ns, " ns, ended at ", entry.completed_ns, " ns [group ",
+                      entry.group != nullptr ? entry.group->name() : "?", ", ", entry.code.file, ":", entry.code.line,
+                      "]");
 }
 
 Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&)> body) {
@@ -49,8 +62,11 @@ Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&
 }
 
 // The first place where two lists differ: "who: first run: ..., second run: ..."; empty: they are equal.
-std::string difference(std::string_view who, const std::vector<std::string>& first, const std::vector<std::string>& second) {
-  const auto at = [](const std::vector<std::string>& items, size_t i) { return i < items.size() ? items[i] : "nothing"; };
+std::string difference(std::string_view who, const std::vector<std::string>& first,
+                       const std::vector<std::string>& second) {
+  const auto at = [](const std::vector<std::string>& items, size_t i) {
+    return i < items.size() ? items[i] : "nothing";
+  };
   for (size_t i = 0; i < std::max(first.size(), second.size()); ++i) {
     if (at(first, i) != at(second, i)) {
       return absl::StrCat(std::string(who), ": first run: ", at(first, i), "; second run: ", at(second, i));
@@ -85,7 +101,8 @@ testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void
     return testing::AssertionFailure() << std::string(status.message().data(), status.message().size());
   }
   if (!options.schedule.deterministic()) {
-    return testing::AssertionFailure() << "the schedule is " << options.schedule.text() << ", want one that repeats itself";
+    return testing::AssertionFailure() << "the schedule is " << options.schedule.text()
+                                       << ", want one that repeats itself";
   }
   Events first = run_once(options, body);
   Events second = run_once(options, body);
@@ -110,7 +127,8 @@ testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void
   for (const internal::RankFailure& failure : first.failures) {
     internal::report_part(failure.type, failure.file, failure.line, failure.text());
   }
-  if (differences.empty()) return testing::AssertionSuccess() << "two runs under " << options.schedule.text() << " are alike";
+  if (differences.empty())
+    return testing::AssertionSuccess() << "two runs under " << options.schedule.text() << " are alike";
   return testing::AssertionFailure() << "two runs under " << options.schedule.text() << " differ\n  "
                                      << absl::StrJoin(differences, "\n  ");
 }

@@ -40,7 +40,10 @@ bool Scheduler::abort(const absl::Status& cause) {
   return true;
 }
 
-void Scheduler::announce_abort() { wake_all(); }
+void Scheduler::announce_abort() {
+  wake_all();
+  if (abort_listener_) abort_listener_(abort_cause());
+}
 
 bool Scheduler::set_abort_cause(const absl::Status& cause) {
   absl::MutexLock lock(&cause_mu_);

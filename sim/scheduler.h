@@ -106,6 +106,11 @@ class Scheduler {
   using DeadlockReporter = std::function<absl::Status(const std::vector<Task*>&)>;
   void set_deadlock_reporter(DeadlockReporter reporter) { deadlock_reporter_ = std::move(reporter); }
 
+  // Told once, after everybody was woken: how the run was aborted. For works that nobody waits in. On the thread that
+  // aborts, with no lock held. Set once, before run().
+  using AbortListener = std::function<void(const absl::Status&)>;
+  void set_abort_listener(AbortListener listener) { abort_listener_ = std::move(listener); }
+
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
 
@@ -136,6 +141,7 @@ class Scheduler {
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   DeadlockReporter deadlock_reporter_;
+  AbortListener abort_listener_;
   std::function<void*(int rank)> user_;
 
  private:

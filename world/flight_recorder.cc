@@ -9,16 +9,19 @@
 
 namespace rankloom {
 
-int64_t RankRecorder::open(FlightEntry entry) {
-  if (capacity_ == 0) return -1;
-  RankMutexLock lock(&mu_);
-  entry.record_id = next_++;
+FlightEntry& RankRecorder::next_entry() {
+  const int64_t record_id = next_++;
   if (static_cast<int64_t>(ring_.size()) < capacity_) {
-    ring_.push_back(std::move(entry));
-  } else {
-    ring_[static_cast<size_t>(entry.record_id % capacity_)] = std::move(entry);
+    FlightEntry& entry = ring_.emplace_back();
+    entry.record_id = record_id;
+    return entry;
   }
-  return next_ - 1;
+  FlightEntry& entry = ring_[static_cast<size_t>(record_id % capacity_)];
+  entry.record_id = record_id;
+  entry.started_ns = entry.completed_ns = -1;
+  entry.state = FlightEntry::State::kScheduled;
+  entry.shapes.clear();
+  return entry;
 }
 
 FlightEntry* RankRecorder::find(int64_t record_id) {
@@ -41,6 +44,11 @@ void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok) {
     entry->completed_ns = now_ns;
     entry->state = ok ? FlightEntry::State::kCompleted : FlightEntry::State::kFailed;
   }
+}
+
+void RankRecorder::set_peer(int64_t record_id, int peer) {
+  RankMutexLock lock(&mu_);
+  if (FlightEntry* const entry = find(record_id); entry != nullptr) entry->peer = peer;
 }
 
 std::vector<FlightEntry> RankRecorder::entries() const {

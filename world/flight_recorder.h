@@ -5,12 +5,47 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "sim/code_site.h"
 #include "sim/rank_mutex.h"
 #include "world/group.h"
 
 namespace rankloom {
+
+// Shapes of tensors, one after another, each as: number of dimensions, dimensions. The first six numbers cost no allocation,
+// which is all that most calls need.
+class FlightShapes {
+ public:
+  void clear() {
+    size_ = 0;
+    more_.clear();
+  }
+  void add(const int64_t* sizes, size_t dimensions) {
+    push(static_cast<int64_t>(dimensions));
+    for (size_t i = 0; i < dimensions; ++i) push(sizes[i]);
+  }
+  size_t size() const { return size_; }
+  int64_t operator[](size_t i) const { return i < kInline ? inline_[i] : more_[i - kInline]; }
+  friend bool operator==(const FlightShapes& a, const FlightShapes& b) {
+    bool equal = a.size_ == b.size_;
+    for (size_t i = 0; equal && i < a.size_; ++i) equal = a[i] == b[i];
+    return equal;
+  }
+
+ private:
+  static constexpr size_t kInline = 6;
+  void push(int64_t value) {
+    if (size_ < kInline) [[likely]] {
+      inline_[size_] = value;
+    } else {
+      more_.push_back(value);
+    }
+    ++size_;
+  }
+
+  size_t size_ = 0;
+  int64_t inline_[kInline];
+  std::vector<int64_t> more_;
+};
 
 // One call of one rank, as the recorder keeps it. Types are opaque numbers here: the layer above knows their names.
 struct FlightEntry {
@@ -23,16 +58,15 @@ struct FlightEntry {
   int64_t created_ns = 0;     // Scheduler::now_ns()
   int64_t started_ns = -1;    // -1: not yet
   int64_t completed_ns = -1;  // -1: not yet
-  int64_t timeout_ms = -1;    // -1: none
+  int64_t timeout_ns = -1;    // -1: none
   CodeSite code;
   State state = State::kScheduled;
   bool is_p2p = false;
-  int peer = -1;        // rank in the group of the other side of a point-to-point call
+  int peer = -1;        // rank in the group of the other side of a point-to-point call; below 0: none, or not known yet
   uint8_t dtype = 0;    // of the first tensor
   uint16_t inputs = 0;  // how many of the shapes below are inputs
   uint16_t outputs = 0;
-  // Shapes one after another, each as: number of dimensions, dimensions.
-  absl::InlinedVector<int64_t, 4> shapes;
+  FlightShapes shapes;
 };
 
 // The last calls of one rank: a ring that grows up to its capacity. Costs at most 15 ns a call (bench/).
@@ -41,16 +75,26 @@ class RankRecorder {
  public:
   RankRecorder(const Scheduler* scheduler, int capacity) : capacity_(capacity), mu_(scheduler) {}
 
-  // Files an entry and returns its record_id.
-  int64_t open(FlightEntry entry);
+  // Files an entry, which `fill` writes into its place, and returns its record_id.
+  template <typename Fill>
+  int64_t open(Fill fill) {
+    if (capacity_ == 0) return -1;
+    RankMutexLock lock(&mu_);
+    FlightEntry& entry = next_entry();
+    fill(entry);
+    return entry.record_id;
+  }
   void start(int64_t record_id, int64_t now_ns);
   void close(int64_t record_id, int64_t now_ns, bool ok);
+  // A recv_any has found its source.
+  void set_peer(int64_t record_id, int peer);
   // Oldest first.
   std::vector<FlightEntry> entries() const;
   // The last `n` calls, oldest first, one line each: "all_reduce seq 3 (completed)".
   std::vector<std::string> last_calls(int n) const;
 
  private:
+  FlightEntry& next_entry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   FlightEntry* find(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int capacity_;    // 0: records nothing

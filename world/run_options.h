@@ -31,12 +31,16 @@ struct WorldOptions {
 
   size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack; pages are touched on demand
   bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
-  int recorded_calls = 256;         // flight recorder: calls kept per rank; 0: none
+  int recorded_calls = 64;          // flight recorder: calls kept per rank; 0: none
 
   // Real time without a scheduling point after which a rank that should move is named; on_stall gets the text (unset:
   // stderr).
   absl::Duration stall = absl::Seconds(10);
   std::function<void(const std::string&)> on_stall = {};
+
+  // What the program above knows of where its ranks are, appended to a deadlock's text: stacks of an interpreter. Called
+  // with no lock held, while no rank moves.
+  std::function<std::string()> whereabouts = {};
 };
 
 // The environment's wishes, which win over what a program says:

@@ -92,10 +92,18 @@ World::World(WorldOptions options)
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.emplace_back(new RankContext(this, rank));
   scheduler_->set_user([this](int rank) { return static_cast<void*>(contexts_[static_cast<size_t>(rank)].get()); });
+  scheduler_->set_abort_listener([this](const absl::Status& cause) {
+    std::vector<std::function<void(const absl::Status&)>> listeners;
+    {
+      absl::MutexLock lock(&listeners_mu_);
+      listeners = listeners_;
+    }
+    for (const auto& listener : listeners) listener(cause);
+  });
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
 
-World::~World() = default;
+World::~World() { run_end_hooks(); }
 
 RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
@@ -153,6 +161,11 @@ void World::spawn_helper(absl::AnyInvocable<void()> body) {
 
 void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }
 
+void World::on_abort(std::function<void(const absl::Status&)> listener) {
+  absl::MutexLock lock(&listeners_mu_);
+  listeners_.push_back(std::move(listener));
+}
+
 void World::rank_returned(int rank) {
   RankMutexLock lock(&mu_);
   RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
@@ -169,6 +182,20 @@ std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std:
 void World::note(std::string text) {
   RankMutexLock lock(&mu_);
   notes_.push_back(std::move(text));
+}
+
+void World::at_end(std::function<void()> hook) {
+  RankMutexLock lock(&mu_);
+  end_hooks_.push_back(std::move(hook));
+}
+
+void World::run_end_hooks() {
+  std::vector<std::function<void()>> hooks;
+  {
+    RankMutexLock lock(&mu_);
+    hooks.swap(end_hooks_);
+  }
+  for (const std::function<void()>& hook : hooks) hook();
 }
 
 std::string World::ended_text(int rank) const {
@@ -189,7 +216,10 @@ std::string World::ended_text(int rank) const {
 absl::Status World::deadlock(const std::vector<Task*>& blocked) {
   const RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); },
                            .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
-  const std::string text = deadlock_text(blocked, facts);
+  std::string text = deadlock_text(blocked, facts);
+  if (options_.whereabouts) {
+    if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
+  }
   for (const Task* task : blocked) {
     if (task->site.waits_for == nullptr) continue;
     if (const absl::Status cause = task->site.waits_for->explain(); !cause.ok()) {
@@ -200,6 +230,7 @@ absl::Status World::deadlock(const std::vector<Task*>& blocked) {
 }
 
 RunReport World::report() {
+  run_end_hooks();
   RunReport report;
   {
     RankMutexLock lock(&mu_);

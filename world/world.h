@@ -131,6 +131,9 @@ class World {
 
   // Ends the run: all waits and later calls fail with this cause (Aborted).
   void abort(std::string_view reason);
+  // `listener` is told the cause when the world is aborted, on the thread that aborts it: for what nobody waits in, such as
+  // works whose completion others were promised. It must not wait. Not called for an abort that is past.
+  void on_abort(std::function<void(const absl::Status&)> listener);
   // Ends the run for a failure of `rank`; the first one is the headline. A rank that is told of twice keeps its first.
   void rank_failed(int rank, std::exception_ptr failure);
 
@@ -147,6 +150,9 @@ class World {
   // A line for the report: something left over or about to go wrong.
   void note(std::string text);
 
+  // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over.
+  void at_end(std::function<void()> hook);
+
   // What became of a rank, for reports: "" while it runs, else "returned" or "failed: ...".
   std::string ended_text(int rank) const;
 
@@ -154,6 +160,7 @@ class World {
   friend class RankContext;
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
+  void run_end_hooks();
   absl::Status deadlock(const std::vector<Task*>& blocked);
 
   const WorldOptions options_;
@@ -166,11 +173,15 @@ class World {
   int64_t start_ns_ = 0;
   std::atomic<int> next_group_id_{1};
 
+  absl::Mutex listeners_mu_;  // taken after mu_
+  std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
+
   mutable RankMutex mu_;  // taken after no other lock
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);
   std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -9,8 +9,8 @@ namespace rankloom::internal {
 namespace {
 
 constexpr int64_t kParallelBytes = 1 << 20;
-// A part of a source that stays in the L1 cache while all targets get it.
-constexpr int64_t kBlockBytes = 16 << 10;
+// A part of a source that stays in the L2 cache while all targets get it.
+constexpr int64_t kBlockBytes = 64 << 10;
 constexpr int64_t kGrainBytes = 128 << 10;
 
 // Sizes of a few elements are usual in tests, and a call of memcpy costs more than the copy.

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 
+#include "absl/container/fixed_array.h"
 #include "absl/container/inlined_vector.h"
 #include "collectives/kernels/copy.h"
 #include "collectives/kernels/parallel.h"
@@ -17,9 +17,9 @@ namespace {
 using internal::CopyBatch;
 using internal::ReduceJob;
 
-// Kernels run on fibers whose stacks are small: 64 pointers lie there, more on the heap.
-using Inputs = absl::InlinedVector<const void*, 64>;
-using Outputs = absl::InlinedVector<void*, 64>;
+// Kernels run on fibers whose stacks are small: 64 pointers lie there, more on the heap. Not initialised, since filling
+// these is a good part of a reduction of one element.
+using Pointers = absl::FixedArray<void*, 64>;
 
 int64_t size_of(MemberCalls calls) { return static_cast<int64_t>(calls.size()); }
 const CollectiveCall& member(MemberCalls calls, int64_t rank) { return *calls[static_cast<size_t>(rank)]; }
@@ -29,74 +29,47 @@ char* at(const TensorView& tensor, int64_t element) {
   return static_cast<char*>(tensor.data()) + element * static_cast<int64_t>(dtype_size(tensor.dtype()));
 }
 
-// The order in which one call's inputs are added up.
-class InputOrder {
- public:
-  InputOrder(const ReduceOrder& order, int64_t ranks) : kind_(order.kind), ranks_(ranks) {
-    if (kind_ != ReduceOrder::Kind::kSeeded) return;
-    permutation_.resize(static_cast<size_t>(ranks));
-    std::iota(permutation_.begin(), permutation_.end(), 0);
-    Prng prng(order.seed);
-    for (size_t i = permutation_.size(); i > 1; --i) std::swap(permutation_[i - 1], permutation_[prng.below(i)]);
-  }
-
-  // Whether elements of different chunks have different orders. There is one chunk for each rank.
-  bool is_by_chunk() const { return kind_ == ReduceOrder::Kind::kRing; }
-
-  // The inputs of chunk `chunk` in order, given from(rank).
-  template <class From>
-  Inputs list(int64_t chunk, From from) const {
-    Inputs inputs;
-    inputs.reserve(static_cast<size_t>(ranks_));
-    switch (kind_) {
-      case ReduceOrder::Kind::kRank:
-      case ReduceOrder::Kind::kTree:
-        for (int64_t r = 0; r < ranks_; ++r) inputs.push_back(from(r));
-        break;
-      case ReduceOrder::Kind::kReversed:
-        for (int64_t r = ranks_; r-- > 0;) inputs.push_back(from(r));
-        break;
-      case ReduceOrder::Kind::kRing:
-        for (int64_t i = 1; i <= ranks_; ++i) inputs.push_back(from((chunk + i) % ranks_));
-        break;
-      case ReduceOrder::Kind::kSeeded:
-        for (const int64_t r : permutation_) inputs.push_back(from(r));
-        break;
+// Brings the inputs of chunk `chunk`, given by rank, into the order in which they are added up. A ring has one chunk of
+// the elements for each rank, and each begins elsewhere; to the other orders all chunks are the same.
+void arrange(const ReduceOrder& order, int64_t chunk, Pointers& inputs) {
+  switch (order.kind) {
+    case ReduceOrder::Kind::kRank:
+    case ReduceOrder::Kind::kTree:
+      return;
+    case ReduceOrder::Kind::kReversed:
+      std::reverse(inputs.begin(), inputs.end());
+      return;
+    case ReduceOrder::Kind::kRing: {
+      const int64_t first = (chunk + 1) % static_cast<int64_t>(inputs.size());
+      std::rotate(inputs.begin(), inputs.begin() + first, inputs.end());
+      return;
     }
-    return inputs;
+    case ReduceOrder::Kind::kSeeded: {
+      Prng prng(order.seed);
+      for (size_t i = inputs.size(); i > 1; --i) std::swap(inputs[i - 1], inputs[prng.below(i)]);
+      return;
+    }
   }
-
- private:
-  const ReduceOrder::Kind kind_;
-  const int64_t ranks_;
-  absl::InlinedVector<int64_t, 1> permutation_;
-};
-
-ReduceJob job_of(const CollectiveCall& call, DType dtype) {
-  ReduceJob job;
-  job.dtype = dtype;
-  job.kind = call.reduce_op.kind();
-  job.tree = call.order.kind == ReduceOrder::Kind::kTree;
-  job.round_each = !call.order.accumulate_in_float;
-  job.factor = call.reduce_op.factor();
-  return job;
 }
 
-void set_inputs(ReduceJob& job, const Inputs& inputs) {
-  job.inputs = inputs.data();
-  job.count = static_cast<int64_t>(inputs.size());
-}
-
-void set_outputs(ReduceJob& job, const Outputs& outputs) {
-  job.outputs = outputs.data();
-  job.output_count = static_cast<int64_t>(outputs.size());
+ReduceJob job_of(const CollectiveCall& call, DType dtype, absl::Span<void* const> inputs,
+                 absl::Span<void* const> outputs) {
+  return {.dtype = dtype,
+          .kind = call.reduce_op.kind(),
+          .tree = call.order.kind == ReduceOrder::Kind::kTree,
+          .round_each = !call.order.accumulate_in_float,
+          .factor = call.reduce_op.factor(),
+          .inputs = inputs.data(),
+          .count = static_cast<int64_t>(inputs.size()),
+          .outputs = outputs.data(),
+          .output_count = static_cast<int64_t>(outputs.size())};
 }
 
 // Fewer bytes than this, read and written, are done by one core.
 constexpr int64_t kParallelBytes = 1 << 20;
 constexpr int64_t kGrainBytes = 256 << 10;
 
-// Elements per block for parallel_blocks, if `buffers` of them are read or written; `numel` and more: do not split.
+// Elements per block for parallel_blocks, if `buffers` of them are read or written; `numel` itself: do not split.
 int64_t grain_of(int64_t numel, DType dtype, int64_t buffers) {
   const int64_t bytes_each = static_cast<int64_t>(dtype_size(dtype)) * buffers;
   if (numel * bytes_each < kParallelBytes) return numel;
@@ -104,100 +77,92 @@ int64_t grain_of(int64_t numel, DType dtype, int64_t buffers) {
   return std::max<int64_t>(1, kGrainBytes / bytes_each / 1024) * 1024;
 }
 
-// Reduces tensor `i` of all members' inputs into the outputs.
-void reduce_tensors(MemberCalls calls, const InputOrder& order, int i, const Outputs& outputs) {
-  const TensorView& like = calls[0]->inputs[i];
-  const int64_t numel = like.numel();
-  if (numel == 0 || outputs.empty()) return;
-  ReduceJob job = job_of(*calls[0], like.dtype());
-  set_outputs(job, outputs);
-  const auto input_of = [calls, i](int64_t r) { return member(calls, r).inputs[i].data(); };
-  const int64_t grain = grain_of(numel, like.dtype(), size_of(calls) + job.output_count);
-  if (order.is_by_chunk()) {
-    const int64_t chunk_size = (numel + size_of(calls) - 1) / size_of(calls);
-    internal::parallel_blocks(numel, grain, [&](int64_t begin, int64_t end) {
-      ReduceJob part = job;
-      while (begin < end) {
-        const int64_t chunk = begin / chunk_size;
-        const int64_t stop = std::min(end, (chunk + 1) * chunk_size);
-        const Inputs inputs = order.list(chunk, input_of);
-        set_inputs(part, inputs);
-        internal::reduce_range(part, begin, stop);
-        begin = stop;
-      }
-    });
-    return;
-  }
-  const Inputs inputs = order.list(0, input_of);
-  set_inputs(job, inputs);
-  if (numel <= grain) {
-    internal::reduce_range(job, 0, numel);
-  } else {
+// Reduces `numel` elements of the inputs, which are by rank, into the outputs. Orders the inputs.
+void reduce_buffers(const CollectiveCall& call, DType dtype, int64_t numel, Pointers& inputs,
+                    absl::Span<void* const> outputs) {
+  ReduceJob job = job_of(call, dtype, inputs, outputs);
+  const int64_t grain = grain_of(numel, dtype, job.count + job.output_count);
+  if (call.order.kind != ReduceOrder::Kind::kRing) {
+    arrange(call.order, 0, inputs);
+    if (numel <= grain) return internal::reduce_range(job, 0, numel);
     internal::parallel_blocks(numel, grain,
                               [&job](int64_t begin, int64_t end) { internal::reduce_range(job, begin, end); });
+    return;
   }
-}
-
-// Reduces chunk r of all members' inputs into output r, for each r: size_of_chunk(r) elements; input_of(rank, r) and
-// output_of(r) are where they begin.
-template <class SizeOfChunk, class InputOf, class OutputOf>
-void reduce_chunks(MemberCalls calls, const InputOrder& order, DType dtype, SizeOfChunk size_of_chunk, InputOf input_of,
-                   OutputOf output_of) {
-  const int64_t ranks = size_of(calls);
-  absl::InlinedVector<int64_t, 64> ends;  // of the chunks, laid end to end
-  int64_t all = 0;
-  for (int64_t r = 0; r < ranks; ++r) ends.push_back(all += size_of_chunk(r));
-  if (all == 0) return;
-  const ReduceJob job = job_of(*calls[0], dtype);
-  // An input is read once over all chunks, and one output is written for it.
-  internal::parallel_blocks(all, grain_of(all, dtype, ranks + 1), [&](int64_t begin, int64_t end) {
+  const int64_t chunk_size = (numel + job.count - 1) / job.count;
+  internal::parallel_blocks(numel, grain, [&](int64_t begin, int64_t end) {
     ReduceJob part = job;
     while (begin < end) {
-      // The chunk that holds `begin`; empty ones end before it.
-      const int64_t r = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
-      const int64_t start = r == 0 ? 0 : ends[static_cast<size_t>(r - 1)];
-      const int64_t stop = std::min(end, ends[static_cast<size_t>(r)]);
-      const Inputs inputs = order.list(r, [&input_of, r](int64_t rank) { return input_of(rank, r); });
-      set_inputs(part, inputs);
-      void* const output = output_of(r);
-      part.outputs = &output;
-      part.output_count = 1;
-      internal::reduce_range(part, begin - start, stop - start);
+      const int64_t chunk = begin / chunk_size;
+      const int64_t stop = std::min(end, (chunk + 1) * chunk_size);
+      Pointers ordered(inputs.begin(), inputs.end());
+      arrange(call.order, chunk, ordered);
+      part.inputs = ordered.data();
+      internal::reduce_range(part, begin, stop);
       begin = stop;
     }
   });
 }
 
-// Copies every member's input to all members: to(receiver, sender) is where the sender's goes.
+// Reduces chunk r of all members' inputs into output r, for each r: size_of_chunk(r) elements; input_of(rank, r) and
+// output_of(r) are where they begin.
+template <class SizeOfChunk, class InputOf, class OutputOf>
+void reduce_chunks(MemberCalls calls, DType dtype, SizeOfChunk size_of_chunk, InputOf input_of, OutputOf output_of) {
+  const int64_t ranks = size_of(calls);
+  absl::FixedArray<int64_t, 64> ends(calls.size());  // of the chunks, laid end to end
+  int64_t all = 0;
+  for (int64_t r = 0; r < ranks; ++r) ends[static_cast<size_t>(r)] = all += size_of_chunk(r);
+  if (all == 0) return;
+  // An input is read once over all chunks, and one output is written for it.
+  internal::parallel_blocks(all, grain_of(all, dtype, ranks + 1), [&](int64_t begin, int64_t end) {
+    Pointers inputs(calls.size());
+    while (begin < end) {
+      // The chunk that holds `begin`; empty ones end before it.
+      const int64_t r = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
+      const int64_t start = r == 0 ? 0 : ends[static_cast<size_t>(r - 1)];
+      const int64_t stop = std::min(end, ends[static_cast<size_t>(r)]);
+      for (int64_t rank = 0; rank < ranks; ++rank) inputs[static_cast<size_t>(rank)] = input_of(rank, r);
+      arrange(calls[0]->order, r, inputs);
+      void* const output = output_of(r);
+      internal::reduce_range(job_of(*calls[0], dtype, inputs, {&output, 1}), begin - start, stop - start);
+      begin = stop;
+    }
+  });
+}
+
+// Copies every member's input to all members: to(receiver, sender) is where the sender's goes. Inputs may differ in size.
 template <class To>
 void gather_everywhere(MemberCalls calls, int i, To to) {
   const int64_t ranks = size_of(calls);
-  int64_t all = 0;  // bytes of all inputs: they may differ in size
+  int64_t all = 0;
   for (const CollectiveCall* call : calls) all += static_cast<int64_t>(call->inputs[i].bytes());
   if (all == 0) return;
   CopyBatch batch(ranks * all);
-  if (batch.at_once()) {
-    struct Source {
-      const void* data;
-      size_t bytes;
-    };
-    absl::InlinedVector<Source, 64> sources;
-    sources.reserve(calls.size());
-    for (const CollectiveCall* call : calls) sources.push_back({call->inputs[i].data(), call->inputs[i].bytes()});
-    for (int64_t receiver = 0; receiver < ranks; ++receiver) {
-      for (int64_t sender = 0; sender < ranks; ++sender) {
-        const Source& source = sources[static_cast<size_t>(sender)];
-        if (source.bytes != 0) batch.add(to(receiver, sender), source.data, source.bytes);
+  if (!batch.at_once()) {
+    for (int64_t sender = 0; sender < ranks; ++sender) {
+      const TensorView& from = member(calls, sender).inputs[i];
+      if (from.bytes() == 0) continue;
+      for (int64_t receiver = 0; receiver < ranks; ++receiver) {
+        batch.add(to(receiver, sender), from.data(), from.bytes());
       }
     }
+    batch.run();
     return;
   }
-  for (int64_t sender = 0; sender < ranks; ++sender) {
-    const TensorView& from = member(calls, sender).inputs[i];
-    if (from.bytes() == 0) continue;
-    for (int64_t receiver = 0; receiver < ranks; ++receiver) batch.add(to(receiver, sender), from.data(), from.bytes());
+  struct Source {
+    const void* data;
+    size_t bytes;
+  };
+  absl::FixedArray<Source, 64> sources(calls.size());
+  std::transform(calls.begin(), calls.end(), sources.begin(), [i](const CollectiveCall* call) {
+    return Source{call->inputs[i].data(), call->inputs[i].bytes()};
+  });
+  for (int64_t receiver = 0; receiver < ranks; ++receiver) {
+    for (int64_t sender = 0; sender < ranks; ++sender) {
+      const Source& source = sources[static_cast<size_t>(sender)];
+      if (source.bytes != 0) batch.add(to(receiver, sender), source.data, source.bytes);
+    }
   }
-  batch.run();
 }
 
 int64_t bytes_of_row(const TensorView& tensor) {
@@ -216,18 +181,36 @@ void run_broadcast(MemberCalls calls) {
 }
 
 void run_all_reduce(MemberCalls calls) {
-  const InputOrder order(calls[0]->order, size_of(calls));
   for (int i = 0; i < calls[0]->outputs.size(); ++i) {
-    Outputs outputs;
-    outputs.reserve(calls.size());
-    for (const CollectiveCall* call : calls) outputs.push_back(call->outputs[i].data());
-    reduce_tensors(calls, order, i, outputs);
+    const TensorView& like = calls[0]->outputs[i];
+    if (like.numel() == 0) continue;
+    Pointers inputs(calls.size());
+    bool in_place = true;
+    auto next = inputs.begin();
+    for (const CollectiveCall* call : calls) {
+      *next = call->inputs[i].data();
+      in_place = in_place && *next == call->outputs[i].data();
+      ++next;
+    }
+    if (in_place) {
+      reduce_buffers(*calls[0], like.dtype(), like.numel(), inputs, inputs);
+    } else {  // inputs were kept aside, and these are the copies
+      Pointers outputs(calls.size());
+      std::transform(calls.begin(), calls.end(), outputs.begin(),
+                     [i](const CollectiveCall* call) { return call->outputs[i].data(); });
+      reduce_buffers(*calls[0], like.dtype(), like.numel(), inputs, outputs);
+    }
   }
 }
 
 void run_reduce(MemberCalls calls) {
-  const InputOrder order(calls[0]->order, size_of(calls));
-  reduce_tensors(calls, order, 0, {root_of(calls).outputs[0].data()});
+  const TensorView& output = root_of(calls).outputs[0];
+  if (output.numel() == 0) return;
+  Pointers inputs(calls.size());
+  std::transform(calls.begin(), calls.end(), inputs.begin(),
+                 [](const CollectiveCall* call) { return call->inputs[0].data(); });
+  void* const data = output.data();
+  reduce_buffers(*calls[0], output.dtype(), output.numel(), inputs, {&data, 1});
 }
 
 void run_all_gather(MemberCalls calls) {
@@ -262,21 +245,18 @@ void run_scatter(MemberCalls calls) {
 }
 
 void run_reduce_scatter(MemberCalls calls) {
-  const InputOrder order(calls[0]->order, size_of(calls));
   reduce_chunks(
-      calls, order, calls[0]->outputs[0].dtype(),
-      [calls](int64_t chunk) { return member(calls, chunk).outputs[0].numel(); },
+      calls, calls[0]->outputs[0].dtype(), [calls](int64_t chunk) { return member(calls, chunk).outputs[0].numel(); },
       [calls](int64_t rank, int64_t chunk) { return member(calls, rank).inputs[static_cast<int>(chunk)].data(); },
       [calls](int64_t chunk) { return member(calls, chunk).outputs[0].data(); });
 }
 
 void run_reduce_scatter_tensor(MemberCalls calls) {
-  const InputOrder order(calls[0]->order, size_of(calls));
   for (int i = 0; i < calls[0]->outputs.size(); ++i) {
     const TensorView& like = calls[0]->outputs[i];
     const int64_t numel = like.numel();
     reduce_chunks(
-        calls, order, like.dtype(), [numel](int64_t /*chunk*/) { return numel; },
+        calls, like.dtype(), [numel](int64_t /*chunk*/) { return numel; },
         [calls, i, numel](int64_t rank, int64_t chunk) { return at(member(calls, rank).inputs[i], chunk * numel); },
         [calls, i](int64_t chunk) { return member(calls, chunk).outputs[i].data(); });
   }

@@ -1,7 +1,7 @@
 // The loops of a reduction, for one Highway target. Included once for each target by the files that name the dtypes, so the
 // guard below is Highway's toggle in place of #pragma once.
 //
-// A dtype is a Storage: how elements are loaded into vectors of Lane and stored back. An operation is an Op:
+// A dtype is a Storage: how its Elements are loaded into vectors of Lanes and stored back. An operation is an Op:
 //   map(d, x)         of each input, before anything else (premul_sum, bool)
 //   combine(d, a, x)  one step, a from the earlier inputs
 //   finish(d, a)      once, at the end (avg, NaN)
@@ -30,17 +30,20 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Elements that are lanes as they lie in memory.
 template <typename T>
 struct PlainStorage {
+  using Element = T;
   using Lane = T;
-  static constexpr size_t kLanesPerElement = 1;
+  static constexpr size_t kFewestLanes = 1;  // that an operation can work on
 
   template <class D>
-  static HWY_INLINE hn::Vec<D> load(D d, const void* base, int64_t i) {
-    return hn::LoadU(d, static_cast<const T*>(base) + i);
+  static HWY_INLINE hn::Vec<D> load(D d, const Element* from) {
+    return hn::LoadU(d, from);
   }
   template <class D>
-  static HWY_INLINE void store(D d, hn::Vec<D> v, void* base, int64_t i) {
-    hn::StoreU(v, d, static_cast<T*>(base) + i);
+  static HWY_INLINE void store(D d, hn::Vec<D> v, Element* to) {
+    hn::StoreU(v, d, to);
   }
+  static const Element* at(const void* base, int64_t i) { return static_cast<const Element*>(base) + i; }
+  static Element* at(void* base, int64_t i) { return static_cast<Element*>(base) + i; }
 };
 
 // The positive quiet NaN in place of any NaN.
@@ -54,15 +57,9 @@ HWY_INLINE hn::Vec<D> canonical_nan(D d, hn::Vec<D> v) {
   return hn::IfThenElse(hn::Eq(v, v), v, nan);
 }
 
-// How many vectors of accumulators to keep: half of the registers, so that operands have room. Without SIMD a vector is
-// one lane, and more of them only cost time to compile.
-#if HWY_TARGET == HWY_AVX3
-inline constexpr size_t kManyVectors = 16;
-#elif HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-inline constexpr size_t kManyVectors = 1;
-#else
-inline constexpr size_t kManyVectors = 8;
-#endif
+// How many vectors of accumulators to keep in registers: docs/decisions/0005-kernels.md has the measurement. Without SIMD a
+// vector is one lane, and more of them only cost time to compile.
+inline constexpr size_t kManyVectors = HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 ? 1 : 8;
 
 struct FloatBase {
   explicit FloatBase(const ReduceJob&) {}
@@ -117,14 +114,14 @@ struct FloatMin : FloatBase {
   using FloatBase::FloatBase;
   template <class D>
   HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> x) const {
-    return hn::IfThenElse(hn::Or(hn::Lt(x, a), hn::Ne(x, x)), x, a);
+    return hn::IfThenElse(hn::Or(hn::Lt(x, a), hn::IsNaN(x)), x, a);
   }
 };
 struct FloatMax : FloatBase {
   using FloatBase::FloatBase;
   template <class D>
   HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> x) const {
-    return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::Ne(x, x)), x, a);
+    return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::IsNaN(x)), x, a);
   }
 };
 
@@ -132,19 +129,19 @@ struct FloatMax : FloatBase {
 // pass by, so each input is loaded once and nothing is spilled to the stack of a fiber.
 template <class Storage, class Op, class D, size_t... kVectors>
 HWY_INLINE void reduce_vectors(D d, const Op& op, const ReduceJob& job, int64_t i, std::index_sequence<kVectors...>) {
-  constexpr int64_t kLanes = static_cast<int64_t>(MaxLanes(D()));
+  constexpr size_t kLanes = MaxLanes(D());
   const void* const* HWY_RESTRICT inputs = job.inputs;
-  hn::Vec<D> sums[] = {op.map(d, Storage::load(d, inputs[0], i + static_cast<int64_t>(kVectors) * kLanes))...};
+  const auto* first = Storage::at(inputs[0], i);
+  hn::Vec<D> sums[] = {op.map(d, Storage::load(d, first + kVectors * kLanes))...};
   for (int64_t r = 1; r < job.count; ++r) {
-    const void* input = inputs[r];
-    ((sums[kVectors] = op.combine(d, sums[kVectors],
-                                  op.map(d, Storage::load(d, input, i + static_cast<int64_t>(kVectors) * kLanes)))),
-     ...);
+    const auto* input = Storage::at(inputs[r], i);
+    ((sums[kVectors] = op.combine(d, sums[kVectors], op.map(d, Storage::load(d, input + kVectors * kLanes)))), ...);
   }
   ((sums[kVectors] = op.finish(d, sums[kVectors])), ...);
+  void* const* HWY_RESTRICT outputs = job.outputs;
   for (int64_t r = 0; r < job.output_count; ++r) {
-    void* output = job.outputs[r];
-    (Storage::store(d, sums[kVectors], output, i + static_cast<int64_t>(kVectors) * kLanes), ...);
+    auto* output = Storage::at(outputs[r], i);
+    (Storage::store(d, sums[kVectors], output + kVectors * kLanes), ...);
   }
 }
 
@@ -158,7 +155,7 @@ HWY_INLINE void reduce_vector_as_tree(D d, const Op& op, const ReduceJob& job, i
   HWY_ALIGN_MAX Lane waiting[kLevels * kLanes];
   size_t depth = 0;
   for (int64_t r = 0; r < job.count; ++r) {
-    auto sum = op.map(d, Storage::load(d, job.inputs[r], i));
+    auto sum = op.map(d, Storage::load(d, Storage::at(job.inputs[r], i)));
     for (int64_t merged = r; (merged & 1) != 0; merged >>= 1) {
       --depth;
       sum = op.combine(d, hn::Load(d, waiting + depth * kLanes), sum);
@@ -173,7 +170,7 @@ HWY_INLINE void reduce_vector_as_tree(D d, const Op& op, const ReduceJob& job, i
     sum = op.combine(d, hn::Load(d, waiting + depth * kLanes), sum);
   }
   sum = op.finish(d, sum);
-  for (int64_t r = 0; r < job.output_count; ++r) Storage::store(d, sum, job.outputs[r], i);
+  for (int64_t r = 0; r < job.output_count; ++r) Storage::store(d, sum, Storage::at(job.outputs[r], i));
 }
 
 template <class Storage, class Op, size_t kVectors, class D>
@@ -195,7 +192,7 @@ HWY_NOINLINE void reduce_lanes(const ReduceJob& job, int64_t begin, int64_t end)
   using Lane = typename Storage::Lane;
   const hn::ScalableTag<Lane> full;
   const hn::CappedTag<Lane, 16 / sizeof(Lane)> quarter;
-  const hn::CappedTag<Lane, Storage::kLanesPerElement> one;
+  const hn::CappedTag<Lane, Storage::kFewestLanes> one;
   const Op op(job);
   int64_t i = begin;
   if (!job.tree) {

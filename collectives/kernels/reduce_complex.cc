@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 // Real and imaginary parts are neighbouring lanes.
 template <typename T>
 struct ComplexStorage : PlainStorage<T> {
-  static constexpr size_t kLanesPerElement = 2;
+  static constexpr size_t kFewestLanes = 2;
 };
 
 // (ar xr - ai xi) + i (ar xi + ai xr), each product rounded; std::complex differs where parts are infinite.

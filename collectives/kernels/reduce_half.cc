@@ -20,8 +20,9 @@ inline constexpr bool kHasF16C = false;
 #endif
 
 struct Float16Storage {
+  using Element = uint16_t;
   using Lane = float;
-  static constexpr size_t kLanesPerElement = 1;
+  static constexpr size_t kFewestLanes = 1;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> widen(D d, hn::Vec<hn::Rebind<uint16_t, D>> h) {
@@ -68,18 +69,21 @@ struct Float16Storage {
   }
 
   template <class D>
-  static HWY_INLINE hn::Vec<D> load(D d, const void* base, int64_t i) {
-    return widen(d, hn::LoadU(hn::Rebind<uint16_t, D>(), static_cast<const uint16_t*>(base) + i));
+  static HWY_INLINE hn::Vec<D> load(D d, const Element* from) {
+    return widen(d, hn::LoadU(hn::Rebind<uint16_t, D>(), from));
   }
   template <class D>
-  static HWY_INLINE void store(D d, hn::Vec<D> v, void* base, int64_t i) {
-    hn::StoreU(narrow(d, v), hn::Rebind<uint16_t, D>(), static_cast<uint16_t*>(base) + i);
+  static HWY_INLINE void store(D d, hn::Vec<D> v, Element* to) {
+    hn::StoreU(narrow(d, v), hn::Rebind<uint16_t, D>(), to);
   }
+  static const Element* at(const void* base, int64_t i) { return static_cast<const Element*>(base) + i; }
+  static Element* at(void* base, int64_t i) { return static_cast<Element*>(base) + i; }
 };
 
 struct BFloat16Storage {
+  using Element = uint16_t;
   using Lane = float;
-  static constexpr size_t kLanesPerElement = 1;
+  static constexpr size_t kFewestLanes = 1;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> widen(D d, hn::Vec<hn::Rebind<uint16_t, D>> h) {
@@ -97,13 +101,15 @@ struct BFloat16Storage {
   }
 
   template <class D>
-  static HWY_INLINE hn::Vec<D> load(D d, const void* base, int64_t i) {
-    return widen(d, hn::LoadU(hn::Rebind<uint16_t, D>(), static_cast<const uint16_t*>(base) + i));
+  static HWY_INLINE hn::Vec<D> load(D d, const Element* from) {
+    return widen(d, hn::LoadU(hn::Rebind<uint16_t, D>(), from));
   }
   template <class D>
-  static HWY_INLINE void store(D d, hn::Vec<D> v, void* base, int64_t i) {
-    hn::StoreU(narrow(d, v), hn::Rebind<uint16_t, D>(), static_cast<uint16_t*>(base) + i);
+  static HWY_INLINE void store(D d, hn::Vec<D> v, Element* to) {
+    hn::StoreU(narrow(d, v), hn::Rebind<uint16_t, D>(), to);
   }
+  static const Element* at(const void* base, int64_t i) { return static_cast<const Element*>(base) + i; }
+  static Element* at(void* base, int64_t i) { return static_cast<Element*>(base) + i; }
 };
 
 // Op as hardware without wider accumulators does it: what each step gives is rounded to the element's type, premul_sum's

@@ -1,0 +1,560 @@
+#include "collectives/mailbox.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/kernels/copy.h"
+#include "collectives/mismatch.h"
+#include "collectives/op_table.h"
+#include "collectives/poison.h"
+#include "sim/deadlock_report.h"
+#include "sim/dist_error.h"
+#include "sim/scheduler.h"
+#include "sim/site_text.h"
+#include "sim/text.h"
+
+namespace rankloom {
+namespace {
+
+// A report that lists who could send to a recv_any is of use in groups up to this size only.
+constexpr int kMaxAnySources = 1024;
+// Channels that no message is in are dropped when there are this many.
+constexpr size_t kSweepChannels = 256;
+
+}  // namespace
+
+// Messages in the order in which they were posted, linked through themselves.
+struct Mailbox::Queue {
+  Message* first = nullptr;
+  Message* last = nullptr;
+
+  bool empty() const { return first == nullptr; }
+  void push(Message& message) {
+    message.before_ = last;
+    message.after_ = nullptr;
+    (last != nullptr ? last->after_ : first) = &message;
+    last = &message;
+  }
+  void remove(Message& message) {
+    (message.before_ != nullptr ? message.before_->after_ : first) = message.after_;
+    (message.after_ != nullptr ? message.after_->before_ : last) = message.before_;
+  }
+};
+
+// What goes from one member to another under one tag. At most one of the queues has something in it.
+struct Mailbox::Channel {
+  int source = 0;
+  int tag = 0;
+  int64_t sent = 0;      // sequence number of the last send
+  int64_t expected = 0;  // and of the last recv
+  Queue sends;
+  Queue recvs;
+
+  bool idle() const { return sends.empty() && recvs.empty(); }
+};
+
+// What one member is sent, and what it asked for.
+struct Mailbox::Inbox {
+  explicit Inbox(const Scheduler* scheduler) : mu(scheduler) {}
+
+  Channel& channel(int source, int tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (recent != nullptr && recent->source == source && recent->tag == tag) return *recent;
+    if (channels.size() >= sweep_at) sweep();
+    std::unique_ptr<Channel>& slot = channels[{source, tag}];
+    if (slot == nullptr)
+      slot = std::make_unique<Channel>(Channel{.source = source, .tag = tag, .sends = {}, .recvs = {}});
+    recent = slot.get();
+    return *recent;
+  }
+
+  // A program that counts its tags up must not fill the memory. Sequence numbers of a tag that comes back begin anew.
+  void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    absl::erase_if(channels, [](const auto& entry) { return entry.second->idle(); });
+    sweep_at = std::max(kSweepChannels, 2 * channels.size());
+    recent = nullptr;
+  }
+
+  // The recv that takes a send: the first one posted of those that can.
+  Message* match_for_send(const Channel& from) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    Message* recv = from.recvs.first;
+    for (Message* any = recv_anys.first; any != nullptr; any = any->after_) {
+      if (any->call_.tag != from.tag) continue;
+      return recv == nullptr || any->order_ < recv->order_ ? any : recv;
+    }
+    return recv;
+  }
+
+  // The send that a recv_any takes: the first one of a source that the schedule chooses.
+  Message* match_for_any(Scheduler& scheduler, const Message& recv) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    absl::InlinedVector<Message*, 16> heads;
+    for (const auto& [key, channel] : channels) {
+      if (channel->tag == recv.call_.tag && !channel->sends.empty()) heads.push_back(channel->sends.first);
+    }
+    if (heads.empty()) return nullptr;
+    const int chosen =
+        scheduler.choose(ChoiceKind::kAnySource, static_cast<int>(heads.size()), recv.wait_site(recv.call_.code));
+    // In rank order: the map has an order of its own, which must not decide.
+    const auto nth = heads.begin() + chosen;
+    std::nth_element(heads.begin(), nth, heads.end(),
+                     [](const Message* a, const Message* b) { return a->group_rank_ < b->group_rank_; });
+    return *nth;
+  }
+
+  void link(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).push(message); }
+  void unlink(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).remove(message); }
+  Queue& queue_of(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (message.state_ == Message::State::kMatched) return matched;
+    if (message.channel_ == nullptr) return recv_anys;
+    Channel& channel = *static_cast<Channel*>(message.channel_);
+    return message.sends() ? channel.sends : channel.recvs;
+  }
+
+  // All that wait here, oldest first: queues of a hash map in the order of their messages.
+  std::vector<Message*> all() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    std::vector<Message*> messages;
+    const auto add = [&messages](const Queue& queue) {
+      for (Message* message = queue.first; message != nullptr; message = message->after_) messages.push_back(message);
+    };
+    for (const auto& [key, channel] : channels) {
+      add(channel->sends);
+      add(channel->recvs);
+    }
+    add(recv_anys);
+    for (Message* recv = matched.first; recv != nullptr; recv = recv->after_) {
+      messages.push_back(recv);
+      messages.push_back(recv->partner_.get());
+    }
+    std::sort(messages.begin(), messages.end(),
+              [](const Message* a, const Message* b) { return a->order_ < b->order_; });
+    return messages;
+  }
+
+  // Takes out all that wait here, oldest first; `eager`: those sends too that are done for their sender.
+  std::vector<std::shared_ptr<Message>> take_all(bool eager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    std::vector<std::shared_ptr<Message>> taken;
+    for (Message* const message : all()) {
+      if (message->is_completed() && !eager) continue;
+      if (message->state_ == Message::State::kPending) {
+        unlink(*message);
+        taken.push_back(std::move(message->self_));
+      } else if (message->state_ == Message::State::kMatched) {  // else it went with its partner
+        unlink(message->sends() ? *message->partner_ : *message);
+        std::shared_ptr<Message> partner = std::move(message->partner_);
+        taken.push_back(std::move(partner->partner_));
+        partner->state_ = Message::State::kTaken;
+        taken.push_back(std::move(partner));
+      }
+      message->state_ = Message::State::kTaken;
+    }
+    return taken;
+  }
+
+  RankMutex mu;                                                                                     // first of all
+  absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
+  Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
+  size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
+  Queue recv_anys ABSL_GUARDED_BY(mu);
+  Queue matched ABSL_GUARDED_BY(mu);  // the recvs of pairs in state kMatched
+  int64_t posted ABSL_GUARDED_BY(mu) = 0;
+};
+
+struct Message::Aside {
+  std::vector<char> output;  // of a recv: what it held, to be put back if the call fails
+  uint64_t sum = 0;          // of a send: the caller must not change it
+};
+
+Message::Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall call)
+    : WorkState(&context->world().scheduler(), context->rank()),
+      mailbox_(std::move(mailbox)),
+      context_(context),
+      group_rank_(group_rank),
+      call_(std::move(call)) {}
+
+Message::~Message() = default;
+
+const char* Message::op() const {
+  if (sends()) return "send";
+  return call_.peer == CollectiveCall::kAnySource ? "recv_any" : "recv";
+}
+std::string_view Message::group() const { return mailbox_->group().name(); }
+
+std::vector<TensorView> Message::result() { return {call_.outputs.begin(), call_.outputs.end()}; }
+
+int Message::source() const { return is_completed() ? source_ : -1; }
+
+Site Message::wait_site(CodeSite code) const {
+  return Site{
+      .what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = tag_text_.data(), .waits_for = this};
+}
+
+void Message::append_ranks(std::vector<int>* ranks) const {
+  const Group& group = mailbox_->group();
+  if (call_.peer != CollectiveCall::kAnySource) {
+    ranks->push_back(group.global_rank(call_.peer));
+    return;
+  }
+  if (group.size() > kMaxAnySources) return;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank != group_rank_) ranks->push_back(group.global_rank(rank));
+  }
+}
+
+absl::Status Message::explain() const { return mailbox_->tag_difference(*this); }
+
+std::string Message::who() const {
+  std::string text = absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op());
+  if (call_.peer >= 0)
+    absl::StrAppend(&text, sends() ? " to" : " from", " rank ", mailbox_->group().global_rank(call_.peer));
+  if (call_.tag != 0) absl::StrAppend(&text, ", tag ", call_.tag);
+  return text;
+}
+
+absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (timeout_is_default) {
+    timeout = call_.timeout;
+    timeout_is_default = call_.timeout_is_default;
+  }
+  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  if (waited.ok() || is_completed()) return waited;
+  // The wait ended early. Nobody may write into this rank's memory after this.
+  const ErrorKind kind = error_kind(waited);
+  if (kind == ErrorKind::kTimeout) {
+    std::vector<int> awaited;
+    append_ranks(&awaited);
+    const RankFacts facts = {.ended = [this](int rank) { return context_->world().ended_text(rank); },
+                             .last_calls = {}};
+    waited = make_error(
+        kind, absl::StrCat(who(), ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
+                           awaited.empty() ? "any rank" : targets_text(awaited, facts), site_place(wait_site(code))));
+  }
+  if (!mailbox_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
+  complete(waited);
+  return waited;
+}
+
+void Message::dropped() noexcept {
+  if (call_.keep_alive != nullptr) return;  // the tensor lives as long as the call
+  // A rank that is leaving by an exception has a cause of its own, which its peers are told by the abort that follows.
+  const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
+  absl::Status cause;
+  if (!leaving) {
+    cause = make_error(ErrorKind::kRankFailed,
+                       absl::StrCat(who(), ": the work was dropped unfinished, want wait() or keep_alive",
+                                    site_place(wait_site(call_.code))));
+  }
+  if (!mailbox_->withdraw(*this, cause)) return;
+  complete(make_error(ErrorKind::kAborted, "the work was dropped"));
+  if (!leaving) context_->world().note(std::string(cause.message()));
+}
+
+void Message::poison() {
+  aside_ = std::make_unique<Aside>();
+  if (sends()) {
+    aside_->sum = internal::checksum(tensor());
+    return;
+  }
+  const char* const bytes = static_cast<const char*>(tensor().data());
+  aside_->output.assign(bytes, bytes + tensor().bytes());
+  internal::fill_with_poison(tensor());
+}
+
+void Message::unpoison(bool failed) {
+  if (aside_ == nullptr || !failed || aside_->output.empty()) return;
+  std::memcpy(tensor().data(), aside_->output.data(), aside_->output.size());
+}
+
+Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
+                 absl::AnyInvocable<void(const absl::Status&)> on_failure)
+    : world_(*world),
+      scheduler_(world->scheduler()),
+      group_(std::move(group)),
+      poison_(world->poison()),
+      late_(world->late_completion()),
+      mu_(&scheduler_),
+      on_failure_(std::move(on_failure)),
+      inboxes_(new std::atomic<Inbox*>[static_cast<size_t>(group_->size())]()) {}
+
+Mailbox::~Mailbox() {
+  for (int rank = 0; rank < group_->size(); ++rank) delete existing_inbox(rank);
+}
+
+Mailbox::Inbox* Mailbox::existing_inbox(int destination) const {
+  return inboxes_[static_cast<size_t>(destination)].load(std::memory_order_acquire);
+}
+
+Mailbox::Inbox& Mailbox::inbox_of(int destination) {
+  if (Inbox* const inbox = existing_inbox(destination); inbox != nullptr) [[likely]]
+    return *inbox;
+  RankMutexLock lock(&mu_);
+  std::atomic<Inbox*>& slot = inboxes_[static_cast<size_t>(destination)];
+  if (slot.load(std::memory_order_relaxed) == nullptr) slot.store(new Inbox(&scheduler_), std::memory_order_release);
+  return *slot.load(std::memory_order_relaxed);
+}
+
+absl::Status Mailbox::refusal(const Message& message) const {
+  RankMutexLock lock(&mu_);
+  return make_error(ErrorKind::kAborted,
+                    absl::StrCat(message.who(), ": the group failed before: ", failure_.message()));
+}
+
+absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager_bytes) {
+  Message& mine = *message;
+  const bool sends = mine.sends();
+  const bool any = mine.call_.peer == CollectiveCall::kAnySource;
+  const bool eager = sends && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
+  char* text = mine.tag_text_.data();
+  if (mine.call_.tag != 0) {
+    std::memcpy(text, "tag ", 4);
+    text = std::to_chars(text + 4, text + mine.tag_text_.size() - 1, mine.call_.tag).ptr;
+  }
+  *text = '\0';
+  if (poison_ && !eager) mine.poison();
+  Inbox& inbox = inbox_of(mine.receiver());
+  std::shared_ptr<Message> other;
+  {
+    RankMutexLock lock(&inbox.mu);
+    if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
+      mine.unpoison(/*failed=*/true);
+      return refusal(mine);
+    }
+    mine.order_ = ++inbox.posted;
+    Message* match = nullptr;
+    if (any) {
+      match = inbox.match_for_any(scheduler_, mine);
+      if (match != nullptr) ++static_cast<Channel*>(match->channel_)->expected;
+    } else {
+      Channel& channel = inbox.channel(mine.sender(), mine.call_.tag);
+      mine.channel_ = &channel;
+      if (sends) {
+        mine.call_.seq = ++channel.sent;
+        match = inbox.match_for_send(channel);
+        if (match != nullptr && match->channel_ == nullptr) ++channel.expected;
+      } else {
+        mine.call_.seq = ++channel.expected;
+        match = channel.sends.first;
+      }
+    }
+    if (match == nullptr) {
+      mine.state_ = Message::State::kPending;
+      mine.self_ = message;
+      inbox.link(mine);
+      if (!eager) return absl::OkStatus();
+      const TensorView& input = mine.tensor();
+      mine.payload_.assign(static_cast<const char*>(input.data()),
+                           static_cast<const char*>(input.data()) + input.bytes());
+      mine.call_.inputs = TensorList(TensorView(mine.payload_.data(), input.dtype(), Dims(input.sizes())));
+    } else {
+      inbox.unlink(*match);
+      other = std::move(match->self_);
+      if (late_) {
+        Message& recv = sends ? *other : mine;
+        Message& send = sends ? mine : *other;
+        send.partner_ = sends ? other : message;
+        recv.partner_ = sends ? message : other;
+        send.state_ = recv.state_ = Message::State::kMatched;
+        inbox.link(recv);
+      } else {
+        mine.state_ = other->state_ = Message::State::kTaken;
+      }
+    }
+  }
+  if (other == nullptr) {  // eager
+    finish(mine, absl::OkStatus());
+    return absl::OkStatus();
+  }
+  if (!late_) {
+    sends ? move(mine, *other) : move(*other, mine);
+    return absl::OkStatus();
+  }
+  scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
+                  [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message, &inbox] {
+                    {
+                      RankMutexLock lock(&inbox.mu);
+                      if (recv->state_ != Message::State::kMatched || recv->partner_ != send)
+                        return;  // withdrawn meanwhile
+                      inbox.unlink(*recv);
+                      send->partner_.reset();
+                      recv->partner_.reset();
+                      send->state_ = recv->state_ = Message::State::kTaken;
+                    }
+                    self->move(*send, *recv);
+                  });
+  return absl::OkStatus();
+}
+
+absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
+  if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
+    return describe_difference(send, recv);
+  if (send.aside_ != nullptr && internal::checksum(send.tensor()) != send.aside_->sum) [[unlikely]] {
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        absl::StrCat(send.who(),
+                     ": the input was changed between the call and its completion, want it unchanged until wait()",
+                     site_place(send.wait_site(send.call_.code))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Mailbox::describe_difference(const Message& send, const Message& recv) const {
+  const std::array<const Message*, 2> messages = {&send, &recv};
+  const std::array<const CollectiveCall*, 2> calls = {&send.call_, &recv.call_};
+  const auto message = [&messages](int i) { return messages[static_cast<size_t>(i)]; };
+  const auto global = [&](int i) { return message(i)->rank(); };
+  const auto last_calls = [&](int i) { return message(i)->context_->recorder().last_calls(5); };
+  const auto whereabouts = [](int) { return std::string(); };
+  return describe_mismatch({.group = group_->name(),
+                            .seq = send.seq(),
+                            .global_rank = global,
+                            .last_calls = last_calls,
+                            .whereabouts = whereabouts},
+                           MemberCalls(calls));
+}
+
+void Mailbox::move(Message& send, Message& recv) {
+  const absl::Status status = agree(send, recv);
+  if (status.ok()) [[likely]] {
+    const TensorView& from = send.tensor();
+    internal::CopyBatch copy(static_cast<int64_t>(from.bytes()));
+    copy.add(recv.tensor().data(), from.data(), from.bytes());
+    copy.run();
+  }
+  recv.source_ = send.group_rank_;
+  if (recv.call_.peer == CollectiveCall::kAnySource)
+    recv.context_->recorder().set_peer(recv.call_.record_id, send.group_rank_);
+  if (!status.ok()) fail(status);
+  finish(recv, status);
+  finish(send, status);
+}
+
+void Mailbox::finish(Message& message, const absl::Status& status) {
+  message.unpoison(!status.ok());
+  if (message.is_completed()) return;  // an eager send was done long ago
+  message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), status.ok());
+  message.complete(status);
+}
+
+bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
+  std::shared_ptr<Message> self;
+  std::shared_ptr<Message> partner;
+  Inbox* const inbox = existing_inbox(message.receiver());
+  bool taken = false;
+  if (inbox != nullptr) {
+    RankMutexLock lock(&inbox->mu);
+    switch (message.state_) {
+      case Message::State::kPending:
+        inbox->unlink(message);
+        self = std::move(message.self_);
+        break;
+      case Message::State::kMatched:
+        partner = std::move(message.partner_);
+        inbox->unlink(message.sends() ? *partner : message);
+        self = std::move(partner->partner_);
+        partner->state_ = cause.ok() ? Message::State::kAlone : Message::State::kTaken;
+        break;
+      case Message::State::kNew:
+      case Message::State::kAlone:
+        break;
+      case Message::State::kTaken:
+        taken = true;
+        break;
+    }
+    if (!taken) message.state_ = Message::State::kNew;
+  }
+  if (taken) {
+    // The data moves, for as long as a copy takes. No scheduling point: destructors come here.
+    while (!message.is_completed()) sched_yield();
+    return false;
+  }
+  message.unpoison(/*failed=*/true);
+  message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), false);
+  if (cause.ok()) return true;
+  if (partner != nullptr) finish(*partner, cause);
+  fail(cause);
+  return true;
+}
+
+void Mailbox::fail(const absl::Status& cause) {
+  {
+    RankMutexLock lock(&mu_);
+    if (!failure_.ok()) return;
+    failure_ = cause;
+    failed_.store(true, std::memory_order_release);
+  }
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    Inbox* const inbox = existing_inbox(rank);
+    if (inbox == nullptr) continue;
+    std::vector<std::shared_ptr<Message>> taken;
+    {
+      RankMutexLock lock(&inbox->mu);
+      taken = inbox->take_all(/*eager=*/false);
+    }
+    for (const std::shared_ptr<Message>& message : taken) finish(*message, cause);
+  }
+  if (on_failure_) on_failure_(cause);
+}
+
+std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
+  std::vector<std::shared_ptr<Message>> messages;
+  for (int destination = 0; destination < group_->size(); ++destination) {
+    Inbox* const inbox = existing_inbox(destination);
+    if (inbox == nullptr) continue;
+    RankMutexLock lock(&inbox->mu);
+    for (Message* const message : inbox->all()) {
+      if (message->group_rank_ == rank && !message->is_completed()) {
+        messages.push_back(std::static_pointer_cast<Message>(message->shared_from_this()));
+      }
+    }
+  }
+  return messages;
+}
+
+absl::Status Mailbox::tag_difference(const Message& message) const {
+  Inbox* const inbox = existing_inbox(message.receiver());
+  if (inbox == nullptr) return absl::OkStatus();
+  RankMutexLock lock(&inbox->mu);
+  for (const Message* const other : inbox->all()) {
+    if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_completed())
+      continue;
+    const Message& send = message.sends() ? message : *other;
+    const Message& recv = message.sends() ? *other : message;
+    const bool meant = recv.call_.peer == CollectiveCall::kAnySource || recv.call_.peer == send.group_rank_;
+    if (meant && send.call_.tag != recv.call_.tag) return describe_difference(send, recv);
+  }
+  return absl::OkStatus();
+}
+
+void Mailbox::close() {
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    Inbox* const inbox = existing_inbox(rank);
+    if (inbox == nullptr) continue;
+    std::vector<std::shared_ptr<Message>> left;
+    {
+      RankMutexLock lock(&inbox->mu);
+      left = inbox->take_all(/*eager=*/true);
+    }
+    // Those that are alike but for their sequence number share a line, under the first.
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (left[i] == nullptr) continue;
+      const std::shared_ptr<Message> first = std::move(left[i]);
+      const std::string who = first->who();
+      int more = 0;
+      for (std::shared_ptr<Message>& other : left) {
+        if (other == nullptr || other->who() != who) continue;
+        other.reset();
+        ++more;
+      }
+      std::string text = absl::StrCat(who, first->sends() ? ": was never received" : ": was never sent");
+      if (more > 0)
+        absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
+      world_.note(absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
+    }
+  }
+}
+
+}  // namespace rankloom

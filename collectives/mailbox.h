@@ -1,0 +1,153 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "collectives/collective_call.h"
+#include "collectives/work.h"
+#include "world/world.h"
+
+namespace rankloom {
+
+class Mailbox;
+
+// A send or a recv on its way, and the work that its rank waits for.
+class Message final : public WorkState, public WaitsFor {
+ public:
+  Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall call);
+  ~Message() override;
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  std::vector<TensorView> result() override;
+  int source() const override;
+  void dropped() noexcept override;
+  const char* op() const override;  // "send", "recv", "recv_any"
+  std::string_view group() const override;
+  int64_t seq() const override { return call_.seq; }
+  // WaitsFor: the other side; of a recv_any, every other member.
+  void append_ranks(std::vector<int>* ranks) const override;
+  // WaitsFor: the Mismatch, if the other side sends to this one under another tag.
+  absl::Status explain() const override;
+
+  const CollectiveCall& call() const { return call_; }
+
+ protected:
+  Site wait_site(CodeSite code) const override;
+
+ private:
+  friend class Mailbox;
+
+  // Guarded by the mutex of the inbox.
+  enum class State : uint8_t {
+    kNew,      // not posted, or withdrawn
+    kPending,  // in a queue of the inbox, which holds it
+    kMatched,  // seeded runs: moves at some later step; withdrawn until then, it leaves its partner kAlone
+    kAlone,    // its partner was withdrawn by a rank that leaves: nobody will ever match it
+    kTaken,    // by whoever completes it, now or soon
+  };
+
+  bool sends() const { return call_.op == OpType::kSend; }
+  // The ranks in the group between which it goes; the source of a recv_any is kAnySource.
+  int sender() const { return sends() ? group_rank_ : call_.peer; }
+  int receiver() const { return sends() ? call_.peer : group_rank_; }
+  const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
+  // "rank 1, group 0, recv from rank 0, tag 3".
+  std::string who() const;
+
+  // As of CallState: seeded runs only.
+  void poison();
+  void unpoison(bool failed);
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  RankContext* const context_;
+  const int group_rank_;
+  CollectiveCall call_;
+  int source_ = -1;  // of a recv: who sent it; written before complete()
+  // Guarded by the mutex of the inbox.
+  State state_ = State::kNew;
+  int64_t order_ = 0;  // when it was posted, among all messages of the inbox
+  Message* before_ = nullptr;
+  Message* after_ = nullptr;
+  void* channel_ = nullptr;           // Mailbox::Channel; null for recv_any
+  std::shared_ptr<Message> self_;     // while it is in a queue
+  std::shared_ptr<Message> partner_;  // kMatched
+  std::vector<char> payload_;         // an eager send's own copy
+  struct Aside;
+  std::unique_ptr<Aside> aside_;   // poisoned runs only
+  std::array<char, 16> tag_text_;  // "tag 7": what a wait shows
+};
+
+// Where the sends and recvs of one group meet. Messages are filed under (source, destination, tag) and matched in the
+// order in which they were posted; the side that comes second moves the data.
+// Order: the n-th send from s to d under a tag meets the n-th recv of d that can take it; a recv_any and a recv that could
+//   both take a send: the one posted first does.
+// Determinism: a recv_any that finds sends of several members takes the one that the schedule chooses (ChoiceKind::kAnySource).
+// A message that can no longer be delivered (a timeout, a dropped work, an abort, a mismatch) fails the group: nothing that
+//   waits could ever be matched in order again.
+// Cost: no allocation beyond the work, but for new (source, destination, tag); recv_any is linear in the channels of its member.
+// Thread-safety: all methods.
+class Mailbox : public std::enable_shared_from_this<Mailbox> {
+ public:
+  // `on_failure` is told once why the group can do no more.
+  Mailbox(World* world, std::shared_ptr<const Group> group, absl::AnyInvocable<void(const absl::Status&)> on_failure);
+  ~Mailbox();
+
+  // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at once.
+  // Never blocks on another member.
+  absl::Status post(const std::shared_ptr<Message>& message, size_t eager_bytes);
+
+  // Takes a message back whose data has not moved; waits for a move under way. `cause` is why the group fails for it; OK: the
+  // rank leaves for another reason. False: the message was done before.
+  bool withdraw(Message& message, const absl::Status& cause);
+
+  // Ends all messages on their way and refuses later ones.
+  void fail(const absl::Status& cause);
+
+  // What member `rank` has not finished, oldest first.
+  std::vector<std::shared_ptr<Message>> unfinished(int rank);
+
+  // At the end of the world: notes what was never matched, and lets go of it.
+  void close();
+
+  const Group& group() const { return *group_; }
+  World& world() const { return world_; }
+
+ private:
+  friend class Message;
+  struct Queue;
+  struct Channel;
+  struct Inbox;
+
+  Inbox& inbox_of(int destination);
+  Inbox* existing_inbox(int destination) const;
+  // Compares, moves the data and completes both.
+  void move(Message& send, Message& recv);
+  absl::Status agree(const Message& send, const Message& recv) const;
+  absl::Status describe_difference(const Message& send, const Message& recv) const;
+  // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.
+  absl::Status tag_difference(const Message& message) const;
+  void finish(Message& message, const absl::Status& status);
+  absl::Status refusal(const Message& message) const;
+
+  World& world_;
+  Scheduler& scheduler_;
+  const std::shared_ptr<const Group> group_;
+  const bool poison_;
+  const bool late_;
+
+  mutable RankMutex mu_;                                      // after an inbox's, before a work's
+  absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
+  std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  const std::unique_ptr<std::atomic<Inbox*>[]> inboxes_;  // [destination], each made at its first message
+};
+
+}  // namespace rankloom

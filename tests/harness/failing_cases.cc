@@ -1,0 +1,158 @@
+// Tests that fail on purpose: failing_cases_test.py runs them and looks at what they say.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "collectives/process_group.h"
+#include "harness/multi_threaded_test_case.h"
+#include "harness/runs_alike.h"
+
+namespace rankloom {
+namespace {
+
+class Failing : public MultiThreadedTestCase {
+ protected:
+  int world_size() const override { return 3; }
+
+  // Two steps where one is needed: another rank may come between them.
+  static void lose_update(RankContext& rank) {
+    const int value = rank.store().add("count", 0) != 0 ? std::stoi(rank.store().get("count")) : 0;
+    rank.store().set("count", std::to_string(value + 1));
+  }
+  static void keep_update(RankContext& rank) { rank.store().add("count", 1); }
+};
+INSTANTIATE_TEST_SUITE_P(Engines, Failing, every_engine(), engine_name);
+
+TEST_P(Failing, Passes) {
+  run_ranks([](RankContext& rank) { EXPECT_EQ(rank.world_size(), 3); });
+}
+
+TEST_P(Failing, OnOneRank) {
+  run_ranks([](RankContext& rank) { EXPECT_NE(rank.rank(), 1) << "text with <xml> & \"quotes\" ]]>"; });
+}
+
+TEST_P(Failing, OnAllRanksAlike) {
+  run_ranks([](RankContext& rank) { EXPECT_EQ(rank.world_size(), 4); });
+}
+
+TEST_P(Failing, FatallyWhileOthersWait) {
+  run_ranks([](RankContext& rank) {
+    if (rank.rank() == 1) FAIL() << "fatal on rank 1";
+    rank.store().get("nothing");
+  });
+  std::cout << "after the world" << std::endl;
+}
+
+TEST_P(Failing, FatallyBeforeACollective) {
+  run_ranks([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4, 1.0f);
+    pg->all_reduce(x).wait();
+    ASSERT_NE(rank.rank(), 1) << "between collectives";
+    pg->all_reduce(x).wait();
+  });
+}
+
+TEST_P(Failing, ByException) {
+  run_ranks([](RankContext& rank) {
+    if (rank.rank() == 2) throw std::runtime_error("no disk");
+    rank.store().get("nothing");
+  });
+}
+
+TEST_P(Failing, ByDeadlock) {
+  run_ranks([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return;
+    pg->barrier().wait();
+  });
+}
+
+TEST_P(Failing, ToFail) {
+  run_ranks_to_failure([](RankContext&) {});
+}
+
+TEST_P(Failing, SkipsOnOneRank) {
+  run_ranks([](RankContext& rank) {
+    if (rank.rank() == 1) GTEST_SKIP() << "no GPU here";
+    rank.store().get("nothing");
+  });
+}
+
+TEST_P(Failing, SkipsOnAllRanks) {
+  run_ranks([](RankContext&) { GTEST_SKIP() << "no GPU anywhere"; });
+}
+
+TEST_P(Failing, WithOutput) {
+  capture_output(true);
+  run_ranks([](RankContext& rank) {
+    std::cout << (rank.rank() == 0 ? "I lead\n" : "I follow\n");
+    EXPECT_NE(rank.rank(), 2);
+  });
+}
+
+TEST_P(Failing, UnderSomeSeedOnARank) {
+  seeds(100, [&] {
+    run_ranks([](RankContext& rank) {
+      lose_update(rank);
+      rank.store().add("done", 1);
+      if (rank.rank() != 0) return;
+      while (rank.store().get("done") != "3") rank.yield();
+      EXPECT_EQ(rank.store().get("count"), "3");
+    });
+  });
+}
+
+TEST_P(Failing, UnderNoSeedWithoutTheRace) {
+  seeds(100, [&] {
+    run_ranks([](RankContext& rank) {
+      keep_update(rank);
+      rank.store().add("done", 1);
+      if (rank.rank() != 0) return;
+      while (rank.store().get("done") != "3") rank.yield();
+      EXPECT_EQ(rank.store().get("count"), "3");
+    });
+  });
+}
+
+TEST_P(Failing, UnderSomeSeedAfterTheRun) {
+  seeds(100, [&] {
+    std::string count;
+    int ended = 0;
+    run_ranks([&](RankContext& rank) {
+      lose_update(rank);
+      if (++ended == 3) count = rank.store().get("count");
+    });
+    EXPECT_EQ(count, "3") << "after the run";
+  });
+}
+
+TEST_P(Failing, InTheSecondWorldOfASeed) {
+  seeds(100, [&] {
+    run_ranks({.world_size = 5}, [](RankContext& rank) { keep_update(rank); });
+    int ended = 0;
+    run_ranks([&](RankContext& rank) {
+      lose_update(rank);
+      EXPECT_EQ(++ended == 3 ? rank.store().get("count") : "3", "3");
+    });
+  });
+}
+
+TEST_P(Failing, BecauseOfAClock) {
+  static int64_t runs = 0;  // what leaks from run to run
+  ++runs;
+  EXPECT_TRUE(
+      runs_alike({.world_size = 3, .engine = GetParam(), .schedule = Schedule::seeded(3)}, [](RankContext& rank) {
+        if (rank.rank() == 1)
+          rank.store().set("time", std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
+        rank.store().get("time");
+      }));
+}
+
+}  // namespace
+}  // namespace rankloom

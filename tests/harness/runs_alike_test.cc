@@ -1,0 +1,112 @@
+#include "harness/runs_alike.h"
+
+#include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "collectives/process_group.h"
+#include "gmock/gmock.h"
+#include "harness/multi_threaded_test_case.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+class RunsAlikeTest : public testing::TestWithParam<EngineKind> {
+ protected:
+  WorldOptions seeded(uint64_t seed) const {
+    return {.world_size = 3, .engine = GetParam(), .schedule = Schedule::seeded(seed)};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Engines, RunsAlikeTest, every_engine(), engine_name);
+
+void meet(RankContext& rank) {
+  for (int i = 0; i < 5; ++i) {
+    rank.store().add("count", rank.rank());
+    rank.yield();
+  }
+}
+
+TEST_P(RunsAlikeTest, HoldsForADeterministicProgram) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) EXPECT_TRUE(runs_alike(seeded(seed), meet));
+}
+
+TEST_P(RunsAlikeTest, HoldsForAWorldThatFailsAlike) {
+  EXPECT_TRUE(runs_alike(seeded(1), [](RankContext& rank) {
+    if (rank.rank() == 1) throw std::runtime_error("no disk");
+    rank.store().get("nothing");
+  }));
+}
+
+TEST_P(RunsAlikeTest, TakesASeedOfItsOwnIfNoScheduleIsGiven) {
+  const testing::AssertionResult alike = runs_alike({.world_size = 3, .engine = GetParam(), .seed = 9}, meet);
+  EXPECT_TRUE(alike);
+  EXPECT_THAT(alike.message(), HasSubstr("seeded:9"));
+}
+
+TEST_P(RunsAlikeTest, NamesRankAndSiteOfAChoiceThatDiffers) {
+  int runs = 0;
+  const testing::AssertionResult alike = runs_alike(seeded(1), [&](RankContext& rank) {
+    if (rank.rank() == 1 && ++runs == 2) rank.store().add("only in the second run", 1);
+    meet(rank);
+  });
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(),
+              ContainsRegex("choices: step [0-9]+: first run: rank [0-2] at .*; second run: rank 1 at store add"));
+}
+
+TEST_P(RunsAlikeTest, NamesRankAndLineOfACallThatDiffers) {
+  int runs = 0;
+  const testing::AssertionResult alike = runs_alike(seeded(1), [&](RankContext& rank) {
+    if (rank.rank() == 0) ++runs;
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4, 1.0f);
+    pg->all_reduce(x).wait();
+    x.resize(runs == 1 ? 4 : 5);
+    if (rank.rank() == 0) pg->all_reduce(x).wait();
+  });
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(),
+              ContainsRegex("calls of rank 0: first run: all_reduce seq 2, .*shapes \\[4\\].*"
+                            "runs_alike_test.cc:[0-9]+\\]; second run: all_reduce seq 2, .*shapes \\[5\\]"));
+}
+
+TEST_P(RunsAlikeTest, NamesTheRankWhoseEndDiffers) {
+  int runs = 0;
+  const testing::AssertionResult alike = runs_alike(seeded(1), [&](RankContext& rank) {
+    if (rank.rank() == 2) throw std::runtime_error("run " + std::to_string(++runs));
+  });
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(),
+              HasSubstr("outcomes: first run: rank 2 failed: run 1; second run: rank 2 failed: run 2"));
+}
+
+TEST_P(RunsAlikeTest, NamesTheKeyWhoseValueDiffers) {
+  int runs = 0;
+  const testing::AssertionResult alike = runs_alike(seeded(1), [&](RankContext& rank) {
+    if (rank.rank() == 2) rank.store().set("runs", std::to_string(++runs));
+  });
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(), HasSubstr(R"(store: first run: key "runs" = "1"; second run: key "runs" = "2")"));
+}
+
+TEST_P(RunsAlikeTest, ReportsFailedAssertionsOnce) {
+  EXPECT_NONFATAL_FAILURE(EXPECT_TRUE(runs_alike(seeded(1), [](RankContext&) { EXPECT_TRUE(false) << "both times"; })),
+                          "ranks 0-2: ");
+}
+
+TEST(RunsAlike, RefusesTheFreeGear) {
+  const testing::AssertionResult alike =
+      runs_alike({.world_size = 2, .schedule = Schedule::free()}, [](RankContext&) {});
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(), AllOf(HasSubstr("free"), HasSubstr("repeats itself")));
+}
+
+}  // namespace
+}  // namespace rankloom
