@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
 #include "sim/thread_engine.h"
 #include "sim/thread_pool.h"
@@ -14,6 +15,9 @@ FreeScheduler::FreeScheduler(Options options)
       live_ranks_(options_.ranks) {}
 
 FreeScheduler::~FreeScheduler() {
+  for (const Task* task : live_tasks()) {
+    if (task->adopted) fatal(absl::StrCat("a world ended while a thread was attached as rank ", task->info.rank));
+  }
   // Helpers end by themselves, unless they wait for a rank that never came.
   if (live_ranks_.load(std::memory_order_relaxed) > 0) {
     abort(make_error(ErrorKind::kAborted, "the world ended before all its ranks had attached"));
@@ -80,11 +84,10 @@ void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
   wait_for_threads();
 }
 
-Task* FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
+void FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
   Task* const task = add_task(info, false);
   counts_.fetch_add(kLive);
   start_thread(task, std::move(body));
-  return task;
 }
 
 void FreeScheduler::post(const TaskInfo&, const Site&, absl::AnyInvocable<void()> body) { body(); }

@@ -19,7 +19,7 @@ class FreeScheduler final : public Scheduler {
   ~FreeScheduler() override;
 
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
-  Task* spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
+  void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
   void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
   Task* attach(const TaskInfo& info) override;
   void detach(Task* task) override;

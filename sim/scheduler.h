@@ -61,7 +61,7 @@ class Scheduler {
   virtual void run(absl::FunctionRef<void(int rank, Task& task)> body) = 0;
 
   // Starts a further task; it begins at some later scheduling point. Bodies must not throw.
-  virtual Task* spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
+  virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
 
   // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: it must not wait.
   // In the free gear it runs now.

@@ -92,6 +92,7 @@ struct Task {
   std::atomic<uint64_t> steps = 0;  // scheduling points passed; relaxed
 
   // engines
+  int thread = 0;               // baton gear: the thread's id in the kernel
   Parker parker;                // threads
   void* context = nullptr;      // fibers: boost::fibers::context*
   void* fiber_state = nullptr;  // fibers: what ASan builds keep about the stack
