@@ -62,7 +62,10 @@ DeterministicScheduler::DeterministicScheduler(Options options)
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
 }
 
-DeterministicScheduler::~DeterministicScheduler() = default;
+DeterministicScheduler::~DeterministicScheduler() {
+  // Where the ranks are the caller's threads, helpers may still be on their way out: the last one gives the host its permit.
+  if (attached_ > 0 && started_) engine_->park(host_);
+}
 
 void DeterministicScheduler::task_main(Task& task) {
   auto& self = *static_cast<DeterministicScheduler*>(task.scheduler);

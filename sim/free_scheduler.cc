@@ -10,7 +10,12 @@ namespace rankloom {
 FreeScheduler::FreeScheduler(Options options)
     : Scheduler(std::move(options), /*deterministic=*/false), counts_(int64_t{options_.ranks} * kLive + kBias) {}
 
-FreeScheduler::~FreeScheduler() = default;
+FreeScheduler::~FreeScheduler() { wait_for_threads(); }
+
+void FreeScheduler::wait_for_threads() {
+  if (std::exchange(owner_left_, true)) return;
+  if (running_.fetch_sub(1, std::memory_order_acq_rel) != 1) all_ended_.park(Deadline::kNever);
+}
 
 Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
   auto task = std::make_unique<Task>();
@@ -37,7 +42,7 @@ void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
   std::vector<Task*> ranks;
   for (int rank = 0; rank < options_.ranks; ++rank)
     ranks.push_back(add_task({.rank = rank, .kind = TaskKind::kRank}, false));
-  running_.store(options_.ranks, std::memory_order_relaxed);
+  running_.fetch_add(options_.ranks, std::memory_order_relaxed);
   for (Task* task : ranks) {
     ThreadPool::shared().start(
         thread_name(task->info),
@@ -46,11 +51,11 @@ void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
           body(task->info.rank, *task);
           Task::set_current(nullptr);
           finish(task);
-          if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) all_ended_.unpark();
+          thread_ended();
         },
         options_.fresh_threads);
   }
-  all_ended_.park(Deadline::kNever);
+  wait_for_threads();
 }
 
 Task* FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
@@ -65,7 +70,7 @@ Task* FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body
         body = nullptr;
         Task::set_current(nullptr);
         finish(task);
-        if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) all_ended_.unpark();
+        thread_ended();
       },
       options_.fresh_threads);
   return task;

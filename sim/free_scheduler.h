@@ -36,6 +36,10 @@ class FreeScheduler final : public Scheduler {
   Task* add_task(const TaskInfo& info, bool adopted);
   void finish(Task* task);
   void check_deadlock();
+  void thread_ended() {
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) all_ended_.unpark();
+  }
+  void wait_for_threads();
 
   // Live tasks (and outside wakers) in the upper half; those asleep without an own deadline in the lower half, biased, since
   // a waker may count a sleeper off before it has counted itself on. Equal: nobody can move.
@@ -45,7 +49,10 @@ class FreeScheduler final : public Scheduler {
 
   mutable absl::Mutex tasks_mu_;  // taken after no other lock
   std::vector<std::unique_ptr<Task>> tasks_ ABSL_GUARDED_BY(tasks_mu_);
-  std::atomic<int> running_{0};  // threads of run() and spawn() that have not ended
+  // Threads of run() and spawn() that have not ended, and the owner, who waits for them in run() or else, where the ranks
+  // are the caller's threads, in the destructor.
+  std::atomic<int> running_{1};
+  bool owner_left_ = false;
   Parker all_ended_;
   const Trace empty_trace_;
 };
