@@ -15,7 +15,8 @@ namespace {
 
 // "mesh [2, 4] (dp, tp)".
 std::string mesh_text(const std::vector<int>& shape, const std::vector<std::string>& names) {
-  return absl::StrCat("mesh [", absl::StrJoin(shape, ", "), "]", names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), ")"));
+  return absl::StrCat("mesh [", absl::StrJoin(shape, ", "), "]",
+                      names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), ")"));
 }
 
 [[noreturn]] void fail_mesh(int rank, const std::string& mesh, std::string_view text) {
@@ -32,16 +33,19 @@ std::string mistake(const std::vector<int>& shape, const std::vector<std::string
     product = std::min<int64_t>(product * shape[dim], int64_t{1} << 31);
   }
   if (product != size) {
-    const std::string want = shape.size() > 1 ? absl::StrCat(absl::StrJoin(shape, " * "), " = ", product) : absl::StrCat(product);
+    const std::string want =
+        shape.size() > 1 ? absl::StrCat(absl::StrJoin(shape, " * "), " = ", product) : absl::StrCat(product);
     return absl::StrCat("it has ", want, " ranks, want the group's ", size);
   }
   if (names.empty()) return "";
   if (names.size() != shape.size()) {
-    return absl::StrCat("it has ", names.size(), names.size() == 1 ? " name" : " names", ", want none or one for each of ", shape.size(), " dimensions");
+    return absl::StrCat("it has ", names.size(), names.size() == 1 ? " name" : " names",
+                        ", want none or one for each of ", shape.size(), " dimensions");
   }
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i].empty()) return absl::StrCat("the name of dimension ", i, " is empty");
-    if (std::find(names.begin(), names.begin() + static_cast<int64_t>(i), names[i]) != names.begin() + static_cast<int64_t>(i)) {
+    if (std::find(names.begin(), names.begin() + static_cast<int64_t>(i), names[i]) !=
+        names.begin() + static_cast<int64_t>(i)) {
       return absl::StrCat("the name ", names[i], " is given twice, want each once");
     }
   }
@@ -62,8 +66,9 @@ int DeviceMesh::checked(int dim) const {
 int DeviceMesh::dim_of(std::string_view name) const {
   const auto at = std::find(dim_names_.begin(), dim_names_.end(), name);
   if (at == dim_names_.end()) {
-    fail(dim_names_.empty() ? absl::StrCat("its dimensions have no names, one was asked for as ", sv(name))
-                            : absl::StrCat("it has no dimension ", sv(name), ", want one of ", absl::StrJoin(dim_names_, ", ")));
+    fail(dim_names_.empty()
+             ? absl::StrCat("its dimensions have no names, one was asked for as ", sv(name))
+             : absl::StrCat("it has no dimension ", sv(name), ", want one of ", absl::StrJoin(dim_names_, ", ")));
   }
   return static_cast<int>(at - dim_names_.begin());
 }
@@ -77,7 +82,9 @@ int DeviceMesh::size() const {
 int DeviceMesh::size(int dim) const { return shape_[static_cast<size_t>(checked(dim))]; }
 int DeviceMesh::get_local_rank(int dim) const { return coordinate_[static_cast<size_t>(checked(dim))]; }
 
-const std::shared_ptr<ProcessGroup>& DeviceMesh::get_group(int dim) const { return groups_[static_cast<size_t>(checked(dim))]; }
+const std::shared_ptr<ProcessGroup>& DeviceMesh::get_group(int dim) const {
+  return groups_[static_cast<size_t>(checked(dim))];
+}
 
 const std::shared_ptr<ProcessGroup>& DeviceMesh::get_group() const {
   if (ndim() != 1) fail(absl::StrCat("it has ", ndim(), " dimensions, want get_group(dimension) or get_group(name)"));
@@ -91,7 +98,9 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& names) const {
   int last = -1;
   for (const std::string& name : names) {
     const int dim = dim_of(name);
-    if (dim <= last) fail(absl::StrCat("slice: the names are ", absl::StrJoin(names, ", "), ", want each once and in the order of the mesh"));
+    if (dim <= last)
+      fail(absl::StrCat("slice: the names are ", absl::StrJoin(names, ", "),
+                        ", want each once and in the order of the mesh"));
     last = dim;
     const auto i = static_cast<size_t>(dim);
     part.shape_.push_back(shape_[i]);
@@ -102,8 +111,8 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& names) const {
   return part;
 }
 
-DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape, const std::vector<std::string>& dim_names,
-                            const GroupOptions& options, CodeSite code) {
+DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
+                            const std::vector<std::string>& dim_names, const GroupOptions& options, CodeSite code) {
   DeviceMesh mesh;
   mesh.base_ = base;
   mesh.shape_ = shape;
@@ -125,9 +134,10 @@ DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std
   return mesh;
 }
 
-DeviceMesh init_device_mesh(RankContext& rank, const std::vector<int>& shape, const std::vector<std::string>& dim_names, const GroupOptions& options,
-                            CodeSite code) {
-  if (const std::string wrong = mistake(shape, dim_names, rank.world_size()); !wrong.empty()) fail_mesh(rank.rank(), mesh_text(shape, dim_names), wrong);
+DeviceMesh init_device_mesh(RankContext& rank, const std::vector<int>& shape, const std::vector<std::string>& dim_names,
+                            const GroupOptions& options, CodeSite code) {
+  if (const std::string wrong = mistake(shape, dim_names, rank.world_size()); !wrong.empty())
+    fail_mesh(rank.rank(), mesh_text(shape, dim_names), wrong);
   return init_device_mesh(init_process_group(rank, options), shape, dim_names, options, code);
 }
 

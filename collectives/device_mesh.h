@@ -42,7 +42,8 @@ class DeviceMesh {
 
  private:
   friend DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
-                                     const std::vector<std::string>& dim_names, const GroupOptions& options, CodeSite code);
+                                     const std::vector<std::string>& dim_names, const GroupOptions& options,
+                                     CodeSite code);
   DeviceMesh() = default;
   int dim_of(std::string_view name) const;
   int checked(int dim) const;
@@ -58,11 +59,13 @@ class DeviceMesh {
 // A mesh over the ranks of `base`, in row-major order: the last dimension varies fastest. Collective, and waits for the other
 // members; they give the same shape and names, or all get a Mismatch. All groups are made in one step.
 // Shape: its product is the size of `base`. Names: none, or one for each dimension.
-DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape, const std::vector<std::string>& dim_names = {},
-                            const GroupOptions& options = {}, CodeSite code = CodeSite::here());
+DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
+                            const std::vector<std::string>& dim_names = {}, const GroupOptions& options = {},
+                            CodeSite code = CodeSite::here());
 
 // The same over a group of all ranks, which it makes with `options`.
-DeviceMesh init_device_mesh(RankContext& rank, const std::vector<int>& shape, const std::vector<std::string>& dim_names = {},
-                            const GroupOptions& options = {}, CodeSite code = CodeSite::here());
+DeviceMesh init_device_mesh(RankContext& rank, const std::vector<int>& shape,
+                            const std::vector<std::string>& dim_names = {}, const GroupOptions& options = {},
+                            CodeSite code = CodeSite::here());
 
 }  // namespace rankloom

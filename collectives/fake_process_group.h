@@ -27,7 +27,8 @@ class FakeProcessGroup final : public ProcessGroup {
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
 
  protected:
-  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group, const GroupOptions& options) override;
+  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                            const GroupOptions& options) override;
 
  private:
   friend std::shared_ptr<ProcessGroup> make_fake_process_group(const FakeWorldOptions& options);
@@ -43,7 +44,8 @@ class FakeProcessGroup final : public ProcessGroup {
 std::shared_ptr<ProcessGroup> make_fake_process_group(const FakeWorldOptions& options);
 
 namespace internal {
-std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group, const FakeOptions& options);
+std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                               const FakeOptions& options);
 }  // namespace internal
 
 }  // namespace rankloom

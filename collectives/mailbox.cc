@@ -438,7 +438,8 @@ void Mailbox::move(Message& send, Message& recv) {
 }
 
 void Mailbox::uncount(Message& message) {
-  if (std::exchange(message.counted_, false)) existing_inbox(message.group_rank_)->sends.fetch_sub(1, std::memory_order_relaxed);
+  if (std::exchange(message.counted_, false))
+    existing_inbox(message.group_rank_)->sends.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Mailbox::finish(Message& message, const absl::Status& status) {

@@ -74,7 +74,7 @@ class Message final : public WorkState, public WaitsFor {
   // Guarded by the mutex of the inbox.
   State state_ = State::kNew;
   bool counted_ = false;  // in the sender's count of sends that wait
-  int64_t order_ = 0;  // when it was posted, among all messages of the inbox
+  int64_t order_ = 0;     // when it was posted, among all messages of the inbox
   Message* before_ = nullptr;
   Message* after_ = nullptr;
   void* channel_ = nullptr;           // Mailbox::Channel; null for recv_any

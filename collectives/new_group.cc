@@ -18,9 +18,11 @@ namespace rankloom {
 namespace {
 
 // `ranks` are the parent's.
-std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string name, std::string description, std::vector<int> ranks) {
+std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string name, std::string description,
+                                        std::vector<int> ranks) {
   for (int& rank : ranks) rank = request.parent->global_rank(rank);
-  if (request.world == nullptr) return std::make_shared<const Group>(0, std::move(name), std::move(ranks), std::move(description));
+  if (request.world == nullptr)
+    return std::make_shared<const Group>(0, std::move(name), std::move(ranks), std::move(description));
   return request.world->add_group(std::move(name), std::move(ranks), std::move(description));
 }
 
@@ -50,7 +52,9 @@ std::string dim_name(const GroupRequest& request, size_t dim) {
 std::string mesh_group_name(const GroupRequest& request, size_t dim, int group) {
   return absl::StrCat(request.name, ".", dim_name(request, dim), "[", group, "]");
 }
-std::string mesh_description(const GroupRequest& request, size_t dim) { return absl::StrCat("mesh_", dim_name(request, dim)); }
+std::string mesh_description(const GroupRequest& request, size_t dim) {
+  return absl::StrCat("mesh_", dim_name(request, dim));
+}
 
 void make_split(MemberCalls calls) {
   const GroupRequest& first = *calls[0]->request;
@@ -63,8 +67,10 @@ void make_split(MemberCalls calls) {
   for (size_t begin = 0; begin < order.size();) {
     const int color = std::get<0>(order[begin]);
     std::vector<int> ranks;
-    for (; begin < order.size() && std::get<0>(order[begin]) == color; ++begin) ranks.push_back(std::get<2>(order[begin]));
-    const std::shared_ptr<const Group> group = make_group(first, absl::StrCat(first.name, ":", color), first.description, ranks);
+    for (; begin < order.size() && std::get<0>(order[begin]) == color; ++begin)
+      ranks.push_back(std::get<2>(order[begin]));
+    const std::shared_ptr<const Group> group =
+        make_group(first, absl::StrCat(first.name, ":", color), first.description, ranks);
     for (const int rank : ranks) calls[static_cast<size_t>(rank)]->request->made = {group};
   }
 }
@@ -75,7 +81,8 @@ void make_mesh(MemberCalls calls) {
     const MeshDimension along(first.shape, dim);
     for (int i = 0; i < along.groups; ++i) {
       const std::vector<int> ranks = along.ranks_of(i);
-      const std::shared_ptr<const Group> group = make_group(first, mesh_group_name(first, dim, i), mesh_description(first, dim), ranks);
+      const std::shared_ptr<const Group> group =
+          make_group(first, mesh_group_name(first, dim, i), mesh_description(first, dim), ranks);
       for (const int rank : ranks) calls[static_cast<size_t>(rank)]->request->made.push_back(group);
     }
   }
@@ -132,7 +139,8 @@ void make_groups_alone(GroupRequest* request, int rank) {
       for (size_t dim = 0; dim < request->shape.size(); ++dim) {
         const MeshDimension along(request->shape, dim);
         const int i = along.group_of(rank);
-        request->made.push_back(shared(mesh_group_name(*request, dim, i), mesh_description(*request, dim), [&] { return along.ranks_of(i); }));
+        request->made.push_back(shared(mesh_group_name(*request, dim, i), mesh_description(*request, dim),
+                                       [&] { return along.ranks_of(i); }));
       }
       break;
   }
@@ -167,7 +175,8 @@ void ProcessGroup::agree_on(OpType op, GroupRequest* request, std::string label,
   submit(call, {}, code).wait(code);
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options) {
+std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<const Group>& group,
+                                                       const GroupOptions& options) {
   std::shared_ptr<ProcessGroup> child;
   if (options.make) {
     child = options.make(*context_, group);
@@ -183,18 +192,24 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<con
   return child;
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<const Group>& group, const GroupOptions&) {
-  throw_dist_error(make_error(ErrorKind::kCollectiveError, absl::StrCat("rank ", global_rank(), ", group ", group_name(), ": backend ", backend_name(),
-                                                                        " makes no group ", group->name(), ", want GroupOptions::make")),
-                   {.rank = global_rank(), .group = name_, .op = "new_group"});
+std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                        const GroupOptions&) {
+  throw_dist_error(
+      make_error(ErrorKind::kCollectiveError,
+                 absl::StrCat("rank ", global_rank(), ", group ", group_name(), ": backend ", backend_name(),
+                              " makes no group ", group->name(), ", want GroupOptions::make")),
+      {.rank = global_rank(), .group = name_, .op = "new_group"});
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options, CodeSite code) {
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
+                                                      CodeSite code) {
   GroupRequest request = request_of(options);
   std::sort(ranks.begin(), ranks.end());
   request.ranks = std::move(ranks);
-  agree_on(OpType::kNewGroup, &request, absl::StrCat(options.name, options.name.empty() || options.description.empty() ? "" : ", ", options.description),
-           code);
+  agree_on(
+      OpType::kNewGroup, &request,
+      absl::StrCat(options.name, options.name.empty() || options.description.empty() ? "" : ", ", options.description),
+      code);
   return request.made.empty() ? nullptr : make_child(request.made[0], options);
 }
 
@@ -204,20 +219,24 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& option
   return new_group(std::move(all), options, code);
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options, CodeSite code) {
+std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options,
+                                                        CodeSite code) {
   GroupRequest request = request_of(options);
   request.kind = GroupRequest::Kind::kSplit;
   request.color = color;
   request.key = key;
-  agree_on(OpType::kSplitGroup, &request, absl::StrCat(options.name, options.name.empty() || options.description.empty() ? "" : ", ", options.description),
-           code);
+  agree_on(
+      OpType::kSplitGroup, &request,
+      absl::StrCat(options.name, options.name.empty() || options.description.empty() ? "" : ", ", options.description),
+      code);
   return request.made.empty() ? nullptr : make_child(request.made[0], options);
 }
 
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {
   if (group == nullptr) return;  // a rank that is no member of it
   // Those that were made last, first: they may be in use still.
-  for (auto child = group->children_.rbegin(); child != group->children_.rend(); ++child) destroy_process_group(child->lock(), code);
+  for (auto child = group->children_.rbegin(); child != group->children_.rend(); ++child)
+    destroy_process_group(child->lock(), code);
   group->children_.clear();
   group->shutdown(code);
   group->leave();

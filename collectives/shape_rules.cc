@@ -613,14 +613,17 @@ absl::Status check_new_group(const CollectiveCall& call, int /*rank*/, int size)
   if (call.request == nullptr) return absl::OkStatus();
   if (call.op == OpType::kSplitGroup) {
     if (call.request->color >= ProcessGroup::kNoColor) return absl::OkStatus();
-    return invalid(absl::StrCat("color is ", call.request->color, ", want 0 or more, or kNoColor = ", ProcessGroup::kNoColor));
+    return invalid(
+        absl::StrCat("color is ", call.request->color, ", want 0 or more, or kNoColor = ", ProcessGroup::kNoColor));
   }
   if (call.request->kind != GroupRequest::Kind::kRanks) return absl::OkStatus();
   const std::vector<int>& ranks = call.request->ranks;  // ascending
   if (ranks.empty()) return invalid("ranks is empty, want at least one");
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i] < 0 || ranks[i] >= size) return invalid(absl::StrCat("ranks has ", ranks[i], ", want 0 <= rank < size = ", size));
-    if (i > 0 && ranks[i] == ranks[i - 1]) return invalid(absl::StrCat("ranks has ", ranks[i], " twice, want each once"));
+    if (ranks[i] < 0 || ranks[i] >= size)
+      return invalid(absl::StrCat("ranks has ", ranks[i], ", want 0 <= rank < size = ", size));
+    if (i > 0 && ranks[i] == ranks[i - 1])
+      return invalid(absl::StrCat("ranks has ", ranks[i], " twice, want each once"));
   }
   return absl::OkStatus();
 }

@@ -86,7 +86,8 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
   const AdoptScope adopt(scheduler(), context()->rank());
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {
-    for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank())) works.push_back(std::move(message));
+    for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
+      works.push_back(std::move(message));
   }
   absl::Status first;
   std::string op;
@@ -100,7 +101,8 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
   throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = op});
 }
 
-std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::shared_ptr<const Group>& group, const GroupOptions& options) {
+std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                                const GroupOptions& options) {
   return internal::make_threaded_member(*context(), group, options);
 }
 
@@ -169,8 +171,14 @@ namespace internal {
 std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
                                                    const GroupOptions& options) {
   World& world = rank.world();
-  std::shared_ptr<void> shared =
-      world.shared(core_key(*group), [&]() -> std::shared_ptr<void> { return std::make_shared<ThreadedGroupCore>(&world, group); });
+  std::shared_ptr<void> shared = world.shared(core_key(*group), [&]() -> std::shared_ptr<void> {
+    auto made = std::make_shared<ThreadedGroupCore>(&world, group);
+    // A work may have no waiter but a callback: an abort completes it.
+    world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {
+      if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
+    });
+    return made;
+  });
   return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)),
                                                 options.eager_bytes);
 }

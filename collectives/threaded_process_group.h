@@ -44,7 +44,8 @@ class ThreadedProcessGroup final : public ProcessGroup {
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
 
  protected:
-  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group, const GroupOptions& options) override;
+  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                            const GroupOptions& options) override;
   void leave() override { core_->leave(); }
 
  private:

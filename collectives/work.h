@@ -26,7 +26,8 @@ class Stream;
 class WorkState : public std::enable_shared_from_this<WorkState> {
  public:
   // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
-  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1) : scheduler_(scheduler), rank_(rank), mu_(scheduler) {}
+  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1)
+      : scheduler_(scheduler), rank_(rank), mu_(scheduler) {}
   virtual ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
@@ -68,7 +69,9 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
 
  protected:
   // What a wait shows in a report: subclasses add who could end it.
-  virtual Site wait_site(CodeSite code) const { return Site{.what = op(), .code = code, .group = group(), .seq = seq()}; }
+  virtual Site wait_site(CodeSite code) const {
+    return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
+  }
   // wait() without a scheduling point before it.
   absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
 
@@ -135,7 +138,8 @@ class [[nodiscard]] Work {
     if (state_ != nullptr) state_->handles_.fetch_add(1, std::memory_order_relaxed);
   }
   void release() noexcept {
-    if (state_ != nullptr && state_->handles_.fetch_sub(1, std::memory_order_acq_rel) == 1 && !state_->is_completed()) state_->dropped();
+    if (state_ != nullptr && state_->handles_.fetch_sub(1, std::memory_order_acq_rel) == 1 && !state_->is_completed())
+      state_->dropped();
   }
   void check(const absl::Status& status) const;
 

@@ -25,9 +25,9 @@ struct Events {
 std::string shapes_text(const FlightEntry& entry) {
   std::vector<std::string> shapes;
   for (size_t at = 0; at < entry.shapes.size();) {
-    std::vector<int64_t> dimensions(static_cast<size_t>(entry.shapes[at++]));
-    for (int64_t& dimension : dimensions) dimension = entry.shapes[at++];
-    shapes.push_back(absl::StrCat("[", absl::StrJoin(dimensions, ","), "]"));
+    std::vector<int64_t> sizes(static_cast<size_t>(entry.shapes[at++]));
+    for (int64_t& size : sizes) size = entry.shapes[at++];
+    shapes.push_back(absl::StrCat("[", absl::StrJoin(sizes, ","), "]"));
   }
   return absl::StrJoin(shapes, " ");
 }

@@ -61,7 +61,7 @@ class Scheduler {
   virtual void run(absl::FunctionRef<void(int rank, Task& task)> body) = 0;
 
   // Starts a further task; it begins at some later scheduling point. Bodies must not throw.
-  virtual Task* spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
+  virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
 
   // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: it must not wait.
   // In the free gear it runs now.
@@ -93,8 +93,8 @@ class Scheduler {
 
   // --- ends
 
-  // Ends the run: every wait returns `cause`, and later ones at once. The first cause stays.
-  void abort(const absl::Status& cause);
+  // Ends the run: every wait returns `cause`, and later ones at once. False: it was aborted before, and that cause stays.
+  bool abort(const absl::Status& cause);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   absl::Status abort_cause() const;
 
@@ -105,6 +105,11 @@ class Scheduler {
   // Told when nobody can move: text for the report's head. Set once, before run().
   using DeadlockReporter = std::function<absl::Status(const std::vector<Task*>&)>;
   void set_deadlock_reporter(DeadlockReporter reporter) { deadlock_reporter_ = std::move(reporter); }
+
+  // Told once, after everybody was woken: how the run was aborted. For works that nobody waits in. On the thread that
+  // aborts, with no lock held. Set once, before run().
+  using AbortListener = std::function<void(const absl::Status&)>;
+  void set_abort_listener(AbortListener listener) { abort_listener_ = std::move(listener); }
 
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
@@ -124,6 +129,10 @@ class Scheduler {
   virtual void wake_all() = 0;
   virtual void outside_changed(int n) = 0;
 
+  // The two halves of abort(). The second follows if the first says true, with no lock held.
+  bool set_abort_cause(const absl::Status& cause);
+  void announce_abort();
+
   // The text of a deadlock, from deadlock_report.cc or the layer above.
   absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
 
@@ -132,6 +141,7 @@ class Scheduler {
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   DeadlockReporter deadlock_reporter_;
+  AbortListener abort_listener_;
   std::function<void*(int rank)> user_;
 
  private:

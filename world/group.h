@@ -22,8 +22,8 @@ class Group {
         ranks_(std::move(ranks)),
         sorted_(sorted_members(ranks_)) {}
 
-  int id() const { return id_; }                     // unique in its world
-  const std::string& name() const { return name_; }  // what reports print: "0" for the group of all ranks
+  int id() const { return id_; }                                   // unique in its world
+  const std::string& name() const { return name_; }                // what reports print: "0" for the group of all ranks
   const std::string& description() const { return description_; }  // what it is for: "default_pg", "mesh_tp"
   int size() const { return size_; }
   int global_rank(int rank) const { return ranks_.empty() ? rank : ranks_[static_cast<size_t>(rank)]; }

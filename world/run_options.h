@@ -37,6 +37,10 @@ struct WorldOptions {
   // stderr).
   absl::Duration stall = absl::Seconds(10);
   std::function<void(const std::string&)> on_stall = {};
+
+  // What the program above knows of where its ranks are, appended to a deadlock's text: stacks of an interpreter. Called
+  // with no lock held, while no rank moves.
+  std::function<std::string()> whereabouts = {};
 };
 
 // The environment's wishes, which win over what a program says:

@@ -63,7 +63,7 @@ void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
 void RankContext::yield(CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
   const AdoptScope adopt(&scheduler, rank_);
-  scheduler.point(Site{.what = "yield", .code = code});
+  scheduler.point(Site{.what = "yield", .code = code, .gives_way = true});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
 }
 
@@ -93,6 +93,14 @@ World::World(WorldOptions options)
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.emplace_back(new RankContext(this, rank));
   scheduler_->set_user([this](int rank) { return static_cast<void*>(contexts_[static_cast<size_t>(rank)].get()); });
+  scheduler_->set_abort_listener([this](const absl::Status& cause) {
+    std::vector<std::function<void(const absl::Status&)>> listeners;
+    {
+      absl::MutexLock lock(&listeners_mu_);
+      listeners = listeners_;
+    }
+    for (const auto& listener : listeners) listener(cause);
+  });
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
 
@@ -154,6 +162,11 @@ void World::spawn_helper(absl::AnyInvocable<void()> body) {
 
 void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }
 
+void World::on_abort(std::function<void(const absl::Status&)> listener) {
+  absl::MutexLock lock(&listeners_mu_);
+  listeners_.push_back(std::move(listener));
+}
+
 void World::rank_returned(int rank) {
   RankMutexLock lock(&mu_);
   RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
@@ -180,7 +193,8 @@ std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::str
     if (n == 0 && name.empty()) {
       world_groups_.push_back(world_group_);
     } else {
-      world_groups_.push_back(std::make_shared<const Group>(id, name.empty() ? absl::StrCat(n) : std::string(name), size()));
+      world_groups_.push_back(
+          std::make_shared<const Group>(id, name.empty() ? absl::StrCat(n) : std::string(name), size()));
       groups_.push_back(world_groups_.back());
     }
   }
@@ -189,7 +203,8 @@ std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::str
 
 std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description) {
   RankMutexLock lock(&mu_);
-  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), std::move(ranks), std::move(description)));
+  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), std::move(ranks),
+                                                  std::move(description)));
   return groups_.back();
 }
 
@@ -235,7 +250,10 @@ std::string World::ended_text(int rank) const {
 absl::Status World::deadlock(const std::vector<Task*>& blocked) {
   const RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); },
                            .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
-  const std::string text = deadlock_text(blocked, facts);
+  std::string text = deadlock_text(blocked, facts);
+  if (options_.whereabouts) {
+    if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
+  }
   for (const Task* task : blocked) {
     if (task->site.waits_for == nullptr) continue;
     if (const absl::Status cause = task->site.waits_for->explain(); !cause.ok()) {

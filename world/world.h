@@ -61,7 +61,7 @@ class RankContext {
   World* const world_;
   const int rank_;
   RankRecorder recorder_;
-  int world_groups_ = 0;  // groups of all ranks that this rank has asked for
+  int world_groups_ = 0;                                            // groups of all ranks that this rank has asked for
   absl::flat_hash_map<const void*, std::shared_ptr<void>> locals_;  // the rank's own
 };
 
@@ -132,6 +132,9 @@ class World {
 
   // Ends the run: all waits and later calls fail with this cause (Aborted).
   void abort(std::string_view reason);
+  // `listener` is told the cause when the world is aborted, on the thread that aborts it: for what nobody waits in, such as
+  // works whose completion others were promised. It must not wait. Not called for an abort that is past.
+  void on_abort(std::function<void(const absl::Status&)> listener);
   // Ends the run for a failure of `rank`; the first one is the headline. A rank that is told of twice keeps its first.
   void rank_failed(int rank, std::exception_ptr failure);
 
@@ -177,6 +180,9 @@ class World {
   std::shared_ptr<const Group> world_group_;
   std::vector<std::unique_ptr<RankContext>> contexts_;
   int64_t start_ns_ = 0;
+
+  absl::Mutex listeners_mu_;  // taken after mu_
+  std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
 
   mutable RankMutex mu_;  // taken after no other lock
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);

@@ -181,7 +181,8 @@ TEST_P(GroupsTest, NamesTheRankThatDoesNotMakeTheGroup) {
     // A usual mistake: only the members call it.
     if (rank.rank() != 1) pg->new_group({0, 2}, {.description = "outer"});
   });
-  EXPECT_THAT(report.text(), HasSubstr("ranks 0, 2 wait in new_group seq 1 outer for rank 1 (returned) [group 0, groups_test.cc:"));
+  EXPECT_THAT(report.text(),
+              HasSubstr("ranks 0, 2 wait in new_group seq 1 outer for rank 1 (returned) [group 0, groups_test.cc:"));
 }
 
 TEST_P(GroupsTest, NamesTheCycleThroughTwoGroups) {
@@ -193,8 +194,10 @@ TEST_P(GroupsTest, NamesTheCycleThroughTwoGroups) {
     (rank.rank() == 0 ? a : b)->all_reduce(x).wait();
     (rank.rank() == 0 ? b : a)->all_reduce(x).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n"), HasSubstr("rank 0 waits in all_reduce seq 1 for rank 1 [group a, groups_test.cc:"),
-                                   HasSubstr("rank 1 waits in all_reduce seq 1 for rank 0 [group b, groups_test.cc:"), HasSubstr("cycle: rank 0 -> rank 1 -> rank 0\n")));
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n"),
+                                   HasSubstr("rank 0 waits in all_reduce seq 1 for rank 1 [group a, groups_test.cc:"),
+                                   HasSubstr("rank 1 waits in all_reduce seq 1 for rank 0 [group b, groups_test.cc:"),
+                                   HasSubstr("cycle: rank 0 -> rank 1 -> rank 0\n")));
 }
 
 TEST_P(GroupsTest, NamesTheMissingRankAndTheMembersThatDiffer) {
@@ -207,23 +210,31 @@ TEST_P(GroupsTest, NamesTheMissingRankAndTheMembersThatDiffer) {
   EXPECT_THAT(report.text(), AllOf(StartsWith("Mismatch: group 0, seq 1: members issued different calls\n"
                                               "  field | value | ranks | call site\n"
                                               "  shape | [5]   | 0, 2  | groups_test.cc:"),
-                                   HasSubstr("\nmissing:\n  rank 3: returned\n"), HasSubstr("ranks 0-2 wait in all_reduce seq 1 for rank 3 (returned) [group 0")));
+                                   HasSubstr("\nmissing:\n  rank 3: returned\n"),
+                                   HasSubstr("ranks 0-2 wait in all_reduce seq 1 for rank 3 (returned) [group 0")));
 }
 
 TEST_P(GroupsTest, RefusesWrongArguments) {
   run(3, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     const auto refuses = [&](std::vector<int> ranks, const std::string& text) {
-      EXPECT_THAT([&] { pg->new_group(ranks); }, ThrowsDistError(ErrorKind::kInvalidArgument, absl::StrCat("InvalidArgument: rank ", rank.rank(), ", group 0, new_group seq 1: ", text)));
+      EXPECT_THAT([&] { pg->new_group(ranks); },
+                  ThrowsDistError(ErrorKind::kInvalidArgument, absl::StrCat("InvalidArgument: rank ", rank.rank(),
+                                                                            ", group 0, new_group seq 1: ", text)));
     };
     refuses({}, "ranks is empty, want at least one");
     refuses({0, 3}, "ranks has 3, want 0 <= rank < size = 3");
     refuses({1, -1}, "ranks has -1, want 0 <= rank < size = 3");
     refuses({2, 0, 2}, "ranks has 2 twice, want each once");
-    EXPECT_THAT([&] { pg->split_group(-2); }, ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("split_group seq 1: color is -2, want 0 or more, or kNoColor = -1")));
-    EXPECT_THAT([&] { pg->new_group({.timeout = absl::Seconds(-1)}); }, ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("set_timeout: -1s, want at least 0")));
+    EXPECT_THAT([&] { pg->split_group(-2); },
+                ThrowsDistError(ErrorKind::kInvalidArgument,
+                                HasSubstr("split_group seq 1: color is -2, want 0 or more, or kNoColor = -1")));
+    EXPECT_THAT([&] { pg->new_group({.timeout = absl::Seconds(-1)}); },
+                ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("set_timeout: -1s, want at least 0")));
     pg->start_coalescing();
-    EXPECT_THAT([&] { pg->new_group(); }, ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("new_group: it cannot be coalesced, want end_coalescing() first")));
+    EXPECT_THAT([&] { pg->new_group(); },
+                ThrowsDistError(ErrorKind::kInvalidArgument,
+                                HasSubstr("new_group: it cannot be coalesced, want end_coalescing() first")));
     pg->end_coalescing().wait();
   });
 }
@@ -241,7 +252,9 @@ TEST_P(GroupsTest, RefusesTheHandleOfAnotherRank) {
       rank.store().wait({"given"});
       std::vector<int64_t> x = {1};
       EXPECT_THAT([&] { (void)of_zero->all_reduce(x); },
-                  ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("rank 0, group 0, all_reduce seq 1: the handle of rank 0 was used by rank 1, want the rank's own handle")));
+                  ThrowsDistError(ErrorKind::kInvalidArgument,
+                                  HasSubstr("rank 0, group 0, all_reduce seq 1: the handle of rank 0 was used by rank "
+                                            "1, want the rank's own handle")));
       rank.store().set("used", "");
       throw std::runtime_error("enough");
     }
@@ -262,8 +275,9 @@ TEST_P(GroupsTest, StartsAnewAfterDestroying) {
       EXPECT_EQ(sum_over(*pg, rank.rank()), 3);
       destroy_process_group(pg);
       std::vector<int64_t> x = {1};
-      EXPECT_THAT([&] { (void)pg->all_reduce(x); },
-                  ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group was shut down, want no call after shutdown()")));
+      EXPECT_THAT(
+          [&] { (void)pg->all_reduce(x); },
+          ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group was shut down, want no call after shutdown()")));
       if (child != nullptr) EXPECT_THAT([&] { (void)child->barrier(); }, ThrowsDistError(ErrorKind::kAborted));
       destroy_process_group(child);  // null on one rank, destroyed before on the others
     }
@@ -304,7 +318,10 @@ TEST_P(GroupsTest, DrainsBeforeItShutsDown) {
     EXPECT_THAT(x, ElementsAre(3));
     EXPECT_THAT(y, ElementsAre(5));
     EXPECT_THAT(z, ElementsAre(8));
-    EXPECT_THAT([&] { (void)pg->barrier(); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr(absl::StrCat("rank ", rank.rank(), ", group 0, barrier seq 2: the group was shut down"))));
+    EXPECT_THAT([&] { (void)pg->barrier(); },
+                ThrowsDistError(ErrorKind::kAborted,
+                                HasSubstr(absl::StrCat("rank ", rank.rank(),
+                                                       ", group 0, barrier seq 2: the group was shut down"))));
     pg->shutdown();
   });
 }
@@ -326,8 +343,11 @@ TEST_P(GroupsTest, ThrowsTheErrorOfACallThatShutdownWaitsFor) {
     std::vector<int64_t> x = {1};
     if (rank.rank() == 1) return rank.store().wait({"done"});
     Work work = pg->all_reduce(x, ReduceOp::kSum, {.timeout = absl::Milliseconds(4)});
-    EXPECT_THAT([&] { pg->shutdown(); }, ThrowsDistError(ErrorKind::kTimeout, HasSubstr("all_reduce seq 1: timed out after 4ms waiting for rank 1")));
-    EXPECT_THAT([&] { (void)pg->barrier(); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group was shut down")));
+    EXPECT_THAT(
+        [&] { pg->shutdown(); },
+        ThrowsDistError(ErrorKind::kTimeout, HasSubstr("all_reduce seq 1: timed out after 4ms waiting for rank 1")));
+    EXPECT_THAT([&] { (void)pg->barrier(); },
+                ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group was shut down")));
     rank.store().set("done", "");
   });
 }
@@ -341,7 +361,8 @@ TEST_P(GroupsTest, EndsAllWaitsWithAnAbort) {
     if (rank.rank() == 3) {
       rank.store().wait({"0", "1", "2"});
       pg->abort("enough of this");
-      EXPECT_THAT([&] { (void)pg->all_reduce(x); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr(absl::StrCat("the group failed before: ", cause))));
+      EXPECT_THAT([&] { (void)pg->all_reduce(x); },
+                  ThrowsDistError(ErrorKind::kAborted, HasSubstr(absl::StrCat("the group failed before: ", cause))));
       return;
     }
     Work work = pg->all_reduce(x);
@@ -364,13 +385,16 @@ TEST_P(GroupsTest, AsksTheCallerForGroupsOfABackendThatMakesNone) {
     }
   };
   run(2, [](RankContext& rank) {
-    const auto make = [](RankContext& context, const std::shared_ptr<const Group>& group) -> std::shared_ptr<ProcessGroup> {
+    const auto make = [](RankContext& context,
+                         const std::shared_ptr<const Group>& group) -> std::shared_ptr<ProcessGroup> {
       return std::make_shared<Loop>(&context, group);
     };
     auto pg = init_process_group(rank, {.make = make});
     EXPECT_EQ(pg->backend_name(), "custom");
     EXPECT_THAT([&] { pg->new_group(); },
-                ThrowsDistError(ErrorKind::kCollectiveError, absl::StrCat("CollectiveError: rank ", rank.rank(), ", group 0: backend custom makes no group 0.1, want GroupOptions::make")));
+                ThrowsDistError(ErrorKind::kCollectiveError,
+                                absl::StrCat("CollectiveError: rank ", rank.rank(),
+                                             ", group 0: backend custom makes no group 0.1, want GroupOptions::make")));
     EXPECT_EQ(pg->new_group({.make = make})->backend_name(), "custom");
   });
 }
@@ -393,9 +417,14 @@ TEST_P(GroupsTest, AnswersInAFakeWorld) {
     EXPECT_FALSE(part.is_completed());
     EXPECT_TRUE(pg->end_coalescing().is_success());
     EXPECT_TRUE(part.is_success());
-    EXPECT_THAT([&] { pg->new_group({0, 4}); }, ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("ranks has 4, want 0 <= rank < size = 4")));
+    EXPECT_THAT(
+        [&] {
+          pg->new_group({0, 4});
+        },
+        ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("ranks has 4, want 0 <= rank < size = 4")));
     EXPECT_THAT([&] { (void)pg->send(x, 4); }, ThrowsDistError(ErrorKind::kInvalidArgument));
-    for (const FlightEntry& entry : rank.recorder().entries()) EXPECT_EQ(entry.state, FlightEntry::State::kCompleted) << entry.op;
+    for (const FlightEntry& entry : rank.recorder().entries())
+      EXPECT_EQ(entry.state, FlightEntry::State::kCompleted) << entry.op;
   });
 }
 
@@ -419,7 +448,8 @@ TEST(FakeGroupsTest, RefuseEverythingIfAsked) {
   auto pg = make_fake_process_group({.rank = 1, .world_size = 4, .options = {.error_on_collective = true}});
   std::vector<float> x(3);
   const auto refuses = [](auto call, const std::string& text) {
-    EXPECT_THAT(call, ThrowsDistError(ErrorKind::kCollectiveError, HasSubstr("FakeProcessGroup collective operation error: " + text)));
+    EXPECT_THAT(call, ThrowsDistError(ErrorKind::kCollectiveError,
+                                      HasSubstr("FakeProcessGroup collective operation error: " + text)));
   };
   refuses([&] { (void)pg->all_reduce(x); }, "all_reduce, rank 1, group , inputs [float32[3]], outputs [float32[3]]");
   refuses([&] { (void)pg->send(x, 2); }, "send to 2, rank 1, group , inputs [float32[3]], outputs []");
@@ -429,7 +459,9 @@ TEST(FakeGroupsTest, RefuseEverythingIfAsked) {
   pg->start_coalescing();
   (void)pg->all_reduce(x);
   (void)pg->send(x, 0);
-  refuses([&] { (void)pg->end_coalescing(); }, "coalesced, rank 1, group , all_reduce, inputs [float32[3]], outputs [float32[3]]; send to 0, inputs [float32[3]], outputs []");
+  refuses([&] { (void)pg->end_coalescing(); },
+          "coalesced, rank 1, group , all_reduce, inputs [float32[3]], outputs [float32[3]]; send to 0, inputs "
+          "[float32[3]], outputs []");
 }
 
 }  // namespace

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <utility>
+#include <vector>
+
+#include "rankloom/rankloom.h"
+
+namespace rankloom::bridge {
+
+// The tensors of one call: held until it is done, by the core's call and by torch's work. A tensor passes without a copy if
+// it is contiguous; another is copied aside, and back when the call is done.
+class HeldTensors {
+ public:
+  // Writes what was copied aside back to where it belongs. The first call only; safe from any thread.
+  void copy_back();
+
+ private:
+  friend class Buffers;
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> aside_;  // the caller's, ours
+  std::once_flag copied_;
+};
+
+// Makes views of tensors. Errors: c10::Error for a tensor that no collective can move.
+class Buffers {
+ public:
+  // `op`: for error texts. `moves_only`: any dtype is well, by its size. `fake`: data is not looked at.
+  Buffers(const char* op, bool moves_only, bool fake)
+      : op_(op), moves_only_(moves_only), fake_(fake), held_(std::make_shared<HeldTensors>()) {}
+
+  TensorView in(const at::Tensor& tensor) { return view(tensor, false); }
+  TensorView out(const at::Tensor& tensor) { return view(tensor, true); }
+  std::vector<TensorView> ins(at::ArrayRef<at::Tensor> tensors);
+  std::vector<TensorView> outs(at::ArrayRef<at::Tensor> tensors);
+
+  const std::shared_ptr<HeldTensors>& held() const { return held_; }
+  const char* op() const { return op_; }
+
+ private:
+  TensorView view(const at::Tensor& tensor, bool written);
+
+  const char* const op_;
+  const bool moves_only_;
+  const bool fake_;
+  const std::shared_ptr<HeldTensors> held_;
+};
+
+// Errors: c10::Error for an operation that is none.
+ReduceOp reduce_op(const c10d::ReduceOp& op);
+
+}  // namespace rankloom::bridge

@@ -1,0 +1,290 @@
+#include "bridge/torch/job.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/AutogradState.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "bridge/torch/python_frames.h"
+#include "collectives/threaded_process_group.h"
+#include "sim/scheduler.h"
+
+namespace rankloom::bridge {
+namespace {
+
+// Which rank a thread is. A thread that ends while it is one has returned.
+struct Binding {
+  std::shared_ptr<Job> job;
+  int rank = -1;
+  bool multithreaded_autograd = true;  // what it was before
+  ~Binding() {
+    if (job != nullptr) Job::detach("");
+  }
+};
+thread_local Binding binding;
+
+std::mutex jobs_mu;
+std::map<const Scheduler*, std::weak_ptr<Job>>& jobs() {
+  static auto* const value = new std::map<const Scheduler*, std::weak_ptr<Job>>;
+  return *value;
+}
+std::optional<RunReport>& last() {
+  static auto* const value = new std::optional<RunReport>;
+  return *value;
+}
+std::atomic<int64_t> next_id{1};
+
+WorldOptions with_whereabouts(WorldOptions options, std::function<std::string()> whereabouts) {
+  options.whereabouts = std::move(whereabouts);
+  return options;
+}
+
+}  // namespace
+
+struct Job::RandomState {
+  at::mt19937 engine;
+  std::optional<float> next_float;
+  std::optional<double> next_double;
+
+  static RandomState current() {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    auto* const impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+    return {impl->engine(), impl->next_float_normal_sample(), impl->next_double_normal_sample()};
+  }
+  void restore() const {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    auto* const impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+    impl->set_engine(engine);
+    impl->set_next_float_normal_sample(next_float);
+    impl->set_next_double_normal_sample(next_double);
+  }
+};
+
+PythonHooks& python_hooks() {
+  static auto* const hooks = new PythonHooks;
+  return *hooks;
+}
+
+std::optional<RunReport> last_report() {
+  const std::lock_guard<std::mutex> lock(jobs_mu);
+  return last();
+}
+
+namespace {
+
+// A job waits for its helper threads when it goes. The last reference may be a callback's, on such a thread: then it goes
+// with the next job.
+std::mutex graves_mu;
+std::vector<Job*>& graves() {
+  static auto* const value = new std::vector<Job*>;
+  return *value;
+}
+
+void let_go(Job* job) {
+  const GilRelease no_gil;
+  std::vector<Job*> gone;
+  {
+    const std::lock_guard<std::mutex> lock(graves_mu);
+    graves().push_back(job);
+    if (Task::current() != nullptr) return;
+    gone.swap(graves());
+  }
+  for (const Job* old : gone) delete old;
+}
+
+}  // namespace
+
+std::shared_ptr<Job> Job::make(WorldOptions options, bool swap_python_random) {
+  std::shared_ptr<Job> job(new Job(std::move(options), swap_python_random), &let_go);
+  const std::lock_guard<std::mutex> lock(jobs_mu);
+  jobs()[&job->world_.scheduler()] = job;
+  return job;
+}
+
+Job::Job(WorldOptions options, bool swap_python_random)
+    : id_(next_id.fetch_add(1)),
+      swap_python_random_(swap_python_random),
+      world_(with_whereabouts(std::move(options), [this] { return stacks(); })),
+      swaps_random_(world_.scheduler().deterministic()),
+      failed_(static_cast<size_t>(world_.size())) {
+  if (swaps_random_)
+    random_ =
+        std::make_unique<std::vector<RandomState>>(static_cast<size_t>(world_.size()) + 1, RandomState::current());
+}
+
+Job::~Job() {
+  const std::lock_guard<std::mutex> lock(jobs_mu);
+  jobs().erase(&world_.scheduler());
+}
+
+void Job::attach(int rank) {
+  if (binding.job != nullptr) {
+    throw_to_torch(
+        DistError(make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: this thread is rank ", binding.rank,
+                                                                       " already, want a thread without a rank")),
+                  {.rank = rank, .group = {}, .op = "attach"}),
+        this);
+  }
+  const GilRelease no_gil;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    ++attached_;
+    threads_[rank] = PyThread_get_thread_ident();
+  }
+  try {
+    world_.attach(rank);
+  } catch (const DistError& error) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    --attached_;
+    throw_to_torch(error, this);
+  }
+  binding.job = shared_from_this();
+  binding.rank = rank;
+  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  binding.multithreaded_autograd = autograd.get_multithreading_enabled();
+  autograd.set_multithreading_enabled(false);
+  after_point(rank);
+}
+
+std::pair<int64_t, int> Job::acts_for() {
+  if (binding.job != nullptr) return {binding.job->id_, binding.rank};
+  const Task* const task = Task::current();
+  if (task == nullptr || task->info.rank < 0) return {-1, -1};
+  const std::lock_guard<std::mutex> lock(jobs_mu);
+  const auto it = jobs().find(task->scheduler);
+  const std::shared_ptr<Job> job = it != jobs().end() ? it->second.lock() : nullptr;
+  return job != nullptr ? std::pair<int64_t, int>{job->id_, task->info.rank} : std::pair<int64_t, int>{-1, -1};
+}
+
+std::shared_ptr<Job> Job::current(int* rank) {
+  *rank = binding.rank;
+  return binding.job;
+}
+
+void Job::detach(std::string_view failure) {
+  if (binding.job == nullptr) return;
+  const std::shared_ptr<Job> job = std::move(binding.job);
+  binding.job = nullptr;
+  const int rank = std::exchange(binding.rank, -1);
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(binding.multithreaded_autograd);
+  job->leave(rank, failure);
+}
+
+void Job::leave(int rank, std::string_view failure) {
+  if (!failure.empty()) fail(rank, failure);
+  const GilRelease no_gil;
+  std::exception_ptr failed;
+  bool is_last = false;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    threads_.erase(rank);
+    failed = failed_[static_cast<size_t>(rank)];
+    is_last = --attached_ == 0;
+  }
+  if (is_last && swaps_random_) random_->back().restore();
+  world_.detach(failed);
+  if (!is_last) return;
+  RunReport report = world_.report();
+  const std::lock_guard<std::mutex> lock(jobs_mu);
+  last() = std::move(report);
+}
+
+void Job::fail(int rank, std::string_view text) {
+  const GilRelease no_gil;
+  // An error that only passes on why the world was aborted keeps its kind, so that the report folds it.
+  const absl::Status cause = world_.scheduler().abort_cause();
+  std::exception_ptr failure;
+  if (!cause.ok() && absl::StrContains(absl::string_view(text.data(), text.size()), cause.message())) {
+    failure = std::make_exception_ptr(DistError(cause, {.rank = rank, .group = {}, .op = {}}));
+  } else {
+    failure = std::make_exception_ptr(std::runtime_error(std::string(text)));
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    std::exception_ptr& slot = failed_[static_cast<size_t>(rank)];
+    if (slot != nullptr) return;
+    slot = failure;
+  }
+  world_.rank_failed(rank, failure);
+}
+
+void Job::skip(std::string_view reason) {
+  const GilRelease no_gil;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (!skip_reason_.has_value()) skip_reason_ = std::string(reason);
+  }
+  world_.abort(absl::StrCat("a rank skipped: ", absl::string_view(reason.data(), reason.size())));
+}
+
+std::string Job::skip_reason() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return skip_reason_.value_or("");
+}
+
+void Job::swap_random(int rank) {
+  const int from = random_owner_.load(std::memory_order_relaxed);
+  std::vector<RandomState>& states = *random_;
+  if (from >= 0) states[static_cast<size_t>(from)] = RandomState::current();
+  states[static_cast<size_t>(rank)].restore();
+  random_owner_.store(rank, std::memory_order_relaxed);
+  if (swap_python_random_ && python_hooks().swap_random) python_hooks().swap_random(id_, from, rank);
+}
+
+std::string Job::stacks() const {
+  std::vector<std::pair<int, uint64_t>> threads;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    threads.assign(threads_.begin(), threads_.end());
+  }
+  return python_hooks().stacks ? python_hooks().stacks(threads) : "";
+}
+
+std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name, std::vector<int> ranks) {
+  const std::string key = absl::StrCat(name, " of ranks ", absl::StrJoin(ranks, ","));
+  int time = 0;
+  std::shared_ptr<const Group> group;
+  std::string instance;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    time = made_[absl::StrCat("rank ", rank, ": ", key)]++;
+    instance = absl::StrCat(" of ranks ", absl::StrJoin(ranks, ","), " for the ", time + 1, ". time");
+    std::shared_ptr<const Group>& slot = groups_[absl::StrCat(name, instance)];
+    if (slot == nullptr) slot = std::make_shared<const Group>(world_.next_group_id(), name, std::move(ranks));
+    group = slot;
+  }
+  return internal::make_threaded_member(world_.context(rank), group, GroupOptions{});
+}
+
+std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
+  if (job != nullptr) {
+    if (const std::string reason = job->skip_reason(); !reason.empty()) {
+      const py::gil_scoped_acquire gil;
+      PyErr_SetString(py::module_::import("unittest").attr("SkipTest").ptr(), reason.c_str());
+      return std::make_exception_ptr(py::error_already_set());
+    }
+  }
+  std::string text = error.what();
+  if (code.line != 0) {
+    const std::string place = absl::StrCat(code.file, ":", code.line);
+    if (!absl::StrContains(text, place)) absl::StrAppend(&text, " [", place, "]");
+  }
+  // Without a backtrace: the place that matters is the caller's, and symbolizing takes seconds.
+  if (error.kind() == ErrorKind::kStoreError || absl::StartsWith(error.op(), "store")) {
+    return std::make_exception_ptr(c10::DistStoreError(std::move(text)));
+  }
+  return std::make_exception_ptr(c10::DistBackendError(std::move(text)));
+}
+
+void throw_to_torch(const DistError& error, Job* job, CodeSite code) {
+  std::rethrow_exception(to_torch(error, job, code));
+}
+
+}  // namespace rankloom::bridge

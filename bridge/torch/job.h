@@ -1,0 +1,97 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rankloom/rankloom.h"
+
+namespace rankloom::bridge {
+
+// What Python is asked for. Set once, when the package is imported; called without the interpreter lock.
+struct PythonHooks {
+  // Stacks of threads, for a deadlock report.
+  std::function<std::string(const std::vector<std::pair<int, uint64_t>>& rank_and_thread)> stacks;
+  // Puts the random states of Python's modules aside for one rank and brings out another's.
+  std::function<void(int64_t job, int from, int to)> swap_random;
+};
+PythonHooks& python_hooks();
+
+// A world whose ranks are threads of Python. It lives as long as anything of torch's that needs it.
+// Thread-safety: all methods.
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  // `swap_python_random`: under the baton also numpy's and Python's own random states are the rank's.
+  static std::shared_ptr<Job> make(WorldOptions options, bool swap_python_random = false);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  int64_t id() const { return id_; }
+  World& world() { return world_; }
+  bool deterministic() { return world_.scheduler().deterministic(); }
+
+  // The calling thread becomes `rank` until detach(), or until it ends.
+  void attach(int rank);
+  // The calling thread's job, or null; `rank` too if the thread only acts for it (a callback, an adopted thread).
+  static std::shared_ptr<Job> current(int* rank);
+  // The rank that the calling thread acts for, without the job: {job id, rank}, or {-1, -1}.
+  static std::pair<int64_t, int> acts_for();
+  // Ends the calling thread's part. `failure`: what the rank's program ended with, unless it is empty.
+  static void detach(std::string_view failure);
+  // The calling rank failed and will end; the others leave their waits.
+  void fail(int rank, std::string_view text);
+  // The calling rank skips its test: so do the others, when they are next in a call.
+  void skip(std::string_view reason);
+  std::string skip_reason() const;
+
+  // To be called when a scheduling point of `rank` is over: the random state becomes that rank's.
+  void after_point(int rank) {
+    if (swaps_random_ && random_owner_.load(std::memory_order_relaxed) != rank) swap_random(rank);
+  }
+
+  // A member's handle on a group. Members that make equal groups for the same time meet.
+  std::shared_ptr<ProcessGroup> make_group(int rank, const std::string& name, std::vector<int> ranks);
+
+  RunReport report() { return world_.report(); }
+
+ private:
+  struct RandomState;
+  Job(WorldOptions options, bool swap_python_random);
+  void swap_random(int rank);
+  std::string stacks() const;
+  void leave(int rank, std::string_view failure);
+
+  const int64_t id_;
+  const bool swap_python_random_;
+  World world_;
+  const bool swaps_random_;
+
+  mutable std::mutex mu_;
+  std::map<int, uint64_t> threads_;  // rank -> Python's thread identity
+  std::map<std::string, int> made_;  // rank and group -> how often it was made
+  std::map<std::string, std::shared_ptr<const Group>> groups_;
+  std::optional<std::string> skip_reason_;
+  int attached_ = 0;
+  std::vector<std::exception_ptr> failed_;  // by rank: what fail() was told
+
+  std::atomic<int> random_owner_{-1};                 // the baton holder writes
+  std::unique_ptr<std::vector<RandomState>> random_;  // by rank, and last the state that was there before
+};
+
+// The report of the job whose last rank left last.
+std::optional<RunReport> last_report();
+
+// Throws the torch exception for an error of the core: DistStoreError for stores, DistBackendError for the rest.
+// `job`: may be null.
+[[noreturn]] void throw_to_torch(const DistError& error, Job* job, CodeSite code = {});
+std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code = {});
+
+}  // namespace rankloom::bridge

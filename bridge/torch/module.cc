@@ -1,0 +1,255 @@
+// The extension module rankloom.torch._ext: what rankloom/torch/*.py is built on. Its face is _ext.pyi.
+
+#include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "bridge/torch/compat.h"
+#include "bridge/torch/job.h"
+#include "bridge/torch/python_frames.h"
+#include "bridge/torch/torch_backend.h"
+#include "bridge/torch/torch_store.h"
+#include "collectives/fake_process_group.h"
+#include "sim/scheduler.h"
+
+namespace rankloom::bridge {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+void check(const absl::Status& status) {
+  if (!status.ok()) throw py::value_error(std::string(status.message()));
+}
+
+WorldOptions world_options(int world_size, const std::optional<std::string>& schedule, std::optional<uint64_t> seed,
+                           std::optional<double> timeout, std::optional<bool> poison,
+                           std::optional<bool> late_completion) {
+  WorldOptions options{.world_size = world_size};
+  if (seed.has_value()) options.schedule = Schedule::seeded(*seed);
+  if (schedule.has_value()) {
+    absl::StatusOr<Schedule> parsed = Schedule::parse(*schedule);
+    check(parsed.status());
+    options.schedule = *std::move(parsed);
+  }
+  check(apply_environment(&options));
+  if (options.engine == EngineKind::kFibers) {
+    throw py::value_error(
+        "RANKLOOM_ENGINE is \"fibers\", want threads: fibers of one thread would share the interpreter's state");
+  }
+  if (timeout.has_value()) options.timeout = absl::Seconds(*timeout);
+  options.poison = poison;
+  options.late_completion = late_completion;
+  return options;
+}
+
+// Ranks that share nothing but a store of c10d's meet here: the first one makes the job and tells the others its number.
+std::mutex meeting_mu;
+std::map<int64_t, std::pair<std::shared_ptr<Job>, int>>& meetings() {  // job, ranks that have not come
+  static auto* const value = new std::map<int64_t, std::pair<std::shared_ptr<Job>, int>>;
+  return *value;
+}
+
+std::shared_ptr<Job> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
+                          const WorldOptions& options) {
+  const GilRelease no_gil;
+  // A store may serve several jobs one after the other.
+  const int64_t round = store->add(absl::StrCat("rankloom/rounds/", rank), 1);
+  const std::string key = absl::StrCat("rankloom/job/", round);
+  if (store->add(key + "/came", 1) == 1) {
+    std::shared_ptr<Job> job = Job::make(options);
+    {
+      const std::lock_guard<std::mutex> lock(meeting_mu);
+      meetings()[job->id()] = {job, size};
+    }
+    store->set(key, absl::StrCat(getpid(), " ", job->id()));
+  } else {
+    store->wait({key}, timeout);
+  }
+  const std::string text = store->get_to_str(key);
+  const size_t space = text.find(' ');
+  TORCH_CHECK(space != std::string::npos && text.substr(0, space) == std::to_string(getpid()), "rank ", rank,
+              ": the first rank is in process ", text.substr(0, space), ", want all ranks in one process (", getpid(),
+              ")");
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard<std::mutex> lock(meeting_mu);
+    const auto it = meetings().find(std::stoll(text.substr(space + 1)));
+    TORCH_CHECK(it != meetings().end(), "rank ", rank,
+                ": the job is over, want a store that is used by one job at a time");
+    job = it->second.first;
+    TORCH_CHECK(job->world().size() == size, "rank ", rank, ": world_size is ", size, ", the first rank's is ",
+                job->world().size());
+    if (--it->second.second == 0) meetings().erase(it);
+  }
+  if (job->deterministic()) {
+    // attach() waits for all ranks, without a timeout. So they come together here first.
+    if (store->add(key + "/here", 1) == size) store->set(key + "/all", "1");
+    store->wait({key + "/all"}, timeout);
+  }
+  return job;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                               Milliseconds timeout, const std::string& name,
+                                               const std::string& group_name, const std::vector<int64_t>& ranks) {
+  int mine = -1;
+  std::shared_ptr<Job> job = Job::current(&mine);
+  const bool is_world = ranks.empty() || job == nullptr;
+  bool owns_rank = false;
+  if (job == nullptr) {
+    WorldOptions options = world_options(size, std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
+    options.timeout = absl::FromChrono(timeout);
+    job = join(store, rank, size, timeout, options);
+    job->attach(rank);
+    mine = rank;
+    owns_rank = true;
+  } else if (is_world) {
+    TORCH_CHECK(job->world().size() == size && mine == rank, "init_process_group: rank ", rank, " of ", size,
+                ", but this thread is rank ", mine, " of ", job->world().size());
+  }
+  const GilRelease no_gil;
+  std::vector<int> global(static_cast<size_t>(size));
+  for (int i = 0; i < size; ++i)
+    global[static_cast<size_t>(i)] = is_world ? i : static_cast<int>(ranks[static_cast<size_t>(i)]);
+  try {
+    const std::shared_ptr<ProcessGroup> group = job->make_group(mine, group_name, std::move(global));
+    group->set_timeout(absl::FromChrono(timeout));
+    auto options = c10::make_intrusive<c10d::Backend::Options>(name, timeout);
+    options->group_name = group_name;
+    options->global_ranks_in_group.assign(ranks.begin(), ranks.end());
+    return c10::make_intrusive<TorchBackend>(job, group, name, std::move(options), owns_rank);
+  } catch (const DistError& error) {
+    throw_to_torch(error, job.get(), python_site());
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size, const std::string& name,
+                                                    bool error_on_collective, Milliseconds timeout) {
+  auto options = c10::make_intrusive<c10d::FakeProcessGroup::Options>();
+  options->error_on_collective = error_on_collective;
+  options->timeout = timeout;
+  try {
+    const std::shared_ptr<ProcessGroup> group = make_fake_process_group(
+        {.rank = rank, .world_size = size, .options = {.error_on_collective = error_on_collective}});
+    return c10::make_intrusive<TorchBackend>(nullptr, group, name, std::move(options), false);
+  } catch (const DistError& error) {
+    throw_to_torch(error, nullptr, python_site());
+  }
+}
+
+py::dict report_dict(const RunReport& report) {
+  py::dict result;
+  result["ok"] = report.ok();
+  result["text"] = report.text();
+  result["first_failed"] = report.first_failed;
+  result["cause"] = std::string(report.cause.message());
+  result["schedule"] = report.schedule;
+  result["steps"] = report.steps;
+  result["notes"] = report.notes;
+  result["rerun"] = report.rerun;
+  py::list outcomes;
+  for (const RankOutcome& outcome : report.outcomes) {
+    const char* state = "running";
+    if (outcome.state == RankOutcome::State::kReturned) state = "returned";
+    if (outcome.state == RankOutcome::State::kFailed) state = "failed";
+    if (outcome.state == RankOutcome::State::kStopped) state = "stopped";
+    outcomes.append(py::make_tuple(state, outcome.text));
+  }
+  result["outcomes"] = outcomes;
+  result["trace"] = py::bytes(report.trace.serialize());
+  return result;
+}
+
+PYBIND11_MODULE(_ext, m) {
+  py::module_::import("torch.distributed");  // the types that we return
+  m.attr("torch_version") = absl::StrCat(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
+
+  py::class_<Job, std::shared_ptr<Job>>(m, "Job")
+      .def(py::init([](int world_size, std::optional<std::string> schedule, std::optional<uint64_t> seed,
+                       std::optional<double> timeout, std::optional<bool> poison, std::optional<bool> late_completion,
+                       bool swap_random) {
+             try {
+               return Job::make(world_options(world_size, schedule, seed, timeout, poison, late_completion),
+                                swap_random);
+             } catch (const DistError& error) {
+               throw py::value_error(error.what());
+             }
+           }),
+           py::arg("world_size"), py::arg("schedule") = py::none(), py::arg("seed") = py::none(),
+           py::arg("timeout") = py::none(), py::arg("poison") = py::none(), py::arg("late_completion") = py::none(),
+           py::arg("swap_random") = false)
+      .def_property_readonly("id", &Job::id)
+      .def_property_readonly("world_size", [](Job& job) { return job.world().size(); })
+      .def_property_readonly("deterministic", &Job::deterministic)
+      .def_property_readonly("aborted", [](Job& job) { return job.world().scheduler().aborted(); })
+      .def("attach", &Job::attach, py::arg("rank"))
+      .def("fail", &Job::fail, py::arg("rank"), py::arg("text"))
+      .def("skip", &Job::skip, py::arg("reason"))
+      .def(
+          "abort",
+          [](Job& job, const std::string& reason) {
+            const GilRelease no_gil;
+            job.world().abort(reason);
+          },
+          py::arg("reason"))
+      .def("report", [](Job& job) { return report_dict(job.report()); });
+
+  m.def("current", []() -> std::optional<std::pair<std::shared_ptr<Job>, int>> {
+    int rank = -1;
+    std::shared_ptr<Job> job = Job::current(&rank);
+    if (job == nullptr) return std::nullopt;
+    return std::pair<std::shared_ptr<Job>, int>(std::move(job), rank);
+  });
+  m.def("acts_for", &Job::acts_for);
+  m.def(
+      "detach", [](const std::string& failure) { Job::detach(failure); }, py::arg("failure") = "");
+  m.def("yield_now", [] {
+    int rank = -1;
+    const std::shared_ptr<Job> job = Job::current(&rank);
+    if (job == nullptr) return;
+    const GilRelease no_gil;
+    job->world().scheduler().point(Site{.what = "yield", .code = python_site()});
+    job->after_point(rank);
+  });
+  m.def("last_report", []() -> py::object {
+    const std::optional<RunReport> report = last_report();
+    return report.has_value() ? py::object(report_dict(*report)) : py::none();
+  });
+  m.def("make_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+        py::arg("name"), py::arg("group_name"), py::arg("ranks"));
+  m.def("make_fake_backend", &make_fake_backend, py::arg("rank"), py::arg("size"), py::arg("name"),
+        py::arg("error_on_collective"), py::arg("timeout"));
+  m.def("make_hash_store",
+        [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<HashStore>())); });
+  m.def("make_fake_store",
+        [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<FakeStore>())); });
+  m.def("set_library_folders", &set_library_folders);
+  m.def("python_site", [] {
+    const CodeSite site = python_site();
+    return std::pair<std::string, int>(site.file, site.line);
+  });
+  m.def("set_hooks", [](py::function stacks, py::function swap_random) {
+    // Kept for ever: threads may end after the interpreter.
+    auto* const keep_stacks = new py::function(std::move(stacks));
+    auto* const keep_swap = new py::function(std::move(swap_random));
+    python_hooks().stacks = [keep_stacks](const std::vector<std::pair<int, uint64_t>>& threads) -> std::string {
+      const py::gil_scoped_acquire gil;
+      try {
+        return (*keep_stacks)(threads).cast<std::string>();
+      } catch (const std::exception& error) {
+        return absl::StrCat("(no stacks: ", error.what(), ")");
+      }
+    };
+    python_hooks().swap_random = [keep_swap](int64_t job, int from, int to) {
+      const py::gil_scoped_acquire gil;
+      (*keep_swap)(job, from, to);
+    };
+  });
+}
+
+}  // namespace
+}  // namespace rankloom::bridge

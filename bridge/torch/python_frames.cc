@@ -1,0 +1,126 @@
+#include "bridge/torch/python_frames.h"
+
+#include <Python.h>
+
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+// The layout of frames is not public. Where it is not known, frames are read through the API, with the lock.
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000
+#define RANKLOOM_READ_FRAMES 1
+#define Py_BUILD_CORE 1
+extern "C" {
+#include <internal/pycore_frame.h>
+}
+#undef Py_BUILD_CORE
+#endif
+
+namespace rankloom::bridge {
+namespace {
+
+struct Folders {
+  std::vector<std::string> libraries;
+  std::vector<std::string> exceptions;
+};
+
+Folders& folders() {
+  static auto* const value = new Folders;
+  return *value;
+}
+
+bool below(std::string_view file, const std::vector<std::string>& folders) {
+  for (const std::string& folder : folders) {
+    if (file.substr(0, folder.size()) == folder) return true;
+  }
+  return false;
+}
+
+const char* interned(std::string_view text) {
+  static std::mutex mu;
+  static auto* const texts = new std::unordered_set<std::string>;
+  const std::lock_guard<std::mutex> lock(mu);
+  return texts->emplace(text).first->c_str();
+}
+
+struct FileOfCode {
+  PyObject* name = nullptr;
+  const char* file = "";
+  bool library = false;
+};
+
+// Code objects come and go, so an entry is checked by the name that it was made for.
+const FileOfCode& file_of(PyCodeObject* code) {
+  static thread_local std::unordered_map<PyCodeObject*, FileOfCode> files;
+  FileOfCode& entry = files[code];
+  PyObject* const name = code->co_filename;
+  if (entry.name == name) return entry;
+  // ASCII names can be read without the lock; others are rare, and shown by their place only.
+  const std::string_view text = PyUnicode_IS_COMPACT_ASCII(name)
+                                    ? std::string_view(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(name)),
+                                                       static_cast<size_t>(PyUnicode_GET_LENGTH(name)))
+                                    : std::string_view("(a file whose name is not ASCII)");
+  entry.name = name;
+  entry.file = interned(text);
+  entry.library = (below(text, folders().libraries) && !below(text, folders().exceptions)) || text.substr(0, 1) == "<";
+  return entry;
+}
+
+}  // namespace
+
+GilRelease::GilRelease() {
+  if (PyGILState_GetThisThreadState() != nullptr && PyGILState_Check() != 0) saved_ = PyEval_SaveThread();
+}
+
+GilRelease::~GilRelease() {
+  if (saved_ != nullptr) PyEval_RestoreThread(saved_);
+}
+
+void set_library_folders(std::vector<std::string> libraries, std::vector<std::string> exceptions) {
+  folders() = {std::move(libraries), std::move(exceptions)};
+}
+
+#if defined(RANKLOOM_READ_FRAMES)
+
+CodeSite python_site() {
+  PyThreadState* const state = PyGILState_GetThisThreadState();
+  if (state == nullptr || state->cframe == nullptr) return {};
+  CodeSite innermost;
+  for (_PyInterpreterFrame* frame = state->cframe->current_frame; frame != nullptr; frame = frame->previous) {
+    PyCodeObject* const code = frame->f_code;
+    if (code == nullptr || !PyCode_Check(code)) continue;
+    const FileOfCode& file = file_of(code);
+    if (file.library && innermost.line != 0) continue;
+    const int line = PyCode_Addr2Line(code, _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT)));
+    const CodeSite site{file.file, line > 0 ? line : code->co_firstlineno};
+    if (!file.library) return site;
+    innermost = site;
+  }
+  return innermost;
+}
+
+#else
+
+CodeSite python_site() {
+  if (PyGILState_GetThisThreadState() == nullptr) return {};
+  const PyGILState_STATE held = PyGILState_Ensure();
+  CodeSite innermost;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame != nullptr) {
+    PyCodeObject* const code = PyFrame_GetCode(frame);
+    const FileOfCode& file = file_of(code);
+    const CodeSite site{file.file, PyFrame_GetLineNumber(frame)};
+    Py_DECREF(code);
+    if (!file.library || innermost.line == 0) innermost = site;
+    PyFrameObject* const back = file.library ? PyFrame_GetBack(frame) : nullptr;
+    Py_DECREF(frame);
+    frame = back;
+  }
+  PyGILState_Release(held);
+  return innermost;
+}
+
+#endif
+
+}  // namespace rankloom::bridge

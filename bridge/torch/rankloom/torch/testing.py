@@ -1,0 +1,265 @@
+"""Drop-ins for PyTorch's own multi-threaded test helpers.
+
+MultiThreadedTestCase and spawn_threads_and_init_comms have PyTorch's surface. What they add: RANKLOOM_SEED, or the class
+attributes `seed` and `schedule`, make a run deterministic; a failure is told once, with the other ranks folded under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+import threading
+import unittest
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch.distributed as dist
+from torch.testing._internal import common_distributed
+from torch.testing._internal.common_utils import TestCase
+
+from rankloom.torch import _ext, _ranks
+from rankloom.torch._install import FakeStore
+from rankloom.torch._run import Report, run
+
+__all__ = [
+    "DistributedTestBase",
+    "FakeStore",
+    "MultiProcessTestCase",
+    "MultiThreadedTestCase",
+    "spawn_threads_and_init_comms",
+]
+
+_Base = common_distributed.MultiThreadedTestCase
+
+
+def _tell(job: _ext.Job, rank: int, error: BaseException) -> None:
+    if isinstance(error, unittest.SkipTest):
+        job.skip(str(error))
+    elif isinstance(error, SystemExit):
+        job.skip(f"rank {rank} left with exit code {error.code}")
+    else:
+        job.fail(rank, f"{type(error).__name__}: {error}")
+
+
+class _Threads(list[threading.Thread]):
+    """The threads of one test, with their job: PyTorch's surface passes them around as a list."""
+
+    job: _ext.Job
+
+
+class MultiThreadedTestCase(_Base):
+    """As PyTorch's class of this name: call self._spawn_threads() in setUp(), and each test runs on world_size threads."""
+
+    backend: ClassVar[str] = "rankloom"
+    seed: ClassVar[int | None] = None
+    schedule: ClassVar[str | None] = None
+    swap_random: ClassVar[bool] = False
+
+    _job: ClassVar[_ext.Job]
+    global_store: ClassVar[dist.Store]
+    rank: int
+    threads: list[threading.Thread]
+
+    def _spawn_threads(self) -> None:
+        cls = type(self)
+        _ranks.worlds.enter()
+        cls.global_store = _ext.make_hash_store()
+        cls._job = _ext.Job(self.world_size, cls.schedule, cls.seed, swap_random=cls.swap_random)
+        threads = _Threads()
+        threads.job = cls._job
+        for rank in range(self.world_size):
+            thread = threading.Thread(
+                target=cls._run, args=(self._current_test_name, rank, self.world_size), name=f"rank {rank}"
+            )
+            thread.start()
+            threads.append(thread)
+        self.threads = threads
+
+    def run_test_with_threaded_pg(self, test_name: str, rank: int, world_size: int) -> None:
+        job = type(self)._job
+        try:
+            with _ranks.rank_scope(job, rank):
+                dist.init_process_group(
+                    self.backend, rank=rank, world_size=world_size, store=type(self).global_store
+                )
+                try:
+                    self.perThreadSetUp()
+                    try:
+                        getattr(self, test_name)()
+                    finally:
+                        self.perThreadTearDown()
+                except BaseException as error:
+                    _tell(job, rank, error)
+                    raise
+                finally:
+                    if dist.is_initialized():
+                        dist.destroy_process_group()
+        except BaseException:
+            self.exception_queue.put((rank, sys.exc_info()))
+
+    @classmethod
+    def _join_threads(cls, threads: list[threading.Thread], fn: Any) -> None:
+        job = threads.job if isinstance(threads, _Threads) else cls._job
+        timeout = common_distributed.TIMEOUT_DEFAULT
+        try:
+            try:
+                for thread in threads:
+                    thread.join(timeout)
+                    if thread.is_alive():
+                        job.abort(f"a rank did not end within {timeout} seconds")
+                        break
+            except BaseException as error:
+                job.abort(f"{type(error).__name__} in the main thread")
+                raise
+            finally:
+                for thread in threads:
+                    thread.join()
+        finally:
+            _ranks.worlds.leave()
+        failures = []
+        while not cls.exception_queue.empty():
+            failures.append(cls.exception_queue.get())
+        report = Report(**job.report())
+        raised = {rank: info for rank, info in failures}
+        # The first failure first; those that only pass it on are in the report's text.
+        told = [(r, i) for r, i in failures if r == report.first_failed or report.outcomes[r][0] != "stopped"]
+        told.sort(key=lambda failure: failure[0] != report.first_failed)
+        try:
+            cls._check_return_codes(told or sorted(raised.items()), timeout, fn)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\n{report.text}") from None
+
+
+def spawn_threads_and_init_comms(
+    func: Callable[..., Any] | None = None,
+    timeout: float = common_distributed.TIMEOUT_DEFAULT,
+    world_size: int = common_distributed.DEFAULT_WORLD_SIZE,
+    *,
+    seed: int | None = None,
+    schedule: str | None = None,
+) -> Callable[..., Any]:
+    """Decorates a test method: it runs once per rank, on `world_size` threads with a default group."""
+    if func is None:
+        return functools.partial(
+            spawn_threads_and_init_comms, timeout=timeout, world_size=world_size, seed=seed, schedule=schedule
+        )
+    body = func
+
+    @functools.wraps(body)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        report = run(
+            lambda: body(self, *args, **kwargs), ranks=world_size, seed=seed, schedule=schedule, timeout=timeout
+        )
+        report.raise_if_failed()
+
+    return wrapper
+
+
+class MultiProcessTestCase(TestCase):
+    """As PyTorch's class of this name, for tests that make their own groups; but the ranks are threads.
+
+    Each rank runs the test method on an instance of its own, as a process would, with `rank` and `file_name` set.
+    """
+
+    MAIN_PROCESS_RANK = -1
+    seed: ClassVar[int | None] = None
+    schedule: ClassVar[str | None] = None
+    timeout: ClassVar[float | None] = None
+
+    rank: int
+    file_name: str
+
+    def __init__(self, method_name: str = "runTest", methodName: str = "runTest") -> None:
+        name = method_name if methodName == "runTest" else methodName
+        super().__init__(name)
+        self.rank = self.MAIN_PROCESS_RANK
+        body = getattr(self, name, None)
+        if body is not None:
+            setattr(self, name, self._on_ranks)
+
+    @property
+    def world_size(self) -> int:
+        return common_distributed.DEFAULT_WORLD_SIZE
+
+    @property
+    def destroy_pg_upon_exit(self) -> bool:
+        return True
+
+    def _current_test_name(self) -> str:
+        return self.id().split(".")[-1]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.processes: list[Any] = []
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            self.file_name = file.name
+
+    def tearDown(self) -> None:
+        super().tearDown()
+        with contextlib.suppress(OSError):
+            os.remove(self.file_name)
+
+    def _spawn_processes(self) -> None:
+        """The ranks begin with the test, not here."""
+
+    _spawn_threads = _spawn_processes
+    _fork_processes = _spawn_processes
+
+    def before_test(self) -> None:
+        """On each rank, before its test."""
+
+    def _on_ranks(self) -> None:
+        name = self._current_test_name()
+        job_name = self.file_name
+
+        def rank_main(rank: int) -> None:
+            mine = type(self)(name)
+            mine.__dict__.pop(name, None)  # the test itself, not this
+            mine.rank = rank
+            mine.file_name = job_name
+            mine.before_test()
+            try:
+                getattr(mine, name)()
+            except SystemExit as left:
+                # How a process tells that it skips.
+                for skip in common_distributed.TEST_SKIPS.values():
+                    if left.code == skip.exit_code:
+                        raise unittest.SkipTest(skip.message) from None
+                if left.code not in (None, 0):
+                    raise
+
+        report = run(
+            rank_main,
+            self.world_size,
+            seed=self.seed,
+            schedule=self.schedule,
+            backend=None,
+            timeout=self.timeout,
+        )
+        report.raise_if_failed()
+
+
+class DistributedTestBase(MultiProcessTestCase):
+    """As PyTorch's class of this name: create_pg() makes the default group."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self._spawn_processes()
+
+    def backend(self, device: Any) -> str:
+        return "rankloom"
+
+    def create_pg(self, device: Any, world_size: int | None = None) -> Any:
+        dist.init_process_group(
+            self.backend(device),
+            world_size=world_size or self.world_size,
+            rank=self.rank,
+            store=dist.FileStore(self.file_name, 1),
+        )
+        return dist.distributed_c10d._get_default_group()
+
+    def rank_to_device(self, device: Any) -> dict[int, list[int]]:
+        return {rank: [0] for rank in range(self.world_size)}

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Runs torch/testing/_internal/distributed/distributed_test.py, which torch's wheel carries, with ranks as threads.
+
+    run_torch_suite.py [--backend gloo|mpi] [--ranks N] [--on rankloom|threaded|gloo] [--only NAME] [--json FILE]
+
+--backend: what the tests believe they run on; it decides which they skip. mpi skips least.
+--on: what they run on; PyTorch's own threaded group and gloo are there to compare.
+Exits with 1 if a test failed that is not in expected.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+import unittest
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import expected
+import suites
+
+
+def _make_class(on: str, ranks: int) -> type[unittest.TestCase]:
+    import rankloom.torch
+    import torch
+    import torch.distributed as dist
+    from rankloom.torch import _ranks, testing
+
+    if on == "rankloom":
+        rankloom.torch.install("gloo", "nccl", "mpi")
+    from torch.testing._internal.distributed import distributed_test
+
+    believed = os.environ["BACKEND"]
+    backend = {"rankloom": believed, "threaded": "threaded", "gloo": "gloo"}[on]
+    meeting = threading.Barrier(ranks)
+    del torch, _ranks
+
+    class OnThreads(testing.MultiProcessTestCase, distributed_test.DistributedTest._DistTestBase):  # type: ignore[misc]
+        @property
+        def world_size(self) -> Any:
+            return ranks
+
+        @property
+        def init_method(self) -> str:
+            return f"file://{self.file_name}"
+
+        def _barrier(self, *args: Any, **kwargs: Any) -> None:
+            if on == "rankloom":
+                dist.barrier()
+            else:
+                meeting.wait(60)
+
+        def before_test(self) -> None:
+            dist.init_process_group(
+                backend,
+                init_method=self.init_method,
+                world_size=ranks,
+                rank=self.rank,
+                timeout=timedelta(seconds=60),
+            )
+
+        def setUp(self) -> None:
+            super().setUp()
+            distributed_test.initialize_temp_directories()
+            os.environ["WORLD_SIZE"] = str(ranks)
+
+        def tearDown(self) -> None:
+            distributed_test.cleanup_temp_dir()
+            super().tearDown()
+
+    OnThreads.__name__ = OnThreads.__qualname__ = "DistributedTest"
+    return OnThreads
+
+
+def _run_here(arguments: argparse.Namespace) -> None:
+    case = _make_class(arguments.on, arguments.ranks)
+
+    def tests() -> Iterator[unittest.TestCase]:
+        for name in unittest.defaultTestLoader.getTestCaseNames(case):
+            if not (arguments.no_ddp and "ddp" in name.lower()):
+                yield case(name)
+
+    suites.run_here(tests(), arguments.after, arguments.only)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="gloo", choices=["gloo", "mpi"])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--on", default="rankloom", choices=["rankloom", "threaded", "gloo"])
+    parser.add_argument("--only", help="tests whose name contains this")
+    parser.add_argument("--no-ddp", action="store_true", help="leaves out the tests of DDP")
+    parser.add_argument("--per-test", type=float, default=90.0, metavar="SECONDS")
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--quiet", action="store_true", help="no tracebacks")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--after", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        _run_here(arguments)
+        return 0
+
+    with tempfile.TemporaryDirectory() as folder:
+        # Read by the module when it is imported.
+        env = {**os.environ, "BACKEND": arguments.backend, "WORLD_SIZE": str(arguments.ranks), "TEMP_DIR": folder}
+        os.makedirs(os.path.join(folder, "barrier"))
+        os.makedirs(os.path.join(folder, "test_dir"))
+        command = [suites.PYTHON, __file__, "--one", "--ranks", str(arguments.ranks), "--on", arguments.on]
+        for option in ("only", "no_ddp"):
+            if value := getattr(arguments, option):
+                command += ["--" + option.replace("_", "-")] + ([value] if value is not True else [])
+        rows = suites.run_in_processes(command, arguments.per_test, env)
+    known = expected.TORCH_SUITE if arguments.on == "rankloom" else {}
+    title = f"BACKEND={arguments.backend}, {arguments.ranks} ranks, on {arguments.on}"
+    bad = suites.report(rows, known, title, not arguments.quiet)
+    suites.save(arguments.json, rows)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,432 @@
+#include "bridge/torch/torch_backend.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "bridge/torch/python_frames.h"
+#include "bridge/torch/torch_work.h"
+
+namespace rankloom::bridge {
+namespace {
+
+std::vector<at::Tensor> flat(const std::vector<std::vector<at::Tensor>>& lists) {
+  std::vector<at::Tensor> all;
+  for (const std::vector<at::Tensor>& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+}  // namespace
+
+TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name,
+                           c10::intrusive_ptr<Options> options, bool owns_rank)
+    : c10d::Backend(group->rank(), group->size()),
+      job_(std::move(job)),
+      group_(std::move(group)),
+      name_(std::move(name)),
+      options_(std::move(options)),
+      owns_rank_(owns_rank),
+      fake_(job_ == nullptr) {}
+
+void TorchBackend::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+  group_->set_timeout(absl::FromChrono(timeout));
+}
+
+void TorchBackend::setGroupUid(const std::string& uid) {
+  c10d::Backend::setGroupUid(uid);
+  group_->set_group_name(uid);
+}
+
+c10d::ErrorType TorchBackend::getError() {
+  return job_ != nullptr && job_->world().scheduler().aborted() ? c10d::ErrorType::COMM_ERROR
+                                                                : c10d::ErrorType::SUCCESS;
+}
+
+void TorchBackend::abort() {
+  const GilRelease no_gil;
+  group_->abort();
+}
+
+void TorchBackend::shutdown() {
+  const GilRelease no_gil;
+  group_->shutdown();
+  if (!owns_rank_) return;
+  int rank = -1;
+  if (Job::current(&rank) == job_ && rank == group_->global_rank()) Job::detach("");
+}
+
+const at::Tensor& TorchBackend::only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const {
+  TORCH_CHECK(tensors.size() == 1, "rank ", group_->global_rank(), ", ", op, ": have ", tensors.size(), " ", what,
+              " tensors, want 1");
+  return tensors[0];
+}
+
+template <typename Body>
+c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers,
+                                                   std::chrono::milliseconds timeout, std::vector<at::Tensor> results,
+                                                   int times, const Body& body) {
+  const GilRelease no_gil;
+  const CodeSite code = python_site();
+  CallOptions options;
+  // c10d passes the group's timeout on, which is no wish of this call.
+  if (timeout.count() > 0 && timeout != options_->timeout) options.timeout = absl::FromChrono(timeout);
+  options.keep_alive = buffers.held();
+  std::vector<rankloom::Work> works;
+  works.reserve(static_cast<size_t>(times));
+  const int rank = group_->global_rank();
+  try {
+    for (int i = 0; i < times; ++i) works.push_back(body(i, options, code));
+  } catch (const DistError& error) {
+    if (job_ != nullptr) job_->after_point(rank);
+    throw_to_torch(error, job_.get(), code);
+  }
+  if (job_ != nullptr) job_->after_point(rank);
+  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results));
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors,
+                                                       const c10d::BroadcastOptions& opts) {
+  Buffers held = buffers("broadcast", true);
+  const std::vector<TensorView> views = held.outs(tensors);
+  return issue(c10d::OpType::BROADCAST, held, opts.timeout, tensors, static_cast<int>(views.size()),
+               [&](int i, const CallOptions& options, CodeSite code) {
+                 return group_->broadcast(views[static_cast<size_t>(i)], static_cast<int>(opts.rootRank), options,
+                                          code);
+               });
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce(std::vector<at::Tensor>& tensors,
+                                                       const c10d::AllreduceOptions& opts) {
+  if (tensors.size() == 1 && tensors[0].layout() == at::kSparse) return allreduce_sparse(tensors, opts);
+  Buffers held = buffers("all_reduce", false);
+  const ReduceOp op = reduce_op(opts.reduceOp);
+  if (tensors.size() == 1) {
+    const TensorView view = held.out(tensors[0]);
+    return issue(
+        c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
+        [&](int, const CallOptions& options, CodeSite code) { return group_->all_reduce(view, op, options, code); });
+  }
+  const std::vector<TensorView> views = held.outs(tensors);
+  return issue(c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
+               [&](int, const CallOptions& options, CodeSite code) {
+                 return group_->all_reduce_coalesced(views, op, options, code);
+               });
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                                                 const c10d::AllreduceCoalescedOptions& opts) {
+  Buffers held = buffers("all_reduce_coalesced", false);
+  const ReduceOp op = reduce_op(opts.reduceOp);
+  const std::vector<TensorView> views = held.outs(tensors);
+  return issue(c10d::OpType::ALLREDUCE_COALESCED, held, opts.timeout, tensors, 1,
+               [&](int, const CallOptions& options, CodeSite code) {
+                 return group_->all_reduce_coalesced(views, op, options, code);
+               });
+}
+
+// A sum of sparse tensors is the tensor of all members' entries, coalesced. Members have different numbers of entries, so
+// those are exchanged first, and the call waits for that.
+c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                              const c10d::AllreduceOptions& opts) {
+  TORCH_CHECK(tensors.size() == 1, "all_reduce of sparse tensors: have ", tensors.size(), " tensors, want 1");
+  TORCH_CHECK(opts.reduceOp.op_ == c10d::ReduceOp::SUM, "all_reduce of a sparse tensor: the only reduce op is SUM");
+  if (fake_) return barrier({});
+  at::Tensor& theirs = tensors[0];
+  const at::Tensor mine = theirs.coalesce();
+  const int64_t dims = mine.sparse_dim();
+  const auto n = static_cast<size_t>(size_);
+  std::vector<at::Tensor> counts{at::tensor({mine._nnz(), dims}, at::kLong)};
+  std::vector<std::vector<at::Tensor>> all_counts(1);
+  for (size_t i = 0; i < n; ++i) all_counts[0].push_back(at::empty({2}, at::kLong));
+  allgather(all_counts, counts, {})->wait();
+  std::vector<std::vector<at::Tensor>> all_indices(1), all_values(1);
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t nnz = all_counts[0][i][0].item<int64_t>();
+    TORCH_CHECK(all_counts[0][i][1].item<int64_t>() == dims, "all_reduce of a sparse tensor: rank ", i, " has ",
+                all_counts[0][i][1].item<int64_t>(), " sparse dimensions, rank ", rank_, " has ", dims);
+    std::vector<int64_t> sizes = mine.values().sizes().vec();
+    sizes[0] = nnz;
+    all_indices[0].push_back(at::empty({dims, nnz}, at::kLong));
+    all_values[0].push_back(at::empty(sizes, mine.values().options()));
+  }
+  std::vector<at::Tensor> indices{mine.indices().contiguous()}, values{mine.values().contiguous()};
+  allgather(all_indices, indices, {})->wait();
+  const c10::intrusive_ptr<c10d::Work> work = allgather(all_values, values, {});
+  work->wait();
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const at::Tensor sum =
+      at::sparse_coo_tensor(at::cat(all_indices[0], 1), at::cat(all_values[0], 0), mine.sizes(), mine.options())
+          .coalesce();
+  theirs.copy_(sum);
+  return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::_ALLREDUCE_SPARSE,
+                                        std::vector<rankloom::Work>(), std::make_shared<HeldTensors>(), tensors);
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) {
+  Buffers held = buffers("reduce", false);
+  const ReduceOp op = reduce_op(opts.reduceOp);
+  const TensorView view = held.out(only("reduce", "input", tensors));
+  return issue(c10d::OpType::REDUCE, held, opts.timeout, tensors, 1,
+               [&](int, const CallOptions& options, CodeSite code) {
+                 return group_->reduce(view, static_cast<int>(opts.rootRank), op, options, code);
+               });
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                                       std::vector<at::Tensor>& inputs,
+                                                       const c10d::AllgatherOptions& opts) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "all_gather: have ", outputs.size(), " output lists and ", inputs.size(),
+              " input tensors, want as many of each");
+  Buffers held = buffers("all_gather", true);
+  const std::vector<TensorView> in = held.ins(inputs);
+  std::vector<std::vector<TensorView>> out;
+  for (const std::vector<at::Tensor>& list : outputs) out.push_back(held.outs(list));
+  auto work = issue(c10d::OpType::ALLGATHER, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
+                    [&](int i, const CallOptions& options, CodeSite code) {
+                      return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
+                    });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      for (at::Tensor& output : outputs[i]) output.copy_(inputs[i]);
+    }
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at::Tensor& output, at::Tensor& input,
+                                                                             const c10d::AllgatherOptions& opts) {
+  Buffers held = buffers("all_gather_into_tensor", true);
+  const TensorView in = held.in(input);
+  const TensorView out = held.out(output);
+  auto work = issue(c10d::OpType::_ALLGATHER_BASE, held, opts.timeout, {output}, 1,
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->all_gather_into_tensor(out, in, options, code);
+                    });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    for (at::Tensor& part : output.chunk(size_)) part.copy_(input.view_as(part));
+  }
+  return work;
+}
+
+// outputs[member][i] becomes the member's inputs[i].
+c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
+                                                                 std::vector<at::Tensor>& inputs,
+                                                                 const c10d::AllgatherOptions& opts) {
+  TORCH_CHECK(!inputs.empty(), "all_gather_coalesced: have 0 input tensors, want at least 1");
+  TORCH_CHECK(outputs.size() == static_cast<size_t>(size_), "all_gather_coalesced: have ", outputs.size(),
+              " output lists, want one a rank = ", size_);
+  Buffers held = buffers("all_gather_coalesced", true);
+  const std::vector<TensorView> in = held.ins(inputs);
+  std::vector<std::vector<TensorView>> out(inputs.size());
+  for (const std::vector<at::Tensor>& list : outputs) {
+    TORCH_CHECK(list.size() == inputs.size(), "all_gather_coalesced: an output list has ", list.size(),
+                " tensors, want one an input = ", inputs.size());
+    for (size_t i = 0; i < list.size(); ++i) out[i].push_back(held.out(list[i]));
+  }
+  auto work = issue(c10d::OpType::ALLGATHER_COALESCED, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
+                    [&](int i, const CallOptions& options, CodeSite code) {
+                      return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
+                    });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    for (std::vector<at::Tensor>& list : outputs) {
+      for (size_t i = 0; i < list.size(); ++i) list[i].copy_(inputs[i]);
+    }
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COALESCED(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
+  Buffers held = buffers("all_gather_into_tensor_coalesced", true);
+  const std::vector<TensorView> in = held.ins(inputs);
+  const std::vector<TensorView> out = held.outs(outputs);
+  auto work = issue(c10d::OpType::COALESCED, held, opts.timeout, outputs, 1,
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->all_gather_into_tensor_coalesced(out, in, options, code);
+                    });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      for (at::Tensor& part : outputs[i].chunk(size_)) part.copy_(inputs[i].view_as(part));
+    }
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                                    std::vector<at::Tensor>& inputs, const c10d::GatherOptions& opts) {
+  Buffers held = buffers("gather", true);
+  const TensorView in = held.in(only("gather", "input", inputs));
+  const std::vector<at::Tensor> all = flat(outputs);
+  const std::vector<TensorView> out = held.outs(all);
+  auto work =
+      issue(c10d::OpType::GATHER, held, opts.timeout, all, 1, [&](int, const CallOptions& options, CodeSite code) {
+        return group_->gather(out, in, static_cast<int>(opts.rootRank), options, code);
+      });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    for (const at::Tensor& output : all) output.copy_(inputs[0]);
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& outputs,
+                                                     std::vector<std::vector<at::Tensor>>& inputs,
+                                                     const c10d::ScatterOptions& opts) {
+  Buffers held = buffers("scatter", true);
+  const std::vector<at::Tensor> all = flat(inputs);
+  const std::vector<TensorView> in = held.ins(all);
+  const TensorView out = held.out(only("scatter", "output", outputs));
+  auto work =
+      issue(c10d::OpType::SCATTER, held, opts.timeout, outputs, 1, [&](int, const CallOptions& options, CodeSite code) {
+        return group_->scatter(out, in, static_cast<int>(opts.rootRank), options, code);
+      });
+  if (fake_ && !all.empty()) {
+    const at::AutoDispatchBelowAutograd guard;
+    outputs[0].copy_(all[static_cast<size_t>(rank_)]);
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                            std::vector<std::vector<at::Tensor>>& inputs,
+                                                            const c10d::ReduceScatterOptions& opts) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "reduce_scatter: have ", outputs.size(), " output tensors and ",
+              inputs.size(), " input lists, want as many of each");
+  Buffers held = buffers("reduce_scatter", false);
+  const ReduceOp op = reduce_op(opts.reduceOp);
+  std::vector<std::vector<TensorView>> in;
+  for (const std::vector<at::Tensor>& list : inputs) in.push_back(held.ins(list));
+  const std::vector<TensorView> out = held.outs(outputs);
+  auto work =
+      issue(c10d::OpType::REDUCE_SCATTER, held, opts.timeout, outputs, static_cast<int>(out.size()),
+            [&](int i, const CallOptions& options, CodeSite code) {
+              return group_->reduce_scatter(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], op, options, code);
+            });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i][static_cast<size_t>(rank_)]);
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+  Buffers held = buffers("reduce_scatter_tensor", false);
+  const ReduceOp op = reduce_op(opts.reduceOp);
+  const TensorView in = held.in(input);
+  const TensorView out = held.out(output);
+  auto work = issue(c10d::OpType::_REDUCE_SCATTER_BASE, held, opts.timeout, {output}, 1,
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->reduce_scatter_tensor(out, in, op, options, code);
+                    });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    output.copy_(input.chunk(size_)[static_cast<size_t>(rank_)].view_as(output));
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE_COALESCED(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::ReduceScatterOptions& opts) {
+  Buffers held = buffers("reduce_scatter_tensor_coalesced", false);
+  const ReduceOp op = reduce_op(opts.reduceOp);
+  const std::vector<TensorView> in = held.ins(inputs);
+  const std::vector<TensorView> out = held.outs(outputs);
+  auto work = issue(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, held, opts.timeout, outputs, 1,
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->reduce_scatter_tensor_coalesced(out, in, op, options, code);
+                    });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    for (size_t i = 0; i < outputs.size(); ++i)
+      outputs[i].copy_(inputs[i].chunk(size_)[static_cast<size_t>(rank_)].view_as(outputs[i]));
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_TO_ALL_SINGLE(at::Tensor& output, at::Tensor& input,
+                                                                             std::vector<int64_t>& output_splits,
+                                                                             std::vector<int64_t>& input_splits,
+                                                                             const c10d::AllToAllOptions& opts) {
+  Buffers held = buffers("all_to_all_single", true);
+  const TensorView in = held.in(input);
+  const TensorView out = held.out(output);
+  auto work = issue(c10d::OpType::ALLTOALL_BASE, held, opts.timeout, {output}, 1,
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->all_to_all_single(out, in, output_splits, input_splits, options, code);
+                    });
+  if (fake_) {
+    // What the others would send is not known: each part repeats the input's first rows, as in PyTorch's fake group.
+    const at::AutoDispatchBelowAutograd guard;
+    if (output_splits.empty() && input_splits.empty()) {
+      output.copy_(input);
+    } else if (output.dim() > 0 && input.dim() > 0 && input.size(0) > 0) {
+      int64_t at = 0;
+      std::vector<int64_t> splits = output_splits;
+      if (splits.empty()) splits.assign(static_cast<size_t>(size_), output.size(0) / size_);
+      for (int64_t left : splits) {
+        while (left > 0) {
+          const int64_t rows = std::min(left, input.size(0));
+          output.narrow(0, at, rows).copy_(input.narrow(0, 0, rows));
+          at += rows;
+          left -= rows;
+        }
+      }
+    }
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+                                                      const c10d::AllToAllOptions& opts) {
+  Buffers held = buffers("all_to_all", true);
+  const std::vector<TensorView> in = held.ins(inputs);
+  const std::vector<TensorView> out = held.outs(outputs);
+  auto work =
+      issue(c10d::OpType::ALLTOALL, held, opts.timeout, outputs, 1,
+            [&](int, const CallOptions& options, CodeSite code) { return group_->all_to_all(out, in, options, code); });
+  if (fake_) {
+    const at::AutoDispatchBelowAutograd guard;
+    for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i]);
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
+  Buffers held = buffers("send", true);
+  const TensorView view = held.in(only("send", "input", tensors));
+  return issue(c10d::OpType::SEND, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->send(view, destination, tag, options, code);
+  });
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
+  Buffers held = buffers("recv", true);
+  const TensorView view = held.out(only("recv", "output", tensors));
+  return issue(c10d::OpType::RECV, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->recv(view, source, tag, options, code);
+  });
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
+  Buffers held = buffers("recv_any", true);
+  const TensorView view = held.out(only("recv_any", "output", tensors));
+  return issue(c10d::OpType::RECVANYSOURCE, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->recv_any(view, tag, options, code);
+  });
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions& opts) {
+  const Buffers held = buffers("barrier", true);
+  return issue(c10d::OpType::BARRIER, held, opts.timeout, {}, 1,
+               [&](int, const CallOptions& options, CodeSite code) { return group_->barrier(options, {}, code); });
+}
+
+}  // namespace rankloom::bridge

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "bridge/torch/buffers.h"
+#include "bridge/torch/compat.h"
+#include "bridge/torch/job.h"
+#include "rankloom/rankloom.h"
+
+namespace rankloom::bridge {
+
+// A group of ours as a backend of c10d. One class for the threaded and the fake group: the difference is below, in the
+// core's own group, but for the outputs of a fake one, which are filled as PyTorch's fake group fills them.
+class TorchBackend final : public c10d::Backend {
+ public:
+  // `job` is null for a fake group. `owns_rank`: shutdown() ends the calling rank's part in the job.
+  TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name,
+               c10::intrusive_ptr<Options> options, bool owns_rank);
+
+  const std::string getBackendName() const override { return name_; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setGroupUid(const std::string& uid) override;
+  bool supportsSplitting() const override { return false; }
+  bool supportsCoalescing() const override { return fake_; }
+  bool supportsTimeEstimation() const override { return false; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return static_cast<uint64_t>(group_->sequence_number()); }
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+  void waitForPendingWorks() override {}
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                  const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                                     const c10d::AllreduceCoalescedOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_GATHER_SINGLE(at::Tensor& output, at::Tensor& input,
+                                                                 const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
+                                                     std::vector<at::Tensor>& inputs,
+                                                     const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_GATHER_SINGLE_COALESCED(std::vector<at::Tensor>& outputs,
+                                                                           std::vector<at::Tensor>& inputs,
+                                                                           const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_REDUCE_SCATTER_SINGLE(at::Tensor& output, at::Tensor& input,
+                                                                     const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_REDUCE_SCATTER_SINGLE_COALESCED(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_TO_ALL_SINGLE(at::Tensor& output, at::Tensor& input,
+                                                                 std::vector<int64_t>& output_splits,
+                                                                 std::vector<int64_t>& input_splits,
+                                                                 const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int destination, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+
+ private:
+  // One call or several of the core, as one work. `body(options, code)` issues one and may be called again for the next.
+  template <typename Body>
+  c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
+                                       std::vector<at::Tensor> results, int times, const Body& body);
+  Buffers buffers(const char* op, bool moves_only) const { return {op, moves_only, fake_}; }
+  // The one tensor of a list, with an error that counts them.
+  const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;
+
+  const std::shared_ptr<Job> job_;
+  const std::shared_ptr<ProcessGroup> group_;
+  const std::string name_;
+  const c10::intrusive_ptr<Options> options_;
+  const bool owns_rank_;
+  const bool fake_;
+};
+
+}  // namespace rankloom::bridge

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "bridge/torch/buffers.h"
+#include "bridge/torch/job.h"
+#include "rankloom/rankloom.h"
+
+namespace rankloom::bridge {
+
+// Works of the core as one of c10d's. It holds the tensors and the job.
+class TorchWork final : public c10d::Work {
+ public:
+  // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give.
+  TorchWork(std::shared_ptr<Job> job, int rank, c10d::OpType type, std::vector<rankloom::Work> works,
+            std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results)
+      : c10d::Work(rank, type),
+        job_(std::move(job)),
+        works_(std::move(works)),
+        held_(std::move(held)),
+        results_(std::move(results)) {}
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override { wait(kNoTimeout); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void blockCurrentStream() override { wait(kNoTimeout); }
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override { return 0; }
+  uint64_t getSequencenumber() const override;
+
+ private:
+  void await(std::chrono::milliseconds timeout);
+  bool done() const;
+  c10::intrusive_ptr<c10::ivalue::Future> future(bool of_result);
+
+  const std::shared_ptr<Job> job_;
+  std::vector<rankloom::Work> works_;
+  const std::shared_ptr<HeldTensors> held_;
+  const std::vector<at::Tensor> results_;
+  std::mutex future_mu_;
+  c10::intrusive_ptr<c10::ivalue::Future> futures_[2];  // of the tensors, of the outcome
+};
+
+}  // namespace rankloom::bridge

@@ -1,0 +1,268 @@
+"""Every collective of c10d on rankloom: values, views that are not contiguous, dtypes, and errors by their text."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+
+GEARS = [None, 7]
+RANKS = 3
+
+
+def on_ranks(fn: Callable[..., Any], ranks: int = RANKS, **options: Any) -> rankloom.torch.Report:
+    report = rankloom.torch.run(fn, ranks, **options)
+    report.raise_if_failed()
+    return report
+
+
+def failing(fn: Callable[..., Any], ranks: int = 2, **options: Any) -> rankloom.torch.Report:
+    report = rankloom.torch.run(fn, ranks, **options)
+    assert not report.ok
+    return report
+
+
+@pytest.fixture(params=GEARS, ids=["free", "seed7"])
+def seed(request: pytest.FixtureRequest) -> int | None:
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_all_reduce(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        x = torch.arange(4.0) * (rank + 1)
+        dist.all_reduce(x)
+        assert torch.equal(x, torch.arange(4.0) * 6)
+        y = torch.tensor([rank, -rank])
+        dist.all_reduce(y, dist.ReduceOp.MAX)
+        assert y.tolist() == [2, 0]
+        z = torch.tensor([float(rank)])
+        dist.all_reduce(z, dist.ReduceOp.AVG)
+        assert z.item() == 1.0
+
+    on_ranks(body, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
+     torch.complex64, torch.complex128],
+)
+def test_all_reduce_dtypes(dtype: torch.dtype) -> None:
+    def body(rank: int) -> None:
+        x = torch.ones(5, dtype=dtype) * (rank + 1)
+        dist.all_reduce(x)
+        assert torch.equal(x, torch.full((5,), 6, dtype=dtype))
+
+    on_ranks(body)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint64])
+def test_moves_of_any_dtype(dtype: torch.dtype) -> None:
+    def body(rank: int) -> None:
+        x = torch.tensor([rank, 1]).to(dtype)
+        dist.broadcast(x, src=2)
+        assert torch.equal(x.view(torch.uint8), torch.tensor([2, 1]).to(dtype).view(torch.uint8))
+
+    on_ranks(body)
+
+
+def test_broadcast_and_reduce(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        x = torch.full((2, 2), float(rank))
+        dist.broadcast(x, src=1)
+        assert torch.equal(x, torch.ones(2, 2))
+        y = torch.full((2,), float(rank + 1))
+        dist.reduce(y, dst=2)
+        assert torch.equal(y, torch.full((2,), 6.0 if rank == 2 else rank + 1.0))
+
+    on_ranks(body, seed=seed)
+
+
+def test_gathers(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        out = [torch.empty(2) for _ in range(RANKS)]
+        dist.all_gather(out, torch.full((2,), float(rank)))
+        assert [t[0].item() for t in out] == [0, 1, 2]
+        single = torch.empty(RANKS, 2)
+        dist.all_gather_into_tensor(single, torch.full((1, 2), float(rank)))
+        assert single[:, 1].tolist() == [0, 1, 2]
+        at_root = [torch.empty(2) for _ in range(RANKS)] if rank == 1 else None
+        dist.gather(torch.full((2,), float(rank)), at_root, dst=1)
+        if at_root is not None:
+            assert [t[1].item() for t in at_root] == [0, 1, 2]
+
+    on_ranks(body, seed=seed)
+
+
+def test_scatters(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        out = torch.empty(2)
+        dist.scatter(out, [torch.full((2,), float(i)) for i in range(RANKS)] if rank == 0 else None, src=0)
+        assert out.tolist() == [rank, rank]
+        dist.reduce_scatter(out, [torch.full((2,), float(i)) for i in range(RANKS)])
+        assert out.tolist() == [rank * 3, rank * 3]
+        dist.reduce_scatter_tensor(out, torch.arange(6.0))
+        assert out.tolist() == [rank * 6, rank * 6 + 3]
+
+    on_ranks(body, seed=seed)
+
+
+def test_all_to_all(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        out = [torch.empty(1) for _ in range(RANKS)]
+        dist.all_to_all(out, [torch.tensor([10.0 * rank + i]) for i in range(RANKS)])
+        assert [t.item() for t in out] == [rank, 10 + rank, 20 + rank]
+        single = torch.empty(RANKS)
+        dist.all_to_all_single(single, torch.arange(3.0) + 10 * rank)
+        assert single.tolist() == [rank, 10 + rank, 20 + rank]
+        rows = torch.empty((rank + 1) * RANKS, 2)
+        split = [i + 1 for i in range(RANKS)]
+        dist.all_to_all_single(rows, torch.full((sum(split), 2), float(rank)), [rank + 1] * RANKS, split)
+        assert rows[:, 0].tolist() == [r for r in range(RANKS) for _ in range(rank + 1)]
+
+    on_ranks(body, seed=seed)
+
+
+def test_objects_and_barrier(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        dist.barrier()
+        found: list[Any] = [None] * RANKS
+        dist.all_gather_object(found, {"rank": rank})
+        assert found == [{"rank": r} for r in range(RANKS)]
+
+    on_ranks(body, seed=seed)
+
+
+def test_subgroups(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        evens = dist.new_group([0, 2])
+        odd = dist.new_group([1])
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=evens if rank != 1 else odd)
+        assert x.item() == (1.0 if rank == 1 else 2.0)
+
+    on_ranks(body, seed=seed)
+
+
+def test_views_that_are_not_contiguous() -> None:
+    def body(rank: int) -> None:
+        whole = torch.zeros(4, 6)
+        part = whole[:, ::2]
+        part.copy_(torch.arange(12.0).view(4, 3) * (rank + 1))
+        dist.all_reduce(part)
+        assert torch.equal(part, torch.arange(12.0).view(4, 3) * 6)
+        assert torch.equal(whole[:, 1::2], torch.zeros(4, 3))
+        turned = torch.arange(6.0).view(2, 3).t() + rank
+        work = dist.broadcast(turned, src=2, async_op=True)
+        (result,) = work.get_future().wait()
+        assert torch.equal(turned, torch.arange(6.0).view(2, 3).t() + 2)
+        assert result.data_ptr() == turned.data_ptr()
+
+    on_ranks(body)
+
+
+def test_sparse_all_reduce() -> None:
+    def body(rank: int) -> None:
+        x = torch.sparse_coo_tensor([[rank, 0]], [1.0, 2.0], (4,))
+        dist.all_reduce(x)
+        assert torch.equal(x.to_dense(), torch.tensor([7.0, 1.0, 1.0, 0.0]))
+
+    on_ranks(body)
+
+
+def test_works_and_futures(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        x = torch.ones(2)
+        work = dist.all_reduce(x, async_op=True)
+        assert work.wait()
+        assert work.is_completed() and work.is_success() and work.exception() is None
+        y = torch.full((2,), float(rank))
+        tripled = dist.all_reduce(y, async_op=True).get_future().then(lambda f: f.value()[0] * 3)
+        assert tripled.wait().tolist() == [9, 9]
+
+    on_ranks(body, seed=seed)
+
+
+def test_a_callback_sees_its_ranks_groups(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        def again(future: Any) -> torch.Tensor:
+            assert dist.get_rank() == rank
+            return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]  # type: ignore[no-any-return]
+
+        x = torch.ones(1)
+        assert dist.all_reduce(x, async_op=True).get_future().then(again).wait().item() == 9
+
+    on_ranks(body, seed=seed)
+
+
+def test_members_that_disagree() -> None:
+    def body(rank: int) -> None:
+        dist.all_reduce(torch.ones(3 if rank == 0 else 4))
+
+    report = failing(body)
+    assert "Mismatch" in report.text
+    assert "3" in report.text and "4" in report.text
+    for error in report.exceptions:
+        assert isinstance(error, dist.DistBackendError)
+        assert "test_collectives.py" in str(error)
+
+
+def test_a_wrong_shape() -> None:
+    def body() -> None:
+        dist.all_gather_into_tensor(torch.empty(5), torch.ones(2))
+
+    report = failing(body)
+    assert "all_gather_into_tensor seq 1: output has 5 elements, want size * input = 2 * 2 = 4" in report.text
+
+
+def test_a_dtype_without_arithmetic() -> None:
+    def body() -> None:
+        dist.all_reduce(torch.ones(2).to(torch.uint16))
+
+    report = failing(body)
+    assert "all_reduce: a tensor has dtype UInt16, want Half, BFloat16" in report.text
+
+
+def test_a_rank_that_raises_frees_the_others(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            raise ValueError("no such thing")
+        dist.barrier()
+
+    report = failing(body, seed=seed)
+    assert report.first_failed == 1
+    assert report.outcomes[0][0] == "stopped"
+    assert "ValueError: no such thing" in report.text
+    if seed is not None:
+        assert report.schedule == f"seeded:{seed}"
+        assert f"RANKLOOM_SEED={seed}" in report.rerun
+
+
+def test_a_rank_that_never_calls_is_a_deadlock(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        if rank == 0:
+            dist.all_reduce(torch.ones(1))
+
+    report = failing(body, seed=seed)
+    assert "rank 0 waits in all_reduce seq 1 for rank 1 (returned)" in report.text
+    assert "Python stack of rank 0:" in report.text
+    assert "test_collectives.py" in report.text
+    assert "in body: dist.all_reduce(torch.ones(1))" in report.text
+
+
+def test_two_worlds_one_after_the_other(seed: int | None) -> None:
+    for _ in range(3):
+        on_ranks(lambda: dist.all_reduce(torch.ones(1)), seed=seed)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    def body(rank: int) -> None:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+            rankloom.torch.yield_now()
+
+    first, second = on_ranks(body, seed=5), on_ranks(body, seed=5)
+    assert first.trace and first.trace == second.trace
+    assert on_ranks(body, seed=6).trace != first.trace

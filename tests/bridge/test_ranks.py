@@ -1,0 +1,115 @@
+"""What is a rank's own: environment, random state, threads."""
+
+import os
+import random
+import threading
+import unittest
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+
+
+def test_environment_of_a_rank() -> None:
+    def body(rank: int) -> None:
+        assert os.environ["RANK"] == os.environ["LOCAL_RANK"] == str(rank)
+        assert os.getenv("WORLD_SIZE") == "3"
+        assert "RANK" in os.environ and os.environ.copy()["RANK"] == str(rank)
+        os.environ["RANK"] = "9"
+        del os.environ["LOCAL_RANK"]
+        assert "LOCAL_RANK" not in os.environ
+
+    rankloom.torch.run(body, 3).raise_if_failed()
+    assert "RANK" not in os.environ
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_env_init(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        dist.init_process_group("rankloom")
+        assert dist.get_rank() == rank and dist.get_world_size() == 3
+        dist.barrier()
+
+    rankloom.torch.run(body, 3, backend=None, seed=seed).raise_if_failed()
+
+
+def test_torchs_random_state_is_the_ranks_under_a_seed() -> None:
+    before = torch.random.get_rng_state()
+
+    def body(rank: int) -> torch.Tensor:
+        torch.manual_seed(42)
+        parts = []
+        for _ in range(4):
+            parts.append(torch.rand(3))
+            dist.barrier()
+        parts.append(torch.randn(3))
+        return torch.cat(parts)
+
+    report = rankloom.torch.run(body, 3, seed=11)
+    report.raise_if_failed()
+    assert torch.equal(report.results[0], report.results[1])
+    assert torch.equal(report.results[0], report.results[2])
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_pythons_random_states_on_request() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def body() -> list[float]:
+        random.seed(1)
+        numpy.random.seed(1)
+        values = []
+        for _ in range(4):
+            values += [random.random(), float(numpy.random.rand())]
+            dist.barrier()
+        return values
+
+    report = rankloom.torch.run(body, 3, seed=11, swap_random=True)
+    report.raise_if_failed()
+    assert report.results[0] == report.results[1] == report.results[2]
+
+
+def test_threads_are_fresh() -> None:
+    local = threading.local()
+
+    def body() -> None:
+        assert not hasattr(local, "seen")
+        local.seen = True
+
+    for _ in range(2):
+        rankloom.torch.run(body, 3).raise_if_failed()
+
+
+def test_a_skip_of_one_rank_skips() -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            raise unittest.SkipTest("not on this machine")
+        dist.barrier()
+
+    with pytest.raises(unittest.SkipTest, match="not on this machine"):
+        rankloom.torch.run(body, 3)
+
+
+def test_fibers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKLOOM_ENGINE", "fibers")
+    with pytest.raises(ValueError, match='RANKLOOM_ENGINE is "fibers", want threads'):
+        rankloom.torch.run(lambda: None, 2)
+
+
+def test_the_last_report() -> None:
+    rankloom.torch.run(lambda: dist.barrier(), 2, seed=4)
+    report = rankloom.torch.last_report()
+    assert report is not None and report.ok and report.schedule == "seeded:4"
+
+
+def test_autograd_stays_on_the_ranks_thread() -> None:
+    def body() -> None:
+        assert not torch.autograd.is_multithreading_enabled() if hasattr(torch.autograd, "is_multithreading_enabled") else True
+        x = torch.ones(2, requires_grad=True)
+        threads = []
+        x.register_hook(lambda grad: threads.append(threading.get_ident()))
+        (x * 2).sum().backward()
+        assert threads == [threading.get_ident()]
+
+    rankloom.torch.run(body, 2).raise_if_failed()

@@ -1,0 +1,76 @@
+"""rankloom's own drop-in test class."""
+
+import unittest
+
+import torch
+import torch.distributed as dist
+from rankloom.torch.testing import MultiThreadedTestCase, spawn_threads_and_init_comms
+
+
+def run_case(case: type[unittest.TestCase]) -> unittest.TestResult:
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    return result
+
+
+def test_the_class() -> None:
+    order: list[str] = []
+
+    class Case(MultiThreadedTestCase):
+        @property
+        def world_size(self) -> int:
+            return 3
+
+        def setUp(self) -> None:
+            super().setUp()
+            self._spawn_threads()
+
+        def perThreadSetUp(self) -> None:
+            order.append("up")
+
+        def perThreadTearDown(self) -> None:
+            order.append("down")
+
+        def test_sum(self) -> None:
+            x = torch.full((2,), float(self.rank))
+            dist.all_reduce(x)
+            self.assertEqual(x, torch.full((2,), 3.0))
+
+    result = run_case(Case)
+    assert result.wasSuccessful(), result.errors
+    assert order.count("up") == order.count("down") == 3
+
+
+def test_a_failure_has_its_seed_and_the_first_rank() -> None:
+    class Case(MultiThreadedTestCase):
+        seed = 12
+
+        @property
+        def world_size(self) -> int:
+            return 3
+
+        def setUp(self) -> None:
+            super().setUp()
+            self._spawn_threads()
+
+        def test_failure(self) -> None:
+            if self.rank == 1:
+                raise ValueError("rank 1 gives up")
+            dist.barrier()
+
+    ((_, text),) = run_case(Case).errors
+    assert "Thread 1 exited with exception" in text
+    assert "Thread 0 exited" not in text
+    assert "ValueError: rank 1 gives up" in text
+    assert "RANKLOOM_SEED=12" in text
+
+
+def test_the_decorator() -> None:
+    class Case(unittest.TestCase):
+        @spawn_threads_and_init_comms(world_size=3, seed=2)
+        def test_sum(self) -> None:
+            x = torch.ones(1)
+            dist.all_reduce(x)
+            self.assertEqual(x.item(), 3)
+
+    assert run_case(Case).wasSuccessful()
