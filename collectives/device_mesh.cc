@@ -122,7 +122,7 @@ DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std
   request.kind = GroupRequest::Kind::kMesh;
   request.shape = shape;
   request.dim_names = dim_names;
-  base->agree_on(OpType::kNewGroup, &request, mesh.text(), code);
+  base->agree_on(OpType::kNewGroup, &request, options, mesh.text(), code);
   int below = mesh.size();
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     below /= shape[dim];

@@ -158,6 +158,16 @@ std::string requested_ranks_text(const GroupRequest& request) {
 
 // ---- the front
 
+namespace {
+
+// What members agree on beside the ranks: "NAME, DESCRIPTION".
+std::string label_of(const GroupOptions& options) {
+  const bool both = !options.name.empty() && !options.description.empty();
+  return absl::StrCat(options.name, both ? ", " : "", options.description);
+}
+
+}  // namespace
+
 GroupRequest ProcessGroup::request_of(const GroupOptions& options) {
   GroupRequest request;
   request.world = context_ != nullptr ? &context_->world() : nullptr;
@@ -167,11 +177,15 @@ GroupRequest ProcessGroup::request_of(const GroupOptions& options) {
   return request;
 }
 
-void ProcessGroup::agree_on(OpType op, GroupRequest* request, std::string label, CodeSite code) {
+void ProcessGroup::agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label,
+                            CodeSite code) {
   CollectiveCall call;
   call.op = op;
   call.request = request;
   call.label = std::move(label);
+  // Of the new group, but refused before there is one.
+  if (options.timeout.has_value()) check_duration(op_row(op).name, "timeout", *options.timeout);
+  if (options.warn_after.has_value()) check_duration(op_row(op).name, "warn_after", *options.warn_after);
   submit(call, {}, code).wait(code);
 }
 
@@ -187,6 +201,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<con
   }
   child->set_description(options.description.empty() ? "undefined" : options.description);
   child->set_timeout(options.timeout.value_or(timeout_));
+  child->set_warn_after(options.warn_after.value_or(warn_after_));
   child->set_reduce_order(options.order);
   children_.push_back(child);
   return child;
@@ -206,10 +221,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, co
   GroupRequest request = request_of(options);
   std::sort(ranks.begin(), ranks.end());
   request.ranks = std::move(ranks);
-  agree_on(
-      OpType::kNewGroup, &request,
-      absl::StrCat(options.name, options.name.empty() || options.description.empty() ? "" : ", ", options.description),
-      code);
+  agree_on(OpType::kNewGroup, &request, options, label_of(options), code);
   return request.made.empty() ? nullptr : make_child(request.made[0], options);
 }
 
@@ -225,10 +237,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, cons
   request.kind = GroupRequest::Kind::kSplit;
   request.color = color;
   request.key = key;
-  agree_on(
-      OpType::kSplitGroup, &request,
-      absl::StrCat(options.name, options.name.empty() || options.description.empty() ? "" : ", ", options.description),
-      code);
+  agree_on(OpType::kSplitGroup, &request, options, label_of(options), code);
   return request.made.empty() ? nullptr : make_child(request.made[0], options);
 }
 

@@ -27,7 +27,8 @@ struct Coalescing;
 
 // What a call may say beside its tensors. An aggregate; every field has a default.
 struct CallOptions {
-  std::optional<absl::Duration> timeout = {};  // unset: the group's
+  std::optional<absl::Duration> timeout = {};     // unset: the group's
+  std::optional<absl::Duration> warn_after = {};  // unset: the group's
   std::shared_ptr<const void> keep_alive =
       {};                                 // owners of the tensors, held until the call is done; its Work may be dropped
   std::optional<ReduceOrder> order = {};  // unset: the group's
@@ -49,6 +50,7 @@ struct GroupOptions {
   std::string name = {};         // unset: "0" for the first group of all ranks, "0.2" for the second one made from that
   std::string description = {};  // unset: "default_pg" for a group of all ranks, "undefined" for others, as c10d has it
   std::optional<absl::Duration> timeout = {};  // unset: the world's, or that of the group which this one is made from
+  std::optional<absl::Duration> warn_after = {};  // the same
   ReduceOrder order = {};
   // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
   size_t eager_bytes = 0;
@@ -143,6 +145,12 @@ class ProcessGroup {
 
   // Done when all members have called it. `label` is the caller's word for it, in reports; members agree on it.
   Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
+  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get the Timeout, which
+  // names every member that has not come; those get Aborted when they do. wait_all_ranks: this member's time counts for all,
+  // so that who comes late is told apart from who does not come; the longest such time decides. The group is of no use after
+  // a Timeout, as after any other.
+  void monitored_barrier(std::optional<absl::Duration> timeout = {}, bool wait_all_ranks = false,
+                         std::string_view label = {}, CodeSite code = CodeSite::here());
 
   // --- point-to-point. Ranks are those in this group; tags are 0 or more
 
@@ -185,8 +193,13 @@ class ProcessGroup {
 
   // Of collectives: how many this member has issued.
   int64_t sequence_number() const { return seq_; }
+  // For calls that say nothing else, from now on. A wait that lasts longer than `warn_after` is told of in the report's notes
+  // and to WorldOptions::on_warning, and goes on; one that lasts longer than the timeout fails. Both are virtual time in
+  // deterministic runs. Neither keeps a stuck job from being reported as a Deadlock at once.
   void set_timeout(absl::Duration timeout);
   absl::Duration timeout() const { return timeout_; }
+  void set_warn_after(absl::Duration warn_after);
+  absl::Duration warn_after() const { return warn_after_; }
   void set_reduce_order(const ReduceOrder& order) { order_ = order; }
 
   // Ends all members' waits with Aborted. Later calls fail. Does nothing by default.
@@ -230,8 +243,10 @@ class ProcessGroup {
   friend void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
 
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
+  // `what`: "timeout", "warn_after".
+  void check_duration(const char* op, const char* what, absl::Duration duration) const;
   GroupRequest request_of(const GroupOptions& options);
-  void agree_on(OpType op, GroupRequest* request, std::string label, CodeSite code);
+  void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
   std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options);
   void record(CollectiveCall& call);
 
@@ -248,6 +263,7 @@ class ProcessGroup {
   bool shut_down_ = false;
   std::unique_ptr<internal::Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
   absl::Duration timeout_;
+  absl::Duration warn_after_ = absl::InfiniteDuration();
   ReduceOrder order_;
   std::string name_;
   std::string description_;

@@ -97,6 +97,8 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
     first = ended;
     op = work->op();
   }
+  rendezvous_->await_leaving();
+  if (mailbox_ != nullptr) mailbox_->await_moves(ProcessGroup::rank());
   ProcessGroup::shutdown(code);
   throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = op});
 }

@@ -1,6 +1,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -85,6 +86,7 @@ World::World(WorldOptions options)
       store_(std::make_unique<HashStore>(scheduler_.get())),
       world_group_(std::make_shared<const Group>(0, "0", options_.world_size)),
       start_ns_(scheduler_->now_ns()),
+      shared_mu_(scheduler_.get()),
       mu_(scheduler_.get()),
       outcomes_(static_cast<size_t>(options_.world_size)),
       attached_(static_cast<size_t>(options_.world_size)),
@@ -174,14 +176,14 @@ void World::rank_returned(int rank) {
 }
 
 std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make) {
-  RankMutexLock lock(&mu_);
+  RankMutexLock lock(&shared_mu_);
   std::shared_ptr<void>& slot = shared_[sv(key)];
   if (slot == nullptr) slot = make();
   return slot;
 }
 
 void World::unshare(std::string_view key) {
-  RankMutexLock lock(&mu_);
+  RankMutexLock lock(&shared_mu_);
   shared_.erase(sv(key));
 }
 
@@ -216,6 +218,15 @@ std::vector<std::shared_ptr<const Group>> World::groups() const {
 void World::note(std::string text) {
   RankMutexLock lock(&mu_);
   notes_.push_back(std::move(text));
+}
+
+void World::warn(const std::string& text) {
+  note(text);
+  if (options_.on_warning) {
+    options_.on_warning(text);
+  } else {
+    std::fprintf(stderr, "rankloom: %s\n", text.c_str());
+  }
 }
 
 void World::at_end(std::function<void()> hook) {

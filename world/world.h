@@ -158,6 +158,8 @@ class World {
 
   // A line for the report: something left over or about to go wrong.
   void note(std::string text);
+  // A note that is told at once, to WorldOptions::on_warning as well.
+  void warn(const std::string& text);
 
   // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over.
   void at_end(std::function<void()> hook);
@@ -184,13 +186,15 @@ class World {
   absl::Mutex listeners_mu_;  // taken after mu_
   std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
 
-  mutable RankMutex mu_;  // taken after no other lock
+  RankMutex shared_mu_;  // before mu_: what is made may add groups and listeners
+  absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(shared_mu_);
+
+  mutable RankMutex mu_;  // taken after no other lock but shared_mu_
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);
   std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
   std::vector<std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<const Group>> groups_ ABSL_GUARDED_BY(mu_);        // by id
   std::vector<std::shared_ptr<const Group>> world_groups_ ABSL_GUARDED_BY(mu_);  // those of all ranks, in their order
 };
