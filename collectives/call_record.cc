@@ -403,14 +403,13 @@ std::string CallRecord::text() const {
 }
 
 std::string CallRecord::table() const {
-  std::string text = absl::StrFormat("%-12s %9s  %-32s %8s %11s %11s %11s %12s\n", "group", "ranks", "operation", "calls",
-                                     "payload", "ring", "tree", "time");
+  std::string text = absl::StrFormat("%-12s %9s  %-32s %8s %11s %11s %11s %12s\n", "group", "ranks", "operation",
+                                     "calls", "payload", "ring", "tree", "time");
   for (const CallTotals& sum : totals()) {
     const GroupInfo& info = groups_[static_cast<size_t>(sum.group)];
     absl::StrAppendFormat(&text, "%-12s %9d  %-32s %8d %11s %11s %11s %12s\n", info.label(), info.group->size(),
                           op_row(sum.op).name, sum.calls, bytes_text(sum.payload), bytes_text(sum.ring.bytes),
-                          bytes_text(sum.tree.bytes),
-                          absl::StrFormat("%.3f ms", absl::ToDoubleMilliseconds(sum.time)));
+                          bytes_text(sum.tree.bytes), absl::StrFormat("%.3f ms", absl::ToDoubleMilliseconds(sum.time)));
   }
   return text;
 }
@@ -464,7 +463,8 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
     if (call.op == OpType::kCoalesced || call.op == OpType::kNewGroup || call.op == OpType::kSplitGroup) continue;
     auto at = indices.find(from.group);
     if (at == indices.end()) {
-      const auto known = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.get() == from.group; });
+      const auto known =
+          std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.get() == from.group; });
       if (known == groups.end()) continue;
       at = indices.emplace(from.group, record->add_group(*known, (*known)->group_rank(rank.rank()))).first;
     }

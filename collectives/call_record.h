@@ -34,8 +34,8 @@ struct RecordedCall {
   bool is_compute = false;  // a stretch of compute() instead of a call: it has a name and times only
   std::string name;         // torch.distributed's: "all_reduce"
   OpType op = OpType::kBarrier;
-  int group = -1;    // an index of CallRecord::groups()
-  int64_t seq = -1;  // as in reports: of collectives, or of sends and recvs
+  int group = -1;      // an index of CallRecord::groups()
+  int64_t seq = -1;    // as in reports: of collectives, or of sends and recvs
   int64_t batch = -1;  // part of a coalesced call: the index of its first part
   ReduceOp reduce_op;
   int root = -1;
@@ -49,10 +49,10 @@ struct RecordedCall {
   int64_t payload = 0;  // bytes: wire_payload()
   WireCost ring;
   WireCost tree;
-  absl::Duration issued;           // the program came to it
-  absl::Duration start;            // its group was free for it
-  absl::Duration duration;         // negative: it did not end
-  int64_t waited_before = -1;      // the index of what the program did next after it had waited for it; -1: never
+  absl::Duration issued;       // the program came to it
+  absl::Duration start;        // its group was free for it
+  absl::Duration duration;     // negative: it did not end
+  int64_t waited_before = -1;  // the index of what the program did next after it had waited for it; -1: never
 
   absl::Duration end() const { return start + duration; }
   int64_t input_bytes() const;
@@ -134,6 +134,8 @@ class CallRecord {
   // ---- for groups
 
   int add_group(const std::shared_ptr<const Group>& group, int rank);
+  // The group is that of another member. The record is empty.
+  void set_rank(int group, int rank) { groups_[static_cast<size_t>(group)].rank = rank; }
   // `rank` is the member's in the group. The work ends at once; wait() moves the virtual time.
   Work add(const CollectiveCall& call, int group);
 

@@ -84,8 +84,9 @@ int64_t wire_payload(const CollectiveCall& call, int size) {
     case OpType::kSend:
       return bytes_of(call.inputs);
     case OpType::kCoalesced:
-      return std::accumulate(call.parts.begin(), call.parts.end(), int64_t{0},
-                             [size](int64_t sum, const CollectiveCall& part) { return sum + wire_payload(part, size); });
+      return std::accumulate(
+          call.parts.begin(), call.parts.end(), int64_t{0},
+          [size](int64_t sum, const CollectiveCall& part) { return sum + wire_payload(part, size); });
     case OpType::kBarrier:
     case OpType::kMonitoredBarrier:
     case OpType::kNewGroup:

@@ -87,8 +87,8 @@ inline constexpr Link kEthernet100 = {absl::Nanoseconds(9600), 12.5e9, "ethernet
 struct CostModel {
   enum class Choice : uint8_t { kRing, kTree, kFaster };
 
-  std::optional<Link> link = {};                              // of groups along no dimension of `dims`
-  std::map<std::string, Link, std::less<>> dims = {};         // by the name of a mesh dimension
+  std::optional<Link> link = {};                       // of groups along no dimension of `dims`
+  std::map<std::string, Link, std::less<>> dims = {};  // by the name of a mesh dimension
   Choice algorithm = Choice::kRing;
 
   // Null: it takes no time.

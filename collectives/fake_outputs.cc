@@ -272,10 +272,9 @@ absl::Status check_memory(const CollectiveCall& call) {
   for (const TensorList* const list : {&call.inputs, &call.outputs}) {
     for (const TensorView& tensor : *list) {
       if (tensor.device().kind != Device::Kind::kCuda) continue;
-      return make_error(
-          ErrorKind::kCollectiveError,
-          absl::StrCat(op_row(call.op).name, ": a fake group writes outputs in CPU memory only, have ", tensor.text(),
-                       ", want FakeOutputs::kShapesOnly"));
+      return make_error(ErrorKind::kCollectiveError,
+                        absl::StrCat(op_row(call.op).name, ": a fake group writes outputs in CPU memory only, have ",
+                                     tensor.text(), ", want FakeOutputs::kShapesOnly"));
     }
   }
   return absl::OkStatus();

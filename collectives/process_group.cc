@@ -146,6 +146,7 @@ void ProcessGroup::record(CollectiveCall& call) {
     entry.op_id = ++op_id_;
     entry.created_ns = now;
     entry.code = call.code;
+    entry.root = call.root;
     entry.peer = call.peer;
     entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
     entry.inputs = static_cast<uint16_t>(call.inputs.size());
@@ -300,7 +301,7 @@ namespace internal {
 std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
                                                 const GroupOptions& options) {
   if (options.make) return options.make(rank, group);
-  if (options.backend == BackendKind::kFake) return make_fake_member(rank, group, FakeOptions{});
+  if (options.backend == BackendKind::kFake) return make_fake_member(rank, group, options.fake.value_or(FakeOptions{}));
   return make_threaded_member(rank, group, options);
 }
 

@@ -3,6 +3,8 @@
 // The one header of the library: a world of ranks inside one process, its store, groups and collectives.
 // No GoogleTest, no torch.
 
+#include "collectives/call_record.h"
+#include "collectives/cost_model.h"
 #include "collectives/device_mesh.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/process_group.h"
