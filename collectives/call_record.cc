@@ -456,8 +456,9 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
   record->add_group(world.world_group(), rank.rank());
   indices[world.world_group().get()] = 0;
   const int64_t begin_ns = world.scheduler().now_ns() - absl::ToInt64Nanoseconds(rank.now());
-  // (end, bytes) of calls on their way, the next to end first.
-  std::priority_queue<std::pair<int64_t, int64_t>, std::vector<std::pair<int64_t, int64_t>>, std::greater<>> open;
+  // (end, index) of calls on their way, the next to end first. A flight recorder does not know of waits: whatever had ended
+  // before the program came to its next call counts as waited for.
+  std::priority_queue<std::pair<int64_t, size_t>, std::vector<std::pair<int64_t, size_t>>, std::greater<>> open;
   for (const FlightEntry& from : rank.recorder().entries()) {
     const CollectiveCall call = call_of(from);
     if (call.op == OpType::kCoalesced || call.op == OpType::kNewGroup || call.op == OpType::kSplitGroup) continue;
@@ -477,13 +478,26 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
     ++kind.calls;
     kind.total_ns += std::max<int64_t>(0, added.duration_ns);
     record->end_ns_ = std::max(record->end_ns_, added.start_ns + std::max<int64_t>(0, added.duration_ns));
-    for (; !open.empty() && open.top().first <= added.issued_ns; open.pop()) record->live_bytes_ -= open.top().second;
-    if (from.completed_ns >= 0) open.emplace(from.completed_ns - begin_ns, kind.buffer_bytes);
+    const size_t number = record->size_ - 1;
+    for (; !open.empty() && open.top().first <= added.issued_ns; open.pop()) {
+      Entry& ended = record->entry(open.top().second);
+      ended.waited_before = static_cast<uint32_t>(number);
+      record->live_bytes_ -= record->kinds_[ended.kind].buffer_bytes;
+    }
+    if (from.completed_ns >= 0) open.emplace(from.completed_ns - begin_ns, number);
     record->live_bytes_ += kind.buffer_bytes;
     record->peak_bytes_ = std::max(record->peak_bytes_, record->live_bytes_);
   }
+  for (; !open.empty(); open.pop())
+    record->live_bytes_ -= record->kinds_[record->entry(open.top().second).kind].buffer_bytes;
   record->now_ns_ = absl::ToInt64Nanoseconds(rank.now());
   return record;
+}
+
+std::vector<std::shared_ptr<CallRecord>> CallRecord::of_world(World& world) {
+  std::vector<std::shared_ptr<CallRecord>> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(of_rank(world.context(rank)));
+  return ranks;
 }
 
 }  // namespace rankloom

@@ -19,6 +19,7 @@
 namespace rankloom {
 
 class RankContext;
+class World;
 
 // A call, as a record gives it back. Times are virtual: since the record began, by its cost model.
 struct RecordedCall {
@@ -130,6 +131,8 @@ class CallRecord {
   // A rank of a real world so far: what its flight recorder still holds (WorldOptions::recorded_calls), with the times of the
   // run. The flight recorder knows one dtype a call, no tags, splits or reduce ops.
   static std::shared_ptr<CallRecord> of_rank(RankContext& rank);
+  // Of each rank, after the run.
+  static std::vector<std::shared_ptr<CallRecord>> of_world(World& world);
 
   // ---- for groups
 

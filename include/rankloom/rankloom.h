@@ -11,6 +11,8 @@
 #include "collectives/reduce_op.h"
 #include "collectives/tensor.h"
 #include "collectives/threaded_process_group.h"
+#include "collectives/traces/perfetto.h"
+#include "collectives/traces/pytorch_trace.h"
 #include "collectives/work.h"
 #include "fake_store/fake_store.h"
 #include "fake_store/file_store.h"
