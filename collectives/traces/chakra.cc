@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "chakra_trace.pb.h"
+#include "collectives/traces/chakra_trace.pb.h"
 #include "collectives/traces/trace_text.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "chakra_trace.pb.h"
 #include "collectives/fake_process_group.h"
+#include "collectives/traces/chakra_trace.pb.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
