@@ -7,6 +7,7 @@
 #include "collectives/cost_model.h"
 #include "collectives/device_mesh.h"
 #include "collectives/fake_process_group.h"
+#include "collectives/mixed_mesh.h"
 #include "collectives/process_group.h"
 #include "collectives/reduce_op.h"
 #include "collectives/tensor.h"
