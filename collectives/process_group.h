@@ -145,10 +145,10 @@ class ProcessGroup {
 
   // Done when all members have called it. `label` is the caller's word for it, in reports; members agree on it.
   Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
-  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get the Timeout, which
-  // names every member that has not come; those get Aborted when they do. wait_all_ranks: this member's time counts for all,
-  // so that who comes late is told apart from who does not come; the longest such time decides. The group is of no use after
-  // a Timeout, as after any other.
+  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get its Timeout, which
+  // names every member that has not come; those get Aborted when they do. wait_all_ranks: this member does not give up while
+  // the time of another one that has come, and said so too, still runs: so who is late is told apart from who does not come.
+  // The group is of no use after a Timeout, as after any other.
   void monitored_barrier(std::optional<absl::Duration> timeout = {}, bool wait_all_ranks = false,
                          std::string_view label = {}, CodeSite code = CodeSite::here());
 

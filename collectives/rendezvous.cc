@@ -57,7 +57,7 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
     timeout_is_default = call_.timeout_is_default;
   }
   absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
-  while (!is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
+  while (call_.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
     const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
     if (longer_ns <= 0) break;  // nobody else's time runs
     timeout += absl::Nanoseconds(longer_ns);

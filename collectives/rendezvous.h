@@ -84,7 +84,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Ends all calls on their way and refuses later ones.
   void fail(const absl::Status& cause);
 
-  // Until when members that have arrived are willing to wait, see CollectiveCall::wait_until_ns.
+  // The latest CollectiveCall::wait_until_ns of those that have arrived.
   int64_t wait_until_ns(int64_t seq) const;
   void append_missing(int64_t seq, std::vector<int>* ranks) const;
   // The Mismatch of those that have arrived so far, OK if they agree.
