@@ -51,7 +51,7 @@ struct GroupOptions {
   std::string description = {};  // unset: "default_pg" for a group of all ranks, "undefined" for others, as c10d has it
   std::optional<absl::Duration> timeout = {};  // unset: the world's, or that of the group which this one is made from
   std::optional<absl::Duration> warn_after = {};  // the same
-  ReduceOrder order = {};
+  std::optional<ReduceOrder> order = {};          // the same; unset for the first: rank order
   // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
   size_t eager_bytes = 0;
 };
