@@ -6,6 +6,7 @@
 #include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/op_table.h"
+#include "collectives/stream.h"
 #include "collectives/threaded_process_group.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
@@ -100,7 +101,8 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
     ++p2p_seq_;
   }
   record(call);
-  absl::StatusOr<Work> work = execute(std::move(call));
+  absl::StatusOr<Work> work =
+      call.stream == nullptr ? execute(std::move(call)) : call.stream->issue(*this, std::move(call));
   if (!work.ok()) [[unlikely]] {
     CollectiveCall failed;  // the call itself was moved away
     failed.op = row.op;

@@ -95,8 +95,8 @@ void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callb
 
 Future WorkState::get_future() { return Future(shared_from_this()); }
 
-void WorkState::block_current_stream(Stream& stream, absl::Duration timeout) {
-  stream.wait_for(shared_from_this(), timeout);
+void WorkState::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  stream.wait_for(shared_from_this(), timeout, code);
 }
 
 void Work::check(const absl::Status& status) const {
@@ -150,8 +150,8 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
   }
 }
 
-void Work::block_current_stream(Stream& stream, absl::Duration timeout) {
-  if (state_ != nullptr) state_->block_current_stream(stream, timeout);
+void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  if (state_ != nullptr) state_->block_current_stream(stream, timeout, code);
 }
 
 struct Promise::State final : WorkState {

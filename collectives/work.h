@@ -39,7 +39,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   virtual Future get_future();
   // Work put on `stream` later starts only when this work is done; the caller goes on. Errors: Timeout and abort release the
   // stream and mark it failed.
-  virtual void block_current_stream(Stream& stream, absl::Duration timeout);
+  virtual void block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code);
   // The tensors that the work wrote.
   virtual std::vector<TensorView> result() { return {}; }
   // Of a recv that is done: the rank in the group that sent. Else -1.
@@ -68,13 +68,15 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   Scheduler* scheduler() const { return scheduler_; }
   int rank() const { return rank_; }
 
+  // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for waiters that
+  // are not the work's owner, such as streams.
+  absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
+
  protected:
   // What a wait shows in a report: subclasses add who could end it.
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
-  // wait() without a scheduling point before it.
-  absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
 
  private:
   friend class Work;
@@ -128,7 +130,11 @@ class [[nodiscard]] Work {
   int source() const { return state_ != nullptr ? state_->source() : -1; }
   Future get_future();
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
-  void block_current_stream(Stream& stream, absl::Duration timeout = absl::InfiniteDuration());
+  // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.
+  // Errors: InvalidArgument for a negative timeout, at once. A timeout, an abort or the work's own failure releases the stream
+  // and marks it failed.
+  void block_current_stream(Stream& stream, absl::Duration timeout = absl::InfiniteDuration(),
+                            CodeSite code = CodeSite::here());
   // As wait(): what remains to be done so that the tensors may be used.
   void synchronize(CodeSite code = CodeSite::here()) { wait(code); }
 
