@@ -585,6 +585,23 @@ void DeterministicScheduler::wake_all_here() {
   }
 }
 
+void DeterministicScheduler::while_nobody_moves(const Site& site,
+                                                absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+  Task* const self = Task::current();
+  StateLock lock(this);
+  self->site = site;
+  std::vector<Task*> waiting;
+  for (Task* task : live_tasks()) {
+    if (task == self || task->state == Task::State::kParked) waiting.push_back(task);
+  }
+  // As while somebody picks: a helper that comes to a point meanwhile queues.
+  const int baton_rank = std::exchange(baton_rank_, -1);
+  lock.unlock();
+  look(waiting);
+  lock.lock();
+  baton_rank_ = baton_rank;
+}
+
 void DeterministicScheduler::outside_changed(int n) {
   outside_.fetch_add(n, std::memory_order_acq_rel);
   // Whether or not the run is idle yet: it may be about to be.

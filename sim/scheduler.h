@@ -81,6 +81,8 @@ class Scheduler {
 
   // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.
   virtual WakeCause park(const Site& site, Deadline deadline) = 0;
+  // Lets `duration` pass. Errors: the cause, when the run is aborted meanwhile.
+  absl::Status sleep(const Site& site, absl::Duration duration);
   virtual void unpark(Task& task) = 0;
 
   // One of n >= 1 alternatives of this kind, by the policy; recorded. 0 in the free gear.
@@ -89,6 +91,7 @@ class Scheduler {
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
 
   virtual int64_t now_ns() const = 0;
+  // For a wait of the calling thread: by the clock of its own run, the real one if it is in none.
   Deadline deadline_after(absl::Duration timeout, bool weak) const;
 
   // --- ends
@@ -114,6 +117,10 @@ class Scheduler {
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
 
+  // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds to its
+  // text. Holds nobody up but those who are woken meanwhile.
+  std::string who_waits(const Site& site);
+
   // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
   virtual std::vector<Task*> live_tasks() const = 0;
 
@@ -128,6 +135,8 @@ class Scheduler {
   virtual void deterministic_point(const Site& site) = 0;
   virtual void wake_all() = 0;
   virtual void outside_changed(int n) = 0;
+  // Calls `look` with the tasks that are parked and the calling one, at `site`; none of them leaves its wait meanwhile.
+  virtual void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
 
   // The two halves of abort(). The second follows if the first says true, with no lock held.
   bool set_abort_cause(const absl::Status& cause);
