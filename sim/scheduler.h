@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -76,7 +78,16 @@ class Scheduler {
 
   // The policy may let others run first. The caller's step becomes visible after it.
   void point(const Site& site) {
-    if (deterministic_) deterministic_point(site);
+    if (deterministic_) deterministic_point(site, Step::kAct);
+  }
+  // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
+  // who can run only yield.
+  void yield(const Site& site) {
+    if (deterministic_) {
+      deterministic_point(site, Step::kYield);
+    } else {
+      sched_yield();
+    }
   }
 
   // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.
@@ -132,7 +143,8 @@ class Scheduler {
  protected:
   Scheduler(Options options, bool deterministic) : options_(std::move(options)), deterministic_(deterministic) {}
 
-  virtual void deterministic_point(const Site& site) = 0;
+  enum class Step : uint8_t { kAct, kYield };
+  virtual void deterministic_point(const Site& site, Step step) = 0;
   virtual void wake_all() = 0;
   virtual void outside_changed(int n) = 0;
   // Calls `look` with the tasks that are parked and the calling one, at `site`; none of them leaves its wait meanwhile.
