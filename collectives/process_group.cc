@@ -112,13 +112,14 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
 
 void ProcessGroup::record(CollectiveCall& call) {
   if (context_ == nullptr || scheduler_ == nullptr) return;  // outside a world
+  const int64_t now = scheduler_->now_ns();
   call.record_id = context_->recorder().open([&](FlightEntry& entry) {
     entry.group = group_.get();
     entry.op = op_row(call.op).name;
     entry.is_p2p = call.seq < 0;
     entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
     entry.op_id = ++op_id_;
-    entry.created_ns = scheduler_->now_ns();
+    entry.created_ns = now;
     entry.code = call.code;
     entry.peer = call.peer;
     entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);

@@ -30,6 +30,9 @@ bool thread_runs(int thread) {
          (line[name_end + 2] == 'R' || line[name_end + 2] == 'D');
 }
 
+// Scheduling points after which a rank under fifo lets others run although it did not block.
+constexpr int kFifoPatience = 1000;
+
 std::unique_ptr<Engine> make_engine(const Scheduler::Options& options) {
   if (options.engine == EngineKind::kFibers) return std::make_unique<FiberEngine>(options.stack_bytes, options.ranks);
   return std::make_unique<ThreadEngine>(options.fresh_threads);
@@ -290,7 +293,8 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   self->site = site;
   self->steps.store(self->steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  const bool goes_on = runs_to_block_ && step == Step::kAct;
+  // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
+  const bool goes_on = runs_to_block_ && step == Step::kAct && ++points_in_a_row_ < kFifoPatience;
   if (goes_on && !threads_) {
     yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
@@ -403,6 +407,7 @@ TaskId DeterministicScheduler::choose_next(const Task* at) {
 }
 
 Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
+  points_in_a_row_ = 0;
   moving_ = true;
   baton_rank_ = -1;
   for (;;) {

@@ -106,6 +106,7 @@ class DeterministicScheduler final : public Scheduler {
   int baton_rank_ = -1;
   std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning
   int running_ = 0;
+  int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
   int64_t yields_in_a_row_ = 0;
   bool yields_ = false;  // the task that gives way said so

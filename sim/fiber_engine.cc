@@ -78,7 +78,7 @@ struct FiberThread {
         return static_cast<bf::context*>(next->context);
       }
       if (bf::context::active() == thread_.dispatcher) {
-        thread_.arrive_in_dispatcher();
+        FiberThread::arrive_in_dispatcher();
         thread_.leave(nullptr, thread_.host);
         return static_cast<bf::context*>(thread_.host.context);
       }

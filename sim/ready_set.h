@@ -32,7 +32,7 @@ class ReadySet {
       }
     }
   }
-  TaskId first_after(TaskId id) const;             // kAscending only: the smallest above id, or the smallest of all
+  TaskId first_after(TaskId id) const;  // kAscending only: the smallest above id, or the smallest of all
 
  private:
   void grow(TaskId id);

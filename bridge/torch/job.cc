@@ -77,8 +77,32 @@ std::optional<RunReport> last_report() {
   return last();
 }
 
+namespace {
+
+// A job waits for its helper threads when it goes. The last reference may be a callback's, on such a thread: then it goes
+// with the next job.
+std::mutex graves_mu;
+std::vector<Job*>& graves() {
+  static auto* const value = new std::vector<Job*>;
+  return *value;
+}
+
+void let_go(Job* job) {
+  const GilRelease no_gil;
+  std::vector<Job*> gone;
+  {
+    const std::lock_guard<std::mutex> lock(graves_mu);
+    graves().push_back(job);
+    if (Task::current() != nullptr) return;
+    gone.swap(graves());
+  }
+  for (const Job* old : gone) delete old;
+}
+
+}  // namespace
+
 std::shared_ptr<Job> Job::make(WorldOptions options, bool swap_python_random) {
-  std::shared_ptr<Job> job(new Job(std::move(options), swap_python_random));
+  std::shared_ptr<Job> job(new Job(std::move(options), swap_python_random), &let_go);
   const std::lock_guard<std::mutex> lock(jobs_mu);
   jobs()[&job->world_.scheduler()] = job;
   return job;

@@ -399,6 +399,30 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& o
   return work;
 }
 
+c10::intrusive_ptr<c10d::Work> TorchBackend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
+  Buffers held = buffers("send", true);
+  const TensorView view = held.in(only("send", "input", tensors));
+  return issue(c10d::OpType::SEND, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->send(view, destination, tag, options, code);
+  });
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
+  Buffers held = buffers("recv", true);
+  const TensorView view = held.out(only("recv", "output", tensors));
+  return issue(c10d::OpType::RECV, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->recv(view, source, tag, options, code);
+  });
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
+  Buffers held = buffers("recv_any", true);
+  const TensorView view = held.out(only("recv_any", "output", tensors));
+  return issue(c10d::OpType::RECVANYSOURCE, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->recv_any(view, tag, options, code);
+  });
+}
+
 c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions& opts) {
   const Buffers held = buffers("barrier", true);
   return issue(c10d::OpType::BARRIER, held, opts.timeout, {}, 1,

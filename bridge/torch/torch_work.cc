@@ -48,7 +48,7 @@ std::exception_ptr TorchWork::exception() const {
   return nullptr;
 }
 
-int TorchWork::sourceRank() const { return -1; }
+int TorchWork::sourceRank() const { return works_.empty() ? -1 : works_.front().source(); }
 
 std::vector<at::Tensor> TorchWork::result() {
   wait(kNoTimeout);
