@@ -1,6 +1,7 @@
 #include "collectives/work.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/stream.h"
@@ -41,7 +42,19 @@ void WorkState::complete(const absl::Status& status) {
   std::vector<Callback> callbacks;
   {
     RankMutexLock lock(&mu_);
-    if (done_.load(std::memory_order_relaxed)) return;
+    if (completing_ || done_.load(std::memory_order_relaxed)) return;
+    // Works that are made of this one end first: who sees this one done sees them done.
+    while (!callbacks_.empty()) {
+      const auto later =
+          std::stable_partition(callbacks_.begin(), callbacks_.end(), [](const Callback& c) { return c.at_once; });
+      if (later == callbacks_.begin()) break;
+      completing_ = true;
+      std::vector<Callback> at_once(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
+      callbacks_.erase(callbacks_.begin(), later);
+      mu_.unlock();
+      for (Callback& callback : at_once) callback.run(status);
+      mu_.lock();
+    }
     status_ = status;
     done_.store(true, std::memory_order_release);
     finished_.notify_all();
@@ -49,13 +62,6 @@ void WorkState::complete(const absl::Status& status) {
   }
   if (callbacks.empty()) [[likely]]
     return;
-  for (Callback& callback : callbacks) {
-    if (callback.at_once) callback.run(status);
-  }
-  callbacks.erase(
-      std::remove_if(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.at_once; }),
-      callbacks.end());
-  if (callbacks.empty()) return;
   auto run = [callbacks = std::move(callbacks), status]() mutable {
     for (Callback& callback : callbacks) callback.run(status);
   };

@@ -58,7 +58,8 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   // owns the work, on a helper task of it, so it may wait.
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
 
-  // As then(), but on whoever completes the work, at once: it must not wait. For works that are made of others.
+  // As then(), but on whoever completes the work, just before it is done: it must not wait. For works that are made of
+  // others: who sees this work done sees theirs done.
   void when_done(absl::AnyInvocable<void(const absl::Status&)> callback);
 
   // Ends the work. Only the first call counts. Wakes who waits; callbacks run later.
@@ -87,6 +88,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   mutable RankMutex mu_;  // taken after no other lock but a rendezvous'
   RankCondVar finished_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
+  bool completing_ ABSL_GUARDED_BY(mu_) = false;  // complete() is at the callbacks of when_done()
   struct Callback {
     absl::AnyInvocable<void(const absl::Status&)> run;
     bool at_once;
