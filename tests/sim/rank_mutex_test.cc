@@ -291,14 +291,20 @@ TEST_P(RankCondVarTest, ATimeoutOfTheCallsOwnSaysWhoWaitsForWhom) {
   Gate never(scheduler.get());
   RankMutex mu(scheduler.get());
   RankCondVar changed;
-  std::atomic<bool> over{false};
+  std::atomic<Task*> tasks[3] = {};
   std::string text;
-  scheduler->run([&](int rank, Task&) {
+  scheduler->run([&](int rank, Task& task) {
+    tasks[rank] = &task;
     if (rank == 1) {
       EXPECT_EQ(message(never.wait("other gate")), "over");
     } else if (rank == 2) {
       EXPECT_FALSE(scheduler->sleep(Site{.what = "long sleep", .code = {"a/b.cc", 3}}, absl::Hours(1)).ok());
     } else {
+      // All at once: the deadline must not come before the others wait. Else virtual time sees to that.
+      for (std::atomic<Task*>& other : tasks) {
+        while (!scheduler->deterministic() && &other != tasks && (other == nullptr || !other.load()->parker.asleep()))
+          sched_yield();
+      }
       const For target;
       RankMutexLock lock(&mu);
       const absl::Status status = changed.await(
