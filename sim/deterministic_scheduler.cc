@@ -287,24 +287,38 @@ void DeterministicScheduler::give_way(Task& self, StateLock& lock) {
   lock.lock();
 }
 
-void DeterministicScheduler::deterministic_point(const Site& site) {
+void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   Task* const self = Task::current();
   if (self == nullptr) return;
   self->site = site;
   self->steps.store(self->steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
-  const bool goes_on = runs_to_block_ && !site.gives_way && ++points_in_a_row_ < kFifoPatience;
+  const bool goes_on = runs_to_block_ && step == Step::kAct && ++points_in_a_row_ < kFifoPatience;
   if (goes_on && !threads_) {
+    yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
     return;
   }
   StateLock lock(this);
   ensure_baton(*self, lock);
+  if (step == Step::kYield) {
+    count_yield();
+  } else {
+    yields_in_a_row_ = 0;
+  }
   if (goes_on) return;
   stop_running(*self, Task::State::kReady);
   make_ready(*self);
+  yields_ = step == Step::kYield;
   give_way(*self, lock);
+}
+
+void DeterministicScheduler::count_yield() {
+  // Often enough that each of those who can run had its turn, under any policy that is not unfair on purpose.
+  if (++yields_in_a_row_ <= 4 * (ready_.size() + 16)) return;
+  yields_in_a_row_ = 0;
+  advance_clock();
 }
 
 WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
@@ -314,6 +328,7 @@ WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   StateLock lock(this);
   ensure_baton(self, lock);
+  yields_in_a_row_ = 0;
   if (self.permit) {
     self.permit = false;
     return WakeCause::kUnparked;
@@ -359,7 +374,7 @@ int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
   Task* const self = Task::current();
   if (self != nullptr) self->site = site;
   StateLock lock(this);
-  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_};
+  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false};
   const int value = policy_->choose(point);
   if (std::string error = policy_->error(); !error.empty()) {
     lock.unlock();
@@ -384,7 +399,8 @@ TaskId DeterministicScheduler::choose_next(const Task* at) {
   const int size = ready_.size();
   if (runs_to_block_) return ready_.oldest();
   if (size == 1) return ready_.nth(0);
-  const ChoicePoint point{.kind = ChoiceKind::kNextTask, .size = size, .at = at, .ready = &ready_};
+  const ChoicePoint point{
+      .kind = ChoiceKind::kNextTask, .size = size, .at = at, .ready = &ready_, .yields = std::exchange(yields_, false)};
   const TaskId id = policy_->choose(point);
   record(ChoiceKind::kNextTask, at, size, id);
   return id;
@@ -589,6 +605,23 @@ void DeterministicScheduler::wake_all_here() {
     task->cause = WakeCause::kUnparked;
     make_ready(*task);
   }
+}
+
+void DeterministicScheduler::while_nobody_moves(const Site& site,
+                                                absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+  Task* const self = Task::current();
+  StateLock lock(this);
+  self->site = site;
+  std::vector<Task*> waiting;
+  for (Task* task : live_tasks()) {
+    if (task == self || task->state == Task::State::kParked) waiting.push_back(task);
+  }
+  // As while somebody picks: a helper that comes to a point meanwhile queues.
+  const int baton_rank = std::exchange(baton_rank_, -1);
+  lock.unlock();
+  look(waiting);
+  lock.lock();
+  baton_rank_ = baton_rank;
 }
 
 void DeterministicScheduler::outside_changed(int n) {

@@ -40,9 +40,10 @@ class DeterministicScheduler final : public Scheduler {
   uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
 
  protected:
-  void deterministic_point(const Site& site) override;
+  void deterministic_point(const Site& site, Step step) override;
   void wake_all() override;
   void outside_changed(int n) override;
+  void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
  private:
   class StateLock;
@@ -61,6 +62,8 @@ class DeterministicScheduler final : public Scheduler {
   void start_running(Task& task);
   void stop_running(Task& task, Task::State next);
   void ensure_baton(Task& self, StateLock& lock);
+  // `self` yields: the clock goes on if nobody did anything else for long.
+  void count_yield();
   // Who runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
   Task* pick(const Task* at, StateLock& lock);
   // `self` stops here until it is picked again.
@@ -105,6 +108,8 @@ class DeterministicScheduler final : public Scheduler {
   int running_ = 0;
   int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
+  int64_t yields_in_a_row_ = 0;
+  bool yields_ = false;  // the task that gives way said so
   std::atomic<int64_t> clock_ns_{0};
   std::atomic<uint64_t> steps_{0};
 

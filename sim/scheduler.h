@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -76,11 +78,22 @@ class Scheduler {
 
   // The policy may let others run first. The caller's step becomes visible after it.
   void point(const Site& site) {
-    if (deterministic_) deterministic_point(site);
+    if (deterministic_) deterministic_point(site, Step::kAct);
+  }
+  // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
+  // who can run only yield.
+  void yield(const Site& site) {
+    if (deterministic_) {
+      deterministic_point(site, Step::kYield);
+    } else {
+      sched_yield();
+    }
   }
 
   // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.
   virtual WakeCause park(const Site& site, Deadline deadline) = 0;
+  // Lets `duration` pass. Errors: the cause, when the run is aborted meanwhile.
+  absl::Status sleep(const Site& site, absl::Duration duration);
   virtual void unpark(Task& task) = 0;
 
   // One of n >= 1 alternatives of this kind, by the policy; recorded. 0 in the free gear.
@@ -89,6 +102,7 @@ class Scheduler {
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
 
   virtual int64_t now_ns() const = 0;
+  // For a wait of the calling thread: by the clock of its own run, the real one if it is in none.
   Deadline deadline_after(absl::Duration timeout, bool weak) const;
 
   // --- ends
@@ -114,6 +128,10 @@ class Scheduler {
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
 
+  // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds to its
+  // text. Holds nobody up but those who are woken meanwhile.
+  std::string who_waits(const Site& site);
+
   // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
   virtual std::vector<Task*> live_tasks() const = 0;
 
@@ -125,9 +143,12 @@ class Scheduler {
  protected:
   Scheduler(Options options, bool deterministic) : options_(std::move(options)), deterministic_(deterministic) {}
 
-  virtual void deterministic_point(const Site& site) = 0;
+  enum class Step : uint8_t { kAct, kYield };
+  virtual void deterministic_point(const Site& site, Step step) = 0;
   virtual void wake_all() = 0;
   virtual void outside_changed(int n) = 0;
+  // Calls `look` with the tasks that are parked and the calling one, at `site`; none of them leaves its wait meanwhile.
+  virtual void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
 
   // The two halves of abort(). The second follows if the first says true, with no lock held.
   bool set_abort_cause(const absl::Status& cause);

@@ -49,7 +49,6 @@ struct Site {
   int64_t seq = -1;              // sequence number of the call in its group, -1: none
   std::string_view detail = {};  // "key \"done\"", "label \"epoch\""
   const WaitsFor* waits_for = nullptr;
-  bool gives_way = false;  // a yield: others run first, under fifo as well
 };
 
 // When a wait ends by itself. Times are nanoseconds of Scheduler::now_ns().

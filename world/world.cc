@@ -51,19 +51,14 @@ absl::Duration RankContext::now() const { return absl::Nanoseconds(world_->sched
 void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
   const AdoptScope adopt(&scheduler, rank_);
-  RankMutex mu(&scheduler);
-  RankCondVar never;
-  RankMutexLock lock(&mu);
-  const absl::Status status = never.await(
-      &mu, [] { return false; }, Site{.what = "sleep", .code = code},
-      scheduler.deadline_after(duration, /*weak=*/false));
-  if (error_kind(status) != ErrorKind::kTimeout) throw_if_error(status, {.rank = rank_, .group = {}, .op = "sleep"});
+  throw_if_error(scheduler.sleep(Site{.what = "sleep", .code = code}, duration),
+                 {.rank = rank_, .group = {}, .op = "sleep"});
 }
 
 void RankContext::yield(CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
   const AdoptScope adopt(&scheduler, rank_);
-  scheduler.point(Site{.what = "yield", .code = code, .gives_way = true});
+  scheduler.yield(Site{.what = "yield", .code = code});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
 }
 
