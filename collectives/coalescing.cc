@@ -142,7 +142,8 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
 namespace internal {
 
 bool can_be_coalesced(OpType op) {
-  return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kMonitoredBarrier;
+  return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kSplitGroup &&
+         op != OpType::kMonitoredBarrier;
 }
 
 bool only_messages(const CollectiveCall& call) {

@@ -50,6 +50,8 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   virtual const char* op() const { return "work"; }
   virtual std::string_view group() const { return {}; }
   virtual int64_t seq() const { return -1; }
+  // A wait that has lasted so long is overdue(); it goes on.
+  virtual absl::Duration warn_after() const { return absl::InfiniteDuration(); }
 
   bool is_completed() const { return done_.load(std::memory_order_acquire); }
   // How it ended; OK while it has not.
@@ -77,10 +79,13 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
+  // Tells of a wait that has lasted for warn_after(). On the rank that waits, with no lock held.
+  virtual void overdue(absl::Duration /*timeout*/, CodeSite /*code*/) {}
 
  private:
   friend class Work;
 
+  absl::Status await_until(Deadline deadline, CodeSite code);
   void add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once);
 
   Scheduler* const scheduler_;

@@ -3,6 +3,7 @@
 // The one header of the library: a world of ranks inside one process, its store, groups and collectives.
 // No GoogleTest, no torch.
 
+#include "collectives/device_mesh.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/process_group.h"
 #include "collectives/reduce_op.h"
