@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "sim/schedule.h"
+#include "sim/stall_watch.h"
 #include "sim/task.h"
 #include "sim/trace.h"
 
@@ -40,10 +41,12 @@ class Scheduler {
     EngineKind engine = EngineKind::kThreads;
     Schedule schedule;
     int ranks = 1;
-    size_t stack_bytes = 128 * 1024;           // fibers: address space reserved for each stack
-    bool fresh_threads = false;                // threads: new ones, so that nobody's thread_locals leak in
-    bool late_completion = false;              // deterministic gears: finished calls complete when the policy says so
-    absl::Duration stall = absl::Seconds(10);  // real time without a scheduling point before on_stall is told
+    size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack
+    bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
+    bool late_completion = false;     // deterministic gears: finished calls complete when the policy says so
+    // A task that comes to no scheduling point for this long, in real time, is told to on_stall (unset: stderr), by a thread
+    // of its own; it must not wait for the end of the run. Infinite: nobody looks.
+    absl::Duration stall = absl::Seconds(10);
     std::function<void(const std::string&)> on_stall;
   };
 
@@ -78,7 +81,11 @@ class Scheduler {
 
   // The policy may let others run first. The caller's step becomes visible after it.
   void point(const Site& site) {
-    if (deterministic_) deterministic_point(site, Step::kAct);
+    if (deterministic_) {
+      deterministic_point(site, Step::kAct);
+    } else if (Task* const task = Task::current(); task != nullptr) {
+      task->reach(site);
+    }
   }
   // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
   // who can run only yield.
@@ -86,6 +93,7 @@ class Scheduler {
     if (deterministic_) {
       deterministic_point(site, Step::kYield);
     } else {
+      if (Task* const task = Task::current(); task != nullptr) task->reach(site);
       sched_yield();
     }
   }
@@ -134,6 +142,9 @@ class Scheduler {
 
   // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
   virtual std::vector<Task*> live_tasks() const = 0;
+
+  // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
+  virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
 
   // What was chosen so far (deterministic gears; empty in the free gear and under fifo).
   virtual const Trace& trace() const = 0;

@@ -20,7 +20,17 @@ bool seeded(const Schedule& schedule) {
          (schedule.kind() == Schedule::Kind::kReplay && !schedule.trace()->empty());
 }
 
+// `options` outlives the scheduler.
 Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion) {
+  const auto on_stall = [&options](const std::string& text) {
+    const std::string rerun = rerun_command(options);
+    const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
+    if (options.on_stall) {
+      options.on_stall(all);
+    } else {
+      std::fprintf(stderr, "rankloom: %s\n", all.c_str());
+    }
+  };
   return {.engine = options.engine,
           .schedule = options.schedule,
           .ranks = options.world_size,
@@ -28,7 +38,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .fresh_threads = options.fresh_threads,
           .late_completion = late_completion,
           .stall = options.stall,
-          .on_stall = options.on_stall};
+          .on_stall = on_stall};
 }
 
 }  // namespace
