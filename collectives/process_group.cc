@@ -82,6 +82,19 @@ void ProcessGroup::fail(const CollectiveCall& call, const absl::Status& status) 
                    {.rank = global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
 }
 
+void ProcessGroup::set_times(CollectiveCall& call, const CallOptions& options) const {
+  call.timeout = options.timeout.value_or(timeout_);
+  call.timeout_is_default = !options.timeout.has_value();
+  call.warn_after = options.warn_after.value_or(warn_after_);
+  const bool wrong = call.timeout < absl::ZeroDuration();
+  if (!wrong && call.warn_after >= absl::ZeroDuration()) [[likely]]
+    return;
+  fail(call,
+       make_error(ErrorKind::kInvalidArgument,
+                  absl::StrCat(who(call), wrong ? "timeout is " : "warn_after is ",
+                               absl::FormatDuration(wrong ? call.timeout : call.warn_after), ", want 0 or more")));
+}
+
 Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, CodeSite code) {
   const AdoptScope adopt(scheduler_, context_ != nullptr ? context_->rank() : -1);
   const OpRow& row = op_row(call.op);
@@ -108,16 +121,7 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
     fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
   }
   call.order = options.order.value_or(order_);
-  call.timeout = options.timeout.value_or(timeout_);
-  call.timeout_is_default = !options.timeout.has_value();
-  call.warn_after = options.warn_after.value_or(warn_after_);
-  if (call.timeout < absl::ZeroDuration() || call.warn_after < absl::ZeroDuration()) [[unlikely]] {
-    const bool timeout = call.timeout < absl::ZeroDuration();
-    fail(call,
-         make_error(ErrorKind::kInvalidArgument,
-                    absl::StrCat(who(call), timeout ? "timeout is " : "warn_after is ",
-                                 absl::FormatDuration(timeout ? call.timeout : call.warn_after), ", want 0 or more")));
-  }
+  set_times(call, options);
   if (options.keep_alive != nullptr) call.keep_alive = options.keep_alive;
   call.stream = options.stream;
   if (numbered) {
@@ -143,8 +147,10 @@ void ProcessGroup::record(CollectiveCall& call) {
   call.record_id = context_->recorder().open([&](FlightEntry& entry) {
     entry.group = group_.get();
     entry.op = op_row(call.op).name;
+    entry.recorder_name = op_row(call.op).recorder_name;
     entry.is_p2p = call.seq < 0;
     entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
+    entry.other_seq = entry.is_p2p ? seq_ : p2p_seq_;
     entry.op_id = ++op_id_;
     entry.created_ns = now;
     entry.code = call.code;

@@ -243,6 +243,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   friend void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
 
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
+  // The call's or the group's; refuses negative ones.
+  void set_times(CollectiveCall& call, const CallOptions& options) const;
   // `what`: "timeout", "warn_after".
   void check_duration(const char* op, const char* what, absl::Duration duration) const;
   GroupRequest request_of(const GroupOptions& options);

@@ -282,6 +282,7 @@ void Rendezvous::await_leaving() const {
 }
 
 void Rendezvous::run(Slot* slot) {
+  const int64_t started_ns = scheduler_.now_ns();
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
   if (status.ok()) op_row(slot->calls[0]->op).run(MemberCalls(slot->calls));
@@ -290,7 +291,7 @@ void Rendezvous::run(Slot* slot) {
     take_out(slot);
     if (!status.ok() && failed_.ok()) failed_ = status;
   }
-  finish(slot, status);
+  finish(slot, status, started_ns);
 }
 
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
@@ -305,14 +306,14 @@ absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
   return absl::OkStatus();
 }
 
-void Rendezvous::finish(Slot* slot, const absl::Status& status) {
+void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
   const int64_t now = scheduler_.now_ns();
   for (size_t rank = 0; rank < slot->states.size(); ++rank) {
     slot->calls[rank] = nullptr;
     const std::shared_ptr<CallState> state = std::move(slot->states[rank]);
     if (state == nullptr) continue;
     state->unpoison(!status.ok());
-    state->context_->recorder().close(state->call().record_id, now, status.ok());
+    state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
     state->complete(status);
   }
   leaving_.fetch_sub(1, std::memory_order_release);

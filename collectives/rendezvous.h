@@ -120,7 +120,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status inputs_unchanged(const Slot& slot) const;
   // Tells every member of a slot, which is out of the window, how it ended.
-  void finish(Slot* slot, const absl::Status& status);
+  void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
 
   World& world_;
   Scheduler& scheduler_;

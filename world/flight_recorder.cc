@@ -30,17 +30,10 @@ FlightEntry* RankRecorder::find(int64_t record_id) {
   return entry.record_id == record_id ? &entry : nullptr;
 }
 
-void RankRecorder::start(int64_t record_id, int64_t now_ns) {
+void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns) {
   RankMutexLock lock(&mu_);
   if (FlightEntry* const entry = find(record_id); entry != nullptr) {
-    entry->started_ns = now_ns;
-    entry->state = FlightEntry::State::kStarted;
-  }
-}
-
-void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok) {
-  RankMutexLock lock(&mu_);
-  if (FlightEntry* const entry = find(record_id); entry != nullptr) {
+    entry->started_ns = started_ns;
     entry->completed_ns = now_ns;
     entry->state = ok ? FlightEntry::State::kCompleted : FlightEntry::State::kFailed;
   }
@@ -60,7 +53,7 @@ std::vector<FlightEntry> RankRecorder::entries() const {
 }
 
 std::vector<std::string> RankRecorder::last_calls(int n) const {
-  static constexpr const char* kStates[] = {"scheduled", "started", "completed", "failed"};
+  static constexpr const char* kStates[] = {"scheduled", "completed", "failed"};
   const std::vector<FlightEntry> all = entries();
   std::vector<std::string> lines;
   for (size_t i = all.size() > static_cast<size_t>(n) ? all.size() - static_cast<size_t>(n) : 0; i < all.size(); ++i) {

@@ -5,6 +5,7 @@
 
 #include "collectives/device_mesh.h"
 #include "collectives/fake_process_group.h"
+#include "collectives/flight_dump.h"
 #include "collectives/process_group.h"
 #include "collectives/reduce_op.h"
 #include "collectives/sim_stream.h"
