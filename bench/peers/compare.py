@@ -31,7 +31,7 @@ def mpi(build, name, suffix, flags):
     if compiler is None or launcher is None:
         return None
     program = build / f"mpi_peer_{suffix}"
-    subprocess.run([compiler, "-O2", "-std=c++17", "-I", HERE, HERE / "mpi_peer.cc", "-o", program], check=True)
+    subprocess.run([compiler, "-O2", "-std=c++17", "-I", HERE.parent.parent, HERE / "mpi_peer.cc", "-o", program], check=True)
     environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return lambda op, ranks, count, seconds: (
         [launcher, "-n", str(ranks), *flags, program, op, str(ranks), str(count), str(seconds)], environment)
@@ -41,7 +41,7 @@ def smpi(build):
     if shutil.which("smpicxx") is None or shutil.which("smpirun") is None:
         return None
     program = build / "mpi_peer_smpi"
-    subprocess.run(["smpicxx", "-O2", "-std=c++17", "-I", HERE, HERE / "mpi_peer.cc", "-o", program], check=True)
+    subprocess.run(["smpicxx", "-O2", "-std=c++17", "-I", HERE.parent.parent, HERE / "mpi_peer.cc", "-o", program], check=True)
     platform_file = build / "smpi_platform.xml"
     hosts = 1024
     platform_file.write_text(f"""<?xml version='1.0'?>

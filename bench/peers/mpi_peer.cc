@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "peer_bench.h"
+#include "bench/peers/peer_bench.h"
 
 using rankloom::peers::Question;
 
