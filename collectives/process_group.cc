@@ -6,6 +6,7 @@
 #include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/op_table.h"
+#include "collectives/stream.h"
 #include "collectives/threaded_process_group.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
@@ -138,7 +139,8 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
   }
   record(call);
   const int64_t record_id = call.record_id;
-  absl::StatusOr<Work> work = execute(std::move(call));
+  absl::StatusOr<Work> work =
+      call.stream == nullptr ? execute(std::move(call)) : call.stream->issue(*this, std::move(call));
   if (!work.ok()) [[unlikely]] {
     CollectiveCall failed;  // the call itself was moved away
     failed.op = row.op;

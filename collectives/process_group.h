@@ -66,7 +66,7 @@ struct GroupOptions {
 // Blocking: none; a call is a scheduling point before it takes effect. Work::wait() blocks.
 // Buffers: must stay, and inputs unchanged, until the call is done.
 // Thread-safety: thread-compatible; a handle belongs to its rank. A thread that belongs to no rank acts as its helper.
-class ProcessGroup {
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   // For subclasses that need no world: a user's own group.
   ProcessGroup(int rank, int size);

@@ -29,7 +29,8 @@ struct CallState::Aside {
   std::vector<std::pair<TensorView, uint64_t>> sums;  // inputs that the caller must not change, with their checksums
 };
 
-CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall call)
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank,
+                     CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       rendezvous_(std::move(rendezvous)),
       context_(context),
@@ -193,7 +194,7 @@ void Rendezvous::recycle(Slot* slot) {
   free_.push_back(slot);
 }
 
-absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
+absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
   if (poison_) state->poison();
@@ -221,7 +222,7 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
       slot->mismatch = !op_row(first.op).same(first, call);
     }
     slot->calls[rank] = &call;
-    slot->states[rank] = state;
+    slot->states[rank] = std::move(state);
     if (++slot->arrived < size_) return absl::OkStatus();
     slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
   }
@@ -229,8 +230,8 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
     run(slot);
     return absl::OkStatus();
   }
-  scheduler_.post({.rank = state->rank(), .kind = TaskKind::kCompletion},
-                  Site{.what = state->op(), .code = call.code, .group = group_->name(), .seq = call.seq},
+  scheduler_.post({.rank = group_->global_rank(static_cast<int>(rank)), .kind = TaskKind::kCompletion},
+                  Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = call.seq},
                   [self = shared_from_this(), slot, seq = call.seq] {
                     {
                       RankMutexLock lock(&self->mu_);

@@ -22,7 +22,7 @@ class Rendezvous;
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
 class CallState final : public WorkState, public WaitsFor {
  public:
-  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall call);
+  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
   ~CallState() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -75,7 +75,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   Rendezvous(World* world, std::shared_ptr<const Group> group);
 
   // Files a call; runs it if this member is the last. Never blocks on another member.
-  absl::Status file(const std::shared_ptr<CallState>& state);
+  absl::Status file(std::shared_ptr<CallState> state);
 
   // Takes a call back that no kernel has touched; waits for a kernel that runs. `cause` is what the other members get; OK
   // leaves them waiting. False: the call was done before.

@@ -16,7 +16,7 @@ FlightEntry& RankRecorder::next_entry() {
     entry.record_id = record_id;
     return entry;
   }
-  FlightEntry& entry = ring_[static_cast<size_t>(record_id % capacity_)];
+  FlightEntry& entry = ring_[place_of(record_id)];
   entry.record_id = record_id;
   entry.started_ns = entry.completed_ns = -1;
   entry.state = FlightEntry::State::kScheduled;
@@ -26,7 +26,7 @@ FlightEntry& RankRecorder::next_entry() {
 
 FlightEntry* RankRecorder::find(int64_t record_id) {
   if (record_id < 0) return nullptr;
-  FlightEntry& entry = ring_[static_cast<size_t>(record_id % capacity_)];
+  FlightEntry& entry = ring_[place_of(record_id)];
   return entry.record_id == record_id ? &entry : nullptr;
 }
 

@@ -98,6 +98,12 @@ class RankRecorder {
  private:
   FlightEntry& next_entry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   FlightEntry* find(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A division of 64 bits is a good part of what a record costs; the default capacity needs none.
+  size_t place_of(int64_t record_id) const {
+    const auto id = static_cast<uint64_t>(record_id);
+    const auto capacity = static_cast<uint64_t>(capacity_);
+    return (capacity & (capacity - 1)) == 0 ? id & (capacity - 1) : id % capacity;
+  }
 
   const int capacity_;    // 0: records nothing
   mutable RankMutex mu_;  // taken after no other lock

@@ -8,6 +8,8 @@
 #include "collectives/flight_dump.h"
 #include "collectives/process_group.h"
 #include "collectives/reduce_op.h"
+#include "collectives/sim_stream.h"
+#include "collectives/stream.h"
 #include "collectives/tensor.h"
 #include "collectives/threaded_process_group.h"
 #include "collectives/work.h"
