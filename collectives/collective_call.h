@@ -105,7 +105,7 @@ struct CollectiveCall {
   absl::Duration timeout = absl::InfiniteDuration();
   bool timeout_is_default = true;  // from the group: does not keep a stuck job from being a deadlock
   absl::Duration warn_after = absl::InfiniteDuration();  // a wait that lasts longer is told of
-  int64_t wait_until_ns = 0;  // monitored_barrier that waits for all ranks: no member gives up before; 0: the others
+  int64_t wait_until_ns = 0;  // monitored_barrier with wait_all_ranks: when this member's time is up; 0: without
   CodeSite code;
   std::string label;                       // barrier: the caller's word for it
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done

@@ -207,9 +207,7 @@ void ProcessGroup::agree_on(OpType op, GroupRequest* request, const GroupOptions
 std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<const Group>& group,
                                                        const GroupOptions& options) {
   std::shared_ptr<ProcessGroup> child;
-  if (options.make) {
-    child = options.make(*context_, group);
-  } else if (options.backend.has_value() && context_ != nullptr) {
+  if ((options.make || options.backend.has_value()) && context_ != nullptr) {
     child = internal::make_group_member(*context_, group, options);
   } else {
     child = make_member(group, options);
@@ -217,7 +215,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<con
   child->set_description(options.description.empty() ? "undefined" : options.description);
   child->set_timeout(options.timeout.value_or(timeout_));
   child->set_warn_after(options.warn_after.value_or(warn_after_));
-  child->set_reduce_order(options.order);
+  child->set_reduce_order(options.order.value_or(order_));
   children_.push_back(child);
   return child;
 }

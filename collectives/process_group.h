@@ -53,7 +53,7 @@ struct GroupOptions {
   std::string description = {};  // unset: "default_pg" for a group of all ranks, "undefined" for others, as c10d has it
   std::optional<absl::Duration> timeout = {};  // unset: the world's, or that of the group which this one is made from
   std::optional<absl::Duration> warn_after = {};  // the same
-  ReduceOrder order = {};
+  std::optional<ReduceOrder> order = {};          // the same; unset for the first: rank order
   // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
   size_t eager_bytes = 0;
 };
@@ -68,7 +68,7 @@ struct GroupOptions {
 // Blocking: none; a call is a scheduling point before it takes effect. Work::wait() blocks.
 // Buffers: must stay, and inputs unchanged, until the call is done.
 // Thread-safety: thread-compatible; a handle belongs to its rank. A thread that belongs to no rank acts as its helper.
-class ProcessGroup {
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   // For subclasses that need no world: a user's own group.
   ProcessGroup(int rank, int size);
@@ -147,10 +147,10 @@ class ProcessGroup {
 
   // Done when all members have called it. `label` is the caller's word for it, in reports; members agree on it.
   Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
-  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get the Timeout, which
-  // names every member that has not come; those get Aborted when they do. wait_all_ranks: this member's time counts for all,
-  // so that who comes late is told apart from who does not come; the longest such time decides. The group is of no use after
-  // a Timeout, as after any other.
+  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get its Timeout, which
+  // names every member that has not come; those get Aborted when they do. wait_all_ranks: this member does not give up while
+  // the time of another one that has come, and said so too, still runs: so who is late is told apart from who does not come.
+  // The group is of no use after a Timeout, as after any other.
   void monitored_barrier(std::optional<absl::Duration> timeout = {}, bool wait_all_ranks = false,
                          std::string_view label = {}, CodeSite code = CodeSite::here());
 
@@ -247,6 +247,8 @@ class ProcessGroup {
   friend void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
 
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
+  // The call's or the group's; refuses negative ones.
+  void set_times(CollectiveCall& call, const CallOptions& options) const;
   // `what`: "timeout", "warn_after".
   void check_duration(const char* op, const char* what, absl::Duration duration) const;
   GroupRequest request_of(const GroupOptions& options);

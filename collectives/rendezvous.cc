@@ -29,7 +29,8 @@ struct CallState::Aside {
   std::vector<std::pair<TensorView, uint64_t>> sums;  // inputs that the caller must not change, with their checksums
 };
 
-CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall call)
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank,
+                     CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       rendezvous_(std::move(rendezvous)),
       context_(context),
@@ -57,7 +58,7 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
     timeout_is_default = call_.timeout_is_default;
   }
   absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
-  while (!is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
+  while (call_.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
     const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
     if (longer_ns <= 0) break;  // nobody else's time runs
     timeout += absl::Nanoseconds(longer_ns);
@@ -193,7 +194,7 @@ void Rendezvous::recycle(Slot* slot) {
   free_.push_back(slot);
 }
 
-absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
+absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
   if (poison_) state->poison();
@@ -221,7 +222,7 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
       slot->mismatch = !op_row(first.op).same(first, call);
     }
     slot->calls[rank] = &call;
-    slot->states[rank] = state;
+    slot->states[rank] = std::move(state);
     if (++slot->arrived < size_) return absl::OkStatus();
     slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
   }
@@ -229,8 +230,8 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
     run(slot);
     return absl::OkStatus();
   }
-  scheduler_.post({.rank = state->rank(), .kind = TaskKind::kCompletion},
-                  Site{.what = state->op(), .code = call.code, .group = group_->name(), .seq = call.seq},
+  scheduler_.post({.rank = group_->global_rank(static_cast<int>(rank)), .kind = TaskKind::kCompletion},
+                  Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = call.seq},
                   [self = shared_from_this(), slot, seq = call.seq] {
                     {
                       RankMutexLock lock(&self->mu_);
@@ -281,6 +282,7 @@ void Rendezvous::await_leaving() const {
 }
 
 void Rendezvous::run(Slot* slot) {
+  const int64_t started_ns = scheduler_.now_ns();
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
   if (status.ok()) op_row(slot->calls[0]->op).run(MemberCalls(slot->calls));
@@ -289,7 +291,7 @@ void Rendezvous::run(Slot* slot) {
     take_out(slot);
     if (!status.ok() && failed_.ok()) failed_ = status;
   }
-  finish(slot, status);
+  finish(slot, status, started_ns);
 }
 
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
@@ -304,14 +306,14 @@ absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
   return absl::OkStatus();
 }
 
-void Rendezvous::finish(Slot* slot, const absl::Status& status) {
+void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
   const int64_t now = scheduler_.now_ns();
   for (size_t rank = 0; rank < slot->states.size(); ++rank) {
     slot->calls[rank] = nullptr;
     const std::shared_ptr<CallState> state = std::move(slot->states[rank]);
     if (state == nullptr) continue;
     state->unpoison(!status.ok());
-    state->context_->recorder().close(state->call().record_id, now, status.ok());
+    state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
     state->complete(status);
   }
   leaving_.fetch_sub(1, std::memory_order_release);

@@ -22,7 +22,7 @@ class Rendezvous;
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
 class CallState final : public WorkState, public WaitsFor {
  public:
-  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall call);
+  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
   ~CallState() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -75,7 +75,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   Rendezvous(World* world, std::shared_ptr<const Group> group);
 
   // Files a call; runs it if this member is the last. Never blocks on another member.
-  absl::Status file(const std::shared_ptr<CallState>& state);
+  absl::Status file(std::shared_ptr<CallState> state);
 
   // Takes a call back that no kernel has touched; waits for a kernel that runs. `cause` is what the other members get; OK
   // leaves them waiting. False: the call was done before.
@@ -84,7 +84,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Ends all calls on their way and refuses later ones.
   void fail(const absl::Status& cause);
 
-  // Until when members that have arrived are willing to wait, see CollectiveCall::wait_until_ns.
+  // The latest CollectiveCall::wait_until_ns of those that have arrived.
   int64_t wait_until_ns(int64_t seq) const;
   void append_missing(int64_t seq, std::vector<int>* ranks) const;
   // The Mismatch of those that have arrived so far, OK if they agree.
@@ -120,7 +120,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status inputs_unchanged(const Slot& slot) const;
   // Tells every member of a slot, which is out of the window, how it ended.
-  void finish(Slot* slot, const absl::Status& status);
+  void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
 
   World& world_;
   Scheduler& scheduler_;

@@ -117,9 +117,9 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
   auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
-  Work work(state);
-  if (absl::Status filed = rendezvous_->file(state); !filed.ok()) [[unlikely]] {
-    state->complete(filed);  // so that dropping the handle means nothing
+  Work work = Work::first(state);
+  if (absl::Status filed = rendezvous_->file(std::move(state)); !filed.ok()) [[unlikely]] {
+    work.state()->complete(filed);  // so that dropping the handle means nothing
     return filed;
   }
   return work;

@@ -19,6 +19,10 @@ absl::Status WorkState::status() const {
 }
 
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return await_from(timeout, timeout_is_default, code, nullptr);
+}
+
+absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
   if (is_completed()) return status();
   const auto deadline_after = [&](absl::Duration time) {
     if (time == absl::InfiniteDuration()) return Deadline::never();
@@ -27,24 +31,26 @@ absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, C
   };
   const Deadline deadline = deadline_after(timeout);
   if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {
-    const absl::Status waited = await_until(deadline_after(warning), code);
+    const absl::Status waited = await_until(deadline_after(warning), code, nullptr);
     if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) return waited;
     overdue(timeout, code);
   }
-  return await_until(deadline, code);
+  return await_until(deadline, code, site);
 }
 
-absl::Status WorkState::await_until(Deadline deadline, CodeSite code) {
+absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
   RankMutexLock lock(&mu_);
   const absl::Status waited = finished_.await(
-      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, wait_site(code), deadline);
+      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
+      deadline);
   return waited.ok() ? status_ : waited;
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   const AdoptScope adopt(scheduler_, rank_);
-  if (scheduler_ != nullptr) scheduler_->point(wait_site(code));
-  return await(timeout, timeout_is_default, code);
+  const Site site = wait_site(code);
+  if (scheduler_ != nullptr) scheduler_->point(site);
+  return await_from(timeout, timeout_is_default, code, &site);
 }
 
 void WorkState::complete(const absl::Status& status) {
@@ -104,8 +110,8 @@ void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callb
 
 Future WorkState::get_future() { return Future(shared_from_this()); }
 
-void WorkState::block_current_stream(Stream& stream, absl::Duration timeout) {
-  stream.wait_for(shared_from_this(), timeout);
+void WorkState::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  stream.wait_for(shared_from_this(), timeout, code);
 }
 
 void Work::check(const absl::Status& status) const {
@@ -159,8 +165,8 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
   }
 }
 
-void Work::block_current_stream(Stream& stream, absl::Duration timeout) {
-  if (state_ != nullptr) state_->block_current_stream(stream, timeout);
+void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  if (state_ != nullptr) state_->block_current_stream(stream, timeout, code);
 }
 
 struct Promise::State final : WorkState {

@@ -30,7 +30,9 @@ Scheduler::~Scheduler() = default;
 Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
   if (timeout == absl::InfiniteDuration()) return {.at_ns = Deadline::kNever, .weak = weak};
   const int64_t ns = absl::ToInt64Nanoseconds(timeout);
-  const int64_t now = now_ns();
+  // By the clock of whoever will wait: a thread of no world has only the real one.
+  const Task* const task = Task::current();
+  const int64_t now = task == nullptr ? monotonic_ns() : task->scheduler->now_ns();
   return {.at_ns = ns >= Deadline::kNever - now ? Deadline::kNever : now + ns, .weak = weak};
 }
 
@@ -56,6 +58,26 @@ bool Scheduler::set_abort_cause(const absl::Status& cause) {
 absl::Status Scheduler::abort_cause() const {
   absl::MutexLock lock(&cause_mu_);
   return cause_;
+}
+
+absl::Status Scheduler::sleep(const Site& site, absl::Duration duration) {
+  const Deadline deadline = deadline_after(duration, /*weak=*/false);
+  do {
+    if (aborted()) return abort_cause();
+    park(site, deadline);
+  } while (now_ns() < deadline.at_ns);
+  return aborted() ? abort_cause() : absl::OkStatus();
+}
+
+std::string Scheduler::who_waits(const Site& site) {
+  std::string text;
+  while_nobody_moves(site, [&](const std::vector<Task*>& waiting) {
+    const absl::Status stuck = describe_deadlock(waiting);
+    text.assign(stuck.message().data(), stuck.message().size());
+  });
+  // The report of a stuck run, without its headline.
+  constexpr std::string_view kHeadline = "no rank can move";
+  return text.compare(0, kHeadline.size(), kHeadline) == 0 ? text.substr(kHeadline.size()) : "\n" + text;
 }
 
 void Scheduler::add_outside(int n) { outside_changed(n); }

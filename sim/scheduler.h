@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -14,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "sim/schedule.h"
+#include "sim/stall_watch.h"
 #include "sim/task.h"
 #include "sim/trace.h"
 
@@ -38,10 +41,12 @@ class Scheduler {
     EngineKind engine = EngineKind::kThreads;
     Schedule schedule;
     int ranks = 1;
-    size_t stack_bytes = 128 * 1024;           // fibers: address space reserved for each stack
-    bool fresh_threads = false;                // threads: new ones, so that nobody's thread_locals leak in
-    bool late_completion = false;              // deterministic gears: finished calls complete when the policy says so
-    absl::Duration stall = absl::Seconds(10);  // real time without a scheduling point before on_stall is told
+    size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack
+    bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
+    bool late_completion = false;     // deterministic gears: finished calls complete when the policy says so
+    // A task that comes to no scheduling point for this long, in real time, is told to on_stall (unset: stderr), by a thread
+    // of its own; it must not wait for the end of the run. Infinite: nobody looks.
+    absl::Duration stall = absl::Seconds(10);
     std::function<void(const std::string&)> on_stall;
   };
 
@@ -76,11 +81,27 @@ class Scheduler {
 
   // The policy may let others run first. The caller's step becomes visible after it.
   void point(const Site& site) {
-    if (deterministic_) deterministic_point(site);
+    if (deterministic_) {
+      deterministic_point(site, Step::kAct);
+    } else if (Task* const task = Task::current(); task != nullptr) {
+      task->reach(site);
+    }
+  }
+  // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
+  // who can run only yield.
+  void yield(const Site& site) {
+    if (deterministic_) {
+      deterministic_point(site, Step::kYield);
+    } else {
+      if (Task* const task = Task::current(); task != nullptr) task->reach(site);
+      sched_yield();
+    }
   }
 
   // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.
   virtual WakeCause park(const Site& site, Deadline deadline) = 0;
+  // Lets `duration` pass. Errors: the cause, when the run is aborted meanwhile.
+  absl::Status sleep(const Site& site, absl::Duration duration);
   virtual void unpark(Task& task) = 0;
 
   // One of n >= 1 alternatives of this kind, by the policy; recorded. 0 in the free gear.
@@ -89,6 +110,7 @@ class Scheduler {
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
 
   virtual int64_t now_ns() const = 0;
+  // For a wait of the calling thread: by the clock of its own run, the real one if it is in none.
   Deadline deadline_after(absl::Duration timeout, bool weak) const;
 
   // --- ends
@@ -114,8 +136,15 @@ class Scheduler {
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
 
+  // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds to its
+  // text. Holds nobody up but those who are woken meanwhile.
+  std::string who_waits(const Site& site);
+
   // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
   virtual std::vector<Task*> live_tasks() const = 0;
+
+  // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
+  virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
 
   // What was chosen so far (deterministic gears; empty in the free gear and under fifo).
   virtual const Trace& trace() const = 0;
@@ -125,9 +154,12 @@ class Scheduler {
  protected:
   Scheduler(Options options, bool deterministic) : options_(std::move(options)), deterministic_(deterministic) {}
 
-  virtual void deterministic_point(const Site& site) = 0;
+  enum class Step : uint8_t { kAct, kYield };
+  virtual void deterministic_point(const Site& site, Step step) = 0;
   virtual void wake_all() = 0;
   virtual void outside_changed(int n) = 0;
+  // Calls `look` with the tasks that are parked and the calling one, at `site`; none of them leaves its wait meanwhile.
+  virtual void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
 
   // The two halves of abort(). The second follows if the first says true, with no lock held.
   bool set_abort_cause(const absl::Status& cause);

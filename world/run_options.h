@@ -37,8 +37,9 @@ struct WorldOptions {
   bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
   int recorded_calls = 64;          // flight recorder: calls kept per rank; 0: none
 
-  // Real time without a scheduling point after which a rank that should move is named; on_stall gets the text (unset:
-  // stderr).
+  // A rank that comes to no scheduling point for this long, in real time, is named with its last point: it computes, or blocks
+  // in something that is not rankloom's. Nothing else happens to it. on_stall gets the text (unset: stderr), on a thread of
+  // its own; it must not wait for the end of the run. InfiniteDuration: nobody looks.
   absl::Duration stall = absl::Seconds(10);
   std::function<void(const std::string&)> on_stall = {};
 

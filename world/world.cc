@@ -20,7 +20,17 @@ bool seeded(const Schedule& schedule) {
          (schedule.kind() == Schedule::Kind::kReplay && !schedule.trace()->empty());
 }
 
+// `options` outlives the scheduler.
 Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion) {
+  const auto on_stall = [&options](const std::string& text) {
+    const std::string rerun = rerun_command(options);
+    const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
+    if (options.on_stall) {
+      options.on_stall(all);
+    } else {
+      std::fprintf(stderr, "rankloom: %s\n", all.c_str());
+    }
+  };
   return {.engine = options.engine,
           .schedule = options.schedule,
           .ranks = options.world_size,
@@ -28,7 +38,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .fresh_threads = options.fresh_threads,
           .late_completion = late_completion,
           .stall = options.stall,
-          .on_stall = options.on_stall};
+          .on_stall = on_stall};
 }
 
 }  // namespace
@@ -52,19 +62,14 @@ absl::Duration RankContext::now() const { return absl::Nanoseconds(world_->sched
 void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
   const AdoptScope adopt(&scheduler, rank_);
-  RankMutex mu(&scheduler);
-  RankCondVar never;
-  RankMutexLock lock(&mu);
-  const absl::Status status = never.await(
-      &mu, [] { return false; }, Site{.what = "sleep", .code = code},
-      scheduler.deadline_after(duration, /*weak=*/false));
-  if (error_kind(status) != ErrorKind::kTimeout) throw_if_error(status, {.rank = rank_, .group = {}, .op = "sleep"});
+  throw_if_error(scheduler.sleep(Site{.what = "sleep", .code = code}, duration),
+                 {.rank = rank_, .group = {}, .op = "sleep"});
 }
 
 void RankContext::yield(CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
   const AdoptScope adopt(&scheduler, rank_);
-  scheduler.point(Site{.what = "yield", .code = code, .gives_way = true});
+  scheduler.yield(Site{.what = "yield", .code = code});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
 }
 
