@@ -26,11 +26,16 @@ class FakeProcessGroup final : public ProcessGroup {
   std::string backend_name() const override { return "fake"; }
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
 
+ protected:
+  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                            const GroupOptions& options) override;
+
  private:
   friend std::shared_ptr<ProcessGroup> make_fake_process_group(const FakeWorldOptions& options);
   friend struct FakeFactory;
   FakeProcessGroup(RankContext* context, std::shared_ptr<const Group> group, const FakeOptions& options);
   FakeProcessGroup(int rank, int world_size, const FakeOptions& options);
+  FakeProcessGroup(std::shared_ptr<const Group> group, int rank, const FakeOptions& options);
 
   const FakeOptions options_;
 };

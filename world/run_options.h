@@ -23,6 +23,10 @@ struct WorldOptions {
   std::optional<uint64_t> seed = {};
   // For waits that name no timeout of their own. They fire, but do not keep a stuck job from being reported at once.
   absl::Duration timeout = absl::Minutes(30);
+  // After which a wait for other ranks, which goes on, is told of: in the report's notes, and to on_warning (unset: stderr),
+  // which is called on the rank that waits and must not wait itself. Virtual time in deterministic runs.
+  absl::Duration warn_after = absl::InfiniteDuration();
+  std::function<void(const std::string&)> on_warning = {};
 
   // A finished call may complete as late as its wait, as the schedule says. Unset: in seeded and pct runs.
   std::optional<bool> late_completion = {};

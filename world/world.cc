@@ -97,9 +97,11 @@ World::World(WorldOptions options)
       store_(std::make_unique<HashStore>(scheduler_.get())),
       world_group_(std::make_shared<const Group>(0, "0", options_.world_size)),
       start_ns_(scheduler_->now_ns()),
+      shared_mu_(scheduler_.get()),
       mu_(scheduler_.get()),
       outcomes_(static_cast<size_t>(options_.world_size)),
-      attached_(static_cast<size_t>(options_.world_size)) {
+      attached_(static_cast<size_t>(options_.world_size)),
+      groups_{world_group_} {
   store_->set_timeout(options_.timeout);
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.emplace_back(new RankContext(this, rank));
@@ -185,15 +187,57 @@ void World::rank_returned(int rank) {
 }
 
 std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make) {
-  RankMutexLock lock(&mu_);
+  RankMutexLock lock(&shared_mu_);
   std::shared_ptr<void>& slot = shared_[sv(key)];
   if (slot == nullptr) slot = make();
   return slot;
 }
 
+void World::unshare(std::string_view key) {
+  RankMutexLock lock(&shared_mu_);
+  shared_.erase(sv(key));
+}
+
+std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::string_view name) {
+  const auto n = static_cast<size_t>(rank.world_groups_++);
+  RankMutexLock lock(&mu_);
+  if (n == world_groups_.size()) {
+    const int id = static_cast<int>(groups_.size());
+    if (n == 0 && name.empty()) {
+      world_groups_.push_back(world_group_);
+    } else {
+      world_groups_.push_back(
+          std::make_shared<const Group>(id, name.empty() ? absl::StrCat(n) : std::string(name), size()));
+      groups_.push_back(world_groups_.back());
+    }
+  }
+  return world_groups_[n];
+}
+
+std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description) {
+  RankMutexLock lock(&mu_);
+  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), std::move(ranks),
+                                                  std::move(description)));
+  return groups_.back();
+}
+
+std::vector<std::shared_ptr<const Group>> World::groups() const {
+  RankMutexLock lock(&mu_);
+  return groups_;
+}
+
 void World::note(std::string text) {
   RankMutexLock lock(&mu_);
   notes_.push_back(std::move(text));
+}
+
+void World::warn(const std::string& text) {
+  note(text);
+  if (options_.on_warning) {
+    options_.on_warning(text);
+  } else {
+    std::fprintf(stderr, "rankloom: %s\n", text.c_str());
+  }
 }
 
 void World::at_end(std::function<void()> hook) {
