@@ -113,6 +113,7 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& names) const {
 
 DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
                             const std::vector<std::string>& dim_names, const GroupOptions& options, CodeSite code) {
+  if (base == nullptr) fail_mesh(-1, mesh_text(shape, dim_names), "its group is null, want one");
   DeviceMesh mesh;
   mesh.base_ = base;
   mesh.shape_ = shape;

@@ -49,7 +49,15 @@ std::string ProcessGroup::text() const {
 
 std::ostream& operator<<(std::ostream& out, const ProcessGroup& group) { return out << group.text(); }
 
-int ProcessGroup::global_rank(int rank) const { return group_->global_rank(rank); }
+int ProcessGroup::global_rank(int rank) const {
+  if (rank < 0 || rank >= size_) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat("group ", group_name(), ", global_rank: rank is ", rank,
+                                                             ", want 0 <= rank < size = ", size_)),
+        {.rank = -1, .group = name_, .op = "global_rank"});
+  }
+  return group_->global_rank(rank);
+}
 
 void ProcessGroup::check_duration(const char* op, const char* what, absl::Duration duration) const {
   if (duration >= absl::ZeroDuration()) return;
@@ -117,11 +125,11 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
     if (scheduler_->aborted()) [[unlikely]]
       fail(call, scheduler_->abort_cause());
   }
+  call.order = options.order.value_or(order_);
+  set_times(call, options);
   if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
     fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
   }
-  call.order = options.order.value_or(order_);
-  set_times(call, options);
   if (options.keep_alive != nullptr) call.keep_alive = options.keep_alive;
   call.stream = options.stream;
   if (numbered) {
@@ -130,12 +138,16 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
     ++p2p_seq_;
   }
   record(call);
+  const int64_t record_id = call.record_id;
   absl::StatusOr<Work> work =
       call.stream == nullptr ? execute(std::move(call)) : call.stream->issue(*this, std::move(call));
   if (!work.ok()) [[unlikely]] {
     CollectiveCall failed;  // the call itself was moved away
     failed.op = row.op;
     failed.seq = numbered ? seq_ : -1;
+    // It did not happen: the next one takes its number.
+    if (numbered && error_kind(work.status()) == ErrorKind::kInvalidArgument) --seq_;
+    if (record_id >= 0) context_->recorder().close(record_id, scheduler_->now_ns(), false);
     fail(failed, work.status());
   }
   return *std::move(work);
@@ -154,6 +166,7 @@ void ProcessGroup::record(CollectiveCall& call) {
     entry.op_id = ++op_id_;
     entry.created_ns = now;
     entry.code = call.code;
+    entry.root = call.root;
     entry.peer = call.peer;
     entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
     entry.inputs = static_cast<uint16_t>(call.inputs.size());
@@ -299,7 +312,7 @@ std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupO
   made->set_description(options.description.empty() ? group->description() : options.description);
   if (options.timeout.has_value()) made->set_timeout(*options.timeout);
   if (options.warn_after.has_value()) made->set_warn_after(*options.warn_after);
-  made->set_reduce_order(options.order);
+  if (options.order.has_value()) made->set_reduce_order(*options.order);
   return made;
 }
 
@@ -307,9 +320,25 @@ namespace internal {
 
 std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
                                                 const GroupOptions& options) {
-  if (options.make) return options.make(rank, group);
-  if (options.backend == BackendKind::kFake) return make_fake_member(rank, group, FakeOptions{});
-  return make_threaded_member(rank, group, options);
+  std::shared_ptr<ProcessGroup> member;
+  std::string wrong = "GroupOptions::make gave null, want a group";
+  if (options.make) {
+    member = options.make(rank, group);
+  } else {
+    switch (options.backend.value_or(BackendKind::kThreaded)) {
+      case BackendKind::kThreaded:
+        return make_threaded_member(rank, group, options);
+      case BackendKind::kFake:
+        return make_fake_member(rank, group, options.fake.value_or(FakeOptions{}));
+    }
+    wrong = absl::StrCat("GroupOptions::backend has the unknown value ", static_cast<int>(*options.backend));
+  }
+  if (member == nullptr) {
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                absl::StrCat("rank ", rank.rank(), ", group ", group->name(), ": ", wrong)),
+                     {.rank = rank.rank(), .group = group->name(), .op = "init_process_group"});
+  }
+  return member;
 }
 
 }  // namespace internal

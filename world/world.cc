@@ -221,6 +221,14 @@ std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int>
   return groups_.back();
 }
 
+std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
+                                              std::string description) {
+  RankMutexLock lock(&mu_);
+  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), first, stride,
+                                                  size, std::move(description)));
+  return groups_.back();
+}
+
 std::vector<std::shared_ptr<const Group>> World::groups() const {
   RankMutexLock lock(&mu_);
   return groups_;

@@ -155,6 +155,8 @@ class World {
   std::shared_ptr<const Group> next_world_group(RankContext& rank, std::string_view name);
   // A group of these global ranks, in this order, with an id of its own. The world keeps it for its records.
   std::shared_ptr<const Group> add_group(std::string name, std::vector<int> ranks, std::string description);
+  // The same of `size` ranks from `first` on, `stride` apart.
+  std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description);
   // All groups so far, by id.
   std::vector<std::shared_ptr<const Group>> groups() const;
 
