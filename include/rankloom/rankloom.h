@@ -25,6 +25,7 @@
 #include "fake_store/store.h"
 #include "sim/dist_error.h"
 #include "sim/schedule.h"
+#include "sim/sync.h"
 #include "sim/trace.h"
 #include "sim/version.h"
 #include "world/run_options.h"
