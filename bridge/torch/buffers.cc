@@ -70,11 +70,18 @@ Device device_of(const at::Tensor& tensor, const void* data) {
 }  // namespace
 
 void HeldTensors::copy_back() {
+  for (const std::shared_ptr<HeldTensors>& part : parts_) part->copy_back();
   if (aside_.empty()) return;
   std::call_once(copied_, [this] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     for (auto& [theirs, ours] : aside_) theirs.copy_(ours);
   });
+}
+
+std::shared_ptr<HeldTensors> HeldTensors::of(std::vector<std::shared_ptr<HeldTensors>> parts) {
+  auto held = std::make_shared<HeldTensors>();
+  held->parts_ = std::move(parts);
+  return held;
 }
 
 TensorView Buffers::view(const at::Tensor& tensor, bool written) {

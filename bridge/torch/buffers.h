@@ -18,11 +18,14 @@ class HeldTensors {
  public:
   // Writes what was copied aside back to where it belongs. The first call only; safe from any thread.
   void copy_back();
+  // One for several.
+  static std::shared_ptr<HeldTensors> of(std::vector<std::shared_ptr<HeldTensors>> parts);
 
  private:
   friend class Buffers;
   std::vector<at::Tensor> tensors_;
   std::vector<std::pair<at::Tensor, at::Tensor>> aside_;  // the caller's, ours
+  std::vector<std::shared_ptr<HeldTensors>> parts_;
   std::once_flag copied_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_work.h"
+#include "collectives/fake_process_group.h"
 
 namespace rankloom::bridge {
 namespace {
@@ -29,6 +30,56 @@ TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGrou
       options_(std::move(options)),
       owns_rank_(owns_rank),
       fake_(job_ == nullptr) {}
+
+TorchBackend::~TorchBackend() = default;
+
+struct TorchBackend::Coalesced {
+  std::vector<rankloom::Work> works;
+  std::vector<std::shared_ptr<HeldTensors>> held;
+  std::vector<at::Tensor> results;
+};
+
+void TorchBackend::startCoalescing() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  coalesced_ = std::make_unique<Coalesced>();
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::endCoalescing() {
+  std::unique_ptr<Coalesced> all;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    all = std::move(coalesced_);
+  }
+  TORCH_CHECK(all != nullptr, "end of coalescing without its start");
+  return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::COALESCED, std::move(all->works), HeldTensors::of(std::move(all->held)),
+                                        std::move(all->results));
+}
+
+c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c10d::Store>& /*store*/, const std::vector<int>& ranks,
+                                                      const c10::intrusive_ptr<Options>& opts) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (mine == ranks.end()) return nullptr;
+  auto options = c10::make_intrusive<Options>(name_, opts != nullptr ? opts->timeout : options_->timeout);
+  if (opts != nullptr) {
+    options->group_name = opts->group_name;
+    options->group_desc = opts->group_desc;
+  }
+  std::vector<int> global;
+  for (const int rank : ranks) {
+    TORCH_CHECK(rank >= 0 && rank < size_, "split: rank ", rank, " of a group of ", size_, ", want 0 <= rank < size");
+    global.push_back(group_->global_rank(rank));
+    options->global_ranks_in_group.push_back(static_cast<uint64_t>(global.back()));
+  }
+  std::shared_ptr<ProcessGroup> group;
+  if (fake_) {
+    group = make_fake_process_group({.rank = static_cast<int>(mine - ranks.begin()), .world_size = static_cast<int>(ranks.size())});
+  } else {
+    const GilRelease no_gil;
+    group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
+  }
+  group->set_timeout(absl::FromChrono(options->timeout));
+  return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false);
+}
 
 void TorchBackend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
@@ -81,6 +132,14 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
     throw_to_torch(error, job_.get(), code);
   }
   if (job_ != nullptr) job_->after_point(rank);
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (coalesced_ != nullptr) {
+      coalesced_->works.insert(coalesced_->works.end(), works.begin(), works.end());
+      coalesced_->held.push_back(buffers.held());
+      coalesced_->results.insert(coalesced_->results.end(), results.begin(), results.end());
+    }
+  }
   return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results));
 }
 
@@ -393,6 +452,16 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions&
   const Buffers held = buffers("barrier", true);
   return issue(c10d::OpType::BARRIER, held, opts.timeout, {}, 1,
                [&](int, const CallOptions& options, CodeSite code) { return group_->barrier(options, {}, code); });
+}
+
+// As gloo's: rank 0 hears of everyone, and all hear who is missing.
+void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
+  const std::chrono::milliseconds timeout = opts.timeout.count() > 0 ? opts.timeout : options_->timeout;
+  try {
+    barrier({})->wait(timeout);
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "Rank ", rank_, ": monitoredBarrier did not pass in ", timeout.count(), " ms: ", error.what_without_backtrace());
+  }
 }
 
 }  // namespace rankloom::bridge

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,15 @@ class TorchBackend final : public c10d::Backend {
  public:
   // `job` is null for a fake group. `owns_rank`: shutdown() ends the calling rank's part in the job.
   TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name, c10::intrusive_ptr<Options> options, bool owns_rank);
+  ~TorchBackend() override;
 
   const std::string getBackendName() const override { return name_; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setGroupUid(const std::string& uid) override;
-  bool supportsSplitting() const override { return false; }
-  bool supportsCoalescing() const override { return fake_; }
+  bool supportsSplitting() const override { return true; }
+  // Calls do not wait, so those between start and end are issued as they come; the end is a work over all of them.
+  bool supportsCoalescing() const override { return true; }
   bool supportsTimeEstimation() const override { return false; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return static_cast<uint64_t>(group_->sequence_number()); }
@@ -33,6 +36,10 @@ class TorchBackend final : public c10d::Backend {
   void abort() override;
   void shutdown() override;
   void waitForPendingWorks() override {}
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& opts) override;
 
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) override;
@@ -64,6 +71,7 @@ class TorchBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source, int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
  private:
   // One call or several of the core, as one work. `body(options, code)` issues one and may be called again for the next.
@@ -80,6 +88,10 @@ class TorchBackend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const bool owns_rank_;
   const bool fake_;
+
+  struct Coalesced;
+  std::mutex mu_;
+  std::unique_ptr<Coalesced> coalesced_;  // guarded by mu_; null: not between start and end
 };
 
 }  // namespace rankloom::bridge
