@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed import multi_threaded_pg
 
-from rankloom.torch import _ext
+from rankloom.torch import _ext, _stores
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -144,6 +144,7 @@ class _Worlds:
         with self._mu:
             self._users += 1
             if self._users == 1:
+                _stores.enter()
                 share_worlds()
                 self._before = dist.distributed_c10d._world
                 dist.distributed_c10d._world = multi_threaded_pg.ThreadLocalWorld()
@@ -154,6 +155,7 @@ class _Worlds:
             self._users -= 1
             if self._users == 0:
                 dist.distributed_c10d._world = self._before
+                _stores.leave()
                 torch._C._distributed_c10d._set_thread_isolation_mode(False)
 
 
