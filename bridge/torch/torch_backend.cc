@@ -115,7 +115,7 @@ const at::Tensor& TorchBackend::only(const char* op, const char* what, const std
 
 template <typename Body>
 c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
-                                                   std::vector<at::Tensor> results, int times, const Body& body) {
+                                                   std::vector<at::Tensor> results, int times, const Body& body, std::vector<size_t> lists) {
   const GilRelease no_gil;
   const CodeSite code = python_site();
   CallOptions options;
@@ -140,7 +140,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
       coalesced_->results.insert(coalesced_->results.end(), results.begin(), results.end());
     }
   }
-  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results));
+  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results), std::move(lists));
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) {
@@ -225,11 +225,17 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
   Buffers held = buffers("all_gather", true);
   const std::vector<TensorView> in = held.ins(inputs);
   std::vector<std::vector<TensorView>> out;
-  for (const std::vector<at::Tensor>& list : outputs) out.push_back(held.outs(list));
-  auto work = issue(c10d::OpType::ALLGATHER, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
-                    [&](int i, const CallOptions& options, CodeSite code) {
-                      return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
-                    });
+  std::vector<size_t> lists;
+  for (const std::vector<at::Tensor>& list : outputs) {
+    out.push_back(held.outs(list));
+    lists.push_back(list.size());
+  }
+  auto work = issue(
+      c10d::OpType::ALLGATHER, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
+      [&](int i, const CallOptions& options, CodeSite code) {
+        return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
+      },
+      std::move(lists));
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < inputs.size(); ++i) {

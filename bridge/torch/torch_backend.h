@@ -77,7 +77,7 @@ class TorchBackend final : public c10d::Backend {
   // One call or several of the core, as one work. `body(options, code)` issues one and may be called again for the next.
   template <typename Body>
   c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout, std::vector<at::Tensor> results,
-                                       int times, const Body& body);
+                                       int times, const Body& body, std::vector<size_t> lists = {});
   Buffers buffers(const char* op, bool moves_only) const { return {op, moves_only, fake_}; }
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;

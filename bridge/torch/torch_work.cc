@@ -85,6 +85,17 @@ void TorchWork::abort() {
   job_->world().abort("Work.abort() was called");
 }
 
+c10::IValue TorchWork::value() const {
+  if (lists_.empty()) return results_;
+  std::vector<std::vector<at::Tensor>> lists;
+  auto next = results_.begin();
+  for (const size_t size : lists_) {
+    lists.emplace_back(next, next + static_cast<std::ptrdiff_t>(size));
+    next += static_cast<std::ptrdiff_t>(size);
+  }
+  return lists;
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFuture() { return future(false); }
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() { return future(true); }
 
@@ -95,8 +106,9 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
     const std::lock_guard<std::mutex> lock(future_mu_);
     c10::intrusive_ptr<c10::ivalue::Future>& slot = futures_[of_result ? 1 : 0];
     if (slot != nullptr) return slot;
-    const c10::TypePtr type = of_result ? c10::TypePtr(c10::IntType::get()) : c10::TypePtr(c10::ListType::create(c10::TensorType::get()));
-    slot = c10::make_intrusive<c10::ivalue::Future>(type);
+    c10::TypePtr type = of_result ? c10::TypePtr(c10::IntType::get()) : c10::TypePtr(c10::ListType::ofTensors());
+    if (!of_result && !lists_.empty()) type = c10::ListType::create(std::move(type));
+    slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
     future = slot;
   }
   // A future waits on a condition variable of torch's, which the scheduler cannot see. Under the baton nobody else would
@@ -116,7 +128,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
   };
   auto pending = std::make_shared<Pending>();
   pending->left = works_.size() + 1;
-  const auto one_done = [pending, future, of_result, job = job_, held = held_, results = results_, rank = rank_](const absl::Status& status) {
+  const auto one_done = [pending, future, of_result, job = job_, held = held_, value = value(), rank = rank_](const absl::Status& status) {
     if (!status.ok()) {
       const std::lock_guard<std::mutex> lock(pending->mu);
       if (pending->first.ok()) pending->first = status;
@@ -127,7 +139,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
       if (of_result) {
         future->markCompleted(static_cast<int64_t>(c10d::WorkResult::SUCCESS));
       } else {
-        future->markCompleted(c10::IValue(results));
+        future->markCompleted(value);
       }
     } else if (of_result) {
       const bool timeout = error_kind(pending->first) == ErrorKind::kTimeout;

@@ -1,6 +1,4 @@
 // Precompiled: torch's headers are most of what a file here costs to compile.
-#pragma once
-
 #include <ATen/ATen.h>
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>

@@ -72,7 +72,7 @@ class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
             if own.get(key, "") is not None:
                 yield key
         for key, value in own.items():
-            if value is not None and not super().__contains__(key):
+            if value is not None and self.encodekey(key) not in self._data:
                 yield key
 
     def __contains__(self, key: object) -> bool:
