@@ -21,7 +21,8 @@ class Members {
     for (int r = 0; r < ranks; ++r) {
       CollectiveCall call{.op = op, .reduce_op = reduce_op, .root = 0};
       TensorView output(buffer(static_cast<size_t>(output_numel) * element), dtype, {output_numel});
-      call.inputs = in_place ? output : TensorView(buffer(static_cast<size_t>(input_numel) * element), dtype, {input_numel});
+      call.inputs =
+          in_place ? output : TensorView(buffer(static_cast<size_t>(input_numel) * element), dtype, {input_numel});
       call.outputs = std::move(output);
       calls_.push_back(std::move(call));
     }
@@ -71,8 +72,7 @@ BENCHMARK_CAPTURE(all_reduce, float32_sum, DType::kFloat32, ReduceOp::kSum)
     ->Args({4, 8388608})
     ->MeasureProcessCPUTime()
     ->UseRealTime();
-BENCHMARK_CAPTURE(all_reduce, float32_max, DType::kFloat32, ReduceOp::kMax)
-    ->Args({4, 1024})->Args({64, 1024});
+BENCHMARK_CAPTURE(all_reduce, float32_max, DType::kFloat32, ReduceOp::kMax)->Args({4, 1024})->Args({64, 1024});
 BENCHMARK_CAPTURE(all_reduce, float32_avg, DType::kFloat32, ReduceOp::kAvg)->Args({4, 1024})->Args({64, 1024});
 BENCHMARK_CAPTURE(all_reduce, float64_sum, DType::kFloat64, ReduceOp::kSum)->Args({4, 1024})->Args({64, 1024});
 BENCHMARK_CAPTURE(all_reduce, float16_sum, DType::kFloat16, ReduceOp::kSum)->Args({4, 1024})->Args({64, 1024});
@@ -93,7 +93,11 @@ void copy_floor(benchmark::State& state) {
   }
   state.SetBytesProcessed(state.iterations() * 2 * bytes);
 }
-BENCHMARK(copy_floor)->Args({4, 262144})->Args({4, 1048576})->Args({4, 8388608})->MeasureProcessCPUTime()
+BENCHMARK(copy_floor)
+    ->Args({4, 262144})
+    ->Args({4, 1048576})
+    ->Args({4, 8388608})
+    ->MeasureProcessCPUTime()
     ->UseRealTime();
 
 void all_gather_into_tensor(benchmark::State& state) {
@@ -125,7 +129,13 @@ void broadcast(benchmark::State& state) {
   }
   state.SetBytesProcessed(state.iterations() * ranks * numel * 4);
 }
-BENCHMARK(broadcast)->Args({4, 1})->Args({64, 1})->Args({64, 1024})->Args({4, 1048576})->Args({4, 8388608})->MeasureProcessCPUTime()
+BENCHMARK(broadcast)
+    ->Args({4, 1})
+    ->Args({64, 1})
+    ->Args({64, 1024})
+    ->Args({4, 1048576})
+    ->Args({4, 8388608})
+    ->MeasureProcessCPUTime()
     ->UseRealTime();
 
 void reduce_scatter_tensor(benchmark::State& state) {
@@ -138,7 +148,12 @@ void reduce_scatter_tensor(benchmark::State& state) {
   }
   state.SetBytesProcessed(state.iterations() * ranks * (ranks + 1) * numel * 4);
 }
-BENCHMARK(reduce_scatter_tensor)->Args({4, 1})->Args({4, 1024})->Args({64, 16})->Args({4, 1048576})->MeasureProcessCPUTime()
+BENCHMARK(reduce_scatter_tensor)
+    ->Args({4, 1})
+    ->Args({4, 1024})
+    ->Args({64, 16})
+    ->Args({4, 1048576})
+    ->MeasureProcessCPUTime()
     ->UseRealTime();
 
 // What a front does for every call: a view of a vector, moved into a call.

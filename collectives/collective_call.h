@@ -91,10 +91,11 @@ struct CollectiveCall {
   OpType op = OpType::kBarrier;
   ReduceOp reduce_op;
   ReduceOrder order;
-  int root = -1;   // rank in the group; -1: the operation has none
-  int peer = -1;   // send, recv: the other's rank in the group; kAnySource for recv_any
+  int root = -1;  // rank in the group; -1: the operation has none
+  int peer = -1;  // send, recv: the other's rank in the group; kAnySource for recv_any
   int tag = 0;
-  int64_t seq = -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
+  int64_t seq =
+      -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
   TensorList inputs;
   TensorList outputs;
   std::vector<int64_t> in_splits;
@@ -102,7 +103,7 @@ struct CollectiveCall {
   absl::Duration timeout = absl::InfiniteDuration();
   bool timeout_is_default = true;  // from the group: does not keep a stuck job from being a deadlock
   CodeSite code;
-  std::string label;                      // barrier: the caller's word for it
+  std::string label;                       // barrier: the caller's word for it
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
   std::vector<CollectiveCall> parts;  // kCoalesced

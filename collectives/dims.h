@@ -45,7 +45,8 @@ class Dims {
     return *this;
   }
   ~Dims() {
-    if (size_ > kInline) [[unlikely]] delete[] heap_;
+    if (size_ > kInline) [[unlikely]]
+      delete[] heap_;
   }
 
   size_t size() const { return size_; }

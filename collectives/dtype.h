@@ -19,9 +19,9 @@ enum class DType : uint8_t {
   kInt16,
   kInt32,
   kInt64,
-  kBool,        // one byte; any value but 0 is true
-  kComplex64,   // two float32
-  kComplex128,  // two float64
+  kBool,          // one byte; any value but 0 is true
+  kComplex64,     // two float32
+  kComplex128,    // two float64
   kFloat8E4M3FN,  // moves only: no arithmetic
   kFloat8E5M2,    // moves only: no arithmetic
 };
@@ -38,23 +38,70 @@ bool is_integral(DType dtype);  // int8 ... int64, uint8; not bool
 // The dtype of a C++ type; undefined for types that have none.
 template <typename T>
 struct DTypeOf;
-template <> struct DTypeOf<Half> { static constexpr DType value = DType::kFloat16; };
-template <> struct DTypeOf<BFloat16> { static constexpr DType value = DType::kBFloat16; };
-template <> struct DTypeOf<float> { static constexpr DType value = DType::kFloat32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::kFloat64; };
-template <> struct DTypeOf<int8_t> { static constexpr DType value = DType::kInt8; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::kUInt8; };
-template <> struct DTypeOf<int16_t> { static constexpr DType value = DType::kInt16; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::kInt32; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::kInt64; };
-template <> struct DTypeOf<long long> { static constexpr DType value = DType::kInt64; };
-template <> struct DTypeOf<bool> { static constexpr DType value = DType::kBool; };
-template <> struct DTypeOf<Complex64> { static constexpr DType value = DType::kComplex64; };
-template <> struct DTypeOf<Complex128> { static constexpr DType value = DType::kComplex128; };
-template <> struct DTypeOf<Float8E4M3FN> { static constexpr DType value = DType::kFloat8E4M3FN; };
-template <> struct DTypeOf<Float8E5M2> { static constexpr DType value = DType::kFloat8E5M2; };
+template <>
+struct DTypeOf<Half> {
+  static constexpr DType value = DType::kFloat16;
+};
+template <>
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::kBFloat16;
+};
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kFloat32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kFloat64;
+};
+template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::kInt8;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::kUInt8;
+};
+template <>
+struct DTypeOf<int16_t> {
+  static constexpr DType value = DType::kInt16;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::kInt32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::kInt64;
+};
+template <>
+struct DTypeOf<long long> {
+  static constexpr DType value = DType::kInt64;
+};
+template <>
+struct DTypeOf<bool> {
+  static constexpr DType value = DType::kBool;
+};
+template <>
+struct DTypeOf<Complex64> {
+  static constexpr DType value = DType::kComplex64;
+};
+template <>
+struct DTypeOf<Complex128> {
+  static constexpr DType value = DType::kComplex128;
+};
+template <>
+struct DTypeOf<Float8E4M3FN> {
+  static constexpr DType value = DType::kFloat8E4M3FN;
+};
+template <>
+struct DTypeOf<Float8E5M2> {
+  static constexpr DType value = DType::kFloat8E5M2;
+};
 
 template <typename T>
-concept TensorElement = requires { DTypeOf<T>::value; };
+concept TensorElement = requires {
+  DTypeOf<T>::value;
+};
 
 }  // namespace rankloom

@@ -39,7 +39,8 @@ class FakeProcessGroup final : public ProcessGroup {
 std::shared_ptr<ProcessGroup> make_fake_process_group(const FakeWorldOptions& options);
 
 namespace internal {
-std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group, const FakeOptions& options);
+std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                               const FakeOptions& options);
 }  // namespace internal
 
 }  // namespace rankloom

@@ -15,7 +15,11 @@ struct Half {
   Half() = default;
   explicit Half(float value);
   explicit operator float() const;
-  static Half from_bits(uint16_t bits) { Half h; h.bits = bits; return h; }
+  static Half from_bits(uint16_t bits) {
+    Half h;
+    h.bits = bits;
+    return h;
+  }
   friend bool operator==(Half a, Half b) { return float(a) == float(b); }
 };
 
@@ -25,7 +29,11 @@ struct BFloat16 {
   BFloat16() = default;
   explicit BFloat16(float value);
   explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
-  static BFloat16 from_bits(uint16_t bits) { BFloat16 b; b.bits = bits; return b; }
+  static BFloat16 from_bits(uint16_t bits) {
+    BFloat16 b;
+    b.bits = bits;
+    return b;
+  }
   friend bool operator==(BFloat16 a, BFloat16 b) { return float(a) == float(b); }
 };
 

@@ -67,7 +67,8 @@ struct Mailbox::Inbox {
     if (recent != nullptr && recent->source == source && recent->tag == tag) return *recent;
     if (channels.size() >= sweep_at) sweep();
     std::unique_ptr<Channel>& slot = channels[{source, tag}];
-    if (slot == nullptr) slot = std::make_unique<Channel>(Channel{.source = source, .tag = tag, .sends = {}, .recvs = {}});
+    if (slot == nullptr)
+      slot = std::make_unique<Channel>(Channel{.source = source, .tag = tag, .sends = {}, .recvs = {}});
     recent = slot.get();
     return *recent;
   }
@@ -96,10 +97,12 @@ struct Mailbox::Inbox {
       if (channel->tag == recv.call_.tag && !channel->sends.empty()) heads.push_back(channel->sends.first);
     }
     if (heads.empty()) return nullptr;
-    const int chosen = scheduler.choose(ChoiceKind::kAnySource, static_cast<int>(heads.size()), recv.wait_site(recv.call_.code));
+    const int chosen =
+        scheduler.choose(ChoiceKind::kAnySource, static_cast<int>(heads.size()), recv.wait_site(recv.call_.code));
     // In rank order: the map has an order of its own, which must not decide.
     const auto nth = heads.begin() + chosen;
-    std::nth_element(heads.begin(), nth, heads.end(), [](const Message* a, const Message* b) { return a->group_rank_ < b->group_rank_; });
+    std::nth_element(heads.begin(), nth, heads.end(),
+                     [](const Message* a, const Message* b) { return a->group_rank_ < b->group_rank_; });
     return *nth;
   }
 
@@ -127,7 +130,8 @@ struct Mailbox::Inbox {
       messages.push_back(recv);
       messages.push_back(recv->partner_.get());
     }
-    std::sort(messages.begin(), messages.end(), [](const Message* a, const Message* b) { return a->order_ < b->order_; });
+    std::sort(messages.begin(), messages.end(),
+              [](const Message* a, const Message* b) { return a->order_ < b->order_; });
     return messages;
   }
 
@@ -151,7 +155,7 @@ struct Mailbox::Inbox {
     return taken;
   }
 
-  RankMutex mu;  // first of all
+  RankMutex mu;                                                                                     // first of all
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
   Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
   size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
@@ -185,7 +189,8 @@ std::vector<TensorView> Message::result() { return {call_.outputs.begin(), call_
 int Message::source() const { return is_completed() ? source_ : -1; }
 
 Site Message::wait_site(CodeSite code) const {
-  return Site{.what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = tag_text_.data(), .waits_for = this};
+  return Site{
+      .what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = tag_text_.data(), .waits_for = this};
 }
 
 void Message::append_ranks(std::vector<int>* ranks) const {
@@ -204,7 +209,8 @@ absl::Status Message::explain() const { return mailbox_->tag_difference(*this); 
 
 std::string Message::who() const {
   std::string text = absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op());
-  if (call_.peer >= 0) absl::StrAppend(&text, sends() ? " to" : " from", " rank ", mailbox_->group().global_rank(call_.peer));
+  if (call_.peer >= 0)
+    absl::StrAppend(&text, sends() ? " to" : " from", " rank ", mailbox_->group().global_rank(call_.peer));
   if (call_.tag != 0) absl::StrAppend(&text, ", tag ", call_.tag);
   return text;
 }
@@ -221,9 +227,11 @@ absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, Code
   if (kind == ErrorKind::kTimeout) {
     std::vector<int> awaited;
     append_ranks(&awaited);
-    const RankFacts facts = {.ended = [this](int rank) { return context_->world().ended_text(rank); }, .last_calls = {}};
-    waited = make_error(kind, absl::StrCat(who(), ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
-                                           awaited.empty() ? "any rank" : targets_text(awaited, facts), site_place(wait_site(code))));
+    const RankFacts facts = {.ended = [this](int rank) { return context_->world().ended_text(rank); },
+                             .last_calls = {}};
+    waited = make_error(
+        kind, absl::StrCat(who(), ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
+                           awaited.empty() ? "any rank" : targets_text(awaited, facts), site_place(wait_site(code))));
   }
   if (!mailbox_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
   complete(waited);
@@ -236,8 +244,9 @@ void Message::dropped() noexcept {
   const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
   absl::Status cause;
   if (!leaving) {
-    cause = make_error(ErrorKind::kRankFailed, absl::StrCat(who(), ": the work was dropped unfinished, want wait() or keep_alive",
-                                                            site_place(wait_site(call_.code))));
+    cause = make_error(ErrorKind::kRankFailed,
+                       absl::StrCat(who(), ": the work was dropped unfinished, want wait() or keep_alive",
+                                    site_place(wait_site(call_.code))));
   }
   if (!mailbox_->withdraw(*this, cause)) return;
   complete(make_error(ErrorKind::kAborted, "the work was dropped"));
@@ -260,7 +269,8 @@ void Message::unpoison(bool failed) {
   std::memcpy(tensor().data(), aside_->output.data(), aside_->output.size());
 }
 
-Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group, absl::AnyInvocable<void(const absl::Status&)> on_failure)
+Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
+                 absl::AnyInvocable<void(const absl::Status&)> on_failure)
     : world_(*world),
       scheduler_(world->scheduler()),
       group_(std::move(group)),
@@ -279,7 +289,8 @@ Mailbox::Inbox* Mailbox::existing_inbox(int destination) const {
 }
 
 Mailbox::Inbox& Mailbox::inbox_of(int destination) {
-  if (Inbox* const inbox = existing_inbox(destination); inbox != nullptr) [[likely]] return *inbox;
+  if (Inbox* const inbox = existing_inbox(destination); inbox != nullptr) [[likely]]
+    return *inbox;
   RankMutexLock lock(&mu_);
   std::atomic<Inbox*>& slot = inboxes_[static_cast<size_t>(destination)];
   if (slot.load(std::memory_order_relaxed) == nullptr) slot.store(new Inbox(&scheduler_), std::memory_order_release);
@@ -288,7 +299,8 @@ Mailbox::Inbox& Mailbox::inbox_of(int destination) {
 
 absl::Status Mailbox::refusal(const Message& message) const {
   RankMutexLock lock(&mu_);
-  return make_error(ErrorKind::kAborted, absl::StrCat(message.who(), ": the group failed before: ", failure_.message()));
+  return make_error(ErrorKind::kAborted,
+                    absl::StrCat(message.who(), ": the group failed before: ", failure_.message()));
 }
 
 absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager_bytes) {
@@ -334,7 +346,8 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
       inbox.link(mine);
       if (!eager) return absl::OkStatus();
       const TensorView& input = mine.tensor();
-      mine.payload_.assign(static_cast<const char*>(input.data()), static_cast<const char*>(input.data()) + input.bytes());
+      mine.payload_.assign(static_cast<const char*>(input.data()),
+                           static_cast<const char*>(input.data()) + input.bytes());
       mine.call_.inputs = TensorList(TensorView(mine.payload_.data(), input.dtype(), Dims(input.sizes())));
     } else {
       inbox.unlink(*match);
@@ -363,7 +376,8 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
                   [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message, &inbox] {
                     {
                       RankMutexLock lock(&inbox.mu);
-                      if (recv->state_ != Message::State::kMatched || recv->partner_ != send) return;  // withdrawn meanwhile
+                      if (recv->state_ != Message::State::kMatched || recv->partner_ != send)
+                        return;  // withdrawn meanwhile
                       inbox.unlink(*recv);
                       send->partner_.reset();
                       recv->partner_.reset();
@@ -375,11 +389,14 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
 }
 
 absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
-  if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]] return describe_difference(send, recv);
+  if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
+    return describe_difference(send, recv);
   if (send.aside_ != nullptr && internal::checksum(send.tensor()) != send.aside_->sum) [[unlikely]] {
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat(send.who(), ": the input was changed between the call and its completion, want it unchanged until wait()",
-                                   site_place(send.wait_site(send.call_.code))));
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        absl::StrCat(send.who(),
+                     ": the input was changed between the call and its completion, want it unchanged until wait()",
+                     site_place(send.wait_site(send.call_.code))));
   }
   return absl::OkStatus();
 }
@@ -391,7 +408,11 @@ absl::Status Mailbox::describe_difference(const Message& send, const Message& re
   const auto global = [&](int i) { return message(i)->rank(); };
   const auto last_calls = [&](int i) { return message(i)->context_->recorder().last_calls(5); };
   const auto whereabouts = [](int) { return std::string(); };
-  return describe_mismatch({.group = group_->name(), .seq = send.seq(), .global_rank = global, .last_calls = last_calls, .whereabouts = whereabouts},
+  return describe_mismatch({.group = group_->name(),
+                            .seq = send.seq(),
+                            .global_rank = global,
+                            .last_calls = last_calls,
+                            .whereabouts = whereabouts},
                            MemberCalls(calls));
 }
 
@@ -404,7 +425,8 @@ void Mailbox::move(Message& send, Message& recv) {
     copy.run();
   }
   recv.source_ = send.group_rank_;
-  if (recv.call_.peer == CollectiveCall::kAnySource) recv.context_->recorder().set_peer(recv.call_.record_id, send.group_rank_);
+  if (recv.call_.peer == CollectiveCall::kAnySource)
+    recv.context_->recorder().set_peer(recv.call_.record_id, send.group_rank_);
   if (!status.ok()) fail(status);
   finish(recv, status);
   finish(send, status);
@@ -421,7 +443,7 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
   std::shared_ptr<Message> self;
   std::shared_ptr<Message> partner;
   Inbox* const inbox = existing_inbox(message.receiver());
-  bool taken = inbox == nullptr;
+  bool taken = false;
   if (inbox != nullptr) {
     RankMutexLock lock(&inbox->mu);
     switch (message.state_) {
@@ -497,7 +519,8 @@ absl::Status Mailbox::tag_difference(const Message& message) const {
   if (inbox == nullptr) return absl::OkStatus();
   RankMutexLock lock(&inbox->mu);
   for (const Message* const other : inbox->all()) {
-    if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_completed()) continue;
+    if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_completed())
+      continue;
     const Message& send = message.sends() ? message : *other;
     const Message& recv = message.sends() ? *other : message;
     const bool meant = recv.call_.peer == CollectiveCall::kAnySource || recv.call_.peer == send.group_rank_;
@@ -527,7 +550,8 @@ void Mailbox::close() {
         ++more;
       }
       std::string text = absl::StrCat(who, first->sends() ? ": was never received" : ": was never sent");
-      if (more > 0) absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
+      if (more > 0)
+        absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
       world_.note(absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
     }
   }

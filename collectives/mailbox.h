@@ -81,7 +81,7 @@ class Message final : public WorkState, public WaitsFor {
   std::shared_ptr<Message> partner_;  // kMatched
   std::vector<char> payload_;         // an eager send's own copy
   struct Aside;
-  std::unique_ptr<Aside> aside_;  // poisoned runs only
+  std::unique_ptr<Aside> aside_;   // poisoned runs only
   std::array<char, 16> tag_text_;  // "tag 7": what a wait shows
 };
 
@@ -143,7 +143,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   const bool poison_;
   const bool late_;
 
-  mutable RankMutex mu_;  // after an inbox's, before a work's
+  mutable RankMutex mu_;                                      // after an inbox's, before a work's
   absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

@@ -24,10 +24,13 @@ OpType op_of(const P2POp& op) { return op.kind == P2POp::Kind::kSend ? OpType::k
 absl::Status check(const P2POp& op, const P2POp& first) {
   if (op.group == nullptr) return make_error(ErrorKind::kInvalidArgument, "group is null");
   if (op.group != first.group) {
-    return make_error(ErrorKind::kInvalidArgument, absl::StrCat("group is ", op.group->group_name(), ", want that of the first, ", first.group->group_name()));
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        absl::StrCat("group is ", op.group->group_name(), ", want that of the first, ", first.group->group_name()));
   }
   if (op.kind != P2POp::Kind::kSend && op.kind != P2POp::Kind::kRecv) {
-    return make_error(ErrorKind::kInvalidArgument, absl::StrCat("kind is ", static_cast<int>(op.kind), ", want kSend or kRecv"));
+    return make_error(ErrorKind::kInvalidArgument,
+                      absl::StrCat("kind is ", static_cast<int>(op.kind), ", want kSend or kRecv"));
   }
   const OpType type = op_of(op);
   return op_row(type).check(make_call(type, op.tensor, op.peer, op.tag), op.group->rank(), op.group->size());
@@ -42,7 +45,8 @@ Work ProcessGroup::send(ConstTensorView input, int destination, int tag, const C
 
 Work ProcessGroup::recv(TensorView output, int source, int tag, const CallOptions& options, CodeSite code) {
   // kAnySource is no rank: recv_any() is the way to ask for it.
-  CollectiveCall call = make_call(OpType::kRecv, std::move(output), source == CollectiveCall::kAnySource ? -1 : source, tag);
+  CollectiveCall call =
+      make_call(OpType::kRecv, std::move(output), source == CollectiveCall::kAnySource ? -1 : source, tag);
   return submit(call, options, code);
 }
 
@@ -56,7 +60,8 @@ std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOpt
     absl::Status checked = check(ops[i], ops[0]);
     if (checked.ok()) continue;
     const ProcessGroup* const group = ops[i].group;
-    throw_dist_error(make_error(error_kind(checked), absl::StrCat("batch_isend_irecv: operation ", i, ", ", op_row(op_of(ops[i])).name, ": ", checked.message())),
+    throw_dist_error(make_error(error_kind(checked), absl::StrCat("batch_isend_irecv: operation ", i, ", ",
+                                                                  op_row(op_of(ops[i])).name, ": ", checked.message())),
                      {.rank = group != nullptr ? group->global_rank() : -1, .group = {}, .op = "batch_isend_irecv"});
   }
   std::vector<Work> works;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/op_table.h"
 #include "collectives/threaded_process_group.h"
@@ -16,7 +17,8 @@ namespace rankloom {
 ProcessGroup::ProcessGroup(int rank, int size)
     : group_(std::make_shared<const Group>(0, "", size)), rank_(rank), size_(size), timeout_(absl::InfiniteDuration()) {
   if (size < 1 || rank < 0 || rank >= size) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("a group of size ", size, " with rank ", rank, ", want size >= 1 and 0 <= rank < size")),
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("a group of size ", size, " with rank ", rank,
+                                                                          ", want size >= 1 and 0 <= rank < size")),
                      {.rank = rank, .group = {}, .op = "ProcessGroup"});
   }
 }
@@ -42,7 +44,8 @@ int ProcessGroup::global_rank(int rank) const { return group_->global_rank(rank)
 
 void ProcessGroup::set_timeout(absl::Duration timeout) {
   if (timeout < absl::ZeroDuration()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("set_timeout: ", absl::FormatDuration(timeout), ", want at least 0")),
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                absl::StrCat("set_timeout: ", absl::FormatDuration(timeout), ", want at least 0")),
                      {.rank = global_rank(), .group = name_, .op = "set_timeout"});
   }
   timeout_ = timeout;
@@ -52,29 +55,36 @@ void ProcessGroup::abort(std::string_view) {}
 void ProcessGroup::shutdown() { shut_down_ = true; }
 
 std::string ProcessGroup::who(const CollectiveCall& call) const {
-  return absl::StrCat("rank ", global_rank(), ", group ", group_->name().empty() ? group_name() : group_->name(), ", ", op_row(call.op).name,
-                      call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ");
+  return absl::StrCat("rank ", global_rank(), ", group ", group_->name().empty() ? group_name() : group_->name(), ", ",
+                      op_row(call.op).name, call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ");
 }
 
 void ProcessGroup::fail(const CollectiveCall& call, const absl::Status& status) const {
-  throw_dist_error(status, {.rank = global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
+  throw_dist_error(status,
+                   {.rank = global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
 }
 
 Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, CodeSite code) {
   const AdoptScope adopt(scheduler_, context_ != nullptr ? context_->rank() : -1);
   const OpRow& row = op_row(call.op);
   call.code = code;
-  call.seq = row.is_collective() ? seq_ + 1 : -1;
-  if (shut_down_) [[unlikely]] {
+  const bool numbered = row.is_collective() && (call.op != OpType::kCoalesced || !internal::only_messages(call));
+  call.seq = numbered ? seq_ + 1 : -1;
+  if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
+    if (!shut_down_) return gather_call(call, options, code);
     fail(call, make_error(ErrorKind::kAborted, who(call) + "the group was shut down, want no call after shutdown()"));
   }
   if (scheduler_ != nullptr) {
-    if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != context_->rank()) [[unlikely]] {
-      fail(call, make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(call), "the handle of rank ", context_->rank(), " was used by rank ",
-                                                                      task->info.rank, ", want the rank's own handle")));
+    if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != context_->rank())
+        [[unlikely]] {
+      fail(call, make_error(ErrorKind::kInvalidArgument,
+                            absl::StrCat(who(call), "the handle of rank ", context_->rank(), " was used by rank ",
+                                         task->info.rank, ", want the rank's own handle")));
     }
-    scheduler_->point(Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
-    if (scheduler_->aborted()) [[unlikely]] fail(call, scheduler_->abort_cause());
+    scheduler_->point(
+        Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
+    if (scheduler_->aborted()) [[unlikely]]
+      fail(call, scheduler_->abort_cause());
   }
   if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
     fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
@@ -84,26 +94,32 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
   call.timeout_is_default = !options.timeout.has_value();
   if (options.keep_alive != nullptr) call.keep_alive = options.keep_alive;
   call.stream = options.stream;
-  if (row.is_collective()) seq_ = call.seq;
-  if (context_ != nullptr) record(call);
+  if (numbered) {
+    seq_ = call.seq;
+  } else if (call.op != OpType::kCoalesced) {
+    ++p2p_seq_;
+  }
+  record(call);
   absl::StatusOr<Work> work = execute(std::move(call));
   if (!work.ok()) [[unlikely]] {
     CollectiveCall failed;  // the call itself was moved away
     failed.op = row.op;
-    failed.seq = row.is_collective() ? seq_ : -1;
+    failed.seq = numbered ? seq_ : -1;
     fail(failed, work.status());
   }
   return *std::move(work);
 }
 
 void ProcessGroup::record(CollectiveCall& call) {
+  if (context_ == nullptr || scheduler_ == nullptr) return;  // outside a world
+  const int64_t now = scheduler_->now_ns();
   call.record_id = context_->recorder().open([&](FlightEntry& entry) {
     entry.group = group_.get();
     entry.op = op_row(call.op).name;
-    entry.is_p2p = !op_row(call.op).is_collective();
-    entry.seq = entry.is_p2p ? ++p2p_seq_ : call.seq;
+    entry.is_p2p = call.seq < 0;
+    entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
     entry.op_id = ++op_id_;
-    entry.created_ns = scheduler_->now_ns();
+    entry.created_ns = now;
     entry.code = call.code;
     entry.peer = call.peer;
     entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
@@ -145,8 +161,10 @@ Work ProcessGroup::all_reduce(TensorView buffer, ReduceOp op, const CallOptions&
   return submit(call, options, code);
 }
 
-Work ProcessGroup::all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllReduceCoalesced, buffers, buffers);
+Work ProcessGroup::all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op, const CallOptions& options,
+                                        CodeSite code) {
+  TensorList inputs(buffers);
+  CollectiveCall call = make_call(OpType::kAllReduceCoalesced, std::move(inputs), std::move(buffers));
   call.reduce_op = op;
   return submit(call, options, code);
 }
@@ -158,60 +176,67 @@ Work ProcessGroup::reduce(TensorView buffer, int root, ReduceOp op, const CallOp
   return submit(call, options, code);
 }
 
-Work ProcessGroup::all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options,
+                              CodeSite code) {
   CollectiveCall call = make_call(OpType::kAllGather, input.view(), std::move(outputs));
   return submit(call, options, code);
 }
 
-Work ProcessGroup::all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options,
+                                          CodeSite code) {
   CollectiveCall call = make_call(OpType::kAllGatherIntoTensor, input.view(), std::move(output));
   return submit(call, options, code);
 }
 
-Work ProcessGroup::all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options,
-                                                    CodeSite code) {
+Work ProcessGroup::all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                                                    const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kAllGatherIntoTensorCoalesced, std::move(inputs), std::move(outputs));
   return submit(call, options, code);
 }
 
-Work ProcessGroup::gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options,
+                          CodeSite code) {
   CollectiveCall call = make_call(OpType::kGather, input.view(), std::move(outputs));
   call.root = root;
   return submit(call, options, code);
 }
 
-Work ProcessGroup::scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options,
+                           CodeSite code) {
   CollectiveCall call = make_call(OpType::kScatter, std::move(inputs), std::move(output));
   call.root = root;
   return submit(call, options, code);
 }
 
-Work ProcessGroup::reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op,
+                                  const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kReduceScatter, std::move(inputs), std::move(output));
   call.reduce_op = op;
   return submit(call, options, code);
 }
 
-Work ProcessGroup::reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op,
+                                         const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kReduceScatterTensor, input.view(), std::move(output));
   call.reduce_op = op;
   return submit(call, options, code);
 }
 
-Work ProcessGroup::reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs, ReduceOp op,
-                                                   const CallOptions& options, CodeSite code) {
+Work ProcessGroup::reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                                                   ReduceOp op, const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kReduceScatterTensorCoalesced, std::move(inputs), std::move(outputs));
   call.reduce_op = op;
   return submit(call, options, code);
 }
 
-Work ProcessGroup::all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options, CodeSite code) {
+Work ProcessGroup::all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                              const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kAllToAll, std::move(inputs), std::move(outputs));
   return submit(call, options, code);
 }
 
-Work ProcessGroup::all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits, std::vector<int64_t> input_splits,
-                                     const CallOptions& options, CodeSite code) {
+Work ProcessGroup::all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits,
+                                     std::vector<int64_t> input_splits, const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kAllToAllSingle, input.view(), std::move(output));
   call.out_splits = std::move(output_splits);
   call.in_splits = std::move(input_splits);

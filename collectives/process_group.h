@@ -19,13 +19,17 @@ namespace rankloom {
 
 class RankContext;
 class Scheduler;
+namespace internal {
+struct Coalescing;
+}  // namespace internal
 
 // What a call may say beside its tensors. An aggregate; every field has a default.
 struct CallOptions {
-  std::optional<absl::Duration> timeout = {};     // unset: the group's
-  std::shared_ptr<const void> keep_alive = {};    // owners of the tensors, held until the call is done; its Work may be dropped
-  std::optional<ReduceOrder> order = {};          // unset: the group's
-  Stream* stream = nullptr;                       // start after what is queued there, and order what follows
+  std::optional<absl::Duration> timeout = {};  // unset: the group's
+  std::shared_ptr<const void> keep_alive =
+      {};                                 // owners of the tensors, held until the call is done; its Work may be dropped
+  std::optional<ReduceOrder> order = {};  // unset: the group's
+  Stream* stream = nullptr;               // start after what is queued there, and order what follows
 };
 
 // One member's handle on a group. Public methods build a CollectiveCall, check it, number it, record it and pass it to
@@ -68,42 +72,52 @@ class ProcessGroup {
 
   // Reduces `buffer` in place. Shapes: count and dtype equal on all members.
   // Determinism: applied in rank order 0..n-1 unless options.order says otherwise, so bits do not depend on who came first.
-  Work all_reduce(TensorView buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work all_reduce(TensorView buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
+                  CodeSite code = CodeSite::here());
   // Several buffers as one call.
-  Work all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op = ReduceOp::kSum,
+                            const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
   // As all_reduce, but only the root's `buffer` is written.
-  Work reduce(TensorView buffer, int root, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work reduce(TensorView buffer, int root, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
+              CodeSite code = CodeSite::here());
 
   // outputs[i] becomes member i's input. Shapes: n outputs; outputs[i] as large as member i's input, which may differ.
-  Work all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options = {},
+                  CodeSite code = CodeSite::here());
   // Puts every member's `input` into `output`, in rank order. Shapes: output.numel() == n * input.numel().
   // In place: iff input is element rank() * input.numel() of output.
-  Work all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options = {}, CodeSite code = CodeSite::here());
-  Work all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options = {},
-                                        CodeSite code = CodeSite::here());
+  Work all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options = {},
+                              CodeSite code = CodeSite::here());
+  Work all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                                        const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
   // outputs[i] becomes member i's input, at the root; other members give an empty list.
-  Work gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options = {},
+              CodeSite code = CodeSite::here());
   // `output` becomes the root's inputs[rank()]; other members give an empty list.
-  Work scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options = {},
+               CodeSite code = CodeSite::here());
 
   // `output` becomes the reduction of all members' inputs[rank()]. Shapes: n inputs; inputs[i] as large as member i's output,
   // which may differ.
-  Work reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
-                      CodeSite code = CodeSite::here());
+  Work reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op = ReduceOp::kSum,
+                      const CallOptions& options = {}, CodeSite code = CodeSite::here());
   // `output` becomes part rank() of the reduction of all inputs. Shapes: input.numel() == n * output.numel().
   // In place: iff output is element rank() * output.numel() of input.
-  Work reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
-                             CodeSite code = CodeSite::here());
-  Work reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs, ReduceOp op = ReduceOp::kSum,
-                                       const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op = ReduceOp::kSum,
+                             const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                                       ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
+                                       CodeSite code = CodeSite::here());
 
   // outputs[i] becomes member i's inputs[rank()]. Shapes: n of each; a pair of members agrees on what passes between them.
-  Work all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options = {},
+                  CodeSite code = CodeSite::here());
   // The same in one tensor each. Splits count rows (elements of dimension 0) per member; empty: equal parts.
-  Work all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits = {}, std::vector<int64_t> input_splits = {},
-                         const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits = {},
+                         std::vector<int64_t> input_splits = {}, const CallOptions& options = {},
+                         CodeSite code = CodeSite::here());
 
   // Done when all members have called it. `label` is the caller's word for it, in reports; members agree on it.
   Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
@@ -114,11 +128,22 @@ class ProcessGroup {
   // larger than GroupOptions::eager_bytes: a copy travels then.
   // Order: what one member sends to another under one tag arrives in the order of the calls. Shapes: count and dtype equal
   // on both sides; where they differ, both get the Mismatch.
-  Work send(ConstTensorView input, int destination, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work send(ConstTensorView input, int destination, int tag = 0, const CallOptions& options = {},
+            CodeSite code = CodeSite::here());
   // `output` becomes what `source` sends under `tag`.
-  Work recv(TensorView output, int source, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work recv(TensorView output, int source, int tag = 0, const CallOptions& options = {},
+            CodeSite code = CodeSite::here());
   // The same from whoever sends; Work::source() says who did. If several have sent, the schedule chooses.
   Work recv_any(TensorView output, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+
+  // --- several calls as one
+
+  // From here to end_coalescing(), this member's calls are gathered and issued as one: the collectives of all members must be
+  // the same ones in the same order, sends and recvs are matched one by one. Each is checked at once; its Work is done when
+  // the whole is, and cannot be waited for before end_coalescing(). A timeout that a call gives is one of the whole.
+  void start_coalescing();
+  // The work of all that was gathered.
+  Work end_coalescing(const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
   // --- state
 
@@ -146,6 +171,8 @@ class ProcessGroup {
 
   // Point, check, number, record, execute: the way of every call.
   Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
+  // submit() between start_coalescing() and end_coalescing().
+  Work gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code);
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }
@@ -163,10 +190,11 @@ class ProcessGroup {
   int64_t p2p_seq_ = 0;  // of sends and recvs
   int64_t op_id_ = 0;    // of all calls
   bool shut_down_ = false;
+  std::unique_ptr<internal::Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
   absl::Duration timeout_;
   ReduceOrder order_;
   std::string name_;
-  std::string description_ = "";
+  std::string description_;
 };
 
 // Prints text().
@@ -205,6 +233,7 @@ struct P2POp {
 
 // Issues all of them, in order, and returns their works. They are checked first: if one is wrong (InvalidArgument names its
 // place in the list), none is issued.
-std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options = {},
+                                    CodeSite code = CodeSite::here());
 
 }  // namespace rankloom

@@ -25,8 +25,8 @@ struct CallState::Aside {
     TensorView user;  // the caller's memory
     std::vector<char> bytes;
   };
-  std::vector<Saved> outputs;             // what they held, to be put back if the call fails
-  std::vector<std::vector<char>> inputs;  // copies that the kernel reads instead
+  std::vector<Saved> outputs;                         // what they held, to be put back if the call fails
+  std::vector<std::vector<char>> inputs;              // copies that the kernel reads instead
   std::vector<std::pair<TensorView, uint64_t>> sums;  // inputs that the caller must not change, with their checksums
 };
 
@@ -64,8 +64,9 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
   if (kind == ErrorKind::kTimeout) {
     std::vector<int> missing;
     append_ranks(&missing);
-    waited = make_error(kind, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)), ": timed out after ",
-                                           absl::FormatDuration(timeout), " waiting for ", describe_ranks(missing), sv(site_place(wait_site(code)))));
+    waited = make_error(kind, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)),
+                                           ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
+                                           describe_ranks(missing), sv(site_place(wait_site(code)))));
   }
   if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
   complete(waited);
@@ -73,7 +74,8 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
 }
 
 std::string CallState::describe_ranks(const std::vector<int>& ranks) const {
-  return targets_text(ranks, {.ended = [this](int rank) { return context_->world().ended_text(rank); }, .last_calls = {}});
+  return targets_text(ranks,
+                      {.ended = [this](int rank) { return context_->world().ended_text(rank); }, .last_calls = {}});
 }
 
 void CallState::dropped() noexcept {
@@ -82,8 +84,10 @@ void CallState::dropped() noexcept {
   const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
   absl::Status cause;
   if (!leaving) {
-    cause = make_error(ErrorKind::kRankFailed, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op(), " seq ", call_.seq,
-                                                            ": the work was dropped unfinished, want wait() or keep_alive", site_place(wait_site(call_.code))));
+    cause = make_error(ErrorKind::kRankFailed,
+                       absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op(), " seq ", call_.seq,
+                                    ": the work was dropped unfinished, want wait() or keep_alive",
+                                    site_place(wait_site(call_.code))));
   }
   if (!rendezvous_->withdraw(*this, cause)) return;
   complete(make_error(ErrorKind::kAborted, "the work was dropped"));
@@ -96,7 +100,8 @@ void CallState::poison() {
   const bool writes = writes_outputs(call_, group_rank_);
   for (TensorView& input : inputs) {
     if (input.bytes() == 0) continue;
-    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(), [&](const TensorView& output) { return overlap(input, output); });
+    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(),
+                                                [&](const TensorView& output) { return overlap(input, output); });
     if (in_place) {
       const char* const bytes = static_cast<const char*>(input.data());
       aside_->inputs.emplace_back(bytes, bytes + input.bytes());
@@ -128,7 +133,8 @@ void CallState::unpoison(bool failed) {
 
 bool CallState::input_changed() const {
   if (aside_ == nullptr) return false;
-  return std::any_of(aside_->sums.begin(), aside_->sums.end(), [](const auto& sum) { return checksum(sum.first) != sum.second; });
+  return std::any_of(aside_->sums.begin(), aside_->sums.end(),
+                     [](const auto& sum) { return checksum(sum.first) != sum.second; });
 }
 
 Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
@@ -189,14 +195,17 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
     RankMutexLock lock(&mu_);
     if (!failed_.ok()) {
       state->unpoison(/*failed=*/true);
-      return make_error(ErrorKind::kAborted, absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
-                                                          ": the group failed before: ", failed_.message()));
+      return make_error(ErrorKind::kAborted,
+                        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ",
+                                     call.seq, ": the group failed before: ", failed_.message()));
     }
     slot = slot_at(call.seq);
     if (slot == nullptr || slot->calls[rank] != nullptr) {
       state->unpoison(/*failed=*/true);
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
-                                                                  ": this rank has filed a call with this number already, want one handle per rank and group"));
+      return make_error(
+          ErrorKind::kInvalidArgument,
+          absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
+                       ": this rank has filed a call with this number already, want one handle per rank and group"));
     }
     if (slot->first < 0) {
       slot->first = static_cast<int>(rank);
@@ -213,7 +222,8 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
     run(slot);
     return absl::OkStatus();
   }
-  scheduler_.post({.rank = state->rank(), .kind = TaskKind::kCompletion}, Site{.what = state->op(), .code = call.code, .group = group_->name(), .seq = call.seq},
+  scheduler_.post({.rank = state->rank(), .kind = TaskKind::kCompletion},
+                  Site{.what = state->op(), .code = call.code, .group = group_->name(), .seq = call.seq},
                   [self = shared_from_this(), slot, seq = call.seq] {
                     {
                       RankMutexLock lock(&self->mu_);
@@ -245,7 +255,11 @@ absl::Status Rendezvous::describe_difference(const Slot& slot) const {
     const std::string ended = world_.ended_text(group_->global_rank(rank));
     return ended.empty() ? std::string("has not called") : ended;
   };
-  return describe_mismatch({.group = group_->name(), .seq = slot.seq, .global_rank = global, .last_calls = last_calls, .whereabouts = whereabouts},
+  return describe_mismatch({.group = group_->name(),
+                            .seq = slot.seq,
+                            .global_rank = global,
+                            .last_calls = last_calls,
+                            .whereabouts = whereabouts},
                            MemberCalls(slot.calls));
 }
 
@@ -270,10 +284,11 @@ void Rendezvous::run(Slot* slot) {
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
   for (const std::shared_ptr<CallState>& state : slot.states) {
     if (!state->input_changed()) continue;
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
-                                   ": an input was changed between the call and its completion, want it unchanged until wait()",
-                                   site_place(Site{.code = state->call().code, .group = group_->name()})));
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
+                     ": an input was changed between the call and its completion, want it unchanged until wait()",
+                     site_place(Site{.code = state->call().code, .group = group_->name()})));
   }
   return absl::OkStatus();
 }

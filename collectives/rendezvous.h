@@ -91,9 +91,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     State state = State::kCollecting;
     int arrived = 0;
     bool mismatch = false;
-    int first = -1;          // who arrived first
-    std::vector<const CollectiveCall*> calls;             // [rank in group]
-    std::vector<std::shared_ptr<CallState>> states;       // [rank in group]
+    int first = -1;                                  // who arrived first
+    std::vector<const CollectiveCall*> calls;        // [rank in group]
+    std::vector<std::shared_ptr<CallState>> states;  // [rank in group]
   };
 
   Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

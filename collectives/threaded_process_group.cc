@@ -1,8 +1,10 @@
 #include "collectives/threaded_process_group.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/coalesced_work.h"
 #include "collectives/op_table.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
@@ -18,19 +20,26 @@ const TensorView* foreign_tensor(const CollectiveCall& call) {
       if (tensor.device().kind != Device::Kind::kCpu) return &tensor;
     }
   }
+  for (const CollectiveCall& part : call.parts) {
+    if (const TensorView* const tensor = foreign_tensor(part); tensor != nullptr) return tensor;
+  }
   return nullptr;
 }
 
 }  // namespace
 
 ThreadedGroupCore::ThreadedGroupCore(World* world, std::shared_ptr<const Group> group)
-    : world_(*world), group_(std::move(group)), rendezvous_(std::make_shared<Rendezvous>(world, group_)), mu_(&world->scheduler()) {}
+    : world_(*world),
+      group_(std::move(group)),
+      rendezvous_(std::make_shared<Rendezvous>(world, group_)),
+      mu_(&world->scheduler()) {}
 
 std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
   RankMutexLock lock(&mu_);
   if (mailbox_ == nullptr) {
     // Whoever waits in a collective for a member whose message failed would wait for ever.
-    mailbox_ = std::make_shared<Mailbox>(&world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
+    mailbox_ = std::make_shared<Mailbox>(
+        &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
     world_.at_end([mailbox = std::weak_ptr<Mailbox>(mailbox_)] {
       if (const std::shared_ptr<Mailbox> left = mailbox.lock(); left != nullptr) left->close();
     });
@@ -50,19 +59,26 @@ void ThreadedGroupCore::fail(const absl::Status& cause) {
   if (mailbox != nullptr) mailbox->fail(cause);
 }
 
-ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core, size_t eager_bytes)
-    : ProcessGroup(context, core->group()), core_(std::move(core)), rendezvous_(core_->rendezvous()), eager_bytes_(eager_bytes) {}
+ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core,
+                                           size_t eager_bytes)
+    : ProcessGroup(context, core->group()),
+      core_(std::move(core)),
+      rendezvous_(core_->rendezvous()),
+      eager_bytes_(eager_bytes) {}
 
 void ThreadedProcessGroup::abort(std::string_view reason) {
-  core_->fail(make_error(ErrorKind::kAborted, absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
+  core_->fail(make_error(ErrorKind::kAborted,
+                         absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (const TensorView* const tensor = foreign_tensor(call); tensor != nullptr) [[unlikely]] {
     return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat(who(call), "a tensor is ", tensor->text(), ", want memory of this process; tensors without data need a fake group"));
+                      absl::StrCat(who(call), "a tensor is ", tensor->text(),
+                                   ", want memory of this process; tensors without data need a fake group"));
   }
   if (!op_row(call.op).is_collective()) return post(std::move(call));
+  if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
   auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
   Work work(state);
   if (absl::Status filed = rendezvous_->file(state); !filed.ok()) [[unlikely]] {
@@ -83,9 +99,42 @@ absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall call) {
   return work;
 }
 
+absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) {
+  const auto first_message = std::stable_partition(
+      call.parts.begin(), call.parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
+  std::vector<std::shared_ptr<Message>> messages;
+  for (auto part = first_message; part != call.parts.end(); ++part) {
+    if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
+    part->keep_alive = call.keep_alive;
+    messages.push_back(std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(*part)));
+  }
+  call.parts.erase(first_message, call.parts.end());
+  auto whole = std::make_shared<CoalescedWork>(context(), rendezvous_, mailbox_, call);
+  Work work(whole);
+  std::shared_ptr<CallState> collectives;
+  if (call.parts.empty()) {
+    whole->when_done([context = context(), record = call.record_id](const absl::Status& status) {
+      context->recorder().close(record, context->world().scheduler().now_ns(), status.ok());
+    });
+  } else {
+    collectives = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
+  }
+  whole->watch(collectives, messages);
+  const absl::Status filed = collectives != nullptr ? rendezvous_->file(collectives) : absl::OkStatus();
+  absl::Status posted = filed;
+  for (const std::shared_ptr<Message>& message : messages) {
+    if (posted.ok()) posted = mailbox_->post(message, eager_bytes_);
+  }
+  if (posted.ok()) [[likely]]
+    return work;
+  whole->give_up(posted, filed.ok());
+  return posted;
+}
+
 namespace internal {
 
-std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group, const GroupOptions& options) {
+std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                                   const GroupOptions& options) {
   World& world = rank.world();
   const std::string key = absl::StrCat("core of group ", group->id());
   std::shared_ptr<void> shared = world.shared(key, [&]() -> std::shared_ptr<void> {
@@ -96,7 +145,8 @@ std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std:
     });
     return made;
   });
-  return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)), options.eager_bytes);
+  return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)),
+                                                options.eager_bytes);
 }
 
 }  // namespace internal

@@ -40,7 +40,8 @@ class ThreadedProcessGroup final : public ProcessGroup {
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
 
  private:
-  absl::StatusOr<Work> post(CollectiveCall call);
+  absl::StatusOr<Work> post(CollectiveCall call);             // a send or recv
+  absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
 
   const std::shared_ptr<ThreadedGroupCore> core_;
   const std::shared_ptr<Rendezvous> rendezvous_;  // the core's
@@ -49,7 +50,8 @@ class ThreadedProcessGroup final : public ProcessGroup {
 };
 
 namespace internal {
-std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group, const GroupOptions& options);
+std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                                   const GroupOptions& options);
 }  // namespace internal
 
 }  // namespace rankloom

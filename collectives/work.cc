@@ -21,11 +21,13 @@ absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, C
   if (is_completed()) return status();
   Deadline deadline = Deadline::never();
   if (timeout != absl::InfiniteDuration()) {
-    deadline = scheduler_ != nullptr ? scheduler_->deadline_after(timeout, timeout_is_default)
-                                     : Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(timeout), .weak = timeout_is_default};
+    deadline = scheduler_ != nullptr
+                   ? scheduler_->deadline_after(timeout, timeout_is_default)
+                   : Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(timeout), .weak = timeout_is_default};
   }
   RankMutexLock lock(&mu_);
-  const absl::Status waited = finished_.await(&mu_, [this] { return done_.load(std::memory_order_relaxed); }, wait_site(code), deadline);
+  const absl::Status waited = finished_.await(
+      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, wait_site(code), deadline);
   return waited.ok() ? status_ : waited;
 }
 
@@ -36,7 +38,7 @@ absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, Co
 }
 
 void WorkState::complete(const absl::Status& status) {
-  std::vector<absl::AnyInvocable<void(const absl::Status&)>> callbacks;
+  std::vector<Callback> callbacks;
   {
     RankMutexLock lock(&mu_);
     if (done_.load(std::memory_order_relaxed)) return;
@@ -45,9 +47,17 @@ void WorkState::complete(const absl::Status& status) {
     finished_.notify_all();
     callbacks.swap(callbacks_);
   }
+  if (callbacks.empty()) [[likely]]
+    return;
+  for (Callback& callback : callbacks) {
+    if (callback.at_once) callback.run(status);
+  }
+  callbacks.erase(
+      std::remove_if(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.at_once; }),
+      callbacks.end());
   if (callbacks.empty()) return;
   auto run = [callbacks = std::move(callbacks), status]() mutable {
-    for (auto& callback : callbacks) callback(status);
+    for (Callback& callback : callbacks) callback.run(status);
   };
   if (scheduler_ != nullptr && rank_ >= 0) {
     scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
@@ -57,11 +67,19 @@ void WorkState::complete(const absl::Status& status) {
 }
 
 void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
+  add_callback(std::move(callback), /*at_once=*/false);
+}
+
+void WorkState::when_done(absl::AnyInvocable<void(const absl::Status&)> callback) {
+  add_callback(std::move(callback), /*at_once=*/true);
+}
+
+void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once) {
   absl::Status ended;
   {
     RankMutexLock lock(&mu_);
     if (!done_.load(std::memory_order_relaxed)) {
-      callbacks_.push_back(std::move(callback));
+      callbacks_.push_back({std::move(callback), at_once});
       return;
     }
     ended = status_;
@@ -71,10 +89,14 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
 
 Future WorkState::get_future() { return Future(shared_from_this()); }
 
-void WorkState::block_current_stream(Stream& stream, absl::Duration timeout) { stream.wait_for(shared_from_this(), timeout); }
+void WorkState::block_current_stream(Stream& stream, absl::Duration timeout) {
+  stream.wait_for(shared_from_this(), timeout);
+}
 
 void Work::check(const absl::Status& status) const {
-  if (!status.ok()) throw_dist_error(status, {.rank = state_->rank(), .group = state_->group(), .op = state_->op(), .seq = state_->seq()});
+  if (!status.ok())
+    throw_dist_error(status,
+                     {.rank = state_->rank(), .group = state_->group(), .op = state_->op(), .seq = state_->seq()});
 }
 
 void Work::wait(CodeSite code) {
@@ -83,7 +105,8 @@ void Work::wait(CodeSite code) {
 
 void Work::wait(absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want at least 0")),
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want at least 0")),
                      {.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "wait"});
   }
   if (state_ != nullptr) check(state_->wait(timeout, /*timeout_is_default=*/false, code));
@@ -158,7 +181,9 @@ void wait_all(std::span<Work> works, CodeSite code) {
 }
 
 size_t wait_any(std::span<Work> works, CodeSite code) {
-  if (works.empty()) throw_dist_error(make_error(ErrorKind::kInvalidArgument, "wait_any: the list is empty, want at least one work"), {.rank = -1, .group = {}, .op = "wait_any"});
+  if (works.empty())
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument, "wait_any: the list is empty, want at least one work"),
+                     {.rank = -1, .group = {}, .op = "wait_any"});
   const auto first_done = [&]() -> size_t {
     for (size_t i = 0; i < works.size(); ++i) {
       if (works[i].is_completed()) return i;

@@ -26,7 +26,8 @@ class Stream;
 class WorkState : public std::enable_shared_from_this<WorkState> {
  public:
   // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
-  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1) : scheduler_(scheduler), rank_(rank), mu_(scheduler) {}
+  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1)
+      : scheduler_(scheduler), rank_(rank), mu_(scheduler) {}
   virtual ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
@@ -57,6 +58,9 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   // owns the work, on a helper task of it, so it may wait.
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
 
+  // As then(), but on whoever completes the work, at once: it must not wait. For works that are made of others.
+  void when_done(absl::AnyInvocable<void(const absl::Status&)> callback);
+
   // Ends the work. Only the first call counts. Wakes who waits; callbacks run later.
   void complete(const absl::Status& status);
 
@@ -65,12 +69,16 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
 
  protected:
   // What a wait shows in a report: subclasses add who could end it.
-  virtual Site wait_site(CodeSite code) const { return Site{.what = op(), .code = code, .group = group(), .seq = seq()}; }
+  virtual Site wait_site(CodeSite code) const {
+    return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
+  }
   // wait() without a scheduling point before it.
   absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
 
  private:
   friend class Work;
+
+  void add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once);
 
   Scheduler* const scheduler_;
   const int rank_;
@@ -79,7 +87,11 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   mutable RankMutex mu_;  // taken after no other lock but a rendezvous'
   RankCondVar finished_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
-  std::vector<absl::AnyInvocable<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mu_);
+  struct Callback {
+    absl::AnyInvocable<void(const absl::Status&)> run;
+    bool at_once;
+  };
+  std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mu_);
 };
 
 // A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished withdraws
@@ -126,7 +138,8 @@ class [[nodiscard]] Work {
     if (state_ != nullptr) state_->handles_.fetch_add(1, std::memory_order_relaxed);
   }
   void release() noexcept {
-    if (state_ != nullptr && state_->handles_.fetch_sub(1, std::memory_order_acq_rel) == 1 && !state_->is_completed()) state_->dropped();
+    if (state_ != nullptr && state_->handles_.fetch_sub(1, std::memory_order_acq_rel) == 1 && !state_->is_completed())
+      state_->dropped();
   }
   void check(const absl::Status& status) const;
 

@@ -108,6 +108,10 @@ absl::Status TableStore::explain(const char* op, std::string_view key, const abs
   return make_error(error_kind(status), absl::StrCat(who(op, key), ": ", status.message()));
 }
 
+absl::Status TableStore::explain(const char* op, const absl::Status& status) const {
+  return make_error(error_kind(status), absl::StrCat(sv(kind()), " ", op, ": ", status.message()));
+}
+
 absl::Status TableStore::refresh() { return log_ != nullptr ? log_->refresh(&table_) : absl::OkStatus(); }
 
 bool TableStore::has(std::string_view key, Want want) const {
@@ -303,7 +307,7 @@ absl::StatusOr<bool> TableStore::delete_key_status(std::string_view key) {
 
 absl::StatusOr<int64_t> TableStore::num_keys_status() {
   RankMutexLock lock(&table_.mu);
-  if (absl::Status s = refresh(); !s.ok()) return explain("num_keys", "", s);
+  if (absl::Status s = refresh(); !s.ok()) return explain("num_keys", s);
   return static_cast<int64_t>(table_.size());
 }
 
@@ -379,7 +383,7 @@ absl::StatusOr<int64_t> TableStore::queue_len_status(std::string_view key) {
 
 absl::StatusOr<std::vector<std::string>> TableStore::list_keys_status() {
   RankMutexLock lock(&table_.mu);
-  if (absl::Status s = refresh(); !s.ok()) return explain("list_keys", "", s);
+  if (absl::Status s = refresh(); !s.ok()) return explain("list_keys", s);
   return table_.sorted_keys();
 }
 

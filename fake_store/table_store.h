@@ -69,6 +69,7 @@ class TableStore : public Store {
   std::string who(const char* op, std::string_view key) const;
   // A failure of the log, with who met it.
   absl::Status explain(const char* op, std::string_view key, const absl::Status& status) const;
+  absl::Status explain(const char* op, const absl::Status& status) const;
 
   KeyTable table_;
   const std::unique_ptr<FileLog> log_ ABSL_PT_GUARDED_BY(table_.mu);

@@ -4,20 +4,21 @@
 #include <exception>
 #include <memory>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
 #include "sim/deadlock_report.h"
+#include "sim/fiber_hook.h"
 #include "sim/text.h"
 
 namespace rankloom::internal {
 namespace {
 
-// Replaces GoogleTest's process-wide reporter. The per-thread one would not do: helpers and threads of the caller report too,
-// and all fibers share one thread.
+// Replaces GoogleTest's process-wide reporter. The per-thread one would not do: helpers and threads of the caller report too.
 class RankReporter final : public testing::ScopedFakeTestPartResultReporter {
  public:
   // The base class would append to an array; ReportTestPartResult() below takes its place.
-  RankReporter() : ScopedFakeTestPartResultReporter(INTERCEPT_ALL_THREADS, nullptr) {}
+  explicit RankReporter(InterceptMode mode = INTERCEPT_ALL_THREADS) : ScopedFakeTestPartResultReporter(mode, nullptr) {}
 
   void ReportTestPartResult(const testing::TestPartResult& result) override;
 };
@@ -49,6 +50,59 @@ void RankReporter::ReportTestPartResult(const testing::TestPartResult& result) {
   }
   failures->record(result, rank);
 }
+
+// GoogleTest also keeps a reporter per thread, as a stack of scopes (ASSERT_NO_FATAL_FAILURE, EXPECT_FATAL_FAILURE, ...). Fibers
+// share their thread's, and their scopes do not nest: one that ends would put back another fiber's, long gone. So each fiber
+// of a rank has its own, put aside at every switch. GoogleTest can only set one for a scope, so "put aside" is a scope
+// opened when the fiber stops; when the fiber goes on it is closed, which puts back what the fiber had.
+class FiberReporters {
+ public:
+  static FiberReporters& of_this_thread() {
+    static thread_local FiberReporters* reporters = new FiberReporters;  // of a pool thread: until the process ends
+    return *reporters;
+  }
+
+  static void begin(const Task* task) {
+    static constexpr FiberHook kHook = {.leave = &leave, .arrive = &arrive};
+    fiber_hook.store(&kHook, std::memory_order_release);
+    FiberReporters& self = of_this_thread();
+    if (self.fibers_.empty()) self.thread_ = reporter();
+    self.fibers_[task].base = reporter();
+  }
+  static void end(const Task* task) {
+    FiberReporters& self = of_this_thread();
+    self.fibers_.erase(task);
+    self.between_.reset();
+    // Whoever runs next may not know of all this (a helper): it must not find the reporter of a fiber that is gone.
+    if (self.fibers_.empty()) {
+      self.thread_.reset();
+    } else {
+      self.between_ = reporter();
+    }
+  }
+
+ private:
+  struct Fiber {
+    std::unique_ptr<RankReporter> base;   // below all scopes of the fiber
+    std::unique_ptr<RankReporter> aside;  // while the fiber is stopped
+  };
+
+  static std::unique_ptr<RankReporter> reporter() {
+    return std::make_unique<RankReporter>(RankReporter::INTERCEPT_ONLY_CURRENT_THREAD);
+  }
+  static void leave(Task& task) {
+    FiberReporters& self = of_this_thread();
+    if (const auto it = self.fibers_.find(&task); it != self.fibers_.end()) it->second.aside = reporter();
+  }
+  static void arrive(Task& task) {
+    FiberReporters& self = of_this_thread();
+    if (const auto it = self.fibers_.find(&task); it != self.fibers_.end()) it->second.aside.reset();
+  }
+
+  absl::flat_hash_map<const Task*, Fiber> fibers_;
+  std::unique_ptr<RankReporter> thread_;   // puts back what the thread had, when the last fiber has ended
+  std::unique_ptr<RankReporter> between_;  // after the end of a fiber
+};
 
 }  // namespace
 
@@ -85,6 +139,11 @@ RankFailures* RankFailures::of(const World& world) {
 
 void RankFailures::run_guarded(RankContext& rank, absl::FunctionRef<void(RankContext&)> set_up_and_body,
                                absl::FunctionRef<void(RankContext&)> tear_down) {
+  const Task* const fiber = world_->options().engine == EngineKind::kFibers ? Task::current() : nullptr;
+  if (fiber != nullptr) FiberReporters::begin(fiber);
+  const absl::Cleanup end_fiber = [fiber] {
+    if (fiber != nullptr) FiberReporters::end(fiber);
+  };
   std::exception_ptr failure;
   try {
     set_up_and_body(rank);

@@ -24,10 +24,10 @@ struct Events {
 // "[2,3] [6]".
 std::string shapes_text(const FlightEntry& entry) {
   std::vector<std::string> shapes;
-  for (auto at = entry.shapes.begin(); at < entry.shapes.end();) {
-    const auto dimensions = at + 1;
-    at = dimensions + *at;
-    shapes.push_back(absl::StrCat("[", absl::StrJoin(dimensions, at, ","), "]"));
+  for (size_t at = 0; at < entry.shapes.size();) {
+    std::vector<int64_t> sizes(static_cast<size_t>(entry.shapes[at++]));
+    for (int64_t& size : sizes) size = entry.shapes[at++];
+    shapes.push_back(absl::StrCat("[", absl::StrJoin(sizes, ","), "]"));
   }
   return absl::StrJoin(shapes, " ");
 }

@@ -1,7 +1,9 @@
 #include "sim/deterministic_scheduler.h"
 
 #include <algorithm>
-#include <tuple>
+#include <fstream>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,9 +14,24 @@
 namespace rankloom {
 namespace {
 
-// A rank whose helper is parked counts as parked, although its main thread may be computing: before a run of threads is
-// called stuck, such a thread gets this long, in real time, to come to a point.
+// A rank whose helper is parked counts as parked, although its main thread is at no point. Before a run of threads is called
+// stuck, such a thread gets this long, in real time, to come to a point; as long as it computes, it gets more.
 constexpr int64_t kGraceNs = 1'000'000'000;
+constexpr int kGraceLooks = 20;
+
+// Whether a thread of this process uses a core, or waits for one or for a disk. A thread that sleeps in a lock does not.
+bool thread_runs(int thread) {
+  std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  // "12 (name) S ...": the name may hold anything, brackets too.
+  const size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < line.size() &&
+         (line[name_end + 2] == 'R' || line[name_end + 2] == 'D');
+}
+
+// Scheduling points after which a rank under fifo lets others run although it did not block.
+constexpr int kFifoPatience = 1000;
 
 std::unique_ptr<Engine> make_engine(const Scheduler::Options& options) {
   if (options.engine == EngineKind::kFibers) return std::make_unique<FiberEngine>(options.stack_bytes, options.ranks);
@@ -63,8 +80,21 @@ DeterministicScheduler::DeterministicScheduler(Options options)
 }
 
 DeterministicScheduler::~DeterministicScheduler() {
-  // Where the ranks are the caller's threads, helpers may still be on their way out: the last one gives the host its permit.
-  if (attached_ > 0 && started_) engine_->park(host_);
+  if (!threads_) return;
+  for (;;) {
+    {
+      StateLock lock(this);
+      for (const Task* task : live_tasks()) {
+        if (task->adopted) fatal(absl::StrCat("a world ended while a thread was attached as rank ", task->info.rank));
+      }
+      if (live_ == 0 && !moving_) return;
+      if (!moving_) {  // helpers that began before their ranks, which never came
+        set_abort_cause(make_error(ErrorKind::kAborted, "the world ended before all its ranks had attached"));
+        engine_->unpark(*set_off(lock));
+      }
+    }
+    engine_->park(host_);
+  }
 }
 
 void DeterministicScheduler::task_main(Task& task) {
@@ -84,26 +114,29 @@ void DeterministicScheduler::end(Task& task) {
   {
     StateLock lock(this);
     next = finish(task, lock);
+    // The host takes the lock before it lets the scheduler go, so this one has let go of it by then.
+    if (next == &host_) {
+      engine->unpark(host_);
+      return;
+    }
   }
-  // Last: if it is the host, the scheduler may be gone as soon as it runs.
   if (next != nullptr) engine->unpark(*next);
 }
 
 void DeterministicScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
   body_.emplace(body);
-  live_ = options_.ranks;
   engine_->run_host([this] {
-    for (int rank = 0; rank < options_.ranks; ++rank)
-      engine_->spawn(rank_tasks_[static_cast<size_t>(rank)], &task_main);
     {
       StateLock lock(this);
-      started_ = true;
-      for (int rank = 0; rank < options_.ranks; ++rank) make_ready(rank_tasks_[static_cast<size_t>(rank)]);
-      Task* const first = pick(nullptr, lock);
-      start_running(*first);
-      engine_->unpark(*first);
+      live_ += options_.ranks;
+      for (int rank = 0; rank < options_.ranks; ++rank) {
+        engine_->spawn(rank_tasks_[static_cast<size_t>(rank)], &task_main);
+        make_ready(rank_tasks_[static_cast<size_t>(rank)]);
+      }
+      engine_->unpark(*set_off(lock));
     }
     engine_->park(host_);
+    const StateLock lock(this);
   });
 }
 
@@ -121,24 +154,46 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->id = id;
   task->info = info;
   task->user = user_of(info.rank);
+  task->adopted = false;
   task->state = Task::State::kNew;
   task->permit = false;
+  task->timer = 0;
+  task->deadline_ns = Deadline::kNever;
   return task;
 }
 
-Task* DeterministicScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
-  StateLock lock(this);
+void DeterministicScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
+  if (ended_.load(std::memory_order_acquire)) {
+    body();  // there are no tasks any more
+  } else if (runs_here()) {
+    const StateLock lock(this);
+    spawn_here(info, std::move(body));
+  } else {
+    send([this, info, body = std::move(body)]() mutable { spawn_here(info, std::move(body)); });
+  }
+}
+
+void DeterministicScheduler::spawn_here(const TaskInfo& info, absl::AnyInvocable<void()> body) {
   Task* const task = add_extra(info);
   task->body = std::move(body);
   task->site = {};
   ++live_;
   engine_->spawn(*task, &task_main);
   make_ready(*task);
-  return task;
 }
 
 void DeterministicScheduler::post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) {
-  StateLock lock(this);
+  if (ended_.load(std::memory_order_acquire)) {
+    body();
+  } else if (runs_here()) {
+    const StateLock lock(this);
+    post_here(info, site, std::move(body));
+  } else {
+    send([this, info, site, body = std::move(body)]() mutable { post_here(info, site, std::move(body)); });
+  }
+}
+
+void DeterministicScheduler::post_here(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) {
   Task* const task = add_extra(info);
   task->body = std::move(body);
   task->site = site;
@@ -150,39 +205,38 @@ Task* DeterministicScheduler::attach(const TaskInfo& info) {
   Task* task = nullptr;
   if (info.kind == TaskKind::kRank) {
     task = &rank_tasks_[static_cast<size_t>(info.rank)];
-    task->adopted = true;
     task->user = user_of(info.rank);
-    ++live_;
     ++attached_;
-    engine_->attach(*task);
-    make_ready(*task);
-    // No choice before all ranks are there: who came first must not matter.
-    if (attached_ == options_.ranks) {
-      started_ = true;
-      Task* const first = pick(nullptr, lock);
-      start_running(*first);
-      if (first == task) return task;
-      engine_->unpark(*first);
-    }
-    lock.unlock();
-    engine_->park(*task);
-    lock.lock();
-    return task;
+  } else {
+    task = add_extra(info);
   }
-  task = add_extra(info);
   task->adopted = true;
   ++live_;
   engine_->attach(*task);
-  if (baton_rank_ == info.rank) {
+  if (info.kind != TaskKind::kRank && moving_ && baton_rank_ == info.rank) {
     start_running(*task);
-  } else {
-    make_ready(*task);
-    if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
-    lock.unlock();
-    engine_->park(*task);
-    lock.lock();
+    return task;
   }
+  make_ready(*task);
+  // No choice before all ranks are there: who came first must not matter. After an abort it does not.
+  const bool complete = attached_ == options_.ranks || aborted();
+  if (!moving_ && (started_ || (complete && attached_ > 0))) {
+    Task* const first = set_off(lock);
+    if (first == task) return task;
+    engine_->unpark(*first);
+  }
+  lock.unlock();
+  engine_->park(*task);
+  lock.lock();
   return task;
+}
+
+Task* DeterministicScheduler::set_off(StateLock& lock) {
+  started_ = true;
+  ended_.store(false, std::memory_order_relaxed);
+  Task* const first = pick(nullptr, lock);
+  start_running(*first);
+  return first;
 }
 
 void DeterministicScheduler::detach(Task* task) {
@@ -193,6 +247,7 @@ void DeterministicScheduler::detach(Task* task) {
 void DeterministicScheduler::make_ready(Task& task) {
   task.state = Task::State::kReady;
   ready_.insert(task.id);
+  if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
 }
 
 void DeterministicScheduler::start_running(Task& task) {
@@ -215,8 +270,7 @@ void DeterministicScheduler::ensure_baton(Task& self, StateLock& lock) {
   if (!threads_) return;
   while (baton_rank_ != self.info.rank) {
     stop_running(self, Task::State::kReady);
-    ready_.insert(self.id);
-    if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
+    make_ready(self);
     lock.unlock();
     engine_->park(self);
     lock.lock();
@@ -239,15 +293,17 @@ void DeterministicScheduler::deterministic_point(const Site& site) {
   self->site = site;
   self->steps.store(self->steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (runs_to_block_ && !threads_) {
+  // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
+  const bool goes_on = runs_to_block_ && !site.gives_way && ++points_in_a_row_ < kFifoPatience;
+  if (goes_on && !threads_) {
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
     return;
   }
   StateLock lock(this);
   ensure_baton(*self, lock);
-  if (runs_to_block_) return;
+  if (goes_on) return;
   stop_running(*self, Task::State::kReady);
-  ready_.insert(self->id);
+  make_ready(*self);
   give_way(*self, lock);
 }
 
@@ -265,11 +321,15 @@ WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
   self.cause = WakeCause::kUnparked;
   self.deadline_ns = deadline.at_ns;
   self.timer = 0;
-  if (!deadline.weak && deadline.at_ns != Deadline::kNever) {
+  if (deadline.weak) {
+    weak_floor_ns_ = std::min(weak_floor_ns_, deadline.at_ns);
+  } else if (deadline.at_ns != Deadline::kNever) {
     self.timer = ++timer_generation_;
-    timers_.push({deadline.at_ns, timer_order_++, self.id, self.timer});
+    timers_.push_back({deadline.at_ns, timer_order_++, self.id, self.timer});
+    std::push_heap(timers_.begin(), timers_.end(), std::greater<>());
   }
   stop_running(self, Task::State::kParked);
+  if (timers_.size() >= timers_to_forget_at_) forget_dead_timers();
   give_way(self, lock);
   self.timer = 0;
   self.site.waits_for = nullptr;
@@ -278,17 +338,17 @@ WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
 
 void DeterministicScheduler::unpark(Task& task) {
   if (!runs_here()) {
-    absl::MutexLock lock(&inbox_mu_);
-    inbox_.push_back(&task);
-    inbox_full_.store(true, std::memory_order_release);
-    idle_parker_.unpark();
+    send([this, &task] { unpark_here(task); });
     return;
   }
-  StateLock lock(this);
+  const StateLock lock(this);
+  unpark_here(task);
+}
+
+void DeterministicScheduler::unpark_here(Task& task) {
   if (task.state == Task::State::kParked) {
     task.cause = WakeCause::kUnparked;
     make_ready(task);
-    if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
   } else {
     task.permit = true;
   }
@@ -331,10 +391,17 @@ TaskId DeterministicScheduler::choose_next(const Task* at) {
 }
 
 Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
+  points_in_a_row_ = 0;
+  moving_ = true;
+  baton_rank_ = -1;
   for (;;) {
-    if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
+    if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
     if (ready_.empty()) {
-      if (live_ == 0) return &host_;
+      if (live_ == 0) {
+        moving_ = false;
+        ended_.store(true, std::memory_order_release);
+        return &host_;
+      }
       nobody_ready(lock);
       continue;
     }
@@ -365,23 +432,15 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
 }
 
 void DeterministicScheduler::nobody_ready(StateLock& lock) {
-  // Tasks of threads that run beside the baton: see kGraceNs. The one at the point has stopped already.
-  if (outside_.load(std::memory_order_acquire) > 0 || (threads_ && running_ > 0)) {
-    const bool outside = outside_.load(std::memory_order_acquire) > 0;
-    idle_.store(true, std::memory_order_relaxed);
-    baton_rank_ = -1;
-    lock.unlock();
-    const bool woken = idle_parker_.park(outside ? Deadline::kNever : monotonic_ns() + kGraceNs);
-    lock.lock();
-    idle_.store(false, std::memory_order_relaxed);
-    if (woken || !ready_.empty()) return;
-  }
+  const bool outside = outside_.load(std::memory_order_acquire) > 0;
+  // What they sent before they went is seen now.
+  if (inbox_full_.load(std::memory_order_acquire)) return;
+  // The one at the point has stopped already: who runs is a thread beside the baton.
+  if ((outside || running_ > 0) && wait_beside(outside, lock)) return;
   if (advance_clock()) return;
   if (aborted()) {
     // Everybody was woken by the abort already; who still parks asks again and leaves.
-    for (Task* task : live_tasks()) {
-      if (task->state == Task::State::kParked) make_ready(*task);
-    }
+    wake_all_here();
     if (!ready_.empty() || running_ > 0) return;
     fatal(absl::StrCat("nothing is ready and nothing is parked, but ", live_, " tasks are left"));
   }
@@ -396,43 +455,95 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   lock.lock();
 }
 
+bool DeterministicScheduler::wait_beside(bool outside, StateLock& lock) {
+  std::vector<int> threads;
+  for (const Task* task : live_tasks()) {
+    if (task->state == Task::State::kRunning) threads.push_back(task->thread);
+  }
+  idle_.store(true, std::memory_order_relaxed);
+  lock.unlock();
+  bool moved = false;
+  if (outside) {
+    moved = idle_parker_.park(Deadline::kNever);
+  } else {
+    const auto computes = [](int thread) { return thread_runs(thread); };
+    for (int i = 0; i < kGraceLooks && !moved; ++i) {
+      moved = idle_parker_.park(monotonic_ns() + kGraceNs / kGraceLooks) ||
+              std::any_of(threads.begin(), threads.end(), computes);
+    }
+  }
+  lock.lock();
+  idle_.store(false, std::memory_order_relaxed);
+  return moved || !ready_.empty();
+}
+
+bool DeterministicScheduler::alive(const Timer& timer) const {
+  const Task& task = *task_at(timer.task);
+  return task.timer == timer.generation && task.state == Task::State::kParked;
+}
+
+void DeterministicScheduler::forget_dead_timers() {
+  std::erase_if(timers_, [this](const Timer& timer) { return !alive(timer); });
+  std::make_heap(timers_.begin(), timers_.end(), std::greater<>());
+  timers_to_forget_at_ = std::max<size_t>(1024, 2 * timers_.size());
+}
+
 bool DeterministicScheduler::advance_clock() {
-  while (!timers_.empty()) {
-    const Timer& top = timers_.top();
-    const Task& task = *task_at(top.task);
-    if (task.timer == top.generation && task.state == Task::State::kParked) break;
-    timers_.pop();
-  }
+  const auto take_out = [this] {
+    std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
+    timers_.pop_back();
+  };
+  while (!timers_.empty() && !alive(timers_.front())) take_out();
   if (timers_.empty()) return false;
-  // Default timeouts keep nothing alive, but they do pass when time goes on for another reason.
-  int64_t earliest = timers_.top().at_ns;
-  for (Task* task : live_tasks()) {
-    if (task->state == Task::State::kParked) earliest = std::min(earliest, task->deadline_ns);
+  // Default timeouts keep nothing alive, but they do pass when time goes on for another reason, each in its turn.
+  int64_t at_ns = timers_.front().at_ns;
+  std::vector<Task*> weak;
+  if (weak_floor_ns_ <= at_ns) {
+    weak_floor_ns_ = Deadline::kNever;
+    for (Task* task : live_tasks()) {
+      if (task->state != Task::State::kParked || task->timer != 0 || task->deadline_ns == Deadline::kNever) continue;
+      if (task->deadline_ns < at_ns) {
+        weak_floor_ns_ = std::min(weak_floor_ns_, at_ns);
+        at_ns = task->deadline_ns;
+        weak.clear();
+      }
+      if (task->deadline_ns == at_ns) {
+        weak.push_back(task);
+      } else {
+        weak_floor_ns_ = std::min(weak_floor_ns_, task->deadline_ns);
+      }
+    }
   }
-  clock_ns_.store(std::max(now_ns(), earliest), std::memory_order_relaxed);
-  for (Task* task : live_tasks()) {
-    if (task->state != Task::State::kParked || task->deadline_ns > now_ns()) continue;
-    task->cause = WakeCause::kTimeout;
-    task->timer = 0;
-    make_ready(*task);
+  clock_ns_.store(std::max(now_ns(), at_ns), std::memory_order_relaxed);
+  const auto time_out = [this](Task& task) {
+    task.cause = WakeCause::kTimeout;
+    task.timer = 0;
+    make_ready(task);
+  };
+  while (!timers_.empty() && timers_.front().at_ns <= at_ns) {
+    const Timer timer = timers_.front();
+    take_out();
+    if (alive(timer)) time_out(*task_at(timer.task));
   }
+  for (Task* task : weak) time_out(*task);
   return true;
 }
 
 Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
-  if (task.state == Task::State::kReady) fatal("a task ended while it was ready");
+  if (task.state != Task::State::kRunning) fatal("a task ended that did not run");
   const bool held = !threads_ || baton_rank_ == task.info.rank;
   stop_running(task, Task::State::kDone);
   --live_;
-  if (task.id >= options_.ranks) free_ids_.push_back(task.id);
-  if (!held || (threads_ && running_of_rank_[static_cast<size_t>(task.info.rank)] > 0)) {
-    // Another thread of the rank goes on with the baton, or somebody else holds it.
-    if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
-    return nullptr;
+  Task* next = nullptr;
+  // Else another thread of the rank goes on with the baton, or somebody else holds it.
+  if (held && (!threads_ || running_of_rank_[static_cast<size_t>(task.info.rank)] == 0)) {
+    next = pick(&task, lock);
+    if (next != &host_) start_running(*next);
+  } else if (idle_.load(std::memory_order_relaxed)) {
+    idle_parker_.unpark();
   }
-  Task* const next = pick(&task, lock);
-  if (next == &host_) return next;
-  start_running(*next);
+  // After the pick, which may have spawned tasks.
+  if (task.id >= options_.ranks) free_ids_.push_back(task.id);
   return next;
 }
 
@@ -442,49 +553,48 @@ bool DeterministicScheduler::runs_here() const {
   return task != nullptr && task->scheduler == this;
 }
 
-void DeterministicScheduler::drain_inbox() {
-  std::vector<Task*> woken;
+void DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
   {
     absl::MutexLock lock(&inbox_mu_);
-    woken.swap(inbox_);
+    inbox_.push_back(std::move(what));
+    inbox_full_.store(true, std::memory_order_release);
+  }
+  idle_parker_.unpark();
+}
+
+void DeterministicScheduler::drain_inbox() {
+  std::vector<absl::AnyInvocable<void()>> asked;
+  {
+    absl::MutexLock lock(&inbox_mu_);
+    asked.swap(inbox_);
     inbox_full_.store(false, std::memory_order_relaxed);
   }
-  for (Task* task : woken) {
-    if (task->state == Task::State::kParked) {
-      task->cause = WakeCause::kUnparked;
-      make_ready(*task);
-    } else {
-      task->permit = true;
-    }
-  }
-  if (wake_all_asked_.exchange(false, std::memory_order_acq_rel)) {
-    for (Task* task : live_tasks()) {
-      if (task->state == Task::State::kParked) make_ready(*task);
-    }
-  }
+  for (absl::AnyInvocable<void()>& what : asked) what();
 }
 
 void DeterministicScheduler::wake_all() {
-  if (!runs_here() && Task::current() == nullptr && !threads_) {
-    absl::MutexLock lock(&inbox_mu_);
-    wake_all_asked_.store(true, std::memory_order_release);
-    inbox_full_.store(true, std::memory_order_release);
-    idle_parker_.unpark();
+  if (!runs_here()) {
+    send([this] { wake_all_here(); });
     return;
   }
   StateLock lock(this);
+  wake_all_here();
+  // Ranks that wait for others to attach.
+  if (!moving_ && attached_ > 0 && !ready_.empty()) engine_->unpark(*set_off(lock));
+}
+
+void DeterministicScheduler::wake_all_here() {
   for (Task* task : live_tasks()) {
-    if (task->state == Task::State::kParked) {
-      task->cause = WakeCause::kUnparked;
-      make_ready(*task);
-    }
+    if (task->state != Task::State::kParked) continue;
+    task->cause = WakeCause::kUnparked;
+    make_ready(*task);
   }
-  if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
 }
 
 void DeterministicScheduler::outside_changed(int n) {
   outside_.fetch_add(n, std::memory_order_acq_rel);
-  if (idle_.load(std::memory_order_acquire)) idle_parker_.unpark();
+  // Whether or not the run is idle yet: it may be about to be.
+  if (n < 0) idle_parker_.unpark();
 }
 
 std::vector<Task*> DeterministicScheduler::live_tasks() const {

@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <tuple>
 #include <vector>
 
@@ -19,13 +18,16 @@ namespace rankloom {
 //
 // On threads the baton belongs to a rank: a helper thread of that rank may run beside it. A helper that parks passes the
 // baton on; a task that comes to a point while its rank does not hold the baton queues as ready.
+//
+// invariant: from the first pick until all tasks have ended exactly one task is the mover: it runs with the baton, or it
+// picks who is next. Nobody holds the baton while the mover picks, so who comes to a point meanwhile queues.
 class DeterministicScheduler final : public Scheduler {
  public:
   explicit DeterministicScheduler(Options options);
   ~DeterministicScheduler() override;
 
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
-  Task* spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
+  void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
   void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
   Task* attach(const TaskInfo& info) override;
   void detach(Task* task) override;
@@ -51,6 +53,10 @@ class DeterministicScheduler final : public Scheduler {
                                : extra_[static_cast<size_t>(id - options_.ranks)].get();
   }
   Task* add_extra(const TaskInfo& info);
+  void spawn_here(const TaskInfo& info, absl::AnyInvocable<void()> body);
+  void post_here(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body);
+  void unpark_here(Task& task);
+  void wake_all_here();
   void make_ready(Task& task);
   void start_running(Task& task);
   void stop_running(Task& task, Task::State next);
@@ -59,13 +65,20 @@ class DeterministicScheduler final : public Scheduler {
   Task* pick(const Task* at, StateLock& lock);
   // `self` stops here until it is picked again.
   void give_way(Task& self, StateLock& lock);
-  // Ends `task`. The one to unpark once the lock is free, which may end this scheduler; null: nobody.
+  // The first pick: the caller is no task, or a ready one.
+  Task* set_off(StateLock& lock);
+  // Ends `task`. The one to unpark; null: nobody.
   Task* finish(Task& task, StateLock& lock);
   void nobody_ready(StateLock& lock);
+  // Waits for a thread beside the run to do something. False: nobody did, and none of them computes.
+  bool wait_beside(bool outside, StateLock& lock);
   void end(Task& task);
   bool advance_clock();
+  void forget_dead_timers();
   void drain_inbox();
   bool runs_here() const;
+  // Has `what` done on the fibers' thread: they cannot be touched from elsewhere.
+  void send(absl::AnyInvocable<void()> what);
   TaskId choose_next(const Task* at);
   void record(ChoiceKind kind, const Task* at, int size, int value);
   static void task_main(Task& task);
@@ -83,12 +96,14 @@ class DeterministicScheduler final : public Scheduler {
   std::vector<TaskId> free_ids_;
   ReadySet ready_;
   std::optional<absl::FunctionRef<void(int, Task&)>> body_;
-  int live_ = 0;      // tasks that have not ended, posted ones excepted
-  int attached_ = 0;  // ranks that have attached
-  bool started_ = false;
+  int live_ = 0;          // tasks that have not ended, posted ones excepted
+  int attached_ = 0;      // ranks that have attached
+  bool started_ = false;  // choices may be drawn
+  bool moving_ = false;   // there is a mover
   int baton_rank_ = -1;
   std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning
   int running_ = 0;
+  int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
   std::atomic<int64_t> clock_ns_{0};
   std::atomic<uint64_t> steps_{0};
@@ -102,16 +117,20 @@ class DeterministicScheduler final : public Scheduler {
       return std::tie(a.at_ns, a.order) > std::tie(b.at_ns, b.order);
     }
   };
-  std::priority_queue<Timer, std::vector<Timer>, std::greater<>>
-      timers_;  // own deadlines only; weak ones are on the tasks
+  bool alive(const Timer& timer) const;
+  // A heap of own deadlines, the earliest on top; those whose wait has ended otherwise are forgotten later.
+  std::vector<Timer> timers_;
+  size_t timers_to_forget_at_ = 1024;
   uint64_t timer_order_ = 0;
   uint32_t timer_generation_ = 0;
+  // Default deadlines are on the tasks; none of a parked task is earlier than this.
+  int64_t weak_floor_ns_ = Deadline::kNever;
 
-  // What threads outside the run ask for: fibers cannot be touched from there.
+  // What threads outside the fibers' ask for.
   absl::Mutex inbox_mu_;
-  std::vector<Task*> inbox_ ABSL_GUARDED_BY(inbox_mu_);
+  std::vector<absl::AnyInvocable<void()>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
   std::atomic<bool> inbox_full_{false};
-  std::atomic<bool> wake_all_asked_{false};
+  std::atomic<bool> ended_{false};  // all tasks have
   std::atomic<int> outside_{0};
   std::atomic<bool> idle_{false};
   Parker idle_parker_;

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
+#include "sim/fiber_hook.h"
 #include "sim/stack_pool.h"
 #include "sim/thread_pool.h"
 
@@ -77,6 +78,7 @@ struct FiberThread {
         return static_cast<bf::context*>(next->context);
       }
       if (bf::context::active() == thread_.dispatcher) {
+        FiberThread::arrive_in_dispatcher();
         thread_.leave(nullptr, thread_.host);
         return static_cast<bf::context*>(thread_.host.context);
       }
@@ -122,6 +124,12 @@ struct FiberThread {
     __sanitizer_start_switch_fiber(&host_state.fake_stack, reinterpret_cast<const char*>(dispatcher) - size, size);
 #endif
   }
+  // The dispatcher's code is Boost's: the first that we see of it is its question who runs next.
+  static void arrive_in_dispatcher() {
+#ifdef RANKLOOM_ASAN
+    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+#endif
+  }
   void arrive([[maybe_unused]] FiberState* state) {
 #ifdef RANKLOOM_ASAN
     const void* from_bottom = nullptr;
@@ -136,14 +144,15 @@ struct FiberThread {
   }
 
   // A fault in a guard page is an overflow of the stack above it: say whose, then die as usual.
+  // ASan has its own handler and its own stack for it.
   static void install_overflow_handler() {
+#ifndef RANKLOOM_ASAN
     // The handler needs a stack of its own.
     static constexpr size_t kSignalStack = 64 * 1024;
     stack_t alternative{};
     alternative.ss_sp = new char[kSignalStack];
     alternative.ss_size = kSignalStack;
     sigaltstack(&alternative, nullptr);
-#ifndef RANKLOOM_ASAN
     static std::once_flag once;
     std::call_once(once, [] {
       struct sigaction action {};
@@ -270,6 +279,9 @@ void FiberEngine::park(Task& task_or_host) {
     fatal(absl::StrCat("overflow of the fiber's stack of ", state.stack.size(),
                        " bytes; larger ones: WorldOptions::stack_bytes"));
   }
+  const FiberHook* const hook = &task != &thread.host ? fiber_hook.load(std::memory_order_acquire) : nullptr;
+  if (hook != nullptr) [[unlikely]]
+    hook->leave(task);
   ExceptionGlobals& globals = exception_globals();
   state.globals = globals;
   state.saved_errno = errno;
@@ -279,6 +291,8 @@ void FiberEngine::park(Task& task_or_host) {
   globals = state.globals;
   errno = state.saved_errno;
   Task::set_current(&task == &thread.host ? nullptr : &task);
+  if (hook != nullptr) [[unlikely]]
+    hook->arrive(task);
 }
 
 void FiberEngine::unpark(Task& task) { thread_->next = task.id < 0 ? &thread_->host : &task; }

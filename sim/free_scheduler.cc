@@ -2,19 +2,27 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "sim/dist_error.h"
 #include "sim/thread_engine.h"
 #include "sim/thread_pool.h"
 
 namespace rankloom {
 
 FreeScheduler::FreeScheduler(Options options)
-    : Scheduler(std::move(options), /*deterministic=*/false), counts_(int64_t{options_.ranks} * kLive + kBias) {}
+    : Scheduler(std::move(options), /*deterministic=*/false),
+      counts_(int64_t{options_.ranks} * kLive + kBias),
+      live_ranks_(options_.ranks) {}
 
-FreeScheduler::~FreeScheduler() { wait_for_threads(); }
-
-void FreeScheduler::wait_for_threads() {
-  if (std::exchange(owner_left_, true)) return;
-  if (running_.fetch_sub(1, std::memory_order_acq_rel) != 1) all_ended_.park(Deadline::kNever);
+FreeScheduler::~FreeScheduler() {
+  for (const Task* task : live_tasks()) {
+    if (task->adopted) fatal(absl::StrCat("a world ended while a thread was attached as rank ", task->info.rank));
+  }
+  // Helpers end by themselves, unless they wait for a rank that never came.
+  if (live_ranks_.load(std::memory_order_relaxed) > 0) {
+    abort(make_error(ErrorKind::kAborted, "the world ended before all its ranks had attached"));
+  }
+  wait_for_threads();
 }
 
 Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
@@ -26,6 +34,7 @@ Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
   task->state = Task::State::kRunning;
   Task* const raw = task.get();
   absl::MutexLock lock(&tasks_mu_);
+  if (!adopted) ++threads_;
   for (size_t i = 0; i < tasks_.size(); ++i) {
     if (tasks_[i] == nullptr) {
       task->id = static_cast<TaskId>(i);
@@ -38,42 +47,47 @@ Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
   return raw;
 }
 
-void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
-  std::vector<Task*> ranks;
-  for (int rank = 0; rank < options_.ranks; ++rank)
-    ranks.push_back(add_task({.rank = rank, .kind = TaskKind::kRank}, false));
-  running_.fetch_add(options_.ranks, std::memory_order_relaxed);
-  for (Task* task : ranks) {
-    ThreadPool::shared().start(
-        thread_name(task->info),
-        [this, task, body] {
-          Task::set_current(task);
-          body(task->info.rank, *task);
-          Task::set_current(nullptr);
-          finish(task);
-          thread_ended();
-        },
-        options_.fresh_threads);
-  }
-  wait_for_threads();
-}
-
-Task* FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
-  Task* const task = add_task(info, false);
-  counts_.fetch_add(kLive, std::memory_order_acq_rel);
-  running_.fetch_add(1, std::memory_order_relaxed);
+void FreeScheduler::start_thread(Task* task, absl::AnyInvocable<void()> body) {
   ThreadPool::shared().start(
-      thread_name(info),
+      thread_name(task->info),
       [this, task, body = std::move(body)]() mutable {
         Task::set_current(task);
         body();
         body = nullptr;
         Task::set_current(nullptr);
         finish(task);
-        thread_ended();
+        absl::MutexLock lock(&tasks_mu_);
+        if (--threads_ == 0) threads_ended_.unpark();
       },
       options_.fresh_threads);
-  return task;
+}
+
+void FreeScheduler::wait_for_threads() {
+  for (;;) {
+    {
+      // With the lock: who counted itself off has let go of it, and of everything else here.
+      absl::MutexLock lock(&tasks_mu_);
+      if (threads_ == 0) return;
+    }
+    threads_ended_.park(Deadline::kNever);
+  }
+}
+
+void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
+  std::vector<Task*> ranks;
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    ranks.push_back(add_task({.rank = rank, .kind = TaskKind::kRank}, false));
+  }
+  for (Task* task : ranks) {
+    start_thread(task, [task, body] { body(task->info.rank, *task); });
+  }
+  wait_for_threads();
+}
+
+void FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
+  Task* const task = add_task(info, false);
+  counts_.fetch_add(kLive);
+  start_thread(task, std::move(body));
 }
 
 void FreeScheduler::post(const TaskInfo&, const Site&, absl::AnyInvocable<void()> body) { body(); }
@@ -81,7 +95,7 @@ void FreeScheduler::post(const TaskInfo&, const Site&, absl::AnyInvocable<void()
 Task* FreeScheduler::attach(const TaskInfo& info) {
   Task* const task = add_task(info, true);
   // Ranks are counted from the start, so that a world whose ranks come late is not taken for a stuck one.
-  if (info.kind != TaskKind::kRank) counts_.fetch_add(kLive, std::memory_order_acq_rel);
+  if (info.kind != TaskKind::kRank) counts_.fetch_add(kLive);
   Task::set_current(task);
   return task;
 }
@@ -94,9 +108,11 @@ void FreeScheduler::detach(Task* task) {
 void FreeScheduler::finish(Task* task) {
   {
     absl::MutexLock lock(&tasks_mu_);
+    ended_steps_ += task->steps.load(std::memory_order_relaxed);
+    if (task->info.kind == TaskKind::kRank) live_ranks_.fetch_sub(1, std::memory_order_relaxed);
     tasks_[static_cast<size_t>(task->id)].reset();
   }
-  counts_.fetch_sub(kLive, std::memory_order_acq_rel);
+  counts_.fetch_sub(kLive);
   check_deadlock();
 }
 
@@ -106,31 +122,64 @@ WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
   if (self.parker.spin()) return WakeCause::kUnparked;
   self.site = site;
   const bool counted = deadline.weak;
-  self.counted.store(counted, std::memory_order_relaxed);
-  if (!self.parker.prepare()) return WakeCause::kUnparked;
+  if (!self.parker.prepare(counted)) return WakeCause::kUnparked;
   if (counted) {
-    counts_.fetch_add(1, std::memory_order_acq_rel);
+    counts_.fetch_add(1);
     check_deadlock();
   }
-  if (self.parker.sleep(deadline.at_ns)) return WakeCause::kUnparked;
-  if (counted) counts_.fetch_sub(1, std::memory_order_acq_rel);
-  return WakeCause::kTimeout;
+  const bool woken = self.parker.sleep(deadline.at_ns);
+  if (!woken && counted) counts_.fetch_sub(1);
+  if (reporting_.load()) [[unlikely]] {
+    absl::MutexLock until_told(&report_mu_);
+  }
+  return woken ? WakeCause::kUnparked : WakeCause::kTimeout;
 }
 
 void FreeScheduler::unpark(Task& task) {
-  if (!task.parker.give()) return;
-  if (task.counted.load(std::memory_order_relaxed)) counts_.fetch_sub(1, std::memory_order_acq_rel);
+  // The task may run, and end, from the moment it has its permit: it is counted off by what the parker says, not by what
+  // stands in the task.
+  const Parker::Was was = task.parker.give();
+  if (was < Parker::Was::kAsleep) return;
+  if (was == Parker::Was::kAsleepCounted) counts_.fetch_sub(1);
   task.parker.wake();
 }
 
 int FreeScheduler::choose(ChoiceKind, int, const Site&) { return 0; }
 
-void FreeScheduler::check_deadlock() {
-  const int64_t counts = counts_.load(std::memory_order_acquire);
+bool FreeScheduler::nobody_can_move() const {
+  const int64_t counts = counts_.load();
   const int64_t live = counts / kLive;
   const int64_t asleep = counts % kLive - kBias;
-  if (live == 0 || asleep != live || aborted()) return;
-  abort(describe_deadlock(live_tasks()));
+  return live != 0 && asleep == live;
+}
+
+bool FreeScheduler::all_asleep(std::vector<Task*>* sleepers) const {
+  absl::MutexLock lock(&tasks_mu_);
+  bool all = true;
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task == nullptr) continue;
+    if (task->parker.asleep()) {
+      sleepers->push_back(task.get());
+    } else {
+      all = false;
+    }
+  }
+  return all;
+}
+
+void FreeScheduler::check_deadlock() {
+  if (!nobody_can_move() || aborted()) return;
+  bool stuck = false;
+  {
+    absl::MutexLock lock(&report_mu_);
+    if (aborted()) return;
+    reporting_.store(true);
+    std::vector<Task*> blocked;
+    // Else somebody was woken meanwhile, by a default timeout or from outside: it will come by here again.
+    stuck = all_asleep(&blocked) && nobody_can_move() && set_abort_cause(describe_deadlock(blocked));
+    reporting_.store(false);
+  }
+  if (stuck) announce_abort();
 }
 
 void FreeScheduler::wake_all() {
@@ -141,7 +190,7 @@ void FreeScheduler::wake_all() {
 }
 
 void FreeScheduler::outside_changed(int n) {
-  counts_.fetch_add(n * kLive, std::memory_order_acq_rel);
+  counts_.fetch_add(n * kLive);
   if (n < 0) check_deadlock();
 }
 
@@ -155,8 +204,11 @@ std::vector<Task*> FreeScheduler::live_tasks() const {
 }
 
 uint64_t FreeScheduler::steps() const {
-  uint64_t steps = 0;
-  for (const Task* task : live_tasks()) steps += task->steps.load(std::memory_order_relaxed);
+  absl::MutexLock lock(&tasks_mu_);
+  uint64_t steps = ended_steps_;
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task != nullptr) steps += task->steps.load(std::memory_order_relaxed);
+  }
   return steps;
 }
 

@@ -9,13 +9,17 @@ namespace rankloom {
 
 // The free gear: every task is a thread and all run at once. A stuck run is found by counting, not by a timer: the last
 // task to fall asleep sees that all others are asleep, too.
+//
+// A report reads where sleepers wait, and a sleeper may be woken meanwhile, by a default timeout or from outside the run. So
+// no task leaves park() while reporting_ is set: the reporter sets it and then looks who is asleep; who was woken has
+// changed its parker and then looks at reporting_. Both are sequentially consistent, so one of the two sees the other.
 class FreeScheduler final : public Scheduler {
  public:
   explicit FreeScheduler(Options options);
   ~FreeScheduler() override;
 
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
-  Task* spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
+  void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
   void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
   Task* attach(const TaskInfo& info) override;
   void detach(Task* task) override;
@@ -34,11 +38,13 @@ class FreeScheduler final : public Scheduler {
 
  private:
   Task* add_task(const TaskInfo& info, bool adopted);
+  void start_thread(Task* task, absl::AnyInvocable<void()> body);
   void finish(Task* task);
+  bool nobody_can_move() const;
+  // Whether all tasks are; and those that are. Lasts while reporting_ is set.
+  bool all_asleep(std::vector<Task*>* sleepers) const;
   void check_deadlock();
-  void thread_ended() {
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) all_ended_.unpark();
-  }
+  // Until the threads of run() and spawn() have ended and let go of this.
   void wait_for_threads();
 
   // Live tasks (and outside wakers) in the upper half; those asleep without an own deadline in the lower half, biased, since
@@ -47,13 +53,16 @@ class FreeScheduler final : public Scheduler {
   static constexpr int64_t kBias = int64_t{1} << 30;
   std::atomic<int64_t> counts_;
 
-  mutable absl::Mutex tasks_mu_;  // taken after no other lock
+  std::atomic<int> live_ranks_;  // ranks that have not ended, attached or not
+
+  absl::Mutex report_mu_;  // held by who reads sites of sleepers; before tasks_mu_ and what the layers above lock
+  std::atomic<bool> reporting_{false};
+
+  mutable absl::Mutex tasks_mu_;  // taken after no other lock but report_mu_
   std::vector<std::unique_ptr<Task>> tasks_ ABSL_GUARDED_BY(tasks_mu_);
-  // Threads of run() and spawn() that have not ended, and the owner, who waits for them in run() or else, where the ranks
-  // are the caller's threads, in the destructor.
-  std::atomic<int> running_{1};
-  bool owner_left_ = false;
-  Parker all_ended_;
+  uint64_t ended_steps_ ABSL_GUARDED_BY(tasks_mu_) = 0;  // of tasks that are gone
+  int threads_ ABSL_GUARDED_BY(tasks_mu_) = 0;           // of run() and spawn(), that have not ended
+  Parker threads_ended_;
   const Trace empty_trace_;
 };
 

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <limits>
@@ -31,30 +32,28 @@ bool Parker::spin() {
   return try_take();
 }
 
-bool Parker::prepare() {
+bool Parker::prepare(bool counted) {
   uint32_t expected = kEmpty;
-  if (state_.compare_exchange_strong(expected, kSleeping, std::memory_order_acq_rel)) return true;
-  state_.store(kEmpty, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_acquire);
+  if (state_.compare_exchange_strong(expected, counted ? kSleepingCounted : kSleeping)) return true;
+  // An exchange, no store: a second permit that comes between the two must be seen, with all that was written before it.
+  state_.exchange(kEmpty);
   return false;
 }
 
 bool Parker::sleep(int64_t deadline_ns) {
-  timespec until;
+  timespec until{};
   const bool timed = deadline_ns != std::numeric_limits<int64_t>::max();
   if (timed) {
-    until.tv_sec = deadline_ns / 1'000'000'000;
-    until.tv_nsec = deadline_ns % 1'000'000'000;
+    const int64_t at = std::max<int64_t>(deadline_ns, 0);  // the kernel refuses times before 0
+    until.tv_sec = at / 1'000'000'000;
+    until.tv_nsec = at % 1'000'000'000;
   }
-  while (state_.load(std::memory_order_acquire) == kSleeping) {
-    const long rc = syscall(SYS_futex, &state_, FUTEX_WAIT_BITSET_PRIVATE, kSleeping, timed ? &until : nullptr, nullptr,
+  for (uint32_t state = state_.load(); state >= kSleeping; state = state_.load()) {
+    const long rc = syscall(SYS_futex, &state_, FUTEX_WAIT_BITSET_PRIVATE, state, timed ? &until : nullptr, nullptr,
                             FUTEX_BITSET_MATCH_ANY);
-    if (rc == -1 && errno == ETIMEDOUT) {
-      uint32_t expected = kSleeping;
-      if (state_.compare_exchange_strong(expected, kEmpty, std::memory_order_acq_rel)) return false;
-    }
+    if (rc == -1 && errno == ETIMEDOUT && state_.compare_exchange_strong(state, kEmpty)) return false;
   }
-  state_.exchange(kEmpty, std::memory_order_acq_rel);
+  state_.exchange(kEmpty);
   return true;
 }
 

@@ -9,36 +9,46 @@ namespace rankloom {
 // Sources: the protocol of Java's LockSupport; the sleep is a Linux futex.
 class Parker {
  public:
+  // What the thread was doing when a permit came.
+  enum class Was : uint32_t {
+    kAwake = 0,
+    kPermitted = 1,  // it had a permit already
+    kAsleep = 2,
+    kAsleepCounted = 3,  // it slept, and had asked in prepare() to be told apart
+  };
+
   // Takes the permit if there is one.
-  bool try_take() {
-    return state_.load(std::memory_order_relaxed) == kPermit &&
-           state_.exchange(kEmpty, std::memory_order_acquire) == kPermit;
-  }
+  bool try_take() { return state_.load(std::memory_order_relaxed) == kPermit && state_.exchange(kEmpty) == kPermit; }
 
   // Tries for the permit some times, giving the core away in between. Cheaper than a sleep when the answer is near.
   bool spin();
 
   // Announces a sleep. False: a permit was there and is taken.
-  bool prepare();
+  bool prepare(bool counted = false);
 
   // After prepare(): sleeps until unpark() or until the monotonic clock passes `deadline_ns`. False: timed out, and no
   // permit was given.
   bool sleep(int64_t deadline_ns);
 
-  // Gives the permit. True: the thread had announced a sleep, and wake() must follow.
-  bool give() { return state_.exchange(kPermit, std::memory_order_acq_rel) == kSleeping; }
+  // Gives the permit. kAsleep or kAsleepCounted: wake() must follow. The thread may go on at once, so nothing of it may be
+  // touched after this, but by wake(), which needs the address only.
+  Was give() { return static_cast<Was>(state_.exchange(kPermit)); }
   void wake();
+
+  // Whether the thread has announced a sleep and nobody gave the permit yet. Sequentially consistent with the above.
+  bool asleep() const { return state_.load() >= kSleeping; }
 
   // spin, prepare and sleep in one.
   bool park(int64_t deadline_ns) { return spin() || !prepare() || sleep(deadline_ns); }
   void unpark() {
-    if (give()) wake();
+    if (give() >= Was::kAsleep) wake();
   }
 
  private:
   static constexpr uint32_t kEmpty = 0;
   static constexpr uint32_t kPermit = 1;
   static constexpr uint32_t kSleeping = 2;
+  static constexpr uint32_t kSleepingCounted = 3;
   std::atomic<uint32_t> state_{kEmpty};
 };
 

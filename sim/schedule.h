@@ -26,7 +26,8 @@ class Schedule {
 
   // All ranks at once, as the machine has it. Threads only.
   static Schedule free() { return Schedule(Kind::kFree, 0, 0); }
-  // A rank runs until it blocks; then the one that has been ready for longest. No choice is left, so nothing is recorded.
+  // A rank runs until it blocks, yields or has passed 1,000 points (it may be polling); then the one that has been ready for
+  // longest. No choice is left, so nothing is recorded.
   static Schedule fifo() { return Schedule(Kind::kFifo, 0, 0); }
   // The next ready rank by number, at every scheduling point.
   static Schedule round_robin() { return Schedule(Kind::kRoundRobin, 0, 0); }

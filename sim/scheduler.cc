@@ -34,15 +34,23 @@ Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
   return {.at_ns = ns >= Deadline::kNever - now ? Deadline::kNever : now + ns, .weak = weak};
 }
 
-void Scheduler::abort(const absl::Status& cause) {
-  {
-    absl::MutexLock lock(&cause_mu_);
-    if (!cause_.ok()) return;
-    cause_ = cause;
-  }
-  aborted_.store(true, std::memory_order_release);
+bool Scheduler::abort(const absl::Status& cause) {
+  if (!set_abort_cause(cause)) return false;
+  announce_abort();
+  return true;
+}
+
+void Scheduler::announce_abort() {
   wake_all();
-  if (abort_listener_) abort_listener_(cause);
+  if (abort_listener_) abort_listener_(abort_cause());
+}
+
+bool Scheduler::set_abort_cause(const absl::Status& cause) {
+  absl::MutexLock lock(&cause_mu_);
+  if (!cause_.ok()) return false;
+  cause_ = cause;
+  aborted_.store(true, std::memory_order_release);
+  return true;
 }
 
 absl::Status Scheduler::abort_cause() const {

@@ -61,7 +61,7 @@ class Scheduler {
   virtual void run(absl::FunctionRef<void(int rank, Task& task)> body) = 0;
 
   // Starts a further task; it begins at some later scheduling point. Bodies must not throw.
-  virtual Task* spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
+  virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
 
   // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: it must not wait.
   // In the free gear it runs now.
@@ -93,8 +93,8 @@ class Scheduler {
 
   // --- ends
 
-  // Ends the run: every wait returns `cause`, and later ones at once. The first cause stays.
-  void abort(const absl::Status& cause);
+  // Ends the run: every wait returns `cause`, and later ones at once. False: it was aborted before, and that cause stays.
+  bool abort(const absl::Status& cause);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   absl::Status abort_cause() const;
 
@@ -128,6 +128,10 @@ class Scheduler {
   virtual void deterministic_point(const Site& site) = 0;
   virtual void wake_all() = 0;
   virtual void outside_changed(int n) = 0;
+
+  // The two halves of abort(). The second follows if the first says true, with no lock held.
+  bool set_abort_cause(const absl::Status& cause);
+  void announce_abort();
 
   // The text of a deadlock, from deadlock_report.cc or the layer above.
   absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;

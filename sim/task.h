@@ -49,6 +49,7 @@ struct Site {
   int64_t seq = -1;              // sequence number of the call in its group, -1: none
   std::string_view detail = {};  // "key \"done\"", "label \"epoch\""
   const WaitsFor* waits_for = nullptr;
+  bool gives_way = false;  // a yield: others run first, under fifo as well
 };
 
 // When a wait ends by itself. Times are nanoseconds of Scheduler::now_ns().
@@ -91,11 +92,11 @@ struct Task {
   std::atomic<uint64_t> steps = 0;  // scheduling points passed; relaxed
 
   // engines
-  Parker parker;                     // threads
-  std::atomic<bool> counted{false};  // free gear: this sleep counts towards a deadlock
-  void* context = nullptr;           // fibers: boost::fibers::context*
-  void* fiber_state = nullptr;       // fibers: what ASan builds keep about the stack
-  void* user = nullptr;              // RankContext of a rank and its helpers
+  int thread = 0;               // baton gear: the thread's id in the kernel
+  Parker parker;                // threads
+  void* context = nullptr;      // fibers: boost::fibers::context*
+  void* fiber_state = nullptr;  // fibers: what ASan builds keep about the stack
+  void* user = nullptr;         // RankContext of a rank and its helpers
 
  private:
   static inline thread_local Task* current_ = nullptr;

@@ -1,5 +1,8 @@
 #include "sim/thread_engine.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "absl/strings/str_cat.h"
 #include "sim/thread_pool.h"
 
@@ -12,10 +15,25 @@ std::string thread_name(const TaskInfo& info) {
                       info.rank);
 }
 
+namespace {
+
+int this_thread() {
+  static thread_local const int id = static_cast<int>(syscall(SYS_gettid));
+  return id;
+}
+
+}  // namespace
+
+void ThreadEngine::attach(Task& task) {
+  task.thread = this_thread();
+  Task::set_current(&task);
+}
+
 void ThreadEngine::spawn(Task& task, void (*entry)(Task&)) {
   ThreadPool::shared().start(
       thread_name(task.info),
       [&task, entry] {
+        task.thread = this_thread();
         task.parker.park(Deadline::kNever);
         Task::set_current(&task);
         entry(task);

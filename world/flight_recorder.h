@@ -25,6 +25,11 @@ class FlightShapes {
   }
   size_t size() const { return size_; }
   int64_t operator[](size_t i) const { return i < kInline ? inline_[i] : more_[i - kInline]; }
+  friend bool operator==(const FlightShapes& a, const FlightShapes& b) {
+    bool equal = a.size_ == b.size_;
+    for (size_t i = 0; equal && i < a.size_; ++i) equal = a[i] == b[i];
+    return equal;
+  }
 
  private:
   static constexpr size_t kInline = 6;
@@ -50,16 +55,16 @@ struct FlightEntry {
   const char* op = "";
   int64_t seq = -1;  // collective or point-to-point sequence number in the group
   int64_t op_id = -1;
-  int64_t created_ns = 0;       // Scheduler::now_ns()
-  int64_t started_ns = -1;      // -1: not yet
-  int64_t completed_ns = -1;    // -1: not yet
-  int64_t timeout_ns = -1;      // -1: none
+  int64_t created_ns = 0;     // Scheduler::now_ns()
+  int64_t started_ns = -1;    // -1: not yet
+  int64_t completed_ns = -1;  // -1: not yet
+  int64_t timeout_ns = -1;    // -1: none
   CodeSite code;
   State state = State::kScheduled;
   bool is_p2p = false;
-  int peer = -1;                // rank in the group of the other side of a point-to-point call; below 0: none, or not known yet
-  uint8_t dtype = 0;            // of the first tensor
-  uint16_t inputs = 0;          // how many of the shapes below are inputs
+  int peer = -1;        // rank in the group of the other side of a point-to-point call; below 0: none, or not known yet
+  uint8_t dtype = 0;    // of the first tensor
+  uint16_t inputs = 0;  // how many of the shapes below are inputs
   uint16_t outputs = 0;
   FlightShapes shapes;
 };

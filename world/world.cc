@@ -63,7 +63,7 @@ void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
 void RankContext::yield(CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
   const AdoptScope adopt(&scheduler, rank_);
-  scheduler.point(Site{.what = "yield", .code = code});
+  scheduler.point(Site{.what = "yield", .code = code, .gives_way = true});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
 }
 

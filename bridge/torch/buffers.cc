@@ -89,12 +89,14 @@ TensorView Buffers::view(const at::Tensor& tensor, bool written) {
   TORCH_CHECK(tensor.layout() == at::kStrided, op_, ": a tensor is ", tensor.layout(), ", want a dense (strided) one");
   std::optional<DType> dtype = dtype_of(tensor.scalar_type());
   if (!dtype.has_value() && (moves_only_ || fake_)) dtype = dtype_of_size(tensor.element_size());
-  TORCH_CHECK(dtype.has_value(), op_, ": a tensor has dtype ", tensor.scalar_type(),
-              ", want Half, BFloat16, Float, Double, Char, Byte, Short, Int, Long, Bool, ComplexFloat or ComplexDouble");
+  TORCH_CHECK(
+      dtype.has_value(), op_, ": a tensor has dtype ", tensor.scalar_type(),
+      ", want Half, BFloat16, Float, Double, Char, Byte, Short, Int, Long, Bool, ComplexFloat or ComplexDouble");
   Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
   if (fake_) return TensorView(nullptr, *dtype, std::move(sizes), Device{Device::Kind::kMeta, 0});
 
-  TORCH_CHECK(tensor.is_cpu(), op_, ": a tensor is on ", tensor.device(), ", want cpu: the ranks meet in this process's memory");
+  TORCH_CHECK(tensor.is_cpu(), op_, ": a tensor is on ", tensor.device(),
+              ", want cpu: the ranks meet in this process's memory");
   at::Tensor used = tensor;
   if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) {
     const at::AutoDispatchBelowADInplaceOrView guard;
@@ -141,11 +143,14 @@ ReduceOp reduce_op(const c10d::ReduceOp& op) {
       return ReduceOp::kBxor;
     case c10d::ReduceOp::PREMUL_SUM: {
       const auto* const supplement = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-      TORCH_CHECK(supplement != nullptr, "a PREMUL_SUM without a factor, want torch.distributed._make_nccl_premul_sum(factor)");
-      return ReduceOp::premul_sum(supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>() : supplement->double_factor);
+      TORCH_CHECK(supplement != nullptr,
+                  "a PREMUL_SUM without a factor, want torch.distributed._make_nccl_premul_sum(factor)");
+      return ReduceOp::premul_sum(supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
+                                                                      : supplement->double_factor);
     }
     default:
-      TORCH_CHECK(false, "a reduce op is number ", static_cast<int>(op.op_), ", want SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR or PREMUL_SUM");
+      TORCH_CHECK(false, "a reduce op is number ", static_cast<int>(op.op_),
+                  ", want SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR or PREMUL_SUM");
   }
 }
 

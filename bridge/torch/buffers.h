@@ -1,10 +1,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <memory>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 #include <vector>
 
@@ -33,7 +33,8 @@ class HeldTensors {
 class Buffers {
  public:
   // `op`: for error texts. `moves_only`: any dtype is well, by its size. `fake`: data is not looked at.
-  Buffers(const char* op, bool moves_only, bool fake) : op_(op), moves_only_(moves_only), fake_(fake), held_(std::make_shared<HeldTensors>()) {}
+  Buffers(const char* op, bool moves_only, bool fake)
+      : op_(op), moves_only_(moves_only), fake_(fake), held_(std::make_shared<HeldTensors>()) {}
 
   TensorView in(const at::Tensor& tensor) { return view(tensor, false); }
   TensorView out(const at::Tensor& tensor) { return view(tensor, true); }

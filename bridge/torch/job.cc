@@ -114,7 +114,9 @@ Job::Job(WorldOptions options, bool swap_python_random)
       world_(with_whereabouts(std::move(options), [this] { return stacks(); })),
       swaps_random_(world_.scheduler().deterministic()),
       failed_(static_cast<size_t>(world_.size())) {
-  if (swaps_random_) random_ = std::make_unique<std::vector<RandomState>>(static_cast<size_t>(world_.size()) + 1, RandomState::current());
+  if (swaps_random_)
+    random_ =
+        std::make_unique<std::vector<RandomState>>(static_cast<size_t>(world_.size()) + 1, RandomState::current());
 }
 
 Job::~Job() {
@@ -124,10 +126,11 @@ Job::~Job() {
 
 void Job::attach(int rank) {
   if (binding.job != nullptr) {
-    throw_to_torch(DistError(make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: this thread is rank ", binding.rank,
-                                                                                " already, want a thread without a rank")),
-                             {.rank = rank, .group = {}, .op = "attach"}),
-                   this);
+    throw_to_torch(
+        DistError(make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: this thread is rank ", binding.rank,
+                                                                       " already, want a thread without a rank")),
+                  {.rank = rank, .group = {}, .op = "attach"}),
+        this);
   }
   const GilRelease no_gil;
   {
@@ -280,6 +283,8 @@ std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
   return std::make_exception_ptr(c10::DistBackendError(std::move(text)));
 }
 
-void throw_to_torch(const DistError& error, Job* job, CodeSite code) { std::rethrow_exception(to_torch(error, job, code)); }
+void throw_to_torch(const DistError& error, Job* job, CodeSite code) {
+  std::rethrow_exception(to_torch(error, job, code));
+}
 
 }  // namespace rankloom::bridge

@@ -75,14 +75,14 @@ class Job : public std::enable_shared_from_this<Job> {
   const bool swaps_random_;
 
   mutable std::mutex mu_;
-  std::map<int, uint64_t> threads_;               // rank -> Python's thread identity
-  std::map<std::string, int> made_;               // rank and group -> how often it was made
+  std::map<int, uint64_t> threads_;  // rank -> Python's thread identity
+  std::map<std::string, int> made_;  // rank and group -> how often it was made
   std::map<std::string, std::shared_ptr<const Group>> groups_;
   std::optional<std::string> skip_reason_;
   int attached_ = 0;
-  std::vector<std::exception_ptr> failed_;        // by rank: what fail() was told
+  std::vector<std::exception_ptr> failed_;  // by rank: what fail() was told
 
-  std::atomic<int> random_owner_{-1};             // the baton holder writes
+  std::atomic<int> random_owner_{-1};                 // the baton holder writes
   std::unique_ptr<std::vector<RandomState>> random_;  // by rank, and last the state that was there before
 };
 

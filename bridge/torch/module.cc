@@ -3,8 +3,9 @@
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
 #include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "bridge/torch/compat.h"
@@ -25,7 +26,8 @@ void check(const absl::Status& status) {
 }
 
 WorldOptions world_options(int world_size, const std::optional<std::string>& schedule, std::optional<uint64_t> seed,
-                           std::optional<double> timeout, std::optional<bool> poison, std::optional<bool> late_completion) {
+                           std::optional<double> timeout, std::optional<bool> poison,
+                           std::optional<bool> late_completion) {
   WorldOptions options{.world_size = world_size};
   if (seed.has_value()) options.schedule = Schedule::seeded(*seed);
   if (schedule.has_value()) {
@@ -35,7 +37,8 @@ WorldOptions world_options(int world_size, const std::optional<std::string>& sch
   }
   check(apply_environment(&options));
   if (options.engine == EngineKind::kFibers) {
-    throw py::value_error("RANKLOOM_ENGINE is \"fibers\", want threads: fibers of one thread would share the interpreter's state");
+    throw py::value_error(
+        "RANKLOOM_ENGINE is \"fibers\", want threads: fibers of one thread would share the interpreter's state");
   }
   if (timeout.has_value()) options.timeout = absl::Seconds(*timeout);
   options.poison = poison;
@@ -50,7 +53,8 @@ std::map<int64_t, std::pair<std::shared_ptr<Job>, int>>& meetings() {  // job, r
   return *value;
 }
 
-std::shared_ptr<Job> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout, const WorldOptions& options) {
+std::shared_ptr<Job> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
+                          const WorldOptions& options) {
   const GilRelease no_gil;
   // A store may serve several jobs one after the other.
   const int64_t round = store->add(absl::StrCat("rankloom/rounds/", rank), 1);
@@ -68,14 +72,17 @@ std::shared_ptr<Job> join(const c10::intrusive_ptr<c10d::Store>& store, int rank
   const std::string text = store->get_to_str(key);
   const size_t space = text.find(' ');
   TORCH_CHECK(space != std::string::npos && text.substr(0, space) == std::to_string(getpid()), "rank ", rank,
-              ": the first rank is in process ", text.substr(0, space), ", want all ranks in one process (", getpid(), ")");
+              ": the first rank is in process ", text.substr(0, space), ", want all ranks in one process (", getpid(),
+              ")");
   std::shared_ptr<Job> job;
   {
     const std::lock_guard<std::mutex> lock(meeting_mu);
     const auto it = meetings().find(std::stoll(text.substr(space + 1)));
-    TORCH_CHECK(it != meetings().end(), "rank ", rank, ": the job is over, want a store that is used by one job at a time");
+    TORCH_CHECK(it != meetings().end(), "rank ", rank,
+                ": the job is over, want a store that is used by one job at a time");
     job = it->second.first;
-    TORCH_CHECK(job->world().size() == size, "rank ", rank, ": world_size is ", size, ", the first rank's is ", job->world().size());
+    TORCH_CHECK(job->world().size() == size, "rank ", rank, ": world_size is ", size, ", the first rank's is ",
+                job->world().size());
     if (--it->second.second == 0) meetings().erase(it);
   }
   if (job->deterministic()) {
@@ -86,8 +93,9 @@ std::shared_ptr<Job> join(const c10::intrusive_ptr<c10d::Store>& store, int rank
   return job;
 }
 
-c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
-                                               const std::string& name, const std::string& group_name, const std::vector<int64_t>& ranks) {
+c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                               Milliseconds timeout, const std::string& name,
+                                               const std::string& group_name, const std::vector<int64_t>& ranks) {
   int mine = -1;
   std::shared_ptr<Job> job = Job::current(&mine);
   const bool is_world = ranks.empty() || job == nullptr;
@@ -100,12 +108,13 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
     mine = rank;
     owns_rank = true;
   } else if (is_world) {
-    TORCH_CHECK(job->world().size() == size && mine == rank, "init_process_group: rank ", rank, " of ", size, ", but this thread is rank ", mine,
-                " of ", job->world().size());
+    TORCH_CHECK(job->world().size() == size && mine == rank, "init_process_group: rank ", rank, " of ", size,
+                ", but this thread is rank ", mine, " of ", job->world().size());
   }
   const GilRelease no_gil;
   std::vector<int> global(static_cast<size_t>(size));
-  for (int i = 0; i < size; ++i) global[static_cast<size_t>(i)] = is_world ? i : static_cast<int>(ranks[static_cast<size_t>(i)]);
+  for (int i = 0; i < size; ++i)
+    global[static_cast<size_t>(i)] = is_world ? i : static_cast<int>(ranks[static_cast<size_t>(i)]);
   try {
     const std::shared_ptr<ProcessGroup> group = job->make_group(mine, group_name, std::move(global));
     group->set_timeout(absl::FromChrono(timeout));
@@ -118,13 +127,14 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
   }
 }
 
-c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size, const std::string& name, bool error_on_collective, Milliseconds timeout) {
+c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size, const std::string& name,
+                                                    bool error_on_collective, Milliseconds timeout) {
   auto options = c10::make_intrusive<c10d::FakeProcessGroup::Options>();
   options->error_on_collective = error_on_collective;
   options->timeout = timeout;
   try {
-    const std::shared_ptr<ProcessGroup> group =
-        make_fake_process_group({.rank = rank, .world_size = size, .options = {.error_on_collective = error_on_collective}});
+    const std::shared_ptr<ProcessGroup> group = make_fake_process_group(
+        {.rank = rank, .world_size = size, .options = {.error_on_collective = error_on_collective}});
     return c10::make_intrusive<TorchBackend>(nullptr, group, name, std::move(options), false);
   } catch (const DistError& error) {
     throw_to_torch(error, nullptr, python_site());
@@ -159,16 +169,19 @@ PYBIND11_MODULE(_ext, m) {
   m.attr("torch_version") = absl::StrCat(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
 
   py::class_<Job, std::shared_ptr<Job>>(m, "Job")
-      .def(py::init([](int world_size, std::optional<std::string> schedule, std::optional<uint64_t> seed, std::optional<double> timeout,
-                       std::optional<bool> poison, std::optional<bool> late_completion, bool swap_random) {
+      .def(py::init([](int world_size, std::optional<std::string> schedule, std::optional<uint64_t> seed,
+                       std::optional<double> timeout, std::optional<bool> poison, std::optional<bool> late_completion,
+                       bool swap_random) {
              try {
-               return Job::make(world_options(world_size, schedule, seed, timeout, poison, late_completion), swap_random);
+               return Job::make(world_options(world_size, schedule, seed, timeout, poison, late_completion),
+                                swap_random);
              } catch (const DistError& error) {
                throw py::value_error(error.what());
              }
            }),
-           py::arg("world_size"), py::arg("schedule") = py::none(), py::arg("seed") = py::none(), py::arg("timeout") = py::none(),
-           py::arg("poison") = py::none(), py::arg("late_completion") = py::none(), py::arg("swap_random") = false)
+           py::arg("world_size"), py::arg("schedule") = py::none(), py::arg("seed") = py::none(),
+           py::arg("timeout") = py::none(), py::arg("poison") = py::none(), py::arg("late_completion") = py::none(),
+           py::arg("swap_random") = false)
       .def_property_readonly("id", &Job::id)
       .def_property_readonly("world_size", [](Job& job) { return job.world().size(); })
       .def_property_readonly("deterministic", &Job::deterministic)
@@ -176,12 +189,13 @@ PYBIND11_MODULE(_ext, m) {
       .def("attach", &Job::attach, py::arg("rank"))
       .def("fail", &Job::fail, py::arg("rank"), py::arg("text"))
       .def("skip", &Job::skip, py::arg("reason"))
-      .def("abort",
-           [](Job& job, const std::string& reason) {
-             const GilRelease no_gil;
-             job.world().abort(reason);
-           },
-           py::arg("reason"))
+      .def(
+          "abort",
+          [](Job& job, const std::string& reason) {
+            const GilRelease no_gil;
+            job.world().abort(reason);
+          },
+          py::arg("reason"))
       .def("report", [](Job& job) { return report_dict(job.report()); });
 
   m.def("current", []() -> std::optional<std::pair<std::shared_ptr<Job>, int>> {
@@ -191,7 +205,8 @@ PYBIND11_MODULE(_ext, m) {
     return std::pair<std::shared_ptr<Job>, int>(std::move(job), rank);
   });
   m.def("acts_for", &Job::acts_for);
-  m.def("detach", [](const std::string& failure) { Job::detach(failure); }, py::arg("failure") = "");
+  m.def(
+      "detach", [](const std::string& failure) { Job::detach(failure); }, py::arg("failure") = "");
   m.def("yield_now", [] {
     int rank = -1;
     const std::shared_ptr<Job> job = Job::current(&rank);
@@ -204,12 +219,14 @@ PYBIND11_MODULE(_ext, m) {
     const std::optional<RunReport> report = last_report();
     return report.has_value() ? py::object(report_dict(*report)) : py::none();
   });
-  m.def("make_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
-        py::arg("group_name"), py::arg("ranks"));
-  m.def("make_fake_backend", &make_fake_backend, py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("error_on_collective"),
-        py::arg("timeout"));
-  m.def("make_hash_store", [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<HashStore>())); });
-  m.def("make_fake_store", [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<FakeStore>())); });
+  m.def("make_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+        py::arg("name"), py::arg("group_name"), py::arg("ranks"));
+  m.def("make_fake_backend", &make_fake_backend, py::arg("rank"), py::arg("size"), py::arg("name"),
+        py::arg("error_on_collective"), py::arg("timeout"));
+  m.def("make_hash_store",
+        [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<HashStore>())); });
+  m.def("make_fake_store",
+        [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<FakeStore>())); });
   m.def("set_library_folders", &set_library_folders);
   m.def("python_site", [] {
     const CodeSite site = python_site();

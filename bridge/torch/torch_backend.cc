@@ -21,8 +21,8 @@ std::vector<at::Tensor> flat(const std::vector<std::vector<at::Tensor>>& lists) 
 
 }  // namespace
 
-TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name, c10::intrusive_ptr<Options> options,
-                           bool owns_rank)
+TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name,
+                           c10::intrusive_ptr<Options> options, bool owns_rank)
     : c10d::Backend(group->rank(), group->size()),
       job_(std::move(job)),
       group_(std::move(group)),
@@ -51,11 +51,12 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::endCoalescing() {
     all = std::move(coalesced_);
   }
   TORCH_CHECK(all != nullptr, "end of coalescing without its start");
-  return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::COALESCED, std::move(all->works), HeldTensors::of(std::move(all->held)),
-                                        std::move(all->results));
+  return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::COALESCED, std::move(all->works),
+                                        HeldTensors::of(std::move(all->held)), std::move(all->results));
 }
 
-c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c10d::Store>& /*store*/, const std::vector<int>& ranks,
+c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
+                                                      const std::vector<int>& ranks,
                                                       const c10::intrusive_ptr<Options>& opts) {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
   if (mine == ranks.end()) return nullptr;
@@ -72,7 +73,8 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c
   }
   std::shared_ptr<ProcessGroup> group;
   if (fake_) {
-    group = make_fake_process_group({.rank = static_cast<int>(mine - ranks.begin()), .world_size = static_cast<int>(ranks.size())});
+    group = make_fake_process_group(
+        {.rank = static_cast<int>(mine - ranks.begin()), .world_size = static_cast<int>(ranks.size())});
   } else {
     const GilRelease no_gil;
     group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
@@ -92,7 +94,8 @@ void TorchBackend::setGroupUid(const std::string& uid) {
 }
 
 c10d::ErrorType TorchBackend::getError() {
-  return job_ != nullptr && job_->world().scheduler().aborted() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+  return job_ != nullptr && job_->world().scheduler().aborted() ? c10d::ErrorType::COMM_ERROR
+                                                                : c10d::ErrorType::SUCCESS;
 }
 
 void TorchBackend::abort() {
@@ -109,13 +112,15 @@ void TorchBackend::shutdown() {
 }
 
 const at::Tensor& TorchBackend::only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const {
-  TORCH_CHECK(tensors.size() == 1, "rank ", group_->global_rank(), ", ", op, ": have ", tensors.size(), " ", what, " tensors, want 1");
+  TORCH_CHECK(tensors.size() == 1, "rank ", group_->global_rank(), ", ", op, ": have ", tensors.size(), " ", what,
+              " tensors, want 1");
   return tensors[0];
 }
 
 template <typename Body>
-c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
-                                                   std::vector<at::Tensor> results, int times, const Body& body, std::vector<size_t> lists) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers,
+                                                   std::chrono::milliseconds timeout, std::vector<at::Tensor> results,
+                                                   int times, const Body& body, std::vector<size_t> lists) {
   const GilRelease no_gil;
   const CodeSite code = python_site();
   CallOptions options;
@@ -140,43 +145,54 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
       coalesced_->results.insert(coalesced_->results.end(), results.begin(), results.end());
     }
   }
-  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results), std::move(lists));
+  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results),
+                                        std::move(lists));
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors,
+                                                       const c10d::BroadcastOptions& opts) {
   Buffers held = buffers("broadcast", true);
   const std::vector<TensorView> views = held.outs(tensors);
   return issue(c10d::OpType::BROADCAST, held, opts.timeout, tensors, static_cast<int>(views.size()),
                [&](int i, const CallOptions& options, CodeSite code) {
-                 return group_->broadcast(views[static_cast<size_t>(i)], static_cast<int>(opts.rootRank), options, code);
+                 return group_->broadcast(views[static_cast<size_t>(i)], static_cast<int>(opts.rootRank), options,
+                                          code);
                });
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce(std::vector<at::Tensor>& tensors,
+                                                       const c10d::AllreduceOptions& opts) {
   if (tensors.size() == 1 && tensors[0].layout() == at::kSparse) return allreduce_sparse(tensors, opts);
   Buffers held = buffers("all_reduce", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   if (tensors.size() == 1) {
     const TensorView view = held.out(tensors[0]);
-    return issue(c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
-                 [&](int, const CallOptions& options, CodeSite code) { return group_->all_reduce(view, op, options, code); });
+    return issue(
+        c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
+        [&](int, const CallOptions& options, CodeSite code) { return group_->all_reduce(view, op, options, code); });
   }
   const std::vector<TensorView> views = held.outs(tensors);
   return issue(c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
-               [&](int, const CallOptions& options, CodeSite code) { return group_->all_reduce_coalesced(views, op, options, code); });
+               [&](int, const CallOptions& options, CodeSite code) {
+                 return group_->all_reduce_coalesced(views, op, options, code);
+               });
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                                                 const c10d::AllreduceCoalescedOptions& opts) {
   Buffers held = buffers("all_reduce_coalesced", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const std::vector<TensorView> views = held.outs(tensors);
   return issue(c10d::OpType::ALLREDUCE_COALESCED, held, opts.timeout, tensors, 1,
-               [&](int, const CallOptions& options, CodeSite code) { return group_->all_reduce_coalesced(views, op, options, code); });
+               [&](int, const CallOptions& options, CodeSite code) {
+                 return group_->all_reduce_coalesced(views, op, options, code);
+               });
 }
 
 // A sum of sparse tensors is the tensor of all members' entries, coalesced. Members have different numbers of entries, so
 // those are exchanged first, and the call waits for that.
-c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                              const c10d::AllreduceOptions& opts) {
   TORCH_CHECK(tensors.size() == 1, "all_reduce of sparse tensors: have ", tensors.size(), " tensors, want 1");
   TORCH_CHECK(opts.reduceOp.op_ == c10d::ReduceOp::SUM, "all_reduce of a sparse tensor: the only reduce op is SUM");
   if (fake_) return barrier({});
@@ -203,22 +219,26 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Te
   const c10::intrusive_ptr<c10d::Work> work = allgather(all_values, values, {});
   work->wait();
   const at::AutoDispatchBelowADInplaceOrView guard;
-  const at::Tensor sum = at::sparse_coo_tensor(at::cat(all_indices[0], 1), at::cat(all_values[0], 0), mine.sizes(), mine.options()).coalesce();
+  const at::Tensor sum =
+      at::sparse_coo_tensor(at::cat(all_indices[0], 1), at::cat(all_values[0], 0), mine.sizes(), mine.options())
+          .coalesce();
   theirs.copy_(sum);
-  return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::_ALLREDUCE_SPARSE, std::vector<rankloom::Work>(),
-                                        std::make_shared<HeldTensors>(), tensors);
+  return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::_ALLREDUCE_SPARSE,
+                                        std::vector<rankloom::Work>(), std::make_shared<HeldTensors>(), tensors);
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) {
   Buffers held = buffers("reduce", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const TensorView view = held.out(only("reduce", "input", tensors));
-  return issue(c10d::OpType::REDUCE, held, opts.timeout, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
-    return group_->reduce(view, static_cast<int>(opts.rootRank), op, options, code);
-  });
+  return issue(c10d::OpType::REDUCE, held, opts.timeout, tensors, 1,
+               [&](int, const CallOptions& options, CodeSite code) {
+                 return group_->reduce(view, static_cast<int>(opts.rootRank), op, options, code);
+               });
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                                       std::vector<at::Tensor>& inputs,
                                                        const c10d::AllgatherOptions& opts) {
   TORCH_CHECK(outputs.size() == inputs.size(), "all_gather: have ", outputs.size(), " output lists and ", inputs.size(),
               " input tensors, want as many of each");
@@ -251,7 +271,9 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at:
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
   auto work = issue(c10d::OpType::_ALLGATHER_BASE, held, opts.timeout, {output}, 1,
-                    [&](int, const CallOptions& options, CodeSite code) { return group_->all_gather_into_tensor(out, in, options, code); });
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->all_gather_into_tensor(out, in, options, code);
+                    });
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
     for (at::Tensor& part : output.chunk(size_)) part.copy_(input.view_as(part));
@@ -260,15 +282,18 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at:
 }
 
 // outputs[member][i] becomes the member's inputs[i].
-c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
+                                                                 std::vector<at::Tensor>& inputs,
                                                                  const c10d::AllgatherOptions& opts) {
   TORCH_CHECK(!inputs.empty(), "all_gather_coalesced: have 0 input tensors, want at least 1");
-  TORCH_CHECK(outputs.size() == static_cast<size_t>(size_), "all_gather_coalesced: have ", outputs.size(), " output lists, want one a rank = ", size_);
+  TORCH_CHECK(outputs.size() == static_cast<size_t>(size_), "all_gather_coalesced: have ", outputs.size(),
+              " output lists, want one a rank = ", size_);
   Buffers held = buffers("all_gather_coalesced", true);
   const std::vector<TensorView> in = held.ins(inputs);
   std::vector<std::vector<TensorView>> out(inputs.size());
   for (const std::vector<at::Tensor>& list : outputs) {
-    TORCH_CHECK(list.size() == inputs.size(), "all_gather_coalesced: an output list has ", list.size(), " tensors, want one an input = ", inputs.size());
+    TORCH_CHECK(list.size() == inputs.size(), "all_gather_coalesced: an output list has ", list.size(),
+                " tensors, want one an input = ", inputs.size());
     for (size_t i = 0; i < list.size(); ++i) out[i].push_back(held.out(list[i]));
   }
   auto work = issue(c10d::OpType::ALLGATHER_COALESCED, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
@@ -284,15 +309,15 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COALESCED(std::vector<at::Tensor>& outputs,
-                                                                                       std::vector<at::Tensor>& inputs,
-                                                                                       const c10d::AllgatherOptions& opts) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COALESCED(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
   Buffers held = buffers("all_gather_into_tensor_coalesced", true);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
-  auto work = issue(c10d::OpType::COALESCED, held, opts.timeout, outputs, 1, [&](int, const CallOptions& options, CodeSite code) {
-    return group_->all_gather_into_tensor_coalesced(out, in, options, code);
-  });
+  auto work = issue(c10d::OpType::COALESCED, held, opts.timeout, outputs, 1,
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->all_gather_into_tensor_coalesced(out, in, options, code);
+                    });
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -302,15 +327,16 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COA
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-                                                    const c10d::GatherOptions& opts) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                                    std::vector<at::Tensor>& inputs, const c10d::GatherOptions& opts) {
   Buffers held = buffers("gather", true);
   const TensorView in = held.in(only("gather", "input", inputs));
   const std::vector<at::Tensor> all = flat(outputs);
   const std::vector<TensorView> out = held.outs(all);
-  auto work = issue(c10d::OpType::GATHER, held, opts.timeout, all, 1, [&](int, const CallOptions& options, CodeSite code) {
-    return group_->gather(out, in, static_cast<int>(opts.rootRank), options, code);
-  });
+  auto work =
+      issue(c10d::OpType::GATHER, held, opts.timeout, all, 1, [&](int, const CallOptions& options, CodeSite code) {
+        return group_->gather(out, in, static_cast<int>(opts.rootRank), options, code);
+      });
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
     for (const at::Tensor& output : all) output.copy_(inputs[0]);
@@ -318,15 +344,17 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& outputs,
+                                                     std::vector<std::vector<at::Tensor>>& inputs,
                                                      const c10d::ScatterOptions& opts) {
   Buffers held = buffers("scatter", true);
   const std::vector<at::Tensor> all = flat(inputs);
   const std::vector<TensorView> in = held.ins(all);
   const TensorView out = held.out(only("scatter", "output", outputs));
-  auto work = issue(c10d::OpType::SCATTER, held, opts.timeout, outputs, 1, [&](int, const CallOptions& options, CodeSite code) {
-    return group_->scatter(out, in, static_cast<int>(opts.rootRank), options, code);
-  });
+  auto work =
+      issue(c10d::OpType::SCATTER, held, opts.timeout, outputs, 1, [&](int, const CallOptions& options, CodeSite code) {
+        return group_->scatter(out, in, static_cast<int>(opts.rootRank), options, code);
+      });
   if (fake_ && !all.empty()) {
     const at::AutoDispatchBelowAutograd guard;
     outputs[0].copy_(all[static_cast<size_t>(rank_)]);
@@ -334,19 +362,21 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& ou
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                            std::vector<std::vector<at::Tensor>>& inputs,
                                                             const c10d::ReduceScatterOptions& opts) {
-  TORCH_CHECK(outputs.size() == inputs.size(), "reduce_scatter: have ", outputs.size(), " output tensors and ", inputs.size(),
-              " input lists, want as many of each");
+  TORCH_CHECK(outputs.size() == inputs.size(), "reduce_scatter: have ", outputs.size(), " output tensors and ",
+              inputs.size(), " input lists, want as many of each");
   Buffers held = buffers("reduce_scatter", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   std::vector<std::vector<TensorView>> in;
   for (const std::vector<at::Tensor>& list : inputs) in.push_back(held.ins(list));
   const std::vector<TensorView> out = held.outs(outputs);
-  auto work = issue(c10d::OpType::REDUCE_SCATTER, held, opts.timeout, outputs, static_cast<int>(out.size()),
-                    [&](int i, const CallOptions& options, CodeSite code) {
-                      return group_->reduce_scatter(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], op, options, code);
-                    });
+  auto work =
+      issue(c10d::OpType::REDUCE_SCATTER, held, opts.timeout, outputs, static_cast<int>(out.size()),
+            [&](int i, const CallOptions& options, CodeSite code) {
+              return group_->reduce_scatter(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], op, options, code);
+            });
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i][static_cast<size_t>(rank_)]);
@@ -354,15 +384,16 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tens
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE(at::Tensor& output, at::Tensor& input,
-                                                                                 const c10d::ReduceScatterOptions& opts) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
   Buffers held = buffers("reduce_scatter_tensor", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
-  auto work = issue(c10d::OpType::_REDUCE_SCATTER_BASE, held, opts.timeout, {output}, 1, [&](int, const CallOptions& options, CodeSite code) {
-    return group_->reduce_scatter_tensor(out, in, op, options, code);
-  });
+  auto work = issue(c10d::OpType::_REDUCE_SCATTER_BASE, held, opts.timeout, {output}, 1,
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->reduce_scatter_tensor(out, in, op, options, code);
+                    });
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
     output.copy_(input.chunk(size_)[static_cast<size_t>(rank_)].view_as(output));
@@ -370,9 +401,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE_COALESCED(std::vector<at::Tensor>& outputs,
-                                                                                           std::vector<at::Tensor>& inputs,
-                                                                                           const c10d::ReduceScatterOptions& opts) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE_COALESCED(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::ReduceScatterOptions& opts) {
   Buffers held = buffers("reduce_scatter_tensor_coalesced", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const std::vector<TensorView> in = held.ins(inputs);
@@ -383,20 +413,23 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
                     });
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
-    for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i].chunk(size_)[static_cast<size_t>(rank_)].view_as(outputs[i]));
+    for (size_t i = 0; i < outputs.size(); ++i)
+      outputs[i].copy_(inputs[i].chunk(size_)[static_cast<size_t>(rank_)].view_as(outputs[i]));
   }
   return work;
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_TO_ALL_SINGLE(at::Tensor& output, at::Tensor& input,
-                                                                             std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                                                                             std::vector<int64_t>& output_splits,
+                                                                             std::vector<int64_t>& input_splits,
                                                                              const c10d::AllToAllOptions& opts) {
   Buffers held = buffers("all_to_all_single", true);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
-  auto work = issue(c10d::OpType::ALLTOALL_BASE, held, opts.timeout, {output}, 1, [&](int, const CallOptions& options, CodeSite code) {
-    return group_->all_to_all_single(out, in, output_splits, input_splits, options, code);
-  });
+  auto work = issue(c10d::OpType::ALLTOALL_BASE, held, opts.timeout, {output}, 1,
+                    [&](int, const CallOptions& options, CodeSite code) {
+                      return group_->all_to_all_single(out, in, output_splits, input_splits, options, code);
+                    });
   if (fake_) {
     // What the others would send is not known: each part repeats the input's first rows, as in PyTorch's fake group.
     const at::AutoDispatchBelowAutograd guard;
@@ -424,8 +457,9 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& o
   Buffers held = buffers("all_to_all", true);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
-  auto work = issue(c10d::OpType::ALLTOALL, held, opts.timeout, outputs, 1,
-                    [&](int, const CallOptions& options, CodeSite code) { return group_->all_to_all(out, in, options, code); });
+  auto work =
+      issue(c10d::OpType::ALLTOALL, held, opts.timeout, outputs, 1,
+            [&](int, const CallOptions& options, CodeSite code) { return group_->all_to_all(out, in, options, code); });
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i]);
@@ -436,22 +470,25 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& o
 c10::intrusive_ptr<c10d::Work> TorchBackend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
   Buffers held = buffers("send", true);
   const TensorView view = held.in(only("send", "input", tensors));
-  return issue(c10d::OpType::SEND, held, {}, tensors, 1,
-               [&](int, const CallOptions& options, CodeSite code) { return group_->send(view, destination, tag, options, code); });
+  return issue(c10d::OpType::SEND, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->send(view, destination, tag, options, code);
+  });
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
   Buffers held = buffers("recv", true);
   const TensorView view = held.out(only("recv", "output", tensors));
-  return issue(c10d::OpType::RECV, held, {}, tensors, 1,
-               [&](int, const CallOptions& options, CodeSite code) { return group_->recv(view, source, tag, options, code); });
+  return issue(c10d::OpType::RECV, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->recv(view, source, tag, options, code);
+  });
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   Buffers held = buffers("recv_any", true);
   const TensorView view = held.out(only("recv_any", "output", tensors));
-  return issue(c10d::OpType::RECVANYSOURCE, held, {}, tensors, 1,
-               [&](int, const CallOptions& options, CodeSite code) { return group_->recv_any(view, tag, options, code); });
+  return issue(c10d::OpType::RECVANYSOURCE, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
+    return group_->recv_any(view, tag, options, code);
+  });
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions& opts) {
@@ -466,7 +503,8 @@ void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wai
   try {
     barrier({})->wait(timeout);
   } catch (const c10::Error& error) {
-    TORCH_CHECK(false, "Rank ", rank_, ": monitoredBarrier did not pass in ", timeout.count(), " ms: ", error.what_without_backtrace());
+    TORCH_CHECK(false, "Rank ", rank_, ": monitoredBarrier did not pass in ", timeout.count(),
+                " ms: ", error.what_without_backtrace());
   }
 }
 

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <memory>
 #include <mutex>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "bridge/torch/buffers.h"
@@ -19,7 +18,8 @@ namespace rankloom::bridge {
 class TorchBackend final : public c10d::Backend {
  public:
   // `job` is null for a fake group. `owns_rank`: shutdown() ends the calling rank's part in the job.
-  TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name, c10::intrusive_ptr<Options> options, bool owns_rank);
+  TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name,
+               c10::intrusive_ptr<Options> options, bool owns_rank);
   ~TorchBackend() override;
 
   const std::string getBackendName() const override { return name_; }
@@ -41,30 +41,42 @@ class TorchBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& opts) override;
 
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allreduce_sparse(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                  const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                                     const c10d::AllreduceCoalescedOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
                                            const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_GATHER_SINGLE(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_GATHER_SINGLE(at::Tensor& output, at::Tensor& input,
+                                                                 const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
+                                                     std::vector<at::Tensor>& inputs,
                                                      const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_GATHER_SINGLE_COALESCED(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_GATHER_SINGLE_COALESCED(std::vector<at::Tensor>& outputs,
+                                                                           std::vector<at::Tensor>& inputs,
                                                                            const c10d::AllgatherOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
                                         const c10d::GatherOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
                                          const c10d::ScatterOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
                                                 const c10d::ReduceScatterOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_REDUCE_SCATTER_SINGLE(at::Tensor& output, at::Tensor& input,
                                                                      const c10d::ReduceScatterOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_REDUCE_SCATTER_SINGLE_COALESCED(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-                                                                               const c10d::ReduceScatterOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_TO_ALL_SINGLE(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                                                                 std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_REDUCE_SCATTER_SINGLE_COALESCED(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> RANKLOOM_C10D_ALL_TO_ALL_SINGLE(at::Tensor& output, at::Tensor& input,
+                                                                 std::vector<int64_t>& output_splits,
+                                                                 std::vector<int64_t>& input_splits,
+                                                                 const c10d::AllToAllOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
                                           const c10d::AllToAllOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int destination, int tag) override;
@@ -76,8 +88,9 @@ class TorchBackend final : public c10d::Backend {
  private:
   // One call or several of the core, as one work. `body(options, code)` issues one and may be called again for the next.
   template <typename Body>
-  c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout, std::vector<at::Tensor> results,
-                                       int times, const Body& body, std::vector<size_t> lists = {});
+  c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
+                                       std::vector<at::Tensor> results, int times, const Body& body,
+                                       std::vector<size_t> lists = {});
   Buffers buffers(const char* op, bool moves_only) const { return {op, moves_only, fake_}; }
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;

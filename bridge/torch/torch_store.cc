@@ -7,7 +7,9 @@
 namespace rankloom::bridge {
 namespace {
 
-std::string_view view(const std::vector<uint8_t>& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string_view view(const std::vector<uint8_t>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 std::vector<uint8_t> bytes(std::string_view text) { return {text.begin(), text.end()}; }
 
 }  // namespace
@@ -42,8 +44,10 @@ void TorchStore::set(const std::string& key, const std::vector<uint8_t>& value) 
   call("store set", [&](CodeSite code) { store_->set(key, view(value), code); });
 }
 
-std::vector<uint8_t> TorchStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected, const std::vector<uint8_t>& desired) {
-  return call("store compare_set", [&](CodeSite code) { return bytes(store_->compare_set(key, view(expected), view(desired), code)); });
+std::vector<uint8_t> TorchStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                            const std::vector<uint8_t>& desired) {
+  return call("store compare_set",
+              [&](CodeSite code) { return bytes(store_->compare_set(key, view(expected), view(desired), code)); });
 }
 
 std::vector<uint8_t> TorchStore::get(const std::string& key) {

@@ -128,7 +128,8 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
   };
   auto pending = std::make_shared<Pending>();
   pending->left = works_.size() + 1;
-  const auto one_done = [pending, future, of_result, job = job_, held = held_, value = value(), rank = rank_](const absl::Status& status) {
+  const auto one_done = [pending, future, of_result, job = job_, held = held_, value = value(),
+                         rank = rank_](const absl::Status& status) {
     if (!status.ok()) {
       const std::lock_guard<std::mutex> lock(pending->mu);
       if (pending->first.ok()) pending->first = status;

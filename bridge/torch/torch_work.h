@@ -1,9 +1,8 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Work.hpp>
-
 #include <memory>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "bridge/torch/buffers.h"
@@ -17,9 +16,14 @@ class TorchWork final : public c10d::Work {
  public:
   // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give. `lists`: futures give
   // lists of so many of them instead, as those of all_gather do on NCCL and as DDP's hooks expect.
-  TorchWork(std::shared_ptr<Job> job, int rank, c10d::OpType type, std::vector<rankloom::Work> works, std::shared_ptr<HeldTensors> held,
-            std::vector<at::Tensor> results, std::vector<size_t> lists = {})
-      : c10d::Work(rank, type), job_(std::move(job)), works_(std::move(works)), held_(std::move(held)), results_(std::move(results)), lists_(std::move(lists)) {}
+  TorchWork(std::shared_ptr<Job> job, int rank, c10d::OpType type, std::vector<rankloom::Work> works,
+            std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results, std::vector<size_t> lists = {})
+      : c10d::Work(rank, type),
+        job_(std::move(job)),
+        works_(std::move(works)),
+        held_(std::move(held)),
+        results_(std::move(results)),
+        lists_(std::move(lists)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;

@@ -130,20 +130,39 @@ void reduce_chunks(MemberCalls calls, DType dtype, SizeOfChunk size_of_chunk, In
   });
 }
 
-// Copies every member's input, which may differ in size, to all members: to(receiver, sender) is where the sender's goes.
+// Copies every member's input to all members: to(receiver, sender) is where the sender's goes. Inputs may differ in size.
 template <class To>
 void gather_everywhere(MemberCalls calls, int i, To to) {
   const int64_t ranks = size_of(calls);
-  int64_t all = 0;  // bytes of all inputs
+  int64_t all = 0;
   for (const CollectiveCall* call : calls) all += static_cast<int64_t>(call->inputs[i].bytes());
   if (all == 0) return;
   CopyBatch batch(ranks * all);
-  for (int64_t sender = 0; sender < ranks; ++sender) {
-    const TensorView& from = member(calls, sender).inputs[i];
-    if (from.bytes() == 0) continue;
-    for (int64_t receiver = 0; receiver < ranks; ++receiver) batch.add(to(receiver, sender), from.data(), from.bytes());
+  if (!batch.at_once()) {
+    for (int64_t sender = 0; sender < ranks; ++sender) {
+      const TensorView& from = member(calls, sender).inputs[i];
+      if (from.bytes() == 0) continue;
+      for (int64_t receiver = 0; receiver < ranks; ++receiver) {
+        batch.add(to(receiver, sender), from.data(), from.bytes());
+      }
+    }
+    batch.run();
+    return;
   }
-  batch.run();
+  struct Source {
+    const void* data;
+    size_t bytes;
+  };
+  absl::FixedArray<Source, 64> sources(calls.size());
+  std::transform(calls.begin(), calls.end(), sources.begin(), [i](const CollectiveCall* call) {
+    return Source{call->inputs[i].data(), call->inputs[i].bytes()};
+  });
+  for (int64_t receiver = 0; receiver < ranks; ++receiver) {
+    for (int64_t sender = 0; sender < ranks; ++sender) {
+      const Source& source = sources[static_cast<size_t>(sender)];
+      if (source.bytes != 0) batch.add(to(receiver, sender), source.data, source.bytes);
+    }
+  }
 }
 
 int64_t bytes_of_row(const TensorView& tensor) {

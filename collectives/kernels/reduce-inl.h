@@ -57,9 +57,15 @@ HWY_INLINE hn::Vec<D> canonical_nan(D d, hn::Vec<D> v) {
   return hn::IfThenElse(hn::Eq(v, v), v, nan);
 }
 
-// How many vectors of accumulators to keep in registers: docs/decisions/0005-kernels.md has the measurement. Without SIMD a
-// vector is one lane, and more of them only cost time to compile.
-inline constexpr size_t kManyVectors = HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 ? 1 : 8;
+// How many vectors of accumulators to keep in registers: docs/decisions/0005-kernels.md has the measurement. More of them
+// cost time to compile, which the portable target and sanitizers' builds cannot make good.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+inline constexpr size_t kManyVectors = 1;
+#elif defined(RANKLOOM_ONE_TARGET)
+inline constexpr size_t kManyVectors = 2;
+#else
+inline constexpr size_t kManyVectors = 8;
+#endif
 
 struct FloatBase {
   explicit FloatBase(const ReduceJob&) {}
@@ -114,14 +120,14 @@ struct FloatMin : FloatBase {
   using FloatBase::FloatBase;
   template <class D>
   HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> x) const {
-    return hn::IfThenElse(hn::Or(hn::Lt(x, a), hn::Ne(x, x)), x, a);
+    return hn::IfThenElse(hn::Or(hn::Lt(x, a), hn::IsNaN(x)), x, a);
   }
 };
 struct FloatMax : FloatBase {
   using FloatBase::FloatBase;
   template <class D>
   HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> a, hn::Vec<D> x) const {
-    return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::Ne(x, x)), x, a);
+    return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::IsNaN(x)), x, a);
   }
 };
 
@@ -176,13 +182,14 @@ HWY_INLINE void reduce_vector_as_tree(D d, const Op& op, const ReduceJob& job, i
 template <class Storage, class Op, size_t kVectors, class D>
 HWY_INLINE int64_t reduce_whole_vectors(D d, const Op& op, const ReduceJob& job, int64_t i, int64_t end) {
   constexpr int64_t kStep = static_cast<int64_t>(kVectors * MaxLanes(D()));
-  for (; i + kStep <= end; i += kStep) {
-    if (job.tree) {
-      if constexpr (kVectors == 1) reduce_vector_as_tree<Storage>(d, op, job, i);
-    } else {
-      reduce_vectors<Storage>(d, op, job, i, std::make_index_sequence<kVectors>());
-    }
-  }
+  for (; i + kStep <= end; i += kStep) reduce_vectors<Storage>(d, op, job, i, std::make_index_sequence<kVectors>());
+  return i;
+}
+
+template <class Storage, class Op, class D>
+HWY_INLINE int64_t reduce_whole_vectors_as_tree(D d, const Op& op, const ReduceJob& job, int64_t i, int64_t end) {
+  constexpr int64_t kStep = static_cast<int64_t>(MaxLanes(D()));
+  for (; i + kStep <= end; i += kStep) reduce_vector_as_tree<Storage>(d, op, job, i);
   return i;
 }
 
@@ -195,12 +202,17 @@ HWY_NOINLINE void reduce_lanes(const ReduceJob& job, int64_t begin, int64_t end)
   const hn::CappedTag<Lane, Storage::kFewestLanes> one;
   const Op op(job);
   int64_t i = begin;
-  if (!job.tree) {
-    i = reduce_whole_vectors<Storage, Op, kVectors>(full, op, job, i, end);
-    if constexpr (kVectors > 4) i = reduce_whole_vectors<Storage, Op, 4>(full, op, job, i, end);
+  if (job.tree) {
+    i = reduce_whole_vectors_as_tree<Storage>(full, op, job, i, end);
+    reduce_whole_vectors_as_tree<Storage>(one, op, job, i, end);
+    return;
   }
+  if constexpr (kVectors > 1) i = reduce_whole_vectors<Storage, Op, kVectors>(full, op, job, i, end);
+  if constexpr (kVectors > 4) i = reduce_whole_vectors<Storage, Op, 4>(full, op, job, i, end);
   i = reduce_whole_vectors<Storage, Op, 1>(full, op, job, i, end);
-  i = reduce_whole_vectors<Storage, Op, 1>(quarter, op, job, i, end);
+  if constexpr (MaxLanes(full) > MaxLanes(quarter)) {
+    i = reduce_whole_vectors<Storage, Op, 1>(quarter, op, job, i, end);
+  }
   reduce_whole_vectors<Storage, Op, 1>(one, op, job, i, end);
 }
 

@@ -29,6 +29,8 @@ class PlainFloatEnvironment {
   PlainFloatEnvironment() {}
   ~PlainFloatEnvironment() {}
 #endif
+
+ public:
   PlainFloatEnvironment(const PlainFloatEnvironment&) = delete;
   PlainFloatEnvironment& operator=(const PlainFloatEnvironment&) = delete;
 };

@@ -143,7 +143,7 @@ struct RoundEach : Op {
 template <class Storage, class Op>
 void reduce_halves_by(const ReduceJob& job, int64_t begin, int64_t end) {
   if (job.round_each) {
-    reduce_lanes<Storage, RoundEach<Op, Storage>, (kManyVectors > 1 ? 4 : 1)>(job, begin, end);
+    reduce_lanes<Storage, RoundEach<Op, Storage>, (kManyVectors < 4 ? kManyVectors : 4)>(job, begin, end);
   } else {
     reduce_lanes<Storage, Op>(job, begin, end);
   }

@@ -10,6 +10,7 @@
 #include "collectives/threaded_process_group.h"
 #include "collectives/work.h"
 #include "fake_store/fake_store.h"
+#include "fake_store/file_store.h"
 #include "fake_store/hash_store.h"
 #include "fake_store/prefix_store.h"
 #include "fake_store/store.h"

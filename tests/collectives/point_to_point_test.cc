@@ -64,7 +64,8 @@ TEST_P(PointToPointTest, KeepsTheOrderOfOneTag) {
     std::vector<Work> works;
     for (int i = 0; i < 20; ++i) {
       values[static_cast<size_t>(i)] = {rank.rank() == 0 ? 100 + i : -1};
-      works.push_back(rank.rank() == 0 ? pg->send(values[static_cast<size_t>(i)], 1) : pg->recv(values[static_cast<size_t>(i)], 0));
+      works.push_back(rank.rank() == 0 ? pg->send(values[static_cast<size_t>(i)], 1)
+                                       : pg->recv(values[static_cast<size_t>(i)], 0));
     }
     wait_all(works);
     for (int i = 0; i < 20; ++i) EXPECT_EQ(values[static_cast<size_t>(i)][0], 100 + i);
@@ -307,8 +308,9 @@ TEST_P(PointToPointTest, NamesAnInputThatChangesOnItsWay) {
       EXPECT_THAT(value, ElementsAre(1, 2));  // put back
     }
   });
-  EXPECT_THAT(report.text(), HasSubstr("rank 0, group 0, send to rank 1: the input was changed between the call and its completion, "
-                                       "want it unchanged until wait() [group 0, point_to_point_test.cc:"));
+  EXPECT_THAT(report.text(),
+              HasSubstr("rank 0, group 0, send to rank 1: the input was changed between the call and its completion, "
+                        "want it unchanged until wait() [group 0, point_to_point_test.cc:"));
 }
 
 // ---- disagreement
@@ -324,7 +326,8 @@ TEST_P(PointToPointTest, TellsBothSidesOfADifferentSize) {
       pg->barrier().wait();
     }
   });
-  EXPECT_THAT(report.text(), HasSubstr("rank 2 failed: Aborted: rank 2, group 0, barrier seq 1: the group failed before: group 0, send from rank 1 to "
+  EXPECT_THAT(report.text(), HasSubstr("rank 2 failed: Aborted: rank 2, group 0, barrier seq 1: the group failed "
+                                       "before: group 0, send from rank 1 to "
                                        "rank 2, tag 4, seq 1: sender and receiver issued different calls\n"
                                        "  field | value | ranks | call site\n"
                                        "  shape | [3]   | 1     | point_to_point_test.cc:"));
@@ -338,10 +341,12 @@ TEST_P(PointToPointTest, TellsBothSidesOfADifferentType) {
     if (rank.rank() == 0) pg->send(f, 1).wait();
     if (rank.rank() == 1) pg->recv_any(i).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(StartsWith("ranks 0-1 failed: Mismatch: group 0, send from rank 0 to rank 1, tag 0, seq 1: sender and receiver issued different calls\n"
-                                              "  field | value   | ranks | call site\n"
-                                              "  dtype | float32 | 0     | point_to_point_test.cc:"),
-                                   HasSubstr("\nlast calls of rank 1:\n  recv seq 1 (scheduled) [group 0, point_to_point_test.cc:")));
+  EXPECT_THAT(report.text(),
+              AllOf(StartsWith("ranks 0-1 failed: Mismatch: group 0, send from rank 0 to rank 1, tag 0, seq 1: sender "
+                               "and receiver issued different calls\n"
+                               "  field | value   | ranks | call site\n"
+                               "  dtype | float32 | 0     | point_to_point_test.cc:"),
+                    HasSubstr("\nlast calls of rank 1:\n  recv seq 1 (scheduled) [group 0, point_to_point_test.cc:")));
 }
 
 TEST_P(PointToPointTest, TellsOfADifferentTagWhenNobodyCanMove) {
@@ -351,11 +356,15 @@ TEST_P(PointToPointTest, TellsOfADifferentTagWhenNobodyCanMove) {
     if (rank.rank() == 0) pg->send(f, 1, 7).wait();
     if (rank.rank() == 1) pg->recv(f, 0, 8).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(StartsWith("Mismatch: group 0, send from rank 0 to rank 1, tag 7, seq 1: sender and receiver issued different calls\n"
-                                              "  field | value | ranks | call site\n"
-                                              "  tag   | 7     | 0     | point_to_point_test.cc:"),
-                                   HasSubstr("\nno rank can move\n  rank 0 waits in send seq 1 tag 7 for rank 1 [group 0, point_to_point_test.cc:"),
-                                   HasSubstr("\n  rank 1 waits in recv seq 1 tag 8 for rank 0 [group 0, point_to_point_test.cc:")));
+  EXPECT_THAT(
+      report.text(),
+      AllOf(StartsWith("Mismatch: group 0, send from rank 0 to rank 1, tag 7, seq 1: sender and receiver issued "
+                       "different calls\n"
+                       "  field | value | ranks | call site\n"
+                       "  tag   | 7     | 0     | point_to_point_test.cc:"),
+            HasSubstr(
+                "\nno rank can move\n  rank 0 waits in send seq 1 tag 7 for rank 1 [group 0, point_to_point_test.cc:"),
+            HasSubstr("\n  rank 1 waits in recv seq 1 tag 8 for rank 0 [group 0, point_to_point_test.cc:")));
 }
 
 // ---- waits that never end
@@ -368,7 +377,8 @@ TEST_P(PointToPointTest, NamesACycleOfSends) {
     pg->send(mine, 1 - rank.rank()).wait();
     pg->recv(got, 1 - rank.rank()).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n"), HasSubstr("rank 0 waits in send seq 1 for rank 1 [group 0, point_to_point_test.cc:"),
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n"),
+                                   HasSubstr("rank 0 waits in send seq 1 for rank 1 [group 0, point_to_point_test.cc:"),
                                    HasSubstr("rank 1 waits in send seq 1 for rank 0 [group 0, point_to_point_test.cc:"),
                                    HasSubstr("cycle: rank 0 -> rank 1 -> rank 0\n")));
 }
@@ -380,8 +390,10 @@ TEST_P(PointToPointTest, NamesTheRankThatReturned) {
     if (rank.rank() == 0) pg->recv(got, 2).wait();
     if (rank.rank() == 1) pg->recv_any(got).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 0 waits in recv seq 1 for rank 2 (returned) [group 0, point_to_point_test.cc:"),
-                                   HasSubstr("rank 1 waits in recv_any for rank 0 and rank 2 (returned) [group 0, point_to_point_test.cc:")));
+  EXPECT_THAT(
+      report.text(),
+      AllOf(HasSubstr("rank 0 waits in recv seq 1 for rank 2 (returned) [group 0, point_to_point_test.cc:"),
+            HasSubstr("rank 1 waits in recv_any for rank 0 and rank 2 (returned) [group 0, point_to_point_test.cc:")));
 }
 
 TEST_P(PointToPointTest, TimesOutAndFailsTheGroup) {
@@ -389,18 +401,23 @@ TEST_P(PointToPointTest, TimesOutAndFailsTheGroup) {
     auto pg = init_process_group(rank);
     std::vector<float> got(2, 5);
     if (rank.rank() == 0) {
-      EXPECT_THAT([&] { pg->recv(got, 1, 9).wait(absl::Milliseconds(5)); },
-                  ThrowsDistError(ErrorKind::kTimeout, HasSubstr("rank 0, group 0, recv from rank 1, tag 9: timed out after 5ms waiting for rank 1 [group 0, point_to_point_test.cc:")));
+      EXPECT_THAT(
+          [&] { pg->recv(got, 1, 9).wait(absl::Milliseconds(5)); },
+          ThrowsDistError(ErrorKind::kTimeout, HasSubstr("rank 0, group 0, recv from rank 1, tag 9: timed out after "
+                                                         "5ms waiting for rank 1 [group 0, point_to_point_test.cc:")));
       EXPECT_THAT(got, ElementsAre(5, 5));
       rank.store().set("late", "");
     } else if (rank.rank() == 1) {
       rank.store().wait({"late"});
       pg->send(got, 0, 9).wait();
     } else {
-      EXPECT_THAT([&] { pg->recv(got, 0).wait(); }, ThrowsDistError(ErrorKind::kTimeout, HasSubstr("rank 0, group 0, recv from rank 1, tag 9: timed out")));
+      EXPECT_THAT(
+          [&] { pg->recv(got, 0).wait(); },
+          ThrowsDistError(ErrorKind::kTimeout, HasSubstr("rank 0, group 0, recv from rank 1, tag 9: timed out")));
     }
   });
-  EXPECT_THAT(report.text(), StartsWith("rank 1 failed: Aborted: rank 1, group 0, send to rank 0, tag 9: the group failed before: rank 0, group 0, recv from rank 1, "
+  EXPECT_THAT(report.text(), StartsWith("rank 1 failed: Aborted: rank 1, group 0, send to rank 0, tag 9: the group "
+                                        "failed before: rank 0, group 0, recv from rank 1, "
                                         "tag 9: timed out after 5ms waiting for rank 1"));
 }
 
@@ -409,8 +426,9 @@ TEST_P(PointToPointTest, TimesOutInARecvFromAnyone) {
     auto pg = init_process_group(rank);
     std::vector<float> got(2);
     if (rank.rank() != 0) return rank.store().wait({"late"});
-    EXPECT_THAT([&] { pg->recv_any(got, 0, {.timeout = absl::Milliseconds(2)}).wait(); },
-                ThrowsDistError(ErrorKind::kTimeout, HasSubstr("recv_any: timed out after 2ms waiting for ranks 1-2 [")));
+    EXPECT_THAT(
+        [&] { pg->recv_any(got, 0, {.timeout = absl::Milliseconds(2)}).wait(); },
+        ThrowsDistError(ErrorKind::kTimeout, HasSubstr("recv_any: timed out after 2ms waiting for ranks 1-2 [")));
     rank.store().set("late", "");
   });
 }
@@ -422,11 +440,16 @@ TEST_P(PointToPointTest, EndsWaitsWhenTheGroupIsAborted) {
     if (rank.rank() == 0) {
       Work work = pg->recv(got, 1);
       rank.store().set("waits", "");
-      EXPECT_THAT([&] { work.wait(); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr("rank 1 aborted group 0: enough")));
+      EXPECT_THAT([&] { work.wait(); },
+                  ThrowsDistError(ErrorKind::kAborted, HasSubstr("rank 1 aborted group 0: enough")));
     } else {
       rank.store().wait({"waits"});
       pg->abort("enough");
-      EXPECT_THAT([&] { pg->send(got, 0).wait(); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr("rank 1, group 0, send to rank 0: the group failed before: rank 1 aborted group 0: enough")));
+      EXPECT_THAT(
+          [&] { pg->send(got, 0).wait(); },
+          ThrowsDistError(
+              ErrorKind::kAborted,
+              HasSubstr("rank 1, group 0, send to rank 0: the group failed before: rank 1 aborted group 0: enough")));
     }
   });
 }
@@ -436,7 +459,8 @@ TEST_P(PointToPointTest, StopsWhenAPeerFails) {
     auto pg = init_process_group(rank);
     std::vector<float> got(2);
     if (rank.rank() == 1) throw std::runtime_error("boom");
-    EXPECT_THAT([&] { pg->recv(got, 1).wait(); }, ThrowsDistError(ErrorKind::kRankFailed, HasSubstr("rank 1 failed: boom")));
+    EXPECT_THAT([&] { pg->recv(got, 1).wait(); },
+                ThrowsDistError(ErrorKind::kRankFailed, HasSubstr("rank 1 failed: boom")));
   });
   EXPECT_THAT(report.text(), StartsWith("rank 1 failed: boom"));
 }
@@ -458,7 +482,8 @@ TEST_P(PointToPointTest, NamesADroppedWorkAndWritesNowhere) {
     }
   });
   EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 1, group 0, send to rank 0, tag 3: the group failed before: "),
-                                   HasSubstr("note: rank 0, group 0, recv from rank 1, tag 3: the work was dropped unfinished, want wait() or keep_alive "
+                                   HasSubstr("note: rank 0, group 0, recv from rank 1, tag 3: the work was dropped "
+                                             "unfinished, want wait() or keep_alive "
                                              "[group 0, point_to_point_test.cc:")));
 }
 
@@ -493,10 +518,12 @@ TEST_P(PointToPointTest, NotesWhatWasNeverMatched) {
     }
     if (rank.rank() == 2) pg->recv(*value, 0).wait();
   });
-  EXPECT_THAT(report.notes, testing::UnorderedElementsAre(
-                                StartsWith("rank 0, group 0, send to rank 1, tag 4: was never received, nor were the 2 after it [group 0, point_to_point_test.cc:"),
-                                StartsWith("rank 1, group 0, recv_any, tag 8: was never sent [group 0, point_to_point_test.cc:"),
-                                StartsWith("rank 1, group 0, recv from rank 2: was never sent [group 0, point_to_point_test.cc:")));
+  EXPECT_THAT(report.notes,
+              testing::UnorderedElementsAre(
+                  StartsWith("rank 0, group 0, send to rank 1, tag 4: was never received, nor were the 2 after it "
+                             "[group 0, point_to_point_test.cc:"),
+                  StartsWith("rank 1, group 0, recv_any, tag 8: was never sent [group 0, point_to_point_test.cc:"),
+                  StartsWith("rank 1, group 0, recv from rank 2: was never sent [group 0, point_to_point_test.cc:")));
 }
 
 // ---- batches
@@ -510,10 +537,11 @@ TEST_P(PointToPointTest, IssuesABatch) {
     std::vector<int32_t> left(2);
     std::vector<int32_t> right(2);
     using Kind = P2POp::Kind;
-    std::vector<Work> works = batch_isend_irecv({{.kind = Kind::kSend, .tensor = mine, .peer = next, .group = pg.get(), .tag = 1},
-                                                 {.kind = Kind::kSend, .tensor = mine, .peer = previous, .group = pg.get(), .tag = 2},
-                                                 {.kind = Kind::kRecv, .tensor = left, .peer = previous, .group = pg.get(), .tag = 1},
-                                                 {.kind = Kind::kRecv, .tensor = right, .peer = next, .group = pg.get(), .tag = 2}});
+    std::vector<Work> works =
+        batch_isend_irecv({{.kind = Kind::kSend, .tensor = mine, .peer = next, .group = pg.get(), .tag = 1},
+                           {.kind = Kind::kSend, .tensor = mine, .peer = previous, .group = pg.get(), .tag = 2},
+                           {.kind = Kind::kRecv, .tensor = left, .peer = previous, .group = pg.get(), .tag = 1},
+                           {.kind = Kind::kRecv, .tensor = right, .peer = next, .group = pg.get(), .tag = 2}});
     EXPECT_EQ(works.size(), 4U);
     wait_all(works);
     EXPECT_THAT(left, ElementsAre(previous, 10 * previous));
@@ -528,7 +556,11 @@ TEST_P(PointToPointTest, IssuesNothingOfABatchWithAMistake) {
     std::vector<int32_t> x(2);
     const P2POp good = {.kind = P2POp::Kind::kSend, .tensor = x, .peer = 1 - rank.rank(), .group = pg.get(), .tag = 0};
     const auto fails = [&](const P2POp& bad, const std::string& text) {
-      EXPECT_THAT([&] { batch_isend_irecv({good, bad}); }, ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr(text)));
+      EXPECT_THAT(
+          [&] {
+            batch_isend_irecv({good, bad});
+          },
+          ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr(text)));
     };
     P2POp bad = good;
     bad.peer = 2;
@@ -559,23 +591,33 @@ TEST_P(PointToPointTest, RefusesArgumentsOutOfRange) {
     std::vector<float> x(4);
     const int me = rank.rank();
     const std::string who = absl::StrCat("InvalidArgument: rank ", me, ", group 0, ");
-    const auto refuses = [](auto call, const std::string& text) { EXPECT_THAT(call, ThrowsDistError(ErrorKind::kInvalidArgument, text)); };
+    const auto refuses = [](auto call, const std::string& text) {
+      EXPECT_THAT(call, ThrowsDistError(ErrorKind::kInvalidArgument, text));
+    };
     refuses([&] { pg->send(x, 3).wait(); }, who + "send: peer is 3, want 0 <= peer < size = 3");
     refuses([&] { pg->send(x, -1).wait(); }, who + "send: peer is -1, want 0 <= peer < size = 3");
-    refuses([&] { pg->send(x, me).wait(); }, absl::StrCat(who, "send: peer is ", me, ", which is this rank, want another member"));
+    refuses([&] { pg->send(x, me).wait(); },
+            absl::StrCat(who, "send: peer is ", me, ", which is this rank, want another member"));
     refuses([&] { pg->send(x, (me + 1) % 3, -1).wait(); }, who + "send: tag is -1, want 0 or more");
     refuses([&] { pg->recv(x, 3).wait(); }, who + "recv: peer is 3, want 0 <= peer < size = 3 or any source");
     refuses([&] { pg->recv(x, -1).wait(); }, who + "recv: peer is -1, want 0 <= peer < size = 3 or any source");
-    refuses([&] { pg->recv(x, CollectiveCall::kAnySource).wait(); }, who + "recv: peer is -1, want 0 <= peer < size = 3 or any source");
-    refuses([&] { pg->recv(x, me).wait(); }, absl::StrCat(who, "recv: peer is ", me, ", which is this rank, want another member"));
+    refuses([&] { pg->recv(x, CollectiveCall::kAnySource).wait(); },
+            who + "recv: peer is -1, want 0 <= peer < size = 3 or any source");
+    refuses([&] { pg->recv(x, me).wait(); },
+            absl::StrCat(who, "recv: peer is ", me, ", which is this rank, want another member"));
     refuses([&] { pg->recv(x, (me + 1) % 3, -2).wait(); }, who + "recv: tag is -2, want 0 or more");
     refuses([&] { pg->recv_any(x, -7).wait(); }, who + "recv: tag is -7, want 0 or more");
     const TensorView strided(x.data(), DType::kFloat32, {2}, {2});
-    refuses([&] { pg->send(strided, (me + 1) % 3).wait(); }, who + "send: input is not contiguous: shape [2] has strides [2], want [1]");
-    refuses([&] { pg->recv(TensorView(nullptr, DType::kFloat32, {3}), (me + 1) % 3).wait(); }, who + "recv: output has a null pointer, want the address of 3 elements of float32");
+    refuses([&] { pg->send(strided, (me + 1) % 3).wait(); },
+            who + "send: input is not contiguous: shape [2] has strides [2], want [1]");
+    refuses([&] { pg->recv(TensorView(nullptr, DType::kFloat32, {3}), (me + 1) % 3).wait(); },
+            who + "recv: output has a null pointer, want the address of 3 elements of float32");
     refuses([&] { pg->recv(TensorView::meta({3}, DType::kFloat32), (me + 1) % 3).wait(); },
-            who + "recv: a tensor is float32[3] on meta, want memory of this process; tensors without data need a fake group");
-    refuses([&] { pg->recv(x, (me + 1) % 3).wait(absl::Seconds(-1)); }, "InvalidArgument: wait: timeout is -1s, want at least 0");
+            who +
+                "recv: a tensor is float32[3] on meta, want memory of this process; tensors without data need a fake "
+                "group");
+    refuses([&] { pg->recv(x, (me + 1) % 3).wait(absl::Seconds(-1)); },
+            "InvalidArgument: wait: timeout is -1s, want at least 0");
   });
 }
 

@@ -266,6 +266,44 @@ TEST_P(FailuresTest, FailuresOfAWorldInsideAreToldUnderBothRanks) {
   EXPECT_THAT(reports, ElementsAre(HasSubstr("rank 1: ranks 0-2: Failed\ninside")));
 }
 
+// GoogleTest keeps the innermost reporter per thread and expects scopes to nest; those of fibers do not.
+TEST_P(FailuresTest, AssertNoFatalFailureMayEncloseASchedulingPoint) {
+  const auto reports = reports_of([&] {
+    run_ranks({.world_size = 3, .schedule = Schedule::round_robin()}, [](RankContext& rank) {
+      const auto yield_often = [&](int times) {
+        for (int i = 0; i < times; ++i) rank.yield();
+      };
+      ASSERT_NO_FATAL_FAILURE(yield_often(3 + 2 * rank.rank()));
+      yield_often(1);
+      EXPECT_EQ(rank.world_size(), 4);
+      yield_often(3);
+      ASSERT_NO_FATAL_FAILURE(yield_often(9 - 2 * rank.rank()));
+      EXPECT_EQ(rank.world_size(), 5);
+      ASSERT_NO_FATAL_FAILURE({
+        yield_often(2);
+        EXPECT_EQ(rank.world_size(), 6);
+      });
+    });
+  });
+  EXPECT_THAT(reports, ElementsAre(HasSubstr("ranks 0-2: "), HasSubstr("ranks 0-2: "), HasSubstr("ranks 0-2: ")));
+}
+
+TEST_P(FailuresTest, AnExpectedFailureOnARankMayEncloseASchedulingPoint) {
+  const auto reports = reports_of([&] {
+    run_ranks({.world_size = 3, .schedule = Schedule::round_robin()}, [](RankContext& rank) {
+      EXPECT_NONFATAL_FAILURE(
+          {
+            for (int i = 0; i < 3 - rank.rank(); ++i) rank.yield();
+            ADD_FAILURE() << "expected";
+            for (int i = 0; i < 2 * rank.rank(); ++i) rank.yield();
+          },
+          "expected");
+      ADD_FAILURE() << "after it";
+    });
+  });
+  EXPECT_THAT(reports, ElementsAre(AllOf(HasSubstr("ranks 0-2: "), HasSubstr("after it"))));
+}
+
 TEST_P(FailuresTest, AReportedFailureOfTheTestsOwnThreadIsLeftAlone) {
   EXPECT_NONFATAL_FAILURE(run_ranks(2, [](RankContext&) { EXPECT_TRUE(false) << "seen"; }), "ranks 0-1: ");
   EXPECT_NONFATAL_FAILURE(EXPECT_TRUE(false) << "mine", "mine");

@@ -1,0 +1,153 @@
+#include "collectives/coalesced_work.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/deadlock_report.h"
+#include "sim/dist_error.h"
+#include "sim/scheduler.h"
+#include "sim/site_text.h"
+#include "sim/text.h"
+
+namespace rankloom {
+
+CoalescedWork::CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> rendezvous,
+                             std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call)
+    : WorkState(&context->world().scheduler(), context->rank()),
+      context_(context),
+      rendezvous_(std::move(rendezvous)),
+      mailbox_(std::move(mailbox)),
+      seq_(call.seq),
+      timeout_(call.timeout),
+      timeout_is_default_(call.timeout_is_default),
+      keeps_alive_(call.keep_alive != nullptr),
+      code_(call.code),
+      mu_(&context->world().scheduler()) {}
+
+CoalescedWork::~CoalescedWork() = default;
+
+void CoalescedWork::watch(std::shared_ptr<CallState> collectives, std::vector<std::shared_ptr<Message>> messages) {
+  collectives_ = std::move(collectives);
+  messages_ = std::move(messages);
+  left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);
+  // Weak: parts that own their tensors outlive a handle that was dropped.
+  const auto told = [self = weak_from_this()](const absl::Status& status) {
+    if (const std::shared_ptr<WorkState> whole = self.lock(); whole != nullptr)
+      static_cast<CoalescedWork&>(*whole).part_done(status);
+  };
+  if (collectives_ != nullptr) collectives_->when_done(told);
+  for (const std::shared_ptr<Message>& message : messages_) message->when_done(told);
+}
+
+void CoalescedWork::part_done(const absl::Status& status) {
+  absl::Status ended;
+  {
+    RankMutexLock lock(&mu_);
+    if (first_.ok()) first_ = status;
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    ended = first_;
+  }
+  complete(ended);
+}
+
+void CoalescedWork::give_up(const absl::Status& status, bool filed) {
+  if (collectives_ != nullptr && !collectives_->is_completed() &&
+      (!filed || rendezvous_->withdraw(*collectives_, status))) {
+    collectives_->complete(status);
+  }
+  for (const std::shared_ptr<Message>& message : messages_) {
+    if (!message->is_completed() && mailbox_->withdraw(*message, status)) message->complete(status);
+  }
+}
+
+std::string_view CoalescedWork::group() const { return rendezvous_->group().name(); }
+
+std::string CoalescedWork::who() const {
+  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", coalesced",
+                      seq_ >= 0 ? absl::StrCat(" seq ", seq_) : "");
+}
+
+Site CoalescedWork::wait_site(CodeSite code) const {
+  return Site{.what = op(), .code = code, .group = group(), .seq = seq_, .waits_for = this};
+}
+
+void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
+  if (collectives_ != nullptr && !collectives_->is_completed()) collectives_->append_ranks(ranks);
+  for (const std::shared_ptr<Message>& message : messages_) {
+    if (!message->is_completed()) message->append_ranks(ranks);
+  }
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+}
+
+absl::Status CoalescedWork::explain() const {
+  absl::Status cause =
+      collectives_ != nullptr && !collectives_->is_completed() ? collectives_->explain() : absl::OkStatus();
+  for (const std::shared_ptr<Message>& message : messages_) {
+    if (cause.ok() && !message->is_completed()) cause = message->explain();
+  }
+  return cause;
+}
+
+std::vector<TensorView> CoalescedWork::result() {
+  std::vector<TensorView> tensors;
+  if (collectives_ != nullptr) {
+    for (const CollectiveCall& part : collectives_->call().parts)
+      tensors.insert(tensors.end(), part.outputs.begin(), part.outputs.end());
+  }
+  for (const std::shared_ptr<Message>& message : messages_) {
+    for (const TensorView& tensor : message->result()) tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
+bool CoalescedWork::withdraw(const absl::Status& cause) {
+  const absl::Status ended = cause.ok() ? make_error(ErrorKind::kAborted, "the call was withdrawn") : cause;
+  bool any = false;
+  if (collectives_ != nullptr && !collectives_->is_completed() && rendezvous_->withdraw(*collectives_, cause)) {
+    any = true;
+    collectives_->complete(ended);
+  }
+  for (const std::shared_ptr<Message>& message : messages_) {
+    if (message->is_completed() || !mailbox_->withdraw(*message, cause)) continue;
+    any = true;
+    message->complete(ended);
+  }
+  return any;
+}
+
+absl::Status CoalescedWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (timeout_is_default) {
+    timeout = timeout_;
+    timeout_is_default = timeout_is_default_;
+  }
+  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  if (waited.ok() || is_completed()) return waited;
+  const ErrorKind kind = error_kind(waited);
+  if (kind == ErrorKind::kTimeout) {
+    std::vector<int> awaited;
+    append_ranks(&awaited);
+    const RankFacts facts = {.ended = [this](int rank) { return context_->world().ended_text(rank); },
+                             .last_calls = {}};
+    waited = make_error(
+        kind, absl::StrCat(who(), ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
+                           awaited.empty() ? "any rank" : targets_text(awaited, facts), site_place(wait_site(code))));
+  }
+  if (!withdraw(kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
+  return waited;
+}
+
+void CoalescedWork::dropped() noexcept {
+  if (keeps_alive_) return;
+  const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
+  absl::Status cause;
+  if (!leaving) {
+    cause = make_error(ErrorKind::kRankFailed,
+                       absl::StrCat(who(), ": the work was dropped unfinished, want wait() or keep_alive",
+                                    site_place(wait_site(code_))));
+  }
+  if (withdraw(cause) && !leaving) context_->world().note(std::string(cause.message()));
+}
+
+}  // namespace rankloom

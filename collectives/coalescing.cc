@@ -1,0 +1,154 @@
+// The front between start_coalescing() and end_coalescing(): calls are checked and recorded one by one, and issued as one.
+
+#include "collectives/coalescing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/op_table.h"
+#include "collectives/process_group.h"
+#include "sim/dist_error.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace internal {
+
+// The work of one call of many. It is done when the whole is.
+class PartWork final : public WorkState {
+ public:
+  PartWork(Scheduler* scheduler, int rank, std::string group, const CollectiveCall& call)
+      : WorkState(scheduler, rank),
+        group_(std::move(group)),
+        op_(call.op),
+        outputs_(call.outputs.begin(), call.outputs.end()) {}
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
+    if (is_completed()) return status();
+    if (!issued_) {
+      return make_error(ErrorKind::kInvalidArgument,
+                        absl::StrCat("rank ", rank(), ", group ", group_, ", ", op(),
+                                     ": wait() before end_coalescing(): the call was not issued yet"));
+    }
+    return whole_.state()->wait(timeout, timeout_is_default, code);
+  }
+  std::vector<TensorView> result() override { return outputs_; }
+  const char* op() const override { return op_row(op_).name; }
+  std::string_view group() const override { return group_; }
+
+  // The part's rank calls it, so that wait() needs no lock.
+  void issued(Work whole) {
+    issued_ = true;
+    whole_ = std::move(whole);
+  }
+
+ private:
+  const std::string group_;
+  const OpType op_;
+  const std::vector<TensorView> outputs_;
+  bool issued_ = false;
+  Work whole_;
+};
+
+}  // namespace internal
+
+void ProcessGroup::start_coalescing() {
+  if (coalescing_ != nullptr) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument,
+                   absl::StrCat("rank ", global_rank(), ", group ", group_name(),
+                                ", start_coalescing: it was called before, want end_coalescing() between")),
+        {.rank = global_rank(), .group = name_, .op = "start_coalescing"});
+  }
+  coalescing_ = std::make_unique<internal::Coalescing>();
+}
+
+Work ProcessGroup::gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code) {
+  internal::Coalescing& gathered = *coalescing_;
+  call.code = code;
+  const OpRow& row = op_row(call.op);
+  absl::Status checked = row.check(call, rank_, size_);
+  if (checked.ok() && !internal::can_be_coalesced(call.op)) {
+    checked = make_error(ErrorKind::kInvalidArgument, "it cannot be coalesced, want end_coalescing() first");
+  }
+  if (!checked.ok()) fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
+  call.order = options.order.value_or(order_);
+  call.stream = options.stream;
+  if (options.timeout.has_value())
+    gathered.timeout = std::min(gathered.timeout.value_or(absl::InfiniteDuration()), *options.timeout);
+  if (options.keep_alive != nullptr) gathered.keep_alive.push_back(options.keep_alive);
+  if (row.is_collective()) {
+    gathered.collectives = true;
+    call.seq = seq_ + 1;
+  } else if (!std::exchange(gathered.messages, true)) {
+    ++p2p_seq_;
+  }
+  if (context_ != nullptr) record(call);
+  auto part = std::make_shared<internal::PartWork>(scheduler_, context_ != nullptr ? context_->rank() : -1,
+                                                   group_->name(), call);
+  gathered.parts.push_back(part);
+  gathered.calls.push_back(std::move(call));
+  return Work(std::move(part));
+}
+
+Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
+  if (coalescing_ == nullptr) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", global_rank(), ", group ", group_name(),
+                                                             ", end_coalescing: want start_coalescing() before it")),
+        {.rank = global_rank(), .group = name_, .op = "end_coalescing"});
+  }
+  const std::unique_ptr<internal::Coalescing> gathered = std::move(coalescing_);
+  if (gathered->calls.empty()) return Work();
+  CollectiveCall call;
+  call.op = OpType::kCoalesced;
+  call.parts = std::move(gathered->calls);
+  CallOptions all = options;
+  if (!all.timeout.has_value()) all.timeout = gathered->timeout;
+  if (!gathered->keep_alive.empty()) {
+    if (options.keep_alive != nullptr) gathered->keep_alive.push_back(options.keep_alive);
+    all.keep_alive = std::make_shared<std::vector<std::shared_ptr<const void>>>(std::move(gathered->keep_alive));
+  }
+  std::vector<int64_t> records;  // sends and recvs close their own
+  for (const CollectiveCall& part : call.parts) {
+    if (part.seq >= 0) records.push_back(part.record_id);
+  }
+  Work whole;
+  const auto end_parts =
+      [parts = std::vector<std::weak_ptr<internal::PartWork>>(gathered->parts.begin(), gathered->parts.end()),
+       records = std::move(records), context = context_](const absl::Status& status) {
+        for (const int64_t record : records) {
+          if (context != nullptr) context->recorder().close(record, context->world().scheduler().now_ns(), status.ok());
+        }
+        for (const std::weak_ptr<internal::PartWork>& part : parts) {
+          if (const std::shared_ptr<internal::PartWork> work = part.lock(); work != nullptr) work->complete(status);
+        }
+      };
+  try {
+    whole = submit(call, all, code);
+  } catch (const DistError& error) {
+    end_parts(error.status());
+    throw;
+  }
+  for (const std::shared_ptr<internal::PartWork>& part : gathered->parts) part->issued(whole);
+  if (whole.state() != nullptr) {
+    whole.state()->when_done(end_parts);
+  } else {
+    end_parts(absl::OkStatus());
+  }
+  return whole;
+}
+
+namespace internal {
+
+bool can_be_coalesced(OpType op) {
+  return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kMonitoredBarrier;
+}
+
+bool only_messages(const CollectiveCall& call) {
+  return std::all_of(call.parts.begin(), call.parts.end(),
+                     [](const CollectiveCall& part) { return !op_row(part.op).is_collective(); });
+}
+
+}  // namespace internal
+}  // namespace rankloom

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "collectives/collective_call.h"
+#include "collectives/dtype.h"
+#include "collectives/kernels/kernels.h"
+#include "collectives/reduce_op.h"
+#include "collectives/tensor.h"
+#include "sim/prng.h"
+
+namespace rankloom {
+
+inline constexpr DType kDTypesWithArithmetic[] = {
+    DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt8,      DType::kUInt8,
+    DType::kInt16,   DType::kInt32,    DType::kInt64,   DType::kBool,    DType::kComplex64, DType::kComplex128};
+inline constexpr DType kAllDTypes[] = {DType::kFloat16,      DType::kBFloat16,  DType::kFloat32,   DType::kFloat64,
+                                       DType::kInt8,         DType::kUInt8,     DType::kInt16,     DType::kInt32,
+                                       DType::kInt64,        DType::kBool,      DType::kComplex64, DType::kComplex128,
+                                       DType::kFloat8E4M3FN, DType::kFloat8E5M2};
+
+inline const ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
+                                         ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
+                                         ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::premul_sum(0.3)};
+
+inline const ReduceOrder kAllOrders[] = {{.kind = ReduceOrder::Kind::kRank},
+                                         {.kind = ReduceOrder::Kind::kReversed},
+                                         {.kind = ReduceOrder::Kind::kRing},
+                                         {.kind = ReduceOrder::Kind::kTree},
+                                         {.kind = ReduceOrder::Kind::kSeeded, .seed = 7},
+                                         {.kind = ReduceOrder::Kind::kRank, .accumulate_in_float = false},
+                                         {.kind = ReduceOrder::Kind::kTree, .accumulate_in_float = false}};
+
+// Memory of a tensor between two guards. It begins at a multiple of the element's size, but of nothing larger, so that
+// kernels cannot rely on more.
+class Buffer {
+ public:
+  Buffer(DType dtype, int64_t numel)
+      : dtype_(dtype), numel_(numel), offset_(64 + dtype_size(dtype)), bytes_(offset_ + size() + 64, kGuard) {}
+
+  void* data() { return bytes_.data() + offset_; }
+  const void* data() const { return bytes_.data() + offset_; }
+  size_t size() const { return static_cast<size_t>(numel_) * dtype_size(dtype_); }
+  int64_t numel() const { return numel_; }
+  TensorView view() { return TensorView(data(), dtype_, {numel_}); }
+
+  std::vector<uint8_t> copy() const {
+    return {bytes_.begin() + static_cast<ptrdiff_t>(offset_),
+            bytes_.begin() + static_cast<ptrdiff_t>(offset_ + size())};
+  }
+  bool guards_are_whole() const {
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      if ((i < offset_ || i >= offset_ + size()) && bytes_[i] != kGuard) return false;
+    }
+    return true;
+  }
+
+  // Values of which reductions make something: mostly small numbers, in one of eight any bits at all, so NaN with and without
+  // payload, infinities, subnormals, bools of 0x80.
+  void fill(Prng& prng) {
+    const bool complex = is_complex(dtype_);
+    const size_t lane = complex ? dtype_size(dtype_) / 2 : dtype_size(dtype_);
+    auto* at = static_cast<uint8_t*>(data());
+    for (size_t i = 0; i < size(); i += lane) {
+      uint64_t bits = prng.next();
+      if (prng.below(8) != 0) bits = small_number(prng, lane);
+      std::memcpy(at + i, &bits, lane);
+    }
+  }
+
+ private:
+  static constexpr uint8_t kGuard = 0xc5;
+
+  uint64_t small_number(Prng& prng, size_t lane) const {
+    const double value = static_cast<double>(static_cast<int64_t>(prng.below(4000)) - 2000) / 1024;
+    const auto single = static_cast<float>(value);
+    uint64_t bits = 0;
+    if (dtype_ == DType::kFloat16) return Half(single).bits;
+    if (dtype_ == DType::kBFloat16) return BFloat16(single).bits;
+    if (dtype_ == DType::kBool) return prng.below(3);
+    if (dtype_ == DType::kFloat32 || dtype_ == DType::kComplex64) {
+      std::memcpy(&bits, &single, lane);
+    } else if (dtype_ == DType::kFloat64 || dtype_ == DType::kComplex128) {
+      std::memcpy(&bits, &value, lane);
+    } else {
+      bits = prng.below(10);
+    }
+    return bits;
+  }
+
+  DType dtype_;
+  int64_t numel_;
+  size_t offset_;
+  std::vector<uint8_t> bytes_;
+};
+
+// Buffers of all ranks, all different.
+inline std::vector<Buffer> filled_buffers(size_t ranks, DType dtype, int64_t numel, uint64_t seed) {
+  Prng prng(seed);
+  std::vector<Buffer> buffers(ranks, Buffer(dtype, numel));
+  for (Buffer& buffer : buffers) buffer.fill(prng);
+  return buffers;
+}
+
+inline std::vector<TensorView> views(std::vector<Buffer>& buffers) {
+  std::vector<TensorView> all;
+  all.reserve(buffers.size());
+  for (Buffer& buffer : buffers) all.push_back(buffer.view());
+  return all;
+}
+
+// Runs a kernel over calls[rank].
+inline void run_kernel(void (*kernel)(MemberCalls), const std::vector<CollectiveCall>& calls) {
+  std::vector<const CollectiveCall*> by_rank;
+  by_rank.reserve(calls.size());
+  for (const CollectiveCall& call : calls) by_rank.push_back(&call);
+  kernel(by_rank);
+}
+
+// The calls of an all_reduce in place.
+inline std::vector<CollectiveCall> all_reduce_calls(std::vector<Buffer>& buffers, ReduceOp op, ReduceOrder order) {
+  std::vector<CollectiveCall> calls(buffers.size());
+  for (size_t r = 0; r < buffers.size(); ++r) {
+    calls[r].op = OpType::kAllReduce;
+    calls[r].reduce_op = op;
+    calls[r].order = order;
+    calls[r].inputs = buffers[r].view();
+    calls[r].outputs = buffers[r].view();
+  }
+  return calls;
+}
+
+}  // namespace rankloom
