@@ -15,7 +15,7 @@ namespace rankloom::bridge {
 class TorchWork final : public c10d::Work {
  public:
   // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give. `lists`: futures give
-  // lists of so many of them instead, as those of all_gather do on NCCL and as DDP's hooks expect.
+  // one tensor for so many of them each, stacked, as those of NCCL's all_gather do and as DDP's hooks expect.
   TorchWork(std::shared_ptr<Job> job, int rank, c10d::OpType type, std::vector<rankloom::Work> works,
             std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results, std::vector<size_t> lists = {})
       : c10d::Work(rank, type),
@@ -42,7 +42,6 @@ class TorchWork final : public c10d::Work {
  private:
   void await(std::chrono::milliseconds timeout);
   bool done() const;
-  c10::IValue value() const;
   c10::intrusive_ptr<c10::ivalue::Future> future(bool of_result);
 
   const std::shared_ptr<Job> job_;
