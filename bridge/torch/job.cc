@@ -263,6 +263,17 @@ std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name,
   return internal::make_threaded_member(world_.context(rank), group, GroupOptions{});
 }
 
+void Job::arrive(const std::string& name, int rank) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  arrived_[name].insert(rank);
+}
+
+std::set<int> Job::arrived(const std::string& name) const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  const auto it = arrived_.find(name);
+  return it != arrived_.end() ? it->second : std::set<int>();
+}
+
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
   if (job != nullptr) {
     if (const std::string reason = job->skip_reason(); !reason.empty()) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +61,11 @@ class Job : public std::enable_shared_from_this<Job> {
   // A member's handle on a group. Members that make equal groups for the same time meet.
   std::shared_ptr<ProcessGroup> make_group(int rank, const std::string& name, std::vector<int> ranks);
 
+  // Notes that `rank` has come to the monitored barrier called `name`.
+  void arrive(const std::string& name, int rank);
+  // Who has.
+  std::set<int> arrived(const std::string& name) const;
+
   RunReport report() { return world_.report(); }
 
  private:
@@ -78,6 +84,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<int, uint64_t> threads_;  // rank -> Python's thread identity
   std::map<std::string, int> made_;  // rank and group -> how often it was made
   std::map<std::string, std::shared_ptr<const Group>> groups_;
+  std::map<std::string, std::set<int>> arrived_;
   std::optional<std::string> skip_reason_;
   int attached_ = 0;
   std::vector<std::exception_ptr> failed_;  // by rank: what fail() was told

@@ -223,6 +223,13 @@ PYBIND11_MODULE(_ext, m) {
         py::arg("name"), py::arg("group_name"), py::arg("ranks"));
   m.def("make_fake_backend", &make_fake_backend, py::arg("rank"), py::arg("size"), py::arg("name"),
         py::arg("error_on_collective"), py::arg("timeout"));
+  m.def(
+      "make_checker",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend) -> c10::intrusive_ptr<c10d::Backend> {
+        auto* const ours = dynamic_cast<TorchBackend*>(backend.get());
+        return ours != nullptr ? ours->checker() : nullptr;
+      },
+      py::arg("backend"));
   m.def("make_hash_store",
         [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<HashStore>())); });
   m.def("make_fake_store",

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_work.h"
 #include "collectives/fake_process_group.h"
@@ -80,6 +82,22 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c
     group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
   }
   group->set_timeout(absl::FromChrono(options->timeout));
+  return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false);
+}
+
+c10::intrusive_ptr<c10d::Backend> TorchBackend::checker() {
+  auto options = c10::make_intrusive<Options>(name_, options_->timeout);
+  options->group_name = options_->group_name + " (checks)";
+  std::shared_ptr<ProcessGroup> group;
+  if (fake_) {
+    group = make_fake_process_group({.rank = rank_, .world_size = size_});
+  } else {
+    const GilRelease no_gil;
+    std::vector<int> global;
+    for (int rank = 0; rank < size_; ++rank) global.push_back(group_->global_rank(rank));
+    group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
+    group->set_timeout(absl::FromChrono(options->timeout));
+  }
   return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false);
 }
 
@@ -497,14 +515,31 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions&
                [&](int, const CallOptions& options, CodeSite code) { return group_->barrier(options, {}, code); });
 }
 
-// As gloo's: rank 0 hears of everyone, and all hear who is missing.
+// The texts are gloo's, since programs look for them; what the core says follows.
 void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
-  const std::chrono::milliseconds timeout = opts.timeout.count() > 0 ? opts.timeout : options_->timeout;
+  const std::chrono::milliseconds timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  const std::string name = absl::StrCat("group ", group_->group()->id(), " barrier ", ++monitored_);
+  if (job_ != nullptr) job_->arrive(name, rank_);
   try {
-    barrier({})->wait(timeout);
+    barrier({})->wait(std::max(timeout, std::chrono::milliseconds(1)));  // 0 would be none
   } catch (const c10::Error& error) {
-    TORCH_CHECK(false, "Rank ", rank_, ": monitoredBarrier did not pass in ", timeout.count(),
-                " ms: ", error.what_without_backtrace());
+    const std::set<int> here = job_ != nullptr ? job_->arrived(name) : std::set<int>();
+    std::vector<int> missing;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (here.count(rank) == 0) missing.push_back(rank);
+    }
+    std::string text;
+    if (rank_ != 0) {
+      text = absl::StrCat("Rank ", rank_,
+                          " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                          "from rank 0. Please check rank 0 logs for faulty rank.");
+    } else if (timeout.count() == 0 || missing.empty()) {
+      text = absl::StrCat("Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms.");
+    } else {
+      text = absl::StrCat(missing.size() == 1 ? "Rank " : "Ranks ", absl::StrJoin(missing, ", "),
+                          " failed to pass monitoredBarrier in ", timeout.count(), " ms");
+    }
+    C10_THROW_ERROR(DistBackendError, absl::StrCat(text, "\n", error.what_without_backtrace()));
   }
 }
 

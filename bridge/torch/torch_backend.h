@@ -41,6 +41,9 @@ class TorchBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& opts) override;
 
+  // A further group over the same ranks, for the checks of TORCH_DISTRIBUTED_DEBUG=DETAIL.
+  c10::intrusive_ptr<c10d::Backend> checker();
+
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
@@ -104,6 +107,7 @@ class TorchBackend final : public c10d::Backend {
 
   struct Coalesced;
   std::mutex mu_;
+  int64_t monitored_ = 0;                 // monitored barriers so far
   std::unique_ptr<Coalesced> coalesced_;  // guarded by mu_; null: not between start and end
 };
 

@@ -9,6 +9,7 @@ import warnings
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -137,9 +138,14 @@ def _answer_for(names: tuple[str, ...]) -> None:
         group_size: int, group_rank: int, global_ranks: list[int], backend: Any, *args: Any, **kwargs: Any
     ) -> Any:
         pg, store = original(group_size, group_rank, global_ranks, renamed(backend), *args, **kwargs)
-        if pg in distributed_c10d._world.pg_map:
-            # get_backend() answers what was asked for.
+        if pg in distributed_c10d._world.pg_map and renamed(backend) != backend:
+            # get_backend() and DDP's logger answer what was asked for.
             distributed_c10d._world.pg_map[pg] = (dist.Backend(str(backend)), store)
+            kind = dist.Backend.backend_type_map.get(str(backend).lower())
+            if kind is not None:
+                cpu = torch.device("cpu")
+                pg._register_backend(cpu, kind, pg._get_backend(cpu))
+                pg._set_default_backend(kind)
         return pg, store
 
     _patch(distributed_c10d, "_new_process_group_helper", helper)
@@ -158,6 +164,16 @@ def uninstall() -> None:
 
 
 def _register() -> None:
+    original = distributed_c10d._create_process_group_wrapper
+
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL compares calls over a second group: for a group of ours one of ours, not gloo's sockets.
+    def wrapper(wrapped_pg: Any, *args: Any, **kwargs: Any) -> Any:
+        checker = _ext.make_checker(wrapped_pg)
+        if checker is None:
+            return original(wrapped_pg, *args, **kwargs)
+        return distributed_c10d._ProcessGroupWrapper(wrapped_pg, checker)
+
+    distributed_c10d._create_process_group_wrapper = wrapper
     for name, creator in (("rankloom", _make_rankloom), ("rankloom_fake", _make_rankloom_fake)):
         with warnings.catch_warnings(), contextlib.suppress(AttributeError):
             warnings.simplefilter("ignore")
