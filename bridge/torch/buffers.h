@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 #include <vector>
@@ -13,7 +14,7 @@
 namespace rankloom::bridge {
 
 // The tensors of one call: held until it is done, by the core's call and by torch's work. A tensor passes without a copy if
-// it is contiguous; another is copied aside, and back when the call is done.
+// it is contiguous and on the CPU; another is copied aside, and back when the call is done.
 class HeldTensors {
  public:
   // Writes what was copied aside back to where it belongs. The first call only; safe from any thread.
@@ -51,6 +52,7 @@ class Buffers {
   const bool moves_only_;
   const bool fake_;
   const std::shared_ptr<HeldTensors> held_;
+  std::optional<at::Device> first_;
 };
 
 // Errors: c10::Error for an operation that is none.

@@ -25,6 +25,24 @@ struct PythonHooks {
 };
 PythonHooks& python_hooks();
 
+// What the flight recorder keeps of one call, with names for its numbers.
+struct RecordedCall {
+  std::string op;
+  std::string group;
+  std::string state;  // scheduled, started, completed, failed
+  std::string dtype;  // of the first tensor; empty: none
+  std::string place;  // "file.py:12"
+  int64_t seq = -1;
+  int peer = -1;  // rank in the group, of a send or recv; -1: none
+  std::vector<std::vector<int64_t>> inputs;
+  std::vector<std::vector<int64_t>> outputs;
+};
+
+struct JobReport {
+  RunReport run;
+  std::vector<std::vector<RecordedCall>> calls;  // by rank, oldest first
+};
+
 // A world whose ranks are threads of Python. It lives as long as anything of torch's that needs it.
 // Thread-safety: all methods.
 class Job : public std::enable_shared_from_this<Job> {
@@ -66,7 +84,8 @@ class Job : public std::enable_shared_from_this<Job> {
   // Who has.
   std::set<int> arrived(const std::string& name) const;
 
-  RunReport report() { return world_.report(); }
+  // After the last rank has left.
+  JobReport report();
 
  private:
   struct RandomState;
@@ -94,7 +113,7 @@ class Job : public std::enable_shared_from_this<Job> {
 };
 
 // The report of the job whose last rank left last.
-std::optional<RunReport> last_report();
+std::optional<JobReport> last_report();
 
 // Throws the torch exception for an error of the core: DistStoreError for stores, DistBackendError for the rest.
 // `job`: may be null.

@@ -7,12 +7,7 @@ import pytest
 import rankloom.torch
 import torch
 import torch.distributed as dist
-
-
-def run_case(case: type[unittest.TestCase]) -> unittest.TestResult:
-    result = unittest.TestResult()
-    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
-    return result
+from cases import run_case
 
 
 def torchs_class() -> Any:

@@ -100,7 +100,7 @@ def run_in_processes(command: list[str], per_test: float, env: dict[str, str] | 
         trouble = ""
         while True:
             try:
-                line = lines.get(timeout=per_test)
+                line = lines.get(timeout=per_test if running else per_test + 120)  # imports take their time
             except queue.Empty:
                 trouble = f"not done after {per_test:.0f} s"
                 child.send_signal(signal.SIGUSR1)  # the stacks of its threads
