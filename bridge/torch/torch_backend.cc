@@ -515,8 +515,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions&
                [&](int, const CallOptions& options, CodeSite code) { return group_->barrier(options, {}, code); });
 }
 
-// The texts are gloo's, since programs look for them; what the core says follows.
-void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
+// The texts are gloo's, since programs look for them; what the core says follows, with all who are missing.
+void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const std::chrono::milliseconds timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
   const std::string name = absl::StrCat("group ", group_->group()->id(), " barrier ", ++monitored_);
   if (job_ != nullptr) job_->arrive(name, rank_);
@@ -526,7 +526,7 @@ void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wai
     const std::set<int> here = job_ != nullptr ? job_->arrived(name) : std::set<int>();
     std::vector<int> missing;
     for (int rank = 0; rank < size_; ++rank) {
-      if (here.count(rank) == 0) missing.push_back(rank);
+      if (here.count(rank) == 0 && (missing.empty() || wait_all_ranks)) missing.push_back(rank);
     }
     std::string text;
     if (rank_ != 0) {

@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 FILE = '''
 import pytest, torch
@@ -37,7 +38,9 @@ def test_without_a_mark(rank):
 
 def test_the_plugin(tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_it.py").write_text(FILE)
-    command = [sys.executable, "-m", "pytest", "-p", "rankloom.torch.pytest_plugin", "-p", "no:cacheprovider",
+    installed = any(entry.value == "rankloom.torch.pytest_plugin" for entry in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "rankloom.torch.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider",
                "--junit-xml=out.xml", "-rs", "test_it.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert re.search(r"1 failed, 1 passed, 1 skipped, 1 error", done.stdout), done.stdout + done.stderr

@@ -56,6 +56,35 @@ def test_ddp_trains_as_the_whole_batch(seed: int | None, views: bool) -> None:
     rankloom.torch.run(body, RANKS, seed=seed).raise_if_failed()
 
 
+def test_an_lstm_trains(seed: int | None) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(6, 8, 2, batch_first=True)
+            self.out = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.lstm.flatten_parameters()
+            return self.out(self.lstm(x)[0])
+
+    def body(rank: int) -> None:
+        generator = torch.Generator().manual_seed(3)
+        plain = Net()
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                parameter.copy_(torch.rand(parameter.shape, generator=generator) - 0.5)
+        ddp = DistributedDataParallel(copy.deepcopy(plain))
+        x = torch.rand(RANKS * 4, 5, 6, generator=generator)
+        for _ in range(2):
+            for which, rows in ((plain, x), (ddp, mine(x, rank))):
+                which.zero_grad()
+                which(rows).square().mean().backward()
+            for a, b in zip(gradients(plain), gradients(ddp), strict=True):
+                torch.testing.assert_close(a, b)
+
+    rankloom.torch.run(body, RANKS, seed=seed).raise_if_failed()
+
+
 @pytest.mark.parametrize(
     "hook",
     [

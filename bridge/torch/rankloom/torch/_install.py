@@ -137,6 +137,11 @@ def _answer_for(names: tuple[str, ...]) -> None:
     def helper(
         group_size: int, group_rank: int, global_ranks: list[int], backend: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        current = _ext.current()
+        if group_size == -1 and current is not None:
+            # MPI knows its ranks, and needs no store.
+            group_size, group_rank = current[0].world_size, current[1]
+            args = (_ext.make_hash_store(), *args[1:])
         pg, store = original(group_size, group_rank, global_ranks, renamed(backend), *args, **kwargs)
         if pg in distributed_c10d._world.pg_map and renamed(backend) != backend:
             # get_backend() and DDP's logger answer what was asked for.

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -106,6 +106,55 @@ def rank_scope(job: _ext.Job, rank: int) -> Iterator[None]:
         _ext.detach(failure)
         _local.environment = None
         _environments.pop((job.id, rank), None)
+
+
+class RankThread(threading.Thread):
+    """Tells by itself when it is done: in CPython before 3.13, a join() that is interrupted takes the thread for ended."""
+
+    def __init__(self, name: str, target: Callable[..., None], *args: Any) -> None:
+        super().__init__(name=name, target=target, args=args)
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.ended.set()
+
+
+def start_threads(job: _ext.Job, threads: Sequence[RankThread]) -> None:
+    begun = []
+    try:
+        for thread in threads:
+            begun.append(thread)
+            thread.start()
+    except BaseException as error:
+        _give_up(job, begun, error)
+        raise
+
+
+def join_threads(job: _ext.Job, threads: Sequence[RankThread], timeout: float | None = None) -> None:
+    """Returns when all have ended, also by an exception of the calling thread. timeout: in seconds, of each."""
+    try:
+        for thread in threads:
+            if not thread.ended.wait(timeout):
+                job.abort(f"a rank did not end within {timeout} seconds")
+                break
+        for thread in threads:
+            thread.ended.wait()
+            thread.join()
+    except BaseException as error:
+        _give_up(job, threads, error)
+        raise
+
+
+def _give_up(job: _ext.Job, threads: Sequence[RankThread], error: BaseException) -> None:
+    job.abort(f"{type(error).__name__} in the main thread")
+    for thread in threads:
+        if thread.ident is None and not thread.ended.wait(1):
+            continue  # it was interrupted before it began
+        thread.ended.wait()
+        thread.join()
 
 
 def keep_world(job: _ext.Job, rank: int) -> None:

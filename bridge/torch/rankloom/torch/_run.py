@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import os
 import pathlib
-import threading
 import traceback
 import unittest
 from collections.abc import Callable
@@ -117,17 +116,9 @@ def run(
 
     _ranks.worlds.enter()
     try:
-        threads = [threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except BaseException as error:
-            job.abort(f"{type(error).__name__} in the main thread")
-            for thread in threads:
-                thread.join()
-            raise
+        threads = [_ranks.RankThread(f"rank {rank}", rank_main, rank) for rank in range(ranks)]
+        _ranks.start_threads(job, threads)
+        _ranks.join_threads(job, threads)
     finally:
         _ranks.worlds.leave()
     report = Report(**job.report(), results=results, exceptions=exceptions)
