@@ -1,6 +1,7 @@
 #include "collectives/work.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/stream.h"
@@ -18,30 +19,57 @@ absl::Status WorkState::status() const {
 }
 
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return await_from(timeout, timeout_is_default, code, nullptr);
+}
+
+absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
   if (is_completed()) return status();
-  Deadline deadline = Deadline::never();
-  if (timeout != absl::InfiniteDuration()) {
-    deadline = scheduler_ != nullptr
-                   ? scheduler_->deadline_after(timeout, timeout_is_default)
-                   : Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(timeout), .weak = timeout_is_default};
+  const auto deadline_after = [&](absl::Duration time) {
+    if (time == absl::InfiniteDuration()) return Deadline::never();
+    if (scheduler_ != nullptr) return scheduler_->deadline_after(time, timeout_is_default);
+    return Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(time), .weak = timeout_is_default};
+  };
+  const Deadline deadline = deadline_after(timeout);
+  if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {
+    const absl::Status waited = await_until(deadline_after(warning), code, nullptr);
+    if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) return waited;
+    overdue(timeout, code);
   }
+  return await_until(deadline, code, site);
+}
+
+absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
   RankMutexLock lock(&mu_);
   const absl::Status waited = finished_.await(
-      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, wait_site(code), deadline);
+      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
+      deadline);
   return waited.ok() ? status_ : waited;
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   const AdoptScope adopt(scheduler_, rank_);
-  if (scheduler_ != nullptr) scheduler_->point(wait_site(code));
-  return await(timeout, timeout_is_default, code);
+  const Site site = wait_site(code);
+  if (scheduler_ != nullptr) scheduler_->point(site);
+  return await_from(timeout, timeout_is_default, code, &site);
 }
 
 void WorkState::complete(const absl::Status& status) {
   std::vector<Callback> callbacks;
   {
     RankMutexLock lock(&mu_);
-    if (done_.load(std::memory_order_relaxed)) return;
+    if (completing_ || done_.load(std::memory_order_relaxed)) return;
+    // Works that are made of this one end first: who sees this one done sees them done.
+    while (!callbacks_.empty()) {
+      const auto later =
+          std::stable_partition(callbacks_.begin(), callbacks_.end(), [](const Callback& c) { return c.at_once; });
+      if (later == callbacks_.begin()) break;
+      completing_ = true;
+      std::vector<Callback> at_once(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
+      callbacks_.erase(callbacks_.begin(), later);
+      mu_.unlock();
+      for (Callback& callback : at_once) callback.run(status);
+      mu_.lock();
+    }
     status_ = status;
     done_.store(true, std::memory_order_release);
     finished_.notify_all();
@@ -49,13 +77,6 @@ void WorkState::complete(const absl::Status& status) {
   }
   if (callbacks.empty()) [[likely]]
     return;
-  for (Callback& callback : callbacks) {
-    if (callback.at_once) callback.run(status);
-  }
-  callbacks.erase(
-      std::remove_if(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.at_once; }),
-      callbacks.end());
-  if (callbacks.empty()) return;
   auto run = [callbacks = std::move(callbacks), status]() mutable {
     for (Callback& callback : callbacks) callback.run(status);
   };
@@ -89,8 +110,8 @@ void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callb
 
 Future WorkState::get_future() { return Future(shared_from_this()); }
 
-void WorkState::block_current_stream(Stream& stream, absl::Duration timeout) {
-  stream.wait_for(shared_from_this(), timeout);
+void WorkState::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  stream.wait_for(shared_from_this(), timeout, code);
 }
 
 void Work::check(const absl::Status& status) const {
@@ -106,7 +127,7 @@ void Work::wait(CodeSite code) {
 void Work::wait(absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
     throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want at least 0")),
+                                absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want 0 or more")),
                      {.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "wait"});
   }
   if (state_ != nullptr) check(state_->wait(timeout, /*timeout_is_default=*/false, code));
@@ -144,8 +165,8 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
   }
 }
 
-void Work::block_current_stream(Stream& stream, absl::Duration timeout) {
-  if (state_ != nullptr) state_->block_current_stream(stream, timeout);
+void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  if (state_ != nullptr) state_->block_current_stream(stream, timeout, code);
 }
 
 struct Promise::State final : WorkState {

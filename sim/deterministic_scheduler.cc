@@ -125,6 +125,7 @@ void DeterministicScheduler::end(Task& task) {
 
 void DeterministicScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
   body_.emplace(body);
+  watch_.begin();
   engine_->run_host([this] {
     {
       StateLock lock(this);
@@ -157,6 +158,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->adopted = false;
   task->state = Task::State::kNew;
   task->permit = false;
+  task->last.set(Site{});
   task->timer = 0;
   task->deadline_ns = Deadline::kNever;
   return task;
@@ -197,10 +199,12 @@ void DeterministicScheduler::post_here(const TaskInfo& info, const Site& site, a
   Task* const task = add_extra(info);
   task->body = std::move(body);
   task->site = site;
+  task->last.set(site);
   make_ready(*task);
 }
 
 Task* DeterministicScheduler::attach(const TaskInfo& info) {
+  watch_.begin();
   StateLock lock(this);
   Task* task = nullptr;
   if (info.kind == TaskKind::kRank) {
@@ -253,6 +257,7 @@ void DeterministicScheduler::make_ready(Task& task) {
 void DeterministicScheduler::start_running(Task& task) {
   task.state = Task::State::kRunning;
   ++running_;
+  note_running(task.id < 0 ? nullptr : &task);
   if (!threads_ || task.id < 0) return;
   baton_rank_ = task.info.rank;
   ++running_of_rank_[static_cast<size_t>(task.info.rank)];
@@ -287,33 +292,48 @@ void DeterministicScheduler::give_way(Task& self, StateLock& lock) {
   lock.lock();
 }
 
-void DeterministicScheduler::deterministic_point(const Site& site) {
+void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   Task* const self = Task::current();
   if (self == nullptr) return;
   self->site = site;
-  self->steps.store(self->steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  self->reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
-  const bool goes_on = runs_to_block_ && !site.gives_way && ++points_in_a_row_ < kFifoPatience;
+  const bool goes_on = runs_to_block_ && step == Step::kAct && ++points_in_a_row_ < kFifoPatience;
   if (goes_on && !threads_) {
+    yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
     return;
   }
   StateLock lock(this);
   ensure_baton(*self, lock);
+  if (step == Step::kYield) {
+    count_yield();
+  } else {
+    yields_in_a_row_ = 0;
+  }
   if (goes_on) return;
   stop_running(*self, Task::State::kReady);
   make_ready(*self);
+  yields_ = step == Step::kYield;
   give_way(*self, lock);
+}
+
+void DeterministicScheduler::count_yield() {
+  // Often enough that each of those who can run had its turn, under any policy that is not unfair on purpose.
+  if (++yields_in_a_row_ <= 4 * (ready_.size() + 16)) return;
+  yields_in_a_row_ = 0;
+  advance_clock();
 }
 
 WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
   Task& self = *Task::current();
   self.site = site;
-  self.steps.store(self.steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  self.reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   StateLock lock(this);
   ensure_baton(self, lock);
+  yields_in_a_row_ = 0;
   if (self.permit) {
     self.permit = false;
     return WakeCause::kUnparked;
@@ -359,7 +379,7 @@ int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
   Task* const self = Task::current();
   if (self != nullptr) self->site = site;
   StateLock lock(this);
-  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_};
+  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false};
   const int value = policy_->choose(point);
   if (std::string error = policy_->error(); !error.empty()) {
     lock.unlock();
@@ -384,7 +404,8 @@ TaskId DeterministicScheduler::choose_next(const Task* at) {
   const int size = ready_.size();
   if (runs_to_block_) return ready_.oldest();
   if (size == 1) return ready_.nth(0);
-  const ChoicePoint point{.kind = ChoiceKind::kNextTask, .size = size, .at = at, .ready = &ready_};
+  const ChoicePoint point{
+      .kind = ChoiceKind::kNextTask, .size = size, .at = at, .ready = &ready_, .yields = std::exchange(yields_, false)};
   const TaskId id = policy_->choose(point);
   record(ChoiceKind::kNextTask, at, size, id);
   return id;
@@ -400,6 +421,7 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
       if (live_ == 0) {
         moving_ = false;
         ended_.store(true, std::memory_order_release);
+        note_running(nullptr);
         return &host_;
       }
       nobody_ready(lock);
@@ -422,9 +444,11 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     task->body = nullptr;
     Task* const before = Task::current();
     Task::set_current(task);
+    note_running(task);
     lock.unlock();
     body();
     lock.lock();
+    note_running(nullptr);
     Task::set_current(before);
     task->state = Task::State::kDone;
     free_ids_.push_back(id);
@@ -461,6 +485,7 @@ bool DeterministicScheduler::wait_beside(bool outside, StateLock& lock) {
     if (task->state == Task::State::kRunning) threads.push_back(task->thread);
   }
   idle_.store(true, std::memory_order_relaxed);
+  note_running(nullptr);
   lock.unlock();
   bool moved = false;
   if (outside) {
@@ -589,6 +614,50 @@ void DeterministicScheduler::wake_all_here() {
     task->cause = WakeCause::kUnparked;
     make_ready(*task);
   }
+}
+
+void DeterministicScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+  const Task* const self = Task::current();
+  StateLock lock(this);
+  std::vector<Task*> waiting;
+  for (Task* task : live_tasks()) {
+    if (task->state == Task::State::kParked) waiting.push_back(task);
+  }
+  // As while somebody picks: a helper that comes to a point meanwhile queues.
+  const bool moves = self != nullptr && self->scheduler == this && self->info.rank == baton_rank_;
+  const int baton_rank = moves ? std::exchange(baton_rank_, -1) : baton_rank_;
+  lock.unlock();
+  look(waiting);
+  lock.lock();
+  if (moves) baton_rank_ = baton_rank;
+}
+
+void DeterministicScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {
+  // As long as anybody moves, the others wait for their turn.
+  const uint64_t steps = steps_.load(std::memory_order_relaxed);
+  if (!threads_) {
+    if (const Task* const task = runs_.load(std::memory_order_acquire); task != nullptr) {
+      outstanding->push_back({.id = task->id,
+                              .info = runs_info_.load(std::memory_order_relaxed),
+                              .steps = steps,
+                              .last = task->last.site()});
+    }
+    return;
+  }
+  const StateLock lock(this);
+  const auto add = [&](const Task& task) {
+    if (task.state != Task::State::kRunning) return;
+    outstanding->push_back({.id = task.id, .info = task.info, .steps = steps, .last = task.last.site()});
+  };
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    const Task& task = rank_tasks_[static_cast<size_t>(rank)];
+    add(task);
+    if (!started_ && attached_ > 0 && task.state == Task::State::kNew) {
+      outstanding->push_back(
+          {.id = task.id, .info = task.info, .attached = false, .steps = static_cast<uint64_t>(attached_), .last = {}});
+    }
+  }
+  for (const std::unique_ptr<Task>& task : extra_) add(*task);
 }
 
 void DeterministicScheduler::outside_changed(int n) {

@@ -36,13 +36,15 @@ class DeterministicScheduler final : public Scheduler {
   int choose(ChoiceKind kind, int n, const Site& site) override;
   int64_t now_ns() const override { return clock_ns_.load(std::memory_order_relaxed); }
   std::vector<Task*> live_tasks() const override;
+  void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return trace_; }
   uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
 
  protected:
-  void deterministic_point(const Site& site) override;
+  void deterministic_point(const Site& site, Step step) override;
   void wake_all() override;
   void outside_changed(int n) override;
+  void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
  private:
   class StateLock;
@@ -59,8 +61,16 @@ class DeterministicScheduler final : public Scheduler {
   void wake_all_here();
   void make_ready(Task& task);
   void start_running(Task& task);
+  // `task` (null: nobody) has the fibers' thread from now on.
+  void note_running(const Task* task) {
+    if (threads_) return;
+    if (task != nullptr) runs_info_.store(task->info, std::memory_order_relaxed);
+    runs_.store(task, std::memory_order_release);
+  }
   void stop_running(Task& task, Task::State next);
   void ensure_baton(Task& self, StateLock& lock);
+  // `self` yields: the clock goes on if nobody did anything else for long.
+  void count_yield();
   // Who runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
   Task* pick(const Task* at, StateLock& lock);
   // `self` stops here until it is picked again.
@@ -105,6 +115,8 @@ class DeterministicScheduler final : public Scheduler {
   int running_ = 0;
   int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
+  int64_t yields_in_a_row_ = 0;
+  bool yields_ = false;  // the task that gives way said so
   std::atomic<int64_t> clock_ns_{0};
   std::atomic<uint64_t> steps_{0};
 
@@ -134,6 +146,12 @@ class DeterministicScheduler final : public Scheduler {
   std::atomic<int> outside_{0};
   std::atomic<bool> idle_{false};
   Parker idle_parker_;
+
+  // Fibers: who runs, and what it is, for the watchdog's thread.
+  std::atomic<const Task*> runs_{nullptr};
+  std::atomic<TaskInfo> runs_info_{TaskInfo{}};
+
+  StallWatch watch_{this};  // the last: goes first
 };
 
 }  // namespace rankloom

@@ -47,6 +47,8 @@ class RandomPolicy final : public SchedulePolicy {
 
 // Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not known
 // beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
+// Strict priorities starve: a task that polls would run for ever. So who yields falls to the bottom, and so does who was
+// chosen kPatience times in a row while others could run.
 class PctPolicy final : public SchedulePolicy {
  public:
   PctPolicy(uint64_t seed, int depth) : prng_(seed) {
@@ -55,35 +57,49 @@ class PctPolicy final : public SchedulePolicy {
 
   int choose(const ChoicePoint& point) override {
     if (point.kind != ChoiceKind::kNextTask) return static_cast<int>(prng_.below(static_cast<uint64_t>(point.size)));
-    for (size_t i = 0; i < change_at_.size(); ++i) {
-      if (change_at_[i] == step_ && point.at != nullptr) priority(point.at->id) = i;  // below every drawn one
+    if (point.at != nullptr) {
+      if (point.yields || in_a_row_ >= kPatience) {
+        priority(point.at->id) = --lowest_;
+        in_a_row_ = 0;
+      }
+      for (size_t i = 0; i < change_at_.size(); ++i) {
+        if (change_at_[i] == step_) priority(point.at->id) = --lowest_;
+      }
     }
     ++step_;
     TaskId best = -1;
-    uint64_t best_priority = 0;
-    for (int i = 0; i < point.size; ++i) {
-      const TaskId id = point.ready->nth(i);
-      const uint64_t p = priority(id);
+    int64_t best_priority = 0;
+    point.ready->for_each([&](TaskId id) {
+      const int64_t p = priority(id);
       if (best < 0 || p > best_priority) {
         best = id;
         best_priority = p;
       }
-    }
+    });
+    in_a_row_ = best == last_ ? in_a_row_ + 1 : 0;
+    last_ = best;
     return best;
   }
 
  private:
   static constexpr uint64_t kSteps = 200;
+  static constexpr int kPatience = 1000;
 
-  uint64_t& priority(TaskId id) {
-    while (priorities_.size() <= static_cast<size_t>(id)) priorities_.push_back(prng_.next() | (uint64_t{1} << 32));
+  // Drawn ones are positive, later ones negative and ever lower.
+  int64_t& priority(TaskId id) {
+    while (priorities_.size() <= static_cast<size_t>(id)) {
+      priorities_.push_back(static_cast<int64_t>(prng_.next() >> 2) + 1);
+    }
     return priorities_[static_cast<size_t>(id)];
   }
 
   Prng prng_;
   uint64_t step_ = 0;
+  int64_t lowest_ = 0;
+  TaskId last_ = -1;
+  int in_a_row_ = 0;
   std::vector<uint64_t> change_at_;
-  std::vector<uint64_t> priorities_;
+  std::vector<int64_t> priorities_;
 };
 
 class ReplayPolicy final : public SchedulePolicy {

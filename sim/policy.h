@@ -16,6 +16,7 @@ struct ChoicePoint {
   int size;               // alternatives: at least 2
   const Task* at;         // the task that reached the point; its site is its pending step. Null before the first one
   const ReadySet* ready;  // kNextTask: the ready tasks, the one at the point included if it can go on
+  bool yields;            // kNextTask: the task at the point waits for the others to do something
 };
 
 // Chooses. One policy serves one run; called by one task at a time.

@@ -5,14 +5,6 @@
 #include "sim/scheduler.h"
 #include "sim/site_text.h"
 
-#if defined(__SANITIZE_THREAD__)
-#define RANKLOOM_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define RANKLOOM_TSAN 1
-#endif
-#endif
-
 namespace rankloom {
 
 RankMutex::RankMutex(const Scheduler* scheduler)
@@ -27,25 +19,49 @@ absl::Status RankCondVar::await(RankMutex* mu, absl::FunctionRef<bool()> done, c
   Task stranger;
   Task* const self = Task::current() != nullptr ? Task::current() : &stranger;
   Scheduler* const scheduler = self->scheduler;
-  for (;;) {
-    if (scheduler != nullptr && scheduler->aborted()) return scheduler->abort_cause();
-    Waiter waiter{.task = self};
-    (last_ != nullptr ? last_->next : first_) = &waiter;
-    last_ = &waiter;
+  Waiter waiter{.task = self};
+  bool queued = false;
+  absl::Status failure;
+  while (failure.ok()) {
+    if (scheduler != nullptr && scheduler->aborted()) {
+      failure = scheduler->abort_cause();
+      break;
+    }
+    if (!waiter.linked) {  // who was woken for no reason keeps its place
+      link(&waiter);
+      queued = true;
+    }
     mu->unlock();
     WakeCause cause = WakeCause::kUnparked;
+    std::string who_waits;
     if (scheduler != nullptr) {
       cause = scheduler->park(site, deadline);
+      if (cause == WakeCause::kTimeout && !deadline.weak) who_waits = scheduler->who_waits(site);
     } else if (!self->parker.park(deadline.at_ns)) {
       cause = WakeCause::kTimeout;
     }
     mu->lock();
-    if (waiter.linked) unlink(&waiter);
-    if (done()) return absl::OkStatus();
+    if (done()) {
+      if (waiter.linked) unlink(&waiter);
+      return absl::OkStatus();
+    }
     if (cause == WakeCause::kTimeout) {
-      return make_error(ErrorKind::kTimeout, absl::StrCat("timed out in ", site_text(site)));
+      failure = make_error(ErrorKind::kTimeout, absl::StrCat("timed out in ", site_text(site), who_waits));
     }
   }
+  if (waiter.linked) {
+    unlink(&waiter);
+  } else if (queued) {
+    notify_one();  // it was meant for somebody who goes on waiting
+  }
+  return failure;
+}
+
+void RankCondVar::link(Waiter* waiter) {
+  waiter->next = nullptr;
+  waiter->linked = true;
+  (last_ != nullptr ? last_->next : first_) = waiter;
+  last_ = waiter;
 }
 
 void RankCondVar::notify_all() {

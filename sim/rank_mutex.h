@@ -56,7 +56,7 @@ class RankCondVar {
 
   // Until `done()` holds: releases `mu`, parks the calling task, takes `mu` back, asks again. `done` runs with `mu` held.
   // Returns OK once done() holds, even if the world was aborted meanwhile; else
-  //   Timeout when `deadline` passed (the text names the site), or
+  //   Timeout when `deadline` passed: the text names the site and, if the deadline is the call's own, who waits for whom; or
   //   the cause, when the world was aborted.
   // A scheduling point. A thread that belongs to no world just blocks, by real time.
   absl::Status await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site,
@@ -72,8 +72,9 @@ class RankCondVar {
   struct Waiter {
     Task* task = nullptr;
     Waiter* next = nullptr;
-    bool linked = true;
+    bool linked = false;
   };
+  void link(Waiter* waiter);
   void unlink(Waiter* waiter);
 
   Waiter* first_ = nullptr;

@@ -24,7 +24,15 @@ class ReadySet {
   bool contains(TaskId id) const;                  // kAscending only
   TaskId oldest() const { return queue_[head_]; }  // kQueue only
   TaskId nth(int i) const;                         // kAscending only: the i-th smallest
-  TaskId first_after(TaskId id) const;             // kAscending only: the smallest above id, or the smallest of all
+  template <typename Visit>
+  void for_each(Visit visit) const {  // kAscending only
+    for (size_t word = 0; word < words_.size(); ++word) {
+      for (uint64_t bits = words_[word]; bits != 0; bits &= bits - 1) {
+        visit(static_cast<TaskId>(word * 64) + std::countr_zero(bits));
+      }
+    }
+  }
+  TaskId first_after(TaskId id) const;  // kAscending only: the smallest above id, or the smallest of all
 
  private:
   void grow(TaskId id);

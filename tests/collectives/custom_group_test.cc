@@ -165,6 +165,24 @@ TEST(CustomGroupTest, RefusesARankOutsideItsSize) {
 class WorkTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, WorkTest, every_world(), world_name);
 
+// Works that are made of another are done before it: who waited for the whole may read the parts.
+TEST(WorkStateTest, WhenDoneRunsJustBeforeTheWorkIsDone) {
+  const auto state = std::make_shared<WorkState>();
+  std::vector<bool> done;
+  state->when_done([&](const absl::Status& status) {
+    EXPECT_TRUE(status.ok());
+    done.push_back(state->is_completed());
+    // Added meanwhile: it runs before the end as well, and a second end counts for nothing.
+    state->when_done([&](const absl::Status&) { done.push_back(state->is_completed()); });
+    state->complete(absl::InternalError("late"));
+  });
+  state->then([&](const absl::Status&) { done.push_back(state->is_completed()); });
+  state->complete(absl::OkStatus());
+  state->when_done([&](const absl::Status&) { done.push_back(state->is_completed()); });
+  EXPECT_THAT(done, ElementsAre(false, false, true, true));
+  EXPECT_TRUE(state->status().ok());
+}
+
 TEST_P(WorkTest, APromiseIsCompletedByItsOwnerLater) {
   std::shared_ptr<Promise> promise;
   run(2, [&](RankContext& rank) {

@@ -134,6 +134,50 @@ TEST_P(DeterministicSchedulerTest, ADefaultTimeoutAloneDoesNotMoveTime) {
   EXPECT_EQ(scheduler->now_ns(), 0);
 }
 
+// A poll is no deadlock and no endless loop, whoever the policy prefers.
+TEST_P(DeterministicSchedulerTest, WhoYieldsLetsTheOthersRun) {
+  for (int poller = 0; poller < 3; ++poller) {
+    auto scheduler = make(3);
+    int came = 0;
+    scheduler->run([&](int rank, Task&) {
+      if (rank == poller) {
+        while (came < 2) scheduler->yield(Site{.what = "poll"});
+      } else {
+        scheduler->point(Site{.what = "come"});
+        ++came;
+      }
+    });
+    EXPECT_EQ(came, 2);
+  }
+}
+
+TEST_P(DeterministicSchedulerTest, WhoPollsAtPointsLetsTheOthersRunInTheEnd) {
+  auto scheduler = make(2);
+  bool came = false;
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 0) {
+      while (!came) scheduler->point(Site{.what = "poll"});
+    } else {
+      came = true;
+    }
+  });
+  EXPECT_TRUE(came);
+}
+
+TEST_P(DeterministicSchedulerTest, TimePassesWhileAllWhoCanRunOnlyYield) {
+  auto scheduler = make(4);
+  bool slept = false;
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 0) {
+      sleep(*scheduler, absl::Minutes(30));
+      slept = true;
+    } else {
+      while (!slept) scheduler->yield(Site{.what = "poll"});
+    }
+  });
+  EXPECT_EQ(scheduler->now_ns(), absl::ToInt64Nanoseconds(absl::Minutes(30)));
+}
+
 TEST_P(DeterministicSchedulerTest, DeadlinesOfWaitsThatEndedOtherwiseDoNotMoveTime) {
   auto scheduler = make(2);
   RankMutex mu(scheduler.get());
