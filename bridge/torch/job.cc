@@ -277,7 +277,7 @@ std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name,
     time = made_[absl::StrCat("rank ", rank, ": ", key)]++;
     instance = absl::StrCat(" of ranks ", absl::StrJoin(ranks, ","), " for the ", time + 1, ". time");
     std::shared_ptr<const Group>& slot = groups_[absl::StrCat(name, instance)];
-    if (slot == nullptr) slot = std::make_shared<const Group>(world_.next_group_id(), name, std::move(ranks));
+    if (slot == nullptr) slot = world_.add_group(name, std::move(ranks), "undefined");
     group = slot;
   }
   return internal::make_threaded_member(world_.context(rank), group, GroupOptions{});
