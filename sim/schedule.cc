@@ -33,6 +33,12 @@ Schedule Schedule::replay(Trace trace) {
   return schedule;
 }
 
+Schedule Schedule::recorded() const {
+  if (kind_ != Kind::kReplay) return *this;
+  const absl::StatusOr<Schedule> parsed = parse(trace_->schedule());
+  return parsed.ok() ? *parsed : *this;
+}
+
 std::string Schedule::text() const {
   switch (kind_) {
     case Kind::kUnset:

@@ -54,6 +54,8 @@ class Schedule {
   uint64_t seed() const { return seed_; }
   int depth() const { return depth_; }
   const Trace* trace() const { return trace_.get(); }
+  // The schedule that the replayed run was recorded under; any other one itself.
+  Schedule recorded() const;
   bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
 
   // "seeded:7", "pct:7:3", "fifo": what parse() reads, and RANKLOOM_SCHEDULE.

@@ -123,10 +123,11 @@ std::string Scheduler::describe() {
   return text.empty() ? text : text.substr(1);
 }
 
-void Scheduler::break_here(const Site& site) const {
+void Scheduler::break_here(const Site& site) {
   const Task* const task = Task::current();
   const BreakPoint& at = *options_.break_at;
   if (task == nullptr || task->info.rank != at.rank || site.seq != at.seq || site.group != at.group) return;
+  if (broke_.exchange(true)) return;
   if (options_.on_break) return options_.on_break();
   std::fprintf(stderr,
                "rankloom: rank %d stops before %s%s; in the debugger, call rankloom_describe() lists the ranks\n",

@@ -189,10 +189,11 @@ class Scheduler {
   std::function<void*(int rank)> user_;
 
  private:
-  void break_here(const Site& site) const;
+  void break_here(const Site& site);
   // The lines about those who wait: a deadlock's without its headline.
   std::string waits_text(const std::vector<Task*>& waiting) const;
 
+  std::atomic<bool> broke_{false};  // it has stopped there: a call may have further points, as its wait
   std::atomic<bool> aborted_{false};
   mutable absl::Mutex cause_mu_;  // taken after no other lock
   absl::Status cause_ ABSL_GUARDED_BY(cause_mu_);

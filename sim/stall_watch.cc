@@ -51,7 +51,9 @@ class Watchdog {
 
   void remove(StallWatch* watch) {
     absl::MutexLock lock(&mu_);
-    watches_.erase(std::find(watches_.begin(), watches_.end(), watch));
+    const auto it = std::find(watches_.begin(), watches_.end(), watch);
+    if (it == watches_.end()) return;  // this process was forked from the one in which it began
+    watches_.erase(it);
     const auto told = [watch] { return !watch->telling_; };
     mu_.Await(absl::Condition(&told));
   }

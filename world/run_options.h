@@ -19,7 +19,7 @@ struct WorldOptions {
   EngineKind engine = EngineKind::kThreads;
   Schedule schedule = {};  // unset: free() on threads, fifo() on fibers
 
-  // RankContext::rng_seed() is derived from this and the rank. Unset: the schedule's seed.
+  // RankContext::rng_seed() is derived from this and the rank. Unset: the schedule's seed, or that of the replayed run.
   std::optional<uint64_t> seed = {};
   // For waits that name no timeout of their own. They fire, but do not keep a stuck job from being reported at once.
   absl::Duration timeout = absl::Minutes(30);

@@ -16,8 +16,8 @@ namespace rankloom {
 namespace {
 
 bool seeded(const Schedule& schedule) {
-  return schedule.kind() == Schedule::Kind::kSeeded || schedule.kind() == Schedule::Kind::kPct ||
-         (schedule.kind() == Schedule::Kind::kReplay && !schedule.trace()->empty());
+  const Schedule::Kind kind = schedule.recorded().kind();
+  return kind == Schedule::Kind::kSeeded || kind == Schedule::Kind::kPct;
 }
 
 // `options` outlives the scheduler.
@@ -44,7 +44,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
 }
 
 uint64_t seed_of(const WorldOptions& options, int rank) {
-  uint64_t state = options.seed.value_or(options.schedule.seed());
+  uint64_t state = options.seed.value_or(options.schedule.recorded().seed());
   const uint64_t base = Prng::splitmix64(state);
   state = base ^ static_cast<uint64_t>(rank);
   return Prng::splitmix64(state);
@@ -170,7 +170,8 @@ void World::detach(std::exception_ptr failure) {
 void World::spawn_helper(absl::AnyInvocable<void()> body) {
   Task* const self = Task::current();
   if (self == nullptr) fatal("spawn_helper was called on a thread that belongs to no rank");
-  scheduler_->spawn({.rank = self->info.rank, .kind = TaskKind::kHelper}, std::move(body));
+  scheduler_->spawn({.rank = self->info.rank, .kind = TaskKind::kHelper},
+                    [this, rank = self->info.rank, body = std::move(body)]() mutable { run_helper(rank, body); });
 }
 
 void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }

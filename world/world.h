@@ -130,7 +130,8 @@ class World {
   // After the last detach().
   RunReport report();
 
-  // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. Must not throw.
+  // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. What it throws is a failure of its
+  // rank, unless the world was aborted before: then its calls throw the cause, and it just ends.
   void spawn_helper(absl::AnyInvocable<void()> body);
 
   OutsideWaker outside_waker() { return OutsideWaker(scheduler_.get()); }
@@ -181,6 +182,7 @@ class World {
  private:
   friend class RankContext;
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
+  void run_helper(int rank, absl::AnyInvocable<void()>& body);
   void rank_returned(int rank);
   void run_end_hooks();
   absl::Status deadlock(const std::vector<Task*>& blocked);

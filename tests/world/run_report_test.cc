@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "tests/world/world_fixture.h"
 
@@ -97,8 +98,7 @@ TEST_P(ReportTest, NotesAreTold) {
 
 TEST_P(ReportTest, AFailureOfADeterministicRunSaysHowToRunItAgain) {
   const WorldGear& gear = GetParam();
-  const RunReport report =
-      run_world(gear.options(2), [](RankContext&) { throw std::runtime_error("planned"); });
+  const RunReport report = run_world(gear.options(2), [](RankContext&) { throw std::runtime_error("planned"); });
   if (!gear.schedule.deterministic()) {
     EXPECT_THAT(report.text(), Not(HasSubstr("run it again")));
     return;
@@ -133,6 +133,29 @@ TEST_P(ReportTest, ATraceReplaysTheFailure) {
     return;
   }
   ADD_FAILURE() << "no seed made rank 2 the first";
+}
+
+// What a run takes from its schedule beside the choices: numbers, and whether completions come late.
+TEST(ReplayTest, IsAsTheRecordedRunInAllElse) {
+  for (const Schedule& schedule : {Schedule::seeded(9), Schedule::pct(9, 2), Schedule::round_robin()}) {
+    std::vector<uint64_t> drawn[2];
+    bool late[2] = {};
+    Trace trace;
+    for (const int again : {0, 1}) {
+      World world({.world_size = 3, .schedule = again ? Schedule::replay(trace) : schedule});
+      late[again] = world.late_completion();
+      drawn[again].resize(3);
+      const RunReport report = world.run([&](RankContext& rank) {
+        rank.yield();
+        drawn[again][static_cast<size_t>(rank.rank())] = rank.rng().next();
+      });
+      EXPECT_TRUE(report.ok()) << report.text();
+      trace = report.trace;
+    }
+    EXPECT_EQ(drawn[0], drawn[1]) << schedule.text();
+    EXPECT_EQ(late[0], late[1]) << schedule.text();
+    EXPECT_EQ(late[0], schedule.kind() != Schedule::Kind::kRoundRobin);
+  }
 }
 
 TEST_P(ReportTest, AReplayThatDoesNotFitNamesTheFirstDifference) {

@@ -73,13 +73,9 @@ TEST_P(WorldTest, AWorldIsGivenWhatItsOptionsSay) {
 TEST(WorldOptionsTest, OptionsThatDoNotFitAreRefused) {
   EXPECT_EQ(error_of([] { World world({.world_size = 0}); }, ErrorKind::kInvalidArgument),
             "InvalidArgument: world_size is 0, want at least 1");
-  EXPECT_EQ(
-      error_of(
-          [] {
-            World world({.engine = EngineKind::kFibers, .schedule = Schedule::free()});
-          },
-          ErrorKind::kInvalidArgument),
-      "InvalidArgument: schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
+  EXPECT_EQ(error_of([] { World world({.engine = EngineKind::kFibers, .schedule = Schedule::free()}); },
+                     ErrorKind::kInvalidArgument),
+            "InvalidArgument: schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
 }
 
 // --- what belongs to a rank
@@ -110,7 +106,8 @@ TEST_P(WorldTest, EachRankHasNumbersOfItsOwnThatRepeat) {
 TEST_P(WorldTest, TheSchedulesSeedIsTheRanksUnlessOneIsGiven) {
   const auto seeds_of = [&](WorldOptions options) {
     std::vector<uint64_t> seeds(2);
-    run_world(std::move(options), [&](RankContext& rank) { seeds[static_cast<size_t>(rank.rank())] = rank.rng_seed(); });
+    run_world(std::move(options),
+              [&](RankContext& rank) { seeds[static_cast<size_t>(rank.rank())] = rank.rng_seed(); });
     return seeds;
   };
   WorldOptions scheduled = GetParam().options(2);
@@ -138,6 +135,17 @@ TEST_P(WorldTest, ALocalIsOnePerRankAndItsHelpers) {
   }).throw_if_failed();
   EXPECT_THAT(sizes, ElementsAre(2, 3, 4));
   EXPECT_THROW(numbers.get(), std::logic_error);
+}
+
+TEST_P(WorldTest, AHelperThatThrowsFailsItsRank) {
+  const RunReport report = run_world(GetParam().options(3), [](RankContext& rank) {
+    if (rank.rank() == 1) rank.world().spawn_helper([] { throw std::runtime_error("planned"); });
+    // Its helper is told of the abort, too, and has nothing to add.
+    if (rank.rank() == 2) rank.world().spawn_helper([&rank] { rank.store().wait({"never"}); });
+    rank.store().wait({"never"});
+  });
+  EXPECT_EQ(report.first_failed, 1);
+  EXPECT_THAT(report.text(), testing::StartsWith("rank 1 failed: planned\nranks 0, 2 stopped for it"));
 }
 
 TEST_P(WorldTest, TimeBeginsAtZeroAndSleepsAdvanceIt) {
