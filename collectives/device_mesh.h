@@ -9,6 +9,9 @@
 
 namespace rankloom {
 
+struct MixedDim;
+struct MixedMeshOptions;
+
 // The ranks of a group as a grid with named dimensions, and a group along each: a rank's group along "tp" holds the ranks
 // that differ from it in that coordinate only. A value; one rank's view of the grid.
 // Errors: InvalidArgument that names the mesh and what it has.
@@ -44,6 +47,8 @@ class DeviceMesh {
   friend DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
                                      const std::vector<std::string>& dim_names, const GroupOptions& options,
                                      CodeSite code);
+  friend DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<MixedDim>& dims,
+                                    const MixedMeshOptions& options, CodeSite code);
   DeviceMesh() = default;
   int dim_of(std::string_view name) const;
   int checked(int dim) const;

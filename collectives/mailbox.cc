@@ -169,7 +169,7 @@ struct Message::Aside {
   uint64_t sum = 0;          // of a send: the caller must not change it
 };
 
-Message::Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall call)
+Message::Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       mailbox_(std::move(mailbox)),
       context_(context),

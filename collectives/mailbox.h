@@ -23,7 +23,7 @@ class Mailbox;
 // A send or a recv on its way, and the work that its rank waits for.
 class Message final : public WorkState, public WaitsFor {
  public:
-  Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall call);
+  Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall&& call);
   ~Message() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;

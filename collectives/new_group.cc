@@ -26,6 +26,21 @@ std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string
   return request.world->add_group(std::move(name), std::move(ranks), std::move(description));
 }
 
+// The same of `size` ranks of the parent, `stride` apart. Costs the same at any size unless the parent lists its ranks.
+std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string name, std::string description,
+                                        int first, int stride, int size) {
+  if (!request.parent->evenly_spaced()) {
+    std::vector<int> ranks(static_cast<size_t>(size));
+    for (int i = 0; i < size; ++i) ranks[static_cast<size_t>(i)] = first + i * stride;
+    return make_group(request, std::move(name), std::move(description), std::move(ranks));
+  }
+  const int begin = request.parent->global_rank(first);
+  const int step = size > 1 ? request.parent->global_rank(first + stride) - begin : 1;
+  if (request.world == nullptr)
+    return std::make_shared<const Group>(0, std::move(name), begin, step, size, std::move(description));
+  return request.world->add_group(std::move(name), begin, step, size, std::move(description));
+}
+
 // The groups along one dimension of a mesh: `visit` gets the number of the group among them and its ranks in the parent.
 struct MeshDimension {
   MeshDimension(const std::vector<int>& shape, size_t dim)
@@ -34,12 +49,7 @@ struct MeshDimension {
         groups(std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>()) / size) {}
 
   int group_of(int rank) const { return rank / (size * stride) * stride + rank % stride; }
-  std::vector<int> ranks_of(int group) const {
-    std::vector<int> ranks(static_cast<size_t>(size));
-    const int first = group / stride * size * stride + group % stride;
-    for (int i = 0; i < size; ++i) ranks[static_cast<size_t>(i)] = first + i * stride;
-    return ranks;
-  }
+  int first_of(int group) const { return group / stride * size * stride + group % stride; }
 
   const int size;    // ranks of a group
   const int stride;  // between its ranks
@@ -80,10 +90,12 @@ void make_mesh(MemberCalls calls) {
   for (size_t dim = 0; dim < first.shape.size(); ++dim) {
     const MeshDimension along(first.shape, dim);
     for (int i = 0; i < along.groups; ++i) {
-      const std::vector<int> ranks = along.ranks_of(i);
-      const std::shared_ptr<const Group> group =
-          make_group(first, mesh_group_name(first, dim, i), mesh_description(first, dim), ranks);
-      for (const int rank : ranks) calls[static_cast<size_t>(rank)]->request->made.push_back(group);
+      const int from = along.first_of(i);
+      const std::shared_ptr<const Group> group = make_group(
+          first, mesh_group_name(first, dim, i), mesh_description(first, dim), from, along.stride, along.size);
+      for (int k = 0; k < along.size; ++k) {
+        calls[static_cast<size_t>(from + k * along.stride)]->request->made.push_back(group);
+      }
     }
   }
 }
@@ -112,35 +124,38 @@ namespace internal {
 
 void make_groups_alone(GroupRequest* request, int rank) {
   // Ranks of one world with fake groups still mean the same ones.
-  const auto shared = [request](const std::string& name, const std::string& description,
-                                absl::FunctionRef<std::vector<int>()> ranks) -> std::shared_ptr<const Group> {
-    if (request->world == nullptr) return make_group(*request, name, description, ranks());
+  const auto shared = [request](
+                          const std::string& name,
+                          absl::FunctionRef<std::shared_ptr<const Group>()> make) -> std::shared_ptr<const Group> {
+    if (request->world == nullptr) return make();
     const std::string key = absl::StrCat("fake group ", request->parent->id(), " ", name);
-    std::shared_ptr<void> group = request->world->shared(key, [&]() -> std::shared_ptr<void> {
-      return std::const_pointer_cast<Group>(make_group(*request, name, description, ranks()));
-    });
+    std::shared_ptr<void> group =
+        request->world->shared(key, [&]() -> std::shared_ptr<void> { return std::const_pointer_cast<Group>(make()); });
     return std::static_pointer_cast<const Group>(std::move(group));
   };
   switch (request->kind) {
     case GroupRequest::Kind::kRanks:
       if (!std::binary_search(request->ranks.begin(), request->ranks.end(), rank)) return;
-      request->made = {shared(request->name, request->description, [request] { return request->ranks; })};
+      request->made = {shared(request->name, [request] {
+        return make_group(*request, request->name, request->description, request->ranks);
+      })};
       break;
     case GroupRequest::Kind::kSplit: {
       if (request->color < 0) return;
-      request->made = {shared(absl::StrCat(request->name, ":", request->color), request->description, [request] {
-        std::vector<int> all(static_cast<size_t>(request->parent->size()));
-        std::iota(all.begin(), all.end(), 0);
-        return all;
-      })};
+      const std::string name = absl::StrCat(request->name, ":", request->color);
+      request->made = {shared(
+          name, [&] { return make_group(*request, name, request->description, 0, 1, request->parent->size()); })};
       break;
     }
     case GroupRequest::Kind::kMesh:
       for (size_t dim = 0; dim < request->shape.size(); ++dim) {
         const MeshDimension along(request->shape, dim);
         const int i = along.group_of(rank);
-        request->made.push_back(shared(mesh_group_name(*request, dim, i), mesh_description(*request, dim),
-                                       [&] { return along.ranks_of(i); }));
+        const std::string name = mesh_group_name(*request, dim, i);
+        request->made.push_back(shared(name, [&] {
+          return make_group(*request, name, mesh_description(*request, dim), along.first_of(i), along.stride,
+                            along.size);
+        }));
       }
       break;
   }
@@ -239,14 +254,27 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, cons
   return request.made.empty() ? nullptr : make_child(request.made[0], options);
 }
 
+void ProcessGroup::end(CodeSite code) {
+  // Those that were made last, first: they may be in use still.
+  for (auto child = children_.rbegin(); child != children_.rend(); ++child) {
+    if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr) group->end(code);
+  }
+  children_.clear();
+  shutdown(code);
+  leave();
+}
+
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {
   if (group == nullptr) return;  // a rank that is no member of it
-  // Those that were made last, first: they may be in use still.
-  for (auto child = group->children_.rbegin(); child != group->children_.rend(); ++child)
-    destroy_process_group(child->lock(), code);
-  group->children_.clear();
-  group->shutdown(code);
-  group->leave();
+  if (std::exchange(group->destroyed_, true)) {
+    throw_dist_error(
+        make_error(ErrorKind::kAborted,
+                   absl::StrCat("rank ", group->global_rank(), ", group ", group->group_name(),
+                                ", destroy_process_group: the group was destroyed before, want one that was "
+                                "initialised")),
+        {.rank = group->global_rank(), .group = group->name_, .op = "destroy_process_group"});
+  }
+  group->end(code);
 }
 
 }  // namespace rankloom

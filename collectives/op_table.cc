@@ -117,7 +117,7 @@ std::string text_tag(const CollectiveCall& call) { return absl::StrCat(call.tag)
 
 bool equal_label(const CollectiveCall& a, const CollectiveCall& b) { return a.label == b.label; }
 std::string text_label(const CollectiveCall& call) {
-  return call.label.empty() ? "none" : absl::StrCat("\"", call.label, "\"");
+  return call.label.empty() ? "none" : absl::StrCat("\"", call.label.get(), "\"");
 }
 
 // The first collective among the parts from index `i` on.

@@ -166,6 +166,7 @@ void ProcessGroup::record(CollectiveCall& call) {
     entry.op_id = ++op_id_;
     entry.created_ns = now;
     entry.code = call.code;
+    entry.root = call.root;
     entry.peer = call.peer;
     entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
     entry.inputs = static_cast<uint16_t>(call.inputs.size());
@@ -328,7 +329,7 @@ std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::sh
       case BackendKind::kThreaded:
         return make_threaded_member(rank, group, options);
       case BackendKind::kFake:
-        return make_fake_member(rank, group, FakeOptions{});
+        return make_fake_member(rank, group, options.fake.value_or(FakeOptions{}));
     }
     wrong = absl::StrCat("GroupOptions::backend has the unknown value ", static_cast<int>(*options.backend));
   }

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/collective_call.h"
+#include "collectives/fake_options.h"
 #include "collectives/work.h"
 #include "world/group.h"
 
@@ -45,6 +46,7 @@ class ProcessGroup;
 // How a rank gets its group. An aggregate; every field has a default. Members give the same ones.
 struct GroupOptions {
   std::optional<BackendKind> backend = {};  // unset: kThreaded, or that of the group which this one is made from
+  std::optional<FakeOptions> fake = {};     // of a fake group; unset: those of the group which this one is made from
   // The caller's own group instead. Called once per rank.
   std::function<std::shared_ptr<ProcessGroup>(RankContext&, const std::shared_ptr<const Group>&)> make = {};
   std::string name = {};         // unset: "0" for the first group of all ranks, "0.2" for the second one made from that
@@ -235,6 +237,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }
+  // For groups that can stand for any of their members.
+  void become(int rank) { rank_ = rank; }
 
  private:
   friend DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
@@ -251,11 +255,12 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
   std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options);
   void record(CollectiveCall& call);
+  void end(CodeSite code);
 
   RankContext* const context_ = nullptr;  // null outside a world
   Scheduler* const scheduler_ = nullptr;
   const std::shared_ptr<const Group> group_;
-  const int rank_;
+  int rank_;  // const, but for become()
   const int size_;
   int64_t seq_ = 0;      // of collectives
   int64_t p2p_seq_ = 0;  // of sends and recvs
@@ -263,6 +268,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   int child_count_ = 0;  // groups made from this one
   std::vector<std::weak_ptr<ProcessGroup>> children_;
   bool shut_down_ = false;
+  bool destroyed_ = false;                            // by a call for this very group
   std::unique_ptr<internal::Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
   absl::Duration timeout_;
   absl::Duration warn_after_ = absl::InfiniteDuration();
@@ -279,7 +285,7 @@ std::ostream& operator<<(std::ostream& out, const ProcessGroup& group);
 std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options = {});
 
 // This member has done with the group and those made from it: shutdown(), of the youngest first. Later calls fail. Does
-// nothing for null, which is what a rank has that is no member.
+// nothing for null, which is what a rank has that is no member. Errors: Aborted if it was called for this group before.
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code = CodeSite::here());
 
 // One send or recv of batch_isend_irecv().

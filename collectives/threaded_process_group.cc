@@ -125,10 +125,10 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   return work;
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall call) {
+absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call) {
   if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
   auto message = std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(call));
-  Work work(message);
+  Work work = Work::first(message);
   if (absl::Status posted = mailbox_->post(message, eager_bytes_); !posted.ok()) [[unlikely]] {
     message->complete(posted);
     return posted;
@@ -137,15 +137,16 @@ absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall call) {
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) {
+  std::vector<CollectiveCall>& parts = call.parts.mutable_get();
   const auto first_message = std::stable_partition(
-      call.parts.begin(), call.parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
+      parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
   std::vector<std::shared_ptr<Message>> messages;
-  for (auto part = first_message; part != call.parts.end(); ++part) {
+  for (auto part = first_message; part != parts.end(); ++part) {
     if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
     part->keep_alive = call.keep_alive;
     messages.push_back(std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(*part)));
   }
-  call.parts.erase(first_message, call.parts.end());
+  parts.erase(first_message, parts.end());
   auto whole = std::make_shared<CoalescedWork>(context(), rendezvous_, mailbox_, call);
   Work work(whole);
   std::shared_ptr<CallState> collectives;

@@ -49,7 +49,7 @@ class ThreadedProcessGroup final : public ProcessGroup {
   void leave() override { core_->leave(); }
 
  private:
-  absl::StatusOr<Work> post(CollectiveCall call);             // a send or recv
+  absl::StatusOr<Work> post(CollectiveCall&& call);           // a send or recv
   absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
 
   const std::shared_ptr<ThreadedGroupCore> core_;

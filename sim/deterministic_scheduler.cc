@@ -616,21 +616,20 @@ void DeterministicScheduler::wake_all_here() {
   }
 }
 
-void DeterministicScheduler::while_nobody_moves(const Site& site,
-                                                absl::FunctionRef<void(const std::vector<Task*>&)> look) {
-  Task* const self = Task::current();
+void DeterministicScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+  const Task* const self = Task::current();
   StateLock lock(this);
-  self->site = site;
   std::vector<Task*> waiting;
   for (Task* task : live_tasks()) {
-    if (task == self || task->state == Task::State::kParked) waiting.push_back(task);
+    if (task->state == Task::State::kParked) waiting.push_back(task);
   }
   // As while somebody picks: a helper that comes to a point meanwhile queues.
-  const int baton_rank = std::exchange(baton_rank_, -1);
+  const bool moves = self != nullptr && self->scheduler == this && self->info.rank == baton_rank_;
+  const int baton_rank = moves ? std::exchange(baton_rank_, -1) : baton_rank_;
   lock.unlock();
   look(waiting);
   lock.lock();
-  baton_rank_ = baton_rank;
+  if (moves) baton_rank_ = baton_rank;
 }
 
 void DeterministicScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {

@@ -44,7 +44,7 @@ class DeterministicScheduler final : public Scheduler {
   void deterministic_point(const Site& site, Step step) override;
   void wake_all() override;
   void outside_changed(int n) override;
-  void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
+  void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
  private:
   class StateLock;

@@ -187,14 +187,11 @@ void FreeScheduler::check_deadlock() {
   if (stuck) announce_abort();
 }
 
-void FreeScheduler::while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
   absl::MutexLock lock(&report_mu_);
   reporting_.store(true);
   std::vector<Task*> waiting;
   all_asleep(&waiting);
-  Task* const self = Task::current();
-  self->site = site;
-  waiting.push_back(self);
   look(waiting);
   reporting_.store(false);
 }

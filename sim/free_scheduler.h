@@ -36,7 +36,7 @@ class FreeScheduler final : public Scheduler {
   void deterministic_point(const Site&, Step) override {}
   void wake_all() override;
   void outside_changed(int n) override;
-  void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
+  void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
  private:
   Task* add_task(const TaskInfo& info, bool adopted);

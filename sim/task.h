@@ -37,6 +37,8 @@ class WaitsFor {
   virtual ~WaitsFor() = default;
   // Appends the global ranks that could end this wait. Leaves `ranks` alone if it is not known who could.
   virtual void append_ranks(std::vector<int>* ranks) const = 0;
+  // What else a report should say of it; empty: nothing.
+  virtual std::string remark() const { return {}; }
   // A better cause than "nobody can move", if the wait knows one: members that issued different calls. Else OK.
   virtual absl::Status explain() const { return absl::OkStatus(); }
 };

@@ -64,6 +64,7 @@ struct FlightEntry {
   CodeSite code;
   State state = State::kScheduled;
   bool is_p2p = false;
+  int root = -1;        // rank in the group of the root of a collective; below 0: none
   int peer = -1;        // rank in the group of the other side of a point-to-point call; below 0: none, or not known yet
   uint8_t dtype = 0;    // of the first tensor
   uint16_t inputs = 0;  // how many of the shapes below are inputs

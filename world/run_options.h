@@ -43,6 +43,11 @@ struct WorldOptions {
   absl::Duration stall = absl::Seconds(10);
   std::function<void(const std::string&)> on_stall = {};
 
+  // The run stops where this rank is about to make this call: on_break is called by the rank itself (unset: SIGTRAP, which a
+  // debugger catches; there `call rankloom_describe()` lists the ranks).
+  std::optional<BreakPoint> break_at = {};
+  std::function<void()> on_break = {};
+
   // What the program above knows of where its ranks are, appended to a deadlock's text: stacks of an interpreter. Called
   // with no lock held, while no rank moves.
   std::function<std::string()> whereabouts = {};
@@ -53,6 +58,7 @@ struct WorldOptions {
 //   RANKLOOM_SEED      a number: Schedule::seeded
 //   RANKLOOM_SCHEDULE  what Schedule::parse() reads
 //   RANKLOOM_REPLAY    the path of a trace: Schedule::replay
+//   RANKLOOM_BREAK_AT  RANK:GROUP:SEQ: WorldOptions::break_at
 // Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 

@@ -38,24 +38,30 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .fresh_threads = options.fresh_threads,
           .late_completion = late_completion,
           .stall = options.stall,
-          .on_stall = on_stall};
+          .on_stall = on_stall,
+          .break_at = options.break_at,
+          .on_break = options.on_break};
+}
+
+uint64_t seed_of(const WorldOptions& options, int rank) {
+  uint64_t state = options.seed.value_or(options.schedule.seed());
+  const uint64_t base = Prng::splitmix64(state);
+  state = base ^ static_cast<uint64_t>(rank);
+  return Prng::splitmix64(state);
 }
 
 }  // namespace
 
 RankContext::RankContext(World* world, int rank)
-    : world_(world), rank_(rank), recorder_(&world->scheduler(), world->options().recorded_calls) {}
+    : world_(world),
+      rank_(rank),
+      recorder_(&world->scheduler(), world->options().recorded_calls),
+      rng_(seed_of(world->options(), rank)) {}
 
 int RankContext::world_size() const { return world_->size(); }
 Store& RankContext::store() const { return world_->store(); }
 
-uint64_t RankContext::rng_seed() const {
-  const WorldOptions& options = world_->options();
-  uint64_t state = options.seed.value_or(options.schedule.seed());
-  const uint64_t base = Prng::splitmix64(state);
-  state = base ^ static_cast<uint64_t>(rank_);
-  return Prng::splitmix64(state);
-}
+uint64_t RankContext::rng_seed() const { return seed_of(world_->options(), rank_); }
 
 absl::Duration RankContext::now() const { return absl::Nanoseconds(world_->scheduler().now_ns() - world_->start_ns_); }
 
@@ -215,6 +221,14 @@ std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int>
   return groups_.back();
 }
 
+std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
+                                              std::string description) {
+  RankMutexLock lock(&mu_);
+  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), first, stride,
+                                                  size, std::move(description)));
+  return groups_.back();
+}
+
 std::vector<std::shared_ptr<const Group>> World::groups() const {
   RankMutexLock lock(&mu_);
   return groups_;
@@ -263,6 +277,21 @@ std::string World::ended_text(int rank) const {
   return "";
 }
 
+std::string World::describe() const {
+  std::string text = absl::StrCat("world of ", size(), " ranks, engine ", sv(engine_kind_name(options_.engine)),
+                                  ", schedule ", scheduler_->options().schedule.text(), ", at ",
+                                  absl::FormatDuration(absl::Nanoseconds(scheduler_->now_ns() - start_ns_)));
+  if (const std::string tasks = scheduler_->describe(); !tasks.empty()) absl::StrAppend(&text, "\n", tasks);
+  std::map<std::string, std::vector<int>> ended;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (const std::string how = ended_text(rank); !how.empty()) ended[how].push_back(rank);
+  }
+  for (const auto& [how, ranks] : ended) {
+    absl::StrAppend(&text, "\n  ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks), " ", how);
+  }
+  return text;
+}
+
 absl::Status World::deadlock(const std::vector<Task*>& blocked) {
   const RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); },
                            .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
@@ -303,3 +332,12 @@ RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> 
 }
 
 }  // namespace rankloom
+
+__attribute__((used)) void rankloom_describe() {
+  const rankloom::RankContext* const context = rankloom::RankContext::current();
+  const std::string text =
+      context != nullptr
+          ? context->world().describe()
+          : "this thread belongs to no rank; select one that does (\"rank 0\", ..., \"rankloom fibers\")";
+  std::fprintf(stderr, "rankloom: %s\n", text.c_str());
+}

@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "fake_store/store.h"
+#include "sim/prng.h"
 #include "sim/rank_mutex.h"
 #include "sim/scheduler.h"
 #include "world/flight_recorder.h"
@@ -39,6 +40,9 @@ class RankContext {
   // A seed for this rank's own randomness: from the run's seed and the rank, equal in every repetition.
   uint64_t rng_seed() const;
 
+  // This rank's own generator, seeded with rng_seed(): what a program would take from a global one, which ranks would share.
+  Prng& rng() { return rng_; }
+
   // Time since the world began: virtual in deterministic runs.
   absl::Duration now() const;
   // Lets `duration` pass; costs no real time in deterministic runs. Throws DistError when the world is aborted meanwhile.
@@ -61,6 +65,7 @@ class RankContext {
   World* const world_;
   const int rank_;
   RankRecorder recorder_;
+  Prng rng_;
   int world_groups_ = 0;                                            // groups of all ranks that this rank has asked for
   absl::flat_hash_map<const void*, std::shared_ptr<void>> locals_;  // the rank's own
 };
@@ -150,6 +155,8 @@ class World {
   std::shared_ptr<const Group> next_world_group(RankContext& rank, std::string_view name);
   // A group of these global ranks, in this order, with an id of its own. The world keeps it for its records.
   std::shared_ptr<const Group> add_group(std::string name, std::vector<int> ranks, std::string description);
+  // The same of `size` ranks from `first` on, `stride` apart.
+  std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description);
   // All groups so far, by id.
   std::vector<std::shared_ptr<const Group>> groups() const;
 
@@ -163,6 +170,10 @@ class World {
 
   // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over.
   void at_end(std::function<void()> hook);
+
+  // Where all ranks are, one line for those that are alike: who waits in what, from which line and for whom, who runs, who
+  // has ended. For a debugger, and for ranks; from another thread it is right only while no rank moves.
+  std::string describe() const;
 
   // What became of a rank, for reports: "" while it runs, else "returned" or "failed: ...".
   std::string ended_text(int rank) const;
@@ -204,3 +215,7 @@ class World {
 RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program);
 
 }  // namespace rankloom
+
+// For a debugger: prints World::describe() of the world that the selected thread belongs to ("info threads" names the threads:
+// rank 0, rank 1, ..., or "rankloom fibers").
+extern "C" void rankloom_describe();

@@ -439,7 +439,7 @@ TEST(FakeGroupsTest, AnswerWithoutAWorld) {
   EXPECT_EQ(some->rank(), 1);
   EXPECT_EQ(some->size(), 3);
   EXPECT_EQ(some->global_rank(), 70000);
-  EXPECT_EQ(some->group_name(), ".1");
+  EXPECT_EQ(some->group_name(), "0.1");
   EXPECT_EQ(some->new_group({0}), nullptr);
   EXPECT_EQ(pg->new_group({5, 6}), nullptr);
   EXPECT_EQ(pg->split_group(3)->size(), 100000);
@@ -456,16 +456,16 @@ TEST(FakeGroupsTest, RefuseEverythingIfAsked) {
     EXPECT_THAT(call, ThrowsDistError(ErrorKind::kCollectiveError,
                                       HasSubstr("FakeProcessGroup collective operation error: " + text)));
   };
-  refuses([&] { (void)pg->all_reduce(x); }, "all_reduce, rank 1, group , inputs [float32[3]], outputs [float32[3]]");
-  refuses([&] { (void)pg->send(x, 2); }, "send to 2, rank 1, group , inputs [float32[3]], outputs []");
-  refuses([&] { (void)pg->recv(x, 2); }, "recv from 2, rank 1, group , inputs [], outputs [float32[3]]");
-  refuses([&] { (void)pg->recv_any(x); }, "recv from any, rank 1, group , inputs [], outputs [float32[3]]");
-  refuses([&] { pg->new_group({0, 1}); }, "new_group, rank 1, group ");
+  refuses([&] { (void)pg->all_reduce(x); }, "all_reduce, rank 1, group 0, inputs [float32[3]], outputs [float32[3]]");
+  refuses([&] { (void)pg->send(x, 2); }, "send to 2, rank 1, group 0, inputs [float32[3]], outputs []");
+  refuses([&] { (void)pg->recv(x, 2); }, "recv from 2, rank 1, group 0, inputs [], outputs [float32[3]]");
+  refuses([&] { (void)pg->recv_any(x); }, "recv from any, rank 1, group 0, inputs [], outputs [float32[3]]");
+  refuses([&] { pg->new_group({0, 1}); }, "new_group, rank 1, group 0");
   pg->start_coalescing();
   (void)pg->all_reduce(x);
   (void)pg->send(x, 0);
   refuses([&] { (void)pg->end_coalescing(); },
-          "coalesced, rank 1, group , all_reduce, inputs [float32[3]], outputs [float32[3]]; send to 0, inputs "
+          "coalesced, rank 1, group 0, all_reduce, inputs [float32[3]], outputs [float32[3]]; send to 0, inputs "
           "[float32[3]], outputs []");
 }
 
