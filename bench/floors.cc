@@ -11,8 +11,8 @@
 
 namespace rankloom {
 
-double park_unpark_ns(EngineKind engine, int ranks) {
-  const int rounds = std::max(200, 200'000 / ranks) / (engine == EngineKind::kThreads ? 20 : 1);
+double park_unpark_ns(EngineKind engine, int ranks, int rounds) {
+  if (rounds == 0) rounds = std::max(200, 200'000 / ranks) / (engine == EngineKind::kThreads ? 20 : 1);
   Scheduler::Options options;
   options.engine = engine;
   options.ranks = std::max(2, ranks);
