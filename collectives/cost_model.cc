@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <numeric>
 
 namespace rankloom {
@@ -13,6 +14,12 @@ int64_t log2_up(int size) { return std::bit_width(static_cast<unsigned>(size) - 
 int64_t share(int64_t bytes, int64_t a, int64_t b) {
   using Wide = __int128;
   return static_cast<int64_t>((static_cast<Wide>(bytes) * a + b - 1) / b);
+}
+
+// At most what int64 counts.
+int64_t times(int64_t bytes, int64_t size) {
+  int64_t product;
+  return __builtin_mul_overflow(bytes, size, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
 int64_t bytes_of(const TensorList& list) {
@@ -31,7 +38,7 @@ WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int64_t bytes) 
   switch (op) {
     case OpType::kAllReduce:
     case OpType::kAllReduceCoalesced:
-      return ring ? WireCost{2 * (n - 1), share(bytes, 2 * (n - 1), n)} : WireCost{2 * lg, 2 * bytes};
+      return ring ? WireCost{2 * (n - 1), share(bytes, 2 * (n - 1), n)} : WireCost{2 * lg, times(bytes, 2)};
     case OpType::kBroadcast:
     case OpType::kReduce:
       return {ring ? n - 1 : lg, bytes};
@@ -73,9 +80,9 @@ int64_t wire_payload(const CollectiveCall& call, int size) {
     case OpType::kRecv:
       return bytes_of(call.outputs);
     case OpType::kGather:
-      return bytes_of(call.inputs) * size;
+      return times(bytes_of(call.inputs), size);
     case OpType::kScatter:
-      return bytes_of(call.outputs) * size;
+      return times(bytes_of(call.outputs), size);
     case OpType::kReduceScatter:
     case OpType::kReduceScatterTensor:
     case OpType::kReduceScatterTensorCoalesced:

@@ -85,7 +85,7 @@ T reduced_float(T x, ReduceOp op, int64_t n) {
 
 template <typename T>
 T reduced_integer(T x, ReduceOp op, int64_t n) {
-  const auto bits = static_cast<uint64_t>(x);  // of signed ones as well: wraps alike
+  const auto bits = static_cast<uint64_t>(static_cast<int64_t>(x));  // of signed ones as well: wraps alike
   switch (op.kind()) {
     case ReduceOp::Kind::kSum:
       return static_cast<T>(bits * static_cast<uint64_t>(n));

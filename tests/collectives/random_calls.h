@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -166,7 +167,7 @@ class PlannedCall {
     std::vector<std::byte>& memory = memory_.emplace_back(static_cast<size_t>(count) * dtype_size(plan_.dtype));
     const size_t size = dtype_size(plan_.dtype);
     for (size_t at = 0; filled && at < memory.size(); at += size) put(memory.data() + at);
-    if (!filled) std::memset(memory.data(), 0x55, memory.size());
+    if (!filled) std::fill(memory.begin(), memory.end(), std::byte{0x55});
     return {count == 0 ? nullptr : static_cast<void*>(memory.data()), plan_.dtype, Dims::of(count)};
   }
 
