@@ -17,8 +17,9 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr const char* kVariables[] = {"RANKLOOM_ENGINE",   "RANKLOOM_SEED",      "RANKLOOM_SCHEDULE",  "RANKLOOM_REPLAY",
-                                      "RANKLOOM_BREAK_AT", "RANKLOOM_TRACE_DIR", "RANKLOOM_REPLAY_RUN"};
+constexpr const char* kVariables[] = {"RANKLOOM_ENGINE",    "RANKLOOM_SEED",     "RANKLOOM_SCHEDULE",
+                                      "RANKLOOM_REPLAY",    "RANKLOOM_BREAK_AT", "RANKLOOM_TRACE_DIR",
+                                      "RANKLOOM_REPLAY_RUN"};
 
 // Tests set variables; what was there comes back.
 class EnvironmentTest : public testing::Test {
@@ -113,8 +114,8 @@ TEST_F(EnvironmentTest, NamesABreakPoint) {
   EXPECT_EQ(options.break_at->seq, 15);
   for (const char* wrong : {"", "2", "2:0", "two:0:15", "-2:0:15", "2:0:x", "2:0:-1"}) {
     setenv("RANKLOOM_BREAK_AT", wrong, 1);
-    EXPECT_EQ(error(), std::string("RANKLOOM_BREAK_AT: break point \"") + wrong +
-                           "\" is not RANK:GROUP:SEQ, such as 2:0:15");
+    EXPECT_EQ(error(),
+              std::string("RANKLOOM_BREAK_AT: break point \"") + wrong + "\" is not RANK:GROUP:SEQ, such as 2:0:15");
   }
 }
 
