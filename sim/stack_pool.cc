@@ -58,8 +58,6 @@ StackPool::Stack StackPool::take() {
   if (guarded_) {
     if (mprotect(low, kPage, PROT_NONE) != 0)
       fatal(absl::StrCat("cannot protect the guard page of a stack: ", std::strerror(errno)));
-  } else {
-    *static_cast<uint64_t*>(stack.bottom) = kCanary;
   }
   return stack;
 }
