@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <string>
 
 #include "sim/dist_error.h"
 #include "sim/prng.h"
+#include "tests/temp_dir.h"
 
 namespace rankloom {
 namespace {
@@ -92,10 +92,10 @@ TEST(TraceTest, AMillionStepsLoadBackFromAFile) {
                .value = static_cast<int32_t>(prng.below(1000)),
                .seq = static_cast<int64_t>(prng.below(100'000)) - 1});
   }
-  const std::string path = testing::TempDir() + "million.trace";
+  const TempDir dir;
+  const std::string path = dir.file("million.trace");
   ASSERT_TRUE(trace.save(path).ok());
   const absl::StatusOr<Trace> again = Trace::load(path);
-  std::remove(path.c_str());
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(*again == trace);  // EXPECT_EQ would print a million steps
 }

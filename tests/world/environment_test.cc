@@ -8,6 +8,7 @@
 
 #include "sim/dist_error.h"
 #include "sim/trace.h"
+#include "tests/temp_dir.h"
 #include "world/run_options.h"
 #include "world/world.h"
 
@@ -91,7 +92,8 @@ TEST_F(EnvironmentTest, NamesTheTraceToReplay) {
   const RunReport report = run_world({.world_size = 3, .schedule = Schedule::seeded(9)}, [](RankContext& rank) {
     for (int i = 0; i < 4; ++i) rank.yield();
   });
-  const std::string path = testing::TempDir() + "environment_test.rltrace";
+  const TempDir dir;
+  const std::string path = dir.file("run.rltrace");
   ASSERT_TRUE(report.trace.save(path).ok());
   setenv("RANKLOOM_REPLAY", path.c_str(), 1);
   setenv("RANKLOOM_SEED", "1", 1);
