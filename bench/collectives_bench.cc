@@ -5,11 +5,8 @@
 // One operation is one call of every rank. Names: engine/operation/ranks x elements.
 
 #include <algorithm>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/floors.h"
@@ -41,30 +38,10 @@ double kernel_ns(int ranks, int64_t count) {
   return static_cast<double>(monotonic_ns() - begin) / rounds;
 }
 
-// 2 * bytes / the speed at which all cores copy a working set of this size.
-double copy_floor_ns(int ranks, int64_t count) {
-  const size_t bytes = static_cast<size_t>(ranks) * static_cast<size_t>(count) * sizeof(float);
-  std::vector<char> from(bytes, 1), to(bytes, 2);
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  double best = 1e18;
-  for (int i = 0; i < 10; ++i) {
-    const int64_t begin = monotonic_ns();
-    std::vector<std::thread> threads;
-    for (unsigned c = 0; c < cores; ++c) {
-      threads.emplace_back(
-          [&, c] { std::memcpy(to.data() + bytes / cores * c, from.data() + bytes / cores * c, bytes / cores); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    best = std::min(best, static_cast<double>(monotonic_ns() - begin));
-  }
-  // A copy of `bytes` reads and writes once each: 2 * bytes of traffic, as the reduction in place does.
-  return best;
-}
-
 void all_reduce(benchmark::State& state, EngineKind engine, int ranks, int64_t count) {
   double floor = count <= 1       ? ranks * park_unpark_ns(engine, ranks)
                  : count <= 65536 ? kernel_ns(ranks, count) + ranks * park_unpark_ns(engine, ranks)
-                                  : copy_floor_ns(ranks, count);
+                                  : copy_ns(static_cast<size_t>(ranks) * static_cast<size_t>(count) * sizeof(float));
   int64_t operations = 0;
   int64_t spent = 0;
   for (auto _ : state) {
@@ -93,18 +70,6 @@ void world_setup(benchmark::State& state, EngineKind engine, int ranks) {
   for (auto _ : state) run_world(world_of(engine, ranks), [](RankContext&) {}).throw_if_failed();
 }
 
-// A line of /proc that counts KiB, such as "VmRSS:"; 0 if there is none.
-int64_t kib_of(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string word; file >> word;) {
-    int64_t kib = 0;
-    if (word == key && file >> kib) return kib;
-  }
-  return 0;
-}
-int64_t resident_kib() { return kib_of("/proc/self/status", "VmRSS:"); }
-int64_t available_kib() { return kib_of("/proc/meminfo", "MemAvailable:"); }
-
 // Seeded runs of 4 ranks and 10 collectives, from world to report.
 void seeded_runs(benchmark::State& state) {
   uint64_t seed = 0;
@@ -119,38 +84,6 @@ void seeded_runs(benchmark::State& state) {
   }
   state.counters["runs_per_second"] =
       benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
-}
-
-// One all_reduce over so many fiber ranks, each with a group, checks and record: the time of a round once all have come, and
-// what memory the process has then.
-void many_ranks(benchmark::State& state, int ranks) {
-  const int64_t need_kib = int64_t{ranks} * 12;
-  if (available_kib() < need_kib) {
-    state.SkipWithError(("needs " + std::to_string(need_kib >> 20) + " GiB of free memory").c_str());
-    return;
-  }
-  constexpr int kRounds = 3;
-  for (auto _ : state) {
-    int64_t began = 0;
-    int64_t ended = 0;
-    WorldOptions options = world_of(EngineKind::kFibers, ranks);
-    options.stack_bytes = 16 * 1024;
-    options.recorded_calls = 4;
-    const int64_t before_kib = resident_kib();
-    run_world(options, [&](RankContext& rank) {
-      auto pg = init_process_group(rank);
-      std::vector<float> x(1, 1.0F);
-      pg->all_reduce(x).wait();  // touches what the rounds use
-      if (rank.rank() == ranks - 1) began = monotonic_ns();
-      for (int i = 0; i < kRounds; ++i) pg->all_reduce(x, ReduceOp::kMax).wait();
-      if (rank.rank() == ranks - 1) {
-        ended = monotonic_ns();
-        state.counters["gib"] = static_cast<double>(resident_kib() - before_kib) / (1 << 20);
-      }
-    }).throw_if_failed();
-    state.SetIterationTime(static_cast<double>(ended - began) * 1e-9 / kRounds);
-    state.counters["ns_per_op"] = static_cast<double>(ended - began) / kRounds;
-  }
 }
 
 const int registered = [] {
@@ -172,13 +105,6 @@ const int registered = [] {
     })->UseRealTime();
   }
   benchmark::RegisterBenchmark("fibers/seeded_run/4x10", seeded_runs)->UseRealTime();
-  for (const int ranks : {100'000, 1'000'000}) {
-    benchmark::RegisterBenchmark(("fibers/all_reduce/" + std::to_string(ranks) + "x1").c_str(),
-                                 [=](benchmark::State& state) { many_ranks(state, ranks); })
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond)
-        ->Iterations(1);
-  }
   return 0;
 }();
 

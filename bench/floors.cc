@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,35 @@ double park_unpark_ns(EngineKind engine, int ranks, int rounds) {
     scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.ranks)]);
   });
   return static_cast<double>(end - begin) / rounds / options.ranks;
+}
+
+double copy_ns(size_t bytes) {
+  if (bytes == 0) return 0;
+  const std::vector<char> from(bytes, 1);
+  std::vector<char> to(bytes, 2);
+  const bool small = bytes < size_t{1} << 20;
+  const size_t cores = small ? 1 : std::max(1U, std::thread::hardware_concurrency());
+  const int copies = small ? static_cast<int>((size_t{4} << 20) / bytes) : 1;
+  double best = 1e18;
+  for (int i = 0; i < 10; ++i) {
+    const int64_t begin = monotonic_ns();
+    if (small) {
+      for (int copy = 0; copy < copies; ++copy) {
+        std::memcpy(to.data(), from.data(), bytes);
+        asm volatile("" : : "r"(to.data()) : "memory");  // each copy counts
+      }
+    } else {
+      std::vector<std::thread> threads;
+      for (size_t core = 0; core < cores; ++core) {
+        const size_t first = bytes * core / cores;
+        threads.emplace_back(
+            [&, first, last = bytes * (core + 1) / cores] { std::memcpy(&to[first], &from[first], last - first); });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+    best = std::min(best, static_cast<double>(monotonic_ns() - begin) / copies);
+  }
+  return best;
 }
 
 }  // namespace rankloom

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "world/run_options.h"
 
 namespace rankloom {
@@ -9,5 +11,8 @@ inline WorldOptions world_of(EngineKind engine, int ranks) { return {.world_size
 // Nanoseconds of one park() and the unpark() that ends it, as `ranks` tasks hand a token round so many times; 0: some 200 000
 // switches, of threads a twentieth.
 double park_unpark_ns(EngineKind engine, int ranks, int rounds = 0);
+
+// Nanoseconds in which all cores together copy so many bytes to elsewhere; less than a MiB by one core, from and to its caches.
+double copy_ns(size_t bytes);
 
 }  // namespace rankloom

@@ -1,6 +1,6 @@
 // The benchmarks of all folders in one program.
 //   rankloom_bench [--filter RE] [--json FILE] [--benchmark_... as Google Benchmark has them]
-// The JSON file holds a list `benchmarks` of {name, ns_per_op, floor_ns, ratio}; the last two where a floor is measured.
+// The JSON file holds a list `benchmarks` of {name, ns_per_op, ...}: what else a benchmark counts, such as floor_ns and ratio.
 
 #include <cstdio>
 #include <fstream>
@@ -33,8 +33,9 @@ class KeepingReporter final : public benchmark::ConsoleReporter {
                             ? counter("ns_per_op")
                             : run.GetAdjustedRealTime() * 1e9 / benchmark::GetTimeUnitMultiplier(run.time_unit);
       file << separator << "  {\"name\": \"" << run.run_name.function_name << "\", \"ns_per_op\": " << ns;
-      if (counter("floor_ns") > 0)
-        file << ", \"floor_ns\": " << counter("floor_ns") << ", \"ratio\": " << counter("ratio");
+      for (const auto& [key, value] : run.counters) {
+        if (key != "ns_per_op") file << ", \"" << key << "\": " << value.value;
+      }
       file << "}";
       separator = ",\n";
     }

@@ -141,16 +141,20 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
   const int64_t record_id = call.record_id;
   absl::StatusOr<Work> work =
       call.stream == nullptr ? execute(std::move(call)) : call.stream->issue(*this, std::move(call));
-  if (!work.ok()) [[unlikely]] {
-    CollectiveCall failed;  // the call itself was moved away
-    failed.op = row.op;
-    failed.seq = numbered ? seq_ : -1;
-    // It did not happen: the next one takes its number.
-    if (numbered && error_kind(work.status()) == ErrorKind::kInvalidArgument) --seq_;
-    if (record_id >= 0) context_->recorder().close(record_id, scheduler_->now_ns(), false);
-    fail(failed, work.status());
-  }
+  if (!work.ok()) [[unlikely]]
+    refuse(row.op, numbered, record_id, work.status());
   return *std::move(work);
+}
+
+// Not inlined: the call that it makes would take hundreds of bytes of each waiting rank's stack.
+[[gnu::noinline]] void ProcessGroup::refuse(OpType op, bool numbered, int64_t record_id, const absl::Status& status) {
+  CollectiveCall failed;  // the call itself was moved away
+  failed.op = op;
+  failed.seq = numbered ? seq_ : -1;
+  // It did not happen: the next one takes its number.
+  if (numbered && error_kind(status) == ErrorKind::kInvalidArgument) --seq_;
+  if (record_id >= 0) context_->recorder().close(record_id, scheduler_->now_ns(), false);
+  fail(failed, status);
 }
 
 void ProcessGroup::record(CollectiveCall& call) {

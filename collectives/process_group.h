@@ -256,6 +256,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
   std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options);
   void record(CollectiveCall& call);
+  // execute() did not take the call: takes its number and record back, and throws.
+  [[noreturn]] void refuse(OpType op, bool numbered, int64_t record_id, const absl::Status& status);
   void end(CodeSite code);
 
   RankContext* const context_ = nullptr;  // null outside a world

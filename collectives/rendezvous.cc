@@ -201,20 +201,9 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   Slot* slot = nullptr;
   {
     RankMutexLock lock(&mu_);
-    if (!failed_.ok()) {
-      state->unpoison(/*failed=*/true);
-      return make_error(ErrorKind::kAborted,
-                        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ",
-                                     call.seq, ": the group failed before: ", failed_.message()));
-    }
+    if (!failed_.ok()) return refused(*state);
     slot = slot_at(call.seq);
-    if (slot == nullptr || slot->calls[rank] != nullptr) {
-      state->unpoison(/*failed=*/true);
-      return make_error(
-          ErrorKind::kInvalidArgument,
-          absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", call.seq,
-                       ": this rank has filed a call with this number already, want one handle per rank and group"));
-    }
+    if (slot == nullptr || slot->calls[rank] != nullptr) return refused(*state);
     if (slot->first < 0) {
       slot->first = static_cast<int>(rank);
     } else if (!slot->mismatch) {
@@ -226,11 +215,29 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
     if (++slot->arrived < size_) return absl::OkStatus();
     slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
   }
-  if (!late_) {
+  if (late_) {
+    run_later(slot, call, static_cast<int>(rank));
+  } else {
     run(slot);
-    return absl::OkStatus();
   }
-  scheduler_.post({.rank = group_->global_rank(static_cast<int>(rank)), .kind = TaskKind::kCompletion},
+  return absl::OkStatus();
+}
+
+// Not inlined, as what follows: their locals would take hundreds of bytes of each rank's stack, which large worlds keep within
+// a page.
+[[gnu::noinline]] absl::Status Rendezvous::refused(CallState& state) const {
+  state.unpoison(/*failed=*/true);
+  const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
+                                       state.call().seq, ": ");
+  if (!failed_.ok())
+    return make_error(ErrorKind::kAborted, absl::StrCat(who, "the group failed before: ", failed_.message()));
+  return make_error(
+      ErrorKind::kInvalidArgument,
+      absl::StrCat(who, "this rank has filed a call with this number already, want one handle per rank and group"));
+}
+
+[[gnu::noinline]] void Rendezvous::run_later(Slot* slot, const CollectiveCall& call, int rank) {
+  scheduler_.post({.rank = group_->global_rank(rank), .kind = TaskKind::kCompletion},
                   Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = call.seq},
                   [self = shared_from_this(), slot, seq = call.seq] {
                     {
@@ -240,7 +247,6 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
                     }
                     self->run(slot);
                   });
-  return absl::OkStatus();
 }
 
 absl::Status Rendezvous::agree(const Slot& slot) const {

@@ -110,6 +110,10 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     std::vector<std::shared_ptr<CallState>> states;  // [rank in group]
   };
 
+  // Why a call cannot be filed: the group has failed, or this rank has filed one with this number.
+  absl::Status refused(CallState& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Has run() called as a step of its own, when the schedule says.
+  void run_later(Slot* slot, const CollectiveCall& call, int rank);
   Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

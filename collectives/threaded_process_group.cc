@@ -26,6 +26,13 @@ const TensorView* foreign_tensor(const CollectiveCall& call) {
   return nullptr;
 }
 
+// Not inlined: its locals would be part of every call's stack.
+[[gnu::noinline]] absl::Status foreign(const std::string& who, const TensorView& tensor) {
+  return make_error(ErrorKind::kInvalidArgument,
+                    absl::StrCat(who, "a tensor is ", tensor.text(),
+                                 ", want memory of this process; tensors without data need a fake group"));
+}
+
 // Where members of a world find the core.
 std::string core_key(const Group& group) { return absl::StrCat("core of group ", group.id()); }
 
@@ -109,11 +116,8 @@ std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::share
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
-  if (const TensorView* const tensor = foreign_tensor(call); tensor != nullptr) [[unlikely]] {
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat(who(call), "a tensor is ", tensor->text(),
-                                   ", want memory of this process; tensors without data need a fake group"));
-  }
+  if (const TensorView* const tensor = foreign_tensor(call); tensor != nullptr) [[unlikely]]
+    return foreign(who(call), *tensor);
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
   auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));

@@ -33,6 +33,10 @@ bool thread_runs(int thread) {
 // Scheduling points after which a rank under fifo lets others run although it did not block.
 constexpr int kFifoPatience = 1000;
 
+// From so many ranks on, what a switch to one touches has left the caches by its next turn: it is fetched ahead. Measured in
+// docs/decisions/0008-hot-path.md.
+constexpr int kPrefetchRanks = 512;
+
 std::unique_ptr<Engine> make_engine(const Scheduler::Options& options) {
   if (options.engine == EngineKind::kFibers) return std::make_unique<FiberEngine>(options.stack_bytes, options.ranks);
   return std::make_unique<ThreadEngine>(options.fresh_threads);
@@ -65,6 +69,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
       policy_(make_policy(options_.schedule)),
       runs_to_block_(policy_->runs_to_block()),
       recording_(!runs_to_block_),
+      prefetches_(!threads_ && runs_to_block_ && options_.ranks >= kPrefetchRanks),
       rank_tasks_(new Task[static_cast<size_t>(options_.ranks)]),
       ready_(policy_->order()) {
   host_.scheduler = this;
@@ -295,16 +300,17 @@ void DeterministicScheduler::give_way(Task& self, StateLock& lock) {
 void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   Task* const self = Task::current();
   if (self == nullptr) return;
-  self->site = site;
   self->reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
   const bool goes_on = runs_to_block_ && step == Step::kAct && ++points_in_a_row_ < kFifoPatience;
   if (goes_on && !threads_) {
+    // Its site is nobody's business as long as it runs.
     yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
     return;
   }
+  self->site = site;
   StateLock lock(this);
   ensure_baton(*self, lock);
   if (step == Step::kYield) {
@@ -429,6 +435,7 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     }
     const TaskId id = choose_next(at);
     ready_.remove(id);
+    if (prefetches_) prefetch();
     Task* const task = task_at(id);
     if (!runs_to_block_ && !policy_->error().empty() && !aborted()) {
       make_ready(*task);
@@ -453,6 +460,17 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     task->state = Task::State::kDone;
     free_ids_.push_back(id);
   }
+}
+
+void DeterministicScheduler::prefetch() {
+  // In turns until then: first the task, then what it points to, then its stack.
+  static constexpr int kTask = 6;
+  static constexpr int kPointers = 4;
+  static constexpr int kStack = 2;
+  if (ready_.size() <= kTask) return;
+  prefetch_lines(task_at(ready_.oldest_after(kTask)), 0, sizeof(Task));
+  engine_->prefetch(*task_at(ready_.oldest_after(kPointers)), Engine::Prefetch::kPointers);
+  engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
 }
 
 void DeterministicScheduler::nobody_ready(StateLock& lock) {

@@ -80,6 +80,8 @@ class DeterministicScheduler final : public Scheduler {
   // Ends `task`. The one to unpark; null: nobody.
   Task* finish(Task& task, StateLock& lock);
   void nobody_ready(StateLock& lock);
+  // Fetches what switches to the next tasks in the queue will touch.
+  void prefetch();
   // Waits for a thread beside the run to do something. False: nobody did, and none of them computes.
   bool wait_beside(bool outside, StateLock& lock);
   void end(Task& task);
@@ -98,6 +100,7 @@ class DeterministicScheduler final : public Scheduler {
   const std::unique_ptr<SchedulePolicy> policy_;
   const bool runs_to_block_;
   const bool recording_;
+  const bool prefetches_;  // fifo over many fibers
 
   mutable absl::Mutex mu_;  // guards all below on threads; unused on fibers. Before inbox_mu_
   Task host_;

@@ -1,9 +1,17 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "absl/functional/function_ref.h"
 #include "sim/task.h"
 
 namespace rankloom {
+
+// Fetches the cache lines of the bytes [begin, end) from `at` on.
+inline void prefetch_lines(const void* at, ptrdiff_t begin, ptrdiff_t end) {
+  for (ptrdiff_t i = begin; i < end; i += 64) __builtin_prefetch(static_cast<const char*>(at) + i);
+}
 
 // The switch between tasks, and nothing else: who runs next is decided above it. The deterministic scheduler unparks the
 // next task and parks the running one; engines never choose.
@@ -23,6 +31,10 @@ class Engine {
   // park() is called by the task itself (or the host). One unpark() is kept, so either may come first.
   virtual void park(Task& task) = 0;
   virtual void unpark(Task& task) = 0;
+
+  // `task` is unparked soon: a hint to fetch what a switch to it touches. First with kPointers, some switches later with kStack.
+  enum class Prefetch : uint8_t { kPointers, kStack };
+  virtual void prefetch(const Task& /*task*/, Prefetch /*what*/) {}
 };
 
 }  // namespace rankloom

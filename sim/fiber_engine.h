@@ -20,6 +20,7 @@ class FiberEngine final : public Engine {
   void attach(Task& task) override;  // never called: Scheduler refuses before
   void park(Task& task) override;
   void unpark(Task& task) override;
+  void prefetch(const Task& task, Prefetch what) override;
 
  private:
   const size_t stack_bytes_;

@@ -1,5 +1,8 @@
 #include "sim/rank_mutex.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
@@ -15,9 +18,30 @@ void RankMutex::unlock_real() { mu_.Unlock(); }
 
 absl::Status RankCondVar::await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline) {
   if (done()) return absl::OkStatus();
-  // A thread of no world waits on a task of its own for the length of the call.
+  Task* const self = Task::current();
+  return self != nullptr ? await_as(self, mu, done, site, deadline) : await_as_stranger(mu, done, site, deadline);
+}
+
+// Not inlined: the stacks of a million ranks wait here, and a few hundred bytes decide whether each takes one page or two.
+[[gnu::noinline]] absl::Status RankCondVar::await_as_stranger(RankMutex* mu, absl::FunctionRef<bool()> done,
+                                                              const Site& site, Deadline deadline) {
   Task stranger;
-  Task* const self = Task::current() != nullptr ? Task::current() : &stranger;
+  return await_as(&stranger, mu, done, site, deadline);
+}
+
+namespace {
+
+// Not inlined for the same reason.
+[[gnu::noinline]] absl::Status timed_out(Scheduler* scheduler, const Site& site, Deadline deadline) {
+  // Only an own deadline's text names the others: a default one passes when a job hangs for another reason.
+  const std::string who_waits = scheduler != nullptr && !deadline.weak ? scheduler->who_waits(site) : "";
+  return make_error(ErrorKind::kTimeout, absl::StrCat("timed out in ", site_text(site), who_waits));
+}
+
+}  // namespace
+
+absl::Status RankCondVar::await_as(Task* self, RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site,
+                                   Deadline deadline) {
   Scheduler* const scheduler = self->scheduler;
   Waiter waiter{.task = self};
   bool queued = false;
@@ -32,22 +56,16 @@ absl::Status RankCondVar::await(RankMutex* mu, absl::FunctionRef<bool()> done, c
       queued = true;
     }
     mu->unlock();
-    WakeCause cause = WakeCause::kUnparked;
-    std::string who_waits;
-    if (scheduler != nullptr) {
-      cause = scheduler->park(site, deadline);
-      if (cause == WakeCause::kTimeout && !deadline.weak) who_waits = scheduler->who_waits(site);
-    } else if (!self->parker.park(deadline.at_ns)) {
-      cause = WakeCause::kTimeout;
-    }
+    const bool timeout = scheduler != nullptr ? scheduler->park(site, deadline) == WakeCause::kTimeout
+                                              : !self->parker.park(deadline.at_ns);
+    absl::Status late;
+    if (timeout) late = timed_out(scheduler, site, deadline);
     mu->lock();
     if (done()) {
       if (waiter.linked) unlink(&waiter);
       return absl::OkStatus();
     }
-    if (cause == WakeCause::kTimeout) {
-      failure = make_error(ErrorKind::kTimeout, absl::StrCat("timed out in ", site_text(site), who_waits));
-    }
+    failure = std::move(late);
   }
   if (waiter.linked) {
     unlink(&waiter);

@@ -74,6 +74,11 @@ class RankCondVar {
     Waiter* next = nullptr;
     bool linked = false;
   };
+  absl::Status await_as(Task* self, RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // A thread of no world waits on a task of its own for the length of the call.
+  absl::Status await_as_stranger(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void link(Waiter* waiter);
   void unlink(Waiter* waiter);
 

@@ -23,7 +23,9 @@ class ReadySet {
   void remove(TaskId id);                          // id is in it; kQueue: it is the oldest
   bool contains(TaskId id) const;                  // kAscending only
   TaskId oldest() const { return queue_[head_]; }  // kQueue only
-  TaskId nth(int i) const;                         // kAscending only: the i-th smallest
+  // kQueue only: who is oldest once i have been removed; i < size().
+  TaskId oldest_after(int i) const { return queue_[(head_ + static_cast<size_t>(i)) & (queue_.size() - 1)]; }
+  TaskId nth(int i) const;  // kAscending only: the i-th smallest
   template <typename Visit>
   void for_each(Visit visit) const {  // kAscending only
     for (size_t word = 0; word < words_.size(); ++word) {

@@ -129,6 +129,7 @@ struct Task {
   Parker parker;                // threads
   void* context = nullptr;      // fibers: boost::fibers::context*
   void* fiber_state = nullptr;  // fibers: what ASan builds keep about the stack
+  const void* frame = nullptr;  // fibers: where its stack had come to when it stopped
   void* user = nullptr;         // RankContext of a rank and its helpers
 
  private:

@@ -35,7 +35,9 @@ struct WorldOptions {
 
   size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack; pages are touched on demand
   bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
-  int recorded_calls = 64;          // flight recorder: calls kept per rank; 0: none
+  // Flight recorder: calls kept per rank; 0: none. Unset: 64, and in worlds of more than 4,096 ranks fewer, down to 8, since every
+  // call of every rank touches that memory.
+  std::optional<int> recorded_calls = {};
 
   // A rank that comes to no scheduling point for this long, in real time, is named with its last point: it computes, or blocks
   // in something that is not rankloom's. Nothing else happens to it. on_stall gets the text (unset: stderr), on a thread of

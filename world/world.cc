@@ -50,12 +50,16 @@ uint64_t seed_of(const WorldOptions& options, int rank) {
   return Prng::splitmix64(state);
 }
 
+int recorded_calls(const WorldOptions& options) {
+  return options.recorded_calls.value_or(std::clamp((1 << 18) / options.world_size, 8, 64));
+}
+
 }  // namespace
 
 RankContext::RankContext(World* world, int rank)
     : world_(world),
       rank_(rank),
-      recorder_(&world->scheduler(), world->options().recorded_calls),
+      recorder_(&world->scheduler(), recorded_calls(world->options())),
       rng_(seed_of(world->options(), rank)) {}
 
 int RankContext::world_size() const { return world_->size(); }

@@ -2,9 +2,11 @@
 """Times the same operations through rankloom and through what one would use instead, interleaved, and prints one table.
 
 compare.py [--build DIR] [--rounds N] [--seconds S] [--ops a,b] [--shapes 4x1,64x1024] [--json FILE] [--plot FILE] [--table FILE]
+compare.py --scale [--json FILE] [--plot FILE] [--table FILE]      rankloom alone: what a rank costs in worlds of up to a million
 
-A peer that is not installed is left out, and said so. Every figure is the median over the rounds of nanoseconds of one
-operation over all ranks; each round asks every program once, one after another.
+A peer that is not installed is left out, and said so. Every figure is the median over the rounds of the time of one operation
+over all ranks; each round asks every program once, one after another. A ~ marks a figure whose rounds differ by more than 30 %.
+The floor is what the operation's bytes take at the speed at which all cores copy, and one switch of fibers to each rank.
 """
 
 import argparse
@@ -17,12 +19,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "barrier"]
+OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "barrier", "world"]
+WITHOUT_DATA = {"barrier", "world"}
+# These start once a process, so their set-up and tear-down is that of the processes, seen from outside.
+ONE_WORLD_A_PROCESS = {"Open MPI", "MPICH", "SMPI", "gloo spawned"}
+FLOOR = "floor"
+# A figure whose rounds differ by more than this part of their median is marked with ~.
+NOISE = 0.3
 SHAPES = [(4, 1), (4, 1024), (16, 1024), (64, 1024), (1024, 1024), (4, 1048576)]
 # How many ranks a peer is asked for at most: beyond these one operation takes seconds here, or the peer refuses.
-MOST_RANKS = {"Open MPI": 64, "MPICH": 64, "SMPI": 1024, "gloo": 16, "torch threaded": 64}
+MOST_RANKS = {"Open MPI": 64, "MPICH": 64, "SMPI": 1024, "gloo": 16, "gloo spawned": 16, "torch threaded": 64}
 
 
 def mpi(build, suffix, flags):
@@ -69,9 +78,10 @@ def rankloom(program, engine):
     return lambda op, ranks, count, seconds: ([program, engine, op, str(ranks), str(count), str(seconds)], {})
 
 
-def ask(command, timeout):
-    """Nanoseconds of one operation, or None if the program failed or took too long."""
+def ask(command, timeout, whole_process=False):
+    """Nanoseconds of one operation, or of the whole process, or None if the program failed or took too long."""
     arguments, environment = command
+    begin = time.perf_counter()
     process = subprocess.Popen([str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                env={**os.environ, **environment}, start_new_session=True)
     try:
@@ -80,6 +90,8 @@ def ask(command, timeout):
         os.killpg(process.pid, 9)
         process.wait()
         return None
+    if whole_process:
+        return (time.perf_counter() - begin) * 1e9 if process.returncode == 0 else None
     for line in output.splitlines():
         if line.startswith("ns_per_op "):
             return float(line.split()[1])
@@ -104,42 +116,118 @@ def time_text(ns):
     return f"{ns:.3g} ns"
 
 
+def markdown(head, rows, left=2):
+    lines = [head, ["---"] * left + ["---:"] * (len(head) - left), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def cells(row, names):
+    ns = row["ns"]
+    best = min((t for n, t in ns.items() if not n.startswith("rankloom") and n != FLOOR), default=None)
+
+    def ratio(a, b):
+        return f"{a / b:.3g}" if a and b else "-"
+
+    fibers, threads = ns.get("rankloom fibers"), ns.get("rankloom threads")
+    return [row["op"], f"{row['ranks']} x {row['count']}", *(time_text(ns.get(n)) + " ~" * (n in row["noisy"]) for n in names),
+            ratio(best, fibers), ratio(best, threads), ratio(fibers, ns.get(FLOOR)), ratio(threads, ns.get(FLOOR))]
+
+
 def table(rows, names):
-    peers = [n for n in names if not n.startswith("rankloom")]
-    out = ["| operation | ranks x elements | " + " | ".join(names) + " | best peer / fibers | best peer / threads |",
-           "| --- | --- |" + " ---: |" * (len(names) + 2)]
-    for row in rows:
-        ns = row["ns"]
-        best = min((ns[p] for p in peers if ns.get(p)), default=None)
-
-        def ratio(own):
-            return f"{best / ns[own]:.3g}" if best and ns.get(own) else "-"
-
-        out.append(f"| {row['op']} | {row['ranks']} x {row['count']} | " + " | ".join(time_text(ns.get(n)) for n in names) +
-                   f" | {ratio('rankloom fibers')} | {ratio('rankloom threads')} |")
-    return "\n".join(out)
+    head = ["operation", "ranks x elements", *names, "best peer / fibers", "best peer / threads", "fibers / floor", "threads / floor"]
+    return markdown(head, [cells(row, names) for row in rows])
 
 
-def plot(rows, names, path):
+def log_plots(path, panels):
+    """Panels side by side: (title, x label, y label, {line: [(x, y)]})."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(12, 5))
-    mine = [r for r in rows if r["op"] == "all_reduce"]
-    for name in names:
-        by_ranks = sorted((r["ranks"], r["ns"][name] / 1e3) for r in mine if r["count"] == 1024 and r["ns"].get(name))
-        by_size = sorted((r["count"], r["ns"][name] / 1e3) for r in mine if r["ranks"] == 4 and r["ns"].get(name))
-        for axis, points in zip(axes, (by_ranks, by_size)):
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(6 * len(panels), 5))
+    for axis, (title, x_label, y_label, lines) in zip(axes, panels):
+        for name, points in lines.items():
             if points:
-                axis.plot(*zip(*points), marker="o", label=name)
-    for axis, label, title in zip(axes, ("ranks", "elements"), ("1,024 elements", "4 ranks")):
-        axis.set(xscale="log", yscale="log", xlabel=label, ylabel="us an all_reduce", title="all_reduce, float32, " + title)
+                style = {"color": "black", "linestyle": "--"} if name == FLOOR else {"marker": "o"}
+                axis.plot(*zip(*sorted(points)), label=name, **style)
+        axis.set(xscale="log", yscale="log", title=title, xlabel=x_label, ylabel=y_label)
         axis.legend()
         axis.grid(True, which="both", alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
+
+
+def plot(rows, names, path):
+    def lines(x, fits):
+        return {n: [(r[x], r["ns"][n] / 1e3) for r in rows if r["op"] == "all_reduce" and fits(r) and r["ns"].get(n)] for n in names}
+
+    log_plots(path, [("all_reduce of 1,024 float32", "ranks", "us a call", lines("ranks", lambda r: r["count"] == 1024)),
+                     ("all_reduce over 4 ranks", "float32 elements", "us a call", lines("count", lambda r: r["ranks"] == 4))])
+
+
+def scale(arguments):
+    """The benchmarks scale/operation/ranks, as a table and a plot."""
+    program = arguments.build / "bench" / "rankloom_bench"
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([program, "--filter", "^scale/", "--json", f"{folder}/scale.json"], check=True, stdout=subprocess.DEVNULL)
+        found = json.loads(pathlib.Path(folder, "scale.json").read_text())["benchmarks"]
+    rows = [(*b["name"].split("/")[1:], b) for b in found if "round_ns" in b]
+    text = markdown(["operation", "ranks", "a round", "a rank and round", "set-up a rank", "tear-down a rank", "memory a rank"],
+                    [[op, ranks, time_text(b["ns_per_op"]), time_text(b["round_ns"]), time_text(b["set_up_ns"]),
+                      time_text(b["tear_down_ns"]), f"{b['kib']:.1f} KiB"] for op, ranks, b in rows])
+    print(text)
+    if arguments.plot:
+        def lines(*keys):
+            return {f"{op}, {what}": [(int(ranks), b[key]) for o, ranks, b in rows if o == op]
+                    for op in dict.fromkeys(r[0] for r in rows) for key, what in keys}
+
+        log_plots(arguments.plot, [("time", "ranks", "ns a rank", lines(("round_ns", "a round"), ("set_up_ns", "set-up"))),
+                                   ("memory", "ranks", "KiB a rank", lines(("kib", "with its last round")))])
+    return text, found
+
+
+def peers(arguments):
+    """Every operation and shape through everybody, as a table and a plot."""
+    own = arguments.build / "bench" / "peers" / "rankloom_peer"
+    with tempfile.TemporaryDirectory() as folder:
+        build = pathlib.Path(folder)
+        candidates = {
+            "rankloom fibers": rankloom(own, "fibers"),
+            "rankloom threads": rankloom(own, "threads"),
+            "Open MPI": mpi(build, "openmpi", ["--oversubscribe", "--mca", "btl", "self,vader"]),
+            "MPICH": mpi(build, "mpich", []),
+            "SMPI": smpi(build),
+            "torch threaded": torch_peer("threaded", arguments.python),
+            "gloo": torch_peer("gloo", arguments.python),
+            "gloo spawned": torch_peer("spawned", arguments.python),
+            FLOOR: rankloom(own, "floor"),
+        }
+        names = [n for n, c in candidates.items() if c is not None]
+        for name, command in candidates.items():
+            if command is None:
+                print(f"{name}: not installed, left out", flush=True)
+        rows = []
+        for op in arguments.ops:
+            for ranks, count in sorted({(r, 1) for r, _ in arguments.shapes}) if op in WITHOUT_DATA else arguments.shapes:
+                asked = [n for n in names if ranks <= MOST_RANKS.get(n, ranks) and (op == "world" or n != "gloo spawned")]
+                times = {n: [] for n in asked}
+                for _ in range(arguments.rounds):
+                    for name in asked:
+                        if times[name] == [None]:
+                            continue
+                        whole_process = op == "world" and name in ONE_WORLD_A_PROCESS
+                        command = candidates[name](op, ranks, count, arguments.seconds)
+                        times[name].append(ask(command, 60 + 20 * arguments.seconds, whole_process))
+                known = {n: t for n, t in times.items() if t and None not in t}
+                rows.append({"op": op, "ranks": ranks, "count": count, "ns": {n: statistics.median(t) for n, t in known.items()},
+                             "noisy": [n for n, t in known.items() if max(t) - min(t) > NOISE * statistics.median(t)]})
+                print(table(rows[-1:], names).splitlines()[-1], flush=True)
+    text = table(rows, names)
+    print("\n" + text)
+    if arguments.plot:
+        plot(rows, names, arguments.plot)
+    return text, rows
 
 
 def main():
@@ -153,48 +241,15 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--table", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path)
+    parser.add_argument("--scale", action="store_true")
     arguments = parser.parse_args()
-
-    own = arguments.build / "bench" / "peers" / "rankloom_peer"
-    with tempfile.TemporaryDirectory() as folder:
-        build = pathlib.Path(folder)
-        candidates = {
-            "rankloom fibers": rankloom(own, "fibers"),
-            "rankloom threads": rankloom(own, "threads"),
-            "Open MPI": mpi(build, "openmpi", ["--oversubscribe", "--mca", "btl", "self,vader"]),
-            "MPICH": mpi(build, "mpich", []),
-            "SMPI": smpi(build),
-            "torch threaded": torch_peer("threaded", arguments.python),
-            "gloo": torch_peer("gloo", arguments.python),
-        }
-        names = [n for n, c in candidates.items() if c is not None]
-        for name, command in candidates.items():
-            if command is None:
-                print(f"{name}: not installed, left out", flush=True)
-        described = machine()
-        print(described, flush=True)
-        rows = []
-        for op in arguments.ops:
-            for ranks, count in arguments.shapes:
-                if op == "barrier" and count != 1:
-                    continue
-                times = {n: [] for n in names}
-                for _ in range(arguments.rounds):
-                    for name in names:
-                        if ranks > MOST_RANKS.get(name, ranks) or times[name] == [None]:
-                            continue
-                        times[name].append(ask(candidates[name](op, ranks, count, arguments.seconds), 60 + 20 * arguments.seconds))
-                ns = {n: statistics.median(t) for n, t in times.items() if t and None not in t}
-                rows.append({"op": op, "ranks": ranks, "count": count, "ns": ns})
-                print(table(rows[-1:], names).splitlines()[-1], flush=True)
-        text = table(rows, names)
-        print("\n" + text)
-        if arguments.table:
-            arguments.table.write_text(text + "\n")
-        if arguments.json:
-            arguments.json.write_text(json.dumps({"machine": described, "rows": rows}, indent=1) + "\n")
-        if arguments.plot:
-            plot(rows, names, arguments.plot)
+    described = machine()
+    print(described, flush=True)
+    text, rows = scale(arguments) if arguments.scale else peers(arguments)
+    if arguments.table:
+        arguments.table.write_text(text + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": described, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

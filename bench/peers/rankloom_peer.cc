@@ -1,5 +1,5 @@
 // rankloom's side of the comparison, all checks on.
-//   rankloom_peer ENGINE OP RANKS COUNT SECONDS      ENGINE: fibers or threads
+//   rankloom_peer ENGINE OP RANKS COUNT SECONDS      ENGINE: fibers, threads, or floor: what no library on these cores can beat
 
 #include <cstdlib>
 #include <functional>
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/floors.h"
 #include "bench/peers/peer_bench.h"
 #include "rankloom/rankloom.h"
 
@@ -37,7 +38,43 @@ std::function<void()> operation(const peers::Question& question, ProcessGroup& p
   return nullptr;
 }
 
+// Worlds, one after another, in which each rank joins a group and meets the others once.
+void time_worlds(EngineKind engine, const peers::Question& question) {
+  const auto world = [&] {
+    run_world({.world_size = question.ranks, .engine = engine}, [](RankContext& rank) {
+      init_process_group(rank)->barrier().wait();
+    }).throw_if_failed();
+  };
+  int64_t begin = monotonic_ns();
+  for (int i = 0; i < peers::kWarmUp; ++i) world();
+  const int64_t batch = peers::batch_size(question.seconds, static_cast<double>(monotonic_ns() - begin));
+  std::vector<double> batches_ns;
+  for (int b = 0; b < peers::kBatches; ++b) {
+    begin = monotonic_ns();
+    for (int64_t i = 0; i < batch; ++i) world();
+    batches_ns.push_back(static_cast<double>(monotonic_ns() - begin));
+  }
+  peers::answer(batches_ns, batch);
+}
+
+// The bytes that an operation must read and write, at the speed at which all cores copy; and one switch to each rank, the
+// cheapest there is.
+void answer_floor(const peers::Question& question) {
+  const auto bytes = static_cast<size_t>(question.elements()) * sizeof(float);
+  const auto ranks = static_cast<size_t>(question.ranks);
+  size_t copied = ranks * bytes;  // all_reduce in place, all_gather, all_to_all, send_recv
+  if (question.op == "reduce_scatter") copied = (ranks * bytes + bytes) / 2;
+  if (question.op == "broadcast") copied = (ranks - 1) * bytes;
+  if (question.op == "barrier" || question.op == "world") copied = 0;
+  const double ns = copy_ns(copied) + question.ranks * park_unpark_ns(EngineKind::kFibers, question.ranks);
+  peers::answer({ns}, 1);
+}
+
 int run(EngineKind engine, const peers::Question& question) {
+  if (question.op == "world") {
+    time_worlds(engine, question);
+    return 0;
+  }
   bool known = true;
   run_world({.world_size = question.ranks, .engine = engine}, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -71,6 +108,11 @@ int run(EngineKind engine, const peers::Question& question) {
 int main(int argc, char** argv) {
   using rankloom::EngineKind;
   if (argc != 6) return 2;
-  const EngineKind engine = std::string_view(argv[1]) == "threads" ? EngineKind::kThreads : EngineKind::kFibers;
-  return rankloom::run(engine, {argv[2], std::atoi(argv[3]), std::atoll(argv[4]), std::atof(argv[5])});
+  const std::string_view engine = argv[1];
+  const rankloom::peers::Question question{argv[2], std::atoi(argv[3]), std::atoll(argv[4]), std::atof(argv[5])};
+  if (engine == "floor") {
+    rankloom::answer_floor(question);
+    return 0;
+  }
+  return rankloom::run(engine == "threads" ? EngineKind::kThreads : EngineKind::kFibers, question);
 }

@@ -1,6 +1,9 @@
 """The same operations through PyTorch: its own threaded group, or gloo in processes.
 
-torch_peer.py {threaded,gloo} OP RANKS COUNT SECONDS
+torch_peer.py {threaded,gloo,spawned} OP RANKS COUNT SECONDS
+
+The operation `world` sets a world up and tears it down, with one barrier between: a test of MultiThreadedTestCase for the threaded
+group; for gloo in processes that stay, for spawned in such as are started for it (the time is compare.py's to take).
 """
 
 import os
@@ -14,6 +17,7 @@ import torch.distributed as dist
 
 BATCHES = 5
 WARM_UP = 3
+WORLDS = 9
 
 
 def operation(op, ranks, count, rank):
@@ -60,7 +64,24 @@ def program(op, ranks, count, seconds, rank):
             call()
         times.append((time.perf_counter() - begin) / batch)
     if rank == 0:
-        print(f"ns_per_op {statistics.median(times) * 1e9:.1f}", flush=True)
+        report(times)
+
+
+def report(seconds_of_each):
+    print(f"ns_per_op {statistics.median(seconds_of_each) * 1e9:.1f}", flush=True)
+
+
+def reused_worker(rank, path, ranks, worlds):
+    torch.set_num_threads(1)
+    times = []
+    for world in range(worlds):
+        begin = time.perf_counter()
+        dist.init_process_group("gloo", init_method=f"file://{path}{world}", rank=rank, world_size=ranks)
+        dist.barrier()
+        dist.destroy_process_group()
+        times.append(time.perf_counter() - begin)
+    if rank == 0 and worlds > 1:
+        report(times[1:])
 
 
 def gloo_worker(rank, path, op, ranks, count, seconds):
@@ -83,11 +104,22 @@ def threaded(op, ranks, count, seconds):
         def test_it(self):
             program(op, ranks, count, seconds, self.rank)
 
+        def test_world(self):
+            dist.barrier()
+
     import unittest
 
     torch.set_num_threads(1)
-    result = unittest.TextTestRunner(stream=open(os.devnull, "w")).run(Bench("test_it"))
-    sys.exit(not result.wasSuccessful())
+    times = []
+    for _ in range(1 + WORLDS if op == "world" else 1):
+        begin = time.perf_counter()
+        with open(os.devnull, "w") as nowhere:
+            result = unittest.TextTestRunner(stream=nowhere).run(Bench("test_world" if op == "world" else "test_it"))
+        times.append(time.perf_counter() - begin)
+        if not result.wasSuccessful():
+            sys.exit(1)
+    if op == "world":
+        report(times[1:])
 
 
 if __name__ == "__main__":
@@ -95,5 +127,9 @@ if __name__ == "__main__":
     if kind == "threaded":
         threaded(op, ranks, count, seconds)
     else:
+        worlds = 1 if kind == "spawned" else 1 + WORLDS
         with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(gloo_worker, (folder + "/store", op, ranks, count, seconds), nprocs=ranks)
+            if op == "world":
+                torch.multiprocessing.spawn(reused_worker, (folder + "/store", ranks, worlds), nprocs=ranks)
+            else:
+                torch.multiprocessing.spawn(gloo_worker, (folder + "/store", op, ranks, count, seconds), nprocs=ranks)

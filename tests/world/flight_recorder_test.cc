@@ -1,0 +1,61 @@
+#include "world/flight_recorder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::ElementsAre;
+
+// How many of 100 calls the last rank's recorder still holds.
+size_t kept_of_100(int world_size, std::optional<int> recorded_calls) {
+  size_t kept = 0;
+  run_world({.world_size = world_size, .engine = EngineKind::kFibers, .recorded_calls = recorded_calls},
+            [&](RankContext& rank) {
+              if (rank.rank() != world_size - 1) return;
+              for (int i = 0; i < 100; ++i) rank.recorder().open([](FlightEntry&) {});
+              kept = rank.recorder().entries().size();
+            })
+      .throw_if_failed();
+  return kept;
+}
+
+TEST(FlightRecorderTest, LargeWorldsKeepFewerCallsARankUnlessTold) {
+  EXPECT_EQ(kept_of_100(1, {}), 64u);
+  EXPECT_EQ(kept_of_100(4096, {}), 64u);
+  EXPECT_EQ(kept_of_100(8192, {}), 32u);
+  EXPECT_EQ(kept_of_100(40'000, {}), 8u);
+  EXPECT_EQ(kept_of_100(8192, 70), 70u);
+  EXPECT_EQ(kept_of_100(2, 0), 0u);
+}
+
+TEST(FlightRecorderTest, TheOldestCallGoesFirst) {
+  RankRecorder recorder(nullptr, 3);
+  for (int64_t seq = 1; seq <= 5; ++seq) {
+    const int64_t id = recorder.open([&](FlightEntry& entry) {
+      entry.op = "all_reduce";
+      entry.seq = seq;
+    });
+    recorder.close(id, seq * 10, seq != 4);
+  }
+  recorder.close(0, 99, true);  // gone: nothing happens
+  std::vector<int64_t> seqs;
+  std::vector<int64_t> ended;
+  for (const FlightEntry& entry : recorder.entries()) {
+    seqs.push_back(entry.seq);
+    ended.push_back(entry.completed_ns);
+  }
+  EXPECT_THAT(seqs, ElementsAre(3, 4, 5));
+  EXPECT_THAT(ended, ElementsAre(30, 40, 50));
+  EXPECT_EQ(recorder.entries()[1].state, FlightEntry::State::kFailed);
+}
+
+}  // namespace
+}  // namespace rankloom
