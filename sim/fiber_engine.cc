@@ -14,6 +14,8 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
@@ -41,8 +43,12 @@ ExceptionGlobals& exception_globals() { return *reinterpret_cast<ExceptionGlobal
 
 }  // namespace
 
-// What the engine keeps of a fiber beside its context.
+// What the engine keeps of a fiber beside its context. A fiber runs one task after another, of one world after another: making
+// and ending one costs more than many tasks do.
 struct FiberState {
+  bf::context* context = nullptr;
+  Task* task = nullptr;  // null: it is to end
+  void (*entry)(Task&) = nullptr;
   ExceptionGlobals globals;
   int saved_errno = 0;
   StackPool::Stack stack;      // empty for the host
@@ -59,27 +65,21 @@ struct FiberThread {
 
     void awakened(bf::context* context) noexcept override {
       if (context->is_context(bf::type::dispatcher_context)) thread_.dispatcher = context;
-      if (thread_.spawning != nullptr && context->is_context(bf::type::worker_context))
-        thread_.spawning->context = context;
+      if (thread_.making != nullptr && context->is_context(bf::type::worker_context)) thread_.making->context = context;
     }
 
-    // Asked when a fiber has ended (the next one was unparked before), when the host lets the dispatcher free ended fibers,
-    // and by the dispatcher.
+    // Asked when a fiber ends, for which the dispatcher is next: it frees the fiber and asks in turn. Then the host goes on, which
+    // told the fiber to end.
     bf::context* pick_next() noexcept override {
-      if (Task* const next = thread_.next; next != nullptr) {
-        thread_.next = nullptr;
-        thread_.leave(nullptr, *next);
-        return static_cast<bf::context*>(next->context);
-      }
       if (bf::context::active() == thread_.dispatcher) {
         FiberThread::arrive_in_dispatcher();
-        thread_.leave(nullptr, thread_.host);
-        return static_cast<bf::context*>(thread_.host.context);
+        FiberThread::leave(nullptr, thread_.host_state);
+        return thread_.host_state.context;
       }
       thread_.leave_to_dispatcher();
       return thread_.dispatcher;
     }
-    bool has_ready_fibers() const noexcept override { return thread_.next != nullptr; }
+    bool has_ready_fibers() const noexcept override { return false; }
     void suspend_until(const std::chrono::steady_clock::time_point&) noexcept override {
       fatal("the fiber dispatcher has nobody to run");
     }
@@ -90,7 +90,8 @@ struct FiberThread {
   };
 
   FiberThread() {
-    host.context = bf::context::active();
+    host_state.context = bf::context::active();
+    host.context = host_state.context;
     host.fiber_state = &host_state;
     bf::context::active()->get_scheduler()->set_algo(new Algorithm(this));
     install_overflow_handler();
@@ -105,17 +106,17 @@ struct FiberThread {
 
   // ASan must know of every switch before and after it, or a later throw is reported as an overflow.
   // `state` is where the leaving fiber's fake stack is kept; null if it never comes back.
-  void leave([[maybe_unused]] FiberState* state, [[maybe_unused]] Task& next) {
+  static void leave([[maybe_unused]] FiberState* state, [[maybe_unused]] const FiberState& to) {
 #ifdef RANKLOOM_ASAN
-    const FiberState& to = *static_cast<FiberState*>(next.fiber_state);
     __sanitizer_start_switch_fiber(state != nullptr ? &state->fake_stack : nullptr, to.asan_bottom, to.asan_size);
 #endif
   }
-  void leave_to_dispatcher() {
+  // The leaving fiber has ended.
+  void leave_to_dispatcher() const {
 #ifdef RANKLOOM_ASAN
     // Boost puts the dispatcher's control block at the top of its default stack.
     const size_t size = boost::context::stack_traits::default_size();
-    __sanitizer_start_switch_fiber(&host_state.fake_stack, reinterpret_cast<const char*>(dispatcher) - size, size);
+    __sanitizer_start_switch_fiber(nullptr, reinterpret_cast<const char*>(dispatcher) - size, size);
 #endif
   }
   // The dispatcher's code is Boost's: the first that we see of it is its question who runs next.
@@ -192,9 +193,58 @@ struct FiberThread {
   Task host;
   FiberState host_state;
   bf::context* dispatcher = nullptr;
-  Task* spawning = nullptr;  // whose fiber is being made
-  Task* next = nullptr;      // was unparked and runs when the running one parks or ends
+  FiberState* making = nullptr;  // the fiber that is being made
+  Task* next = nullptr;          // was unparked and runs when the running one parks or ends
+  std::vector<FiberState*> idle;
   StackPool stacks;
+
+  // Fibers for the next world. Those with other stacks than it wants end.
+  void begin(size_t stack_bytes, bool guarded, int expected) {
+    if (!stacks.fits(stack_bytes, guarded)) {
+      for (FiberState* const fiber : idle) {
+        fiber->task = nullptr;
+        switch_to(host_state, *fiber);
+        delete fiber;
+      }
+      idle.clear();
+    }
+    stacks.begin(stack_bytes, guarded, expected);
+  }
+
+  // A fiber that waits for its first task or for another.
+  FiberState* take();
+
+  // Stops the fiber that runs and lets another one go on; returns when it is this one's turn again.
+  void switch_to(FiberState& from, FiberState& to) {
+    leave(&from, to);
+    to.context->resume();
+    arrive(&from);
+  }
+
+  // What a fiber does.
+  void run_tasks(FiberState& self) {
+    arrive(&self);
+    while (self.task != nullptr) {
+      Task& task = *self.task;
+      Task::set_current(&task);
+      exception_globals() = {};
+      errno = 0;
+      self.entry(task);
+      check_stack(self);
+      Task::set_current(nullptr);
+      task.fiber_state = nullptr;
+      idle.push_back(&self);
+      Task* const follows = std::exchange(next, nullptr);
+      if (follows == nullptr) fatal("a fiber ended and nobody was unparked");
+      switch_to(self, *static_cast<FiberState*>(follows->fiber_state));
+    }
+  }
+
+  static void check_stack(const FiberState& fiber) {
+    if (StackPool::intact(fiber.stack)) return;
+    fatal(absl::StrCat("overflow of the fiber's stack of ", fiber.stack.size(),
+                       " bytes; larger ones: WorldOptions::stack_bytes"));
+  }
 };
 
 namespace {
@@ -218,15 +268,31 @@ class StackSource {
 
 }  // namespace
 
+FiberState* FiberThread::take() {
+  if (!idle.empty()) {
+    FiberState* const fiber = idle.back();
+    idle.pop_back();
+    return fiber;
+  }
+  const StackPool::Stack stack = stacks.take();
+  auto* const made = new FiberState;
+  made->stack = stack;
+  made->asan_bottom = stack.bottom;
+  made->asan_size = stack.size();
+  making = made;
+  bf::fiber(bf::launch::post, std::allocator_arg, StackSource(&stacks, stack), [this, made] {
+    run_tasks(*made);
+  }).detach();
+  making = nullptr;
+  return made;
+}
+
 void FiberEngine::run_host(absl::FunctionRef<void()> main) {
   Parker done;
   ThreadPool::shared().start("rankloom fibers", [&] {
     thread_ = &FiberThread::of_this_thread();
-    thread_->stacks.begin(stack_bytes_, stacks_ <= StackPool::kMaxGuarded, stacks_);
+    thread_->begin(stack_bytes_, stacks_ <= StackPool::kMaxGuarded, stacks_);
     main();
-    // Ended fibers are freed by Boost's dispatcher, which runs when the host has nobody else to run.
-    bf::context::active()->suspend();
-    thread_->arrive(&thread_->host_state);
     done.unpark();
   });
   done.park(Deadline::kNever);
@@ -235,30 +301,12 @@ void FiberEngine::run_host(absl::FunctionRef<void()> main) {
 void FiberEngine::attach(Task&) { fatal("a thread cannot become a fiber"); }
 
 void FiberEngine::spawn(Task& task, void (*entry)(Task&)) {
-  FiberThread* const thread = thread_;
-  const StackPool::Stack stack = thread->stacks.take();
-  auto* const state = new FiberState;
-  state->stack = stack;
-  state->asan_bottom = stack.bottom;
-  state->asan_size = stack.size();
-  task.fiber_state = state;
-  thread->spawning = &task;
-  bf::fiber fiber(bf::launch::post, std::allocator_arg, StackSource(&thread->stacks, stack),
-                  [thread, state, &task, entry] {
-                    thread->arrive(state);
-                    Task::set_current(&task);
-                    exception_globals() = {};
-                    errno = 0;
-                    entry(task);
-                    if (!StackPool::intact(state->stack))
-                      fatal(absl::StrCat("overflow of the fiber's stack of ", state->stack.size(),
-                                         " bytes; larger ones: WorldOptions::stack_bytes"));
-                    Task::set_current(nullptr);
-                    task.fiber_state = nullptr;
-                    delete state;
-                  });
-  thread->spawning = nullptr;
-  fiber.detach();
+  FiberState* const fiber = thread_->take();
+  fiber->task = &task;
+  fiber->entry = entry;
+  task.fiber_state = fiber;
+  task.context = fiber->context;
+  task.frame = nullptr;
 }
 
 void FiberEngine::park(Task& task_or_host) {
@@ -269,10 +317,7 @@ void FiberEngine::park(Task& task_or_host) {
   if (next == &task) return;
   if (next == nullptr) fatal("a fiber parked and nobody was unparked");
   FiberState& state = *static_cast<FiberState*>(task.fiber_state);
-  if (&task != &thread.host && !StackPool::intact(state.stack)) {
-    fatal(absl::StrCat("overflow of the fiber's stack of ", state.stack.size(),
-                       " bytes; larger ones: WorldOptions::stack_bytes"));
-  }
+  if (&task != &thread.host) FiberThread::check_stack(state);
   const FiberHook* const hook = &task != &thread.host ? fiber_hook.load(std::memory_order_acquire) : nullptr;
   if (hook != nullptr) [[unlikely]]
     hook->leave(task);
@@ -280,9 +325,7 @@ void FiberEngine::park(Task& task_or_host) {
   state.globals = globals;
   state.saved_errno = errno;
   task.frame = __builtin_frame_address(0);
-  thread.leave(&state, *next);
-  static_cast<bf::context*>(next->context)->resume();
-  thread.arrive(&state);
+  thread.switch_to(state, *static_cast<FiberState*>(next->fiber_state));
   globals = state.globals;
   errno = state.saved_errno;
   Task::set_current(&task == &thread.host ? nullptr : &task);

@@ -28,10 +28,12 @@ size_t colour(size_t index, bool guarded) { return guarded ? index % 63 * 64 : i
 
 StackPool::~StackPool() { release(); }
 
+size_t StackPool::whole_pages(size_t bytes) { return std::max((bytes + kPage - 1) / kPage * kPage, 2 * kPage); }
+
 void StackPool::begin(size_t bytes, bool guarded, int expected) {
-  bytes = std::max((bytes + kPage - 1) / kPage * kPage, 2 * kPage);
   expected_ = expected;
-  if (bytes == bytes_ && guarded == guarded_) return;
+  if (fits(bytes, guarded)) return;
+  bytes = whole_pages(bytes);
   release();
   bytes_ = bytes;
   guarded_ = guarded;

@@ -30,6 +30,9 @@ class StackPool {
   StackPool(const StackPool&) = delete;
   StackPool& operator=(const StackPool&) = delete;
 
+  // Whether stacks that are out now are such as begin() with these would give.
+  bool fits(size_t bytes, bool guarded) const { return whole_pages(bytes) == bytes_ && guarded == guarded_; }
+
   // All stacks until the next begin() have `bytes` and are guarded or not. Stacks of another shape are given back.
   void begin(size_t bytes, bool guarded, int expected);
   Stack take();
@@ -45,6 +48,7 @@ class StackPool {
   }
 
  private:
+  static size_t whole_pages(size_t bytes);
   void add_slab();
   void release();
 

@@ -12,6 +12,10 @@ namespace rankloom {
 FlightEntry& RankRecorder::next_entry() {
   const int64_t record_id = next_++;
   if (static_cast<int64_t>(ring_.size()) < capacity_) {
+    if (ring_.size() == ring_.capacity()) {
+      // Not from 1 upwards: each of a large world's first calls would move all entries.
+      ring_.reserve(static_cast<size_t>(std::min<int64_t>(capacity_, std::max<int64_t>(8, 2 * record_id))));
+    }
     FlightEntry& entry = ring_.emplace_back();
     entry.record_id = record_id;
     return entry;
