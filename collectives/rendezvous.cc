@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
@@ -22,11 +23,12 @@ using internal::overlap;
 struct CallState::Aside {
   struct Saved {
     TensorView user;  // the caller's memory
-    std::vector<char> bytes;
+    const char* bytes;
   };
-  std::vector<Saved> outputs;                         // what they held, to be put back if the call fails
-  std::vector<std::vector<char>> inputs;              // copies that the kernel reads instead
-  std::vector<std::pair<TensorView, uint64_t>> sums;  // inputs that the caller must not change, with their checksums
+  absl::InlinedVector<Saved, 1> outputs;  // what they held, to be put back if the call fails
+  absl::InlinedVector<std::pair<TensorView, uint64_t>, 1>
+      sums;                        // inputs that the caller must not change, with checksums
+  std::unique_ptr<char[]> copies;  // of all outputs, and of inputs that the kernel reads instead of the caller's
 };
 
 CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank,
@@ -103,28 +105,38 @@ void CallState::dropped() noexcept {
 
 void CallState::poison() {
   aside_ = std::make_unique<Aside>();
-  std::vector<TensorView> inputs(call_.inputs.begin(), call_.inputs.end());
   const bool writes = writes_outputs(call_, group_rank_);
-  for (TensorView& input : inputs) {
-    if (input.bytes() == 0) continue;
+  size_t room = 0;
+  for (const TensorList* list : {&call_.inputs, &call_.outputs}) {
+    for (const TensorView& tensor : *list) room += writes ? tensor.bytes() : 0;
+  }
+  aside_->copies = std::make_unique_for_overwrite<char[]>(room);
+  auto copy = [free = aside_->copies.get()](const TensorView& tensor) mutable {
+    char* const bytes = std::exchange(free, free + tensor.bytes());
+    if (tensor.bytes() > 0) std::memcpy(bytes, tensor.data(), tensor.bytes());
+    return bytes;
+  };
+  const auto apart = [&](const TensorView& input) {
+    if (input.bytes() == 0) return input;
     const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(),
                                                 [&](const TensorView& output) { return overlap(input, output); });
-    if (in_place) {
-      const char* const bytes = static_cast<const char*>(input.data());
-      aside_->inputs.emplace_back(bytes, bytes + input.bytes());
-      input = TensorView(aside_->inputs.back().data(), input.dtype(), input.sizes());
-    } else {
-      aside_->sums.emplace_back(input, checksum(input));
-    }
+    if (in_place) return TensorView(copy(input), input.dtype(), input.sizes());
+    aside_->sums.emplace_back(input, checksum(input));
+    return input;
+  };
+  if (call_.inputs.size() == 1) {
+    call_.inputs.set(apart(call_.inputs[0]));
+  } else {
+    std::vector<TensorView> inputs;
+    for (const TensorView& input : call_.inputs) inputs.push_back(apart(input));
+    call_.inputs = std::move(inputs);
   }
   if (op_row(call_.op).writes == Writes::kOthers && !writes) {
     for (const TensorView& source : call_.outputs) aside_->sums.emplace_back(source, checksum(source));
   }
-  call_.inputs = inputs.size() == 1 ? TensorList(std::move(inputs[0])) : TensorList(std::move(inputs));
   if (!writes) return;
   for (const TensorView& output : call_.outputs) {
-    const char* const bytes = static_cast<const char*>(output.data());
-    aside_->outputs.push_back({output, {bytes, bytes + output.bytes()}});
+    aside_->outputs.push_back({output, copy(output)});
     fill_with_poison(output);
   }
 }
@@ -133,7 +145,7 @@ void CallState::unpoison(bool failed) {
   if (aside_ == nullptr) return;
   if (failed) {
     for (const Aside::Saved& saved : aside_->outputs) {
-      if (!saved.bytes.empty()) std::memcpy(saved.user.data(), saved.bytes.data(), saved.bytes.size());
+      if (saved.user.bytes() > 0) std::memcpy(saved.user.data(), saved.bytes, saved.user.bytes());
     }
   }
 }
