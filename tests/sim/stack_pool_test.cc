@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstring>
+#include <exception>
 #include <set>
 #include <string>
 #include <vector>
@@ -101,6 +103,33 @@ TEST(OverflowDeathTest, OfAStackOfASlabNamesTheRankOnFibers) {
   EXPECT_DEATH(overflow_rank_1(kRanks, 85),
                "rankloom: fatal \\(rank 1\\): overflow of the fiber's stack of [0-9]+ bytes");
 #endif
+}
+
+// Fibers are kept from world to world, but not what the tasks before left in them, nor stacks of another size.
+TEST(KeptFibersTest, WorldsOfAnyStackSizeFollowEachOther) {
+  for (const size_t kib : {32, 32, 64, 256, 32}) {
+    std::vector<std::string> begun;
+    int helpers = 0;
+    auto scheduler = make_scheduler(fibers(Schedule::fifo()), 5,
+                                    [kib](Scheduler::Options& options) { options.stack_bytes = kib * 1024; });
+    scheduler->run([&](int rank, Task&) {
+      begun.push_back("rank " + std::to_string(rank) + ": errno " + std::to_string(errno) + ", " +
+                      std::to_string(std::uncaught_exceptions()) + " exceptions");
+      for (int i = 0; i <= rank; ++i) {
+        scheduler->spawn({.rank = rank, .kind = TaskKind::kHelper}, [&] {
+          scheduler->yield(Site{.what = "yield"});
+          ++helpers;
+        });
+      }
+      deep(static_cast<int>(kib));  // half of the stack or so
+      scheduler->yield(Site{.what = "yield"});
+      errno = 40 + rank;
+    });
+    EXPECT_EQ(helpers, 15) << kib;
+    for (int rank = 0; rank < 5; ++rank) {
+      EXPECT_EQ(begun[static_cast<size_t>(rank)], "rank " + std::to_string(rank) + ": errno 0, 0 exceptions") << kib;
+    }
+  }
 }
 
 }  // namespace
