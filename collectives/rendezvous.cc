@@ -140,6 +140,7 @@ bool CallState::input_changed() const {
 Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
     : world_(*world),
       scheduler_(world->scheduler()),
+      record_(scheduler_.record()),
       group_(std::move(group)),
       size_(group_->size()),
       poison_(world->poison()),
@@ -183,6 +184,7 @@ void Rendezvous::recycle(Slot* slot) {
   slot->mismatch = false;
   slot->first = -1;
   slot->seq = 0;
+  slot->object = 0;
   free_.push_back(slot);
 }
 
@@ -194,6 +196,7 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
   {
     RankMutexLock lock(&mu_);
     if (!failed_.ok()) {
+      if (record_ != nullptr) record_->access(record_->object(&object_), Access::kCommute);
       state->unpoison(/*failed=*/true);
       return make_error(ErrorKind::kAborted,
                         absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ",
@@ -212,6 +215,10 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
     } else if (!slot->mismatch) {
       const CollectiveCall& first = *slot->calls[static_cast<size_t>(slot->first)];
       slot->mismatch = !op_row(first.op).same(first, call);
+    }
+    if (record_ != nullptr) [[unlikely]] {
+      record_->access(record_->object(&object_), Access::kCommute);
+      record_->signal(record_->object(&slot->object));
     }
     slot->calls[rank] = &call;
     slot->states[rank] = state;
@@ -270,6 +277,7 @@ absl::Status Rendezvous::known_difference(int64_t seq) const {
 }
 
 void Rendezvous::run(Slot* slot) {
+  if (record_ != nullptr) record_->await(slot->object);
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
   if (status.ok()) op_row(slot->calls[0]->op).run(MemberCalls(slot->calls));
@@ -342,6 +350,7 @@ void Rendezvous::fail(const absl::Status& cause) {
   std::vector<Slot*> slots;
   {
     RankMutexLock lock(&mu_);
+    if (record_ != nullptr) record_->access(record_->object(&object_), Access::kWrite);
     if (failed_.ok()) failed_ = cause;
     for (Slot* slot : window_) {
       if (slot != nullptr && slot->state != Slot::State::kRunning) slots.push_back(slot);

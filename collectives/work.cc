@@ -18,8 +18,30 @@ absl::Status WorkState::status() const {
   return status_;
 }
 
+StepRecord* WorkState::record() const {
+  // A handle may outlive its world.
+  const Task* const task = Task::current();
+  return task != nullptr && task->scheduler == scheduler_ ? scheduler_->record() : nullptr;
+}
+
+void WorkState::touched(Access how) const {
+  StepRecord* const record = this->record();
+  if (record == nullptr) [[likely]]
+    return;
+  record->access(record->object(&object_), how);
+  if (how == Access::kWrite) record->signal(object_);
+}
+
+void WorkState::waited() const {
+  if (StepRecord* const record = this->record(); record != nullptr) [[unlikely]]
+    record->await(record->object(&object_));
+}
+
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  if (is_completed()) return status();
+  if (is_completed()) {
+    waited();
+    return status();
+  }
   Deadline deadline = Deadline::never();
   if (timeout != absl::InfiniteDuration()) {
     deadline = scheduler_ != nullptr
@@ -29,7 +51,9 @@ absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, C
   RankMutexLock lock(&mu_);
   const absl::Status waited = finished_.await(
       &mu_, [this] { return done_.load(std::memory_order_relaxed); }, wait_site(code), deadline);
-  return waited.ok() ? status_ : waited;
+  if (!waited.ok()) return waited;
+  this->waited();
+  return status_;
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
@@ -43,6 +67,7 @@ void WorkState::complete(const absl::Status& status) {
   {
     RankMutexLock lock(&mu_);
     if (completing_ || done_.load(std::memory_order_relaxed)) return;
+    touched(Access::kWrite);
     // Works that are made of this one end first: who sees this one done sees them done.
     while (!callbacks_.empty()) {
       const auto later =
@@ -84,6 +109,7 @@ void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callb
   absl::Status ended;
   {
     RankMutexLock lock(&mu_);
+    touched(Access::kRead);
     if (!done_.load(std::memory_order_relaxed)) {
       callbacks_.push_back({std::move(callback), at_once});
       return;
@@ -119,7 +145,7 @@ void Work::wait(absl::Duration timeout, CodeSite code) {
 }
 
 std::exception_ptr Work::exception() const {
-  if (state_ == nullptr || !state_->is_completed()) return nullptr;
+  if (state_ == nullptr || !is_completed()) return nullptr;
   try {
     check(state_->status());
   } catch (...) {

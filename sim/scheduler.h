@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "sim/schedule.h"
+#include "sim/step_record.h"
 #include "sim/task.h"
 #include "sim/trace.h"
 
@@ -99,6 +100,9 @@ class Scheduler {
   // One of n >= 1 alternatives of this kind, by the policy; recorded. 0 in the free gear.
   virtual int choose(ChoiceKind kind, int n, const Site& site) = 0;
 
+  // Where a run that is explored is told what each step touches; null in all others.
+  StepRecord* record() const { return record_; }
+
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
 
   virtual int64_t now_ns() const = 0;
@@ -141,7 +145,10 @@ class Scheduler {
   virtual uint64_t steps() const = 0;
 
  protected:
-  Scheduler(Options options, bool deterministic) : options_(std::move(options)), deterministic_(deterministic) {}
+  Scheduler(Options options, bool deterministic)
+      : options_(std::move(options)),
+        deterministic_(deterministic),
+        record_(deterministic ? options_.schedule.record() : nullptr) {}
 
   enum class Step : uint8_t { kAct, kYield };
   virtual void deterministic_point(const Site& site, Step step) = 0;
@@ -159,6 +166,7 @@ class Scheduler {
 
   const Options options_;
   const bool deterministic_;
+  StepRecord* const record_;
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   DeadlockReporter deadlock_reporter_;

@@ -14,11 +14,6 @@
 namespace rankloom {
 namespace {
 
-bool seeded(const Schedule& schedule) {
-  return schedule.kind() == Schedule::Kind::kSeeded || schedule.kind() == Schedule::Kind::kPct ||
-         (schedule.kind() == Schedule::Kind::kReplay && !schedule.trace()->empty());
-}
-
 Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion) {
   return {.engine = options.engine,
           .schedule = options.schedule,
@@ -69,8 +64,8 @@ RankContext* RankContext::current() {
 
 World::World(WorldOptions options)
     : options_(std::move(options)),
-      poison_(options_.poison.value_or(seeded(options_.schedule))),
-      late_completion_(options_.late_completion.value_or(seeded(options_.schedule))),
+      poison_(options_.poison.value_or(options_.schedule.explores())),
+      late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
       scheduler_([this] {
         absl::StatusOr<std::unique_ptr<Scheduler>> made =
             Scheduler::make(scheduler_options(options_, late_completion_));
@@ -172,6 +167,13 @@ std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std:
   std::shared_ptr<void>& slot = shared_[sv(key)];
   if (slot == nullptr) slot = make();
   return slot;
+}
+
+int World::next_group_id() {
+  // Who comes first has the lower one.
+  if (StepRecord* const record = scheduler_->record(); record != nullptr)
+    record->access(record->object(&group_ids_), Access::kWrite);
+  return next_group_id_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void World::note(std::string text) {

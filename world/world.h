@@ -142,7 +142,7 @@ class World {
 
   // The object that members share under `key`, made by the first who asks.
   std::shared_ptr<void> shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make);
-  int next_group_id() { return next_group_id_.fetch_add(1, std::memory_order_relaxed); }
+  int next_group_id();
 
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }
@@ -172,6 +172,7 @@ class World {
   std::vector<std::unique_ptr<RankContext>> contexts_;
   int64_t start_ns_ = 0;
   std::atomic<int> next_group_id_{1};
+  uint64_t group_ids_ = 0;  // explored runs: the number of next_group_id_
 
   absl::Mutex listeners_mu_;  // taken after mu_
   std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
