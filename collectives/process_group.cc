@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
+#include "collectives/fault_group.h"
 #include "collectives/op_table.h"
 #include "collectives/threaded_process_group.h"
 #include "sim/dist_error.h"
@@ -259,6 +260,7 @@ std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupO
   } else {
     made = internal::make_threaded_member(rank, world_group, options);
   }
+  made = internal::with_faults(rank, std::move(made));
   made->set_description(options.description);
   if (options.timeout.has_value()) made->set_timeout(*options.timeout);
   made->set_reduce_order(options.order);

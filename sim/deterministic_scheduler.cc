@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
 #include "sim/fiber_engine.h"
+#include "sim/site_text.h"
 #include "sim/thread_engine.h"
 
 namespace rankloom {
@@ -420,6 +421,8 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
   baton_rank_ = -1;
   for (;;) {
     if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
+    if (options_.max_steps > 0 && steps() > options_.max_steps && !aborted()) [[unlikely]]
+      end_endless(lock);
     if (ready_.empty()) {
       if (live_ == 0) {
         moving_ = false;
@@ -455,6 +458,16 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     task->state = Task::State::kDone;
     free_ids_.push_back(id);
   }
+}
+
+void DeterministicScheduler::end_endless(StateLock& lock) {
+  std::string text = absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points");
+  for (const Task* task : live_tasks()) {
+    absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
+  }
+  lock.unlock();
+  abort(make_error(ErrorKind::kDeadlock, text));
+  lock.lock();
 }
 
 void DeterministicScheduler::nobody_ready(StateLock& lock) {

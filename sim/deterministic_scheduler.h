@@ -75,6 +75,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Ends `task`. The one to unpark; null: nobody.
   Task* finish(Task& task, StateLock& lock);
   void nobody_ready(StateLock& lock);
+  // max_steps have passed.
+  void end_endless(StateLock& lock);
   // Waits for a thread beside the run to do something. False: nobody did, and none of them computes.
   bool wait_beside(bool outside, StateLock& lock);
   void end(Task& task);

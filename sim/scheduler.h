@@ -44,6 +44,7 @@ class Scheduler {
     size_t stack_bytes = 128 * 1024;           // fibers: address space reserved for each stack
     bool fresh_threads = false;                // threads: new ones, so that nobody's thread_locals leak in
     bool late_completion = false;              // deterministic gears: finished calls complete when the policy says so
+    uint64_t max_steps = 0;                    // deterministic gears: the run is aborted after so many points; 0: never
     absl::Duration stall = absl::Seconds(10);  // real time without a scheduling point before on_stall is told
     std::function<void(const std::string&)> on_stall;
   };

@@ -74,6 +74,12 @@ absl::Status apply_environment(WorldOptions* options) {
       return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_SCHEDULE: ", schedule.status().message()));
     options->schedule = *std::move(schedule);
   }
+  if (const char* text = std::getenv("RANKLOOM_FAULTS"); text != nullptr) {
+    absl::StatusOr<FaultPlan> faults = FaultPlan::parse(text);
+    if (!faults.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_FAULTS: ", faults.status().message()));
+    options->faults = *std::move(faults);
+  }
   if (const char* path = std::getenv("RANKLOOM_REPLAY"); path != nullptr) {
     absl::StatusOr<Trace> trace = Trace::load(path);
     if (!trace.ok())
@@ -98,8 +104,9 @@ std::string rerun_command(const WorldOptions& options, std::string_view trace_pa
   } else if (schedule.kind() == Schedule::Kind::kSeeded) {
     absl::StrAppend(&command, "RANKLOOM_SEED=", schedule.seed(), " ");
   } else {
-    absl::StrAppend(&command, "RANKLOOM_SCHEDULE=", schedule.text(), " ");
+    absl::StrAppend(&command, "RANKLOOM_SCHEDULE=", quoted(schedule.text()), " ");
   }
+  if (!options.faults.empty()) absl::StrAppend(&command, "RANKLOOM_FAULTS=", quoted(options.faults.text()), " ");
   // Read once: a test may make ten thousand worlds.
   static const std::string* const line = new std::string(command_line());
   return command + *line;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "sim/fault_plan.h"
 #include "sim/schedule.h"
 
 namespace rankloom {
@@ -33,6 +34,11 @@ struct WorldOptions {
   bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
   int recorded_calls = 64;          // flight recorder: calls kept per rank; 0: none
 
+  // What goes wrong, and where: groups and the store are wrapped accordingly.
+  FaultPlan faults = {};
+  // Scheduling points after which a deterministic run counts as one that will never end; 0: no bound.
+  uint64_t max_steps = 0;
+
   // Real time without a scheduling point after which a rank that should move is named; on_stall gets the text (unset:
   // stderr).
   absl::Duration stall = absl::Seconds(10);
@@ -47,6 +53,7 @@ struct WorldOptions {
 //   RANKLOOM_ENGINE    threads | fibers
 //   RANKLOOM_SEED      a number: Schedule::seeded
 //   RANKLOOM_SCHEDULE  what Schedule::parse() reads
+//   RANKLOOM_FAULTS    what FaultPlan::parse() reads
 //   RANKLOOM_REPLAY    the path of a trace: Schedule::replay
 // Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fake_store/fault_store.h"
 #include "fake_store/hash_store.h"
 #include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
@@ -21,6 +22,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .stack_bytes = options.stack_bytes,
           .fresh_threads = options.fresh_threads,
           .late_completion = late_completion,
+          .max_steps = options.max_steps,
           .stall = options.stall,
           .on_stall = options.on_stall};
 }
@@ -72,12 +74,21 @@ World::World(WorldOptions options)
         throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
         return *std::move(made);
       }()),
+      faults_(options_.faults.empty()
+                  ? nullptr
+                  : std::make_unique<FaultInjector>(
+                        options_.faults, scheduler_.get(), options_.world_size,
+                        [this](int rank, const std::string& why) {
+                          rank_failed(rank, std::make_exception_ptr(DistError(make_error(ErrorKind::kRankFailed, why),
+                                                                              {.rank = rank, .group = {}, .op = {}})));
+                        })),
       store_(std::make_unique<HashStore>(scheduler_.get())),
       world_group_(std::make_shared<const Group>(0, "0", options_.world_size)),
       start_ns_(scheduler_->now_ns()),
       mu_(scheduler_.get()),
       outcomes_(static_cast<size_t>(options_.world_size)),
       attached_(static_cast<size_t>(options_.world_size)) {
+  if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
   store_->set_timeout(options_.timeout);
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.emplace_back(new RankContext(this, rank));
@@ -240,6 +251,7 @@ RunReport World::report() {
   report.schedule = scheduler_->options().schedule.text();
   report.engine = engine_kind_name(options_.engine);
   report.steps = scheduler_->steps();
+  if (faults_ != nullptr) report.faults = faults_->happened();
   report.rerun = rerun_command(options_);
   return report;
 }

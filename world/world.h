@@ -147,6 +147,9 @@ class World {
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }
 
+  // Null: nothing goes wrong by plan.
+  FaultInjector* faults() { return faults_.get(); }
+
   // A line for the report: something left over or about to go wrong.
   void note(std::string text);
 
@@ -167,6 +170,7 @@ class World {
   bool poison_ = false;
   bool late_completion_ = false;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<FaultInjector> faults_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<const Group> world_group_;
   std::vector<std::unique_ptr<RankContext>> contexts_;
