@@ -61,6 +61,13 @@ class FaultPlan {
   // the number of the call: the schedule changes nothing. `kinds`: of these only; empty: all.
   static FaultPlan seeded(uint64_t seed, double rate, std::vector<Fault::Kind> kinds = {});
 
+  // This plan, and these faults.
+  FaultPlan plus(const std::vector<Fault>& faults) const {
+    FaultPlan plan = *this;
+    plan.faults_.insert(plan.faults_.end(), faults.begin(), faults.end());
+    return plan;
+  }
+
   bool empty() const { return faults_.empty() && rate_ == 0; }
   const std::vector<Fault>& faults() const { return faults_; }
   uint64_t seed() const { return seed_; }

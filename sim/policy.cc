@@ -229,6 +229,8 @@ std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule) {
     case Schedule::Kind::kReplay:
       // A fifo run records nothing: its trace is replayed by running fifo again.
       if (schedule.trace()->schedule() == "fifo") return std::make_unique<FifoPolicy>();
+      if (schedule.departures() != nullptr)
+        return std::make_unique<SteeredPolicy>(std::make_unique<ReplayPolicy>(schedule.trace()), schedule.departures());
       return std::make_unique<ReplayPolicy>(schedule.trace());
     default:
       return std::make_unique<FifoPolicy>();

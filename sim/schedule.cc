@@ -24,6 +24,12 @@ Schedule Schedule::replay(Trace trace) {
   return schedule;
 }
 
+Schedule Schedule::replay(Trace trace, std::vector<Switch>* departures) {
+  Schedule schedule = replay(std::move(trace));
+  schedule.departures_ = departures;
+  return schedule;
+}
+
 Schedule Schedule::steered(uint64_t seed, std::vector<Switch> switches) {
   Schedule schedule(Kind::kSteered, seed, 0);
   schedule.switches_ = std::make_shared<const std::vector<Switch>>(std::move(switches));

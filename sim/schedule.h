@@ -80,6 +80,9 @@ class Schedule {
   static Schedule exploring(std::shared_ptr<ScheduleTree> tree);
   // What a run recorded. The first step that does not fit ends the run with an error that names it.
   static Schedule replay(Trace trace);
+  // The same, and notes where the run departs from the order of a steered one: steered() with these repeats it, and can be
+  // cut down. `departures` outlives the run.
+  static Schedule replay(Trace trace, std::vector<Switch>* departures);
 
   Kind kind() const { return kind_; }
   uint64_t seed() const { return seed_; }
@@ -90,6 +93,7 @@ class Schedule {
   // The same schedule, whose run tells `record` what its steps touch. `record` outlives the run.
   Schedule recorded_by(StepRecord* record) const;
   StepRecord* record() const { return record_; }
+  std::vector<Switch>* departures() const { return departures_; }
   bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
 
   // Ranks draw from a seed, calls complete late, outputs are poisoned: all but fifo and round robin.
@@ -110,6 +114,7 @@ class Schedule {
   std::shared_ptr<const std::vector<Switch>> switches_;
   std::shared_ptr<ScheduleTree> tree_;
   StepRecord* record_ = nullptr;
+  std::vector<Switch>* departures_ = nullptr;
 };
 
 }  // namespace rankloom

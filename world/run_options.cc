@@ -89,6 +89,15 @@ absl::Status apply_environment(WorldOptions* options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> ranks_from_environment() {
+  const char* const text = std::getenv("RANKLOOM_RANKS");
+  int ranks = 0;
+  if (text != nullptr && (!absl::SimpleAtoi(text, &ranks) || ranks < 1)) {
+    return bad_variable("RANKLOOM_RANKS", text, "a number from 1");
+  }
+  return ranks;
+}
+
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path) {
   Schedule schedule = options.schedule;
   if (schedule.kind() == Schedule::Kind::kUnset) {

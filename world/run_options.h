@@ -58,6 +58,9 @@ struct WorldOptions {
 // Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 
+// RANKLOOM_RANKS: how many ranks explore() shall use; 0: it does not say. Errors: InvalidArgument that names the variable.
+absl::StatusOr<int> ranks_from_environment();
+
 // The command that repeats a run of this process under `options`: variables, then the command line, quoted for a shell.
 // `trace_path` not empty: the command that replays the trace saved there instead. Empty in the free gear.
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path = {});

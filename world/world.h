@@ -143,6 +143,8 @@ class World {
   // The object that members share under `key`, made by the first who asks.
   std::shared_ptr<void> shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make);
   int next_group_id();
+  // How many groups were made beside the one of all ranks.
+  int groups_made() const { return next_group_id_.load(std::memory_order_relaxed) - 1; }
 
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }
