@@ -65,14 +65,12 @@ struct Outcome {
   std::vector<std::string> values;
 
   bool failed() const { return !report.ok() || !failures.empty(); }
-  std::string headline() const { return first_line(report.ok() && !failures.empty() ? failures[0] : report.text()); }
+  std::string headline() const { return first_line(!failures.empty() ? failures[0] : report.text()); }
   // Equal for runs that fail for the same reason.
   std::string signature() const {
-    if (!report.ok()) {
-      const std::string cause = text_of(report.cause);
-      return absl::StrCat(sv(error_kind_name(error_kind(report.cause))), " ", gist(cause));
-    }
-    return failures.empty() ? "" : gist(failures[0]);
+    if (!failures.empty()) return gist(failures[0]);
+    if (report.ok()) return "";
+    return absl::StrCat(sv(error_kind_name(error_kind(report.cause))), " ", gist(text_of(report.cause)));
   }
 };
 
@@ -103,7 +101,8 @@ class Explorer {
   bool baseline();
   void exhaust();
   void draw(Workers* workers);
-  void found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome);
+  // `repeats`: the same schedule fails again, so that it can be shrunk.
+  void found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome, bool repeats = true);
   bool budget_left() const;
   void tell(const std::string& strategy);
 
@@ -235,11 +234,21 @@ void Explorer::tell(const std::string& strategy) {
   }
 }
 
-void Explorer::found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome) {
-  const std::string headline = outcome.headline();
+void Explorer::found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome,
+                     bool repeats) {
   report_.elapsed = absl::Nanoseconds(monotonic_ns() - began_ns_);
   const Schedule schedule = world.schedule;
-  report_.failure = shrink(world, std::move(outcome));
+  if (repeats) {
+    report_.failure = shrink(world, std::move(outcome));
+  } else {
+    report_.failure.emplace();
+    report_.failure->headline = outcome.headline();
+    report_.failure->world = world;
+    report_.failure->failures = std::move(outcome.failures);
+    report_.failure->report = std::move(outcome.report);
+    report_.failure->rerun = rerun_command(world);
+  }
+  report_.failure->report.rerun.clear();  // said once, with all that it takes
   report_.failure->strategy = strategy;
   report_.failure->run = run;
   if (schedule.kind() != Schedule::Kind::kTree && schedule.kind() != Schedule::Kind::kReplay)
@@ -252,18 +261,20 @@ bool Explorer::baseline() {
   Outcome outcome = run(world);
   ++report_.runs;
   if (!outcome.failed() && options_.checks.twice) {
-    first_ = outcome;
-    Outcome again = run(world);
+    first_ = std::move(outcome);
+    outcome = run(world);
     ++report_.runs;
-    if (outcome.report.trace != again.report.trace) {
-      again.failures.insert(again.failures.begin(),
-                            absl::StrCat("two runs of one schedule differ: the program is not deterministic: ",
-                                         first_difference(outcome.report.trace, again.report.trace)));
+    if (first_->report.trace != outcome.report.trace) {
+      outcome.failures.insert(outcome.failures.begin(), first_difference(first_->report.trace, outcome.report.trace));
     }
-    outcome.failures = std::move(again.failures);
+    if (outcome.failed()) {
+      outcome.failures.insert(outcome.failures.begin(),
+                              "two runs of one schedule differ: the program is not deterministic");
+      found("default order", 2, world, std::move(outcome), /*repeats=*/false);
+      return false;
+    }
   }
   if (outcome.failed()) {
-    first_.reset();
     found("default order", 1, world, std::move(outcome));
     return false;
   }

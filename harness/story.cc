@@ -30,12 +30,18 @@ std::vector<bool> contended(const StepRecord& record, size_t last) {
       if (done.what <= What::kWrite) uses[done.object].push_back({i, record.steps()[i].task, done.what});
     }
   }
+  const auto completes = [&record](int task) {
+    return record.tasks()[static_cast<size_t>(task)].info.kind == TaskKind::kCompletion;
+  };
   std::vector<bool> marked(last);
   for (const auto& [object, list] : uses) {
     for (const Use& a : list) {
-      marked[a.step] = marked[a.step] || std::any_of(list.begin(), list.end(), [&a](const Use& b) {
-                         return a.task != b.task && (a.what == What::kWrite || a.what != b.what);
-                       });
+      // That a call completes before its waiter goes on is no news; that somebody looked before is.
+      marked[a.step] =
+          marked[a.step] || std::any_of(list.begin(), list.end(), [&](const Use& b) {
+            const Use& first = a.step < b.step ? a : b;
+            return a.task != b.task && (a.what == What::kWrite || a.what != b.what) && !completes(first.task);
+          });
     }
   }
   return marked;

@@ -16,7 +16,6 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Le;
 
-
 class CorpusTest : public testing::TestWithParam<KnownBug> {
  protected:
   static ExploreOptions options(std::vector<Strategy> strategies) {
