@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/floors.h"
 #include "benchmark/benchmark.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/process_group.h"
@@ -19,37 +20,6 @@
 
 namespace rankloom {
 namespace {
-
-WorldOptions world_of(EngineKind engine, int ranks) { return {.world_size = ranks, .engine = engine}; }
-
-// Nanoseconds of one park() and the unpark() that ends it, as `ranks` tasks hand a token round.
-double park_unpark_ns(EngineKind engine, int ranks) {
-  const int rounds = std::max(200, 200'000 / ranks) / (engine == EngineKind::kThreads ? 20 : 1);
-  Scheduler::Options options;
-  options.engine = engine;
-  options.ranks = std::max(2, ranks);
-  auto scheduler = std::move(Scheduler::make(options)).value();
-  std::vector<Task*> tasks(static_cast<size_t>(options.ranks));
-  std::atomic<int> there = 0;
-  int64_t begin = 0;
-  int64_t end = 0;
-  scheduler->run([&](int rank, Task& task) {
-    const Site site{.what = "token"};
-    tasks[static_cast<size_t>(rank)] = &task;
-    if (++there < options.ranks) {
-      scheduler->park(site, Deadline::never());
-    } else {
-      begin = monotonic_ns();
-    }
-    for (int i = 0; i < rounds; ++i) {
-      scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.ranks)]);
-      if (i + 1 < rounds || rank + 1 < options.ranks) scheduler->park(site, Deadline::never());
-    }
-    if (rank == options.ranks - 1) end = monotonic_ns();
-    scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.ranks)]);
-  });
-  return static_cast<double>(end - begin) / rounds / options.ranks;
-}
 
 double kernel_ns(int ranks, int64_t count) {
   std::vector<std::vector<float>> buffers(static_cast<size_t>(ranks),

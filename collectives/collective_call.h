@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "collectives/rare.h"
 #include "collectives/reduce_op.h"
 #include "collectives/tensor.h"
 #include "sim/code_site.h"
@@ -14,6 +15,7 @@
 namespace rankloom {
 
 class Stream;
+struct GroupRequest;
 
 // Every operation. Rows of the op table are in this order.
 enum class OpType : uint8_t {
@@ -35,10 +37,11 @@ enum class OpType : uint8_t {
   kMonitoredBarrier,
   kSend,
   kRecv,
-  kCoalesced,  // the calls between start_coalescing and end_coalescing, as one
-  kNewGroup,   // the agreement of members on a new group
+  kCoalesced,   // the calls between start_coalescing and end_coalescing, as one
+  kNewGroup,    // the agreement of members on new groups: one of a list of ranks, or those of a mesh
+  kSplitGroup,  // the same, where each member says which group it wants to be in
 };
-inline constexpr int kOpTypeCount = static_cast<int>(OpType::kNewGroup) + 1;
+inline constexpr int kOpTypeCount = static_cast<int>(OpType::kSplitGroup) + 1;
 
 // A list of views; one is held without an allocation.
 class TensorList {
@@ -66,7 +69,7 @@ class TensorList {
  private:
   int size_ = 0;  // first: with the view's data pointer in one cache line, all that a kernel reads of most lists
   TensorView one_;
-  std::vector<TensorView> many_;
+  internal::Rare<std::vector<TensorView>> many_;
 };
 
 // One member's call, as data: what the front builds, the shape rule checks, members compare and the kernel reads.
@@ -98,16 +101,19 @@ struct CollectiveCall {
       -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
   TensorList inputs;
   TensorList outputs;
-  std::vector<int64_t> in_splits;
-  std::vector<int64_t> out_splits;
+  internal::Rare<std::vector<int64_t>> in_splits;
+  internal::Rare<std::vector<int64_t>> out_splits;
   absl::Duration timeout = absl::InfiniteDuration();
   bool timeout_is_default = true;  // from the group: does not keep a stuck job from being a deadlock
+  absl::Duration warn_after = absl::InfiniteDuration();  // a wait that lasts longer is told of
+  int64_t wait_until_ns = 0;  // monitored_barrier with wait_all_ranks: when this member's time is up; 0: without
   CodeSite code;
-  std::string label;                       // barrier: the caller's word for it
+  internal::Rare<std::string> label;       // barrier: the caller's word for it
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
-  std::vector<CollectiveCall> parts;  // kCoalesced
-  int64_t record_id = -1;             // in the flight recorder; -1: not recorded
+  internal::Rare<std::vector<CollectiveCall>> parts;  // kCoalesced
+  GroupRequest* request = nullptr;                    // kNewGroup, kSplitGroup: on the stack of a caller that waits
+  int64_t record_id = -1;                             // in the flight recorder; -1: not recorded
 
   static constexpr int kAnySource = -2;
 };

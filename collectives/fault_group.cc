@@ -100,9 +100,14 @@ class FaultWork final : public WorkState {
 FaultGroup::FaultGroup(RankContext* context, std::shared_ptr<ProcessGroup> group, FaultInjector* injector)
     : ProcessGroup(context, group->group()), inner_(std::move(group)), injector_(injector) {}
 
-void FaultGroup::shutdown() {
-  inner_->shutdown();
-  ProcessGroup::shutdown();
+void FaultGroup::shutdown(CodeSite code) {
+  inner_->shutdown(code);
+  ProcessGroup::shutdown(code);
+}
+
+std::shared_ptr<ProcessGroup> FaultGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                      const GroupOptions& options) {
+  return internal::with_faults(*context(), inner_->make_member(group, options));
 }
 
 absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {

@@ -16,8 +16,11 @@ class FaultGroup final : public ProcessGroup {
 
   std::string backend_name() const override { return inner_->backend_name(); }
   void abort(std::string_view reason) override { inner_->abort(reason); }
-  void shutdown() override;
+  void shutdown(CodeSite code) override;
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
+  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                            const GroupOptions& options) override;
+  void leave() override { inner_->leave(); }
 
  private:
   absl::StatusOr<Work> execute_once(CollectiveCall&& call, const std::vector<Fault>& faults);

@@ -38,19 +38,33 @@ void WorkState::waited() const {
 }
 
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return await_from(timeout, timeout_is_default, code, nullptr);
+}
+
+absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
   if (is_completed()) {
     waited();
     return status();
   }
-  Deadline deadline = Deadline::never();
-  if (timeout != absl::InfiniteDuration()) {
-    deadline = scheduler_ != nullptr
-                   ? scheduler_->deadline_after(timeout, timeout_is_default)
-                   : Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(timeout), .weak = timeout_is_default};
+  const auto deadline_after = [&](absl::Duration time) {
+    if (time == absl::InfiniteDuration()) return Deadline::never();
+    if (scheduler_ != nullptr) return scheduler_->deadline_after(time, timeout_is_default);
+    return Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(time), .weak = timeout_is_default};
+  };
+  const Deadline deadline = deadline_after(timeout);
+  if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {
+    const absl::Status waited = await_until(deadline_after(warning), code, nullptr);
+    if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) return waited;
+    overdue(timeout, code);
   }
+  return await_until(deadline, code, site);
+}
+
+absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
   RankMutexLock lock(&mu_);
   const absl::Status waited = finished_.await(
-      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, wait_site(code), deadline);
+      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
+      deadline);
   if (!waited.ok()) return waited;
   this->waited();
   return status_;
@@ -58,8 +72,9 @@ absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, C
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   const AdoptScope adopt(scheduler_, rank_);
-  if (scheduler_ != nullptr) scheduler_->point(wait_site(code));
-  return await(timeout, timeout_is_default, code);
+  const Site site = wait_site(code);
+  if (scheduler_ != nullptr) scheduler_->point(site);
+  return await_from(timeout, timeout_is_default, code, &site);
 }
 
 void WorkState::complete(const absl::Status& status) {
@@ -121,8 +136,8 @@ void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callb
 
 Future WorkState::get_future() { return Future(shared_from_this()); }
 
-void WorkState::block_current_stream(Stream& stream, absl::Duration timeout) {
-  stream.wait_for(shared_from_this(), timeout);
+void WorkState::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  stream.wait_for(shared_from_this(), timeout, code);
 }
 
 void Work::check(const absl::Status& status) const {
@@ -138,7 +153,7 @@ void Work::wait(CodeSite code) {
 void Work::wait(absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
     throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want at least 0")),
+                                absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want 0 or more")),
                      {.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "wait"});
   }
   if (state_ != nullptr) check(state_->wait(timeout, /*timeout_is_default=*/false, code));
@@ -176,8 +191,8 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
   }
 }
 
-void Work::block_current_stream(Stream& stream, absl::Duration timeout) {
-  if (state_ != nullptr) state_->block_current_stream(stream, timeout);
+void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  if (state_ != nullptr) state_->block_current_stream(stream, timeout, code);
 }
 
 struct Promise::State final : WorkState {

@@ -40,7 +40,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   virtual Future get_future();
   // Work put on `stream` later starts only when this work is done; the caller goes on. Errors: Timeout and abort release the
   // stream and mark it failed.
-  virtual void block_current_stream(Stream& stream, absl::Duration timeout);
+  virtual void block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code);
   // The tensors that the work wrote.
   virtual std::vector<TensorView> result() { return {}; }
   // Of a recv that is done: the rank in the group that sent. Else -1.
@@ -51,6 +51,8 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   virtual const char* op() const { return "work"; }
   virtual std::string_view group() const { return {}; }
   virtual int64_t seq() const { return -1; }
+  // A wait that has lasted so long is overdue(); it goes on.
+  virtual absl::Duration warn_after() const { return absl::InfiniteDuration(); }
 
   bool is_completed() const { return done_.load(std::memory_order_acquire); }
   // How it ended; OK while it has not.
@@ -69,13 +71,17 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   Scheduler* scheduler() const { return scheduler_; }
   int rank() const { return rank_; }
 
+  // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for waiters that
+  // are not the work's owner, such as streams.
+  absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
+
  protected:
   // What a wait shows in a report: subclasses add who could end it.
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
-  // wait() without a scheduling point before it.
-  absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
+  // Tells of a wait that has lasted for warn_after(). On the rank that waits, with no lock held.
+  virtual void overdue(absl::Duration /*timeout*/, CodeSite /*code*/) {}
 
  private:
   friend class Work;
@@ -84,6 +90,9 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   StepRecord* record() const;
   void touched(Access how) const;
   void waited() const;
+  // `site`: null, and it is asked for if there is something to wait for.
+  absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
+  absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
   void add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once);
 
   Scheduler* const scheduler_;
@@ -110,6 +119,13 @@ class [[nodiscard]] Work {
   // Done, without a result.
   Work() = default;
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) { acquire(); }
+  // The same for a work that no other thread knows of yet.
+  static Work first(std::shared_ptr<WorkState> state) {
+    Work work;
+    state->handles_.store(1, std::memory_order_relaxed);
+    work.state_ = std::move(state);
+    return work;
+  }
   Work(const Work& other) : state_(other.state_) { acquire(); }
   Work(Work&& other) noexcept : state_(std::move(other.state_)) {}
   Work& operator=(Work other) noexcept {
@@ -137,7 +153,11 @@ class [[nodiscard]] Work {
   int source() const { return state_ != nullptr ? state_->source() : -1; }
   Future get_future();
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
-  void block_current_stream(Stream& stream, absl::Duration timeout = absl::InfiniteDuration());
+  // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.
+  // Errors: InvalidArgument for a negative timeout, at once. A timeout, an abort or the work's own failure releases the stream
+  // and marks it failed.
+  void block_current_stream(Stream& stream, absl::Duration timeout = absl::InfiniteDuration(),
+                            CodeSite code = CodeSite::here());
   // As wait(): what remains to be done so that the tensors may be used.
   void synchronize(CodeSite code = CodeSite::here()) { wait(code); }
 
@@ -149,7 +169,13 @@ class [[nodiscard]] Work {
     if (state_ != nullptr) state_->handles_.fetch_add(1, std::memory_order_relaxed);
   }
   void release() noexcept {
-    if (state_ == nullptr || state_->handles_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (state_ == nullptr) return;
+    // The only handle cannot be copied meanwhile, so that needs no atomic step, which would cost more than the rest.
+    if (state_->handles_.load(std::memory_order_acquire) > 1 &&
+        state_->handles_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
+      return;
+    }
+    state_->handles_.store(0, std::memory_order_relaxed);
     state_->touched(Access::kRead);
     if (!state_->is_completed()) state_->dropped();
   }

@@ -151,7 +151,7 @@ void Explorer::look_around(World& world, Outcome* outcome) const {
     const std::shared_ptr<void> seen = world.shared(kObservations, [] { return std::make_shared<Observations>(); });
     outcome->results = std::move(*std::static_pointer_cast<Observations>(seen));
   }
-  if (checks.groups && world.groups_made() > 0) {
+  if (checks.groups && world.groups().size() > 1) {
     for (int rank = 0; rank < world.size(); ++rank) {
       std::vector<std::string>& groups = outcome->groups.emplace_back();
       for (const FlightEntry& entry : world.context(rank).recorder().entries()) {

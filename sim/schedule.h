@@ -35,6 +35,16 @@ struct Switch {
   friend bool operator==(const Switch&, const Switch&) = default;
 };
 
+// Where a run stops for a debugger: before this rank makes the call with this number in this group.
+struct BreakPoint {
+  int rank = -1;
+  std::string group;  // its name, as reports print it: "0" for the group of all ranks
+  int64_t seq = -1;
+
+  // "2:0:15": rank, group, sequence number. Errors: InvalidArgument.
+  static absl::StatusOr<BreakPoint> parse(std::string_view text);
+};
+
 // How the next rank is chosen at each scheduling point. A value; cheap to copy.
 class Schedule {
  public:

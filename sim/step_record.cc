@@ -31,6 +31,7 @@ void StepRecord::begin_run(int ranks, bool threads) {
   number_of_.clear();
   helped_.assign(static_cast<size_t>(ranks), false);
   step_texts_.clear();
+  addresses_.clear();
   for (int rank = 0; rank < ranks; ++rank) born(rank, {.rank = rank, .kind = TaskKind::kRank});
 }
 
@@ -59,6 +60,13 @@ void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
     ops_.push_back({What::kWrite, ~uint64_t{0} - static_cast<uint64_t>(rank)});
     steps_.back().ops_end = static_cast<int>(ops_.size());
   }
+}
+
+uint64_t StepRecord::object_at(const void* address, int part) {
+  const Lock lock(this);
+  uint64_t& number = addresses_[{address, part}];
+  if (number == 0) number = new_object();
+  return number;
 }
 
 void StepRecord::stop() {

@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "sim/ready_set.h"
 #include "sim/task.h"
@@ -65,6 +68,8 @@ class StepRecord {
     if (*number == 0) *number = new_object();
     return *number;
   }
+  // For an object that may be older than the run: numbered by the order of first use, as far as its address is its own.
+  uint64_t object_at(const void* address, int part = 0);
   void access(uint64_t object, Access how) { add(static_cast<What>(how), object); }
   void signal(uint64_t object) { add(What::kSignal, object); }
   void await(uint64_t object) { add(What::kAwait, object); }
@@ -100,6 +105,7 @@ class StepRecord {
   std::vector<int> number_of_;  // [TaskId]
   std::vector<bool> helped_;    // [rank]: it has a helper, so its tasks share its memory
   std::vector<std::string> step_texts_;
+  absl::flat_hash_map<std::pair<const void*, int>, uint64_t> addresses_;
 };
 
 // A number for an object that has a name: of a key in the store `object`.

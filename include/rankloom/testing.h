@@ -2,6 +2,7 @@
 
 // The GoogleTest side: multi-rank fixtures and matchers. Link rankloom-testing.
 
+#include "harness/call_matchers.h"
 #include "harness/explore.h"
 #include "harness/explore_test.h"
 #include "harness/matchers.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/process_group.h"
-#include "collectives/threaded_process_group.h"
 
 namespace rankloom {
 namespace {
@@ -22,20 +21,11 @@ int number(const std::string& text) {
   return value;
 }
 
-// A further group over all ranks.
-std::shared_ptr<ProcessGroup> further_group(RankContext& rank, int id, const std::string& name) {
-  const int size = rank.world_size();
-  const auto group = std::static_pointer_cast<const Group>(
-      rank.world().shared(absl::StrCat("corpus group ", name),
-                          [&]() -> std::shared_ptr<void> { return std::make_shared<Group>(id, name, size); }));
-  return internal::make_threaded_member(rank, group, {});
-}
-
 // Two groups over the same ranks, whose calls wait for one another if ranks issue them in different orders. Here the order
 // depends on what happened to be there first: a bucket of gradients, a request.
 void order_across_groups(RankContext& rank, bool bug) {
-  const auto a = further_group(rank, 101, "a");
-  const auto b = further_group(rank, 102, "b");
+  const auto a = init_process_group(rank, {.name = "a"});
+  const auto b = init_process_group(rank, {.name = "b"});
   if (rank.rank() == 2) rank.store().set("a is ready", "1");
   const bool a_first = !bug || rank.rank() == 2 || rank.store().check({"a is ready"});
   std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};

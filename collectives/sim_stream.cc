@@ -1,0 +1,257 @@
+#include "collectives/sim_stream.h"
+
+#include <deque>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/op_table.h"
+#include "collectives/process_group.h"
+#include "sim/dist_error.h"
+#include "sim/text.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+// The work of a call on a stream, and of a mark in one.
+class StreamWork final : public WorkState {
+ public:
+  StreamWork(Scheduler* scheduler, int rank, const char* op, std::string group = {}, int64_t seq = -1,
+             std::vector<TensorView> outputs = {})
+      : WorkState(scheduler, rank), op_(op), group_(std::move(group)), seq_(seq), outputs_(std::move(outputs)) {}
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
+    if (!timeout_is_default) return WorkState::wait(timeout, timeout_is_default, code);
+    const AdoptScope adopt(scheduler(), rank());
+    scheduler()->point(wait_site(code));
+    return is_completed() ? status() : absl::OkStatus();
+  }
+  std::vector<TensorView> result() override { return outputs_; }
+  const char* op() const override { return op_; }
+  std::string_view group() const override { return group_; }
+  int64_t seq() const override { return seq_; }
+
+ private:
+  const char* const op_;
+  const std::string group_;
+  const int64_t seq_;
+  const std::vector<TensorView> outputs_;
+};
+
+class SimEvent final : public internal::EventState {
+ public:
+  explicit SimEvent(std::shared_ptr<WorkState> passed) : passed_(std::move(passed)) {}
+
+  bool done() override {
+    if (passed_->is_completed()) return true;
+    const AdoptScope adopt(passed_->scheduler(), passed_->rank());
+    passed_->scheduler()->point(Site{.what = "event query"});
+    return passed_->is_completed();
+  }
+  absl::Status wait(CodeSite code) override {
+    const AdoptScope adopt(passed_->scheduler(), passed_->rank());
+    passed_->scheduler()->point(Site{.what = "event synchronize", .code = code});
+    return passed_->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+  }
+  const std::shared_ptr<WorkState>& passed() const { return passed_; }
+
+ private:
+  const std::shared_ptr<WorkState> passed_;
+};
+
+}  // namespace
+
+struct SimStream::Queue : std::enable_shared_from_this<Queue> {
+  // One thing that is queued.
+  struct Item {
+    const char* what;
+    CodeSite code;
+    // Does it, or, in a world that was aborted for `cause`, does what must be done all the same.
+    absl::AnyInvocable<absl::Status(const absl::Status& cause)> run;
+  };
+
+  Queue(RankContext& context, std::string_view stream_name)
+      : rank(context.rank()), name(stream_name), scheduler(context.world().scheduler()), mu(&scheduler) {}
+
+  void push(const char* what, CodeSite code, absl::AnyInvocable<absl::Status(const absl::Status&)> run);
+  void drain();
+  std::string who() const { return absl::StrCat("rank ", rank, ", stream ", name, ": "); }
+  // A scheduling point of whoever uses the stream. Throws if that is another rank.
+  void point(const char* what, CodeSite code) const;
+
+  const int rank;
+  const std::string name;
+  Scheduler& scheduler;
+  mutable RankMutex mu;  // taken after no other lock
+  std::deque<Item> items ABSL_GUARDED_BY(mu);
+  bool draining ABSL_GUARDED_BY(mu) = false;  // a task empties `items`
+  RankCondVar idle ABSL_GUARDED_BY(mu);       // not draining any more
+  absl::Status failure ABSL_GUARDED_BY(mu);
+};
+
+void SimStream::Queue::point(const char* what, CodeSite code) const {
+  if (const Task* const task = Task::current();
+      task != nullptr && (task->scheduler != &scheduler || task->info.rank != rank)) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(), what, " was called by rank ", task->info.rank,
+                                                             ", want the rank that made the stream")),
+        {.rank = task->info.rank, .group = {}, .op = what});
+  }
+  scheduler.point(Site{.what = what, .code = code, .detail = name});
+}
+
+void SimStream::Queue::push(const char* what, CodeSite code,
+                            absl::AnyInvocable<absl::Status(const absl::Status&)> run) {
+  const AdoptScope adopt(&scheduler, rank);
+  point(what, code);
+  RankMutexLock lock(&mu);
+  items.push_back({what, code, std::move(run)});
+  if (std::exchange(draining, true)) return;
+  scheduler.spawn({.rank = rank, .kind = TaskKind::kStream}, [self = shared_from_this()] { self->drain(); });
+}
+
+void SimStream::Queue::drain() {
+  for (;;) {
+    Item item;
+    {
+      RankMutexLock lock(&mu);
+      if (items.empty()) {
+        draining = false;
+        idle.notify_all();
+        return;
+      }
+      item = std::move(items.front());
+      items.pop_front();
+    }
+    scheduler.point(Site{.what = item.what, .code = item.code, .detail = name});
+    const absl::Status status = item.run(scheduler.aborted() ? scheduler.abort_cause() : absl::OkStatus());
+    item.run = nullptr;  // works and tensors that it held go here, not under the lock
+    if (!status.ok()) {
+      RankMutexLock lock(&mu);
+      if (failure.ok()) failure = status;
+    }
+  }
+}
+
+SimStream::SimStream(RankContext& rank, std::string_view name) : queue_(std::make_shared<Queue>(rank, name)) {}
+SimStream::~SimStream() = default;
+
+std::string_view SimStream::name() const { return queue_->name; }
+
+void SimStream::launch(absl::AnyInvocable<void()> kernel, std::string_view what, CodeSite code) {
+  auto run = [queue = queue_.get(), kernel = std::move(kernel),
+              what = std::string(what)](const absl::Status& cause) mutable {
+    if (!cause.ok()) return cause;
+    try {
+      kernel();
+    } catch (const DistError& error) {
+      return error.status();
+    } catch (const std::exception& error) {
+      return make_error(ErrorKind::kCollectiveError, absl::StrCat(queue->who(), what, " threw: ", error.what()));
+    }
+    return absl::OkStatus();
+  };
+  queue_->push("stream launch", code, std::move(run));
+}
+
+void SimStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout, CodeSite code) {
+  if (timeout < absl::ZeroDuration()) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat(queue_->who(), "block_current_stream: timeout is ",
+                                                             absl::FormatDuration(timeout), ", want at least 0")),
+        {.rank = queue_->rank, .group = {}, .op = "block_current_stream"});
+  }
+  // A work of the user's own may answer with a future that its owner completes. The future is a handle: while the stream
+  // holds it, the call is not dropped.
+  auto run = [queue = queue_.get(), future = work->get_future(), timeout, code](const absl::Status& cause) mutable {
+    if (!cause.ok()) return cause;
+    WorkState* const state = future.work().state();
+    if (state == nullptr) return absl::OkStatus();
+    absl::Status waited = state->await(timeout, timeout == absl::InfiniteDuration(), code);
+    if (!waited.ok() && !state->is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
+      waited = make_error(ErrorKind::kTimeout, absl::StrCat(queue->who(), "waited ", absl::FormatDuration(timeout),
+                                                            " for a work: ", waited.message()));
+    }
+    return waited;
+  };
+  queue_->push("block_current_stream", code, std::move(run));
+}
+
+Event SimStream::record(CodeSite code) {
+  auto passed = std::make_shared<StreamWork>(&queue_->scheduler, queue_->rank, "event");
+  queue_->push("event record", code, [passed](const absl::Status& cause) {
+    passed->complete(cause);
+    return cause;
+  });
+  return Event(std::make_shared<SimEvent>(std::move(passed)));
+}
+
+void SimStream::wait_event(const Event& event, CodeSite code) {
+  if (event.state() == nullptr) return;
+  const auto* const mark = dynamic_cast<const SimEvent*>(event.state().get());
+  if (mark == nullptr) {
+    throw_dist_error(
+        make_error(
+            ErrorKind::kInvalidArgument,
+            absl::StrCat(queue_->who(), "wait_event: the event is one of another kind of stream, want a SimStream's")),
+        {.rank = queue_->rank, .group = {}, .op = "wait_event"});
+  }
+  queue_->push("stream wait_event", code, [passed = mark->passed(), code](const absl::Status& cause) {
+    return cause.ok() ? passed->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code) : cause;
+  });
+}
+
+void SimStream::synchronize(CodeSite code) {
+  Queue& queue = *queue_;
+  const AdoptScope adopt(&queue.scheduler, queue.rank);
+  queue.point("stream synchronize", code);
+  absl::Status status;
+  {
+    RankMutexLock lock(&queue.mu);
+    status = queue.idle.await(
+        &queue.mu, [&queue]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !queue.draining; },
+        Site{.what = "stream synchronize", .code = code, .detail = queue.name});
+    if (status.ok()) status = queue.failure;
+  }
+  throw_if_error(status, {.rank = queue.rank, .group = {}, .op = "stream synchronize"});
+}
+
+bool SimStream::query(CodeSite code) {
+  const AdoptScope adopt(&queue_->scheduler, queue_->rank);
+  queue_->point("stream query", code);
+  RankMutexLock lock(&queue_->mu);
+  return !queue_->draining;
+}
+
+absl::Status SimStream::status() const {
+  RankMutexLock lock(&queue_->mu);
+  return queue_->failure;
+}
+
+absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call) {
+  const char* const op = op_row(call.op).name;
+  auto outer =
+      std::make_shared<StreamWork>(&queue_->scheduler, queue_->rank, op, std::string(group.group()->name()), call.seq,
+                                   std::vector<TensorView>(call.outputs.begin(), call.outputs.end()));
+  const CodeSite code = call.code;
+  auto run = [group = &group, held = group.weak_from_this().lock(), outer,
+              call = std::move(call)](const absl::Status& cause) mutable {
+    absl::Status ended = cause;
+    if (ended.ok()) {
+      const CodeSite code = call.code;
+      const absl::Duration timeout = call.timeout;
+      const bool timeout_is_default = call.timeout_is_default;
+      absl::StatusOr<Work> inner = group->execute(std::move(call));
+      ended = inner.status();
+      if (ended.ok() && inner->state() != nullptr) ended = inner->state()->wait(timeout, timeout_is_default, code);
+    }
+    outer->complete(ended);
+    return ended;
+  };
+  queue_->push(op, code, std::move(run));
+  return Work(std::move(outer));
+}
+
+}  // namespace rankloom

@@ -1,0 +1,428 @@
+// Streams that block on a collective: the simulated kind, in every world.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "rankloom/rankloom.h"
+#include "tests/collectives/every_world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string text_of(absl::FunctionRef<void()> call) {
+  try {
+    call();
+  } catch (const DistError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// A work of the user's own that its future answers for.
+class FutureWork final : public WorkState {
+ public:
+  explicit FutureWork(RankContext& rank) : promise_(&rank.world().scheduler(), rank.rank()) {}
+  Future get_future() override { return promise_.future(); }
+  void resolve() { promise_.set_value(); }
+  void fail(const absl::Status& status) { promise_.set_error(status); }
+
+ private:
+  Promise promise_;
+};
+
+class StreamTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, StreamTest, every_world(), world_name);
+
+TEST_P(StreamTest, RunsWhatIsQueuedInOrder) {
+  run(2, [](RankContext& rank) {
+    SimStream stream(rank, "compute");
+    std::vector<int> order;
+    for (int i = 0; i < 5; ++i) stream.launch([&order, &rank, i] { order.push_back(10 * rank.rank() + i); });
+    stream.synchronize();
+    EXPECT_TRUE(stream.query());
+    const int base = 10 * rank.rank();
+    EXPECT_THAT(order, ElementsAre(base, base + 1, base + 2, base + 3, base + 4));
+  });
+}
+
+TEST_P(StreamTest, KernelsRunAsTheirRank) {
+  run(3, [](RankContext& rank) {
+    SimStream stream(rank);
+    int seen = -1;
+    stream.launch([&] { seen = RankContext::current()->rank(); });
+    stream.synchronize();
+    EXPECT_EQ(seen, rank.rank());
+  });
+}
+
+TEST_P(StreamTest, AnEventBehindABlockedWorkIsNotDone) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank);
+    const Event before = stream.record();
+    before.synchronize();
+    EXPECT_TRUE(before.query());
+
+    const auto work = std::make_shared<FutureWork>(rank);
+    Work(work).block_current_stream(stream);
+    const Event behind = stream.record();
+    rank.sleep_for(absl::Milliseconds(1));  // the stream goes as far as it can
+    EXPECT_FALSE(behind.query());
+    EXPECT_FALSE(stream.query());
+
+    work->resolve();
+    stream.synchronize();
+    EXPECT_TRUE(behind.query());
+    EXPECT_TRUE(stream.query());
+    EXPECT_TRUE(stream.status().ok());
+  });
+}
+
+TEST_P(StreamTest, AWorkThatIsFreedFirstDoesNotUnblockTheOther) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank);
+    auto a = std::make_shared<FutureWork>(rank);
+    auto b = std::make_shared<FutureWork>(rank);
+    Work(a).block_current_stream(stream);
+    Work(b).block_current_stream(stream);
+    b->resolve();
+    b.reset();
+    const Event event = stream.record();
+    rank.sleep_for(absl::Milliseconds(1));
+    EXPECT_FALSE(event.query());
+    a->resolve();
+    a.reset();
+    stream.synchronize();
+    EXPECT_TRUE(event.query());
+  });
+}
+
+TEST_P(StreamTest, BlocksOnACollectiveWithoutBlockingTheRank) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<int32_t> x = {rank.rank(), 1};
+    std::vector<int32_t> seen;
+    pg->all_reduce(x).block_current_stream(stream);  // the handle is gone: the stream holds the call
+    stream.launch([&] { seen = x; });
+    rank.store().add("went on", 1);
+    rank.store().wait({"went on"});
+    stream.synchronize();
+    EXPECT_THAT(seen, ElementsAre(3, 3));
+  });
+}
+
+TEST_P(StreamTest, ATimeoutReleasesTheStreamAndMarksItFailed) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank, "comm");
+    const auto work = std::make_shared<FutureWork>(rank);
+    Work(work).block_current_stream(stream, absl::Milliseconds(20));
+    bool ran = false;
+    stream.launch([&] { ran = true; });
+    const std::string text = text_of([&] { stream.synchronize(); });
+    EXPECT_THAT(text, HasSubstr("Timeout: rank 0, stream comm: waited 20ms for a work: "));
+    EXPECT_TRUE(ran);
+    EXPECT_TRUE(stream.query());
+    EXPECT_EQ(error_kind(stream.status()), ErrorKind::kTimeout);
+    work->resolve();  // too late, and harmless
+  });
+}
+
+TEST_P(StreamTest, AWorkThatFailsMarksTheStreamFailed) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank, "comm");
+    const auto work = std::make_shared<FutureWork>(rank);
+    Work(work).block_current_stream(stream);
+    work->fail(make_error(ErrorKind::kCollectiveError, "the link is down"));
+    EXPECT_EQ(text_of([&] { stream.synchronize(); }), "CollectiveError: the link is down");
+    EXPECT_EQ(text_of([&] { stream.synchronize(); }), "CollectiveError: the link is down");  // for good
+  });
+}
+
+TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank, "compute");
+    bool after = false;
+    stream.launch([] { throw std::runtime_error("out of range"); }, "gemm");
+    stream.launch([&] { after = true; });
+    EXPECT_EQ(text_of([&] { stream.synchronize(); }),
+              "CollectiveError: rank 0, stream compute: gemm threw: out of range");
+    EXPECT_TRUE(after);
+  });
+}
+
+TEST_P(StreamTest, AnAbortReleasesTheStream) {
+  std::shared_ptr<FutureWork> never;
+  bool ran = false;
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      rank.store().wait({"blocked"});
+      throw std::runtime_error("rank 1 gives up");
+    }
+    SimStream stream(rank);
+    never = std::make_shared<FutureWork>(rank);
+    Work(never).block_current_stream(stream);
+    stream.launch([&] { ran = true; });
+    rank.store().set("blocked", "1");
+    stream.synchronize();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: rank 1 gives up"));
+  EXPECT_FALSE(ran);
+  never.reset();
+}
+
+TEST_P(StreamTest, ADeadlockNamesTheStreamsWait) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return;
+    SimStream stream(rank, "comm");
+    std::vector<float> x = {1};
+    pg->all_reduce(x).block_current_stream(stream);
+    stream.synchronize();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in all_reduce seq 1 for rank 1 (returned) (its stream)"));
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in stream synchronize comm"));
+}
+
+TEST_P(StreamTest, ACallStartsAfterWhatIsQueuedAndWaitDoesNotBlock) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "comm");
+    std::vector<int32_t> x = {-1};
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(stream);
+    stream.launch([&] { x[0] = rank.rank() + 1; });  // what the call reads
+    Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    EXPECT_EQ(pg->sequence_number(), 1);
+    work.wait();
+    EXPECT_FALSE(work.is_completed());
+    std::vector<int32_t> seen;
+    stream.launch([&] { seen = x; });
+    gate->resolve();
+    stream.synchronize();
+    EXPECT_TRUE(work.is_success());
+    EXPECT_THAT(seen, ElementsAre(3));
+    EXPECT_EQ(work.result()[0].data(), x.data());
+  });
+}
+
+TEST_P(StreamTest, WaitWithATimeoutBlocksTheRank) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<int32_t> x = {rank.rank() + 5};
+    Work work = pg->broadcast(x, 1, {.stream = &stream});
+    work.wait(absl::Hours(1));
+    EXPECT_TRUE(work.is_success());
+    EXPECT_THAT(x, ElementsAre(6));
+  });
+}
+
+TEST_P(StreamTest, CallsOfSeveralStreamsKeepTheirNumbers) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream one(rank, "one");
+    SimStream two(rank, "two");
+    std::vector<int32_t> x = {1 + rank.rank()};
+    std::vector<int32_t> y = {10 + rank.rank()};
+    std::vector<int32_t> z = {100 + rank.rank()};
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(one);
+    (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = &one});
+    (void)pg->all_reduce(y, ReduceOp::kSum, {.stream = &two});
+    pg->all_reduce(z).wait();  // third, and first to be done
+    EXPECT_THAT(z, ElementsAre(201));
+    two.synchronize();
+    EXPECT_THAT(y, ElementsAre(21));
+    gate->resolve();
+    one.synchronize();
+    EXPECT_THAT(x, ElementsAre(3));
+  });
+}
+
+TEST_P(StreamTest, SendAndRecvGoThroughStreams) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<int32_t> mine = {7 + rank.rank()};
+    std::vector<int32_t> got = {0};
+    const int peer = 1 - rank.rank();
+    if (rank.rank() == 0) {
+      (void)pg->send(mine, peer, 0, {.stream = &stream});
+      (void)pg->recv(got, peer, 0, {.stream = &stream});
+    } else {
+      (void)pg->recv(got, peer, 0, {.stream = &stream});
+      (void)pg->send(mine, peer, 0, {.stream = &stream});
+    }
+    stream.synchronize();
+    EXPECT_THAT(got, ElementsAre(7 + peer));
+  });
+}
+
+TEST_P(StreamTest, CoalescedCallsGoThroughAStream) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<int32_t> x = {rank.rank()};
+    std::vector<int64_t> y = {rank.rank() == 1 ? 9 : 0};
+    pg->start_coalescing();
+    Work reduced = pg->all_reduce(x);
+    (void)pg->broadcast(y, 1);
+    (void)pg->end_coalescing({.stream = &stream});
+    stream.synchronize();
+    EXPECT_TRUE(reduced.is_success());
+    EXPECT_THAT(x, ElementsAre(1));
+    EXPECT_THAT(y, ElementsAre(9));
+  });
+}
+
+TEST_P(StreamTest, AMismatchMarksEveryMembersStreamFailed) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+    Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    EXPECT_THAT(text_of([&] { stream.synchronize(); }), HasSubstr("Mismatch: group 0, seq 1"));
+    EXPECT_EQ(error_kind(stream.status()), ErrorKind::kMismatch);
+    EXPECT_THAT(text_of([&] { work.wait(); }), HasSubstr("Mismatch: group 0, seq 1"));
+  });
+}
+
+TEST_P(StreamTest, EventsOrderTwoStreams) {
+  run(2, [](RankContext& rank) {
+    SimStream comm(rank, "comm");
+    SimStream compute(rank, "compute");
+    std::vector<int> order;
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(comm);
+    comm.launch([&] { order.push_back(1); });
+    compute.wait_event(comm.record());
+    compute.launch([&] { order.push_back(2); });
+    compute.wait_event(Event());  // never recorded: nothing to wait for
+    gate->resolve();
+    compute.synchronize();
+    EXPECT_THAT(order, ElementsAre(1, 2));
+  });
+}
+
+TEST_P(StreamTest, AStreamMayGoBeforeWhatIsQueued) {
+  bool ran = false;
+  run(1, [&](RankContext& rank) {
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Event event;
+    {
+      SimStream stream(rank);
+      Work(gate).block_current_stream(stream);
+      stream.launch([&] { ran = true; });
+      event = stream.record();
+    }
+    EXPECT_FALSE(event.query());
+    gate->resolve();
+    event.synchronize();
+    EXPECT_TRUE(ran);
+  });
+}
+
+TEST_P(StreamTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) {
+  run(64, [](RankContext& rank) {
+    SimStream stream(rank);
+    const auto never = std::make_shared<FutureWork>(rank);
+    Work(never).block_current_stream(stream, absl::Milliseconds(50));
+    EXPECT_THAT(text_of([&] { stream.synchronize(); }),
+                HasSubstr("Timeout: rank " + std::to_string(rank.rank()) + ", stream stream: waited 50ms for a work"));
+  });
+}
+
+TEST_P(StreamTest, RefusesMisuse) {
+  std::optional<SimStream> of_zero;
+  run(2, [&](RankContext& rank) {
+    SimStream mine(rank, "mine");
+    EXPECT_EQ(text_of([&] { Work(std::make_shared<FutureWork>(rank)).block_current_stream(mine, absl::Seconds(-1)); }),
+              "InvalidArgument: rank " + std::to_string(rank.rank()) +
+                  ", stream mine: block_current_stream: timeout is -1s, want at least 0");
+    Work().block_current_stream(mine);  // done
+    mine.synchronize();
+    if (rank.rank() == 0) {
+      of_zero.emplace(rank, "zero's");
+      rank.store().set("made", "1");
+      rank.store().wait({"tried"});
+      of_zero.reset();
+    } else {
+      rank.store().wait({"made"});
+      EXPECT_EQ(
+          text_of([&] { of_zero->launch([] {}); }),
+          "InvalidArgument: rank 0, stream zero's: stream launch was called by rank 1, want the rank that made the "
+          "stream");
+      rank.store().set("tried", "1");
+    }
+  });
+}
+
+// What a step does: reduce on one stream, use the result on another. `waits`: as it should be.
+std::vector<int32_t> step(RankContext& rank, bool waits) {
+  auto pg = init_process_group(rank);
+  SimStream comm(rank, "comm");
+  SimStream compute(rank, "compute");
+  std::vector<int32_t> gradient = {rank.rank() + 1};
+  std::vector<int32_t> used;
+  (void)pg->all_reduce(gradient, ReduceOp::kSum, {.stream = &comm});
+  if (waits) compute.wait_event(comm.record());
+  compute.launch([&] { used = gradient; });
+  compute.synchronize();
+  comm.synchronize();
+  return used;
+}
+
+TEST(StreamSeeds, FindAWaitThatWasForgotten) {
+  for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
+    int wrong_without = 0;
+    int right_without = 0;
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+      for (const bool waits : {true, false}) {
+        int right = 0;
+        run_world({.world_size = 3, .engine = engine, .schedule = Schedule::seeded(seed)}, [&](RankContext& rank) {
+          if (step(rank, waits) == std::vector<int32_t>{6}) ++right;
+        }).throw_if_failed();
+        if (waits) {
+          EXPECT_EQ(right, 3) << "seed " << seed;
+        } else {
+          right_without += right;
+          wrong_without += 3 - right;
+        }
+      }
+    }
+    EXPECT_GT(wrong_without, 0);
+    EXPECT_GT(right_without, 0) << "it is a race, not a certain failure";
+  }
+}
+
+TEST(StreamSeeds, OneSeedGivesOneOrderOnBothEngines) {
+  const auto trace_of = [](EngineKind engine) {
+    std::vector<std::string> log;
+    run_world({.world_size = 2, .engine = engine, .schedule = Schedule::seeded(5)}, [&](RankContext& rank) {
+      SimStream a(rank, "a");
+      SimStream b(rank, "b");
+      for (int i = 0; i < 4; ++i) {
+        a.launch([&log, &rank, i] { log.push_back(std::to_string(rank.rank()) + "a" + std::to_string(i)); });
+        b.launch([&log, &rank, i] { log.push_back(std::to_string(rank.rank()) + "b" + std::to_string(i)); });
+      }
+      a.synchronize();
+      b.synchronize();
+    }).throw_if_failed();
+    return log;
+  };
+  const std::vector<std::string> threads = trace_of(EngineKind::kThreads);
+  EXPECT_EQ(threads.size(), 16U);
+  EXPECT_EQ(threads, trace_of(EngineKind::kFibers));
+}
+
+}  // namespace
+}  // namespace rankloom
