@@ -58,7 +58,7 @@ bool for_each_word(const CollectiveCall& call, int group, Word word) {
       }
     }
   }
-  for (const std::vector<int64_t>* const splits : {&call.in_splits, &call.out_splits}) {
+  for (const std::vector<int64_t>* const splits : {&call.in_splits.get(), &call.out_splits.get()}) {
     if (!word(static_cast<int64_t>(splits->size()))) return false;
     for (const int64_t split : *splits) {
       if (!word(split)) return false;

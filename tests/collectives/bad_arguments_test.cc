@@ -566,9 +566,9 @@ TEST(BadSetup, GroupsWithoutAWorld) {
   const auto making = [](int rank, int size) {
     return [rank, size] { make_fake_process_group({.rank = rank, .world_size = size}); };
   };
-  refuses(making(0, 0), "a group of size 0 with rank 0, want size >= 1 and 0 <= rank < size");
-  refuses(making(-1, 4), "a group of size 4 with rank -1, want size >= 1 and 0 <= rank < size");
-  refuses(making(4, 4), "a group of size 4 with rank 4, want size >= 1 and 0 <= rank < size");
+  refuses(making(0, 0), "make_fake_process_group: world_size is 0, want 1 <= world_size <= 2^31 - 1 = 2147483647");
+  refuses(making(-1, 4), "make_fake_process_group: rank is -1, want 0 <= rank < world_size = 4");
+  refuses(making(4, 4), "make_fake_process_group: rank is 4, want 0 <= rank < world_size = 4");
 }
 
 }  // namespace
