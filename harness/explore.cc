@@ -648,13 +648,15 @@ std::string ExploreReport::text() const {
   absl::StrAppend(&text, "\nfound by ", f.strategy, " in its run ", f.run, ", schedule ");
   const std::string found = f.found.text();
   absl::StrAppend(&text, found.size() <= 100 ? found : absl::StrCat(found.substr(0, 100), "..."));
-  absl::StrAppend(&text, "\nshrunk in ", f.shrink_runs, " runs: ", f.world.world_size, " ranks, ", f.found_switches,
-                  " -> ", f.world.schedule.switches().size(), " switches from the default order");
+  if (f.shrink_runs > 0) {
+    absl::StrAppend(&text, "\nshrunk in ", f.shrink_runs, " runs: ", f.world.world_size, " ranks, ", f.found_switches,
+                    " -> ", f.world.schedule.switches().size(), " switches from the default order");
+  }
   if (!f.world.faults.empty()) absl::StrAppend(&text, ", faults ", f.world.faults.text());
   absl::StrAppend(&text, "\nrun it again: ", f.rerun, "\n");
   for (const std::string& line : f.failures) absl::StrAppend(&text, line, "\n");
   if (!f.report.ok()) absl::StrAppend(&text, f.report.text(), "\n");
-  absl::StrAppend(&text, "what happened, in this order:\n", f.story);
+  if (!f.story.empty()) absl::StrAppend(&text, "what happened, in this order:\n", f.story);
   return text;
 }
 

@@ -1,11 +1,10 @@
 // Every known bug is found, by the guided strategies within 1,000 runs and by the exhaustive one; shrunk to what somebody who
 // knows it would write; and gone with the fix, in every schedule.
 
-#include "tests/explore/corpus.h"
-
 #include <string>
 #include <vector>
 
+#include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/process_group.h"
+#include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "harness/explore_test.h"
-#include "tests/explore/corpus.h"
 
 namespace rankloom {
 namespace {
@@ -156,7 +156,9 @@ TEST(ExploreTest, FindsAProgramThatDoesNotRepeatItself) {
   });
   ASSERT_TRUE(report.failure.has_value());
   EXPECT_EQ(report.failure->headline, "two runs of one schedule differ: the program is not deterministic");
-  EXPECT_THAT(report.text(), AllOf(HasSubstr("found by default order in its run 2"), HasSubstr("at step ")));
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("found by default order in its run 2"),
+                                   HasSubstr("step 2: the first run ends, the other goes on: rank 0 at store add"),
+                                   Not(HasSubstr("what happened"))));
 }
 
 TEST(ExploreTest, FindsWhatIsLeftOver) {
@@ -198,11 +200,11 @@ TEST(ExploreTest, KeepsToItsBudgetAndTellsOfItsProgress) {
   const ExploreReport seconds = explore({.world = fibers(2),
                                          .strategies = {Strategy::random()},
                                          .max_runs = int64_t{1} << 40,
-                                         .max_time = absl::Milliseconds(2500),
+                                         .max_time = absl::Seconds(2),
                                          .progress = [&told](const ExploreProgress& p) { told.push_back(p.runs); }},
                                         reduce_ten_times);
   EXPECT_TRUE(seconds.ok());
-  EXPECT_GE(seconds.elapsed, absl::Milliseconds(2500));
+  EXPECT_GE(seconds.elapsed, absl::Seconds(2));
   EXPECT_THAT(told.size(), Ge(1u));
 }
 

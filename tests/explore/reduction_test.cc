@@ -17,7 +17,7 @@
 namespace rankloom {
 namespace {
 
-constexpr int kMost = 30'000;
+constexpr int kMost = 5'000;
 
 struct Explored {
   std::set<std::string> results;

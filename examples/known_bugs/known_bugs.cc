@@ -1,4 +1,4 @@
-#include "tests/explore/corpus.h"
+#include "examples/known_bugs/known_bugs.h"
 
 #include <stdexcept>
 #include <string>
