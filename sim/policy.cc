@@ -48,13 +48,13 @@ class RandomPolicy final : public SchedulePolicy {
 };
 
 // Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not known
-// beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
+// beforehand: the schedule has a guess; a change point beyond the end of the run does nothing.
 // Strict priorities starve: a task that polls would run for ever. So who yields falls to the bottom, and so does who was
 // chosen kPatience times in a row while others could run.
 class PctPolicy final : public SchedulePolicy {
  public:
-  PctPolicy(uint64_t seed, int depth) : prng_(seed) {
-    for (int i = 1; i < depth; ++i) change_at_.push_back(prng_.below(kSteps));
+  PctPolicy(uint64_t seed, int depth, int steps) : prng_(seed) {
+    for (int i = 1; i < depth; ++i) change_at_.push_back(prng_.below(static_cast<uint64_t>(steps)));
   }
 
   int choose(const ChoicePoint& point) override {
@@ -84,7 +84,6 @@ class PctPolicy final : public SchedulePolicy {
   }
 
  private:
-  static constexpr uint64_t kSteps = 200;
   static constexpr int kPatience = 1000;
 
   // Drawn ones are positive, later ones negative and ever lower.
@@ -104,8 +103,8 @@ class PctPolicy final : public SchedulePolicy {
   std::vector<int64_t> priorities_;
 };
 
-// Who runs is drawn at random, but for a victim that waits as long as others can run, at most kPatience choices; then another
-// is drawn. All calls that complete count as one.
+// Who runs is drawn at random, but for a victim that waits as long as others can run, for a drawn number of choices; then
+// another is drawn. All calls that complete count as one.
 class StarvePolicy final : public SchedulePolicy {
  public:
   explicit StarvePolicy(uint64_t seed) : prng_(seed) {}
@@ -113,9 +112,9 @@ class StarvePolicy final : public SchedulePolicy {
   int choose(const ChoicePoint& point) override {
     const int size = point.size;
     if (point.kind != ChoiceKind::kNextTask) return static_cast<int>(prng_.below(static_cast<uint64_t>(size)));
-    if (left_ == 0) {
+    if (left_ == 0) {  // for long, or for a few choices: runs differ in length
       victim_ = key(point, point.ready->nth(static_cast<int>(prng_.below(static_cast<uint64_t>(size)))));
-      left_ = 1 + static_cast<int>(prng_.below(kPatience));
+      left_ = 1 + static_cast<int>(prng_.below(uint64_t{2} << prng_.below(kScales)));
     }
     --left_;
     int others = 0;
@@ -132,7 +131,7 @@ class StarvePolicy final : public SchedulePolicy {
   }
 
  private:
-  static constexpr int kPatience = 60;
+  static constexpr uint64_t kScales = 7;  // at most 128 choices
 
   static TaskId key(const ChoicePoint& point, TaskId id) {
     return point.tasks->task(id).info.kind == TaskKind::kCompletion ? -2 : id;
@@ -217,7 +216,7 @@ std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule) {
     case Schedule::Kind::kSeeded:
       return std::make_unique<RandomPolicy>(schedule.seed());
     case Schedule::Kind::kPct:
-      return std::make_unique<PctPolicy>(schedule.seed(), schedule.depth());
+      return std::make_unique<PctPolicy>(schedule.seed(), schedule.depth(), schedule.steps());
     case Schedule::Kind::kStarve:
       return std::make_unique<StarvePolicy>(schedule.seed());
     case Schedule::Kind::kLate:

@@ -26,8 +26,8 @@ int number(const std::string& text) {
 void order_across_groups(RankContext& rank, bool bug) {
   const auto a = init_process_group(rank, {.name = "a"});
   const auto b = init_process_group(rank, {.name = "b"});
+  const bool a_first = !bug || rank.store().check({"a is ready"});
   if (rank.rank() == 2) rank.store().set("a is ready", "1");
-  const bool a_first = !bug || rank.rank() == 2 || rank.store().check({"a is ready"});
   std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
   (a_first ? a : b)->all_reduce(x).wait();
   (a_first ? b : a)->all_reduce(x).wait();
@@ -55,7 +55,7 @@ void early_return(RankContext& rank, bool bug) {
     if (stop[0] != 0) return;
     std::vector<float> x = {1};
     pg->all_reduce(x).wait();
-    if (step == 0 && rank.rank() == 0) rank.store().set("stop", "1");
+    if (step == 0 && rank.rank() == rank.world_size() - 1) rank.store().set("stop", "1");
   }
 }
 
