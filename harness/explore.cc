@@ -320,12 +320,8 @@ void Explorer::draw(Workers* workers) {
   if (drawn.empty()) return;
   const size_t first_share = report_.shares.size();
   for (const Strategy& strategy : drawn) report_.shares.push_back({.strategy = strategy.name()});
-  // Choices of a run: as many as the first had, and some, since others find more to choose from.
-  const int length = 10 + static_cast<int>(first_->report.trace.steps().size() * 3 / 2);
   const auto world_of = [&](size_t strategy, uint64_t round) {
-    Schedule schedule = drawn[strategy].schedule(options_.first_seed + round);
-    if (schedule.kind() == Schedule::Kind::kPct) schedule = Schedule::pct(schedule.seed(), schedule.depth(), length);
-    WorldOptions world = with(schedule);
+    WorldOptions world = with(drawn[strategy].schedule(options_.first_seed + round));
     if (world.faults.rate() > 0 && options_.vary_faults) {
       FaultPlan plan = FaultPlan::seeded(world.faults.seed() + round, world.faults.rate(), world.faults.kinds());
       world.faults = plan.plus(world_.faults.faults());

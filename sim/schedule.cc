@@ -123,7 +123,7 @@ std::string Schedule::text() const {
     case Kind::kSeeded:
       return absl::StrCat("seeded:", seed_);
     case Kind::kPct:
-      return absl::StrCat("pct:", seed_, ":", depth_, steps_ == kPctSteps ? "" : absl::StrCat(":", steps_));
+      return absl::StrCat("pct:", seed_, ":", depth_);
     case Kind::kStarve:
       return absl::StrCat("starve:", seed_);
     case Kind::kLate:
@@ -147,11 +147,9 @@ absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
   if (parts[0] == "fifo" && parts.size() == 1) return fifo();
   if (parts[0] == "round_robin" && parts.size() == 1) return round_robin();
   if (parts[0] == "seeded" && parts.size() == 2 && absl::SimpleAtoi(parts[1], &seed)) return seeded(seed);
-  int steps = kPctSteps;
-  if (parts[0] == "pct" && parts.size() >= 2 && parts.size() <= 4 && absl::SimpleAtoi(parts[1], &seed) &&
-      (parts.size() == 2 || (absl::SimpleAtoi(parts[2], &depth) && depth >= 1)) &&
-      (parts.size() <= 3 || (absl::SimpleAtoi(parts[3], &steps) && steps >= 1))) {
-    return pct(seed, depth, steps);
+  if (parts[0] == "pct" && parts.size() >= 2 && parts.size() <= 3 && absl::SimpleAtoi(parts[1], &seed) &&
+      (parts.size() == 2 || (absl::SimpleAtoi(parts[2], &depth) && depth >= 1))) {
+    return pct(seed, depth);
   }
   if (parts[0] == "starve" && parts.size() == 2 && absl::SimpleAtoi(parts[1], &seed)) return starve(seed);
   if (parts[0] == "late" && parts.size() == 2 && absl::SimpleAtoi(parts[1], &seed)) return late_completion(seed);
@@ -165,11 +163,10 @@ absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
     }
     if (good) return steered(seed, std::move(switches));
   }
-  return make_error(
-      ErrorKind::kInvalidArgument,
-      absl::StrCat("schedule \"", sv(text),
-                   "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH[:STEPS]], starve:SEED, "
-                   "late:SEED, steered:SEED[:SWITCH,...]"));
+  return make_error(ErrorKind::kInvalidArgument,
+                    absl::StrCat("schedule \"", sv(text),
+                                 "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH], starve:SEED, "
+                                 "late:SEED, steered:SEED[:SWITCH,...]"));
 }
 
 }  // namespace rankloom

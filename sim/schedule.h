@@ -77,12 +77,7 @@ class Schedule {
   // Random priorities and depth - 1 random points where the running task falls to the lowest one: finds every bug of that
   // depth with a guaranteed probability. S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of
   // Finding Bugs", ASPLOS 2010. depth >= 1.
-  // `steps` >= 1: about how many choices the run has; the points are drawn from so many.
-  static Schedule pct(uint64_t seed, int depth, int steps = kPctSteps) {
-    Schedule schedule(Kind::kPct, seed, depth);
-    schedule.steps_ = steps;
-    return schedule;
-  }
+  static Schedule pct(uint64_t seed, int depth) { return Schedule(Kind::kPct, seed, depth); }
   // Random, but somebody - a rank, a helper, the calls that complete - is held back for long while others can run; then
   // somebody else is.
   static Schedule starve(uint64_t seed) { return Schedule(Kind::kStarve, seed, 0); }
@@ -102,7 +97,6 @@ class Schedule {
   Kind kind() const { return kind_; }
   uint64_t seed() const { return seed_; }
   int depth() const { return depth_; }
-  int steps() const { return steps_; }
   const Trace* trace() const { return trace_.get(); }
   const std::vector<Switch>& switches() const;
   ScheduleTree* tree() const { return tree_.get(); }
@@ -124,10 +118,7 @@ class Schedule {
   Schedule(Kind kind, uint64_t seed, int depth) : kind_(kind), depth_(depth), seed_(seed) {}
 
   Kind kind_ = Kind::kUnset;
-  static constexpr int kPctSteps = 200;
-
   int depth_ = 0;
-  int steps_ = kPctSteps;
   uint64_t seed_ = 0;
   std::shared_ptr<const Trace> trace_;
   std::shared_ptr<const std::vector<Switch>> switches_;

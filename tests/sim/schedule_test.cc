@@ -18,16 +18,14 @@ using testing::HasSubstr;
 
 TEST(ScheduleTest, TextAndParseAreInverse) {
   const uint64_t largest = std::numeric_limits<uint64_t>::max();
-  for (const Schedule& schedule :
-       {Schedule::free(), Schedule::fifo(), Schedule::round_robin(), Schedule::seeded(0), Schedule::seeded(largest),
-        Schedule::pct(7, 1), Schedule::pct(largest, 12), Schedule::pct(7, 2, 30), Schedule::starve(3),
-        Schedule::late_completion(4), Schedule::steered(5, {})}) {
+  for (const Schedule& schedule : {Schedule::free(), Schedule::fifo(), Schedule::round_robin(), Schedule::seeded(0),
+                                   Schedule::seeded(largest), Schedule::pct(7, 1), Schedule::pct(largest, 12),
+                                   Schedule::starve(3), Schedule::late_completion(4), Schedule::steered(5, {})}) {
     const absl::StatusOr<Schedule> parsed = Schedule::parse(schedule.text());
     ASSERT_TRUE(parsed.ok()) << schedule.text();
     EXPECT_EQ(parsed->kind(), schedule.kind());
     EXPECT_EQ(parsed->seed(), schedule.seed());
     EXPECT_EQ(parsed->depth(), schedule.depth());
-    EXPECT_EQ(parsed->steps(), schedule.steps());
     EXPECT_EQ(parsed->text(), schedule.text());
   }
 }
@@ -64,14 +62,13 @@ TEST(ScheduleTest, PctHasADepthOfThreeUnlessTold) { EXPECT_EQ(Schedule::parse("p
 TEST(ScheduleTest, AnUnknownTextIsRefusedWithTheListOfKnownOnes) {
   for (const std::string text : {"", "random", "free:1", "fifo:", "seeded", "seeded:", "seeded:x", "seeded:-1",
                                  "seeded:7:8", "seeded:18446744073709551616", "pct", "pct:", "pct:1:0", "pct:1:-2",
-                                 "pct:1:x", "pct:1:2:0", "pct:1:2:3:4", "replay", "Fifo"}) {
+                                 "pct:1:x", "pct:1:2:3", "replay", "Fifo"}) {
     const absl::StatusOr<Schedule> parsed = Schedule::parse(text);
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(error_kind(parsed.status()), ErrorKind::kInvalidArgument);
-    EXPECT_EQ(parsed.status().message(),
-              "schedule \"" + text +
-                  "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH[:STEPS]], "
-                  "starve:SEED, late:SEED, steered:SEED[:SWITCH,...]");
+    EXPECT_EQ(parsed.status().message(), "schedule \"" + text +
+                                             "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH], "
+                                             "starve:SEED, late:SEED, steered:SEED[:SWITCH,...]");
   }
 }
 
