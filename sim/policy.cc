@@ -104,8 +104,8 @@ class PctPolicy final : public SchedulePolicy {
   std::vector<int64_t> priorities_;
 };
 
-// Who runs is drawn at random, but for a victim that waits as long as others can run, for a drawn number of choices; then
-// another is drawn. All calls that complete count as one.
+// Who runs is drawn at random, but for a victim that waits as long as others can run, at most kPatience choices; then another
+// is drawn. All calls that complete count as one.
 class StarvePolicy final : public SchedulePolicy {
  public:
   explicit StarvePolicy(uint64_t seed) : prng_(seed) {}
@@ -113,9 +113,9 @@ class StarvePolicy final : public SchedulePolicy {
   int choose(const ChoicePoint& point) override {
     const int size = point.size;
     if (point.kind != ChoiceKind::kNextTask) return static_cast<int>(prng_.below(static_cast<uint64_t>(size)));
-    if (left_ == 0) {  // for long, or for a few choices: runs differ in length
+    if (left_ == 0) {
       victim_ = key(point, point.ready->nth(static_cast<int>(prng_.below(static_cast<uint64_t>(size)))));
-      left_ = 1 + static_cast<int>(prng_.below(uint64_t{2} << prng_.below(kScales)));
+      left_ = 1 + static_cast<int>(prng_.below(kPatience));
     }
     --left_;
     int others = 0;
@@ -132,7 +132,7 @@ class StarvePolicy final : public SchedulePolicy {
   }
 
  private:
-  static constexpr uint64_t kScales = 7;  // at most 128 choices
+  static constexpr int kPatience = 60;
 
   static TaskId key(const ChoicePoint& point, TaskId id) {
     return point.tasks->task(id).info.kind == TaskKind::kCompletion ? -2 : id;
