@@ -147,6 +147,7 @@ bool CallState::input_changed() const {
 Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
     : world_(*world),
       scheduler_(world->scheduler()),
+      record_(scheduler_.record()),
       group_(std::move(group)),
       size_(group_->size()),
       poison_(world->poison()),
@@ -191,6 +192,7 @@ void Rendezvous::recycle(Slot* slot) {
   slot->mismatch = false;
   slot->first = -1;
   slot->seq = 0;
+  slot->object = 0;
   free_.push_back(slot);
 }
 
@@ -202,6 +204,7 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   {
     RankMutexLock lock(&mu_);
     if (!failed_.ok()) {
+      if (record_ != nullptr) record_->access(record_->object(&object_), Access::kCommute);
       state->unpoison(/*failed=*/true);
       return make_error(ErrorKind::kAborted,
                         absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ",
@@ -220,6 +223,10 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
     } else if (!slot->mismatch) {
       const CollectiveCall& first = *slot->calls[static_cast<size_t>(slot->first)];
       slot->mismatch = !op_row(first.op).same(first, call);
+    }
+    if (record_ != nullptr) [[unlikely]] {
+      record_->access(record_->object(&object_), Access::kCommute);
+      record_->signal(record_->object(&slot->object));
     }
     slot->calls[rank] = &call;
     slot->states[rank] = std::move(state);
@@ -282,6 +289,7 @@ void Rendezvous::await_leaving() const {
 }
 
 void Rendezvous::run(Slot* slot) {
+  if (record_ != nullptr) record_->await(slot->object);
   const int64_t started_ns = scheduler_.now_ns();
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
@@ -356,6 +364,7 @@ void Rendezvous::fail(const absl::Status& cause) {
   std::vector<Slot*> slots;
   {
     RankMutexLock lock(&mu_);
+    if (record_ != nullptr) record_->access(record_->object(&object_), Access::kWrite);
     if (failed_.ok()) failed_ = cause;
     for (Slot* slot : window_) {
       if (slot != nullptr && slot->state != Slot::State::kRunning) slots.push_back(slot);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
 #include "sim/fiber_engine.h"
+#include "sim/site_text.h"
 #include "sim/thread_engine.h"
 
 namespace rankloom {
@@ -65,6 +66,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
       policy_(make_policy(options_.schedule)),
       runs_to_block_(policy_->runs_to_block()),
       recording_(!runs_to_block_),
+      sees_all_(policy_->sees_all()),
       rank_tasks_(new Task[static_cast<size_t>(options_.ranks)]),
       ready_(policy_->order()) {
   host_.scheduler = this;
@@ -75,6 +77,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
     task.id = rank;
     task.info = {.rank = rank, .kind = TaskKind::kRank};
   }
+  if (record_ != nullptr) record_->begin_run(options_.ranks, threads_);
   const Trace* const replayed = options_.schedule.trace();
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
 }
@@ -161,6 +164,8 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->last.set(Site{});
   task->timer = 0;
   task->deadline_ns = Deadline::kNever;
+  if (record_ != nullptr) [[unlikely]]
+    record_->born(id, info);
   return task;
 }
 
@@ -379,18 +384,18 @@ int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
   Task* const self = Task::current();
   if (self != nullptr) self->site = site;
   StateLock lock(this);
-  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false};
+  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false, .tasks = this};
   const int value = policy_->choose(point);
   if (std::string error = policy_->error(); !error.empty()) {
     lock.unlock();
     abort(make_error(ErrorKind::kAborted, error));
     lock.lock();
   }
-  record(kind, self, n, value);
+  add_choice(kind, self, n, value);
   return value;
 }
 
-void DeterministicScheduler::record(ChoiceKind kind, const Task* at, int size, int value) {
+void DeterministicScheduler::add_choice(ChoiceKind kind, const Task* at, int size, int value) {
   if (!recording_) return;
   trace_.add({.kind = static_cast<uint8_t>(kind),
               .what = trace_.intern(at != nullptr ? at->site.what : "start"),
@@ -403,11 +408,15 @@ void DeterministicScheduler::record(ChoiceKind kind, const Task* at, int size, i
 TaskId DeterministicScheduler::choose_next(const Task* at) {
   const int size = ready_.size();
   if (runs_to_block_) return ready_.oldest();
-  if (size == 1) return ready_.nth(0);
-  const ChoicePoint point{
-      .kind = ChoiceKind::kNextTask, .size = size, .at = at, .ready = &ready_, .yields = std::exchange(yields_, false)};
+  if (size == 1 && !sees_all_) return ready_.nth(0);
+  const ChoicePoint point{.kind = ChoiceKind::kNextTask,
+                          .size = size,
+                          .at = at,
+                          .ready = &ready_,
+                          .yields = std::exchange(yields_, false),
+                          .tasks = this};
   const TaskId id = policy_->choose(point);
-  record(ChoiceKind::kNextTask, at, size, id);
+  if (size > 1) add_choice(ChoiceKind::kNextTask, at, size, id);
   return id;
 }
 
@@ -417,6 +426,8 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
   baton_rank_ = -1;
   for (;;) {
     if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
+    if (options_.max_steps > 0 && steps() > options_.max_steps && !aborted()) [[unlikely]]
+      end_endless(lock);
     if (ready_.empty()) {
       if (live_ == 0) {
         moving_ = false;
@@ -428,8 +439,10 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
       continue;
     }
     const TaskId id = choose_next(at);
-    ready_.remove(id);
     Task* const task = task_at(id);
+    if (record_ != nullptr) [[unlikely]]
+      record_->begin_step(*task, ready_);
+    ready_.remove(id);
     if (!runs_to_block_ && !policy_->error().empty() && !aborted()) {
       make_ready(*task);
       lock.unlock();
@@ -453,6 +466,16 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     task->state = Task::State::kDone;
     free_ids_.push_back(id);
   }
+}
+
+void DeterministicScheduler::end_endless(StateLock& lock) {
+  std::string text = absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points");
+  for (const Task* task : live_tasks()) {
+    absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
+  }
+  lock.unlock();
+  abort(make_error(ErrorKind::kDeadlock, text));
+  lock.lock();
 }
 
 void DeterministicScheduler::nobody_ready(StateLock& lock) {
@@ -540,6 +563,7 @@ bool DeterministicScheduler::advance_clock() {
     }
   }
   clock_ns_.store(std::max(now_ns(), at_ns), std::memory_order_relaxed);
+  if (record_ != nullptr) record_->time_passed();
   const auto time_out = [this](Task& task) {
     task.cause = WakeCause::kTimeout;
     task.timer = 0;

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <mutex>
 
@@ -193,6 +194,7 @@ struct FiberThread {
   }
 
   static inline thread_local FiberThread* current = nullptr;
+  static inline thread_local bool lent = false;  // this thread runs no fibers now, and may
   static inline struct sigaction previous {};
 
   Task host;
@@ -225,17 +227,43 @@ class StackSource {
 }  // namespace
 
 void FiberEngine::run_host(absl::FunctionRef<void()> main) {
-  Parker done;
-  ThreadPool::shared().start("rankloom fibers", [&] {
+  const auto run = [&] {
     thread_ = &FiberThread::of_this_thread();
     thread_->stacks.begin(stack_bytes_, stacks_ <= StackPool::kMaxGuarded, stacks_);
     main();
     // Ended fibers are freed by Boost's dispatcher, which runs when the host has nobody else to run.
     bf::context::active()->suspend();
     thread_->arrive(&thread_->host_state);
+  };
+  if (FiberThread::lent) {  // by with_fiber_thread()
+    FiberThread::lent = false;
+    run();
+    FiberThread::lent = true;
+    return;
+  }
+  Parker done;
+  ThreadPool::shared().start("rankloom fibers", [&] {
+    run();
     done.unpark();
   });
   done.park(Deadline::kNever);
+}
+
+void with_fiber_thread(absl::FunctionRef<void()> body) {
+  Parker done;
+  std::exception_ptr thrown;
+  ThreadPool::shared().start("rankloom fibers", [&] {
+    FiberThread::lent = true;
+    try {
+      body();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    FiberThread::lent = false;
+    done.unpark();
+  });
+  done.park(Deadline::kNever);
+  if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
 void FiberEngine::attach(Task&) { fatal("a thread cannot become a fiber"); }
