@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -289,7 +290,11 @@ TEST(UnboundThreadTest, ADeadlockThereIsTheRanks) {
     if (rank.rank() == 1) return;
     auto pg = init_process_group(rank);
     std::exception_ptr thrown;
+    // Until the thread is known as a helper, somebody outside may still move.
+    std::optional<OutsideWaker> begins(rank.world().outside_waker());
     std::thread beside([&] {
+      const AdoptScope helper(&rank.world().scheduler(), 0);
+      begins.reset();
       try {
         pg->barrier().wait();
       } catch (...) {
