@@ -9,14 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
+#include "sim/sanitizers.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define RANKLOOM_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define RANKLOOM_ASAN 1
-#endif
-#endif
 #ifdef RANKLOOM_ASAN
 #include <sanitizer/asan_interface.h>
 #endif

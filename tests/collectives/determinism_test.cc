@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "rankloom/rankloom.h"
-#include "tests/collectives/every_world.h"
 #include "tests/collectives/random_program.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {

@@ -10,22 +10,14 @@
 #include <vector>
 
 #include "rankloom/rankloom.h"
-#include "tests/collectives/every_world.h"
+#include "tests/error_of.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string text_of(absl::FunctionRef<void()> call) {
-  try {
-    call();
-  } catch (const DistError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // A work of the user's own that its future answers for.
 class FutureWork final : public WorkState {
@@ -127,7 +119,7 @@ TEST_P(StreamTest, ATimeoutReleasesTheStreamAndMarksItFailed) {
     Work(work).block_current_stream(stream, absl::Milliseconds(20));
     bool ran = false;
     stream.launch([&] { ran = true; });
-    const std::string text = text_of([&] { stream.synchronize(); });
+    const std::string text = error_of([&] { stream.synchronize(); });
     EXPECT_THAT(text, HasSubstr("Timeout: rank 0, stream comm: waited 20ms for a work: "));
     EXPECT_TRUE(ran);
     EXPECT_TRUE(stream.query());
@@ -142,8 +134,8 @@ TEST_P(StreamTest, AWorkThatFailsMarksTheStreamFailed) {
     const auto work = std::make_shared<FutureWork>(rank);
     Work(work).block_current_stream(stream);
     work->fail(make_error(ErrorKind::kCollectiveError, "the link is down"));
-    EXPECT_EQ(text_of([&] { stream.synchronize(); }), "CollectiveError: the link is down");
-    EXPECT_EQ(text_of([&] { stream.synchronize(); }), "CollectiveError: the link is down");  // for good
+    EXPECT_EQ(error_of([&] { stream.synchronize(); }), "CollectiveError: the link is down");
+    EXPECT_EQ(error_of([&] { stream.synchronize(); }), "CollectiveError: the link is down");  // for good
   });
 }
 
@@ -153,7 +145,7 @@ TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
     bool after = false;
     stream.launch([] { throw std::runtime_error("out of range"); }, "gemm");
     stream.launch([&] { after = true; });
-    EXPECT_EQ(text_of([&] { stream.synchronize(); }),
+    EXPECT_EQ(error_of([&] { stream.synchronize(); }),
               "CollectiveError: rank 0, stream compute: gemm threw: out of range");
     EXPECT_TRUE(after);
   });
@@ -290,9 +282,9 @@ TEST_P(StreamTest, AMismatchMarksEveryMembersStreamFailed) {
     SimStream stream(rank);
     std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
     Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
-    EXPECT_THAT(text_of([&] { stream.synchronize(); }), HasSubstr("Mismatch: group 0, seq 1"));
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("Mismatch: group 0, seq 1"));
     EXPECT_EQ(error_kind(stream.status()), ErrorKind::kMismatch);
-    EXPECT_THAT(text_of([&] { work.wait(); }), HasSubstr("Mismatch: group 0, seq 1"));
+    EXPECT_THAT(error_of([&] { work.wait(); }), HasSubstr("Mismatch: group 0, seq 1"));
   });
 }
 
@@ -336,7 +328,7 @@ TEST_P(StreamTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) {
     SimStream stream(rank);
     const auto never = std::make_shared<FutureWork>(rank);
     Work(never).block_current_stream(stream, absl::Milliseconds(50));
-    EXPECT_THAT(text_of([&] { stream.synchronize(); }),
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }),
                 HasSubstr("Timeout: rank " + std::to_string(rank.rank()) + ", stream stream: waited 50ms for a work"));
   });
 }
@@ -345,7 +337,7 @@ TEST_P(StreamTest, RefusesMisuse) {
   std::optional<SimStream> of_zero;
   run(2, [&](RankContext& rank) {
     SimStream mine(rank, "mine");
-    EXPECT_EQ(text_of([&] { Work(std::make_shared<FutureWork>(rank)).block_current_stream(mine, absl::Seconds(-1)); }),
+    EXPECT_EQ(error_of([&] { Work(std::make_shared<FutureWork>(rank)).block_current_stream(mine, absl::Seconds(-1)); }),
               "InvalidArgument: rank " + std::to_string(rank.rank()) +
                   ", stream mine: block_current_stream: timeout is -1s, want at least 0");
     Work().block_current_stream(mine);  // done
@@ -358,7 +350,7 @@ TEST_P(StreamTest, RefusesMisuse) {
     } else {
       rank.store().wait({"made"});
       EXPECT_EQ(
-          text_of([&] { of_zero->launch([] {}); }),
+          error_of([&] { of_zero->launch([] {}); }),
           "InvalidArgument: rank 0, stream zero's: stream launch was called by rank 1, want the rank that made the "
           "stream");
       rank.store().set("tried", "1");

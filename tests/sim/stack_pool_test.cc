@@ -9,15 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/sanitizers.h"
 #include "tests/sim/scheduler_fixture.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define RANKLOOM_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define RANKLOOM_ASAN 1
-#endif
-#endif
 
 namespace rankloom {
 namespace {
