@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/substitute.h"
 #include "harness/explore_workers.h"
 #include "harness/story.h"
 #include "sim/dist_error.h"
@@ -60,7 +61,9 @@ struct Outcome {
   RunReport report;
   std::vector<std::string> failures;  // what the report does not say
   Observations results;
-  std::vector<std::vector<std::string>> groups;  // [rank] those it calls, in the order of their first calls
+  std::vector<std::vector<std::string>>
+      groups_made;  // [rank] those it belongs to, in the order in which they were made
+  std::vector<std::vector<std::string>> groups_called;  // [rank] those it calls, in the order of their first calls
   std::vector<std::string> keys;
   std::vector<std::string> values;
 
@@ -105,6 +108,9 @@ class Explorer {
   void found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome, bool repeats = true);
   bool budget_left() const;
   void tell(const std::string& strategy);
+  ExploreProgress progress_now() const {
+    return {.strategy = strategy_, .runs = report_.runs, .elapsed = absl::Nanoseconds(monotonic_ns() - began_ns_)};
+  }
 
   // --- shrinking
   FoundFailure shrink(WorldOptions world, Outcome outcome);
@@ -119,6 +125,7 @@ class Explorer {
   const RunWorld run_;
   const int64_t began_ns_;
   int64_t told_ns_;
+  std::string strategy_ = "default order";  // the one that runs now
   WorldOptions world_;
   ExploreReport report_;
   std::optional<Outcome> first_;  // what all others are compared with
@@ -151,9 +158,14 @@ void Explorer::look_around(World& world, Outcome* outcome) const {
     const std::shared_ptr<void> seen = world.shared(kObservations, [] { return std::make_shared<Observations>(); });
     outcome->results = std::move(*std::static_pointer_cast<Observations>(seen));
   }
-  if (checks.groups && world.groups().size() > 1) {
+  const std::vector<std::shared_ptr<const Group>> all_groups = world.groups();
+  if (checks.groups && all_groups.size() > 1) {
     for (int rank = 0; rank < world.size(); ++rank) {
-      std::vector<std::string>& groups = outcome->groups.emplace_back();
+      std::vector<std::string>& made = outcome->groups_made.emplace_back();
+      for (const std::shared_ptr<const Group>& group : all_groups) {
+        if (group->group_rank(rank) >= 0) made.push_back(group->name());
+      }
+      std::vector<std::string>& groups = outcome->groups_called.emplace_back();
       for (const FlightEntry& entry : world.context(rank).recorder().entries()) {
         const std::string name = entry.group != nullptr ? entry.group->name() : "?";
         if (std::find(groups.begin(), groups.end(), name) == groups.end()) groups.push_back(name);
@@ -197,11 +209,15 @@ void Explorer::compare(const Outcome& outcome, std::vector<std::string>* failure
   const auto list_text = [](const std::vector<std::string>& list) {
     return list.empty() ? std::string("nothing") : absl::StrJoin(list, ", ");
   };
-  for (size_t rank = 0; rank < std::min(outcome.groups.size(), first_->groups.size()); ++rank) {
-    if (outcome.groups[rank] == first_->groups[rank]) continue;
-    differ(absl::StrCat("the order of groups of rank ", rank), list_text(outcome.groups[rank]),
-           list_text(first_->groups[rank]));
-  }
+  using Lists = std::vector<std::vector<std::string>>;
+  const auto compare_groups = [&](const std::string& what, const Lists& here, const Lists& there) {
+    for (size_t rank = 0; rank < std::min(here.size(), there.size()); ++rank) {
+      if (here[rank] != there[rank])
+        differ(absl::Substitute(what, rank), list_text(here[rank]), list_text(there[rank]));
+    }
+  };
+  compare_groups("the order in which rank $0's groups are made", outcome.groups_made, first_->groups_made);
+  compare_groups("the order in which rank $0 first calls its groups", outcome.groups_called, first_->groups_called);
   if (options_.checks.store_keys && outcome.keys != first_->keys) {
     differ("what the store holds at the end", list_text(outcome.keys), list_text(first_->keys));
     return;
@@ -218,13 +234,13 @@ bool Explorer::budget_left() const {
 }
 
 void Explorer::tell(const std::string& strategy) {
+  strategy_ = strategy;
   if ((report_.runs & 15) != 0) return;
   const int64_t now = monotonic_ns();
   const int64_t every = options_.progress ? 1'000'000'000 : 10'000'000'000;
   if (now - told_ns_ < every) return;
   told_ns_ = now;
-  const ExploreProgress progress{
-      .strategy = strategy, .runs = report_.runs, .elapsed = absl::Nanoseconds(now - began_ns_)};
+  const ExploreProgress progress = progress_now();
   if (options_.progress) {
     options_.progress(progress);
   } else {
@@ -289,8 +305,8 @@ void Explorer::exhaust() {
   report_.shares.push_back({.strategy = name});
   const bool alone = options_.strategies.size() == 1;
   const int64_t most = alone ? options_.max_runs : report_.runs + (options_.max_runs - report_.runs + 1) / 2;
-  const int64_t until_ns = began_ns_ + absl::ToInt64Nanoseconds(options_.max_time) / (alone ? 1 : 2);
-  while (tree->more() && budget_left() && report_.runs < most && monotonic_ns() < until_ns) {
+  const int64_t most_ns = absl::ToInt64Nanoseconds(options_.max_time) / (alone ? 1 : 2);
+  while (tree->more() && budget_left() && report_.runs < most && monotonic_ns() - began_ns_ < most_ns) {
     const WorldOptions world = with(Schedule::exploring(tree));
     Outcome outcome = run(world);
     ++report_.runs;
@@ -561,6 +577,7 @@ ExploreReport Explorer::explore() {
     search();
   }
   if (!report_.failure.has_value()) report_.elapsed = absl::Nanoseconds(monotonic_ns() - began_ns_);
+  if (options_.progress) options_.progress(progress_now());
   return std::move(report_);
 }
 

@@ -40,7 +40,7 @@ struct Strategy {
 // What a run must be, beyond that no rank fails.
 struct ExploreChecks {
   bool results = true;        // what ranks observe() is equal under all schedules
-  bool groups = true;         // so are the groups that each rank calls, by name
+  bool groups = true;         // so is the order in which each rank's groups are made and first called, by name
   bool store_keys = true;     // so are the keys in the store at the end
   bool store_values = false;  // and their values
   bool leaks = true;          // no works dropped, no messages unmatched: RunReport::notes is empty
@@ -74,7 +74,8 @@ struct ExploreOptions {
   int processes = 1;
   ExploreChecks checks = {};
   uint64_t max_steps = 200'000;  // of a run: one that has more counts as endless
-  // Told about once a second of real time, on the calling thread. Unset: a line to stderr every ten seconds.
+  // Told about once a second of real time and at the end, never by two threads at once. Unset: a line to stderr every ten
+  // seconds.
   std::function<void(const ExploreProgress&)> progress = {};
 };
 

@@ -219,6 +219,7 @@ std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::str
     if (n == 0 && name.empty()) {
       world_groups_.push_back(world_group_);
     } else {
+      record_group();
       world_groups_.push_back(
           std::make_shared<const Group>(id, name.empty() ? absl::StrCat(n) : std::string(name), size()));
       groups_.push_back(world_groups_.back());
@@ -238,6 +239,7 @@ std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int>
 std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
                                               std::string description) {
   RankMutexLock lock(&mu_);
+  record_group();
   groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), first, stride,
                                                   size, std::move(description)));
   return groups_.back();

@@ -21,7 +21,7 @@ class CorpusTest : public testing::TestWithParam<KnownBug> {
     return {.world = GetParam().world(), .strategies = std::move(strategies), .max_runs = 1000};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Bugs, CorpusTest, testing::ValuesIn(known_bugs().begin(), known_bugs().end()),
+INSTANTIATE_TEST_SUITE_P(BugsOnFibers, CorpusTest, testing::ValuesIn(known_bugs().begin(), known_bugs().end()),
                          [](const testing::TestParamInfo<KnownBug>& info) { return std::string(info.param.name); });
 
 TEST_P(CorpusTest, IsFoundExhaustively) {

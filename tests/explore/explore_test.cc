@@ -1,16 +1,19 @@
 #include "harness/explore.h"
 
 #include <cstdlib>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/process_group.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "harness/explore_test.h"
+#include "sim/sync.h"
 
 namespace rankloom {
 namespace {
@@ -40,14 +43,14 @@ void reduce_ten_times(RankContext& rank) {
   observe(rank, "max", x[0]);
 }
 
-TEST(ExploreTest, ProvesPlainCollectivesInOneRun) {
+TEST(ExploreOnFibersTest, ProvesPlainCollectivesInOneRun) {
   const ExploreReport report = explore({.world = fibers(4), .strategies = {Strategy::exhaustive()}}, reduce_ten_times);
   EXPECT_TRUE(report.ok()) << report.text();
   EXPECT_TRUE(report.verified);
   EXPECT_THAT(report.text(), HasSubstr("exhaustive: verified: all 1 schedule that can differ, in 1 run"));
 }
 
-TEST(ExploreTest, ProvesAsynchronousCollectivesInOneRun) {
+TEST(ExploreOnFibersTest, ProvesAsynchronousCollectivesInOneRun) {
   const ExploreReport report =
       explore({.world = fibers(3), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
         auto pg = init_process_group(rank);
@@ -61,7 +64,7 @@ TEST(ExploreTest, ProvesAsynchronousCollectivesInOneRun) {
   EXPECT_EQ(report.shares[0].schedules, 1);
 }
 
-TEST(ExploreTest, SaysHowFarItCame) {
+TEST(ExploreOnFibersTest, SaysHowFarItCame) {
   const ExploreReport report =
       explore({.world = fibers(4), .strategies = {Strategy::exhaustive()}, .max_runs = 10}, [](RankContext& rank) {
         for (int i = 0; i < 3; ++i) rank.store().append("log", absl::StrCat(rank.rank()));
@@ -71,7 +74,7 @@ TEST(ExploreTest, SaysHowFarItCame) {
   EXPECT_THAT(report.text(), AllOf(HasSubstr("schedules that can differ, at least "), HasSubstr(" more were not run")));
 }
 
-TEST(ExploreTest, ReportsTheSmallestRunWithItsStory) {
+TEST(ExploreOnFibersTest, ReportsTheSmallestRunWithItsStory) {
   const ExploreReport report =
       explore({.world = fibers(4), .strategies = {Strategy::pct()}, .min_ranks = 2}, bug("racy_counter").bug);
   ASSERT_TRUE(report.failure.has_value()) << report.text();
@@ -86,7 +89,7 @@ TEST(ExploreTest, ReportsTheSmallestRunWithItsStory) {
   EXPECT_THAT(report.text(), AllOf(HasSubstr("found by "), HasSubstr("2 ranks"), HasSubstr("run it again: ")));
 }
 
-TEST(ExploreTest, WhatItFoundFailsAgainFromScheduleAndTrace) {
+TEST(ExploreOnFibersTest, WhatItFoundFailsAgainFromScheduleAndTrace) {
   const KnownBug& known = bug("wrong_root");
   const ExploreReport report = explore({.world = known.world()}, known.bug);
   ASSERT_TRUE(report.failure.has_value()) << report.text();
@@ -100,7 +103,7 @@ TEST(ExploreTest, WhatItFoundFailsAgainFromScheduleAndTrace) {
   EXPECT_EQ(run_world(again, known.bug).cause, report.failure->report.cause);
 }
 
-TEST(ExploreTest, TheEnvironmentNamesOneRun) {
+TEST(ExploreOnFibersTest, TheEnvironmentNamesOneRun) {
   const KnownBug& known = bug("racy_counter");
   const ExploreReport found = explore({.world = fibers(4), .min_ranks = 2}, known.bug);
   ASSERT_TRUE(found.failure.has_value()) << found.text();
@@ -120,14 +123,52 @@ TEST(ExploreTest, TheEnvironmentNamesOneRun) {
   EXPECT_EQ(wrong.text(), "RANKLOOM_RANKS is \"none\", want a number from 1");
 }
 
-TEST(ExploreTest, ComparesWhatRanksObserve) {
+TEST(ExploreOnFibersTest, ComparesWhatRanksObserve) {
   const ExploreReport report = explore({.world = bug("order_dependent_sum").world()}, bug("order_dependent_sum").bug);
   ASSERT_TRUE(report.failure.has_value()) << report.text();
   EXPECT_THAT(report.failure->headline, AllOf(HasSubstr("results differ between schedules: rank 0's \"sum\" is "),
                                               HasSubstr(" under steered:1")));
 }
 
-TEST(ExploreTest, ComparesTheKeysInTheStore) {
+TEST(ExploreOnFibersTest, ComparesTheOrderInWhichGroupsAreMade) {
+  // All ranks agree on an order, which depends on who was first.
+  const auto made_as_it_comes = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) rank.store().set("order", rank.store().check({"rank 1 is here"}) ? "ba" : "ab");
+    if (rank.rank() == 1) rank.store().set("rank 1 is here", "");
+    for (const char name : rank.store().get("order")) pg->new_group({.name = std::string(1, name)});
+  };
+  const ExploreOptions options = {.world = fibers(2), .strategies = {Strategy::exhaustive()}};
+  const ExploreReport report = explore(options, made_as_it_comes);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(
+      report.failure->headline,
+      "results differ between schedules: the order in which rank 0's groups are made is 0, b, a here, and 0, a, b "
+      "under steered:1");
+  ExploreOptions whatever = options;
+  whatever.checks.groups = false;
+  EXPECT_TRUE(explore(whatever, made_as_it_comes).verified);
+}
+
+TEST(ExploreOnFibersTest, ComparesTheOrderInWhichGroupsAreCalled) {
+  const auto called_as_it_comes = [](RankContext& rank) {
+    auto a = init_process_group(rank, {.name = "a"});
+    auto b = init_process_group(rank, {.name = "b"});
+    if (rank.rank() == 0) rank.store().set("first", rank.store().check({"rank 1 is here"}) ? "b" : "a");
+    if (rank.rank() == 1) rank.store().set("rank 1 is here", "");
+    const bool a_first = rank.store().get("first") == "a";
+    (a_first ? a : b)->barrier().wait();
+    (a_first ? b : a)->barrier().wait();
+  };
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, called_as_it_comes);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(report.failure->headline,
+            "results differ between schedules: the order in which rank 0 first calls its groups is b, a here, and a, b "
+            "under steered:1");
+}
+
+TEST(ExploreOnFibersTest, ComparesTheKeysInTheStore) {
   const auto leader = [](RankContext& rank) {
     if (rank.store().add("tickets", 1) == 1) rank.store().set(absl::StrCat("leader ", rank.rank()), "1");
   };
@@ -140,7 +181,7 @@ TEST(ExploreTest, ComparesTheKeysInTheStore) {
   EXPECT_TRUE(explore({.world = fibers(2), .checks = {.store_keys = false}}, leader).ok());
 }
 
-TEST(ExploreTest, ComparesTheValuesInTheStoreIfAsked) {
+TEST(ExploreOnFibersTest, ComparesTheValuesInTheStoreIfAsked) {
   const auto last = [](RankContext& rank) { rank.store().set("last", absl::StrCat(rank.rank())); };
   EXPECT_TRUE(explore({.world = fibers(2)}, last).verified);
   const ExploreReport report = explore({.world = fibers(2), .checks = {.store_values = true}}, last);
@@ -148,7 +189,7 @@ TEST(ExploreTest, ComparesTheValuesInTheStoreIfAsked) {
   EXPECT_THAT(report.failure->headline, HasSubstr("the value of key \"last\" is 0 here, and 1 under steered:1"));
 }
 
-TEST(ExploreTest, FindsAProgramThatDoesNotRepeatItself) {
+TEST(ExploreOnFibersTest, FindsAProgramThatDoesNotRepeatItself) {
   int runs = 0;
   const ExploreReport report = explore({.world = fibers(2)}, [&runs](RankContext& rank) {
     if (rank.rank() == 0) ++runs;
@@ -161,7 +202,7 @@ TEST(ExploreTest, FindsAProgramThatDoesNotRepeatItself) {
                                    Not(HasSubstr("what happened"))));
 }
 
-TEST(ExploreTest, FindsWhatIsLeftOver) {
+TEST(ExploreOnFibersTest, FindsWhatIsLeftOver) {
   const auto unmatched = [](RankContext& rank) {
     auto pg = init_process_group(rank, {.eager_bytes = 64});
     std::vector<float> x = {1};
@@ -172,13 +213,96 @@ TEST(ExploreTest, FindsWhatIsLeftOver) {
   EXPECT_THAT(report.failure->headline, StartsWith("left over: rank 0, group 0, send to rank 1: was never received"));
   EXPECT_TRUE(explore({.world = fibers(2), .checks = {.leaks = false}}, unmatched).ok());
 
+  const ExploreReport dropped = explore({.world = fibers(2)}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) pg->all_reduce(x);
+  });
+  ASSERT_TRUE(dropped.failure.has_value()) << dropped.text();
+  EXPECT_THAT(dropped.failure->headline, StartsWith("left over: rank 0, group 0, all_reduce seq 1: "));
+
   const auto key = [](RankContext& rank) { rank.store().set("k", "v"); };
   const ExploreReport keys = explore({.world = fibers(1), .checks = {.keys_left = true}}, key);
   ASSERT_TRUE(keys.failure.has_value());
   EXPECT_EQ(keys.failure->headline, "left over: keys in the store: k");
 }
 
-TEST(ExploreTest, EndsARunThatNeverEnds) {
+// What ranks share behind their locks; each run makes its own.
+struct Accounts {
+  Mutex savings_mu{"savings"};
+  Mutex cash_mu{"cash"};
+  int savings ABSL_GUARDED_BY(savings_mu) = 10;
+  int cash ABSL_GUARDED_BY(cash_mu) = 10;
+};
+std::shared_ptr<Accounts> accounts_of(RankContext& rank) {
+  return std::static_pointer_cast<Accounts>(
+      rank.world().shared("accounts", []() -> std::shared_ptr<void> { return std::make_shared<Accounts>(); }));
+}
+
+TEST(ExploreOnFibersTest, WhoTakesALockFirstIsAChoice) {
+  const auto deposit = [](RankContext& rank, bool commutes) {
+    const auto accounts = accounts_of(rank);
+    auto pg = init_process_group(rank);
+    {
+      const MutexLock lock(&accounts->savings_mu);
+      accounts->savings = rank.rank() == 0 || commutes ? accounts->savings + 5 : accounts->savings * 2;
+    }
+    pg->barrier().wait();
+    const MutexLock lock(&accounts->savings_mu);
+    observe(rank, "savings", accounts->savings);
+  };
+  const ExploreOptions options = {.world = fibers(2), .strategies = {Strategy::exhaustive()}};
+  const ExploreReport report = explore(options, [&](RankContext& rank) { deposit(rank, false); });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("rank 0's \"savings\" is 25 here, and 30 under steered:1"));
+  EXPECT_EQ(report.failure->size(), 1) << report.text();
+  const ExploreReport same = explore(options, [&](RankContext& rank) { deposit(rank, true); });
+  EXPECT_TRUE(same.verified) << same.text();
+  EXPECT_EQ(same.shares[0].schedules, 4) << "two orders at each of two locks";
+}
+
+TEST(ExploreOnFibersTest, LocksOfDifferentRanksCommute) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        const auto accounts = accounts_of(rank);
+        if (rank.rank() == 0) {
+          const MutexLock lock(&accounts->savings_mu);
+          ++accounts->savings;
+        } else {
+          const MutexLock lock(&accounts->cash_mu);
+          --accounts->cash;
+        }
+      });
+  EXPECT_TRUE(report.verified) << report.text();
+  EXPECT_EQ(report.shares[0].schedules, 1);
+}
+
+TEST(ExploreOnFibersTest, FindsLocksInOppositeOrder) {
+  const auto transfer = [](RankContext& rank, bool ordered) {
+    const auto accounts = accounts_of(rank);
+    if (rank.rank() == 0 || ordered) {
+      const MutexLock savings(&accounts->savings_mu);
+      const MutexLock cash(&accounts->cash_mu);
+      ++accounts->savings;
+      --accounts->cash;
+    } else {
+      const MutexLock cash(&accounts->cash_mu);
+      const MutexLock savings(&accounts->savings_mu);
+      --accounts->savings;
+      ++accounts->cash;
+    }
+  };
+  const ExploreOptions options = {.world = fibers(2), .strategies = {Strategy::exhaustive()}};
+  const ExploreReport report = explore(options, [&](RankContext& rank) { transfer(rank, false); });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.text(),
+              AllOf(HasSubstr("rank 0 waits in mutex lock \"cash\" for rank 1, locked at explore_test.cc:"),
+                    HasSubstr("cycle: rank 0 -> rank 1 -> rank 0")));
+  EXPECT_EQ(report.failure->size(), 1) << report.text();
+  EXPECT_TRUE(explore(options, [&](RankContext& rank) { transfer(rank, true); }).verified);
+}
+
+TEST(ExploreOnFibersTest, EndsARunThatNeverEnds) {
   const ExploreReport report = explore({.world = fibers(2), .max_steps = 1000}, [](RankContext& rank) {
     while (!rank.store().check({"never"})) {
     }
@@ -188,7 +312,7 @@ TEST(ExploreTest, EndsARunThatNeverEnds) {
                                    HasSubstr("rank 0 is at store check never"), HasSubstr("rank 1 is at store check")));
 }
 
-TEST(ExploreTest, KeepsToItsBudgetAndTellsOfItsProgress) {
+TEST(ExploreOnFibersTest, KeepsToItsBudgetAndTellsOfItsProgress) {
   const ExploreReport runs = explore(
       {.world = fibers(2), .strategies = {Strategy::random(), Strategy::starve()}, .max_runs = 40}, reduce_ten_times);
   EXPECT_EQ(runs.runs, 40);
@@ -196,27 +320,21 @@ TEST(ExploreTest, KeepsToItsBudgetAndTellsOfItsProgress) {
   EXPECT_THAT(runs.text(),
               AllOf(HasSubstr("explored 40 runs in "), HasSubstr("random: 19 runs"), HasSubstr("starve: 19 runs")));
 
-  std::vector<int64_t> told;
-  const ExploreReport seconds = explore({.world = fibers(2),
-                                         .strategies = {Strategy::random()},
-                                         .max_runs = int64_t{1} << 40,
-                                         .max_time = absl::Seconds(2),
-                                         .progress = [&told](const ExploreProgress& p) { told.push_back(p.runs); }},
-                                        reduce_ten_times);
-  EXPECT_TRUE(seconds.ok());
-  EXPECT_GE(seconds.elapsed, absl::Seconds(2));
-  EXPECT_THAT(told.size(), Ge(1u));
+  std::vector<ExploreProgress> told;
+  const ExploreReport time = explore({.world = fibers(2),
+                                      .strategies = {Strategy::random()},
+                                      .max_runs = int64_t{1} << 40,
+                                      .max_time = absl::Milliseconds(100),
+                                      .progress = [&told](const ExploreProgress& p) { told.push_back(p); }},
+                                     reduce_ten_times);
+  EXPECT_TRUE(time.ok());
+  EXPECT_GE(time.elapsed, absl::Milliseconds(100));
+  ASSERT_THAT(told.size(), Ge(1u));
+  EXPECT_EQ(told.back().runs, time.runs);
+  EXPECT_EQ(told.back().strategy, "random");
 }
 
-#if defined(__SANITIZE_THREAD__)
-#define RANKLOOM_NO_FORK 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define RANKLOOM_NO_FORK 1
-#endif
-#endif
-#ifndef RANKLOOM_NO_FORK
-TEST(ExploreTest, SearchesInSeveralProcesses) {
+TEST(ExploreOnFibersTest, SearchesInSeveralProcesses) {
   const auto rare = [](RankContext& rank) {
     for (int i = 0; i < 8; ++i) rank.yield();
     rank.store().append("order", absl::StrCat(rank.rank()));
@@ -236,9 +354,8 @@ TEST(ExploreTest, SearchesInSeveralProcesses) {
   EXPECT_TRUE(none.ok()) << none.text();
   EXPECT_THAT(none.runs, Ge(250));
 }
-#endif
 
-TEST(ExploreTest, RunsOnThreadsUnderTheBaton) {
+TEST(ExploreOnThreadsTest, RunsUnderTheBaton) {
   WorldOptions threads = bug("racy_counter").world();
   threads.engine = EngineKind::kThreads;
   const ExploreReport report =
@@ -248,14 +365,14 @@ TEST(ExploreTest, RunsOnThreadsUnderTheBaton) {
   EXPECT_TRUE(explore({.world = threads, .strategies = {Strategy::exhaustive()}}, bug("racy_counter").fix).verified);
 }
 
-TEST(ExploreTest, RefusesTheFreeGear) {
+TEST(ExploreOnFibersTest, RefusesTheFreeGear) {
   setenv("RANKLOOM_SCHEDULE", "free", 1);
   const ExploreReport report = explore({.world = fibers(2)}, reduce_ten_times);
   unsetenv("RANKLOOM_SCHEDULE");
   EXPECT_EQ(report.text(), "explore: the schedule is free, want one that repeats itself");
 }
 
-TEST(ExploreTest, LateCompletionIsFoundByWhoeverAsksTooEarly) {
+TEST(ExploreOnFibersTest, LateCompletionIsFoundByWhoeverAsksTooEarly) {
   // A peer's call is done in some schedules when this rank looks, and not in others.
   const auto looks = [](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -271,22 +388,21 @@ TEST(ExploreTest, LateCompletionIsFoundByWhoeverAsksTooEarly) {
   EXPECT_THAT(report.failure->headline, HasSubstr("\"done\" is 1 here, and 0 under steered:1"));
 }
 
-TEST(NoFailureInSchedulesTest, CountsFailedAssertionsOfRanks) {
+TEST(NoFailureOnFibersTest, CountsFailedAssertionsOfRanks) {
   const auto body = [](RankContext& rank) {
     const int64_t place = rank.store().add("place", 1);
     EXPECT_EQ(place, rank.rank() + 1) << "not in order";
   };
   const testing::AssertionResult result = no_failure_in_schedules({.world = fibers(2)}, body);
   EXPECT_FALSE(result);
-  EXPECT_THAT(
-      result.message(),
-      AllOf(HasSubstr("explore_test.cc:"), HasSubstr("not in order"), HasSubstr("-> 1 switches from the default order"),
-            HasSubstr("trace: "), HasSubstr("--gtest_filter=NoFailureInSchedulesTest.CountsFailedAssertionsOfRanks")));
+  EXPECT_THAT(result.message(), AllOf(HasSubstr("explore_test.cc:"), HasSubstr("not in order"),
+                                      HasSubstr("-> 1 switches from the default order"), HasSubstr("trace: "),
+                                      HasSubstr("--gtest_filter=NoFailureOnFibersTest.CountsFailedAssertionsOfRanks")));
   EXPECT_TRUE(no_failure_in_schedules({.world = fibers(3)},
                                       [](RankContext& rank) { EXPECT_GE(rank.store().add("place", 1), 1); }));
 }
 
-TEST(NoFailureInSchedulesTest, ASkippedRunIsGood) {
+TEST(NoFailureOnFibersTest, ASkippedRunIsGood) {
   EXPECT_TRUE(no_failure_in_schedules({.world = fibers(2), .max_runs = 20}, [](RankContext& rank) {
     if (rank.rank() == 1) GTEST_SKIP() << "not here";
   }));

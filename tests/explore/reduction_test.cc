@@ -143,23 +143,23 @@ void expect_same_results(int ranks, uint64_t seed, Program program) {
   }
 }
 
-TEST(ReductionTest, FindsEveryResultOfStoreCalls) {
+TEST(ReductionOnFibersTest, FindsEveryResultOfStoreCalls) {
   for (uint64_t seed = 1; seed <= 12; ++seed) expect_same_results(2, seed, random_store_calls);
 }
 
-TEST(ReductionTest, FindsEveryResultOfStoreCallsOfThreeRanks) {
+TEST(ReductionOnFibersTest, FindsEveryResultOfStoreCallsOfThreeRanks) {
   for (uint64_t seed = 21; seed <= 24; ++seed) expect_same_results(3, seed, random_store_calls);
 }
 
-TEST(ReductionTest, FindsEveryResultOfLooksAtWorks) {
+TEST(ReductionOnFibersTest, FindsEveryResultOfLooksAtWorks) {
   for (uint64_t seed = 1; seed <= 6; ++seed) expect_same_results(2, seed, looks_at_works);
 }
 
-TEST(ReductionTest, FindsEveryResultOfAnySourceReceives) {
+TEST(ReductionOnFibersTest, FindsEveryResultOfAnySourceReceives) {
   for (uint64_t seed = 0; seed <= 5; ++seed) expect_same_results(3, seed, any_sources);
 }
 
-TEST(ReductionTest, RunsEachClassOfSchedulesOnce) {
+TEST(ReductionOnFibersTest, RunsEachClassOfSchedulesOnce) {
   // Three ranks append to one key: 6 orders.
   const Explored explored = explore_all(3, /*reduce=*/true, 0, [](RankContext& rank, uint64_t) {
     rank.store().append("log", absl::StrCat(rank.rank()));
@@ -171,7 +171,7 @@ TEST(ReductionTest, RunsEachClassOfSchedulesOnce) {
   EXPECT_EQ(explored.repeated, 0);
 }
 
-TEST(ReductionTest, NamesAProgramThatDoesNotRepeatItself) {
+TEST(ReductionOnFibersTest, NamesAProgramThatDoesNotRepeatItself) {
   const auto tree = std::make_shared<ScheduleTree>();
   int run = 0;
   std::string cause;
