@@ -113,7 +113,7 @@ class Explorer {
   }
 
   // --- shrinking
-  FoundFailure shrink(WorldOptions world, Outcome outcome);
+  FoundFailure shrink(WorldOptions world, const Outcome& outcome);
   bool still_fails(const WorldOptions& world);
   bool find_with(const WorldOptions& world, Outcome* outcome, WorldOptions* found);
   std::vector<Switch> switches_of(const WorldOptions& world, const Outcome& outcome);
@@ -255,7 +255,7 @@ void Explorer::found(const std::string& strategy, int64_t run, const WorldOption
   report_.elapsed = absl::Nanoseconds(monotonic_ns() - began_ns_);
   const Schedule schedule = world.schedule;
   if (repeats) {
-    report_.failure = shrink(world, std::move(outcome));
+    report_.failure = shrink(world, outcome);
   } else {
     report_.failure.emplace();
     report_.failure->headline = outcome.headline();
@@ -315,7 +315,8 @@ void Explorer::exhaust() {
     tell(name);
     if (outcome.failed()) {
       mine.schedules = tree->schedules() + 1;
-      found(name, mine.runs, with(Schedule::replay(outcome.report.trace)), std::move(outcome));
+      const WorldOptions again = with(Schedule::replay(outcome.report.trace));
+      found(name, mine.runs, again, std::move(outcome));
       return;
     }
     tree->advance();
@@ -468,7 +469,7 @@ bool Explorer::find_with(const WorldOptions& base, Outcome* outcome, WorldOption
   return false;
 }
 
-FoundFailure Explorer::shrink(WorldOptions world, Outcome outcome) {
+FoundFailure Explorer::shrink(WorldOptions world, const Outcome& outcome) {
   signature_ = outcome.signature();
   shrink_runs_ = 0;
   FoundFailure failure;
