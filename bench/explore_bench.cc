@@ -53,7 +53,7 @@ void explore_exhaustively(benchmark::State& state) {
   int64_t runs = 0;
   for (auto _ : state) {
     const int64_t begin = monotonic_ns();
-    for (int i = 0; i < 5'000; ++i) {
+    for (int i = 0; i < 500; ++i) {
       const ExploreReport report = explore({.world = {.world_size = 4, .engine = EngineKind::kFibers},
                                             .strategies = {Strategy::exhaustive()},
                                             .checks = {.twice = false}},

@@ -89,7 +89,7 @@ def explore(
         return explored(first)
     if not asked and runs > 1:
         again = one(default)
-        if not again.ok or again.trace != first.trace:
+        if not again.ok or (again.trace, again.steps) != (first.trace, first.steps):
             return explored(again, "two runs of one schedule differ: the program is not deterministic")
         if compare and (difference := _difference(again, first)):
             return explored(again, f"two runs of one schedule differ: {difference}")
