@@ -273,6 +273,7 @@ Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
                  absl::AnyInvocable<void(const absl::Status&)> on_failure)
     : world_(*world),
       scheduler_(world->scheduler()),
+      record_(scheduler_.record()),
       group_(std::move(group)),
       poison_(world->poison()),
       late_(world->late_completion()),
@@ -340,6 +341,8 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
         match = channel.sends.first;
       }
     }
+    if (record_ != nullptr) [[unlikely]]
+      record_post(mine, match);
     if (match == nullptr) {
       mine.state_ = Message::State::kPending;
       mine.self_ = message;
@@ -420,7 +423,21 @@ absl::Status Mailbox::describe_difference(const Message& send, const Message& re
                            MemberCalls(calls));
 }
 
+void Mailbox::record_post(Message& mine, Message* match) {
+  const auto any = [](const Message& message) { return message.call_.peer == CollectiveCall::kAnySource; };
+  // Sends of several members commute, but for a recv_any that could take either.
+  const uint64_t inbox = named_object(record_->object(&object_), absl::StrCat(mine.receiver(), " ", mine.call_.tag));
+  const bool chooses = any(mine) || (match != nullptr && any(*match));
+  record_->access(inbox, chooses ? Access::kWrite : Access::kCommute);
+  record_->access(object_, Access::kCommute);
+  record_->signal(record_->object(&mine.number_));
+}
+
 void Mailbox::move(Message& send, Message& recv) {
+  if (record_ != nullptr) {
+    record_->await(send.number_);
+    record_->await(recv.number_);
+  }
   const absl::Status status = agree(send, recv);
   if (status.ok()) [[likely]] {
     const TensorView& from = send.tensor();
@@ -498,6 +515,7 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
 void Mailbox::fail(const absl::Status& cause) {
   {
     RankMutexLock lock(&mu_);
+    if (record_ != nullptr) record_->access(record_->object(&object_), Access::kWrite);
     if (!failure_.ok()) return;
     failure_ = cause;
     failed_.store(true, std::memory_order_release);

@@ -89,6 +89,7 @@ class Message final : public WorkState, public WaitsFor {
   std::vector<char> payload_;         // an eager send's own copy
   struct Aside;
   std::unique_ptr<Aside> aside_;   // poisoned runs only
+  uint64_t number_ = 0;            // explored runs: of its meeting with the other side
   std::array<char, 16> tag_text_;  // "tag 7": what a wait shows
 };
 
@@ -147,9 +148,12 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void count(Message& message);
   void uncount(Message& message);
   absl::Status refusal(const Message& message) const;
+  // Tells an explored run what the posting of `mine`, which met `match` or nobody, depends on.
+  void record_post(Message& mine, Message* match);
 
   World& world_;
   Scheduler& scheduler_;
+  StepRecord* const record_;  // explored runs only
   const std::shared_ptr<const Group> group_;
   const bool poison_;
   const bool late_;
@@ -158,6 +162,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  uint64_t object_ = 0;                                   // explored runs: the number of the mailbox
   const std::unique_ptr<std::atomic<Inbox*>[]> inboxes_;  // [destination], each made at its first message
 };
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
+#include "collectives/fault_group.h"
 #include "collectives/op_table.h"
 #include "collectives/stream.h"
 #include "collectives/threaded_process_group.h"
@@ -331,9 +332,9 @@ std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::sh
   } else {
     switch (options.backend.value_or(BackendKind::kThreaded)) {
       case BackendKind::kThreaded:
-        return make_threaded_member(rank, group, options);
+        return with_faults(rank, make_threaded_member(rank, group, options));
       case BackendKind::kFake:
-        return make_fake_member(rank, group, options.fake.value_or(FakeOptions{}));
+        return with_faults(rank, make_fake_member(rank, group, options.fake.value_or(FakeOptions{})));
     }
     wrong = absl::StrCat("GroupOptions::backend has the unknown value ", static_cast<int>(*options.backend));
   }
@@ -342,7 +343,7 @@ std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::sh
                                 absl::StrCat("rank ", rank.rank(), ", group ", group->name(), ": ", wrong)),
                      {.rank = rank.rank(), .group = group->name(), .op = "init_process_group"});
   }
-  return member;
+  return with_faults(rank, std::move(member));
 }
 
 }  // namespace internal

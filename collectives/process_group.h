@@ -214,6 +214,13 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Does what `call` says: it was checked, numbered and recorded. Called by the front above, and by groups that wrap this
   // one. Does not block, and returns before the call is done. An error means that the call did not happen.
   virtual absl::StatusOr<Work> execute(CollectiveCall&& call) = 0;
+  // Called by the front and by groups that wrap this one, too.
+  // This member's handle on a group that was made from this one. By default CollectiveError: the caller must say how, with
+  // GroupOptions::make.
+  virtual std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                                    const GroupOptions& options);
+  // destroy_process_group() was called: lets go of what members share.
+  virtual void leave() {}
 
   const std::shared_ptr<const Group>& group() const { return group_; }
   RankContext* context() const { return context_; }
@@ -223,13 +230,6 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   ProcessGroup(RankContext* context, std::shared_ptr<const Group> group);
   // A group without one, of known ranks; `rank` is that in the group.
   ProcessGroup(std::shared_ptr<const Group> group, int rank);
-
-  // This member's handle on a group that was made from this one. By default CollectiveError: the caller must say how, with
-  // GroupOptions::make.
-  virtual std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
-                                                    const GroupOptions& options);
-  // destroy_process_group() was called: lets go of what members share.
-  virtual void leave() {}
 
   // Point, check, number, record, execute: the way of every call.
   Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);

@@ -159,6 +159,7 @@ bool CallState::input_changed() const {
 Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
     : world_(*world),
       scheduler_(world->scheduler()),
+      record_(scheduler_.record()),
       group_(std::move(group)),
       size_(group_->size()),
       poison_(world->poison()),
@@ -203,6 +204,7 @@ void Rendezvous::recycle(Slot* slot) {
   slot->mismatch = false;
   slot->first = -1;
   slot->seq = 0;
+  slot->object = 0;
   free_.push_back(slot);
 }
 
@@ -213,7 +215,10 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   Slot* slot = nullptr;
   {
     RankMutexLock lock(&mu_);
-    if (!failed_.ok()) return refused(*state);
+    if (!failed_.ok()) {
+      if (record_ != nullptr) record_->access(record_->object(&object_), Access::kCommute);
+      return refused(*state);
+    }
     slot = slot_at(call.seq);
     if (slot == nullptr || slot->calls[rank] != nullptr) return refused(*state);
     if (slot->first < 0) {
@@ -221,6 +226,10 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
     } else if (!slot->mismatch) {
       const CollectiveCall& first = *slot->calls[static_cast<size_t>(slot->first)];
       slot->mismatch = !op_row(first.op).same(first, call);
+    }
+    if (record_ != nullptr) [[unlikely]] {
+      record_->access(record_->object(&object_), Access::kCommute);
+      record_->signal(record_->object(&slot->object));
     }
     slot->calls[rank] = &call;
     slot->states[rank] = std::move(state);
@@ -300,6 +309,7 @@ void Rendezvous::await_leaving() const {
 }
 
 void Rendezvous::run(Slot* slot) {
+  if (record_ != nullptr) record_->await(slot->object);
   const int64_t started_ns = scheduler_.now_ns();
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
@@ -374,6 +384,7 @@ void Rendezvous::fail(const absl::Status& cause) {
   std::vector<Slot*> slots;
   {
     RankMutexLock lock(&mu_);
+    if (record_ != nullptr) record_->access(record_->object(&object_), Access::kWrite);
     if (failed_.ok()) failed_ = cause;
     for (Slot* slot : window_) {
       if (slot != nullptr && slot->state != Slot::State::kRunning) slots.push_back(slot);

@@ -102,6 +102,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   struct Slot {
     enum class State : uint8_t { kCollecting, kReady, kRunning };
     int64_t seq = 0;
+    uint64_t object = 0;  // explored runs: the number of the call
     State state = State::kCollecting;
     int arrived = 0;
     bool mismatch = false;
@@ -128,11 +129,13 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   World& world_;
   Scheduler& scheduler_;
+  StepRecord* const record_;  // explored runs only
   const std::shared_ptr<const Group> group_;
   const int size_;
   const bool poison_;
   const bool late_;
 
+  uint64_t object_ = 0;          // explored runs: the number of the group
   std::atomic<int> leaving_{0};  // slots out of the window whose works are not all done
   mutable RankMutex mu_;         // before a work's
   // The slots of sequence numbers base_ .. base_ + window_.size() - 1; null: not filed yet, or done.

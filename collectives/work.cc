@@ -18,12 +18,34 @@ absl::Status WorkState::status() const {
   return status_;
 }
 
+StepRecord* WorkState::record() const {
+  // A handle may outlive its world.
+  const Task* const task = Task::current();
+  return task != nullptr && task->scheduler == scheduler_ ? scheduler_->record() : nullptr;
+}
+
+void WorkState::touched(Access how) const {
+  StepRecord* const record = this->record();
+  if (record == nullptr) [[likely]]
+    return;
+  record->access(record->object(&object_), how);
+  if (how == Access::kWrite) record->signal(object_);
+}
+
+void WorkState::waited() const {
+  if (StepRecord* const record = this->record(); record != nullptr) [[unlikely]]
+    record->await(record->object(&object_));
+}
+
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   return await_from(timeout, timeout_is_default, code, nullptr);
 }
 
 absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
-  if (is_completed()) return status();
+  if (is_completed()) {
+    waited();
+    return status();
+  }
   const auto deadline_after = [&](absl::Duration time) {
     if (time == absl::InfiniteDuration()) return Deadline::never();
     if (scheduler_ != nullptr) return scheduler_->deadline_after(time, timeout_is_default);
@@ -43,7 +65,9 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
   const absl::Status waited = finished_.await(
       &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
       deadline);
-  return waited.ok() ? status_ : waited;
+  if (!waited.ok()) return waited;
+  this->waited();
+  return status_;
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
@@ -58,6 +82,7 @@ void WorkState::complete(const absl::Status& status) {
   {
     RankMutexLock lock(&mu_);
     if (completing_ || done_.load(std::memory_order_relaxed)) return;
+    touched(Access::kWrite);
     // Works that are made of this one end first: who sees this one done sees them done.
     while (!callbacks_.empty()) {
       const auto later =
@@ -99,6 +124,7 @@ void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callb
   absl::Status ended;
   {
     RankMutexLock lock(&mu_);
+    touched(Access::kRead);
     if (!done_.load(std::memory_order_relaxed)) {
       callbacks_.push_back({std::move(callback), at_once});
       return;
@@ -134,7 +160,7 @@ void Work::wait(absl::Duration timeout, CodeSite code) {
 }
 
 std::exception_ptr Work::exception() const {
-  if (state_ == nullptr || !state_->is_completed()) return nullptr;
+  if (state_ == nullptr || !is_completed()) return nullptr;
   try {
     check(state_->status());
   } catch (...) {

@@ -14,6 +14,7 @@
 #include "collectives/tensor.h"
 #include "sim/code_site.h"
 #include "sim/rank_mutex.h"
+#include "sim/step_record.h"
 
 namespace rankloom {
 
@@ -85,6 +86,10 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
  private:
   friend class Work;
 
+  // Tells an explored run what becomes of this work, or who looks at it.
+  StepRecord* record() const;
+  void touched(Access how) const;
+  void waited() const;
   // `site`: null, and it is asked for if there is something to wait for.
   absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
   absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
@@ -92,6 +97,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
 
   Scheduler* const scheduler_;
   const int rank_;
+  mutable uint64_t object_ = 0;  // explored runs: its number
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};
   mutable RankMutex mu_;  // taken after no other lock but a rendezvous'
@@ -133,9 +139,12 @@ class [[nodiscard]] Work {
   // Timeout when `timeout` (virtual time in deterministic runs) passes first; the call is withdrawn then.
   void wait(absl::Duration timeout, CodeSite code = CodeSite::here());
 
-  bool is_completed() const { return state_ == nullptr || state_->is_completed(); }
+  bool is_completed() const {
+    if (state_ != nullptr) state_->touched(Access::kRead);
+    return state_ == nullptr || state_->is_completed();
+  }
   // Done, and without error.
-  bool is_success() const { return state_ == nullptr || (state_->is_completed() && state_->status().ok()); }
+  bool is_success() const { return is_completed() && (state_ == nullptr || state_->status().ok()); }
   // The DistError that wait() would throw, null if there is none (yet).
   std::exception_ptr exception() const;
   // The tensors that the call wrote. Waits for it.
@@ -167,6 +176,7 @@ class [[nodiscard]] Work {
       return;
     }
     state_->handles_.store(0, std::memory_order_relaxed);
+    state_->touched(Access::kRead);
     if (!state_->is_completed()) state_->dropped();
   }
   void check(const absl::Status& status) const;

@@ -3,7 +3,54 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/scheduler.h"
+
 namespace rankloom::internal {
+
+KeyTable::KeyTable(const Scheduler* scheduler)
+    : mu(scheduler), record_(scheduler != nullptr ? scheduler->record() : nullptr) {}
+
+uint64_t KeyTable::object(std::string_view part, std::string_view key) {
+  return named_object(named_object(record_->object(&object_), part), key);
+}
+
+void KeyTable::record_set(std::string_view key) {
+  record_->access(object("value", key), Access::kWrite);
+  if (find(key) != nullptr) return;
+  // Those who wait for the key could not go on before this.
+  record_->access(object("presence", key), Access::kWrite);
+  record_->access(object_, Access::kCommute);
+  record_->signal(object("presence", key));
+}
+
+void KeyTable::record_look(Look look, std::string_view key) {
+  switch (look) {
+    case Look::kWaited:
+      record_->await(object("presence", key));
+      [[fallthrough]];
+    case Look::kValue:
+      record_->access(object("value", key), Access::kRead);
+      break;
+    case Look::kPresent:
+      record_->await(object("presence", key));
+      [[fallthrough]];
+    case Look::kPresence:
+      record_->access(object("presence", key), Access::kRead);
+      break;
+    case Look::kQueueWait:
+      record_->await(object("queue", key));
+      [[fallthrough]];
+    case Look::kQueueTake:
+      record_->access(object("queue", key), Access::kWrite);
+      break;
+    case Look::kQueue:
+      record_->access(object("queue", key), Access::kRead);
+      break;
+    case Look::kAll:
+      record_->access(record_->object(&object_), Access::kRead);
+      break;
+  }
+}
 
 std::vector<std::string> KeyTable::sorted_keys() const {
   std::vector<std::string> keys;
@@ -14,6 +61,7 @@ std::vector<std::string> KeyTable::sorted_keys() const {
 }
 
 void KeyTable::set(std::string_view key, std::string&& value) {
+  if (record_ != nullptr) record_set(key);
   if (!watches_.empty()) file_event(key, value);
   const auto [it, added] = values_.try_emplace(key);
   it->second = std::move(value);
@@ -23,6 +71,7 @@ void KeyTable::set(std::string_view key, std::string&& value) {
 void KeyTable::append(std::string_view key, std::string_view value) {
   const auto it = values_.find(key);
   if (it == values_.end()) return set(key, value);
+  if (record_ != nullptr) record_set(key);
   if (!watches_.empty()) {
     std::string after = it->second;
     after += value;
@@ -34,12 +83,23 @@ void KeyTable::append(std::string_view key, std::string_view value) {
 bool KeyTable::erase(std::string_view key) {
   const auto it = values_.find(key);
   if (it == values_.end()) return false;
+  if (record_ != nullptr) {
+    record_->access(object("value", key), Access::kWrite);
+    record_->access(object("presence", key), Access::kWrite);
+    record_->access(object_, Access::kCommute);
+  }
   if (!watches_.empty()) file_event(key, std::nullopt);
   values_.erase(it);
   return true;
 }
 
 void KeyTable::push(std::string_view key, std::string_view value) {
+  if (record_ != nullptr) {
+    record_->access(object("queue", key), Access::kWrite);
+    if (queue_len(key) == 0) record_->access(object("presence", key), Access::kWrite);
+    record_->signal(object("queue", key));
+    record_->signal(object("presence", key));
+  }
   queues_.try_emplace(key).first->second.emplace_back(value);
   if (!waiters_.empty()) wake(key, /*queued=*/true);
 }
@@ -49,7 +109,10 @@ std::optional<std::string> KeyTable::pop(std::string_view key) {
   if (it == queues_.end()) return std::nullopt;
   std::optional<std::string> value = std::move(it->second.front());
   it->second.pop_front();
-  if (it->second.empty()) queues_.erase(it);
+  if (it->second.empty()) {
+    if (record_ != nullptr) record_->access(object("presence", key), Access::kWrite);
+    queues_.erase(it);
+  }
   return value;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "fake_store/store.h"
 #include "sim/rank_mutex.h"
+#include "sim/step_record.h"
 #include "sim/text.h"
 
 namespace rankloom::internal {
@@ -24,7 +25,7 @@ namespace rankloom::internal {
 // Thread-safety: everything is guarded by `mu`, which the store that owns the table takes.
 class KeyTable {
  public:
-  explicit KeyTable(const Scheduler* scheduler) : mu(scheduler) {}
+  explicit KeyTable(const Scheduler* scheduler);
 
   // Taken after no other lock; held neither in a wait nor in a watch callback.
   RankMutex mu;
@@ -43,6 +44,8 @@ class KeyTable {
 
   // Changes. Each wakes whom it concerns and files an event if the key is watched.
   void set(std::string_view key, std::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (record_ != nullptr) [[unlikely]]
+      record_set(key);
     if (!watches_.empty()) [[unlikely]]
       file_event(key, value);
     const auto [it, added] = values_.try_emplace(key, value);
@@ -62,6 +65,23 @@ class KeyTable {
     if (queues_.empty()) return 0;
     const auto it = queues_.find(key);
     return it != queues_.end() ? it->second.size() : 0;
+  }
+
+  // What an explored run is told. Changes tell by themselves; whoever looks says what at. A look that finds nothing and
+  // waits is none: the one that ends the wait is.
+  enum class Look : uint8_t {
+    kValue,      // what the value is, or that there is none
+    kWaited,     // the value, which the operation would have waited for
+    kPresence,   // whether there is a value or a queue
+    kPresent,    // that there is one, which the operation would have waited for
+    kQueue,      // the queue
+    kQueueTake,  // as kQueue, and changes it
+    kQueueWait,  // as kQueueTake, and the operation would have waited
+    kAll,        // which keys there are
+  };
+  void looked(Look look, std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (record_ != nullptr) [[unlikely]]
+      record_look(look, key);
   }
 
   // Those who wait for one key. `present` is for a value or a queue, `queued` for the next value of the queue: a push wakes
@@ -112,10 +132,15 @@ class KeyTable {
     std::optional<std::string> after;
   };
 
+  void record_set(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void record_look(Look look, std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  uint64_t object(std::string_view part, std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void wake(std::string_view key, bool queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void file_event(std::string_view key, std::optional<std::string_view> after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void deliver_filed() ABSL_LOCKS_EXCLUDED(mu);
 
+  StepRecord* const record_;                 // explored runs only
+  uint64_t object_ ABSL_GUARDED_BY(mu) = 0;  // the number of the store
   Map<std::string> values_ ABSL_GUARDED_BY(mu);
   Map<std::deque<std::string>> queues_ ABSL_GUARDED_BY(mu);  // no empty ones
   Map<std::unique_ptr<Waiters>> waiters_ ABSL_GUARDED_BY(mu);

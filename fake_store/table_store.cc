@@ -142,7 +142,16 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
       return make_error(ErrorKind::kTimeout, absl::StrCat(sv(kind()), " ", name, ": timed out after ",
                                                           absl::FormatDuration(timeout), ": missing ", detail, more));
     };
-    if (timeout == absl::ZeroDuration()) return timed_out("");
+    if (timeout == absl::ZeroDuration()) {
+      using Look = KeyTable::Look;
+      for (const std::string_view key : missing) {
+        table_.looked(want == Want::kValue    ? Look::kValue
+                      : want == Want::kQueued ? Look::kQueue
+                                              : Look::kPresence,
+                      key);
+      }
+      return timed_out("");
+    }
     // Whoever parks us counts the time: the caller's world, or for a thread of none the monotonic clock.
     Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
     const bool real_time = shared_ || world == nullptr;
@@ -219,6 +228,7 @@ absl::StatusOr<std::string> TableStore::get_status(std::string_view key, const S
     if (absl::Status s = await("store get", {key}, Want::kValue, wait, &deadline); !s.ok()) return s;
     value = table_.find(key);
   }
+  table_.looked(KeyTable::Look::kWaited, key);
   return *value;
 }
 
@@ -227,6 +237,7 @@ absl::StatusOr<int64_t> TableStore::add_locked(std::string_view key, int64_t amo
   if (!hold.status().ok()) return explain("add", key, hold.status());
   int64_t have = 0;
   const std::string* const text = table_.find(key);
+  table_.looked(KeyTable::Look::kValue, key);
   if (text != nullptr && !parse_number(*text, &have)) [[unlikely]] {
     return store_error(who("add", key), absl::StrCat("have ", quote(*text), ", want a decimal int64"));
   }
@@ -255,6 +266,7 @@ absl::StatusOr<std::string> TableStore::compare_set_locked(std::string_view key,
   Hold hold(log_.get(), &table_);
   if (!hold.status().ok()) return explain("compare_set", key, hold.status());
   const std::string* const value = table_.find(key);
+  table_.looked(KeyTable::Look::kValue, key);
   if (value == nullptr && !expected.empty()) return std::string(expected);
   if (value != nullptr && *value != expected) return *value;
   if (absl::Status s = hold.write(Change::kSet, key, desired); !s.ok()) return explain("compare_set", key, s);
@@ -275,13 +287,16 @@ absl::Status TableStore::wait_status(const StringList& keys, const StoreWait& wa
   std::optional<Deadline> deadline;
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("wait", keys.empty() ? "" : keys[0], s);
-  return await("store wait", keys, Want::kPresent, wait, &deadline);
+  if (absl::Status s = await("store wait", keys, Want::kPresent, wait, &deadline); !s.ok()) return s;
+  for (std::string_view key : keys) table_.looked(KeyTable::Look::kPresent, key);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> TableStore::check_status(const StringList& keys) {
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("check", keys.empty() ? "" : keys[0], s);
   for (std::string_view key : keys) {
+    table_.looked(KeyTable::Look::kPresence, key);
     if (!table_.present(key)) return false;
   }
   return true;
@@ -295,6 +310,7 @@ absl::StatusOr<bool> TableStore::delete_key_status(std::string_view key) {
     Hold hold(log_.get(), &table_);
     status = hold.status();
     existed = status.ok() && table_.find(key) != nullptr;
+    table_.looked(KeyTable::Look::kPresence, key);
     if (existed) {
       status = hold.write(Change::kErase, key, "");
       if (status.ok()) table_.erase(key);
@@ -308,6 +324,7 @@ absl::StatusOr<bool> TableStore::delete_key_status(std::string_view key) {
 absl::StatusOr<int64_t> TableStore::num_keys_status() {
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("num_keys", s);
+  table_.looked(KeyTable::Look::kAll, {});
   return static_cast<int64_t>(table_.size());
 }
 
@@ -330,7 +347,10 @@ absl::StatusOr<std::vector<std::string>> TableStore::multi_get_status(const Stri
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("multi_get", keys.empty() ? "" : keys[0], s);
   if (absl::Status s = await("store multi_get", keys, Want::kValue, wait, &deadline); !s.ok()) return s;
-  for (std::string_view key : keys) values.push_back(*table_.find(key));
+  for (std::string_view key : keys) {
+    table_.looked(KeyTable::Look::kWaited, key);
+    values.push_back(*table_.find(key));
+  }
   return values;
 }
 
@@ -369,7 +389,10 @@ absl::StatusOr<std::optional<std::string>> TableStore::queue_pop_status(std::str
   RankMutexLock lock(&table_.mu);
   for (;;) {
     absl::StatusOr<std::optional<std::string>> value = pop_locked(key);
-    if (!block || !value.ok() || value->has_value()) return value;
+    if (!block || !value.ok() || value->has_value()) {
+      table_.looked(block ? KeyTable::Look::kQueueWait : KeyTable::Look::kQueueTake, key);
+      return value;
+    }
     // Another process may be faster when the wait is over.
     if (absl::Status s = await("store queue_pop", {key}, Want::kQueued, wait, &deadline); !s.ok()) return s;
   }
@@ -378,12 +401,14 @@ absl::StatusOr<std::optional<std::string>> TableStore::queue_pop_status(std::str
 absl::StatusOr<int64_t> TableStore::queue_len_status(std::string_view key) {
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("queue_len", key, s);
+  table_.looked(KeyTable::Look::kQueue, key);
   return static_cast<int64_t>(table_.queue_len(key));
 }
 
 absl::StatusOr<std::vector<std::string>> TableStore::list_keys_status() {
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("list_keys", s);
+  table_.looked(KeyTable::Look::kAll, {});
   return table_.sorted_keys();
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
 #include "sim/fiber_engine.h"
+#include "sim/site_text.h"
 #include "sim/thread_engine.h"
 
 namespace rankloom {
@@ -70,6 +71,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
       runs_to_block_(policy_->runs_to_block()),
       recording_(!runs_to_block_),
       prefetches_(!threads_ && runs_to_block_ && options_.ranks >= kPrefetchRanks),
+      sees_all_(policy_->sees_all()),
       rank_tasks_(new Task[static_cast<size_t>(options_.ranks)]),
       ready_(policy_->order()) {
   host_.scheduler = this;
@@ -80,6 +82,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
     task.id = rank;
     task.info = {.rank = rank, .kind = TaskKind::kRank};
   }
+  if (record_ != nullptr) record_->begin_run(options_.ranks, threads_);
   const Trace* const replayed = options_.schedule.trace();
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
 }
@@ -166,6 +169,8 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->last.set(Site{});
   task->timer = 0;
   task->deadline_ns = Deadline::kNever;
+  if (record_ != nullptr) [[unlikely]]
+    record_->born(id, info);
   return task;
 }
 
@@ -385,18 +390,18 @@ int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
   Task* const self = Task::current();
   if (self != nullptr) self->site = site;
   StateLock lock(this);
-  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false};
+  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false, .tasks = this};
   const int value = policy_->choose(point);
   if (std::string error = policy_->error(); !error.empty()) {
     lock.unlock();
     abort(make_error(ErrorKind::kAborted, error));
     lock.lock();
   }
-  record(kind, self, n, value);
+  add_choice(kind, self, n, value);
   return value;
 }
 
-void DeterministicScheduler::record(ChoiceKind kind, const Task* at, int size, int value) {
+void DeterministicScheduler::add_choice(ChoiceKind kind, const Task* at, int size, int value) {
   if (!recording_) return;
   trace_.add({.kind = static_cast<uint8_t>(kind),
               .what = trace_.intern(at != nullptr ? at->site.what : "start"),
@@ -409,11 +414,15 @@ void DeterministicScheduler::record(ChoiceKind kind, const Task* at, int size, i
 TaskId DeterministicScheduler::choose_next(const Task* at) {
   const int size = ready_.size();
   if (runs_to_block_) return ready_.oldest();
-  if (size == 1) return ready_.nth(0);
-  const ChoicePoint point{
-      .kind = ChoiceKind::kNextTask, .size = size, .at = at, .ready = &ready_, .yields = std::exchange(yields_, false)};
+  if (size == 1 && !sees_all_) return ready_.nth(0);
+  const ChoicePoint point{.kind = ChoiceKind::kNextTask,
+                          .size = size,
+                          .at = at,
+                          .ready = &ready_,
+                          .yields = std::exchange(yields_, false),
+                          .tasks = this};
   const TaskId id = policy_->choose(point);
-  record(ChoiceKind::kNextTask, at, size, id);
+  if (size > 1) add_choice(ChoiceKind::kNextTask, at, size, id);
   return id;
 }
 
@@ -423,6 +432,8 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
   baton_rank_ = -1;
   for (;;) {
     if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
+    if (options_.max_steps > 0 && steps() > options_.max_steps && !aborted()) [[unlikely]]
+      end_endless(lock);
     if (ready_.empty()) {
       if (live_ == 0) {
         moving_ = false;
@@ -434,9 +445,11 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
       continue;
     }
     const TaskId id = choose_next(at);
+    Task* const task = task_at(id);
+    if (record_ != nullptr) [[unlikely]]
+      record_->begin_step(*task, ready_);
     ready_.remove(id);
     if (prefetches_) prefetch();
-    Task* const task = task_at(id);
     if (!runs_to_block_ && !policy_->error().empty() && !aborted()) {
       make_ready(*task);
       lock.unlock();
@@ -471,6 +484,16 @@ void DeterministicScheduler::prefetch() {
   prefetch_lines(task_at(ready_.oldest_after(kTask)), 0, sizeof(Task));
   engine_->prefetch(*task_at(ready_.oldest_after(kPointers)), Engine::Prefetch::kPointers);
   engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
+}
+
+void DeterministicScheduler::end_endless(StateLock& lock) {
+  std::string text = absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points");
+  for (const Task* task : live_tasks()) {
+    absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
+  }
+  lock.unlock();
+  abort(make_error(ErrorKind::kDeadlock, text));
+  lock.lock();
 }
 
 void DeterministicScheduler::nobody_ready(StateLock& lock) {
@@ -558,6 +581,7 @@ bool DeterministicScheduler::advance_clock() {
     }
   }
   clock_ns_.store(std::max(now_ns(), at_ns), std::memory_order_relaxed);
+  if (record_ != nullptr) record_->time_passed();
   const auto time_out = [this](Task& task) {
     task.cause = WakeCause::kTimeout;
     task.timer = 0;

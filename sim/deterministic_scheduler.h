@@ -21,7 +21,7 @@ namespace rankloom {
 //
 // invariant: from the first pick until all tasks have ended exactly one task is the mover: it runs with the baton, or it
 // picks who is next. Nobody holds the baton while the mover picks, so who comes to a point meanwhile queues.
-class DeterministicScheduler final : public Scheduler {
+class DeterministicScheduler final : public Scheduler, private TaskTable {
  public:
   explicit DeterministicScheduler(Options options);
   ~DeterministicScheduler() override;
@@ -48,6 +48,8 @@ class DeterministicScheduler final : public Scheduler {
 
  private:
   class StateLock;
+
+  const Task& task(TaskId id) const override { return *task_at(id); }
 
   // All below run with the state locked (threads) or on the fibers' thread.
   Task* task_at(TaskId id) const {
@@ -82,6 +84,8 @@ class DeterministicScheduler final : public Scheduler {
   void nobody_ready(StateLock& lock);
   // Fetches what switches to the next tasks in the queue will touch.
   void prefetch();
+  // max_steps have passed.
+  void end_endless(StateLock& lock);
   // Waits for a thread beside the run to do something. False: nobody did, and none of them computes.
   bool wait_beside(bool outside, StateLock& lock);
   void end(Task& task);
@@ -92,7 +96,7 @@ class DeterministicScheduler final : public Scheduler {
   // Has `what` done on the fibers' thread: they cannot be touched from elsewhere.
   void send(absl::AnyInvocable<void()> what);
   TaskId choose_next(const Task* at);
-  void record(ChoiceKind kind, const Task* at, int size, int value);
+  void add_choice(ChoiceKind kind, const Task* at, int size, int value);
   static void task_main(Task& task);
 
   const bool threads_;
@@ -101,6 +105,7 @@ class DeterministicScheduler final : public Scheduler {
   const bool runs_to_block_;
   const bool recording_;
   const bool prefetches_;  // fifo over many fibers
+  const bool sees_all_;
 
   mutable absl::Mutex mu_;  // guards all below on threads; unused on fibers. Before inbox_mu_
   Task host_;

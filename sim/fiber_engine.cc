@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -188,6 +189,7 @@ struct FiberThread {
   }
 
   static inline thread_local FiberThread* current = nullptr;
+  static inline thread_local bool lent = false;  // this thread runs no fibers now, and may
   static inline struct sigaction previous {};
 
   Task host;
@@ -288,14 +290,40 @@ FiberState* FiberThread::take() {
 }
 
 void FiberEngine::run_host(absl::FunctionRef<void()> main) {
-  Parker done;
-  ThreadPool::shared().start("rankloom fibers", [&] {
+  const auto run = [&] {
     thread_ = &FiberThread::of_this_thread();
     thread_->begin(stack_bytes_, stacks_ <= StackPool::kMaxGuarded, stacks_);
     main();
+  };
+  if (FiberThread::lent) {  // by with_fiber_thread()
+    FiberThread::lent = false;
+    run();
+    FiberThread::lent = true;
+    return;
+  }
+  Parker done;
+  ThreadPool::shared().start("rankloom fibers", [&] {
+    run();
     done.unpark();
   });
   done.park(Deadline::kNever);
+}
+
+void with_fiber_thread(absl::FunctionRef<void()> body) {
+  Parker done;
+  std::exception_ptr thrown;
+  ThreadPool::shared().start("rankloom fibers", [&] {
+    FiberThread::lent = true;
+    try {
+      body();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    FiberThread::lent = false;
+    done.unpark();
+  });
+  done.park(Deadline::kNever);
+  if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
 void FiberEngine::attach(Task&) { fatal("a thread cannot become a fiber"); }

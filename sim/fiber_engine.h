@@ -28,4 +28,8 @@ class FiberEngine final : public Engine {
   FiberThread* thread_ = nullptr;  // of the pool thread that runs the world; set by run_host
 };
 
+// Runs `body` on a thread of the fibers: worlds of fibers that it makes run there, one after another, without a hand-over from
+// thread to thread for each. What it throws comes out here. The caller is no task.
+void with_fiber_thread(absl::FunctionRef<void()> body);
+
 }  // namespace rankloom

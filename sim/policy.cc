@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
 #include "sim/prng.h"
+#include "sim/schedule_tree.h"
+#include "sim/steering.h"
 #include "sim/trace.h"
 
 namespace rankloom {
@@ -102,6 +104,69 @@ class PctPolicy final : public SchedulePolicy {
   std::vector<int64_t> priorities_;
 };
 
+// Who runs is drawn at random, but for a victim that waits as long as others can run, at most kPatience choices; then another
+// is drawn. All calls that complete count as one.
+class StarvePolicy final : public SchedulePolicy {
+ public:
+  explicit StarvePolicy(uint64_t seed) : prng_(seed) {}
+
+  int choose(const ChoicePoint& point) override {
+    const int size = point.size;
+    if (point.kind != ChoiceKind::kNextTask) return static_cast<int>(prng_.below(static_cast<uint64_t>(size)));
+    if (left_ == 0) {
+      victim_ = key(point, point.ready->nth(static_cast<int>(prng_.below(static_cast<uint64_t>(size)))));
+      left_ = 1 + static_cast<int>(prng_.below(kPatience));
+    }
+    --left_;
+    int others = 0;
+    point.ready->for_each([&](TaskId id) { others += key(point, id) != victim_ ? 1 : 0; });
+    if (others == 0) {
+      return point.ready->nth(static_cast<int>(prng_.below(static_cast<uint64_t>(size))));
+    }
+    int skip = static_cast<int>(prng_.below(static_cast<uint64_t>(others)));
+    TaskId chosen = -1;
+    point.ready->for_each([&](TaskId id) {
+      if (key(point, id) != victim_ && skip-- == 0) chosen = id;
+    });
+    return chosen;
+  }
+
+ private:
+  static constexpr int kPatience = 60;
+
+  static TaskId key(const ChoicePoint& point, TaskId id) {
+    return point.tasks->task(id).info.kind == TaskKind::kCompletion ? -2 : id;
+  }
+
+  Prng prng_;
+  TaskId victim_ = -1;
+  int left_ = 0;
+};
+
+// Ranks are drawn at random; a call completes when nobody else can run, or one time in eight.
+class LatePolicy final : public SchedulePolicy {
+ public:
+  explicit LatePolicy(uint64_t seed) : prng_(seed) {}
+
+  int choose(const ChoicePoint& point) override {
+    const auto draw = [this](int n) { return static_cast<int>(prng_.below(static_cast<uint64_t>(n))); };
+    if (point.kind != ChoiceKind::kNextTask) return draw(point.size);
+    const auto completes = [&point](TaskId id) { return point.tasks->task(id).info.kind == TaskKind::kCompletion; };
+    int late = 0;
+    point.ready->for_each([&](TaskId id) { late += completes(id) ? 1 : 0; });
+    const bool now = late == point.size || (late > 0 && draw(8) == 0);
+    int skip = draw(now ? late : point.size - late);
+    TaskId chosen = -1;
+    point.ready->for_each([&](TaskId id) {
+      if (completes(id) == now && skip-- == 0) chosen = id;
+    });
+    return chosen;
+  }
+
+ private:
+  Prng prng_;
+};
+
 class ReplayPolicy final : public SchedulePolicy {
  public:
   explicit ReplayPolicy(const Trace* trace) : trace_(*trace) {}
@@ -153,9 +218,19 @@ std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule) {
       return std::make_unique<RandomPolicy>(schedule.seed());
     case Schedule::Kind::kPct:
       return std::make_unique<PctPolicy>(schedule.seed(), schedule.depth());
+    case Schedule::Kind::kStarve:
+      return std::make_unique<StarvePolicy>(schedule.seed());
+    case Schedule::Kind::kLate:
+      return std::make_unique<LatePolicy>(schedule.seed());
+    case Schedule::Kind::kSteered:
+      return std::make_unique<SteeredPolicy>(schedule.switches());
+    case Schedule::Kind::kTree:
+      return schedule.tree()->policy();
     case Schedule::Kind::kReplay:
       // A fifo run records nothing: its trace is replayed by running fifo again.
       if (schedule.trace()->schedule() == "fifo") return std::make_unique<FifoPolicy>();
+      if (schedule.departures() != nullptr)
+        return std::make_unique<SteeredPolicy>(std::make_unique<ReplayPolicy>(schedule.trace()), schedule.departures());
       return std::make_unique<ReplayPolicy>(schedule.trace());
     default:
       return std::make_unique<FifoPolicy>();

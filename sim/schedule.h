@@ -4,17 +4,36 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
 namespace rankloom {
 
+class ScheduleTree;
+class StepRecord;
 class Trace;
 
 enum class EngineKind : uint8_t { kThreads, kFibers };
 
 // "threads" or "fibers".
 std::string_view engine_kind_name(EngineKind engine);
+
+// A departure from the order in which a steered run goes by itself.
+struct Switch {
+  static constexpr int kStart = -1;  // `at` before the first step of the run
+  enum class Kind : uint8_t {
+    kTask,        // the task `to` runs next
+    kCompletion,  // the call that completes next is the one that comes `to`-th among those that could, from 0
+    kValue,       // alternative `to` of a choice of another kind: which of several sends a recv_any takes
+  };
+  Kind kind = Kind::kTask;
+  int at = kStart;  // the task at the point: a rank, or a helper's id
+  int nth = 0;      // of the choices at that task, from 0: kValue counts apart from the two others
+  int to = 0;
+
+  friend bool operator==(const Switch&, const Switch&) = default;
+};
 
 // Where a run stops for a debugger: before this rank makes the call with this number in this group.
 struct BreakPoint {
@@ -29,7 +48,19 @@ struct BreakPoint {
 // How the next rank is chosen at each scheduling point. A value; cheap to copy.
 class Schedule {
  public:
-  enum class Kind : uint8_t { kUnset, kFree, kFifo, kRoundRobin, kSeeded, kPct, kReplay };
+  enum class Kind : uint8_t {
+    kUnset,
+    kFree,
+    kFifo,
+    kRoundRobin,
+    kSeeded,
+    kPct,
+    kStarve,
+    kLate,
+    kSteered,
+    kTree,
+    kReplay
+  };
 
   // Unset: free() on threads, fifo() on fibers.
   Schedule() = default;
@@ -47,8 +78,21 @@ class Schedule {
   // depth with a guaranteed probability. S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of
   // Finding Bugs", ASPLOS 2010. depth >= 1.
   static Schedule pct(uint64_t seed, int depth) { return Schedule(Kind::kPct, seed, depth); }
+  // Random, but somebody - a rank, a helper, the calls that complete - is held back for long while others can run; then
+  // somebody else is.
+  static Schedule starve(uint64_t seed) { return Schedule(Kind::kStarve, seed, 0); }
+  // Random, but calls complete as late as possible most of the time, and in any order.
+  static Schedule late_completion(uint64_t seed) { return Schedule(Kind::kLate, seed, 0); }
+  // A rank runs until it blocks or yields, then the next by number; calls complete when nobody else can run; but for
+  // `switches`. Those that find their task unable to run are left out. `seed`: of the ranks' own randomness.
+  static Schedule steered(uint64_t seed, std::vector<Switch> switches);
+  // The next run that `tree` wants to see. sim/schedule_tree.h.
+  static Schedule exploring(std::shared_ptr<ScheduleTree> tree);
   // What a run recorded. The first step that does not fit ends the run with an error that names it.
   static Schedule replay(Trace trace);
+  // The same, and notes where the run departs from the order of a steered one: steered() with these repeats it, and can be
+  // cut down. `departures` outlives the run.
+  static Schedule replay(Trace trace, std::vector<Switch>* departures);
 
   Kind kind() const { return kind_; }
   uint64_t seed() const { return seed_; }
@@ -56,9 +100,18 @@ class Schedule {
   const Trace* trace() const { return trace_.get(); }
   // The schedule that the replayed run was recorded under; any other one itself.
   Schedule recorded() const;
+  const std::vector<Switch>& switches() const;
+  ScheduleTree* tree() const { return tree_.get(); }
+  // The same schedule, whose run tells `record` what its steps touch. `record` outlives the run.
+  Schedule recorded_by(StepRecord* record) const;
+  StepRecord* record() const { return record_; }
+  std::vector<Switch>* departures() const { return departures_; }
   bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
 
-  // "seeded:7", "pct:7:3", "fifo": what parse() reads, and RANKLOOM_SCHEDULE.
+  // Ranks draw from a seed, calls complete late, outputs are poisoned: all but fifo and round robin.
+  bool explores() const;
+
+  // "seeded:7", "pct:7:3", "steered:7:0@5>1", "fifo": what parse() reads, and RANKLOOM_SCHEDULE.
   std::string text() const;
   // Errors: InvalidArgument that lists what is known.
   static absl::StatusOr<Schedule> parse(std::string_view text);
@@ -70,6 +123,10 @@ class Schedule {
   int depth_ = 0;
   uint64_t seed_ = 0;
   std::shared_ptr<const Trace> trace_;
+  std::shared_ptr<const std::vector<Switch>> switches_;
+  std::shared_ptr<ScheduleTree> tree_;
+  StepRecord* record_ = nullptr;
+  std::vector<Switch>* departures_ = nullptr;
 };
 
 }  // namespace rankloom

@@ -58,6 +58,7 @@ bool Scheduler::set_abort_cause(const absl::Status& cause) {
   if (!cause_.ok()) return false;
   cause_ = cause;
   aborted_.store(true, std::memory_order_release);
+  if (record_ != nullptr) record_->stop();
   return true;
 }
 

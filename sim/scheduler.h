@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "sim/schedule.h"
 #include "sim/stall_watch.h"
+#include "sim/step_record.h"
 #include "sim/task.h"
 #include "sim/trace.h"
 
@@ -45,6 +46,7 @@ class Scheduler {
     size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack
     bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
     bool late_completion = false;     // deterministic gears: finished calls complete when the policy says so
+    uint64_t max_steps = 0;           // deterministic gears: the run is aborted after so many points; 0: never
     // A task that comes to no scheduling point for this long, in real time, is told to on_stall (unset: stderr), by a thread
     // of its own; it must not wait for the end of the run. Infinite: nobody looks.
     absl::Duration stall = absl::Seconds(10);
@@ -113,6 +115,9 @@ class Scheduler {
   // One of n >= 1 alternatives of this kind, by the policy; recorded. 0 in the free gear.
   virtual int choose(ChoiceKind kind, int n, const Site& site) = 0;
 
+  // Where a run that is explored is told what each step touches; null in all others.
+  StepRecord* record() const { return record_; }
+
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
 
   virtual int64_t now_ns() const = 0;
@@ -163,7 +168,10 @@ class Scheduler {
 
  protected:
   Scheduler(Options options, bool deterministic)
-      : options_(std::move(options)), deterministic_(deterministic), breaks_(options_.break_at.has_value()) {}
+      : options_(std::move(options)),
+        deterministic_(deterministic),
+        breaks_(options_.break_at.has_value()),
+        record_(deterministic ? options_.schedule.record() : nullptr) {}
 
   enum class Step : uint8_t { kAct, kYield };
   virtual void deterministic_point(const Site& site, Step step) = 0;
@@ -182,6 +190,7 @@ class Scheduler {
   const Options options_;
   const bool deterministic_;
   const bool breaks_;
+  StepRecord* const record_;
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   DeadlockReporter deadlock_reporter_;

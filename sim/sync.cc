@@ -15,6 +15,22 @@ void point(const Site& site) {
   if (const Task* const task = Task::current(); task != nullptr) task->scheduler->point(site);
 }
 
+// Of the run of the calling task, if it is explored.
+StepRecord* record() {
+  const Task* const task = Task::current();
+  return task != nullptr ? task->scheduler->record() : nullptr;
+}
+// What `object` and `part` of it are to that run.
+void accessed(const void* object, Access how, int part = 0) {
+  if (StepRecord* const r = record(); r != nullptr) r->access(r->object_at(object, part), how);
+}
+void signalled(const void* object) {
+  if (StepRecord* const r = record(); r != nullptr) r->signal(r->object_at(object));
+}
+void awaited(const void* object) {
+  if (StepRecord* const r = record(); r != nullptr) r->await(r->object_at(object));
+}
+
 bool aborted() {
   const Task* const task = Task::current();
   return task != nullptr && task->scheduler->aborted();
@@ -52,6 +68,8 @@ absl::Status Mutex::acquire(CodeSite code) {
     misuse(site,
            absl::StrCat("this task holds it already", site_place(Site{.code = locked_at_}), ", want no second lock"));
   }
+  // Who comes first is who asks first, whether or not it has to wait then.
+  accessed(this, Access::kWrite);
   if (held_) {
     absl::Status status = freed_.await(
         &mu_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; }, site, Deadline::never());
@@ -64,6 +82,7 @@ absl::Status Mutex::acquire(CodeSite code) {
 }
 
 void Mutex::take(CodeSite code) {
+  awaited(this);
   held_ = true;
   owner_ = Task::current();
   owner_rank_ = owner_ != nullptr ? owner_->info.rank : -1;
@@ -73,6 +92,8 @@ void Mutex::take(CodeSite code) {
 bool Mutex::try_lock(CodeSite code) {
   point(Site{.what = "mutex try_lock", .code = code, .detail = name_});
   RankMutexLock lock(&mu_);
+  accessed(this, Access::kWrite);
+  accessed(this, Access::kRead, /*part=*/1);
   if (held_) return false;
   take(code);
   return true;
@@ -91,6 +112,8 @@ void Mutex::release(CodeSite code) {
            absl::StrCat(held_ ? absl::StrCat("rank ", owner_rank_, " holds it") : "nobody holds it",
                         ", want the one that locked it"));
   }
+  accessed(this, Access::kWrite, /*part=*/1);
+  signalled(this);
   held_ = false;
   owner_ = nullptr;
   owner_rank_ = -1;
@@ -115,6 +138,7 @@ absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
   Waiter waiter;
   {
     RankMutexLock lock(&mu_);
+    accessed(this, Access::kWrite);
     Waiter** last = &first_;
     while (*last != nullptr) last = &(*last)->next;
     *last = &waiter;
@@ -126,6 +150,7 @@ absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
     status = waiter.woken.await(
         &mu_, [&waiter] { return waiter.notified; }, site, deadline);
     if (!waiter.notified) unlink(&waiter);
+    awaited(this);
   }
   // After an abort it may be held by somebody who never lets go; then this task is without it.
   const absl::Status locked = mu->acquire(code);
@@ -164,6 +189,8 @@ void CondVar::unlink(Waiter* waiter) {
 
 bool CondVar::notify_first() {
   Waiter* const waiter = first_;
+  accessed(this, Access::kWrite);
+  signalled(this);
   if (waiter == nullptr) return false;
   first_ = waiter->next;
   waiter->notified = true;
@@ -193,6 +220,8 @@ void Latch::count_down(int64_t n, CodeSite code) {
   point(site);
   RankMutexLock lock(&mu_);
   if (n < 0 || n > left_) misuse(site, absl::StrCat("n is ", n, ", want 0 <= n <= what is left = ", left_));
+  accessed(this, Access::kCommute);
+  signalled(this);
   left_ -= n;
   if (left_ == 0) zero_.notify_all();
 }
@@ -200,6 +229,7 @@ void Latch::count_down(int64_t n, CodeSite code) {
 bool Latch::try_wait(CodeSite code) {
   point(Site{.what = "latch try_wait", .code = code, .detail = name_});
   RankMutexLock lock(&mu_);
+  accessed(this, Access::kRead);
   return left_ == 0;
 }
 
@@ -210,6 +240,7 @@ void Latch::wait(CodeSite code) {
   check(zero_.await(
             &mu_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return left_ == 0; }, site, Deadline::never()),
         site);
+  awaited(this);
 }
 
 void Latch::arrive_and_wait(CodeSite code) {

@@ -85,7 +85,7 @@ def folders_open_to(path):
     if folder == UMBRELLA:
         return LAYERS if path.endswith("/testing.h") else LAYERS[:-1]
     # Tests and benchmarks of a program include what the program is made of.
-    return LAYERS + [folder] + (["examples", "bench", "tools"] if folder == "tests" else [])
+    return LAYERS + [folder] + {"tests": ["examples", "bench", "tools"], "bench": ["examples"]}.get(folder, [])
 
 
 def check_includes(path, text):

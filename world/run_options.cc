@@ -74,6 +74,12 @@ absl::Status apply_environment(WorldOptions* options) {
       return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_SCHEDULE: ", schedule.status().message()));
     options->schedule = *std::move(schedule);
   }
+  if (const char* text = std::getenv("RANKLOOM_FAULTS"); text != nullptr) {
+    absl::StatusOr<FaultPlan> faults = FaultPlan::parse(text);
+    if (!faults.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_FAULTS: ", faults.status().message()));
+    options->faults = *std::move(faults);
+  }
   if (const char* path = std::getenv("RANKLOOM_REPLAY"); path != nullptr) {
     absl::StatusOr<Trace> trace = Trace::load(path);
     if (!trace.ok())
@@ -87,6 +93,15 @@ absl::Status apply_environment(WorldOptions* options) {
     options->break_at = *std::move(parsed);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<int> ranks_from_environment() {
+  const char* const text = std::getenv("RANKLOOM_RANKS");
+  int ranks = 0;
+  if (text != nullptr && (!absl::SimpleAtoi(text, &ranks) || ranks < 1)) {
+    return bad_variable("RANKLOOM_RANKS", text, "a number from 1");
+  }
+  return ranks;
 }
 
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path) {
@@ -104,8 +119,9 @@ std::string rerun_command(const WorldOptions& options, std::string_view trace_pa
   } else if (schedule.kind() == Schedule::Kind::kSeeded) {
     absl::StrAppend(&command, "RANKLOOM_SEED=", schedule.seed(), " ");
   } else {
-    absl::StrAppend(&command, "RANKLOOM_SCHEDULE=", schedule.text(), " ");
+    absl::StrAppend(&command, "RANKLOOM_SCHEDULE=", quoted(schedule.text()), " ");
   }
+  if (!options.faults.empty()) absl::StrAppend(&command, "RANKLOOM_FAULTS=", quoted(options.faults.text()), " ");
   // Read once: a test may make ten thousand worlds.
   static const std::string* const line = new std::string(command_line());
   return command + *line;

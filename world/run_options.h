@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "sim/fault_plan.h"
 #include "sim/schedule.h"
 
 namespace rankloom {
@@ -39,6 +40,11 @@ struct WorldOptions {
   // call of every rank touches that memory.
   std::optional<int> recorded_calls = {};
 
+  // What goes wrong, and where: groups and the store are wrapped accordingly.
+  FaultPlan faults = {};
+  // Scheduling points after which a deterministic run counts as one that will never end; 0: no bound.
+  uint64_t max_steps = 0;
+
   // A rank that comes to no scheduling point for this long, in real time, is named with its last point: it computes, or blocks
   // in something that is not rankloom's. Nothing else happens to it. on_stall gets the text (unset: stderr), on a thread of
   // its own; it must not wait for the end of the run. InfiniteDuration: nobody looks.
@@ -59,10 +65,14 @@ struct WorldOptions {
 //   RANKLOOM_ENGINE    threads | fibers
 //   RANKLOOM_SEED      a number: Schedule::seeded
 //   RANKLOOM_SCHEDULE  what Schedule::parse() reads
+//   RANKLOOM_FAULTS    what FaultPlan::parse() reads
 //   RANKLOOM_REPLAY    the path of a trace: Schedule::replay
 //   RANKLOOM_BREAK_AT  RANK:GROUP:SEQ: WorldOptions::break_at
 // Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
+
+// RANKLOOM_RANKS: how many ranks explore() shall use; 0: it does not say. Errors: InvalidArgument that names the variable.
+absl::StatusOr<int> ranks_from_environment();
 
 // The command that repeats a run of this process under `options`: variables, then the command line, quoted for a shell.
 // `trace_path` not empty: the command that replays the trace saved there instead. Empty in the free gear.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "sim/fault_plan.h"
 #include "sim/trace.h"
 
 namespace rankloom {
@@ -31,6 +32,7 @@ struct RunReport {
   std::string schedule;               // "seeded:7"
   std::string engine;                 // "fibers"
   uint64_t steps = 0;                 // scheduling points passed
+  std::vector<Fault> faults;          // those that happened; as a plan, they happen again
   std::vector<std::string> notes;     // leaks and warnings: works dropped, messages unmatched, timeouts near
   std::string rerun;                  // the command that repeats this run; empty in the free gear
 

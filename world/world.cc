@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fake_store/fault_store.h"
 #include "fake_store/hash_store.h"
 #include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
@@ -14,11 +15,6 @@
 
 namespace rankloom {
 namespace {
-
-bool seeded(const Schedule& schedule) {
-  const Schedule::Kind kind = schedule.recorded().kind();
-  return kind == Schedule::Kind::kSeeded || kind == Schedule::Kind::kPct;
-}
 
 // `options` outlives the scheduler.
 Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion) {
@@ -37,6 +33,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .stack_bytes = options.stack_bytes,
           .fresh_threads = options.fresh_threads,
           .late_completion = late_completion,
+          .max_steps = options.max_steps,
           .stall = options.stall,
           .on_stall = on_stall,
           .break_at = options.break_at,
@@ -90,14 +87,22 @@ RankContext* RankContext::current() {
 
 World::World(WorldOptions options)
     : options_(std::move(options)),
-      poison_(options_.poison.value_or(seeded(options_.schedule))),
-      late_completion_(options_.late_completion.value_or(seeded(options_.schedule))),
+      poison_(options_.poison.value_or(options_.schedule.explores())),
+      late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
       scheduler_([this] {
         absl::StatusOr<std::unique_ptr<Scheduler>> made =
             Scheduler::make(scheduler_options(options_, late_completion_));
         throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
         return *std::move(made);
       }()),
+      faults_(options_.faults.empty()
+                  ? nullptr
+                  : std::make_unique<FaultInjector>(
+                        options_.faults, scheduler_.get(), options_.world_size,
+                        [this](int rank, const std::string& why) {
+                          rank_failed(rank, std::make_exception_ptr(DistError(make_error(ErrorKind::kRankFailed, why),
+                                                                              {.rank = rank, .group = {}, .op = {}})));
+                        })),
       store_(std::make_unique<HashStore>(scheduler_.get())),
       world_group_(std::make_shared<const Group>(0, "0", options_.world_size)),
       start_ns_(scheduler_->now_ns()),
@@ -106,6 +111,7 @@ World::World(WorldOptions options)
       outcomes_(static_cast<size_t>(options_.world_size)),
       attached_(static_cast<size_t>(options_.world_size)),
       groups_{world_group_} {
+  if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
   store_->set_timeout(options_.timeout);
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.emplace_back(new RankContext(this, rank));
@@ -198,6 +204,12 @@ std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std:
   return slot;
 }
 
+void World::record_group() {
+  // Who comes first has the lower id.
+  if (StepRecord* const record = scheduler_->record(); record != nullptr)
+    record->access(record->object(&group_ids_), Access::kWrite);
+}
+
 void World::unshare(std::string_view key) {
   RankMutexLock lock(&shared_mu_);
   shared_.erase(sv(key));
@@ -211,6 +223,7 @@ std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::str
     if (n == 0 && name.empty()) {
       world_groups_.push_back(world_group_);
     } else {
+      record_group();
       world_groups_.push_back(
           std::make_shared<const Group>(id, name.empty() ? absl::StrCat(n) : std::string(name), size()));
       groups_.push_back(world_groups_.back());
@@ -221,6 +234,7 @@ std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::str
 
 std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description) {
   RankMutexLock lock(&mu_);
+  record_group();
   groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), std::move(ranks),
                                                   std::move(description)));
   return groups_.back();
@@ -229,6 +243,7 @@ std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int>
 std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
                                               std::string description) {
   RankMutexLock lock(&mu_);
+  record_group();
   groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), first, stride,
                                                   size, std::move(description)));
   return groups_.back();
@@ -327,6 +342,7 @@ RunReport World::report() {
   report.schedule = scheduler_->options().schedule.text();
   report.engine = engine_kind_name(options_.engine);
   report.steps = scheduler_->steps();
+  if (faults_ != nullptr) report.faults = faults_->happened();
   report.rerun = rerun_command(options_);
   return report;
 }

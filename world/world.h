@@ -164,6 +164,9 @@ class World {
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }
 
+  // Null: nothing goes wrong by plan.
+  FaultInjector* faults() { return faults_.get(); }
+
   // A line for the report: something left over or about to go wrong.
   void note(std::string text);
   // A note that is told at once, to WorldOptions::on_warning as well.
@@ -185,16 +188,19 @@ class World {
   void run_helper(int rank, absl::AnyInvocable<void()>& body);
   void rank_returned(int rank);
   void run_end_hooks();
+  void record_group();
   absl::Status deadlock(const std::vector<Task*>& blocked);
 
   const WorldOptions options_;
   bool poison_ = false;
   bool late_completion_ = false;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<FaultInjector> faults_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<const Group> world_group_;
   std::vector<std::unique_ptr<RankContext>> contexts_;
   int64_t start_ns_ = 0;
+  uint64_t group_ids_ = 0;  // explored runs: the number of the ids of groups
 
   absl::Mutex listeners_mu_;  // taken after mu_
   std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);

@@ -368,7 +368,7 @@ TEST_P(FakeInWorldTest, JudgesCallsAsTheThreadedGroupDoes) {
             call.issue(*pg).wait();
           } catch (const DistError& error) {
             // Each call is right by itself: that they differ is what only peers can tell.
-            EXPECT_NE(plan.fault, Fault::kNone) << error.what();
+            EXPECT_NE(plan.fault, CallFault::kNone) << error.what();
             EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << plan.text() << ": " << error.what();
           }
         }

@@ -19,7 +19,18 @@ namespace rankloom {
 // Calls that a test makes up from a number: the same plan on every rank, the buffers of each rank's part in it, and what is
 // wrong with them, if anything.
 
-enum class Fault : uint8_t { kNone, kRoot, kCount, kDType, kNull, kListLength, kOverlap, kStrided, kSplits, kReduceOp };
+enum class CallFault : uint8_t {
+  kNone,
+  kRoot,
+  kCount,
+  kDType,
+  kNull,
+  kListLength,
+  kOverlap,
+  kStrided,
+  kSplits,
+  kReduceOp
+};
 inline constexpr int kFaultCount = 10;
 
 struct CallPlan {
@@ -29,7 +40,7 @@ struct CallPlan {
   int root = 0;
   int lists = 1;                // of the coalesced forms
   std::vector<int64_t> counts;  // [rank] what goes to that rank in all_to_all; elsewhere the first counts
-  Fault fault = Fault::kNone;
+  CallFault fault = CallFault::kNone;
   uint64_t data = 0;  // the seed of the buffers' contents
 
   std::string text() const {
@@ -69,7 +80,7 @@ inline CallPlan random_plan(uint64_t seed, int size, bool faulty) {
     plan.reduce_op = kind == ReduceOp::Kind::kPremulSum ? ReduceOp::premul_sum(0.5) : ReduceOp(kind);
     if (!reduces || reduction_supported(plan.reduce_op, plan.dtype)) break;
   }
-  if (faulty) plan.fault = static_cast<Fault>(prng.below(kFaultCount));
+  if (faulty) plan.fault = static_cast<CallFault>(prng.below(kFaultCount));
   return plan;
 }
 
@@ -78,7 +89,7 @@ class PlannedCall {
  public:
   PlannedCall(const CallPlan& plan, int rank, int size) : plan_(plan), prng_(plan.data), rank_(rank), size_(size) {
     build();
-    if (plan.fault != Fault::kNone) break_it();
+    if (plan.fault != CallFault::kNone) break_it();
   }
 
   Work issue(ProcessGroup& pg) {
@@ -248,36 +259,36 @@ class PlannedCall {
     for (TensorView& one : outputs_) tensors.push_back(&one);
     TensorView* const one = tensors.empty() ? nullptr : tensors[prng.below(tensors.size())];
     switch (plan_.fault) {
-      case Fault::kNone:
+      case CallFault::kNone:
         return;
-      case Fault::kRoot:
+      case CallFault::kRoot:
         plan_.root = prng.below(2) == 0 ? -1 : size_;
         return;
-      case Fault::kReduceOp:
+      case CallFault::kReduceOp:
         plan_.reduce_op = static_cast<ReduceOp::Kind>(prng.below(9));
         return;
-      case Fault::kSplits:
+      case CallFault::kSplits:
         in_splits_.push_back(static_cast<int64_t>(prng.below(3)) - 1);
         return;
-      case Fault::kListLength: {
+      case CallFault::kListLength: {
         std::vector<TensorView>& list = prng.below(2) == 0 ? inputs_ : outputs_;
         if (list.size() > 1) list.pop_back();
         return;
       }
-      case Fault::kCount:
+      case CallFault::kCount:
         if (one != nullptr) *one = tensor(one->numel() + 1, true);
         return;
-      case Fault::kDType:
+      case CallFault::kDType:
         if (one != nullptr) *one = TensorView(one->data(), DType::kInt8, one->sizes());
         return;
-      case Fault::kNull:
+      case CallFault::kNull:
         if (one != nullptr) *one = TensorView(nullptr, one->dtype(), one->sizes());
         return;
-      case Fault::kOverlap:
+      case CallFault::kOverlap:
         if (one != nullptr && !outputs_.empty() && one->bytes() <= outputs_[0].bytes())
           *one = TensorView(outputs_[0].data(), one->dtype(), one->sizes());
         return;
-      case Fault::kStrided:
+      case CallFault::kStrided:
         if (one != nullptr && one->numel() > 1)
           *one = TensorView(one->data(), one->dtype(), Dims::of(one->numel() / 2), Dims::of(2));
         return;

@@ -19,13 +19,31 @@ using testing::HasSubstr;
 TEST(ScheduleTest, TextAndParseAreInverse) {
   const uint64_t largest = std::numeric_limits<uint64_t>::max();
   for (const Schedule& schedule : {Schedule::free(), Schedule::fifo(), Schedule::round_robin(), Schedule::seeded(0),
-                                   Schedule::seeded(largest), Schedule::pct(7, 1), Schedule::pct(largest, 12)}) {
+                                   Schedule::seeded(largest), Schedule::pct(7, 1), Schedule::pct(largest, 12),
+                                   Schedule::starve(3), Schedule::late_completion(4), Schedule::steered(5, {})}) {
     const absl::StatusOr<Schedule> parsed = Schedule::parse(schedule.text());
     ASSERT_TRUE(parsed.ok()) << schedule.text();
     EXPECT_EQ(parsed->kind(), schedule.kind());
     EXPECT_EQ(parsed->seed(), schedule.seed());
     EXPECT_EQ(parsed->depth(), schedule.depth());
     EXPECT_EQ(parsed->text(), schedule.text());
+  }
+}
+
+TEST(ScheduleTest, ASteeredScheduleIsItsSwitches) {
+  const std::vector<Switch> switches = {{.at = Switch::kStart, .nth = 0, .to = 2},
+                                        {.at = 0, .nth = 5, .to = 1},
+                                        {.kind = Switch::Kind::kCompletion, .at = 2, .nth = 1, .to = 0},
+                                        {.kind = Switch::Kind::kValue, .at = 1, .nth = 0, .to = 3}};
+  const Schedule schedule = Schedule::steered(7, switches);
+  EXPECT_EQ(schedule.text(), "steered:7:s@0>2,0@5>1,2@1>c0,1#0=3");
+  const absl::StatusOr<Schedule> parsed = Schedule::parse(schedule.text());
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->switches(), switches);
+  EXPECT_EQ(parsed->seed(), 7u);
+  for (const std::string text : {"steered", "steered:1:", "steered:1:0@1", "steered:1:0>1", "steered:1:0@x>1",
+                                 "steered:1:0@1>1,", "steered:1:-2@1>1", "steered:1:0#1>1", "steered:1:0#1=c1"}) {
+    EXPECT_FALSE(Schedule::parse(text).ok()) << text;
   }
 }
 
@@ -48,8 +66,9 @@ TEST(ScheduleTest, AnUnknownTextIsRefusedWithTheListOfKnownOnes) {
     const absl::StatusOr<Schedule> parsed = Schedule::parse(text);
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(error_kind(parsed.status()), ErrorKind::kInvalidArgument);
-    EXPECT_EQ(parsed.status().message(),
-              "schedule \"" + text + "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH]");
+    EXPECT_EQ(parsed.status().message(), "schedule \"" + text +
+                                             "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH], "
+                                             "starve:SEED, late:SEED, steered:SEED[:SWITCH,...]");
   }
 }
 

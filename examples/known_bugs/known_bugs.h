@@ -1,0 +1,25 @@
+#pragma once
+
+#include <span>
+
+#include "harness/explore.h"
+#include "world/world.h"
+
+namespace rankloom {
+
+// A bug that distributed programs are known for, as a program that has it and one that does not.
+struct KnownBug {
+  const char* name;
+  int ranks;
+  void (*bug)(RankContext& rank);
+  void (*fix)(RankContext& rank);
+  // What somebody who knows the bug writes by hand to show it: switches from the default order and choices of other kinds.
+  int minimum;
+  const char* symptom;  // part of the failure's text
+
+  WorldOptions world() const { return {.world_size = ranks, .engine = EngineKind::kFibers, .seed = 1}; }
+};
+
+std::span<const KnownBug> known_bugs();
+
+}  // namespace rankloom

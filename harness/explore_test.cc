@@ -1,0 +1,68 @@
+#include "harness/explore_test.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "harness/rank_failures.h"
+#include "sim/site_text.h"
+#include "sim/text.h"
+
+namespace rankloom {
+namespace {
+
+RunReport run_with_assertions(World& world, absl::FunctionRef<void(RankContext&)> program,
+                              std::vector<std::string>* failures) {
+  internal::RankFailures kept(&world);
+  RunReport report = world.run([&](RankContext& rank) { kept.run_guarded(rank, program, [](RankContext&) {}); });
+  if (kept.skip_ended_run()) {
+    RunReport skipped;
+    skipped.outcomes.resize(report.outcomes.size(),
+                            {.state = RankOutcome::State::kReturned, .text = {}, .exception = {}});
+    return skipped;
+  }
+  for (const internal::RankFailure& failure : kept.folded()) {
+    if (!failure.failed() || failure.after_abort) continue;
+    failures->push_back(absl::StrCat(sv(base_name(failure.file)), ":", failure.line, ": ", failure.text()));
+  }
+  return report;
+}
+
+// The line that says how to replay it; empty if there is nothing to replay.
+std::string save_trace(const FoundFailure& failure) {
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  const absl::StatusOr<TraceFiles> files = trace_files_from_environment();
+  if (test == nullptr || !files.ok() || failure.report.trace.empty()) return "";
+  const std::string name =
+      absl::StrCat(program_invocation_short_name, ".", test->test_suite_name(), ".", test->name(), ".rltrace");
+  const std::filesystem::path folder = files->folder.empty() ? testing::TempDir() : files->folder;
+  std::error_code ignored;  // save() tells
+  std::filesystem::create_directories(folder, ignored);
+  const std::string path = folder / absl::StrReplaceAll(name, {{"/", "_"}});
+  if (const absl::Status saved = failure.report.trace.save(path); !saved.ok())
+    return std::string(saved.message().data(), saved.message().size());
+  return absl::StrCat("trace: ", path, "\n");
+}
+
+}  // namespace
+
+ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body) {
+  ExploreReport report = internal::explore_with(options, body, &run_with_assertions);
+  if (report.failure.has_value()) {
+    report.failure->rerun = internal::for_this_test(std::move(report.failure->rerun));
+    report.failure->report.rerun.clear();
+  }
+  return report;
+}
+
+testing::AssertionResult no_failure_in_schedules(const ExploreOptions& options,
+                                                 absl::FunctionRef<void(RankContext&)> body) {
+  const ExploreReport report = explore_assertions(options, body);
+  if (report.ok()) return testing::AssertionSuccess() << report.text();
+  return testing::AssertionFailure() << report.text()
+                                     << (report.failure.has_value() ? save_trace(*report.failure) : "");
+}
+
+}  // namespace rankloom

@@ -1,0 +1,134 @@
+#include "harness/story.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace rankloom::internal {
+namespace {
+
+using What = StepRecord::What;
+
+constexpr int kMaxRows = 40;
+constexpr int kMaxColumns = 4;
+constexpr size_t kMaxCell = 40;
+
+// Which steps touch an object in a way that conflicts with another task's.
+std::vector<bool> contended(const StepRecord& record, size_t last) {
+  struct Use {
+    size_t step;
+    int task;
+    What what;
+  };
+  absl::flat_hash_map<uint64_t, std::vector<Use>> uses;
+  size_t op = 0;
+  for (size_t i = 0; i < last; ++i) {
+    for (; op < static_cast<size_t>(record.steps()[i].ops_end); ++op) {
+      const StepRecord::Op& done = record.ops()[op];
+      if (done.what <= What::kWrite) uses[done.object].push_back({i, record.steps()[i].task, done.what});
+    }
+  }
+  const auto completes = [&record](int task) {
+    return record.tasks()[static_cast<size_t>(task)].info.kind == TaskKind::kCompletion;
+  };
+  std::vector<bool> marked(last);
+  for (const auto& [object, list] : uses) {
+    for (const Use& a : list) {
+      // That a call completes before its waiter goes on is no news; that somebody looked before is.
+      marked[a.step] =
+          marked[a.step] || std::any_of(list.begin(), list.end(), [&](const Use& b) {
+            const Use& first = a.step < b.step ? a : b;
+            return a.task != b.task && (a.what == What::kWrite || a.what != b.what) && !completes(first.task);
+          });
+    }
+  }
+  return marked;
+}
+
+bool was_ready(const StepRecord& record, size_t step, TaskId id) {
+  const size_t begin = step == 0 ? 0 : static_cast<size_t>(record.steps()[step - 1].ready_end);
+  const size_t end = static_cast<size_t>(record.steps()[step].ready_end);
+  return std::find(record.ready().begin() + static_cast<std::ptrdiff_t>(begin),
+                   record.ready().begin() + static_cast<std::ptrdiff_t>(end),
+                   id) != record.ready().begin() + static_cast<std::ptrdiff_t>(end);
+}
+
+}  // namespace
+
+std::string story_text(const StepRecord& record, const RunReport& report) {
+  const size_t last = record.stopped() ? static_cast<size_t>(record.stopped_at()) : record.steps().size();
+  const int ranks = static_cast<int>(report.outcomes.size());
+  std::vector<bool> shown = contended(record, last);
+  std::vector<size_t> last_of_rank(static_cast<size_t>(ranks), last);
+  const auto facts = [&record](size_t step) -> const StepRecord::TaskFacts& {
+    return record.tasks()[static_cast<size_t>(record.steps()[step].task)];
+  };
+  for (size_t i = 0; i < last; ++i) {
+    const bool stopped_another =
+        i > 0 && record.steps()[i].task != record.steps()[i - 1].task && was_ready(record, i, record.steps()[i - 1].id);
+    if (stopped_another) shown[i - 1] = shown[i] = true;
+    if (facts(i).info.kind == TaskKind::kRank) last_of_rank[static_cast<size_t>(facts(i).info.rank)] = i;
+  }
+  for (const size_t i : last_of_rank) {
+    if (i < last) shown[i] = true;
+  }
+
+  struct Row {
+    size_t step;
+    int rank;
+    std::string text;
+  };
+  std::vector<Row> rows;
+  for (size_t i = 0; i < last; ++i) {
+    if (!shown[i]) continue;
+    const StepRecord::TaskFacts& task = facts(i);
+    std::string text = record.texts()[i];
+    if (task.info.kind == TaskKind::kCompletion) text = absl::StrCat("(", text, " completes)");
+    if (task.info.kind == TaskKind::kHelper) text = absl::StrCat("(helper) ", text);
+    if (task.info.kind == TaskKind::kStream) text = absl::StrCat("(stream) ", text);
+    rows.push_back({i, task.info.rank, std::move(text)});
+  }
+  std::string out;
+  size_t first = 0;
+  if (rows.size() > kMaxRows) {
+    first = rows.size() - kMaxRows;
+    absl::StrAppend(&out, "  ... ", first, " earlier steps\n");
+  }
+  const bool columns = ranks <= kMaxColumns;
+  std::vector<size_t> widths(static_cast<size_t>(ranks), 8);
+  for (size_t i = first; i < rows.size(); ++i) {
+    size_t& width = widths[static_cast<size_t>(rows[i].rank)];
+    width = std::max(width, std::min(kMaxCell, rows[i].text.size()));
+  }
+  const auto pad = [](std::string text, size_t width) {
+    if (text.size() < width) text.resize(width, ' ');
+    return text;
+  };
+  const auto line = [&out](std::string text) {
+    text.erase(text.find_last_not_of(' ') + 1);
+    absl::StrAppend(&out, text, "\n");
+  };
+  if (columns) {
+    std::string head = "   step";
+    for (int rank = 0; rank < ranks; ++rank) {
+      absl::StrAppend(&head, "  ", pad(absl::StrCat("rank ", rank), widths[static_cast<size_t>(rank)]));
+    }
+    line(std::move(head));
+  }
+  for (size_t i = first; i < rows.size(); ++i) {
+    const std::string number = absl::StrCat(rows[i].step);
+    std::string text = number.size() < 7 ? std::string(7 - number.size(), ' ') + number : number;
+    if (columns) {
+      for (int rank = 0; rank < rows[i].rank; ++rank) text += std::string(widths[static_cast<size_t>(rank)] + 2, ' ');
+      absl::StrAppend(&text, "  ", rows[i].text);
+    } else {
+      absl::StrAppend(&text, "  rank ", rows[i].rank, ": ", rows[i].text);
+    }
+    line(std::move(text));
+  }
+  return out;
+}
+
+}  // namespace rankloom::internal

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/policy.h"
+#include "sim/steering.h"
+#include "sim/step_record.h"
+
+namespace rankloom {
+
+// All schedules of a program, one run at a time, depth first: each run follows the last one up to some choice, makes that one
+// differently, and goes on in DefaultOrder.
+// With `reduce`, only one of all schedules that differ in the order of steps which do not conflict (StepRecord) is run:
+// dynamic partial-order reduction with source sets and sleep sets. P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Optimal
+// Dynamic Partial Order Reduction", POPL 2014 (the algorithm "Source-DPOR").
+// Use: while (tree.more()) { run a world under Schedule::exploring(tree); tree.advance(); }
+// Requires: equal choices make equal runs; a run that differs ends with an error that names the step.
+class ScheduleTree {
+ public:
+  explicit ScheduleTree(bool reduce = true) : reduce_(reduce) {}
+
+  // There is a schedule that was not run.
+  bool more() const { return !done_; }
+  // After a run: finds the next.
+  void advance();
+
+  // Runs whose results may differ from those of all others.
+  int64_t schedules() const { return schedules_; }
+  // Runs that only repeated others, which was found out on the way.
+  int64_t repeated() const { return repeated_; }
+  // Choices known to be worth making differently: 0 once all is done, else a lower bound for the runs to come.
+  int64_t open() const;
+
+  StepRecord& record() { return record_; }
+  // Of the next run.
+  std::unique_ptr<SchedulePolicy> policy();
+
+ private:
+  class Policy;
+  // A task that has been tried at a node or need not be, with what its step there touches.
+  struct Tried {
+    TaskId id;
+    bool one_way;  // no further choice was made in its step, which might have touched other things
+    std::vector<StepRecord::Op> ops;
+  };
+  // A choice on the path that the current run took.
+  struct Node {
+    ChoiceKind kind = ChoiceKind::kNextTask;
+    int size = 0;               // other kinds than kNextTask: alternatives
+    int chosen = 0;             // TaskId, or the alternative
+    int step = 0;               // kNextTask: the step that it began; else the one after that in which it was made
+    bool chose_within = false;  // kNextTask: a choice of another kind was made in the step
+    std::vector<TaskId> candidates;
+    std::vector<TaskId> todo;   // of the candidates: those to be tried, those tried included
+    std::vector<Tried> tried;   // but for the one that runs now
+    std::vector<Tried> asleep;  // what these would do was done by other runs
+  };
+  using Clock = std::vector<int>;  // [number of a task] the last step of it that comes before; -1: none
+  // Who touched an object last.
+  struct Touches {
+    int write = -1;
+    std::vector<int> reads;     // since then
+    std::vector<int> commutes;  // since then
+  };
+
+  Node& push(ChoiceKind kind);
+  void fall_asleep(const Node& before, Node* node) const;
+  bool conflicts_with_step(const std::vector<StepRecord::Op>& ops, int step) const;
+  int ops_begin(int step) const { return step == 0 ? 0 : record_.steps()[static_cast<size_t>(step - 1)].ops_end; }
+  // The steps of the run that count.
+  int last_step() const;
+  void find_races();
+  void race(int first, int second);
+
+  const bool reduce_;
+  StepRecord record_;
+  bool done_ = false;
+  int64_t schedules_ = 0;
+  int64_t repeated_ = 0;
+
+  std::vector<Node> nodes_;  // those beyond depth_ are kept for their memory
+  size_t depth_ = 0;
+  size_t prefix_ = 0;      // how many of them the current run has to follow
+  int repeats_from_ = -1;  // step from which on the current run only repeats others; -1: none
+  int new_from_ = 0;       // first step that the last run did not make
+  std::vector<int> node_of_step_;
+  std::vector<Clock> clocks_;  // [step], after it
+  std::vector<int> born_;      // [number of a task] the step that made it
+};
+
+}  // namespace rankloom

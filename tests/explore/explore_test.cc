@@ -1,0 +1,411 @@
+#include "harness/explore.h"
+
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/process_group.h"
+#include "examples/known_bugs/known_bugs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "harness/explore_test.h"
+#include "sim/sync.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::Ge;
+using testing::HasSubstr;
+using testing::Lt;
+using testing::Not;
+using testing::StartsWith;
+
+WorldOptions fibers(int ranks) { return {.world_size = ranks, .engine = EngineKind::kFibers}; }
+
+const KnownBug& bug(std::string_view name) {
+  for (const KnownBug& known : known_bugs()) {
+    if (name == known.name) return known;
+  }
+  ADD_FAILURE() << "no bug " << name;
+  return known_bugs()[0];
+}
+
+void reduce_ten_times(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+  for (int i = 0; i < 10; ++i) pg->all_reduce(x, ReduceOp::kMax).wait();
+  observe(rank, "max", x[0]);
+}
+
+TEST(ExploreOnFibersTest, ProvesPlainCollectivesInOneRun) {
+  const ExploreReport report = explore({.world = fibers(4), .strategies = {Strategy::exhaustive()}}, reduce_ten_times);
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_TRUE(report.verified);
+  EXPECT_THAT(report.text(), HasSubstr("exhaustive: verified: all 1 schedule that can differ, in 1 run"));
+}
+
+TEST(ExploreOnFibersTest, ProvesAsynchronousCollectivesInOneRun) {
+  const ExploreReport report =
+      explore({.world = fibers(3), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        auto pg = init_process_group(rank);
+        std::vector<float> x = {1}, y(3), mine = {static_cast<float>(rank.rank())};
+        Work first = pg->all_reduce(x);
+        Work second = pg->all_gather_into_tensor(y, mine);
+        second.wait();
+        first.wait();
+      });
+  EXPECT_TRUE(report.verified) << report.text();
+  EXPECT_EQ(report.shares[0].schedules, 1);
+}
+
+TEST(ExploreOnFibersTest, SaysHowFarItCame) {
+  const ExploreReport report =
+      explore({.world = fibers(4), .strategies = {Strategy::exhaustive()}, .max_runs = 10}, [](RankContext& rank) {
+        for (int i = 0; i < 3; ++i) rank.store().append("log", absl::StrCat(rank.rank()));
+      });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_FALSE(report.verified);
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("schedules that can differ, at least "), HasSubstr(" more were not run")));
+}
+
+TEST(ExploreOnFibersTest, ReportsTheSmallestRunWithItsStory) {
+  const ExploreReport report =
+      explore({.world = fibers(4), .strategies = {Strategy::pct()}, .min_ranks = 2}, bug("racy_counter").bug);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  const FoundFailure& failure = *report.failure;
+  EXPECT_EQ(failure.world.world_size, 2);
+  EXPECT_EQ(failure.size(), 1) << report.text();
+  EXPECT_THAT(failure.headline, HasSubstr("the count is 1, want 2"));
+  EXPECT_THAT(failure.rerun, StartsWith("RANKLOOM_RANKS=2 RANKLOOM_ENGINE=fibers RANKLOOM_SCHEDULE='steered:1:"));
+  EXPECT_THAT(failure.story, AllOf(HasSubstr("step  rank 0"), HasSubstr("rank 1"), HasSubstr("store set count"),
+                                   HasSubstr("store get count"), Not(HasSubstr("barrier seq 1 completes"))))
+      << failure.story;
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("found by "), HasSubstr("2 ranks"), HasSubstr("run it again: ")));
+}
+
+TEST(ExploreOnFibersTest, WhatItFoundFailsAgainFromScheduleAndTrace) {
+  const KnownBug& known = bug("wrong_root");
+  const ExploreReport report = explore({.world = known.world()}, known.bug);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  WorldOptions again = report.failure->world;
+  absl::StatusOr<Schedule> schedule = Schedule::parse(again.schedule.text());
+  ASSERT_TRUE(schedule.ok());
+  EXPECT_EQ(schedule->switches(), again.schedule.switches());
+  again.schedule = *schedule;
+  EXPECT_EQ(run_world(again, known.bug).cause, report.failure->report.cause);
+  again.schedule = Schedule::replay(report.failure->report.trace);
+  EXPECT_EQ(run_world(again, known.bug).cause, report.failure->report.cause);
+}
+
+TEST(ExploreOnFibersTest, TheEnvironmentNamesOneRun) {
+  const KnownBug& known = bug("racy_counter");
+  const ExploreReport found = explore({.world = fibers(4), .min_ranks = 2}, known.bug);
+  ASSERT_TRUE(found.failure.has_value()) << found.text();
+  setenv("RANKLOOM_SCHEDULE", found.failure->world.schedule.text().c_str(), 1);
+  setenv("RANKLOOM_RANKS", "2", 1);
+  const ExploreReport again = explore({.world = fibers(4)}, known.bug);
+  const ExploreReport fixed = explore({.world = fibers(4)}, known.fix);
+  setenv("RANKLOOM_RANKS", "none", 1);
+  const ExploreReport wrong = explore({.world = fibers(4)}, known.bug);
+  unsetenv("RANKLOOM_RANKS");
+  unsetenv("RANKLOOM_SCHEDULE");
+  ASSERT_TRUE(again.failure.has_value()) << again.text();
+  EXPECT_EQ(again.failure->headline, found.failure->headline);
+  EXPECT_EQ(again.failure->world.world_size, 2);
+  EXPECT_LE(again.runs, 3);
+  EXPECT_TRUE(fixed.ok()) << fixed.text();
+  EXPECT_EQ(wrong.text(), "RANKLOOM_RANKS is \"none\", want a number from 1");
+}
+
+TEST(ExploreOnFibersTest, ComparesWhatRanksObserve) {
+  const ExploreReport report = explore({.world = bug("order_dependent_sum").world()}, bug("order_dependent_sum").bug);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, AllOf(HasSubstr("results differ between schedules: rank 0's \"sum\" is "),
+                                              HasSubstr(" under steered:1")));
+}
+
+TEST(ExploreOnFibersTest, ComparesTheOrderInWhichGroupsAreMade) {
+  // All ranks agree on an order, which depends on who was first.
+  const auto made_as_it_comes = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) rank.store().set("order", rank.store().check({"rank 1 is here"}) ? "ba" : "ab");
+    if (rank.rank() == 1) rank.store().set("rank 1 is here", "");
+    for (const char name : rank.store().get("order")) pg->new_group({.name = std::string(1, name)});
+  };
+  const ExploreOptions options = {.world = fibers(2), .strategies = {Strategy::exhaustive()}};
+  const ExploreReport report = explore(options, made_as_it_comes);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(
+      report.failure->headline,
+      "results differ between schedules: the order in which rank 0's groups are made is 0, b, a here, and 0, a, b "
+      "under steered:1");
+  ExploreOptions whatever = options;
+  whatever.checks.groups = false;
+  EXPECT_TRUE(explore(whatever, made_as_it_comes).verified);
+}
+
+TEST(ExploreOnFibersTest, ComparesTheOrderInWhichGroupsAreCalled) {
+  const auto called_as_it_comes = [](RankContext& rank) {
+    auto a = init_process_group(rank, {.name = "a"});
+    auto b = init_process_group(rank, {.name = "b"});
+    if (rank.rank() == 0) rank.store().set("first", rank.store().check({"rank 1 is here"}) ? "b" : "a");
+    if (rank.rank() == 1) rank.store().set("rank 1 is here", "");
+    const bool a_first = rank.store().get("first") == "a";
+    (a_first ? a : b)->barrier().wait();
+    (a_first ? b : a)->barrier().wait();
+  };
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, called_as_it_comes);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(report.failure->headline,
+            "results differ between schedules: the order in which rank 0 first calls its groups is b, a here, and a, b "
+            "under steered:1");
+}
+
+TEST(ExploreOnFibersTest, ComparesTheKeysInTheStore) {
+  const auto leader = [](RankContext& rank) {
+    if (rank.store().add("tickets", 1) == 1) rank.store().set(absl::StrCat("leader ", rank.rank()), "1");
+  };
+  const ExploreReport report = explore({.world = fibers(2)}, leader);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(
+      report.failure->headline,
+      "results differ between schedules: what the store holds at the end is leader 1, tickets here, and leader 0, "
+      "tickets under steered:1");
+  EXPECT_TRUE(explore({.world = fibers(2), .checks = {.store_keys = false}}, leader).ok());
+}
+
+TEST(ExploreOnFibersTest, ComparesTheValuesInTheStoreIfAsked) {
+  const auto last = [](RankContext& rank) { rank.store().set("last", absl::StrCat(rank.rank())); };
+  EXPECT_TRUE(explore({.world = fibers(2)}, last).verified);
+  const ExploreReport report = explore({.world = fibers(2), .checks = {.store_values = true}}, last);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("the value of key \"last\" is 0 here, and 1 under steered:1"));
+}
+
+TEST(ExploreOnFibersTest, FindsAProgramThatDoesNotRepeatItself) {
+  int runs = 0;
+  const ExploreReport report = explore({.world = fibers(2)}, [&runs](RankContext& rank) {
+    if (rank.rank() == 0) ++runs;
+    for (int i = 0; i < runs; ++i) rank.store().add("n", 1);
+  });
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_EQ(report.failure->headline, "two runs of one schedule differ: the program is not deterministic");
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("found by default order in its run 2"),
+                                   HasSubstr("step 2: the first run ends, the other goes on: rank 0 at store add"),
+                                   Not(HasSubstr("what happened"))));
+}
+
+TEST(ExploreOnFibersTest, FindsWhatIsLeftOver) {
+  const auto unmatched = [](RankContext& rank) {
+    auto pg = init_process_group(rank, {.eager_bytes = 64});
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) pg->send(x, 1).wait();
+  };
+  const ExploreReport report = explore({.world = fibers(2)}, unmatched);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, StartsWith("left over: rank 0, group 0, send to rank 1: was never received"));
+  EXPECT_TRUE(explore({.world = fibers(2), .checks = {.leaks = false}}, unmatched).ok());
+
+  const ExploreReport dropped = explore({.world = fibers(2)}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) pg->all_reduce(x);
+  });
+  ASSERT_TRUE(dropped.failure.has_value()) << dropped.text();
+  EXPECT_THAT(dropped.failure->headline, StartsWith("left over: rank 0, group 0, all_reduce seq 1: "));
+
+  const auto key = [](RankContext& rank) { rank.store().set("k", "v"); };
+  const ExploreReport keys = explore({.world = fibers(1), .checks = {.keys_left = true}}, key);
+  ASSERT_TRUE(keys.failure.has_value());
+  EXPECT_EQ(keys.failure->headline, "left over: keys in the store: k");
+}
+
+// What ranks share behind their locks; each run makes its own.
+struct Accounts {
+  Mutex savings_mu{"savings"};
+  Mutex cash_mu{"cash"};
+  int savings ABSL_GUARDED_BY(savings_mu) = 10;
+  int cash ABSL_GUARDED_BY(cash_mu) = 10;
+};
+std::shared_ptr<Accounts> accounts_of(RankContext& rank) {
+  return std::static_pointer_cast<Accounts>(
+      rank.world().shared("accounts", []() -> std::shared_ptr<void> { return std::make_shared<Accounts>(); }));
+}
+
+TEST(ExploreOnFibersTest, WhoTakesALockFirstIsAChoice) {
+  const auto deposit = [](RankContext& rank, bool commutes) {
+    const auto accounts = accounts_of(rank);
+    auto pg = init_process_group(rank);
+    {
+      const MutexLock lock(&accounts->savings_mu);
+      accounts->savings = rank.rank() == 0 || commutes ? accounts->savings + 5 : accounts->savings * 2;
+    }
+    pg->barrier().wait();
+    const MutexLock lock(&accounts->savings_mu);
+    observe(rank, "savings", accounts->savings);
+  };
+  const ExploreOptions options = {.world = fibers(2), .strategies = {Strategy::exhaustive()}};
+  const ExploreReport report = explore(options, [&](RankContext& rank) { deposit(rank, false); });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("rank 0's \"savings\" is 25 here, and 30 under steered:1"));
+  EXPECT_EQ(report.failure->size(), 1) << report.text();
+  const ExploreReport same = explore(options, [&](RankContext& rank) { deposit(rank, true); });
+  EXPECT_TRUE(same.verified) << same.text();
+  EXPECT_EQ(same.shares[0].schedules, 4) << "two orders at each of two locks";
+}
+
+TEST(ExploreOnFibersTest, LocksOfDifferentRanksCommute) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        const auto accounts = accounts_of(rank);
+        if (rank.rank() == 0) {
+          const MutexLock lock(&accounts->savings_mu);
+          ++accounts->savings;
+        } else {
+          const MutexLock lock(&accounts->cash_mu);
+          --accounts->cash;
+        }
+      });
+  EXPECT_TRUE(report.verified) << report.text();
+  EXPECT_EQ(report.shares[0].schedules, 1);
+}
+
+TEST(ExploreOnFibersTest, FindsLocksInOppositeOrder) {
+  const auto transfer = [](RankContext& rank, bool ordered) {
+    const auto accounts = accounts_of(rank);
+    if (rank.rank() == 0 || ordered) {
+      const MutexLock savings(&accounts->savings_mu);
+      const MutexLock cash(&accounts->cash_mu);
+      ++accounts->savings;
+      --accounts->cash;
+    } else {
+      const MutexLock cash(&accounts->cash_mu);
+      const MutexLock savings(&accounts->savings_mu);
+      --accounts->savings;
+      ++accounts->cash;
+    }
+  };
+  const ExploreOptions options = {.world = fibers(2), .strategies = {Strategy::exhaustive()}};
+  const ExploreReport report = explore(options, [&](RankContext& rank) { transfer(rank, false); });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.text(),
+              AllOf(HasSubstr("rank 0 waits in mutex lock \"cash\" for rank 1, locked at explore_test.cc:"),
+                    HasSubstr("cycle: rank 0 -> rank 1 -> rank 0")));
+  EXPECT_EQ(report.failure->size(), 1) << report.text();
+  EXPECT_TRUE(explore(options, [&](RankContext& rank) { transfer(rank, true); }).verified);
+}
+
+TEST(ExploreOnFibersTest, EndsARunThatNeverEnds) {
+  const ExploreReport report = explore({.world = fibers(2), .max_steps = 1000}, [](RankContext& rank) {
+    while (!rank.store().check({"never"})) {
+    }
+  });
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("the run did not end within 1000 scheduling points"),
+                                   HasSubstr("rank 0 is at store check never"), HasSubstr("rank 1 is at store check")));
+}
+
+TEST(ExploreOnFibersTest, KeepsToItsBudgetAndTellsOfItsProgress) {
+  const ExploreReport runs = explore(
+      {.world = fibers(2), .strategies = {Strategy::random(), Strategy::starve()}, .max_runs = 40}, reduce_ten_times);
+  EXPECT_EQ(runs.runs, 40);
+  EXPECT_FALSE(runs.verified);
+  EXPECT_THAT(runs.text(),
+              AllOf(HasSubstr("explored 40 runs in "), HasSubstr("random: 19 runs"), HasSubstr("starve: 19 runs")));
+
+  std::vector<ExploreProgress> told;
+  const ExploreReport time = explore({.world = fibers(2),
+                                      .strategies = {Strategy::random()},
+                                      .max_runs = int64_t{1} << 40,
+                                      .max_time = absl::Milliseconds(100),
+                                      .progress = [&told](const ExploreProgress& p) { told.push_back(p); }},
+                                     reduce_ten_times);
+  EXPECT_TRUE(time.ok());
+  EXPECT_GE(time.elapsed, absl::Milliseconds(100));
+  ASSERT_THAT(told.size(), Ge(1u));
+  EXPECT_EQ(told.back().runs, time.runs);
+}
+
+TEST(ExploreOnFibersTest, SearchesInSeveralProcesses) {
+  const auto rare = [](RankContext& rank) {
+    for (int i = 0; i < 8; ++i) rank.yield();
+    rank.store().append("order", absl::StrCat(rank.rank()));
+    if (rank.rank() == 0 && rank.store().get("order") == "3210") throw std::runtime_error("backwards");
+  };
+  const ExploreReport report = explore({.world = fibers(4),
+                                        .strategies = {Strategy::random()},
+                                        .max_runs = 20'000,
+                                        .processes = 3,
+                                        .checks = {.store_values = false}},
+                                       rare);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("backwards"));
+
+  const ExploreReport none = explore(
+      {.world = fibers(2), .strategies = {Strategy::random()}, .max_runs = 300, .processes = 2}, reduce_ten_times);
+  EXPECT_TRUE(none.ok()) << none.text();
+  EXPECT_THAT(none.runs, Ge(250));
+}
+
+TEST(ExploreOnThreadsTest, RunsUnderTheBaton) {
+  WorldOptions threads = bug("racy_counter").world();
+  threads.engine = EngineKind::kThreads;
+  const ExploreReport report =
+      explore({.world = threads, .strategies = {Strategy::exhaustive()}, .max_runs = 200}, bug("racy_counter").bug);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(report.failure->size(), 1);
+  EXPECT_TRUE(explore({.world = threads, .strategies = {Strategy::exhaustive()}}, bug("racy_counter").fix).verified);
+}
+
+TEST(ExploreOnFibersTest, RefusesTheFreeGear) {
+  setenv("RANKLOOM_SCHEDULE", "free", 1);
+  const ExploreReport report = explore({.world = fibers(2)}, reduce_ten_times);
+  unsetenv("RANKLOOM_SCHEDULE");
+  EXPECT_EQ(report.text(), "explore: the schedule is free, want one that repeats itself");
+}
+
+TEST(ExploreOnFibersTest, LateCompletionIsFoundByWhoeverAsksTooEarly) {
+  // A peer's call is done in some schedules when this rank looks, and not in others.
+  const auto looks = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    Work work = pg->all_reduce(x);
+    rank.store().add("n", 0);
+    const bool done = work.is_completed();
+    work.wait();
+    observe(rank, "done", done ? 1 : 0);
+  };
+  const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, looks);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("\"done\" is 1 here, and 0 under steered:1"));
+}
+
+TEST(NoFailureOnFibersTest, CountsFailedAssertionsOfRanks) {
+  const auto body = [](RankContext& rank) {
+    const int64_t place = rank.store().add("place", 1);
+    EXPECT_EQ(place, rank.rank() + 1) << "not in order";
+  };
+  const testing::AssertionResult result = no_failure_in_schedules({.world = fibers(2)}, body);
+  EXPECT_FALSE(result);
+  EXPECT_THAT(result.message(), AllOf(HasSubstr("explore_test.cc:"), HasSubstr("not in order"),
+                                      HasSubstr("-> 1 switches from the default order"), HasSubstr("trace: "),
+                                      HasSubstr("--gtest_filter=NoFailureOnFibersTest.CountsFailedAssertionsOfRanks")));
+  EXPECT_TRUE(no_failure_in_schedules({.world = fibers(3)},
+                                      [](RankContext& rank) { EXPECT_GE(rank.store().add("place", 1), 1); }));
+}
+
+TEST(NoFailureOnFibersTest, ASkippedRunIsGood) {
+  EXPECT_TRUE(no_failure_in_schedules({.world = fibers(2), .max_runs = 20}, [](RankContext& rank) {
+    if (rank.rank() == 1) GTEST_SKIP() << "not here";
+  }));
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,247 @@
+// Faults by plan: what the rank and its peers see, and that a search makes them small.
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/process_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "harness/explore.h"
+#include "sim/dist_error.h"
+#include "tests/world/every_world.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Kind = Fault::Kind;
+using When = Fault::When;
+
+class FaultTest : public EveryWorldTest {
+ protected:
+  RunReport run(int ranks, FaultPlan faults, Program program) {
+    WorldOptions world = options(ranks);
+    world.faults = std::move(faults);
+    return run_world(std::move(world), program);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, FaultTest, every_world(), world_name);
+
+void reduce_twice(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+  pg->all_reduce(x).wait();
+  pg->all_reduce(x).wait();
+}
+
+TEST_P(FaultTest, ACrashIsTheHeadlineAndPeersSeeAFailedRank) {
+  for (const When when : {When::kBefore, When::kInside, When::kAfter}) {
+    std::vector<std::string> seen(3);
+    const RunReport report =
+        run(3, {{.kind = Kind::kCrash, .rank = 1, .seq = 2, .when = when}}, [&](RankContext& rank) {
+          try {
+            auto pg = init_process_group(rank);
+            std::vector<float> x = {1};
+            for (int i = 0; i < 3; ++i) pg->all_reduce(x).wait();
+          } catch (const DistError& error) {
+            seen[static_cast<size_t>(rank.rank())] = error.what();
+            throw;
+          }
+        });
+    const char* const names[] = {"before", "inside", "after"};
+    const std::string text = absl::StrCat("rank 1, group 0, all_reduce seq 2: the rank crashed (injected, ",
+                                          names[static_cast<size_t>(when)], " the call)");
+    EXPECT_EQ(report.first_failed, 1);
+    EXPECT_THAT(report.text(), HasSubstr(text));
+    EXPECT_EQ(seen[1], "") << "a crash cannot be caught";
+    EXPECT_THAT(seen[0], AllOf(HasSubstr("RankFailed"), HasSubstr(text)));
+    EXPECT_THAT(seen[2], HasSubstr(text));
+    ASSERT_EQ(report.faults.size(), 1u);
+    EXPECT_EQ(report.faults[0].rank, 1);
+    EXPECT_EQ(report.faults[0].nth, 2);
+  }
+}
+
+TEST_P(FaultTest, AHangIsADeadlockThatNamesIt) {
+  const RunReport report = run(2, {{.kind = Kind::kHang, .rank = 0, .op = "all_reduce", .seq = 2}}, reduce_twice);
+  EXPECT_THAT(report.text(),
+              AllOf(HasSubstr("Deadlock: no rank can move"), HasSubstr("rank 0 waits in a hang (injected) seq 2"),
+                    HasSubstr("rank 1 waits in all_reduce seq 2 for rank 0")));
+}
+
+TEST_P(FaultTest, ADelayCostsVirtualTimeAndCanMeetATimeout) {
+  if (!deterministic()) GTEST_SKIP() << "would take minutes of real time";
+  const Fault slow{.kind = Kind::kDelay, .rank = 1, .by = absl::Minutes(2)};
+  absl::Duration took;
+  EXPECT_TRUE(run(2, {slow}, [&took](RankContext& rank) {
+                reduce_twice(rank);
+                if (rank.rank() == 1) took = rank.now();
+              }).ok());
+  EXPECT_EQ(took, absl::Minutes(4)) << "each call of a slow rank is slow";
+  const RunReport report = run(2, {slow}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    pg->all_reduce(x).wait(absl::Minutes(1));
+  });
+  EXPECT_THAT(report.text(),
+              HasSubstr("Timeout: rank 0, group 0, all_reduce seq 1: timed out after 1m waiting for rank 1"));
+}
+
+void pass_on(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  std::vector<float> x = {3};
+  if (rank.rank() == 0) {
+    pg->send(x, 1).wait();
+  } else {
+    std::vector<float> y = {0};
+    pg->recv(y, 0).wait();
+    if (y[0] != 3) throw std::runtime_error(absl::StrCat("received ", y[0]));
+  }
+  if (x[0] != 3) throw std::runtime_error("the sender's own numbers changed");
+}
+
+TEST_P(FaultTest, ADroppedSendNeverArrives) {
+  const RunReport report = run(2, {{.kind = Kind::kDrop, .op = "send"}}, pass_on);
+  EXPECT_THAT(report.text(),
+              AllOf(HasSubstr("Deadlock"), HasSubstr("rank 1 waits in recv seq 1 for rank 0 (returned)")));
+}
+
+TEST_P(FaultTest, ADuplicatedSendArrivesTwice) {
+  const RunReport report = run(2, {{.kind = Kind::kDuplicate}}, pass_on);
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("rank 0, group 0, send to rank 1: was never received")));
+}
+
+TEST_P(FaultTest, ACorruptSendReachesOnlyTheReceiver) {
+  const RunReport report = run(2, {{.kind = Kind::kCorrupt, .op = "send"}}, pass_on);
+  EXPECT_EQ(report.first_failed, 1);
+  EXPECT_THAT(report.text(), HasSubstr("received "));
+}
+
+TEST_P(FaultTest, CorruptOutputsAreThoseOfOneRank) {
+  std::vector<float> sums(3);
+  const RunReport report = run(3, {{.kind = Kind::kCorrupt, .rank = 2, .when = When::kAfter}}, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    pg->all_reduce(x).wait();
+    sums[static_cast<size_t>(rank.rank())] = x[0];
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_EQ(sums[0], 3);
+  EXPECT_EQ(sums[1], 3);
+  EXPECT_NE(sums[2], 3);
+}
+
+TEST_P(FaultTest, AnAbortEndsTheGroupForAll) {
+  for (const When when : {When::kBefore, When::kInside, When::kAfter}) {
+    const RunReport report = run(2, {{.kind = Kind::kAbort, .rank = 1, .seq = 1, .when = when}}, reduce_twice);
+    EXPECT_THAT(report.text(), HasSubstr("rank 1 aborted group 0: injected, "));
+  }
+}
+
+TEST_P(FaultTest, AStoreOperationTimesOut) {
+  const RunReport report =
+      run(2, {{.kind = Kind::kStoreTimeout, .rank = 0, .op = "store get", .nth = 2}}, [](RankContext& rank) {
+        rank.store().set("k", "v");
+        rank.store().get("k");
+        rank.store().get("k");
+      });
+  EXPECT_EQ(report.first_failed, 0);
+  EXPECT_THAT(report.text(), HasSubstr("Timeout: rank 0, rank 0, store get: timed out (injected, before the call)"));
+}
+
+TEST_P(FaultTest, DrawnFaultsAreThoseOfTheSeed) {
+  // Bits of the own buffer flip, and all goes on.
+  const auto drawn = [this](uint64_t seed, uint64_t schedule) {
+    WorldOptions world = options(4);
+    if (deterministic()) world.schedule = Schedule::seeded(schedule);
+    world.faults = FaultPlan::seeded(seed, 0.05, {Kind::kCorrupt});
+    const RunReport report = run_world(std::move(world), [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {1};
+      for (int i = 0; i < 20; ++i) pg->all_reduce(x).wait();
+    });
+    EXPECT_TRUE(report.ok()) << report.text();
+    return report.faults;
+  };
+  const auto sorted_texts = [](const std::vector<Fault>& faults) {
+    std::vector<std::string> texts;
+    for (const Fault& fault : faults) texts.push_back(fault.text());
+    std::sort(texts.begin(), texts.end());
+    return texts;
+  };
+  const std::vector<std::string> first = sorted_texts(drawn(1, 1));
+  EXPECT_FALSE(first.empty());
+  EXPECT_EQ(first, sorted_texts(drawn(1, 2))) << "the schedule changes nothing";
+  EXPECT_NE(first, sorted_texts(drawn(2, 1)));
+}
+
+TEST(FaultPlanTest, ReadsWhatItWrites) {
+  const FaultPlan plan =
+      FaultPlan::seeded(7, 0.25, {Kind::kDrop, Kind::kStoreTimeout})
+          .plus({{.kind = Kind::kCrash, .rank = 1, .op = "all_reduce", .seq = 3, .when = When::kInside},
+                 {.kind = Kind::kDelay, .group = "tp", .nth = 2, .by = absl::Seconds(90), .maybe = true}});
+  const std::string text = plan.text();
+  EXPECT_EQ(text,
+            "crash@rank=1,op=all_reduce,seq=3,when=inside;delay@group=tp,nth=2,by=1m30s,maybe=true;"
+            "seeded:7:0.25:drop:store_timeout");
+  const absl::StatusOr<FaultPlan> parsed = FaultPlan::parse(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->text(), text);
+  EXPECT_EQ(parsed->faults(), plan.faults());
+  EXPECT_THAT(std::string(FaultPlan::parse("crash@rank=one").status().message()),
+              HasSubstr("cannot read \"rank=one\""));
+  EXPECT_THAT(std::string(FaultPlan::parse("fire").status().message()), HasSubstr("unknown kind \"fire\""));
+  EXPECT_THAT(std::string(FaultPlan::parse("seeded:1:2").status().message()), HasSubstr("0 <= RATE <= 1"));
+}
+
+WorldOptions fibers(int ranks) { return {.world_size = ranks, .engine = EngineKind::kFibers}; }
+
+TEST(ExploreFaultsOnFibersTest, DrawnFaultsShrinkToTheOneThatMatters) {
+  // Right with any delay, but not with a dropped send.
+  WorldOptions world = fibers(3);
+  world.faults = FaultPlan::seeded(1, 0.15, {Kind::kDelay, Kind::kDrop});
+  const ExploreReport report = explore({.world = world, .strategies = {Strategy::random()}}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    for (int i = 0; i < 4; ++i) {
+      pg->all_reduce(x).wait();
+      if (rank.rank() == 0) pg->send(x, 1).wait();
+      if (rank.rank() == 1) pg->recv(x, 0).wait();
+    }
+  });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  ASSERT_EQ(report.failure->world.faults.faults().size(), 1u) << report.text();
+  EXPECT_EQ(report.failure->world.faults.faults()[0].kind, Kind::kDrop);
+  EXPECT_EQ(report.failure->world.schedule.switches().size(), 0u);
+  EXPECT_THAT(report.failure->rerun, HasSubstr("RANKLOOM_FAULTS=drop@rank=0,nth="));
+}
+
+TEST(ExploreFaultsOnFibersTest, TheSearchChoosesWhetherAFaultHappens) {
+  WorldOptions world = fibers(2);
+  world.faults = {{.kind = Kind::kCorrupt, .rank = 0, .op = "all_reduce", .when = When::kAfter, .maybe = true}};
+  const auto sums = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    for (int i = 0; i < 3; ++i) {
+      std::vector<float> x = {1};
+      pg->all_reduce(x).wait();
+      if (i == 2) observe(rank, "sum", x[0]);
+    }
+  };
+  const ExploreReport all =
+      explore({.world = world, .strategies = {Strategy::exhaustive()}, .checks = {.results = false}}, sums);
+  EXPECT_TRUE(all.verified) << all.text();
+  EXPECT_EQ(all.shares[0].schedules, 8);
+  const ExploreReport found = explore({.world = world, .strategies = {Strategy::exhaustive()}}, sums);
+  ASSERT_TRUE(found.failure.has_value()) << found.text();
+  EXPECT_EQ(found.failure->size(), 1) << found.text();
+}
+
+}  // namespace
+}  // namespace rankloom
