@@ -76,7 +76,9 @@ TEST(ChakraTest, HoldsAllNodesWithTheirParents) {
     const chakra::Node& node = trace.nodes[i];
     EXPECT_EQ(node.id(), i + 1);
     EXPECT_LE(node.data_dependencies_size(), 4) << "more than what was not waited for";
-    if (i > 2) EXPECT_GT(node.data_dependencies_size(), 0);  // before that there is nothing to wait for
+    if (i > 2) {  // before that there is nothing to wait for
+      EXPECT_GT(node.data_dependencies_size(), 0);
+    }
     for (const uint64_t before : node.data_dependencies()) EXPECT_LT(before, node.id());
   }
   const chakra::Node& reduce = trace.nodes[1];
