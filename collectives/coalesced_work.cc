@@ -134,7 +134,7 @@ absl::Status CoalescedWork::wait(absl::Duration timeout, bool timeout_is_default
         kind, absl::StrCat(who(), ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
                            awaited.empty() ? "any rank" : targets_text(awaited, facts), site_place(wait_site(code))));
   }
-  if (!withdraw(kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
+  if (!withdraw(kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return is_completed() ? status() : waited;
   return waited;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/device_runtime.h"
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
 #include "collectives/poison.h"
@@ -68,7 +69,8 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
                                            ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
                                            describe_ranks(missing), sv(site_place(wait_site(code)))));
   }
-  if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
+  if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus()))
+    return is_completed() ? status() : waited;
   complete(waited);
   return waited;
 }
@@ -183,13 +185,14 @@ void Rendezvous::recycle(Slot* slot) {
   slot->mismatch = false;
   slot->first = -1;
   slot->seq = 0;
+  slot->launch = nullptr;
   free_.push_back(slot);
 }
 
 absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
-  if (poison_) state->poison();
+  if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
   Slot* slot = nullptr;
   {
     RankMutexLock lock(&mu_);
@@ -272,7 +275,49 @@ absl::Status Rendezvous::known_difference(int64_t seq) const {
 void Rendezvous::run(Slot* slot) {
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
-  if (status.ok()) op_row(slot->calls[0]->op).run(MemberCalls(slot->calls));
+  if (status.ok()) {
+    if (call_device(*slot->calls[0]).kind != Device::Kind::kCpu) [[unlikely]] {
+      status = start_on_device(slot);
+      if (status.ok()) return;
+    } else {
+      op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
+    }
+  }
+  end(slot, status);
+}
+
+absl::Status Rendezvous::start_on_device(Slot* slot) {
+  const auto error = [what = op_row(slot->calls[0]->op).name, seq = slot->seq, this](const absl::Status& status) {
+    return make_error(error_kind(status),
+                      absl::StrCat("group ", group_->name(), ", ", what, " seq ", seq, ": ", status.message()));
+  };
+  const Device device = call_device(*slot->calls[0]);
+  std::vector<const internal::DeviceMark*> ready;
+  for (const CollectiveCall* const call : slot->calls) {
+    const Device mine = call_device(*call);
+    if (call->ready != nullptr) ready.push_back(call->ready.get());
+    if (mine != device) {
+      return error(absl::InvalidArgumentError(
+          absl::StrCat("members' tensors are on ", device.name(), " and ", mine.name(), ", want one device")));
+    }
+  }
+  const auto launch = std::make_shared<internal::DeviceLaunch>();
+  {
+    RankMutexLock lock(&mu_);
+    slot->launch = launch;
+  }
+  KernelPlan plan;
+  op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), &plan);
+  const Site site{.what = op_row(slot->calls[0]->op).name, .group = group_->name(), .seq = slot->seq};
+  const absl::Status started =
+      internal::DeviceRuntime::of(world_)->launch(launch, group_->global_rank(0), device.index, site, &plan, ready,
+                                                  [self = shared_from_this(), slot, error](const absl::Status& status) {
+                                                    self->end(slot, status.ok() ? status : error(status));
+                                                  });
+  return started.ok() ? started : error(started);
+}
+
+void Rendezvous::end(Slot* slot, const absl::Status& status) {
   {
     RankMutexLock lock(&mu_);
     take_out(slot);
@@ -310,6 +355,7 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status) {
 bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
   const size_t rank = static_cast<size_t>(state.group_rank_);
   Slot* slot = nullptr;
+  std::shared_ptr<internal::DeviceLaunch> launch;
   {
     RankMutexLock lock(&mu_);
     slot = find(state.call().seq);
@@ -326,12 +372,17 @@ bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
       if (cause.ok() && slot->arrived > 0) return true;
       take_out(slot);
     } else {
+      if (filed) launch = slot->launch;
       slot = nullptr;
     }
   }
   if (slot != nullptr) {
     finish(slot, cause);
     return true;
+  }
+  if (launch != nullptr) {
+    internal::DeviceRuntime::of(world_)->await_device(*launch);
+    return false;
   }
   // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
   while (!state.is_completed()) sched_yield();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/coalesced_work.h"
+#include "collectives/device_runtime.h"
 #include "collectives/op_table.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
@@ -13,17 +14,33 @@
 namespace rankloom {
 namespace {
 
-// The first tensor that is not in this process's memory, or null.
-const TensorView* foreign_tensor(const CollectiveCall& call) {
+// The first tensor that is not of this kind of device, or null.
+const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) {
   for (const TensorList* list : {&call.inputs, &call.outputs}) {
     for (const TensorView& tensor : *list) {
-      if (tensor.device().kind != Device::Kind::kCpu) return &tensor;
+      if (tensor.device().kind != home) return &tensor;
     }
   }
   for (const CollectiveCall& part : call.parts) {
-    if (const TensorView* const tensor = foreign_tensor(part); tensor != nullptr) return tensor;
+    if (const TensorView* const tensor = foreign_tensor(part, home); tensor != nullptr) return tensor;
   }
   return nullptr;
+}
+
+// Whether the members can reach the call's memory: the process's, or, once use_device() was called, one device's.
+absl::Status reachable(const CollectiveCall& call, World& world) {
+  const TensorView* tensor = foreign_tensor(call, Device::Kind::kCpu);
+  if (tensor == nullptr) [[likely]]
+    return absl::OkStatus();
+  if (tensor->device().kind == Device::Kind::kMeta) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor is ", tensor->text(), ", want memory of this process; tensors without data need a fake group"));
+  }
+  if (internal::DeviceRuntime::of(world) == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("a tensor is ", tensor->text(),
+                                                   ", want use_device() called for the world first (use_cuda(rank))"));
+  }
+  return one_device(call);
 }
 
 }  // namespace
@@ -72,11 +89,8 @@ void ThreadedProcessGroup::abort(std::string_view reason) {
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
-  if (const TensorView* const tensor = foreign_tensor(call); tensor != nullptr) [[unlikely]] {
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat(who(call), "a tensor is ", tensor->text(),
-                                   ", want memory of this process; tensors without data need a fake group"));
-  }
+  if (absl::Status there = reachable(call, context()->world()); !there.ok()) [[unlikely]]
+    return make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(call), there.message()));
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
   auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
@@ -106,6 +120,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
   for (auto part = first_message; part != call.parts.end(); ++part) {
     if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
     part->keep_alive = call.keep_alive;
+    part->ready = call.ready;
     messages.push_back(std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(*part)));
   }
   call.parts.erase(first_message, call.parts.end());
