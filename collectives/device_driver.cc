@@ -36,12 +36,16 @@ absl::StatusOr<DeviceDriver::Wait> DeviceDriver::take_wait(int device) {
   absl::MutexLock lock(&mu_);
   Pool& mine = pool(device);
   Wait wait;
-  if (!mine.given.empty()) {
-    absl::StatusOr<bool> free = passed(mine.given.front().behind);
+  // A few of the oldest: their streams may be blocked for long.
+  for (size_t tried = 0; tried < 4 && tried < mine.given.size() && wait.word == nullptr; ++tried) {
+    const Wait oldest = mine.given.front();
+    const absl::StatusOr<bool> free = passed(oldest.behind);
     if (!free.ok()) return free.status();
+    mine.given.pop_front();
     if (*free) {
-      wait = mine.given.front();
-      mine.given.pop_front();
+      wait = oldest;
+    } else {
+      mine.given.push_back(oldest);
     }
   }
   if (wait.word == nullptr) {

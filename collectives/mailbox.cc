@@ -507,12 +507,13 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
     if (!taken) message.state_ = Message::State::kNew;
   }
   if (taken) {
-    if (launch != nullptr) {
-      internal::DeviceRuntime::of(world_)->await_device(*launch);
-      return false;
-    }
     // The data moves, for as long as a copy takes. No scheduling point: destructors come here.
-    while (!message.is_completed()) sched_yield();
+    while (!message.is_completed() && launch == nullptr) {
+      sched_yield();
+      RankMutexLock lock(&inbox->mu);
+      launch = message.launch_;
+    }
+    if (launch != nullptr) internal::DeviceRuntime::of(world_)->await_device(*launch);
     return false;
   }
   message.unpoison(/*failed=*/true);

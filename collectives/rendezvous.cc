@@ -355,7 +355,6 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status) {
 bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
   const size_t rank = static_cast<size_t>(state.group_rank_);
   Slot* slot = nullptr;
-  std::shared_ptr<internal::DeviceLaunch> launch;
   {
     RankMutexLock lock(&mu_);
     slot = find(state.call().seq);
@@ -372,7 +371,6 @@ bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
       if (cause.ok() && slot->arrived > 0) return true;
       take_out(slot);
     } else {
-      if (filed) launch = slot->launch;
       slot = nullptr;
     }
   }
@@ -380,12 +378,20 @@ bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
     finish(slot, cause);
     return true;
   }
-  if (launch != nullptr) {
-    internal::DeviceRuntime::of(world_)->await_device(*launch);
-    return false;
-  }
   // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
-  while (!state.is_completed()) sched_yield();
+  while (!state.is_completed()) {
+    std::shared_ptr<internal::DeviceLaunch> launch;
+    {
+      RankMutexLock lock(&mu_);
+      slot = find(state.call().seq);
+      if (slot != nullptr && slot->states[rank].get() == &state) launch = slot->launch;
+    }
+    if (launch != nullptr) {
+      internal::DeviceRuntime::of(world_)->await_device(*launch);
+      return false;
+    }
+    sched_yield();
+  }
   return false;
 }
 
