@@ -42,7 +42,14 @@ class Gate {
   volatile int* value_ = nullptr;
 };
 
-class CudaStreamTest : public CudaTest {};
+class CudaStreamTest : public CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
+    ASSERT_EQ(load_test_kernels(), cudaSuccess);
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Worlds, CudaStreamTest, every_world(), world_name);
 
 TEST_P(CudaStreamTest, AnEventBehindABlockedWorkIsNotDone) {

@@ -6,6 +6,9 @@
 
 namespace rankloom {
 
+// Loads the kernels below: while one of them spins, loading another could wait for it.
+cudaError_t load_test_kernels();
+
 // Kernels of one thread, for tests. Errors are what a launch gives.
 // Spins until *gate, mapped host memory, is not 0; at most some seconds.
 cudaError_t launch_gate(const volatile int* gate, cudaStream_t stream);
