@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/floors.h"
 #include "benchmark/benchmark.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/process_group.h"
@@ -19,37 +21,6 @@
 
 namespace rankloom {
 namespace {
-
-WorldOptions world_of(EngineKind engine, int ranks) { return {.world_size = ranks, .engine = engine}; }
-
-// Nanoseconds of one park() and the unpark() that ends it, as `ranks` tasks hand a token round.
-double park_unpark_ns(EngineKind engine, int ranks) {
-  const int rounds = std::max(200, 200'000 / ranks) / (engine == EngineKind::kThreads ? 20 : 1);
-  Scheduler::Options options;
-  options.engine = engine;
-  options.ranks = std::max(2, ranks);
-  auto scheduler = std::move(Scheduler::make(options)).value();
-  std::vector<Task*> tasks(static_cast<size_t>(options.ranks));
-  std::atomic<int> there = 0;
-  int64_t begin = 0;
-  int64_t end = 0;
-  scheduler->run([&](int rank, Task& task) {
-    const Site site{.what = "token"};
-    tasks[static_cast<size_t>(rank)] = &task;
-    if (++there < options.ranks) {
-      scheduler->park(site, Deadline::never());
-    } else {
-      begin = monotonic_ns();
-    }
-    for (int i = 0; i < rounds; ++i) {
-      scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.ranks)]);
-      if (i + 1 < rounds || rank + 1 < options.ranks) scheduler->park(site, Deadline::never());
-    }
-    if (rank == options.ranks - 1) end = monotonic_ns();
-    scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.ranks)]);
-  });
-  return static_cast<double>(end - begin) / rounds / options.ranks;
-}
 
 double kernel_ns(int ranks, int64_t count) {
   std::vector<std::vector<float>> buffers(static_cast<size_t>(ranks),
@@ -122,6 +93,18 @@ void world_setup(benchmark::State& state, EngineKind engine, int ranks) {
   for (auto _ : state) run_world(world_of(engine, ranks), [](RankContext&) {}).throw_if_failed();
 }
 
+// A line of /proc that counts KiB, such as "VmRSS:"; 0 if there is none.
+int64_t kib_of(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == key && file >> kib) return kib;
+  }
+  return 0;
+}
+int64_t resident_kib() { return kib_of("/proc/self/status", "VmRSS:"); }
+int64_t available_kib() { return kib_of("/proc/meminfo", "MemAvailable:"); }
+
 // Seeded runs of 4 ranks and 10 collectives, from world to report.
 void seeded_runs(benchmark::State& state) {
   uint64_t seed = 0;
@@ -136,6 +119,38 @@ void seeded_runs(benchmark::State& state) {
   }
   state.counters["runs_per_second"] =
       benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+// One all_reduce over so many fiber ranks, each with a group, checks and record: the time of a round once all have come, and
+// what memory the process has then.
+void many_ranks(benchmark::State& state, int ranks) {
+  const int64_t need_kib = int64_t{ranks} * 12;
+  if (available_kib() < need_kib) {
+    state.SkipWithError(("needs " + std::to_string(need_kib >> 20) + " GiB of free memory").c_str());
+    return;
+  }
+  constexpr int kRounds = 3;
+  for (auto _ : state) {
+    int64_t began = 0;
+    int64_t ended = 0;
+    WorldOptions options = world_of(EngineKind::kFibers, ranks);
+    options.stack_bytes = 16 * 1024;
+    options.recorded_calls = 4;
+    const int64_t before_kib = resident_kib();
+    run_world(options, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x(1, 1.0F);
+      pg->all_reduce(x).wait();  // touches what the rounds use
+      if (rank.rank() == ranks - 1) began = monotonic_ns();
+      for (int i = 0; i < kRounds; ++i) pg->all_reduce(x, ReduceOp::kMax).wait();
+      if (rank.rank() == ranks - 1) {
+        ended = monotonic_ns();
+        state.counters["gib"] = static_cast<double>(resident_kib() - before_kib) / (1 << 20);
+      }
+    }).throw_if_failed();
+    state.SetIterationTime(static_cast<double>(ended - began) * 1e-9 / kRounds);
+    state.counters["ns_per_op"] = static_cast<double>(ended - began) / kRounds;
+  }
 }
 
 const int registered = [] {
@@ -157,6 +172,13 @@ const int registered = [] {
     })->UseRealTime();
   }
   benchmark::RegisterBenchmark("fibers/seeded_run/4x10", seeded_runs)->UseRealTime();
+  for (const int ranks : {100'000, 1'000'000}) {
+    benchmark::RegisterBenchmark(("fibers/all_reduce/" + std::to_string(ranks) + "x1").c_str(),
+                                 [=](benchmark::State& state) { many_ranks(state, ranks); })
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond)
+        ->Iterations(1);
+  }
   return 0;
 }();
 

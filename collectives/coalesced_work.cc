@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
 #include "sim/site_text.h"
@@ -21,6 +20,7 @@ CoalescedWork::CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> r
       seq_(call.seq),
       timeout_(call.timeout),
       timeout_is_default_(call.timeout_is_default),
+      warn_after_(call.warn_after),
       keeps_alive_(call.keep_alive != nullptr),
       code_(call.code),
       mu_(&context->world().scheduler()) {}
@@ -125,17 +125,17 @@ absl::Status CoalescedWork::wait(absl::Duration timeout, bool timeout_is_default
   absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
   if (waited.ok() || is_completed()) return waited;
   const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) {
-    std::vector<int> awaited;
-    append_ranks(&awaited);
-    const RankFacts facts = {.ended = [this](int rank) { return context_->world().ended_text(rank); },
-                             .last_calls = {}};
-    waited = make_error(
-        kind, absl::StrCat(who(), ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
-                           awaited.empty() ? "any rank" : targets_text(awaited, facts), site_place(wait_site(code))));
-  }
+  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
   if (!withdraw(kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return is_completed() ? status() : waited;
   return waited;
+}
+
+internal::MemberWait CoalescedWork::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
+}
+
+void CoalescedWork::overdue(absl::Duration timeout, CodeSite code) {
+  internal::warn_of(member_wait(who(), timeout, code), warn_after_);
 }
 
 void CoalescedWork::dropped() noexcept {

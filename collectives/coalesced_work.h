@@ -33,15 +33,19 @@ class CoalescedWork final : public WorkState, public WaitsFor {
   // WaitsFor: whoever a part waits for.
   void append_ranks(std::vector<int>* ranks) const override;
   absl::Status explain() const override;
+  absl::Duration warn_after() const override { return warn_after_; }
 
  protected:
   Site wait_site(CodeSite code) const override;
+  void overdue(absl::Duration timeout, CodeSite code) override;
 
  private:
   void part_done(const absl::Status& status);
   // Takes back all parts that are not done; false: all were done before.
   bool withdraw(const absl::Status& cause);
   std::string who() const;
+  // `who` must outlive the result.
+  internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
   RankContext* const context_;
   const std::shared_ptr<Rendezvous> rendezvous_;
@@ -49,6 +53,7 @@ class CoalescedWork final : public WorkState, public WaitsFor {
   const int64_t seq_;
   const absl::Duration timeout_;
   const bool timeout_is_default_;
+  const absl::Duration warn_after_;
   const bool keeps_alive_;
   const CodeSite code_;
   // const after watch()

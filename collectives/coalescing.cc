@@ -67,12 +67,13 @@ Work ProcessGroup::gather_call(CollectiveCall& call, const CallOptions& options,
   internal::Coalescing& gathered = *coalescing_;
   call.code = code;
   const OpRow& row = op_row(call.op);
+  call.order = options.order.value_or(order_);
+  set_times(call, options);
   absl::Status checked = row.check(call, rank_, size_);
   if (checked.ok() && !internal::can_be_coalesced(call.op)) {
     checked = make_error(ErrorKind::kInvalidArgument, "it cannot be coalesced, want end_coalescing() first");
   }
   if (!checked.ok()) fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
-  call.order = options.order.value_or(order_);
   call.stream = options.stream;
   if (options.timeout.has_value())
     gathered.timeout = std::min(gathered.timeout.value_or(absl::InfiniteDuration()), *options.timeout);
@@ -142,7 +143,8 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
 namespace internal {
 
 bool can_be_coalesced(OpType op) {
-  return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kMonitoredBarrier;
+  return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kSplitGroup &&
+         op != OpType::kMonitoredBarrier;
 }
 
 bool only_messages(const CollectiveCall& call) {

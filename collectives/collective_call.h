@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "collectives/rare.h"
 #include "collectives/reduce_op.h"
 #include "collectives/tensor.h"
 #include "sim/code_site.h"
@@ -15,6 +16,7 @@
 namespace rankloom {
 
 class Stream;
+struct GroupRequest;
 
 namespace internal {
 class DeviceMark;
@@ -40,10 +42,11 @@ enum class OpType : uint8_t {
   kMonitoredBarrier,
   kSend,
   kRecv,
-  kCoalesced,  // the calls between start_coalescing and end_coalescing, as one
-  kNewGroup,   // the agreement of members on a new group
+  kCoalesced,   // the calls between start_coalescing and end_coalescing, as one
+  kNewGroup,    // the agreement of members on new groups: one of a list of ranks, or those of a mesh
+  kSplitGroup,  // the same, where each member says which group it wants to be in
 };
-inline constexpr int kOpTypeCount = static_cast<int>(OpType::kNewGroup) + 1;
+inline constexpr int kOpTypeCount = static_cast<int>(OpType::kSplitGroup) + 1;
 
 // A list of views; one is held without an allocation.
 class TensorList {
@@ -71,7 +74,7 @@ class TensorList {
  private:
   int size_ = 0;  // first: with the view's data pointer in one cache line, all that a kernel reads of most lists
   TensorView one_;
-  std::vector<TensorView> many_;
+  internal::Rare<std::vector<TensorView>> many_;
 };
 
 // One member's call, as data: what the front builds, the shape rule checks, members compare and the kernel reads.
@@ -103,17 +106,20 @@ struct CollectiveCall {
       -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
   TensorList inputs;
   TensorList outputs;
-  std::vector<int64_t> in_splits;
-  std::vector<int64_t> out_splits;
+  internal::Rare<std::vector<int64_t>> in_splits;
+  internal::Rare<std::vector<int64_t>> out_splits;
   absl::Duration timeout = absl::InfiniteDuration();
   bool timeout_is_default = true;  // from the group: does not keep a stuck job from being a deadlock
+  absl::Duration warn_after = absl::InfiniteDuration();  // a wait that lasts longer is told of
+  int64_t wait_until_ns = 0;  // monitored_barrier with wait_all_ranks: when this member's time is up; 0: without
   CodeSite code;
-  std::string label;                       // barrier: the caller's word for it
+  internal::Rare<std::string> label;       // barrier: the caller's word for it
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
-  std::shared_ptr<internal::DeviceMark> ready;  // of a device's stream: when the tensors may be used; null: now
-  std::vector<CollectiveCall> parts;            // kCoalesced
-  int64_t record_id = -1;                       // in the flight recorder; -1: not recorded
+  std::shared_ptr<internal::DeviceMark> ready;        // of a device's stream: when the tensors may be used; null: now
+  internal::Rare<std::vector<CollectiveCall>> parts;  // kCoalesced
+  GroupRequest* request = nullptr;                    // kNewGroup, kSplitGroup: on the stack of a caller that waits
+  int64_t record_id = -1;                             // in the flight recorder; -1: not recorded
 
   static constexpr int kAnySource = -2;
 };

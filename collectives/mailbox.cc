@@ -14,7 +14,6 @@
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
 #include "collectives/poison.h"
-#include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
 #include "sim/site_text.h"
@@ -156,7 +155,8 @@ struct Mailbox::Inbox {
     return taken;
   }
 
-  RankMutex mu;                                                                                     // first of all
+  std::atomic<int> open{0};  // messages of the member itself, here and in others' inboxes, that are not done
+  RankMutex mu;              // first of all
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
   Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
   size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
@@ -170,7 +170,7 @@ struct Message::Aside {
   uint64_t sum = 0;          // of a send: the caller must not change it
 };
 
-Message::Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall call)
+Message::Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       mailbox_(std::move(mailbox)),
       context_(context),
@@ -225,19 +225,19 @@ absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, Code
   if (waited.ok() || is_completed()) return waited;
   // The wait ended early. Nobody may write into this rank's memory after this.
   const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) {
-    std::vector<int> awaited;
-    append_ranks(&awaited);
-    const RankFacts facts = {.ended = [this](int rank) { return context_->world().ended_text(rank); },
-                             .last_calls = {}};
-    waited = make_error(
-        kind, absl::StrCat(who(), ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
-                           awaited.empty() ? "any rank" : targets_text(awaited, facts), site_place(wait_site(code))));
-  }
+  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
   if (!mailbox_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus()))
     return is_completed() ? status() : waited;
   complete(waited);
   return waited;
+}
+
+internal::MemberWait Message::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
+}
+
+void Message::overdue(absl::Duration timeout, CodeSite code) {
+  internal::warn_of(member_wait(who(), timeout, code), call_.warn_after);
 }
 
 void Message::dropped() noexcept {
@@ -347,7 +347,10 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
       mine.state_ = Message::State::kPending;
       mine.self_ = message;
       inbox.link(mine);
-      if (!eager) return absl::OkStatus();
+      if (!eager) {
+        count(mine);
+        return absl::OkStatus();
+      }
       const TensorView& input = mine.tensor();
       mine.payload_.assign(static_cast<const char*>(input.data()),
                            static_cast<const char*>(input.data()) + input.bytes());
@@ -362,6 +365,7 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
         recv.partner_ = sends ? message : other;
         send.state_ = recv.state_ = Message::State::kMatched;
         inbox.link(recv);
+        count(mine);
       } else {
         mine.state_ = other->state_ = Message::State::kTaken;
       }
@@ -470,11 +474,22 @@ void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   finish(send, status);
 }
 
+void Mailbox::count(Message& message) {
+  message.counted_ = true;
+  inbox_of(message.group_rank_).open.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Mailbox::uncount(Message& message) {
+  if (std::exchange(message.counted_, false))
+    existing_inbox(message.group_rank_)->open.fetch_sub(1, std::memory_order_release);
+}
+
 void Mailbox::finish(Message& message, const absl::Status& status) {
   message.unpoison(!status.ok());
   if (message.is_completed()) return;  // an eager send was done long ago
   message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), status.ok());
   message.complete(status);
+  uncount(message);
 }
 
 bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
@@ -516,6 +531,7 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
     if (launch != nullptr) internal::DeviceRuntime::of(world_)->await_device(*launch);
     return false;
   }
+  uncount(message);
   message.unpoison(/*failed=*/true);
   message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), false);
   if (cause.ok()) return true;
@@ -546,17 +562,28 @@ void Mailbox::fail(const absl::Status& cause) {
 
 std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
   std::vector<std::shared_ptr<Message>> messages;
-  for (int destination = 0; destination < group_->size(); ++destination) {
+  // Few members have messages on their way when they leave: not all have to look through all inboxes.
+  const Inbox* const own = existing_inbox(rank);
+  if (own == nullptr || own->open.load(std::memory_order_relaxed) == 0) return messages;
+  const auto add = [&](int destination) {
     Inbox* const inbox = existing_inbox(destination);
-    if (inbox == nullptr) continue;
+    if (inbox == nullptr) return;
     RankMutexLock lock(&inbox->mu);
     for (Message* const message : inbox->all()) {
-      if (message->group_rank_ == rank && !message->is_completed()) {
-        messages.push_back(std::static_pointer_cast<Message>(message->shared_from_this()));
-      }
+      if (message->group_rank_ != rank || message->is_completed()) continue;
+      messages.push_back(std::static_pointer_cast<Message>(message->shared_from_this()));
     }
+  };
+  add(rank);
+  for (int destination = 0; destination < group_->size(); ++destination) {
+    if (destination != rank) add(destination);
   }
   return messages;
+}
+
+void Mailbox::await_moves(int rank) const {
+  const Inbox* const own = existing_inbox(rank);
+  while (own != nullptr && own->open.load(std::memory_order_acquire) > 0) sched_yield();
 }
 
 absl::Status Mailbox::tag_difference(const Message& message) const {

@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collectives/collective_call.h"
+#include "collectives/wait_text.h"
 #include "collectives/work.h"
 #include "world/world.h"
 
@@ -26,7 +27,7 @@ struct DeviceLaunch;
 // A send or a recv on its way, and the work that its rank waits for.
 class Message final : public WorkState, public WaitsFor {
  public:
-  Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall call);
+  Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall&& call);
   ~Message() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -41,10 +42,13 @@ class Message final : public WorkState, public WaitsFor {
   // WaitsFor: the Mismatch, if the other side sends to this one under another tag.
   absl::Status explain() const override;
 
+  absl::Duration warn_after() const override { return call_.warn_after; }
+
   const CollectiveCall& call() const { return call_; }
 
  protected:
   Site wait_site(CodeSite code) const override;
+  void overdue(absl::Duration timeout, CodeSite code) override;
 
  private:
   friend class Mailbox;
@@ -65,6 +69,8 @@ class Message final : public WorkState, public WaitsFor {
   const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
   // "rank 1, group 0, recv from rank 0, tag 3".
   std::string who() const;
+  // `who` must outlive the result.
+  internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
   // As of CallState: seeded runs only.
   void poison();
@@ -77,7 +83,8 @@ class Message final : public WorkState, public WaitsFor {
   int source_ = -1;  // of a recv: who sent it; written before complete()
   // Guarded by the mutex of the inbox.
   State state_ = State::kNew;
-  int64_t order_ = 0;  // when it was posted, among all messages of the inbox
+  bool counted_ = false;  // in its member's count of messages that are not done
+  int64_t order_ = 0;     // when it was posted, among all messages of the inbox
   Message* before_ = nullptr;
   Message* after_ = nullptr;
   void* channel_ = nullptr;                         // Mailbox::Channel; null for recv_any
@@ -118,6 +125,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
 
   // What member `rank` has not finished, oldest first.
   std::vector<std::shared_ptr<Message>> unfinished(int rank);
+  // When all of those are done or withdrawn: waits for data that another thread moves, for as long as a copy takes.
+  void await_moves(int rank) const;
 
   // At the end of the world: notes what was never matched, and lets go of it.
   void close();
@@ -143,6 +152,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.
   absl::Status tag_difference(const Message& message) const;
   void finish(Message& message, const absl::Status& status);
+  void count(Message& message);
+  void uncount(Message& message);
   absl::Status refusal(const Message& message) const;
 
   World& world_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/kernels/plan.h"
+#include "collectives/new_group.h"
 #include "collectives/shape_rules.h"
 #include "sim/text.h"
 
@@ -117,7 +118,7 @@ std::string text_tag(const CollectiveCall& call) { return absl::StrCat(call.tag)
 
 bool equal_label(const CollectiveCall& a, const CollectiveCall& b) { return a.label == b.label; }
 std::string text_label(const CollectiveCall& call) {
-  return call.label.empty() ? "none" : absl::StrCat("\"", call.label, "\"");
+  return call.label.empty() ? "none" : absl::StrCat("\"", call.label.get(), "\"");
 }
 
 // The first collective among the parts from index `i` on.
@@ -143,6 +144,15 @@ std::string text_parts(const CollectiveCall& call) {
   return text.empty() ? "none" : text;
 }
 
+bool equal_ranks(const CollectiveCall& a, const CollectiveCall& b) {
+  if (a.request == nullptr || b.request == nullptr) return a.request == b.request;
+  return a.request->kind == b.request->kind && a.request->ranks == b.request->ranks;
+}
+std::string text_ranks(const CollectiveCall& call) {
+  if (call.request == nullptr || call.request->kind != GroupRequest::Kind::kRanks) return "those of a mesh";
+  return internal::requested_ranks_text(*call.request);
+}
+
 constexpr std::array<CallFieldRow, kCallFieldCount> kFields = {{
     {CallField::kOp, "op", &equal_op, &text_op},
     {CallField::kReduceOp, "reduce op", &equal_reduce_op, &text_reduce_op},
@@ -154,6 +164,7 @@ constexpr std::array<CallFieldRow, kCallFieldCount> kFields = {{
     {CallField::kTag, "tag", &equal_tag, &text_tag},
     {CallField::kLabel, "label", &equal_label, &text_label},
     {CallField::kParts, "calls", &equal_parts, &text_parts},
+    {CallField::kRanks, "ranks", &equal_ranks, &text_ranks},
 }};
 
 // The comparison that a row's set of fields means, unrolled.
@@ -318,8 +329,10 @@ constexpr std::array<OpRow, kOpTypeCount> kRows = {{
                                        kNoKernel),
     row<kOp, kParts>(OpType::kCoalesced, "coalesced", "coalesced", Writes::kNobody, &check_coalesced, &cross_coalesced,
                      &run_coalesced),
-    row<kOp, kLabel>(OpType::kNewGroup, "new_group", "split", Writes::kNobody, &check_new_group, kNoCross,
-                     &run_nothing),
+    row<kOp, kRanks, kLabel>(OpType::kNewGroup, "new_group", "split", Writes::kNobody, &check_new_group, kNoCross,
+                             &run_new_group),
+    row<kOp, kLabel>(OpType::kSplitGroup, "split_group", "split", Writes::kNobody, &check_new_group, kNoCross,
+                     &run_new_group),
 }};
 
 template <typename Rows, typename Key>

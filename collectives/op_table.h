@@ -25,8 +25,9 @@ enum class CallField : uint8_t {
   kTag,
   kLabel,
   kParts,  // kCoalesced: the collectives among the parts, in order; sends and receives are matched one by one elsewhere
+  kRanks,  // of the group that new_group() makes
 };
-inline constexpr int kCallFieldCount = static_cast<int>(CallField::kParts) + 1;
+inline constexpr int kCallFieldCount = static_cast<int>(CallField::kRanks) + 1;
 
 using CallFields = uint16_t;  // a set of fields
 constexpr CallFields field_bit(CallField field) { return static_cast<CallFields>(1U << static_cast<unsigned>(field)); }

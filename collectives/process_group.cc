@@ -31,6 +31,14 @@ ProcessGroup::ProcessGroup(RankContext* context, std::shared_ptr<const Group> gr
       rank_(group_->group_rank(context->rank())),
       size_(group_->size()),
       timeout_(context->world().options().timeout),
+      warn_after_(context->world().options().warn_after),
+      name_(group_->name()) {}
+
+ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank)
+    : group_(std::move(group)),
+      rank_(rank),
+      size_(group_->size()),
+      timeout_(absl::InfiniteDuration()),
       name_(group_->name()) {}
 
 ProcessGroup::~ProcessGroup() = default;
@@ -41,19 +49,36 @@ std::string ProcessGroup::text() const {
 
 std::ostream& operator<<(std::ostream& out, const ProcessGroup& group) { return out << group.text(); }
 
-int ProcessGroup::global_rank(int rank) const { return group_->global_rank(rank); }
+int ProcessGroup::global_rank(int rank) const {
+  if (rank < 0 || rank >= size_) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat("group ", group_name(), ", global_rank: rank is ", rank,
+                                                             ", want 0 <= rank < size = ", size_)),
+        {.rank = -1, .group = name_, .op = "global_rank"});
+  }
+  return group_->global_rank(rank);
+}
+
+void ProcessGroup::check_duration(const char* op, const char* what, absl::Duration duration) const {
+  if (duration >= absl::ZeroDuration()) return;
+  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                              absl::StrCat("rank ", global_rank(), ", group ", group_name(), ", ", op, ": ", what,
+                                           " is ", absl::FormatDuration(duration), ", want 0 or more")),
+                   {.rank = global_rank(), .group = name_, .op = op});
+}
 
 void ProcessGroup::set_timeout(absl::Duration timeout) {
-  if (timeout < absl::ZeroDuration()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("set_timeout: ", absl::FormatDuration(timeout), ", want at least 0")),
-                     {.rank = global_rank(), .group = name_, .op = "set_timeout"});
-  }
+  check_duration("set_timeout", "timeout", timeout);
   timeout_ = timeout;
 }
 
+void ProcessGroup::set_warn_after(absl::Duration warn_after) {
+  check_duration("set_warn_after", "warn_after", warn_after);
+  warn_after_ = warn_after;
+}
+
 void ProcessGroup::abort(std::string_view) {}
-void ProcessGroup::shutdown() { shut_down_ = true; }
+void ProcessGroup::shutdown(CodeSite) { shut_down_ = true; }
 
 std::string ProcessGroup::who(const CollectiveCall& call) const {
   return absl::StrCat("rank ", global_rank(), ", group ", group_->name().empty() ? group_name() : group_->name(), ", ",
@@ -63,6 +88,19 @@ std::string ProcessGroup::who(const CollectiveCall& call) const {
 void ProcessGroup::fail(const CollectiveCall& call, const absl::Status& status) const {
   throw_dist_error(status,
                    {.rank = global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
+}
+
+void ProcessGroup::set_times(CollectiveCall& call, const CallOptions& options) const {
+  call.timeout = options.timeout.value_or(timeout_);
+  call.timeout_is_default = !options.timeout.has_value();
+  call.warn_after = options.warn_after.value_or(warn_after_);
+  const bool wrong = call.timeout < absl::ZeroDuration();
+  if (!wrong && call.warn_after >= absl::ZeroDuration()) [[likely]]
+    return;
+  fail(call,
+       make_error(ErrorKind::kInvalidArgument,
+                  absl::StrCat(who(call), wrong ? "timeout is " : "warn_after is ",
+                               absl::FormatDuration(wrong ? call.timeout : call.warn_after), ", want 0 or more")));
 }
 
 Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, CodeSite code) {
@@ -87,12 +125,11 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
     if (scheduler_->aborted()) [[unlikely]]
       fail(call, scheduler_->abort_cause());
   }
+  call.order = options.order.value_or(order_);
+  set_times(call, options);
   if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
     fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
   }
-  call.order = options.order.value_or(order_);
-  call.timeout = options.timeout.value_or(timeout_);
-  call.timeout_is_default = !options.timeout.has_value();
   if (options.keep_alive != nullptr) call.keep_alive = options.keep_alive;
   call.stream = options.stream;
   if (numbered) {
@@ -101,12 +138,16 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
     ++p2p_seq_;
   }
   record(call);
+  const int64_t record_id = call.record_id;
   absl::StatusOr<Work> work =
       call.stream == nullptr ? execute(std::move(call)) : call.stream->issue(*this, std::move(call));
   if (!work.ok()) [[unlikely]] {
     CollectiveCall failed;  // the call itself was moved away
     failed.op = row.op;
     failed.seq = numbered ? seq_ : -1;
+    // It did not happen: the next one takes its number.
+    if (numbered && error_kind(work.status()) == ErrorKind::kInvalidArgument) --seq_;
+    if (record_id >= 0) context_->recorder().close(record_id, scheduler_->now_ns(), false);
     fail(failed, work.status());
   }
   return *std::move(work);
@@ -118,11 +159,14 @@ void ProcessGroup::record(CollectiveCall& call) {
   call.record_id = context_->recorder().open([&](FlightEntry& entry) {
     entry.group = group_.get();
     entry.op = op_row(call.op).name;
+    entry.recorder_name = op_row(call.op).recorder_name;
     entry.is_p2p = call.seq < 0;
     entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
+    entry.other_seq = entry.is_p2p ? seq_ : p2p_seq_;
     entry.op_id = ++op_id_;
     entry.created_ns = now;
     entry.code = call.code;
+    entry.root = call.root;
     entry.peer = call.peer;
     entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
     entry.inputs = static_cast<uint16_t>(call.inputs.size());
@@ -251,20 +295,51 @@ Work ProcessGroup::barrier(const CallOptions& options, std::string_view label, C
   return submit(call, options, code);
 }
 
-std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options) {
-  std::shared_ptr<ProcessGroup> made;
-  const std::shared_ptr<const Group>& world_group = rank.world().world_group();
-  if (options.make) {
-    made = options.make(rank, world_group);
-  } else if (options.backend == BackendKind::kFake) {
-    made = internal::make_fake_member(rank, world_group, FakeOptions{});
-  } else {
-    made = internal::make_threaded_member(rank, world_group, options);
+void ProcessGroup::monitored_barrier(std::optional<absl::Duration> timeout, bool wait_all_ranks, std::string_view label,
+                                     CodeSite code) {
+  CollectiveCall call = make_call(OpType::kMonitoredBarrier, {}, {});
+  call.label = label;
+  if (const absl::Duration own = timeout.value_or(timeout_);
+      wait_all_ranks && scheduler_ != nullptr && own < absl::InfiniteDuration()) {
+    call.wait_until_ns = scheduler_->now_ns() + absl::ToInt64Nanoseconds(own);
   }
-  made->set_description(options.description);
+  submit(call, {.timeout = timeout}, code).wait(code);
+}
+
+std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options) {
+  const std::shared_ptr<const Group> group = rank.world().next_world_group(rank, options.name);
+  std::shared_ptr<ProcessGroup> made = internal::make_group_member(rank, group, options);
+  made->set_description(options.description.empty() ? group->description() : options.description);
   if (options.timeout.has_value()) made->set_timeout(*options.timeout);
-  made->set_reduce_order(options.order);
+  if (options.warn_after.has_value()) made->set_warn_after(*options.warn_after);
+  if (options.order.has_value()) made->set_reduce_order(*options.order);
   return made;
 }
 
+namespace internal {
+
+std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                                const GroupOptions& options) {
+  std::shared_ptr<ProcessGroup> member;
+  std::string wrong = "GroupOptions::make gave null, want a group";
+  if (options.make) {
+    member = options.make(rank, group);
+  } else {
+    switch (options.backend.value_or(BackendKind::kThreaded)) {
+      case BackendKind::kThreaded:
+        return make_threaded_member(rank, group, options);
+      case BackendKind::kFake:
+        return make_fake_member(rank, group, options.fake.value_or(FakeOptions{}));
+    }
+    wrong = absl::StrCat("GroupOptions::backend has the unknown value ", static_cast<int>(*options.backend));
+  }
+  if (member == nullptr) {
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                absl::StrCat("rank ", rank.rank(), ", group ", group->name(), ": ", wrong)),
+                     {.rank = rank.rank(), .group = group->name(), .op = "init_process_group"});
+  }
+  return member;
+}
+
+}  // namespace internal
 }  // namespace rankloom

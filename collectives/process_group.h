@@ -12,24 +12,50 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/collective_call.h"
+#include "collectives/fake_options.h"
 #include "collectives/work.h"
 #include "world/group.h"
 
 namespace rankloom {
 
+class DeviceMesh;
 class RankContext;
 class Scheduler;
+struct GroupRequest;
 namespace internal {
 struct Coalescing;
 }  // namespace internal
 
 // What a call may say beside its tensors. An aggregate; every field has a default.
 struct CallOptions {
-  std::optional<absl::Duration> timeout = {};  // unset: the group's
+  std::optional<absl::Duration> timeout = {};     // unset: the group's
+  std::optional<absl::Duration> warn_after = {};  // unset: the group's
   std::shared_ptr<const void> keep_alive =
       {};                                 // owners of the tensors, held until the call is done; its Work may be dropped
   std::optional<ReduceOrder> order = {};  // unset: the group's
   Stream* stream = nullptr;               // start after what is queued there, and order what follows
+};
+
+enum class BackendKind : uint8_t {
+  kThreaded,  // real collectives in shared memory
+  kFake,      // checks shapes, moves nothing
+};
+
+class ProcessGroup;
+
+// How a rank gets its group. An aggregate; every field has a default. Members give the same ones.
+struct GroupOptions {
+  std::optional<BackendKind> backend = {};  // unset: kThreaded, or that of the group which this one is made from
+  std::optional<FakeOptions> fake = {};     // of a fake group; unset: those of the group which this one is made from
+  // The caller's own group instead. Called once per rank.
+  std::function<std::shared_ptr<ProcessGroup>(RankContext&, const std::shared_ptr<const Group>&)> make = {};
+  std::string name = {};         // unset: "0" for the first group of all ranks, "0.2" for the second one made from that
+  std::string description = {};  // unset: "default_pg" for a group of all ranks, "undefined" for others, as c10d has it
+  std::optional<absl::Duration> timeout = {};  // unset: the world's, or that of the group which this one is made from
+  std::optional<absl::Duration> warn_after = {};  // the same
+  std::optional<ReduceOrder> order = {};          // the same; unset for the first: rank order
+  // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
+  size_t eager_bytes = 0;
 };
 
 // One member's handle on a group. Public methods build a CollectiveCall, check it, number it, record it and pass it to
@@ -121,6 +147,12 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // Done when all members have called it. `label` is the caller's word for it, in reports; members agree on it.
   Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
+  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get its Timeout, which
+  // names every member that has not come; those get Aborted when they do. wait_all_ranks: this member does not give up while
+  // the time of another one that has come, and said so too, still runs: so who is late is told apart from who does not come.
+  // The group is of no use after a Timeout, as after any other.
+  void monitored_barrier(std::optional<absl::Duration> timeout = {}, bool wait_all_ranks = false,
+                         std::string_view label = {}, CodeSite code = CodeSite::here());
 
   // --- point-to-point. Ranks are those in this group; tags are 0 or more
 
@@ -145,18 +177,38 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // The work of all that was gathered.
   Work end_coalescing(const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
+  // --- further groups. Collective: every member of this group makes the same call, and waits in it for the others. Ranks are
+  // those in this group. Members that disagree get a Mismatch
+
+  // A group of `ranks`, in ascending order. Null on a rank that is not among them.
+  std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks, const GroupOptions& options = {},
+                                          CodeSite code = CodeSite::here());
+  // A further group of all members.
+  std::shared_ptr<ProcessGroup> new_group(const GroupOptions& options = {}, CodeSite code = CodeSite::here());
+  // A group of the members that give the same `color`, in the order of `key` and then of rank(). Null for kNoColor.
+  // A fake group has no peers to ask: all its members are taken to give this color.
+  std::shared_ptr<ProcessGroup> split_group(int color, int key = 0, const GroupOptions& options = {},
+                                            CodeSite code = CodeSite::here());
+  static constexpr int kNoColor = -1;
+
   // --- state
 
   // Of collectives: how many this member has issued.
   int64_t sequence_number() const { return seq_; }
+  // For calls that say nothing else, from now on. A wait that lasts longer than `warn_after` is told of in the report's notes
+  // and to WorldOptions::on_warning, and goes on; one that lasts longer than the timeout fails. Both are virtual time in
+  // deterministic runs. Neither keeps a stuck job from being reported as a Deadlock at once.
   void set_timeout(absl::Duration timeout);
   absl::Duration timeout() const { return timeout_; }
+  void set_warn_after(absl::Duration warn_after);
+  absl::Duration warn_after() const { return warn_after_; }
   void set_reduce_order(const ReduceOrder& order) { order_ = order; }
 
   // Ends all members' waits with Aborted. Later calls fail. Does nothing by default.
   virtual void abort(std::string_view reason = "abort() was called");
-  // No more calls of this member. Does nothing by default but refuse later ones.
-  virtual void shutdown();
+  // No more calls of this member. Waits for those on their way, at most as long as their timeouts say; throws the first error
+  // of one. By default it has none.
+  virtual void shutdown(CodeSite code = CodeSite::here());
 
   // Does what `call` says: it was checked, numbered and recorded. Called by the front above, and by groups that wrap this
   // one. Does not block, and returns before the call is done. An error means that the call did not happen.
@@ -168,6 +220,15 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  protected:
   // A group inside a world: `context` is this member's rank.
   ProcessGroup(RankContext* context, std::shared_ptr<const Group> group);
+  // A group without one, of known ranks; `rank` is that in the group.
+  ProcessGroup(std::shared_ptr<const Group> group, int rank);
+
+  // This member's handle on a group that was made from this one. By default CollectiveError: the caller must say how, with
+  // GroupOptions::make.
+  virtual std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                                    const GroupOptions& options);
+  // destroy_process_group() was called: lets go of what members share.
+  virtual void leave() {}
 
   // Point, check, number, record, execute: the way of every call.
   Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
@@ -176,22 +237,41 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }
+  // For groups that can stand for any of their members.
+  void become(int rank) { rank_ = rank; }
 
  private:
+  friend DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
+                                     const std::vector<std::string>& dim_names, const GroupOptions& options,
+                                     CodeSite code);
+  friend void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
+
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
+  // The call's or the group's; refuses negative ones.
+  void set_times(CollectiveCall& call, const CallOptions& options) const;
+  // `what`: "timeout", "warn_after".
+  void check_duration(const char* op, const char* what, absl::Duration duration) const;
+  GroupRequest request_of(const GroupOptions& options);
+  void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
+  std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options);
   void record(CollectiveCall& call);
+  void end(CodeSite code);
 
   RankContext* const context_ = nullptr;  // null outside a world
   Scheduler* const scheduler_ = nullptr;
   const std::shared_ptr<const Group> group_;
-  const int rank_;
+  int rank_;  // const, but for become()
   const int size_;
   int64_t seq_ = 0;      // of collectives
   int64_t p2p_seq_ = 0;  // of sends and recvs
   int64_t op_id_ = 0;    // of all calls
+  int child_count_ = 0;  // groups made from this one
+  std::vector<std::weak_ptr<ProcessGroup>> children_;
   bool shut_down_ = false;
+  bool destroyed_ = false;                            // by a call for this very group
   std::unique_ptr<internal::Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
   absl::Duration timeout_;
+  absl::Duration warn_after_ = absl::InfiniteDuration();
   ReduceOrder order_;
   std::string name_;
   std::string description_;
@@ -200,26 +280,13 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 // Prints text().
 std::ostream& operator<<(std::ostream& out, const ProcessGroup& group);
 
-enum class BackendKind : uint8_t {
-  kThreaded,  // real collectives in shared memory
-  kFake,      // checks shapes, moves nothing
-};
-
-// How a rank gets its group. An aggregate; every field has a default.
-struct GroupOptions {
-  BackendKind backend = BackendKind::kThreaded;
-  // The caller's own group instead. Called once per rank.
-  std::function<std::shared_ptr<ProcessGroup>(RankContext&, const std::shared_ptr<const Group>&)> make = {};
-  std::string description = "default_pg";
-  std::optional<absl::Duration> timeout = {};  // unset: the world's
-  ReduceOrder order = {};
-  // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
-  size_t eager_bytes = 0;
-};
-
-// This rank's handle on the group of all ranks. Does not wait for the others. Called twice by a rank without
-// destroy_process_group() between: another handle on a further group over the same ranks.
+// This rank's handle on the group of all ranks. Does not wait for the others. Every call of a rank makes a further group, with
+// numbers of its own; its n-th call goes with the n-th of the others, destroy_process_group() between them or not.
 std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options = {});
+
+// This member has done with the group and those made from it: shutdown(), of the youngest first. Later calls fail. Does
+// nothing for null, which is what a rank has that is no member. Errors: Aborted if it was called for this group before.
+void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code = CodeSite::here());
 
 // One send or recv of batch_isend_irecv().
 struct P2POp {
@@ -235,5 +302,11 @@ struct P2POp {
 // place in the list), none is issued.
 std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options = {},
                                     CodeSite code = CodeSite::here());
+
+namespace internal {
+// A member as `options` ask for it.
+std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                                const GroupOptions& options);
+}  // namespace internal
 
 }  // namespace rankloom

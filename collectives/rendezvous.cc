@@ -11,7 +11,6 @@
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
 #include "collectives/poison.h"
-#include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
 #include "sim/site_text.h"
 #include "sim/text.h"
@@ -31,7 +30,8 @@ struct CallState::Aside {
   std::vector<std::pair<TensorView, uint64_t>> sums;  // inputs that the caller must not change, with their checksums
 };
 
-CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall call)
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank,
+                     CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       rendezvous_(std::move(rendezvous)),
       context_(context),
@@ -59,25 +59,32 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
     timeout_is_default = call_.timeout_is_default;
   }
   absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  while (call_.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
+    const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
+    if (longer_ns <= 0) break;  // nobody else's time runs
+    timeout += absl::Nanoseconds(longer_ns);
+    waited = await(absl::Nanoseconds(longer_ns), timeout_is_default, code);
+  }
   if (waited.ok() || is_completed()) return waited;
   // The wait ended early. No kernel may write into this rank's memory after this.
   const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) {
-    std::vector<int> missing;
-    append_ranks(&missing);
-    waited = make_error(kind, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)),
-                                           ": timed out after ", absl::FormatDuration(timeout), " waiting for ",
-                                           describe_ranks(missing), sv(site_place(wait_site(code)))));
-  }
+  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(code), timeout, code));
   if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus()))
     return is_completed() ? status() : waited;
   complete(waited);
   return waited;
 }
 
-std::string CallState::describe_ranks(const std::vector<int>& ranks) const {
-  return targets_text(ranks,
-                      {.ended = [this](int rank) { return context_->world().ended_text(rank); }, .last_calls = {}});
+std::string CallState::who(CodeSite code) const {
+  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)));
+}
+
+internal::MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
+}
+
+void CallState::overdue(absl::Duration timeout, CodeSite code) {
+  internal::warn_of(member_wait(who(code), timeout, code), call_.warn_after);
 }
 
 void CallState::dropped() noexcept {
@@ -172,6 +179,7 @@ Rendezvous::Slot* Rendezvous::slot_at(int64_t seq) {
 }
 
 void Rendezvous::take_out(Slot* slot) {
+  leaving_.fetch_add(1, std::memory_order_relaxed);
   window_[static_cast<size_t>(slot->seq - base_)] = nullptr;
   while (!window_.empty() && window_.front() == nullptr) {
     window_.pop_front();
@@ -189,7 +197,7 @@ void Rendezvous::recycle(Slot* slot) {
   free_.push_back(slot);
 }
 
-absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
+absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
   if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
@@ -217,7 +225,7 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
       slot->mismatch = !op_row(first.op).same(first, call);
     }
     slot->calls[rank] = &call;
-    slot->states[rank] = state;
+    slot->states[rank] = std::move(state);
     if (++slot->arrived < size_) return absl::OkStatus();
     slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
   }
@@ -225,8 +233,8 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
     run(slot);
     return absl::OkStatus();
   }
-  scheduler_.post({.rank = state->rank(), .kind = TaskKind::kCompletion},
-                  Site{.what = state->op(), .code = call.code, .group = group_->name(), .seq = call.seq},
+  scheduler_.post({.rank = group_->global_rank(static_cast<int>(rank)), .kind = TaskKind::kCompletion},
+                  Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = call.seq},
                   [self = shared_from_this(), slot, seq = call.seq] {
                     {
                       RankMutexLock lock(&self->mu_);
@@ -272,21 +280,26 @@ absl::Status Rendezvous::known_difference(int64_t seq) const {
   return slot != nullptr && slot->mismatch ? describe_difference(*slot) : absl::OkStatus();
 }
 
+void Rendezvous::await_leaving() const {
+  while (leaving_.load(std::memory_order_acquire) > 0) sched_yield();
+}
+
 void Rendezvous::run(Slot* slot) {
+  const int64_t started_ns = scheduler_.now_ns();
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
   if (status.ok()) {
     if (call_device(*slot->calls[0]).kind != Device::Kind::kCpu) [[unlikely]] {
-      status = start_on_device(slot);
+      status = start_on_device(slot, started_ns);
       if (status.ok()) return;
     } else {
       op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
     }
   }
-  end(slot, status);
+  end(slot, status, started_ns);
 }
 
-absl::Status Rendezvous::start_on_device(Slot* slot) {
+absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
   const auto error = [what = op_row(slot->calls[0]->op).name, seq = slot->seq, this](const absl::Status& status) {
     return make_error(error_kind(status),
                       absl::StrCat("group ", group_->name(), ", ", what, " seq ", seq, ": ", status.message()));
@@ -309,21 +322,21 @@ absl::Status Rendezvous::start_on_device(Slot* slot) {
   KernelPlan plan;
   op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), &plan);
   const Site site{.what = op_row(slot->calls[0]->op).name, .group = group_->name(), .seq = slot->seq};
-  const absl::Status started =
-      internal::DeviceRuntime::of(world_)->launch(launch, group_->global_rank(0), device.index, site, &plan, ready,
-                                                  [self = shared_from_this(), slot, error](const absl::Status& status) {
-                                                    self->end(slot, status.ok() ? status : error(status));
-                                                  });
+  const absl::Status started = internal::DeviceRuntime::of(world_)->launch(
+      launch, group_->global_rank(0), device.index, site, &plan, ready,
+      [self = shared_from_this(), slot, error, started_ns](const absl::Status& status) {
+        self->end(slot, status.ok() ? status : error(status), started_ns);
+      });
   return started.ok() ? started : error(started);
 }
 
-void Rendezvous::end(Slot* slot, const absl::Status& status) {
+void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns) {
   {
     RankMutexLock lock(&mu_);
     take_out(slot);
     if (!status.ok() && failed_.ok()) failed_ = status;
   }
-  finish(slot, status);
+  finish(slot, status, started_ns);
 }
 
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
@@ -338,16 +351,17 @@ absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
   return absl::OkStatus();
 }
 
-void Rendezvous::finish(Slot* slot, const absl::Status& status) {
+void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
   const int64_t now = scheduler_.now_ns();
   for (size_t rank = 0; rank < slot->states.size(); ++rank) {
     slot->calls[rank] = nullptr;
     const std::shared_ptr<CallState> state = std::move(slot->states[rank]);
     if (state == nullptr) continue;
     state->unpoison(!status.ok());
-    state->context_->recorder().close(state->call().record_id, now, status.ok());
+    state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
     state->complete(status);
   }
+  leaving_.fetch_sub(1, std::memory_order_release);
   RankMutexLock lock(&mu_);
   recycle(slot);
 }
@@ -411,6 +425,17 @@ void Rendezvous::fail(const absl::Status& cause) {
   for (Slot* slot : slots) finish(slot, cause);
 }
 
+int64_t Rendezvous::wait_until_ns(int64_t seq) const {
+  RankMutexLock lock(&mu_);
+  const Slot* const slot = find(seq);
+  int64_t latest = 0;
+  if (slot == nullptr || slot->state != Slot::State::kCollecting) return latest;
+  for (const CollectiveCall* const call : slot->calls) {
+    if (call != nullptr) latest = std::max(latest, call->wait_until_ns);
+  }
+  return latest;
+}
+
 void Rendezvous::append_missing(int64_t seq, std::vector<int>* ranks) const {
   RankMutexLock lock(&mu_);
   const Slot* const slot = find(seq);
@@ -418,6 +443,16 @@ void Rendezvous::append_missing(int64_t seq, std::vector<int>* ranks) const {
   for (int rank = 0; rank < size_; ++rank) {
     if (slot->calls[static_cast<size_t>(rank)] == nullptr) ranks->push_back(group_->global_rank(rank));
   }
+}
+
+std::vector<std::shared_ptr<WorkState>> Rendezvous::unfinished(int rank) const {
+  RankMutexLock lock(&mu_);
+  std::vector<std::shared_ptr<WorkState>> works;
+  for (const Slot* const slot : window_) {
+    if (slot != nullptr && slot->states[static_cast<size_t>(rank)] != nullptr)
+      works.push_back(slot->states[static_cast<size_t>(rank)]);
+  }
+  return works;
 }
 
 }  // namespace rankloom

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "collectives/collective_call.h"
 #include "collectives/kernels/kernels.h"
+#include "collectives/wait_text.h"
 #include "collectives/work.h"
 #include "world/world.h"
 
@@ -24,7 +26,7 @@ struct DeviceLaunch;
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
 class CallState final : public WorkState, public WaitsFor {
  public:
-  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall call);
+  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
   ~CallState() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -38,10 +40,13 @@ class CallState final : public WorkState, public WaitsFor {
   // WaitsFor: the Mismatch, if those that have arrived differ already.
   absl::Status explain() const override;
 
+  absl::Duration warn_after() const override { return call_.warn_after; }
+
   const CollectiveCall& call() const { return call_; }
 
  protected:
   Site wait_site(CodeSite code) const override;
+  void overdue(absl::Duration timeout, CodeSite code) override;
 
  private:
   friend class Rendezvous;
@@ -52,7 +57,9 @@ class CallState final : public WorkState, public WaitsFor {
   void unpoison(bool failed);
   // Whether the rank wrote into an input between the call and its completion.
   bool input_changed() const;
-  std::string describe_ranks(const std::vector<int>& ranks) const;
+  std::string who(CodeSite code) const;
+  // `who` must outlive the result.
+  internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   RankContext* const context_;
@@ -72,7 +79,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   Rendezvous(World* world, std::shared_ptr<const Group> group);
 
   // Files a call; runs it if this member is the last. Never blocks on another member.
-  absl::Status file(const std::shared_ptr<CallState>& state);
+  absl::Status file(std::shared_ptr<CallState> state);
 
   // Takes a call back that no kernel has touched; waits for a kernel that runs. `cause` is what the other members get; OK
   // leaves them waiting. False: the call was done before, or a device has it and will be through with it later.
@@ -81,9 +88,16 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Ends all calls on their way and refuses later ones.
   void fail(const absl::Status& cause);
 
+  // The latest CollectiveCall::wait_until_ns of those that have arrived.
+  int64_t wait_until_ns(int64_t seq) const;
   void append_missing(int64_t seq, std::vector<int>* ranks) const;
   // The Mismatch of those that have arrived so far, OK if they agree.
   absl::Status known_difference(int64_t seq) const;
+
+  // What member `rank` has not finished, oldest first.
+  std::vector<std::shared_ptr<WorkState>> unfinished(int rank) const;
+  // When all of those are done: waits for works that other threads complete right now.
+  void await_leaving() const;
 
   const Group& group() const { return *group_; }
   World& world() const { return world_; }
@@ -108,13 +122,13 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends later.
   void run(Slot* slot);
   // Starts the kernel on a device: end() follows, but for an error.
-  absl::Status start_on_device(Slot* slot);
-  void end(Slot* slot, const absl::Status& status);
+  absl::Status start_on_device(Slot* slot, int64_t started_ns);
+  void end(Slot* slot, const absl::Status& status, int64_t started_ns);
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status inputs_unchanged(const Slot& slot) const;
   // Tells every member of a slot, which is out of the window, how it ended.
-  void finish(Slot* slot, const absl::Status& status);
+  void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
 
   World& world_;
   Scheduler& scheduler_;
@@ -123,7 +137,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   const bool poison_;
   const bool late_;
 
-  mutable RankMutex mu_;  // before a work's
+  std::atomic<int> leaving_{0};  // slots out of the window whose works are not all done
+  mutable RankMutex mu_;         // before a work's
   // The slots of sequence numbers base_ .. base_ + window_.size() - 1; null: not filed yet, or done.
   std::deque<Slot*> window_ ABSL_GUARDED_BY(mu_);
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;

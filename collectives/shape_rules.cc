@@ -8,8 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "collectives/coalescing.h"
 #include "collectives/kernels/kernels.h"
+#include "collectives/new_group.h"
 #include "collectives/op_table.h"
+#include "collectives/process_group.h"
 #include "sim/dist_error.h"
 #include "sim/text.h"
 
@@ -313,6 +316,16 @@ absl::Status check_reduction(const CollectiveCall& call, DType dtype) {
 
 // inputs[0] and outputs[0] are one buffer, or two alike.
 absl::Status check_in_place_pair(const CollectiveCall& call) {
+  // The usual case, in few steps: the same sound tensor twice.
+  if (call.inputs.size() == 1 && call.outputs.size() == 1) [[likely]] {
+    const TensorView& input = call.inputs[0];
+    const TensorView& output = call.outputs[0];
+    if (input.data() == output.data() && input.data() != nullptr && input.numel() == output.numel() &&
+        input.numel() > 0 && input.is_contiguous() && output.is_contiguous() && input.dtype() == output.dtype() &&
+        input.device() == output.device()) [[likely]] {
+      return absl::OkStatus();
+    }
+  }
   if (absl::Status s = check_single(call.inputs, "inputs"); !s.ok()) return s;
   if (absl::Status s = check_single(call.outputs, "outputs"); !s.ok()) return s;
   const TensorView& input = call.inputs[0];
@@ -596,7 +609,7 @@ absl::Status check_coalesced(const CollectiveCall& call, int rank, int size) {
   for (size_t i = 0; i < call.parts.size(); ++i) {
     const CollectiveCall& part = call.parts[i];
     const OpRow& row = op_row(part.op);
-    if (part.op == OpType::kCoalesced || part.op == OpType::kNewGroup || part.op == OpType::kMonitoredBarrier) {
+    if (!internal::can_be_coalesced(part.op)) {
       return invalid(absl::StrCat("call ", i, " is ", row.name, ", which cannot be coalesced"));
     }
     if (absl::Status s = row.check(part, rank, size); !s.ok()) {
@@ -606,7 +619,24 @@ absl::Status check_coalesced(const CollectiveCall& call, int rank, int size) {
   return absl::OkStatus();
 }
 
-absl::Status check_new_group(const CollectiveCall& /*call*/, int /*rank*/, int /*size*/) { return absl::OkStatus(); }
+absl::Status check_new_group(const CollectiveCall& call, int /*rank*/, int size) {
+  if (call.request == nullptr) return absl::OkStatus();
+  if (call.op == OpType::kSplitGroup) {
+    if (call.request->color >= ProcessGroup::kNoColor) return absl::OkStatus();
+    return invalid(
+        absl::StrCat("color is ", call.request->color, ", want 0 or more, or kNoColor = ", ProcessGroup::kNoColor));
+  }
+  if (call.request->kind != GroupRequest::Kind::kRanks) return absl::OkStatus();
+  const std::vector<int>& ranks = call.request->ranks;  // ascending
+  if (ranks.empty()) return invalid("ranks is empty, want at least one");
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size)
+      return invalid(absl::StrCat("ranks has ", ranks[i], ", want 0 <= rank < size = ", size));
+    if (i > 0 && ranks[i] == ranks[i - 1])
+      return invalid(absl::StrCat("ranks has ", ranks[i], " twice, want each once"));
+  }
+  return absl::OkStatus();
+}
 
 SplitRows rows_sent(const CollectiveCall& call, int peer, int size) {
   return split_rows(call.in_splits, call.inputs[0], peer, size);

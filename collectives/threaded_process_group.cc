@@ -43,6 +43,9 @@ absl::Status reachable(const CollectiveCall& call, World& world) {
   return one_device(call);
 }
 
+// Where members of a world find the core.
+std::string core_key(const Group& group) { return absl::StrCat("core of group ", group.id()); }
+
 }  // namespace
 
 ThreadedGroupCore::ThreadedGroupCore(World* world, std::shared_ptr<const Group> group)
@@ -76,6 +79,14 @@ void ThreadedGroupCore::fail(const absl::Status& cause) {
   if (mailbox != nullptr) mailbox->fail(cause);
 }
 
+void ThreadedGroupCore::leave() {
+  {
+    RankMutexLock lock(&mu_);
+    if (++left_ < group_->size()) return;
+  }
+  world_.unshare(core_key(*group_));
+}
+
 ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core,
                                            size_t eager_bytes)
     : ProcessGroup(context, core->group()),
@@ -88,24 +99,50 @@ void ThreadedProcessGroup::abort(std::string_view reason) {
                          absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
 }
 
+void ThreadedProcessGroup::shutdown(CodeSite code) {
+  const AdoptScope adopt(scheduler(), context()->rank());
+  std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
+  if (mailbox_ != nullptr) {
+    for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
+      works.push_back(std::move(message));
+  }
+  absl::Status first;
+  std::string op;
+  for (const std::shared_ptr<WorkState>& work : works) {
+    const absl::Status ended = work->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+    if (!first.ok() || ended.ok()) continue;
+    first = ended;
+    op = work->op();
+  }
+  rendezvous_->await_leaving();
+  if (mailbox_ != nullptr) mailbox_->await_moves(ProcessGroup::rank());
+  ProcessGroup::shutdown(code);
+  throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = op});
+}
+
+std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                                const GroupOptions& options) {
+  return internal::make_threaded_member(*context(), group, options);
+}
+
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (absl::Status there = reachable(call, context()->world()); !there.ok()) [[unlikely]]
     return make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(call), there.message()));
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
   auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
-  Work work(state);
-  if (absl::Status filed = rendezvous_->file(state); !filed.ok()) [[unlikely]] {
-    state->complete(filed);  // so that dropping the handle means nothing
+  Work work = Work::first(state);
+  if (absl::Status filed = rendezvous_->file(std::move(state)); !filed.ok()) [[unlikely]] {
+    work.state()->complete(filed);  // so that dropping the handle means nothing
     return filed;
   }
   return work;
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall call) {
+absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call) {
   if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
   auto message = std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(call));
-  Work work(message);
+  Work work = Work::first(message);
   if (absl::Status posted = mailbox_->post(message, eager_bytes_); !posted.ok()) [[unlikely]] {
     message->complete(posted);
     return posted;
@@ -114,16 +151,17 @@ absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall call) {
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) {
+  std::vector<CollectiveCall>& parts = call.parts.mutable_get();
   const auto first_message = std::stable_partition(
-      call.parts.begin(), call.parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
+      parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
   std::vector<std::shared_ptr<Message>> messages;
-  for (auto part = first_message; part != call.parts.end(); ++part) {
+  for (auto part = first_message; part != parts.end(); ++part) {
     if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
     part->keep_alive = call.keep_alive;
     part->ready = call.ready;
     messages.push_back(std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(*part)));
   }
-  call.parts.erase(first_message, call.parts.end());
+  parts.erase(first_message, parts.end());
   auto whole = std::make_shared<CoalescedWork>(context(), rendezvous_, mailbox_, call);
   Work work(whole);
   std::shared_ptr<CallState> collectives;
@@ -151,8 +189,7 @@ namespace internal {
 std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
                                                    const GroupOptions& options) {
   World& world = rank.world();
-  const std::string key = absl::StrCat("core of group ", group->id());
-  std::shared_ptr<void> shared = world.shared(key, [&]() -> std::shared_ptr<void> {
+  std::shared_ptr<void> shared = world.shared(core_key(*group), [&]() -> std::shared_ptr<void> {
     auto made = std::make_shared<ThreadedGroupCore>(&world, group);
     // A work may have no waiter but a callback: an abort completes it.
     world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {

@@ -19,6 +19,8 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   std::shared_ptr<Mailbox> mailbox();
   // Ends all calls on their way, and refuses later ones.
   void fail(const absl::Status& cause);
+  // A member has destroyed its handle; the world forgets the core with the last one.
+  void leave();
 
  private:
   World& world_;
@@ -27,6 +29,7 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   RankMutex mu_;  // taken after no other lock
   std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  int left_ ABSL_GUARDED_BY(mu_) = 0;  // members that have destroyed their handle
 };
 
 // Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers. Sends
@@ -37,10 +40,16 @@ class ThreadedProcessGroup final : public ProcessGroup {
 
   std::string backend_name() const override { return "threaded"; }
   void abort(std::string_view reason) override;
+  void shutdown(CodeSite code) override;
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
 
+ protected:
+  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                            const GroupOptions& options) override;
+  void leave() override { core_->leave(); }
+
  private:
-  absl::StatusOr<Work> post(CollectiveCall call);             // a send or recv
+  absl::StatusOr<Work> post(CollectiveCall&& call);           // a send or recv
   absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
 
   const std::shared_ptr<ThreadedGroupCore> core_;

@@ -19,23 +19,38 @@ absl::Status WorkState::status() const {
 }
 
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return await_from(timeout, timeout_is_default, code, nullptr);
+}
+
+absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
   if (is_completed()) return status();
-  Deadline deadline = Deadline::never();
-  if (timeout != absl::InfiniteDuration()) {
-    deadline = scheduler_ != nullptr
-                   ? scheduler_->deadline_after(timeout, timeout_is_default)
-                   : Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(timeout), .weak = timeout_is_default};
+  const auto deadline_after = [&](absl::Duration time) {
+    if (time == absl::InfiniteDuration()) return Deadline::never();
+    if (scheduler_ != nullptr) return scheduler_->deadline_after(time, timeout_is_default);
+    return Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(time), .weak = timeout_is_default};
+  };
+  const Deadline deadline = deadline_after(timeout);
+  if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {
+    const absl::Status waited = await_until(deadline_after(warning), code, nullptr);
+    if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) return waited;
+    overdue(timeout, code);
   }
+  return await_until(deadline, code, site);
+}
+
+absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
   RankMutexLock lock(&mu_);
   const absl::Status waited = finished_.await(
-      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, wait_site(code), deadline);
+      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
+      deadline);
   return waited.ok() ? status_ : waited;
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   const AdoptScope adopt(scheduler_, rank_);
-  if (scheduler_ != nullptr) scheduler_->point(wait_site(code));
-  return await(timeout, timeout_is_default, code);
+  const Site site = wait_site(code);
+  if (scheduler_ != nullptr) scheduler_->point(site);
+  return await_from(timeout, timeout_is_default, code, &site);
 }
 
 void WorkState::complete(const absl::Status& status) {
@@ -112,7 +127,7 @@ void Work::wait(CodeSite code) {
 void Work::wait(absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
     throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want at least 0")),
+                                absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want 0 or more")),
                      {.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "wait"});
   }
   if (state_ != nullptr) check(state_->wait(timeout, /*timeout_is_default=*/false, code));

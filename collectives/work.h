@@ -50,6 +50,8 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   virtual const char* op() const { return "work"; }
   virtual std::string_view group() const { return {}; }
   virtual int64_t seq() const { return -1; }
+  // A wait that has lasted so long is overdue(); it goes on.
+  virtual absl::Duration warn_after() const { return absl::InfiniteDuration(); }
 
   bool is_completed() const { return done_.load(std::memory_order_acquire); }
   // How it ended; OK while it has not.
@@ -80,10 +82,15 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
+  // Tells of a wait that has lasted for warn_after(). On the rank that waits, with no lock held.
+  virtual void overdue(absl::Duration /*timeout*/, CodeSite /*code*/) {}
 
  private:
   friend class Work;
 
+  // `site`: null, and it is asked for if there is something to wait for.
+  absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
+  absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
   void add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once);
 
   Scheduler* const scheduler_;
@@ -109,6 +116,13 @@ class [[nodiscard]] Work {
   // Done, without a result.
   Work() = default;
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) { acquire(); }
+  // The same for a work that no other thread knows of yet.
+  static Work first(std::shared_ptr<WorkState> state) {
+    Work work;
+    state->handles_.store(1, std::memory_order_relaxed);
+    work.state_ = std::move(state);
+    return work;
+  }
   Work(const Work& other) : state_(other.state_) { acquire(); }
   Work(Work&& other) noexcept : state_(std::move(other.state_)) {}
   Work& operator=(Work other) noexcept {
@@ -149,8 +163,14 @@ class [[nodiscard]] Work {
     if (state_ != nullptr) state_->handles_.fetch_add(1, std::memory_order_relaxed);
   }
   void release() noexcept {
-    if (state_ != nullptr && state_->handles_.fetch_sub(1, std::memory_order_acq_rel) == 1 && !state_->is_completed())
-      state_->dropped();
+    if (state_ == nullptr) return;
+    // The only handle cannot be copied meanwhile, so that needs no atomic step, which would cost more than the rest.
+    if (state_->handles_.load(std::memory_order_acquire) > 1 &&
+        state_->handles_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
+      return;
+    }
+    state_->handles_.store(0, std::memory_order_relaxed);
+    if (!state_->is_completed()) state_->dropped();
   }
   void check(const absl::Status& status) const;
 

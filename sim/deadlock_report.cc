@@ -87,9 +87,11 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
     targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
     std::vector<int>& edges = waits[task->info.rank];
     edges.insert(edges.end(), targets.begin(), targets.end());
+    const std::string remark = task->site.waits_for != nullptr ? task->site.waits_for->remark() : "";
     const bool helper = task->info.kind != TaskKind::kRank;
     std::string rest =
         absl::StrCat(" in ", site_text(task->site), targets.empty() ? "" : " for " + targets_text(targets, facts),
+                     remark.empty() ? "" : ", " + remark,
                      helper ? (task->info.kind == TaskKind::kStream ? " (its stream)" : " (its helper)") : "",
                      site_place(task->site));
     const auto [it, added] = line_of.try_emplace(rest, lines.size());

@@ -125,6 +125,7 @@ void DeterministicScheduler::end(Task& task) {
 
 void DeterministicScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
   body_.emplace(body);
+  watch_.begin();
   engine_->run_host([this] {
     {
       StateLock lock(this);
@@ -157,6 +158,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->adopted = false;
   task->state = Task::State::kNew;
   task->permit = false;
+  task->last.set(Site{});
   task->timer = 0;
   task->deadline_ns = Deadline::kNever;
   return task;
@@ -197,10 +199,12 @@ void DeterministicScheduler::post_here(const TaskInfo& info, const Site& site, a
   Task* const task = add_extra(info);
   task->body = std::move(body);
   task->site = site;
+  task->last.set(site);
   make_ready(*task);
 }
 
 Task* DeterministicScheduler::attach(const TaskInfo& info) {
+  watch_.begin();
   StateLock lock(this);
   Task* task = nullptr;
   if (info.kind == TaskKind::kRank) {
@@ -253,6 +257,7 @@ void DeterministicScheduler::make_ready(Task& task) {
 void DeterministicScheduler::start_running(Task& task) {
   task.state = Task::State::kRunning;
   ++running_;
+  note_running(task.id < 0 ? nullptr : &task);
   if (!threads_ || task.id < 0) return;
   baton_rank_ = task.info.rank;
   ++running_of_rank_[static_cast<size_t>(task.info.rank)];
@@ -291,7 +296,7 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   Task* const self = Task::current();
   if (self == nullptr) return;
   self->site = site;
-  self->steps.store(self->steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  self->reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
   const bool goes_on = runs_to_block_ && step == Step::kAct && ++points_in_a_row_ < kFifoPatience;
@@ -324,7 +329,7 @@ void DeterministicScheduler::count_yield() {
 WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
   Task& self = *Task::current();
   self.site = site;
-  self.steps.store(self.steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  self.reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   StateLock lock(this);
   ensure_baton(self, lock);
@@ -416,6 +421,7 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
       if (live_ == 0) {
         moving_ = false;
         ended_.store(true, std::memory_order_release);
+        note_running(nullptr);
         return &host_;
       }
       nobody_ready(lock);
@@ -438,9 +444,11 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     task->body = nullptr;
     Task* const before = Task::current();
     Task::set_current(task);
+    note_running(task);
     lock.unlock();
     body();
     lock.lock();
+    note_running(nullptr);
     Task::set_current(before);
     task->state = Task::State::kDone;
     free_ids_.push_back(id);
@@ -477,6 +485,7 @@ bool DeterministicScheduler::wait_beside(bool outside, StateLock& lock) {
     if (task->state == Task::State::kRunning) threads.push_back(task->thread);
   }
   idle_.store(true, std::memory_order_relaxed);
+  note_running(nullptr);
   lock.unlock();
   bool moved = false;
   if (outside) {
@@ -607,21 +616,48 @@ void DeterministicScheduler::wake_all_here() {
   }
 }
 
-void DeterministicScheduler::while_nobody_moves(const Site& site,
-                                                absl::FunctionRef<void(const std::vector<Task*>&)> look) {
-  Task* const self = Task::current();
+void DeterministicScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+  const Task* const self = Task::current();
   StateLock lock(this);
-  self->site = site;
   std::vector<Task*> waiting;
   for (Task* task : live_tasks()) {
-    if (task == self || task->state == Task::State::kParked) waiting.push_back(task);
+    if (task->state == Task::State::kParked) waiting.push_back(task);
   }
   // As while somebody picks: a helper that comes to a point meanwhile queues.
-  const int baton_rank = std::exchange(baton_rank_, -1);
+  const bool moves = self != nullptr && self->scheduler == this && self->info.rank == baton_rank_;
+  const int baton_rank = moves ? std::exchange(baton_rank_, -1) : baton_rank_;
   lock.unlock();
   look(waiting);
   lock.lock();
-  baton_rank_ = baton_rank;
+  if (moves) baton_rank_ = baton_rank;
+}
+
+void DeterministicScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {
+  // As long as anybody moves, the others wait for their turn.
+  const uint64_t steps = steps_.load(std::memory_order_relaxed);
+  if (!threads_) {
+    if (const Task* const task = runs_.load(std::memory_order_acquire); task != nullptr) {
+      outstanding->push_back({.id = task->id,
+                              .info = runs_info_.load(std::memory_order_relaxed),
+                              .steps = steps,
+                              .last = task->last.site()});
+    }
+    return;
+  }
+  const StateLock lock(this);
+  const auto add = [&](const Task& task) {
+    if (task.state != Task::State::kRunning) return;
+    outstanding->push_back({.id = task.id, .info = task.info, .steps = steps, .last = task.last.site()});
+  };
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    const Task& task = rank_tasks_[static_cast<size_t>(rank)];
+    add(task);
+    if (!started_ && attached_ > 0 && task.state == Task::State::kNew) {
+      outstanding->push_back(
+          {.id = task.id, .info = task.info, .attached = false, .steps = static_cast<uint64_t>(attached_), .last = {}});
+    }
+  }
+  for (const std::unique_ptr<Task>& task : extra_) add(*task);
 }
 
 void DeterministicScheduler::outside_changed(int n) {

@@ -36,6 +36,7 @@ class DeterministicScheduler final : public Scheduler {
   int choose(ChoiceKind kind, int n, const Site& site) override;
   int64_t now_ns() const override { return clock_ns_.load(std::memory_order_relaxed); }
   std::vector<Task*> live_tasks() const override;
+  void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return trace_; }
   uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
 
@@ -43,7 +44,7 @@ class DeterministicScheduler final : public Scheduler {
   void deterministic_point(const Site& site, Step step) override;
   void wake_all() override;
   void outside_changed(int n) override;
-  void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
+  void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
  private:
   class StateLock;
@@ -60,6 +61,12 @@ class DeterministicScheduler final : public Scheduler {
   void wake_all_here();
   void make_ready(Task& task);
   void start_running(Task& task);
+  // `task` (null: nobody) has the fibers' thread from now on.
+  void note_running(const Task* task) {
+    if (threads_) return;
+    if (task != nullptr) runs_info_.store(task->info, std::memory_order_relaxed);
+    runs_.store(task, std::memory_order_release);
+  }
   void stop_running(Task& task, Task::State next);
   void ensure_baton(Task& self, StateLock& lock);
   // `self` yields: the clock goes on if nobody did anything else for long.
@@ -139,6 +146,12 @@ class DeterministicScheduler final : public Scheduler {
   std::atomic<int> outside_{0};
   std::atomic<bool> idle_{false};
   Parker idle_parker_;
+
+  // Fibers: who runs, and what it is, for the watchdog's thread.
+  std::atomic<const Task*> runs_{nullptr};
+  std::atomic<TaskInfo> runs_info_{TaskInfo{}};
+
+  StallWatch watch_{this};  // the last: goes first
 };
 
 }  // namespace rankloom

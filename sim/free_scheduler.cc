@@ -1,5 +1,6 @@
 #include "sim/free_scheduler.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,8 @@ namespace rankloom {
 FreeScheduler::FreeScheduler(Options options)
     : Scheduler(std::move(options), /*deterministic=*/false),
       counts_(int64_t{options_.ranks} * kLive + kBias),
-      live_ranks_(options_.ranks) {}
+      live_ranks_(options_.ranks),
+      came_(static_cast<size_t>(options_.ranks)) {}
 
 FreeScheduler::~FreeScheduler() {
   for (const Task* task : live_tasks()) {
@@ -35,6 +37,7 @@ Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
   Task* const raw = task.get();
   absl::MutexLock lock(&tasks_mu_);
   if (!adopted) ++threads_;
+  if (info.kind == TaskKind::kRank) came_[static_cast<size_t>(info.rank)] = true;
   for (size_t i = 0; i < tasks_.size(); ++i) {
     if (tasks_[i] == nullptr) {
       task->id = static_cast<TaskId>(i);
@@ -74,6 +77,7 @@ void FreeScheduler::wait_for_threads() {
 }
 
 void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
+  watch_.begin();
   std::vector<Task*> ranks;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     ranks.push_back(add_task({.rank = rank, .kind = TaskKind::kRank}, false));
@@ -93,6 +97,7 @@ void FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body)
 void FreeScheduler::post(const TaskInfo&, const Site&, absl::AnyInvocable<void()> body) { body(); }
 
 Task* FreeScheduler::attach(const TaskInfo& info) {
+  watch_.begin();
   Task* const task = add_task(info, true);
   // Ranks are counted from the start, so that a world whose ranks come late is not taken for a stuck one.
   if (info.kind != TaskKind::kRank) counts_.fetch_add(kLive);
@@ -118,7 +123,7 @@ void FreeScheduler::finish(Task* task) {
 
 WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
   Task& self = *Task::current();
-  self.steps.store(self.steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  self.reach(site);
   if (self.parker.spin()) return WakeCause::kUnparked;
   self.site = site;
   const bool counted = deadline.weak;
@@ -182,16 +187,36 @@ void FreeScheduler::check_deadlock() {
   if (stuck) announce_abort();
 }
 
-void FreeScheduler::while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
   absl::MutexLock lock(&report_mu_);
   reporting_.store(true);
   std::vector<Task*> waiting;
   all_asleep(&waiting);
-  Task* const self = Task::current();
-  self->site = site;
-  waiting.push_back(self);
   look(waiting);
   reporting_.store(false);
+}
+
+void FreeScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {
+  absl::MutexLock lock(&tasks_mu_);
+  // What one task of a rank does, moves the rank: its main thread may wait for a helper in a way of its own.
+  std::vector<uint64_t> steps(came_.size());
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task != nullptr) steps[static_cast<size_t>(task->info.rank)] += task->steps.load(std::memory_order_relaxed);
+  }
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task == nullptr || task->parker.asleep()) continue;
+    outstanding->push_back({.id = task->id,
+                            .info = task->info,
+                            .steps = steps[static_cast<size_t>(task->info.rank)],
+                            .last = task->last.site()});
+  }
+  const bool any_came = std::find(came_.begin(), came_.end(), true) != came_.end();
+  for (size_t rank = 0; rank < came_.size(); ++rank) {
+    if (any_came && !came_[rank]) {
+      const int number = static_cast<int>(rank);
+      outstanding->push_back({.id = -1 - number, .info = {.rank = number}, .attached = false, .steps = 0, .last = {}});
+    }
+  }
 }
 
 void FreeScheduler::wake_all() {

@@ -28,6 +28,7 @@ class FreeScheduler final : public Scheduler {
   int choose(ChoiceKind kind, int n, const Site& site) override;
   int64_t now_ns() const override { return monotonic_ns(); }
   std::vector<Task*> live_tasks() const override;
+  void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return empty_trace_; }
   uint64_t steps() const override;
 
@@ -35,7 +36,7 @@ class FreeScheduler final : public Scheduler {
   void deterministic_point(const Site&, Step) override {}
   void wake_all() override;
   void outside_changed(int n) override;
-  void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
+  void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
  private:
   Task* add_task(const TaskInfo& info, bool adopted);
@@ -63,8 +64,10 @@ class FreeScheduler final : public Scheduler {
   std::vector<std::unique_ptr<Task>> tasks_ ABSL_GUARDED_BY(tasks_mu_);
   uint64_t ended_steps_ ABSL_GUARDED_BY(tasks_mu_) = 0;  // of tasks that are gone
   int threads_ ABSL_GUARDED_BY(tasks_mu_) = 0;           // of run() and spawn(), that have not ended
+  std::vector<bool> came_ ABSL_GUARDED_BY(tasks_mu_);    // ranks that began or attached
   Parker threads_ended_;
   const Trace empty_trace_;
+  StallWatch watch_{this};  // the last: goes first
 };
 
 }  // namespace rankloom

@@ -12,6 +12,12 @@ class Prng {
     for (uint64_t& word : state_) word = splitmix64(seed);
   }
 
+  // As <random> and std::shuffle want their generators.
+  using result_type = uint64_t;
+  static constexpr uint64_t min() { return 0; }
+  static constexpr uint64_t max() { return ~uint64_t{0}; }
+  constexpr uint64_t operator()() { return next(); }
+
   constexpr uint64_t next() {
     const uint64_t result = rotate(state_[1] * 5, 7) * 9;
     const uint64_t t = state_[1] << 17;

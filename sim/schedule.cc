@@ -14,10 +14,29 @@ namespace rankloom {
 
 std::string_view engine_kind_name(EngineKind engine) { return engine == EngineKind::kThreads ? "threads" : "fibers"; }
 
+absl::StatusOr<BreakPoint> BreakPoint::parse(std::string_view text) {
+  BreakPoint at;
+  const size_t first = text.find(':');
+  const size_t last = text.rfind(':');
+  if (first == last || !absl::SimpleAtoi(sv(text.substr(0, first)), &at.rank) || at.rank < 0 ||
+      !absl::SimpleAtoi(sv(text.substr(last + 1)), &at.seq) || at.seq < 0) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      absl::StrCat("break point \"", sv(text), "\" is not RANK:GROUP:SEQ, such as 2:0:15"));
+  }
+  at.group = text.substr(first + 1, last - first - 1);
+  return at;
+}
+
 Schedule Schedule::replay(Trace trace) {
   Schedule schedule(Kind::kReplay, 0, 0);
   schedule.trace_ = std::make_shared<const Trace>(std::move(trace));
   return schedule;
+}
+
+Schedule Schedule::recorded() const {
+  if (kind_ != Kind::kReplay) return *this;
+  const absl::StatusOr<Schedule> parsed = parse(trace_->schedule());
+  return parsed.ok() ? *parsed : *this;
 }
 
 std::string Schedule::text() const {

@@ -16,6 +16,16 @@ enum class EngineKind : uint8_t { kThreads, kFibers };
 // "threads" or "fibers".
 std::string_view engine_kind_name(EngineKind engine);
 
+// Where a run stops for a debugger: before this rank makes the call with this number in this group.
+struct BreakPoint {
+  int rank = -1;
+  std::string group;  // its name, as reports print it: "0" for the group of all ranks
+  int64_t seq = -1;
+
+  // "2:0:15": rank, group, sequence number. Errors: InvalidArgument.
+  static absl::StatusOr<BreakPoint> parse(std::string_view text);
+};
+
 // How the next rank is chosen at each scheduling point. A value; cheap to copy.
 class Schedule {
  public:
@@ -44,6 +54,8 @@ class Schedule {
   uint64_t seed() const { return seed_; }
   int depth() const { return depth_; }
   const Trace* trace() const { return trace_.get(); }
+  // The schedule that the replayed run was recorded under; any other one itself.
+  Schedule recorded() const;
   bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
 
   // "seeded:7", "pct:7:3", "fifo": what parse() reads, and RANKLOOM_SCHEDULE.

@@ -1,5 +1,10 @@
 #include "sim/scheduler.h"
 
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +12,7 @@
 #include "sim/deterministic_scheduler.h"
 #include "sim/dist_error.h"
 #include "sim/free_scheduler.h"
+#include "sim/site_text.h"
 
 namespace rankloom {
 
@@ -69,15 +75,64 @@ absl::Status Scheduler::sleep(const Site& site, absl::Duration duration) {
   return aborted() ? abort_cause() : absl::OkStatus();
 }
 
-std::string Scheduler::who_waits(const Site& site) {
-  std::string text;
-  while_nobody_moves(site, [&](const std::vector<Task*>& waiting) {
-    const absl::Status stuck = describe_deadlock(waiting);
-    text.assign(stuck.message().data(), stuck.message().size());
-  });
-  // The report of a stuck run, without its headline.
+std::string Scheduler::waits_text(const std::vector<Task*>& waiting) const {
+  const absl::Status stuck = describe_deadlock(waiting);
+  const std::string text(stuck.message().data(), stuck.message().size());
   constexpr std::string_view kHeadline = "no rank can move";
   return text.compare(0, kHeadline.size(), kHeadline) == 0 ? text.substr(kHeadline.size()) : "\n" + text;
+}
+
+std::string Scheduler::who_waits(const Site& site) {
+  Task* const self = Task::current();
+  self->site = site;
+  std::string text;
+  while_nobody_moves([&](std::vector<Task*> waiting) {
+    waiting.insert(std::find_if(waiting.begin(), waiting.end(), [self](const Task* t) { return t->id > self->id; }),
+                   self);
+    text = waits_text(waiting);
+  });
+  return text;
+}
+
+std::string Scheduler::describe() {
+  std::string text;
+  while_nobody_moves([&](const std::vector<Task*>& waiting) {
+    if (!waiting.empty()) text = waits_text(waiting);
+  });
+  // Ranks in the same state share a line.
+  std::map<std::string, std::vector<int>> others;
+  const auto add = [&others](const TaskInfo& info, const char* state, const Site& last) {
+    others[absl::StrCat(info.kind == TaskKind::kRank ? "" : " (its helper)", state,
+                        "; its last point: ", site_text(last), site_place(last))]
+        .push_back(info.rank);
+  };
+  if (deterministic_) {
+    for (const Task* task : live_tasks()) {
+      if (task->state == Task::State::kReady) add(task->info, " can run", task->last.site());
+    }
+  }
+  std::vector<Outstanding> outstanding;
+  append_outstanding(&outstanding);
+  for (const Outstanding& who : outstanding) {
+    add(who.info, who.attached ? " runs" : " has not attached", who.last);
+  }
+  for (auto& [what, ranks] : others) {
+    std::sort(ranks.begin(), ranks.end());
+    absl::StrAppend(&text, "\n  ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks), what);
+  }
+  return text.empty() ? text : text.substr(1);
+}
+
+void Scheduler::break_here(const Site& site) {
+  const Task* const task = Task::current();
+  const BreakPoint& at = *options_.break_at;
+  if (task == nullptr || task->info.rank != at.rank || site.seq != at.seq || site.group != at.group) return;
+  if (broke_.exchange(true)) return;
+  if (options_.on_break) return options_.on_break();
+  std::fprintf(stderr,
+               "rankloom: rank %d stops before %s%s; in the debugger, call rankloom_describe() lists the ranks\n",
+               at.rank, site_text(site).c_str(), site_place(site).c_str());
+  raise(SIGTRAP);
 }
 
 void Scheduler::add_outside(int n) { outside_changed(n); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "sim/schedule.h"
+#include "sim/stall_watch.h"
 #include "sim/task.h"
 #include "sim/trace.h"
 
@@ -40,11 +42,16 @@ class Scheduler {
     EngineKind engine = EngineKind::kThreads;
     Schedule schedule;
     int ranks = 1;
-    size_t stack_bytes = 128 * 1024;           // fibers: address space reserved for each stack
-    bool fresh_threads = false;                // threads: new ones, so that nobody's thread_locals leak in
-    bool late_completion = false;              // deterministic gears: finished calls complete when the policy says so
-    absl::Duration stall = absl::Seconds(10);  // real time without a scheduling point before on_stall is told
+    size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack
+    bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
+    bool late_completion = false;     // deterministic gears: finished calls complete when the policy says so
+    // A task that comes to no scheduling point for this long, in real time, is told to on_stall (unset: stderr), by a thread
+    // of its own; it must not wait for the end of the run. Infinite: nobody looks.
+    absl::Duration stall = absl::Seconds(10);
     std::function<void(const std::string&)> on_stall;
+    // on_break is called there, by the task itself (unset: raises SIGTRAP).
+    std::optional<BreakPoint> break_at;
+    std::function<void()> on_break;
   };
 
   // Errors: InvalidArgument for free() on fibers, ranks < 1.
@@ -78,7 +85,13 @@ class Scheduler {
 
   // The policy may let others run first. The caller's step becomes visible after it.
   void point(const Site& site) {
-    if (deterministic_) deterministic_point(site, Step::kAct);
+    if (deterministic_) {
+      deterministic_point(site, Step::kAct);
+    } else if (Task* const task = Task::current(); task != nullptr) {
+      task->reach(site);
+    }
+    if (breaks_) [[unlikely]]
+      break_here(site);
   }
   // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
   // who can run only yield.
@@ -86,6 +99,7 @@ class Scheduler {
     if (deterministic_) {
       deterministic_point(site, Step::kYield);
     } else {
+      if (Task* const task = Task::current(); task != nullptr) task->reach(site);
       sched_yield();
     }
   }
@@ -132,8 +146,15 @@ class Scheduler {
   // text. Holds nobody up but those who are woken meanwhile.
   std::string who_waits(const Site& site);
 
+  // Where all tasks are, in lines: who waits in what and for whom, who could run, who runs. For a debugger, and for a task of
+  // this run; from another thread it is right only while nobody moves.
+  std::string describe();
+
   // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
   virtual std::vector<Task*> live_tasks() const = 0;
+
+  // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
+  virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
 
   // What was chosen so far (deterministic gears; empty in the free gear and under fifo).
   virtual const Trace& trace() const = 0;
@@ -141,14 +162,15 @@ class Scheduler {
   virtual uint64_t steps() const = 0;
 
  protected:
-  Scheduler(Options options, bool deterministic) : options_(std::move(options)), deterministic_(deterministic) {}
+  Scheduler(Options options, bool deterministic)
+      : options_(std::move(options)), deterministic_(deterministic), breaks_(options_.break_at.has_value()) {}
 
   enum class Step : uint8_t { kAct, kYield };
   virtual void deterministic_point(const Site& site, Step step) = 0;
   virtual void wake_all() = 0;
   virtual void outside_changed(int n) = 0;
-  // Calls `look` with the tasks that are parked and the calling one, at `site`; none of them leaves its wait meanwhile.
-  virtual void while_nobody_moves(const Site& site, absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
+  // Calls `look` with the tasks that are parked; none of them leaves its wait meanwhile, if the caller is a task of this run.
+  virtual void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
 
   // The two halves of abort(). The second follows if the first says true, with no lock held.
   bool set_abort_cause(const absl::Status& cause);
@@ -159,6 +181,7 @@ class Scheduler {
 
   const Options options_;
   const bool deterministic_;
+  const bool breaks_;
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   DeadlockReporter deadlock_reporter_;
@@ -166,6 +189,11 @@ class Scheduler {
   std::function<void*(int rank)> user_;
 
  private:
+  void break_here(const Site& site);
+  // The lines about those who wait: a deadlock's without its headline.
+  std::string waits_text(const std::vector<Task*>& waiting) const;
+
+  std::atomic<bool> broke_{false};  // it has stopped there: a call may have further points, as its wait
   std::atomic<bool> aborted_{false};
   mutable absl::Mutex cause_mu_;  // taken after no other lock
   absl::Status cause_ ABSL_GUARDED_BY(cause_mu_);

@@ -37,11 +37,14 @@ class WaitsFor {
   virtual ~WaitsFor() = default;
   // Appends the global ranks that could end this wait. Leaves `ranks` alone if it is not known who could.
   virtual void append_ranks(std::vector<int>* ranks) const = 0;
+  // What else a report should say of it; empty: nothing.
+  virtual std::string remark() const { return {}; }
   // A better cause than "nobody can move", if the wait knows one: members that issued different calls. Else OK.
   virtual absl::Status explain() const { return absl::OkStatus(); }
 };
 
-// A step of a task at a scheduling point: what it is about to do, or waits in. Views must outlive the point.
+// A step of a task at a scheduling point: what it is about to do, or waits in. Views must outlive the point; `what` and the
+// file's name must live as long as the process, since they are told as a task's last point after it has gone on.
 struct Site {
   const char* what = "start";    // the operation, as reports print it: "all_reduce", "store get", "sleep"
   CodeSite code = {};            // the caller's line
@@ -62,6 +65,30 @@ struct Deadline {
 };
 
 enum class WakeCause : uint8_t { kUnparked, kTimeout };
+
+// The scheduling point that a task came by last, as far as it can be told from another thread while the task goes on.
+// Written by the task, after it has counted the step: whoever reads a part of it sees that step, too.
+class LastPoint {
+ public:
+  // A site with what, code and seq only.
+  Site site() const {
+    return {.what = what_.load(std::memory_order_acquire),
+            .code = {file_.load(std::memory_order_acquire), line_.load(std::memory_order_acquire)},
+            .seq = seq_.load(std::memory_order_acquire)};
+  }
+  void set(const Site& site) {
+    what_.store(site.what, std::memory_order_release);
+    file_.store(site.code.file, std::memory_order_release);
+    line_.store(site.code.line, std::memory_order_release);
+    seq_.store(site.seq, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<const char*> what_{"start"};
+  std::atomic<const char*> file_{""};
+  std::atomic<int> line_{0};
+  std::atomic<int64_t> seq_{-1};
+};
 
 // One thread of control under a scheduler. Upper layers hold pointers and pass them to Scheduler; the fields are the
 // scheduler's and its engine's.
@@ -89,6 +116,13 @@ struct Task {
   // written by the task before it stops at a point, read by reports while it is stopped
   Site site;
   std::atomic<uint64_t> steps = 0;  // scheduling points passed; relaxed
+  LastPoint last;
+
+  // The task is at a point.
+  void reach(const Site& point) {
+    steps.store(steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    last.set(point);
+  }
 
   // engines
   int thread = 0;               // baton gear: the thread's id in the kernel

@@ -28,6 +28,7 @@ PACKAGES = [
     (r"cu(da|da_runtime|da_runtime_api|da_fp16|da_bf16|da_fp8)\.h|cuda/", ["collectives/cuda/*", "bridge/*", "bench/*", "tests/*"],
      "collectives/cuda"),
     (r"benchmark/", ["bench/*"], "bench"),
+    (r"google/protobuf/", ["collectives/traces/chakra.*", "tests/*"], "Chakra traces"),
     (r"absl/flags/", ["world/run_options.*", "tools/*", "bench/*", "examples/*", "tests/*"], "programs, which have flags"),
     (r"absl/random/", [], "nobody: sim/prng.h is our generator"),
     (r"rankloom/", ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*"], "users of the library"),

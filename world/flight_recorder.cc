@@ -16,7 +16,7 @@ FlightEntry& RankRecorder::next_entry() {
     entry.record_id = record_id;
     return entry;
   }
-  FlightEntry& entry = ring_[static_cast<size_t>(record_id % capacity_)];
+  FlightEntry& entry = ring_[place_of(record_id)];
   entry.record_id = record_id;
   entry.started_ns = entry.completed_ns = -1;
   entry.state = FlightEntry::State::kScheduled;
@@ -26,21 +26,14 @@ FlightEntry& RankRecorder::next_entry() {
 
 FlightEntry* RankRecorder::find(int64_t record_id) {
   if (record_id < 0) return nullptr;
-  FlightEntry& entry = ring_[static_cast<size_t>(record_id % capacity_)];
+  FlightEntry& entry = ring_[place_of(record_id)];
   return entry.record_id == record_id ? &entry : nullptr;
 }
 
-void RankRecorder::start(int64_t record_id, int64_t now_ns) {
+void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns) {
   RankMutexLock lock(&mu_);
   if (FlightEntry* const entry = find(record_id); entry != nullptr) {
-    entry->started_ns = now_ns;
-    entry->state = FlightEntry::State::kStarted;
-  }
-}
-
-void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok) {
-  RankMutexLock lock(&mu_);
-  if (FlightEntry* const entry = find(record_id); entry != nullptr) {
+    entry->started_ns = started_ns;
     entry->completed_ns = now_ns;
     entry->state = ok ? FlightEntry::State::kCompleted : FlightEntry::State::kFailed;
   }
@@ -60,7 +53,7 @@ std::vector<FlightEntry> RankRecorder::entries() const {
 }
 
 std::vector<std::string> RankRecorder::last_calls(int n) const {
-  static constexpr const char* kStates[] = {"scheduled", "started", "completed", "failed"};
+  static constexpr const char* kStates[] = {"scheduled", "completed", "failed"};
   const std::vector<FlightEntry> all = entries();
   std::vector<std::string> lines;
   for (size_t i = all.size() > static_cast<size_t>(n) ? all.size() - static_cast<size_t>(n) : 0; i < all.size(); ++i) {

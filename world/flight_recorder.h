@@ -49,19 +49,22 @@ class FlightShapes {
 
 // One call of one rank, as the recorder keeps it. Types are opaque numbers here: the layer above knows their names.
 struct FlightEntry {
-  enum class State : uint8_t { kScheduled, kStarted, kCompleted, kFailed };
+  enum class State : uint8_t { kScheduled, kCompleted, kFailed };
   int64_t record_id = -1;  // position in the rank's sequence of calls, from 0
   const Group* group = nullptr;
   const char* op = "";
-  int64_t seq = -1;  // collective or point-to-point sequence number in the group
+  const char* recorder_name = "";  // what PyTorch's recorder calls the operation
+  int64_t seq = -1;                // collective or point-to-point sequence number in the group
+  int64_t other_seq = -1;          // that of the other kind at the time: how many the rank had issued
   int64_t op_id = -1;
   int64_t created_ns = 0;     // Scheduler::now_ns()
-  int64_t started_ns = -1;    // -1: not yet
+  int64_t started_ns = -1;    // -1: not known
   int64_t completed_ns = -1;  // -1: not yet
   int64_t timeout_ns = -1;    // -1: none
   CodeSite code;
   State state = State::kScheduled;
   bool is_p2p = false;
+  int root = -1;        // rank in the group of the root of a collective; below 0: none
   int peer = -1;        // rank in the group of the other side of a point-to-point call; below 0: none, or not known yet
   uint8_t dtype = 0;    // of the first tensor
   uint16_t inputs = 0;  // how many of the shapes below are inputs
@@ -84,8 +87,8 @@ class RankRecorder {
     fill(entry);
     return entry.record_id;
   }
-  void start(int64_t record_id, int64_t now_ns);
-  void close(int64_t record_id, int64_t now_ns, bool ok);
+  // `started_ns`: when all members had arrived, if it is known.
+  void close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns = -1);
   // A recv_any has found its source.
   void set_peer(int64_t record_id, int peer);
   // Oldest first.
@@ -96,6 +99,12 @@ class RankRecorder {
  private:
   FlightEntry& next_entry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   FlightEntry* find(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A division of 64 bits is a good part of what a record costs; the default capacity needs none.
+  size_t place_of(int64_t record_id) const {
+    const auto id = static_cast<uint64_t>(record_id);
+    const auto capacity = static_cast<uint64_t>(capacity_);
+    return (capacity & (capacity - 1)) == 0 ? id & (capacity - 1) : id % capacity;
+  }
 
   const int capacity_;    // 0: records nothing
   mutable RankMutex mu_;  // taken after no other lock

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rankloom {
@@ -9,29 +12,67 @@ namespace rankloom {
 class Group {
  public:
   // The group of all ranks.
-  Group(int id, std::string name, int world_size) : id_(id), name_(std::move(name)), size_(world_size) {}
+  Group(int id, std::string name, int world_size)
+      : id_(id), name_(std::move(name)), description_("default_pg"), size_(world_size) {}
+  // `size` ranks from `first` on, `stride` apart: costs the same at any size.
+  Group(int id, std::string name, int first, int stride, int size, std::string description)
+      : id_(id),
+        name_(std::move(name)),
+        description_(std::move(description)),
+        size_(size),
+        first_(first),
+        stride_(stride) {}
   // `ranks`: global ranks in group order, each once.
-  Group(int id, std::string name, std::vector<int> ranks)
-      : id_(id), name_(std::move(name)), size_(static_cast<int>(ranks.size())), ranks_(std::move(ranks)) {}
+  Group(int id, std::string name, std::vector<int> ranks, std::string description = "undefined")
+      : id_(id),
+        name_(std::move(name)),
+        description_(std::move(description)),
+        size_(static_cast<int>(ranks.size())),
+        ranks_(std::move(ranks)),
+        sorted_(sorted_members(ranks_)) {}
 
-  int id() const { return id_; }                     // unique in its world
-  const std::string& name() const { return name_; }  // what reports print: "0" for the group of all ranks
+  int id() const { return id_; }                                   // unique in its world
+  const std::string& name() const { return name_; }                // what reports print: "0" for the group of all ranks
+  const std::string& description() const { return description_; }  // what it is for: "default_pg", "mesh_tp"
   int size() const { return size_; }
-  int global_rank(int rank) const { return ranks_.empty() ? rank : ranks_[static_cast<size_t>(rank)]; }
+  int global_rank(int rank) const {
+    return ranks_.empty() ? first_ + rank * stride_ : ranks_[static_cast<size_t>(rank)];
+  }
+  // It was made as ranks at equal distances, such as all ranks of the world.
+  bool evenly_spaced() const { return ranks_.empty(); }
   // -1: not a member.
   int group_rank(int global_rank) const {
-    if (ranks_.empty()) return global_rank >= 0 && global_rank < size_ ? global_rank : -1;
-    for (int i = 0; i < size_; ++i) {
-      if (ranks_[static_cast<size_t>(i)] == global_rank) return i;
+    if (ranks_.empty()) {
+      const int64_t from_first = int64_t{global_rank} - first_;
+      const bool member = from_first >= 0 && from_first % stride_ == 0 && from_first / stride_ < size_;
+      return member ? static_cast<int>(from_first / stride_) : -1;
     }
-    return -1;
+    if (sorted_.empty()) {  // ranks_ ascends
+      const auto at = std::lower_bound(ranks_.begin(), ranks_.end(), global_rank);
+      return at != ranks_.end() && *at == global_rank ? static_cast<int>(at - ranks_.begin()) : -1;
+    }
+    const auto at = std::lower_bound(sorted_.begin(), sorted_.end(), std::pair<int, int>(global_rank, 0));
+    return at != sorted_.end() && at->first == global_rank ? at->second : -1;
   }
 
  private:
+  // (global rank, rank) ascending; empty if `ranks` ascends itself.
+  static std::vector<std::pair<int, int>> sorted_members(const std::vector<int>& ranks) {
+    std::vector<std::pair<int, int>> members;
+    if (std::is_sorted(ranks.begin(), ranks.end())) return members;
+    for (size_t i = 0; i < ranks.size(); ++i) members.emplace_back(ranks[i], static_cast<int>(i));
+    std::sort(members.begin(), members.end());
+    return members;
+  }
+
   const int id_;
   const std::string name_;
+  const std::string description_;
   const int size_;
-  const std::vector<int> ranks_;  // empty: all
+  const int first_ = 0;
+  const int stride_ = 1;
+  const std::vector<int> ranks_;  // empty: those that first_, stride_ and size_ say
+  const std::vector<std::pair<int, int>> sorted_;
 };
 
 }  // namespace rankloom

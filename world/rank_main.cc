@@ -43,6 +43,14 @@ void World::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)>
   }
 }
 
+void World::run_helper(int rank, absl::AnyInvocable<void()>& body) {
+  try {
+    body();
+  } catch (...) {
+    if (!scheduler_->aborted()) rank_failed(rank, std::current_exception());
+  }
+}
+
 void World::rank_failed(int rank, std::exception_ptr failure) {
   const absl::Status cause = scheduler_->abort_cause();
   bool relayed = false;

@@ -80,6 +80,12 @@ absl::Status apply_environment(WorldOptions* options) {
       return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_REPLAY: ", trace.status().message()));
     options->schedule = Schedule::replay(*std::move(trace));
   }
+  if (const char* at = std::getenv("RANKLOOM_BREAK_AT"); at != nullptr) {
+    absl::StatusOr<BreakPoint> parsed = BreakPoint::parse(at);
+    if (!parsed.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_BREAK_AT: ", parsed.status().message()));
+    options->break_at = *std::move(parsed);
+  }
   return absl::OkStatus();
 }
 

@@ -19,10 +19,14 @@ struct WorldOptions {
   EngineKind engine = EngineKind::kThreads;
   Schedule schedule = {};  // unset: free() on threads, fifo() on fibers
 
-  // RankContext::rng_seed() is derived from this and the rank. Unset: the schedule's seed.
+  // RankContext::rng_seed() is derived from this and the rank. Unset: the schedule's seed, or that of the replayed run.
   std::optional<uint64_t> seed = {};
   // For waits that name no timeout of their own. They fire, but do not keep a stuck job from being reported at once.
   absl::Duration timeout = absl::Minutes(30);
+  // After which a wait for other ranks, which goes on, is told of: in the report's notes, and to on_warning (unset: stderr),
+  // which is called on the rank that waits and must not wait itself. Virtual time in deterministic runs.
+  absl::Duration warn_after = absl::InfiniteDuration();
+  std::function<void(const std::string&)> on_warning = {};
 
   // A finished call may complete as late as its wait, as the schedule says. Unset: in seeded and pct runs.
   std::optional<bool> late_completion = {};
@@ -33,10 +37,16 @@ struct WorldOptions {
   bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
   int recorded_calls = 64;          // flight recorder: calls kept per rank; 0: none
 
-  // Real time without a scheduling point after which a rank that should move is named; on_stall gets the text (unset:
-  // stderr).
+  // A rank that comes to no scheduling point for this long, in real time, is named with its last point: it computes, or blocks
+  // in something that is not rankloom's. Nothing else happens to it. on_stall gets the text (unset: stderr), on a thread of
+  // its own; it must not wait for the end of the run. InfiniteDuration: nobody looks.
   absl::Duration stall = absl::Seconds(10);
   std::function<void(const std::string&)> on_stall = {};
+
+  // The run stops where this rank is about to make this call: on_break is called by the rank itself (unset: SIGTRAP, which a
+  // debugger catches; there `call rankloom_describe()` lists the ranks).
+  std::optional<BreakPoint> break_at = {};
+  std::function<void()> on_break = {};
 
   // What the program above knows of where its ranks are, appended to a deadlock's text: stacks of an interpreter. Called
   // with no lock held, while no rank moves.
@@ -48,6 +58,7 @@ struct WorldOptions {
 //   RANKLOOM_SEED      a number: Schedule::seeded
 //   RANKLOOM_SCHEDULE  what Schedule::parse() reads
 //   RANKLOOM_REPLAY    the path of a trace: Schedule::replay
+//   RANKLOOM_BREAK_AT  RANK:GROUP:SEQ: WorldOptions::break_at
 // Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 

@@ -1,6 +1,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -15,11 +16,21 @@ namespace rankloom {
 namespace {
 
 bool seeded(const Schedule& schedule) {
-  return schedule.kind() == Schedule::Kind::kSeeded || schedule.kind() == Schedule::Kind::kPct ||
-         (schedule.kind() == Schedule::Kind::kReplay && !schedule.trace()->empty());
+  const Schedule::Kind kind = schedule.recorded().kind();
+  return kind == Schedule::Kind::kSeeded || kind == Schedule::Kind::kPct;
 }
 
+// `options` outlives the scheduler.
 Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion) {
+  const auto on_stall = [&options](const std::string& text) {
+    const std::string rerun = rerun_command(options);
+    const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
+    if (options.on_stall) {
+      options.on_stall(all);
+    } else {
+      std::fprintf(stderr, "rankloom: %s\n", all.c_str());
+    }
+  };
   return {.engine = options.engine,
           .schedule = options.schedule,
           .ranks = options.world_size,
@@ -27,24 +38,30 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .fresh_threads = options.fresh_threads,
           .late_completion = late_completion,
           .stall = options.stall,
-          .on_stall = options.on_stall};
+          .on_stall = on_stall,
+          .break_at = options.break_at,
+          .on_break = options.on_break};
+}
+
+uint64_t seed_of(const WorldOptions& options, int rank) {
+  uint64_t state = options.seed.value_or(options.schedule.recorded().seed());
+  const uint64_t base = Prng::splitmix64(state);
+  state = base ^ static_cast<uint64_t>(rank);
+  return Prng::splitmix64(state);
 }
 
 }  // namespace
 
 RankContext::RankContext(World* world, int rank)
-    : world_(world), rank_(rank), recorder_(&world->scheduler(), world->options().recorded_calls) {}
+    : world_(world),
+      rank_(rank),
+      recorder_(&world->scheduler(), world->options().recorded_calls),
+      rng_(seed_of(world->options(), rank)) {}
 
 int RankContext::world_size() const { return world_->size(); }
 Store& RankContext::store() const { return world_->store(); }
 
-uint64_t RankContext::rng_seed() const {
-  const WorldOptions& options = world_->options();
-  uint64_t state = options.seed.value_or(options.schedule.seed());
-  const uint64_t base = Prng::splitmix64(state);
-  state = base ^ static_cast<uint64_t>(rank_);
-  return Prng::splitmix64(state);
-}
+uint64_t RankContext::rng_seed() const { return seed_of(world_->options(), rank_); }
 
 absl::Duration RankContext::now() const { return absl::Nanoseconds(world_->scheduler().now_ns() - world_->start_ns_); }
 
@@ -80,9 +97,11 @@ World::World(WorldOptions options)
       store_(std::make_unique<HashStore>(scheduler_.get())),
       world_group_(std::make_shared<const Group>(0, "0", options_.world_size)),
       start_ns_(scheduler_->now_ns()),
+      shared_mu_(scheduler_.get()),
       mu_(scheduler_.get()),
       outcomes_(static_cast<size_t>(options_.world_size)),
-      attached_(static_cast<size_t>(options_.world_size)) {
+      attached_(static_cast<size_t>(options_.world_size)),
+      groups_{world_group_} {
   store_->set_timeout(options_.timeout);
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.emplace_back(new RankContext(this, rank));
@@ -151,7 +170,8 @@ void World::detach(std::exception_ptr failure) {
 void World::spawn_helper(absl::AnyInvocable<void()> body) {
   Task* const self = Task::current();
   if (self == nullptr) fatal("spawn_helper was called on a thread that belongs to no rank");
-  scheduler_->spawn({.rank = self->info.rank, .kind = TaskKind::kHelper}, std::move(body));
+  scheduler_->spawn({.rank = self->info.rank, .kind = TaskKind::kHelper},
+                    [this, rank = self->info.rank, body = std::move(body)]() mutable { run_helper(rank, body); });
 }
 
 void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }
@@ -168,15 +188,65 @@ void World::rank_returned(int rank) {
 }
 
 std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make) {
-  RankMutexLock lock(&mu_);
+  RankMutexLock lock(&shared_mu_);
   std::shared_ptr<void>& slot = shared_[sv(key)];
   if (slot == nullptr) slot = make();
   return slot;
 }
 
+void World::unshare(std::string_view key) {
+  RankMutexLock lock(&shared_mu_);
+  shared_.erase(sv(key));
+}
+
+std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::string_view name) {
+  const auto n = static_cast<size_t>(rank.world_groups_++);
+  RankMutexLock lock(&mu_);
+  if (n == world_groups_.size()) {
+    const int id = static_cast<int>(groups_.size());
+    if (n == 0 && name.empty()) {
+      world_groups_.push_back(world_group_);
+    } else {
+      world_groups_.push_back(
+          std::make_shared<const Group>(id, name.empty() ? absl::StrCat(n) : std::string(name), size()));
+      groups_.push_back(world_groups_.back());
+    }
+  }
+  return world_groups_[n];
+}
+
+std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description) {
+  RankMutexLock lock(&mu_);
+  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), std::move(ranks),
+                                                  std::move(description)));
+  return groups_.back();
+}
+
+std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
+                                              std::string description) {
+  RankMutexLock lock(&mu_);
+  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), first, stride,
+                                                  size, std::move(description)));
+  return groups_.back();
+}
+
+std::vector<std::shared_ptr<const Group>> World::groups() const {
+  RankMutexLock lock(&mu_);
+  return groups_;
+}
+
 void World::note(std::string text) {
   RankMutexLock lock(&mu_);
   notes_.push_back(std::move(text));
+}
+
+void World::warn(const std::string& text) {
+  note(text);
+  if (options_.on_warning) {
+    options_.on_warning(text);
+  } else {
+    std::fprintf(stderr, "rankloom: %s\n", text.c_str());
+  }
 }
 
 void World::at_end(std::function<void()> hook) {
@@ -206,6 +276,21 @@ std::string World::ended_text(int rank) const {
       return absl::StrCat("failed: ", outcome.text);
   }
   return "";
+}
+
+std::string World::describe() const {
+  std::string text = absl::StrCat("world of ", size(), " ranks, engine ", sv(engine_kind_name(options_.engine)),
+                                  ", schedule ", scheduler_->options().schedule.text(), ", at ",
+                                  absl::FormatDuration(absl::Nanoseconds(scheduler_->now_ns() - start_ns_)));
+  if (const std::string tasks = scheduler_->describe(); !tasks.empty()) absl::StrAppend(&text, "\n", tasks);
+  std::map<std::string, std::vector<int>> ended;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (const std::string how = ended_text(rank); !how.empty()) ended[how].push_back(rank);
+  }
+  for (const auto& [how, ranks] : ended) {
+    absl::StrAppend(&text, "\n  ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks), " ", how);
+  }
+  return text;
 }
 
 absl::Status World::deadlock(const std::vector<Task*>& blocked) {
@@ -248,3 +333,12 @@ RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> 
 }
 
 }  // namespace rankloom
+
+__attribute__((used)) void rankloom_describe() {
+  const rankloom::RankContext* const context = rankloom::RankContext::current();
+  const std::string text =
+      context != nullptr
+          ? context->world().describe()
+          : "this thread belongs to no rank; select one that does (\"rank 0\", ..., \"rankloom fibers\")";
+  std::fprintf(stderr, "rankloom: %s\n", text.c_str());
+}

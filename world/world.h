@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "fake_store/store.h"
+#include "sim/prng.h"
 #include "sim/rank_mutex.h"
 #include "sim/scheduler.h"
 #include "world/flight_recorder.h"
@@ -39,6 +40,9 @@ class RankContext {
   // A seed for this rank's own randomness: from the run's seed and the rank, equal in every repetition.
   uint64_t rng_seed() const;
 
+  // This rank's own generator, seeded with rng_seed(): what a program would take from a global one, which ranks would share.
+  Prng& rng() { return rng_; }
+
   // Time since the world began: virtual in deterministic runs.
   absl::Duration now() const;
   // Lets `duration` pass; costs no real time in deterministic runs. Throws DistError when the world is aborted meanwhile.
@@ -61,6 +65,8 @@ class RankContext {
   World* const world_;
   const int rank_;
   RankRecorder recorder_;
+  Prng rng_;
+  int world_groups_ = 0;                                            // groups of all ranks that this rank has asked for
   absl::flat_hash_map<const void*, std::shared_ptr<void>> locals_;  // the rank's own
 };
 
@@ -124,7 +130,8 @@ class World {
   // After the last detach().
   RunReport report();
 
-  // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. Must not throw.
+  // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. What it throws is a failure of its
+  // rank, unless the world was aborted before: then its calls throw the cause, and it just ends.
   void spawn_helper(absl::AnyInvocable<void()> body);
 
   OutsideWaker outside_waker() { return OutsideWaker(scheduler_.get()); }
@@ -142,16 +149,32 @@ class World {
 
   // The object that members share under `key`, made by the first who asks.
   std::shared_ptr<void> shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make);
-  int next_group_id() { return next_group_id_.fetch_add(1, std::memory_order_relaxed); }
+  // Forgets the object; who holds it keeps it.
+  void unshare(std::string_view key);
+
+  // A group of all ranks: the n-th call of a rank gives what the n-th call of the others does. `name` may be empty.
+  std::shared_ptr<const Group> next_world_group(RankContext& rank, std::string_view name);
+  // A group of these global ranks, in this order, with an id of its own. The world keeps it for its records.
+  std::shared_ptr<const Group> add_group(std::string name, std::vector<int> ranks, std::string description);
+  // The same of `size` ranks from `first` on, `stride` apart.
+  std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description);
+  // All groups so far, by id.
+  std::vector<std::shared_ptr<const Group>> groups() const;
 
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }
 
   // A line for the report: something left over or about to go wrong.
   void note(std::string text);
+  // A note that is told at once, to WorldOptions::on_warning as well.
+  void warn(const std::string& text);
 
   // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over.
   void at_end(std::function<void()> hook);
+
+  // Where all ranks are, one line for those that are alike: who waits in what, from which line and for whom, who runs, who
+  // has ended. For a debugger, and for ranks; from another thread it is right only while no rank moves.
+  std::string describe() const;
 
   // What became of a rank, for reports: "" while it runs, else "returned" or "failed: ...".
   std::string ended_text(int rank) const;
@@ -159,6 +182,7 @@ class World {
  private:
   friend class RankContext;
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
+  void run_helper(int rank, absl::AnyInvocable<void()>& body);
   void rank_returned(int rank);
   void run_end_hooks();
   absl::Status deadlock(const std::vector<Task*>& blocked);
@@ -171,18 +195,21 @@ class World {
   std::shared_ptr<const Group> world_group_;
   std::vector<std::unique_ptr<RankContext>> contexts_;
   int64_t start_ns_ = 0;
-  std::atomic<int> next_group_id_{1};
 
   absl::Mutex listeners_mu_;  // taken after mu_
   std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
 
-  mutable RankMutex mu_;  // taken after no other lock
+  RankMutex shared_mu_;  // before mu_: what is made may add groups and listeners
+  absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(shared_mu_);
+
+  mutable RankMutex mu_;  // taken after no other lock but shared_mu_
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);
   std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
   std::vector<std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<const Group>> groups_ ABSL_GUARDED_BY(mu_);        // by id
+  std::vector<std::shared_ptr<const Group>> world_groups_ ABSL_GUARDED_BY(mu_);  // those of all ranks, in their order
 };
 
 // Runs `program` on `options.world_size` ranks and returns what became of them. Throws DistError(InvalidArgument) for
@@ -190,3 +217,7 @@ class World {
 RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program);
 
 }  // namespace rankloom
+
+// For a debugger: prints World::describe() of the world that the selected thread belongs to ("info threads" names the threads:
+// rank 0, rank 1, ..., or "rankloom fibers").
+extern "C" void rankloom_describe();

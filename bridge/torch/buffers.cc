@@ -61,20 +61,26 @@ std::optional<DType> dtype_of_size(size_t bytes) {
   }
 }
 
+// A FakeTensor says that it is on the CPU and has no memory.
 Device device_of(const at::Tensor& tensor, const void* data) {
-  if (data == nullptr && tensor.numel() > 0) return {Device::Kind::kMeta, 0};
-  if (tensor.is_cuda()) return {Device::Kind::kCuda, tensor.device().index()};
-  return {};
+  return data == nullptr && tensor.numel() > 0 ? Device{Device::Kind::kMeta, 0} : Device{};
 }
 
 }  // namespace
 
 void HeldTensors::copy_back() {
+  for (const std::shared_ptr<HeldTensors>& part : parts_) part->copy_back();
   if (aside_.empty()) return;
   std::call_once(copied_, [this] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     for (auto& [theirs, ours] : aside_) theirs.copy_(ours);
   });
+}
+
+std::shared_ptr<HeldTensors> HeldTensors::of(std::vector<std::shared_ptr<HeldTensors>> parts) {
+  auto held = std::make_shared<HeldTensors>();
+  held->parts_ = std::move(parts);
+  return held;
 }
 
 TensorView Buffers::view(const at::Tensor& tensor, bool written) {
@@ -88,12 +94,15 @@ TensorView Buffers::view(const at::Tensor& tensor, bool written) {
   Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
   if (fake_) return TensorView(nullptr, *dtype, std::move(sizes), Device{Device::Kind::kMeta, 0});
 
-  TORCH_CHECK(tensor.is_cpu(), op_, ": a tensor is on ", tensor.device(),
-              ", want cpu: the ranks meet in this process's memory");
+  TORCH_CHECK(tensor.is_cpu() || tensor.is_cuda(), op_, ": a tensor is on ", tensor.device(), ", want cpu or cuda");
+  if (!first_.has_value()) first_ = tensor.device();
+  TORCH_CHECK(tensor.device() == *first_, op_, ": a tensor is on ", tensor.device(), ", want ", *first_,
+              " as the first one of the call");
   at::Tensor used = tensor;
-  if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) {
+  if (!tensor.is_cpu() || !tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) {
+    // The ranks meet in this process's memory. Copies from and to a GPU are in the order of the current stream.
     const at::AutoDispatchBelowADInplaceOrView guard;
-    used = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+    used = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
     used.copy_(tensor);
     if (written) held_->aside_.emplace_back(tensor, used);
   }

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 #include <vector>
@@ -13,16 +14,19 @@
 namespace rankloom::bridge {
 
 // The tensors of one call: held until it is done, by the core's call and by torch's work. A tensor passes without a copy if
-// it is contiguous; another is copied aside, and back when the call is done.
+// it is contiguous and on the CPU; another is copied aside, and back when the call is done.
 class HeldTensors {
  public:
   // Writes what was copied aside back to where it belongs. The first call only; safe from any thread.
   void copy_back();
+  // One for several.
+  static std::shared_ptr<HeldTensors> of(std::vector<std::shared_ptr<HeldTensors>> parts);
 
  private:
   friend class Buffers;
   std::vector<at::Tensor> tensors_;
   std::vector<std::pair<at::Tensor, at::Tensor>> aside_;  // the caller's, ours
+  std::vector<std::shared_ptr<HeldTensors>> parts_;
   std::once_flag copied_;
 };
 
@@ -48,6 +52,7 @@ class Buffers {
   const bool moves_only_;
   const bool fake_;
   const std::shared_ptr<HeldTensors> held_;
+  std::optional<at::Device> first_;
 };
 
 // Errors: c10::Error for an operation that is none.

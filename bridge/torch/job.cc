@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -33,11 +34,30 @@ std::map<const Scheduler*, std::weak_ptr<Job>>& jobs() {
   static auto* const value = new std::map<const Scheduler*, std::weak_ptr<Job>>;
   return *value;
 }
-std::optional<RunReport>& last() {
-  static auto* const value = new std::optional<RunReport>;
+std::optional<JobReport>& last() {
+  static auto* const value = new std::optional<JobReport>;
   return *value;
 }
 std::atomic<int64_t> next_id{1};
+
+RecordedCall recorded(const FlightEntry& entry) {
+  static constexpr const char* kStates[] = {"scheduled", "started", "completed", "failed"};
+  RecordedCall call;
+  call.op = entry.op;
+  if (entry.group != nullptr) call.group = entry.group->name();
+  call.state = kStates[static_cast<size_t>(entry.state)];
+  if (entry.inputs + entry.outputs > 0) call.dtype = dtype_name(static_cast<DType>(entry.dtype));
+  if (entry.code.line != 0) call.place = absl::StrCat(entry.code.file, ":", entry.code.line);
+  call.seq = entry.seq;
+  call.peer = std::max(entry.peer, -1);
+  size_t at = 0;
+  for (int tensor = 0; tensor < entry.inputs + entry.outputs && at < entry.shapes.size(); ++tensor) {
+    std::vector<int64_t> shape(static_cast<size_t>(entry.shapes[at++]));
+    for (int64_t& size : shape) size = entry.shapes[at++];
+    (tensor < entry.inputs ? call.inputs : call.outputs).push_back(std::move(shape));
+  }
+  return call;
+}
 
 WorldOptions with_whereabouts(WorldOptions options, std::function<std::string()> whereabouts) {
   options.whereabouts = std::move(whereabouts);
@@ -72,7 +92,7 @@ PythonHooks& python_hooks() {
   return *hooks;
 }
 
-std::optional<RunReport> last_report() {
+std::optional<JobReport> last_report() {
   const std::lock_guard<std::mutex> lock(jobs_mu);
   return last();
 }
@@ -191,9 +211,9 @@ void Job::leave(int rank, std::string_view failure) {
   if (is_last && swaps_random_) random_->back().restore();
   world_.detach(failed);
   if (!is_last) return;
-  RunReport report = world_.report();
+  JobReport left = report();
   const std::lock_guard<std::mutex> lock(jobs_mu);
-  last() = std::move(report);
+  last() = std::move(left);
 }
 
 void Job::fail(int rank, std::string_view text) {
@@ -257,10 +277,30 @@ std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name,
     time = made_[absl::StrCat("rank ", rank, ": ", key)]++;
     instance = absl::StrCat(" of ranks ", absl::StrJoin(ranks, ","), " for the ", time + 1, ". time");
     std::shared_ptr<const Group>& slot = groups_[absl::StrCat(name, instance)];
-    if (slot == nullptr) slot = std::make_shared<const Group>(world_.next_group_id(), name, std::move(ranks));
+    if (slot == nullptr) slot = world_.add_group(name, std::move(ranks), "undefined");
     group = slot;
   }
   return internal::make_threaded_member(world_.context(rank), group, GroupOptions{});
+}
+
+JobReport Job::report() {
+  JobReport all{world_.report(), {}};
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    std::vector<RecordedCall>& calls = all.calls.emplace_back();
+    for (const FlightEntry& entry : world_.context(rank).recorder().entries()) calls.push_back(recorded(entry));
+  }
+  return all;
+}
+
+void Job::arrive(const std::string& name, int rank) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  arrived_[name].insert(rank);
+}
+
+std::set<int> Job::arrived(const std::string& name) const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  const auto it = arrived_.find(name);
+  return it != arrived_.end() ? it->second : std::set<int>();
 }
 
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,24 @@ struct PythonHooks {
   std::function<void(int64_t job, int from, int to)> swap_random;
 };
 PythonHooks& python_hooks();
+
+// What the flight recorder keeps of one call, with names for its numbers.
+struct RecordedCall {
+  std::string op;
+  std::string group;
+  std::string state;  // scheduled, started, completed, failed
+  std::string dtype;  // of the first tensor; empty: none
+  std::string place;  // "file.py:12"
+  int64_t seq = -1;
+  int peer = -1;  // rank in the group, of a send or recv; -1: none
+  std::vector<std::vector<int64_t>> inputs;
+  std::vector<std::vector<int64_t>> outputs;
+};
+
+struct JobReport {
+  RunReport run;
+  std::vector<std::vector<RecordedCall>> calls;  // by rank, oldest first
+};
 
 // A world whose ranks are threads of Python. It lives as long as anything of torch's that needs it.
 // Thread-safety: all methods.
@@ -60,7 +79,13 @@ class Job : public std::enable_shared_from_this<Job> {
   // A member's handle on a group. Members that make equal groups for the same time meet.
   std::shared_ptr<ProcessGroup> make_group(int rank, const std::string& name, std::vector<int> ranks);
 
-  RunReport report() { return world_.report(); }
+  // Notes that `rank` has come to the monitored barrier called `name`.
+  void arrive(const std::string& name, int rank);
+  // Who has.
+  std::set<int> arrived(const std::string& name) const;
+
+  // After the last rank has left.
+  JobReport report();
 
  private:
   struct RandomState;
@@ -78,6 +103,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<int, uint64_t> threads_;  // rank -> Python's thread identity
   std::map<std::string, int> made_;  // rank and group -> how often it was made
   std::map<std::string, std::shared_ptr<const Group>> groups_;
+  std::map<std::string, std::set<int>> arrived_;
   std::optional<std::string> skip_reason_;
   int attached_ = 0;
   std::vector<std::exception_ptr> failed_;  // by rank: what fail() was told
@@ -87,7 +113,7 @@ class Job : public std::enable_shared_from_this<Job> {
 };
 
 // The report of the job whose last rank left last.
-std::optional<RunReport> last_report();
+std::optional<JobReport> last_report();
 
 // Throws the torch exception for an error of the core: DistStoreError for stores, DistBackendError for the rest.
 // `job`: may be null.

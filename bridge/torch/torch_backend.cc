@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_work.h"
+#include "collectives/fake_process_group.h"
 
 namespace rankloom::bridge {
 namespace {
@@ -29,6 +32,74 @@ TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGrou
       options_(std::move(options)),
       owns_rank_(owns_rank),
       fake_(job_ == nullptr) {}
+
+TorchBackend::~TorchBackend() = default;
+
+struct TorchBackend::Coalesced {
+  std::vector<rankloom::Work> works;
+  std::vector<std::shared_ptr<HeldTensors>> held;
+  std::vector<at::Tensor> results;
+};
+
+void TorchBackend::startCoalescing() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  coalesced_ = std::make_unique<Coalesced>();
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::endCoalescing() {
+  std::unique_ptr<Coalesced> all;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    all = std::move(coalesced_);
+  }
+  TORCH_CHECK(all != nullptr, "end of coalescing without its start");
+  return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::COALESCED, std::move(all->works),
+                                        HeldTensors::of(std::move(all->held)), std::move(all->results));
+}
+
+c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
+                                                      const std::vector<int>& ranks,
+                                                      const c10::intrusive_ptr<Options>& opts) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (mine == ranks.end()) return nullptr;
+  auto options = c10::make_intrusive<Options>(name_, opts != nullptr ? opts->timeout : options_->timeout);
+  if (opts != nullptr) {
+    options->group_name = opts->group_name;
+    options->group_desc = opts->group_desc;
+  }
+  std::vector<int> global;
+  for (const int rank : ranks) {
+    TORCH_CHECK(rank >= 0 && rank < size_, "split: rank ", rank, " of a group of ", size_, ", want 0 <= rank < size");
+    global.push_back(group_->global_rank(rank));
+    options->global_ranks_in_group.push_back(static_cast<uint64_t>(global.back()));
+  }
+  std::shared_ptr<ProcessGroup> group;
+  if (fake_) {
+    group = make_fake_process_group(
+        {.rank = static_cast<int>(mine - ranks.begin()), .world_size = static_cast<int>(ranks.size())});
+  } else {
+    const GilRelease no_gil;
+    group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
+  }
+  group->set_timeout(absl::FromChrono(options->timeout));
+  return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false);
+}
+
+c10::intrusive_ptr<c10d::Backend> TorchBackend::checker() {
+  auto options = c10::make_intrusive<Options>(name_, options_->timeout);
+  options->group_name = options_->group_name + " (checks)";
+  std::shared_ptr<ProcessGroup> group;
+  if (fake_) {
+    group = make_fake_process_group({.rank = rank_, .world_size = size_});
+  } else {
+    const GilRelease no_gil;
+    std::vector<int> global;
+    for (int rank = 0; rank < size_; ++rank) global.push_back(group_->global_rank(rank));
+    group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
+    group->set_timeout(absl::FromChrono(options->timeout));
+  }
+  return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false);
+}
 
 void TorchBackend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
@@ -67,7 +138,7 @@ const at::Tensor& TorchBackend::only(const char* op, const char* what, const std
 template <typename Body>
 c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers,
                                                    std::chrono::milliseconds timeout, std::vector<at::Tensor> results,
-                                                   int times, const Body& body) {
+                                                   int times, const Body& body, std::vector<size_t> lists) {
   const GilRelease no_gil;
   const CodeSite code = python_site();
   CallOptions options;
@@ -84,7 +155,16 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
     throw_to_torch(error, job_.get(), code);
   }
   if (job_ != nullptr) job_->after_point(rank);
-  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results));
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (coalesced_ != nullptr) {
+      coalesced_->works.insert(coalesced_->works.end(), works.begin(), works.end());
+      coalesced_->held.push_back(buffers.held());
+      coalesced_->results.insert(coalesced_->results.end(), results.begin(), results.end());
+    }
+  }
+  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results),
+                                        std::move(lists));
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors,
@@ -183,11 +263,17 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
   Buffers held = buffers("all_gather", true);
   const std::vector<TensorView> in = held.ins(inputs);
   std::vector<std::vector<TensorView>> out;
-  for (const std::vector<at::Tensor>& list : outputs) out.push_back(held.outs(list));
-  auto work = issue(c10d::OpType::ALLGATHER, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
-                    [&](int i, const CallOptions& options, CodeSite code) {
-                      return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
-                    });
+  std::vector<size_t> lists;
+  for (const std::vector<at::Tensor>& list : outputs) {
+    out.push_back(held.outs(list));
+    lists.push_back(list.size());
+  }
+  auto work = issue(
+      c10d::OpType::ALLGATHER, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
+      [&](int i, const CallOptions& options, CodeSite code) {
+        return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
+      },
+      std::move(lists));
   if (fake_) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -427,6 +513,34 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions&
   const Buffers held = buffers("barrier", true);
   return issue(c10d::OpType::BARRIER, held, opts.timeout, {}, 1,
                [&](int, const CallOptions& options, CodeSite code) { return group_->barrier(options, {}, code); });
+}
+
+// The texts are gloo's, since programs look for them; what the core says follows, with all who are missing.
+void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  const std::chrono::milliseconds timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  const std::string name = absl::StrCat("group ", group_->group()->id(), " barrier ", ++monitored_);
+  if (job_ != nullptr) job_->arrive(name, rank_);
+  try {
+    barrier({})->wait(std::max(timeout, std::chrono::milliseconds(1)));  // 0 would be none
+  } catch (const c10::Error& error) {
+    const std::set<int> here = job_ != nullptr ? job_->arrived(name) : std::set<int>();
+    std::vector<int> missing;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (here.count(rank) == 0 && (missing.empty() || wait_all_ranks)) missing.push_back(rank);
+    }
+    std::string text;
+    if (rank_ != 0) {
+      text = absl::StrCat("Rank ", rank_,
+                          " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                          "from rank 0. Please check rank 0 logs for faulty rank.");
+    } else if (timeout.count() == 0 || missing.empty()) {
+      text = absl::StrCat("Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms.");
+    } else {
+      text = absl::StrCat(missing.size() == 1 ? "Rank " : "Ranks ", absl::StrJoin(missing, ", "),
+                          " failed to pass monitoredBarrier in ", timeout.count(), " ms");
+    }
+    C10_THROW_ERROR(DistBackendError, absl::StrCat(text, "\n", error.what_without_backtrace()));
+  }
 }
 
 }  // namespace rankloom::bridge

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
@@ -19,13 +20,15 @@ class TorchBackend final : public c10d::Backend {
   // `job` is null for a fake group. `owns_rank`: shutdown() ends the calling rank's part in the job.
   TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name,
                c10::intrusive_ptr<Options> options, bool owns_rank);
+  ~TorchBackend() override;
 
   const std::string getBackendName() const override { return name_; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setGroupUid(const std::string& uid) override;
-  bool supportsSplitting() const override { return false; }
-  bool supportsCoalescing() const override { return fake_; }
+  bool supportsSplitting() const override { return true; }
+  // Calls do not wait, so those between start and end are issued as they come; the end is a work over all of them.
+  bool supportsCoalescing() const override { return true; }
   bool supportsTimeEstimation() const override { return false; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return static_cast<uint64_t>(group_->sequence_number()); }
@@ -33,6 +36,13 @@ class TorchBackend final : public c10d::Backend {
   void abort() override;
   void shutdown() override;
   void waitForPendingWorks() override {}
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& opts) override;
+
+  // A further group over the same ranks, for the checks of TORCH_DISTRIBUTED_DEBUG=DETAIL.
+  c10::intrusive_ptr<c10d::Backend> checker();
 
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& opts) override;
@@ -76,12 +86,14 @@ class TorchBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source, int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
  private:
   // One call or several of the core, as one work. `body(options, code)` issues one and may be called again for the next.
   template <typename Body>
   c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
-                                       std::vector<at::Tensor> results, int times, const Body& body);
+                                       std::vector<at::Tensor> results, int times, const Body& body,
+                                       std::vector<size_t> lists = {});
   Buffers buffers(const char* op, bool moves_only) const { return {op, moves_only, fake_}; }
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;
@@ -92,6 +104,11 @@ class TorchBackend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const bool owns_rank_;
   const bool fake_;
+
+  struct Coalesced;
+  std::mutex mu_;
+  int64_t monitored_ = 0;                 // monitored barriers so far
+  std::unique_ptr<Coalesced> coalesced_;  // guarded by mu_; null: not between start and end
 };
 
 }  // namespace rankloom::bridge

@@ -1,5 +1,7 @@
 #include "bridge/torch/torch_work.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
@@ -9,6 +11,29 @@
 #include "bridge/torch/python_frames.h"
 
 namespace rankloom::bridge {
+namespace {
+
+// Each list as one tensor, if its tensors are of one shape.
+std::vector<at::Tensor> stacked(const std::vector<at::Tensor>& tensors, const std::vector<size_t>& lists) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  std::vector<at::Tensor> all;
+  size_t from = 0;
+  for (const size_t size : lists) {
+    const at::TensorList list(tensors.data() + from, size);
+    const bool alike = std::all_of(list.begin(), list.end(), [&](const at::Tensor& tensor) {
+      return tensor.sizes() == list[0].sizes() && tensor.scalar_type() == list[0].scalar_type();
+    });
+    if (alike && size > 0) {
+      all.push_back(at::stack(list));
+    } else {
+      all.insert(all.end(), list.begin(), list.end());
+    }
+    from += size;
+  }
+  return all;
+}
+
+}  // namespace
 
 bool TorchWork::done() const {
   return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) { return work.is_completed(); });
@@ -95,9 +120,8 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
     const std::lock_guard<std::mutex> lock(future_mu_);
     c10::intrusive_ptr<c10::ivalue::Future>& slot = futures_[of_result ? 1 : 0];
     if (slot != nullptr) return slot;
-    const c10::TypePtr type =
-        of_result ? c10::TypePtr(c10::IntType::get()) : c10::TypePtr(c10::ListType::create(c10::TensorType::get()));
-    slot = c10::make_intrusive<c10::ivalue::Future>(type);
+    c10::TypePtr type = of_result ? c10::TypePtr(c10::IntType::get()) : c10::TypePtr(c10::ListType::ofTensors());
+    slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
     future = slot;
   }
   // A future waits on a condition variable of torch's, which the scheduler cannot see. Under the baton nobody else would
@@ -117,7 +141,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
   };
   auto pending = std::make_shared<Pending>();
   pending->left = works_.size() + 1;
-  const auto one_done = [pending, future, of_result, job = job_, held = held_, results = results_,
+  const auto one_done = [pending, future, of_result, job = job_, held = held_, results = results_, lists = lists_,
                          rank = rank_](const absl::Status& status) {
     if (!status.ok()) {
       const std::lock_guard<std::mutex> lock(pending->mu);
@@ -129,7 +153,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
       if (of_result) {
         future->markCompleted(static_cast<int64_t>(c10d::WorkResult::SUCCESS));
       } else {
-        future->markCompleted(c10::IValue(results));
+        future->markCompleted(lists.empty() ? results : stacked(results, lists));
       }
     } else if (of_result) {
       const bool timeout = error_kind(pending->first) == ErrorKind::kTimeout;

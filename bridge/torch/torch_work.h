@@ -14,14 +14,16 @@ namespace rankloom::bridge {
 // Works of the core as one of c10d's. It holds the tensors and the job.
 class TorchWork final : public c10d::Work {
  public:
-  // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give.
+  // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give. `lists`: futures give
+  // one tensor for so many of them each, stacked, as those of NCCL's all_gather do and as DDP's hooks expect.
   TorchWork(std::shared_ptr<Job> job, int rank, c10d::OpType type, std::vector<rankloom::Work> works,
-            std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results)
+            std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results, std::vector<size_t> lists = {})
       : c10d::Work(rank, type),
         job_(std::move(job)),
         works_(std::move(works)),
         held_(std::move(held)),
-        results_(std::move(results)) {}
+        results_(std::move(results)),
+        lists_(std::move(lists)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -46,6 +48,7 @@ class TorchWork final : public c10d::Work {
   std::vector<rankloom::Work> works_;
   const std::shared_ptr<HeldTensors> held_;
   const std::vector<at::Tensor> results_;
+  const std::vector<size_t> lists_;
   std::mutex future_mu_;
   c10::intrusive_ptr<c10::ivalue::Future> futures_[2];  // of the tensors, of the outcome
 };

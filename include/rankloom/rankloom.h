@@ -3,13 +3,20 @@
 // The one header of the library: a world of ranks inside one process, its store, groups and collectives.
 // No GoogleTest, no torch.
 
+#include "collectives/call_record.h"
+#include "collectives/cost_model.h"
+#include "collectives/device_mesh.h"
 #include "collectives/fake_process_group.h"
+#include "collectives/flight_dump.h"
+#include "collectives/mixed_mesh.h"
 #include "collectives/process_group.h"
 #include "collectives/reduce_op.h"
 #include "collectives/sim_stream.h"
 #include "collectives/stream.h"
 #include "collectives/tensor.h"
 #include "collectives/threaded_process_group.h"
+#include "collectives/traces/perfetto.h"
+#include "collectives/traces/pytorch_trace.h"
 #include "collectives/work.h"
 #include "fake_store/fake_store.h"
 #include "fake_store/file_store.h"
@@ -18,6 +25,7 @@
 #include "fake_store/store.h"
 #include "sim/dist_error.h"
 #include "sim/schedule.h"
+#include "sim/sync.h"
 #include "sim/trace.h"
 #include "sim/version.h"
 #include "world/run_options.h"

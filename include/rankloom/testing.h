@@ -2,6 +2,7 @@
 
 // The GoogleTest side: multi-rank fixtures and matchers. Link rankloom-testing.
 
+#include "harness/call_matchers.h"
 #include "harness/matchers.h"
 #include "harness/multi_threaded_test_case.h"
 #include "harness/rank_output.h"

@@ -4,13 +4,8 @@ import unittest
 
 import torch
 import torch.distributed as dist
+from cases import run_case
 from rankloom.torch.testing import MultiThreadedTestCase, spawn_threads_and_init_comms
-
-
-def run_case(case: type[unittest.TestCase]) -> unittest.TestResult:
-    result = unittest.TestResult()
-    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
-    return result
 
 
 def test_the_class() -> None:

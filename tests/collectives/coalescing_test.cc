@@ -80,7 +80,9 @@ TEST_P(CoalescingTest, MatchesSendsAndRecvsOneByOne) {
     }
     pg->end_coalescing().wait();
     for (int peer = 0; peer < 4; ++peer) {
-      if (peer != me) EXPECT_EQ(got[static_cast<size_t>(peer)][0], 10 * peer + me);
+      if (peer != me) {
+        EXPECT_EQ(got[static_cast<size_t>(peer)][0], 10 * peer + me);
+      }
     }
     EXPECT_EQ(pg->sequence_number(), 0);
     pg->barrier().wait();
@@ -231,8 +233,12 @@ TEST_P(CoalescingTest, LeavesADroppedWorkAloneThatOwnsItsTensors) {
     if (rank.rank() == 0) y.reset();
     pg->barrier().wait();
     EXPECT_THAT(*x, ElementsAre(3, 3));
-    if (rank.rank() == 1) EXPECT_THAT(*y, ElementsAre(1, 1));
-    if (rank.rank() == 0) EXPECT_TRUE(held.expired());
+    if (rank.rank() == 1) {
+      EXPECT_THAT(*y, ElementsAre(1, 1));
+    }
+    if (rank.rank() == 0) {
+      EXPECT_TRUE(held.expired());
+    }
   });
 }
 
@@ -256,7 +262,7 @@ TEST_P(CoalescingTest, RefusesMisuse) {
                 ThrowsDistError(ErrorKind::kInvalidArgument,
                                 who + "all_reduce: wait() before end_coalescing(): the call was not issued yet"));
     EXPECT_THAT([&] { pg->end_coalescing({.timeout = absl::Seconds(1)}).wait(absl::Seconds(-1)); },
-                ThrowsDistError(ErrorKind::kInvalidArgument, "InvalidArgument: wait: timeout is -1s, want at least 0"));
+                ThrowsDistError(ErrorKind::kInvalidArgument, "InvalidArgument: wait: timeout is -1s, want 0 or more"));
     part.wait();
     pg->start_coalescing();
     (void)pg->all_reduce(TensorView::meta({2}, DType::kFloat32));

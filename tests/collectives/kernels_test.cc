@@ -619,8 +619,8 @@ void check_all_to_all_single(DType dtype, size_t ranks, int64_t width, bool with
       in_rows += rows_of(r, other);
       out_rows += rows_of(other, r);
       if (!with_splits) continue;
-      calls[r].in_splits.push_back(rows_of(r, other));
-      calls[r].out_splits.push_back(rows_of(other, r));
+      calls[r].in_splits.mutable_get().push_back(rows_of(r, other));
+      calls[r].out_splits.mutable_get().push_back(rows_of(other, r));
     }
     inputs.emplace_back(dtype, in_rows * width).fill(prng);
     outputs.emplace_back(dtype, out_rows * width).fill(prng);

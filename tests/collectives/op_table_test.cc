@@ -205,7 +205,8 @@ TEST(OpTableTest, NamesPairsOfAllToAllSingleThatDoNotFit) {
 TEST(OpTableTest, EqualPartsAgreeWithSplitsThatSayTheSame) {
   CollectiveCall equal_parts = call_of(OpType::kAllToAllSingle, {f32(0, {4})}, {f32(8, {4})});
   CollectiveCall splits = equal_parts;
-  splits.in_splits = splits.out_splits = {2, 2};
+  splits.in_splits = {2, 2};
+  splits.out_splits = {2, 2};
   EXPECT_THAT(faults({equal_parts, splits}), IsEmpty());
   splits.out_splits = {1, 3};
   EXPECT_THAT(faults({equal_parts, splits}), ElementsAre("0>1 2/1", "1>1 2/3"));

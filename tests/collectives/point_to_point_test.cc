@@ -35,7 +35,9 @@ TEST_P(PointToPointTest, MovesWhatIsSent) {
     // A chain, so that sends come first on some ranks and recvs on others.
     if (rank.rank() > 0) pg->recv(got, rank.rank() - 1).wait();
     if (rank.rank() < 2) pg->send(mine, rank.rank() + 1).wait();
-    if (rank.rank() > 0) EXPECT_THAT(got, ElementsAre(10 * (rank.rank() - 1), 10 * (rank.rank() - 1) + 1));
+    if (rank.rank() > 0) {
+      EXPECT_THAT(got, ElementsAre(10 * (rank.rank() - 1), 10 * (rank.rank() - 1) + 1));
+    }
     EXPECT_THAT(mine, ElementsAre(10 * rank.rank(), 10 * rank.rank() + 1));
   });
 }
@@ -319,7 +321,9 @@ TEST_P(PointToPointTest, TellsBothSidesOfADifferentSize) {
   const RunReport report = run_to_failure(3, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<float> mine(static_cast<size_t>(rank.rank()) + 2, static_cast<float>(rank.rank()));
-    if (rank.rank() == 1) EXPECT_THAT([&] { pg->send(mine, 2, 4).wait(); }, ThrowsDistError(ErrorKind::kMismatch));
+    if (rank.rank() == 1) {
+      EXPECT_THAT([&] { pg->send(mine, 2, 4).wait(); }, ThrowsDistError(ErrorKind::kMismatch));
+    }
     if (rank.rank() == 2) {
       EXPECT_THAT([&] { pg->recv(mine, 1, 4).wait(); }, ThrowsDistError(ErrorKind::kMismatch));
       EXPECT_THAT(mine, ElementsAre(2, 2, 2, 2));
@@ -617,7 +621,7 @@ TEST_P(PointToPointTest, RefusesArgumentsOutOfRange) {
                 "recv: a tensor is float32[3] on meta, want memory of this process; tensors without data need a fake "
                 "group");
     refuses([&] { pg->recv(x, (me + 1) % 3).wait(absl::Seconds(-1)); },
-            "InvalidArgument: wait: timeout is -1s, want at least 0");
+            "InvalidArgument: wait: timeout is -1s, want 0 or more");
   });
 }
 
@@ -640,7 +644,9 @@ TEST_P(PointToPointTest, RecordsPeersAndNumbers) {
     EXPECT_EQ(first.seq, 1);
     EXPECT_EQ(first.peer, rank.rank() == 0 ? 2 : 0);
     EXPECT_EQ(first.state, FlightEntry::State::kCompleted);
-    if (rank.rank() == 0) EXPECT_EQ(entries[1].seq, 2);
+    if (rank.rank() == 0) {
+      EXPECT_EQ(entries[1].seq, 2);
+    }
     EXPECT_FALSE(entries.back().is_p2p);
     EXPECT_EQ(entries.back().seq, 1);
   });

@@ -62,6 +62,15 @@ TEST(ScheduleTest, OnlyFreeAndUnsetAreNotDeterministic) {
   }
 }
 
+TEST(ScheduleTest, AReplayKnowsTheScheduleThatWasRecorded) {
+  Trace trace;
+  trace.set_schedule("pct:9:4");
+  EXPECT_EQ(Schedule::replay(trace).recorded().text(), "pct:9:4");
+  trace.set_schedule("from another time");
+  EXPECT_EQ(Schedule::replay(trace).recorded().text(), "replay");
+  EXPECT_EQ(Schedule::seeded(3).recorded().text(), "seeded:3");
+}
+
 TEST(ScheduleTest, AReplayHoldsItsTrace) {
   Trace trace;
   trace.set_schedule("seeded:7");

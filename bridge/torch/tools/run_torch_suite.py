@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs torch/testing/_internal/distributed/distributed_test.py, which torch's wheel carries, with ranks as threads.
 
-    run_torch_suite.py [--backend gloo|mpi] [--ranks N] [--on rankloom|threaded|gloo] [--only NAME] [--json FILE]
+    run_torch_suite.py [--backend gloo|mpi] [--ranks N] [--seed N] [--on rankloom|threaded|gloo] [--only NAME] [--json FILE]
 
 --backend: what the tests believe they run on; it decides which they skip. mpi skips least.
 --on: what they run on; PyTorch's own threaded group and gloo are there to compare.
+The profiler is left out, whatever they run on: it is the process's, and ranks that are threads start it over each other.
 Exits with 1 if a test failed that is not in expected.py.
 """
 
@@ -15,7 +16,6 @@ import os
 import pathlib
 import sys
 import tempfile
-import threading
 import unittest
 from collections.abc import Iterator
 from datetime import timedelta
@@ -25,22 +25,48 @@ import expected
 import suites
 
 
-def _make_class(on: str, ranks: int) -> type[unittest.TestCase]:
-    import rankloom.torch
+class _NoProfiler:
+    """In place of torch's profilers."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.function_events: list[Any] = []
+
+    def __enter__(self) -> _NoProfiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def events(self) -> list[Any]:
+        return self.function_events
+
+
+def _without_profiler() -> None:
     import torch
+    from torch.testing._internal.distributed import distributed_test
+
+    torch.autograd.profiler.profile = _NoProfiler  # type: ignore[assignment,misc]
+    torch.profiler.profile = _NoProfiler  # type: ignore[assignment,misc]
+    for name in ("PROFILING", "CUDA_PROFILING", "SEND_RECV_PROFILING"):
+        getattr(distributed_test, name + "_SUPPORTED_BACKENDS").clear()
+
+
+def _make_class(on: str, ranks: int, seed_of_ranks: int | None) -> type[unittest.TestCase]:
+    import rankloom.torch
     import torch.distributed as dist
-    from rankloom.torch import _ranks, testing
+    from rankloom.torch import testing
 
     if on == "rankloom":
         rankloom.torch.install("gloo", "nccl", "mpi")
     from torch.testing._internal.distributed import distributed_test
 
+    meeting = rankloom.torch.HashStore()
     believed = os.environ["BACKEND"]
     backend = {"rankloom": believed, "threaded": "threaded", "gloo": "gloo"}[on]
-    meeting = threading.Barrier(ranks)
-    del torch, _ranks
 
     class OnThreads(testing.MultiProcessTestCase, distributed_test.DistributedTest._DistTestBase):  # type: ignore[misc]
+        seed = seed_of_ranks
+
         @property
         def world_size(self) -> Any:
             return ranks
@@ -49,13 +75,18 @@ def _make_class(on: str, ranks: int) -> type[unittest.TestCase]:
         def init_method(self) -> str:
             return f"file://{self.file_name}"
 
+        # Of all ranks, whatever becomes of their groups: through files in the original.
         def _barrier(self, *args: Any, **kwargs: Any) -> None:
-            if on == "rankloom":
-                dist.barrier()
-            else:
-                meeting.wait(60)
+            self.barriers += 1
+            key = f"{self.file_name} {self.barriers}"
+            if meeting.add(key, 1) == ranks:
+                meeting.set(key + " all", "")
+            meeting.wait([key + " all"], timedelta(seconds=60))
 
         def before_test(self) -> None:
+            self.barriers = 0
+            # They meet in a file; C++ would not see what a rank has here.
+            del os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
             dist.init_process_group(
                 backend,
                 init_method=self.init_method,
@@ -63,11 +94,15 @@ def _make_class(on: str, ranks: int) -> type[unittest.TestCase]:
                 rank=self.rank,
                 timeout=timedelta(seconds=60),
             )
+            self._barrier()
 
         def setUp(self) -> None:
             super().setUp()
             distributed_test.initialize_temp_directories()
             os.environ["WORLD_SIZE"] = str(ranks)
+            # A test may have left it behind.
+            os.environ.pop("TORCH_DISTRIBUTED_DEBUG", None)
+            dist.set_debug_level(dist.DebugLevel.OFF)
 
         def tearDown(self) -> None:
             distributed_test.cleanup_temp_dir()
@@ -78,7 +113,8 @@ def _make_class(on: str, ranks: int) -> type[unittest.TestCase]:
 
 
 def _run_here(arguments: argparse.Namespace) -> None:
-    case = _make_class(arguments.on, arguments.ranks)
+    case = _make_class(arguments.on, arguments.ranks, arguments.seed)
+    _without_profiler()
 
     def tests() -> Iterator[unittest.TestCase]:
         for name in unittest.defaultTestLoader.getTestCaseNames(case):
@@ -93,6 +129,7 @@ def main() -> int:
     parser.add_argument("--backend", default="gloo", choices=["gloo", "mpi"])
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--on", default="rankloom", choices=["rankloom", "threaded", "gloo"])
+    parser.add_argument("--seed", type=int, help="of the schedule; without it, all ranks run at once")
     parser.add_argument("--only", help="tests whose name contains this")
     parser.add_argument("--no-ddp", action="store_true", help="leaves out the tests of DDP")
     parser.add_argument("--per-test", type=float, default=90.0, metavar="SECONDS")
@@ -111,11 +148,13 @@ def main() -> int:
         os.makedirs(os.path.join(folder, "barrier"))
         os.makedirs(os.path.join(folder, "test_dir"))
         command = [suites.PYTHON, __file__, "--one", "--ranks", str(arguments.ranks), "--on", arguments.on]
-        for option in ("only", "no_ddp"):
-            if value := getattr(arguments, option):
-                command += ["--" + option.replace("_", "-")] + ([value] if value is not True else [])
+        for option in ("only", "no_ddp", "seed"):
+            if (value := getattr(arguments, option)) not in (None, False):
+                command += ["--" + option.replace("_", "-")] + ([str(value)] if value is not True else [])
         rows = suites.run_in_processes(command, arguments.per_test, env)
-    known = expected.TORCH_SUITE if arguments.on == "rankloom" else {}
+    known = dict(expected.TORCH_SUITE) if arguments.on == "rankloom" else {}
+    if known and arguments.backend == "mpi":
+        known |= expected.TORCH_SUITE_MPI
     title = f"BACKEND={arguments.backend}, {arguments.ranks} ranks, on {arguments.on}"
     bad = suites.report(rows, known, title, not arguments.quiet)
     suites.save(arguments.json, rows)

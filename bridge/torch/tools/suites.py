@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import pathlib
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -44,6 +46,13 @@ class Rows(unittest.TestResult):
 
     addError = addFailure
 
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:
+        if err is not None:
+            self._add(test, "failed", f"{subtest}\n{self._exc_info_to_string(err, test)}")
+
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
+        self._add(test, "failed", "passes, and its author expects that it fails")
+
     def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:
         self._add(test, "passed", "fails as its author expects")
 
@@ -54,6 +63,7 @@ def name_of(test: unittest.TestCase) -> str:
 
 def run_here(tests: Iterable[unittest.TestCase], after: str | None, only: str | None) -> None:
     """In the child: runs the tests behind the one called `after`."""
+    faulthandler.register(signal.SIGUSR1)
     result = Rows()
     waiting = after is not None
     for test in tests:
@@ -90,9 +100,11 @@ def run_in_processes(command: list[str], per_test: float, env: dict[str, str] | 
         trouble = ""
         while True:
             try:
-                line = lines.get(timeout=per_test)
+                line = lines.get(timeout=per_test if running else per_test + 120)  # imports take their time
             except queue.Empty:
                 trouble = f"not done after {per_test:.0f} s"
+                child.send_signal(signal.SIGUSR1)  # the stacks of its threads
+                readers[1].join(2)
                 child.kill()
                 break
             if line is None:
@@ -102,11 +114,13 @@ def run_in_processes(command: list[str], per_test: float, env: dict[str, str] | 
             elif line.startswith('{"test"'):
                 rows.append(json.loads(line))
                 running = None
+                print(f"\r{len(rows)} tests ", end="", file=sys.stderr, flush=True)
         status = child.wait()
         readers[1].join(5)
         if running is None and status == 0:
             return rows
-        text = trouble or f"the process ended with status {status}\n{''.join(errors[-40:])}"
+        last = "".join(errors[-100:])
+        text = f"{last}\n{trouble or f'the process ended with status {status}'}"
         rows.append({"test": running or "(the file)", "outcome": "failed", "seconds": 0.0, "text": text})
         if running is None:
             return rows

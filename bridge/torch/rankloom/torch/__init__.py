@@ -7,24 +7,45 @@ or, without any test class:
 
     report = rankloom.torch.run(program, ranks=4, seed=7)
 
+or with drop-ins for PyTorch's own helpers, in rankloom.torch.testing: MultiThreadedTestCase, MultiProcessTestCase,
+DistributedTestBase, spawn_threads_and_init_comms. The first and the last have their names here, too.
+
 The backends are also registered as "rankloom" and "rankloom_fake" by the import itself.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from rankloom.torch import _ext
 from rankloom.torch._install import FakeStore, HashStore, install, installed, uninstall
 from rankloom.torch._run import RankFailedError, Report, last_report, run
 
+if TYPE_CHECKING:
+    from rankloom.torch.testing import MultiThreadedTestCase, spawn_threads_and_init_comms
+
 __all__ = [
     "FakeStore",
     "HashStore",
+    "MultiThreadedTestCase",
     "RankFailedError",
     "Report",
     "install",
     "installed",
     "last_report",
     "run",
+    "spawn_threads_and_init_comms",
     "uninstall",
     "yield_now",
 ]
 
 yield_now = _ext.yield_now
+
+
+def __getattr__(name: str) -> Any:
+    # PyTorch's test helpers need packages that running ranks does not, and take a second to import.
+    if name in ("MultiThreadedTestCase", "spawn_threads_and_init_comms"):
+        from rankloom.torch import testing
+
+        return getattr(testing, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import threading
 import unittest
 import warnings
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d, rendezvous
+from torch.distributed import distributed_c10d
 
 # PyTorch's own test backends register their names when they are imported: before ours, or they would take them back.
 from torch.testing._internal.distributed import fake_pg, multi_threaded_pg
 
-from rankloom.torch import _ext, _ranks
+from rankloom.torch import _ext, _ranks, _stores
+from rankloom.torch._stores import FakeStore, HashStore
+
+__all__ = ["FakeStore", "HashStore", "install", "installed", "uninstall"]
 
 _DEVICES = ["cpu", "cuda"]
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -63,86 +65,6 @@ def _make_rankloom_fake(options: Any, backend_options: Any) -> Any:
 
 def _make_fake(options: Any, backend_options: Any) -> Any:
     return _make_fake_named("fake", options, backend_options)
-
-
-class _StoreType(type):
-    """Our stores are of c10d's own type, so a class of ours can only make them and know them again."""
-
-    make: Any
-    original: Any = None
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.make(*args, **kwargs)
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return type(instance) is dist.Store or (cls.original is not None and isinstance(instance, cls.original))
-
-
-class HashStore(metaclass=_StoreType):
-    """A store in memory for ranks as threads. Waits are scheduling points, so a key that never comes is a deadlock."""
-
-    original = dist.HashStore
-
-    @staticmethod
-    def make() -> dist.Store:
-        return _ext.make_hash_store()
-
-
-class FakeStore(metaclass=_StoreType):
-    """Answers at once and holds nothing: for a fake group, as PyTorch's class of this name."""
-
-    original = fake_pg.FakeStore
-
-    @staticmethod
-    def make() -> dist.Store:
-        return _ext.make_fake_store()
-
-
-_named: dict[tuple[Any, ...], dist.Store] = {}
-_named_mu = threading.Lock()
-
-
-def _named_store(*key: Any) -> dist.Store:
-    with _named_mu:
-        return _named.setdefault(key, _ext.make_hash_store())
-
-
-def _in_memory() -> bool:
-    """Whether ranks meet through memory here: a rank under the baton must not poll a file or sit in a socket."""
-    return _ext.current() is not None or any(
-        name in os.environ for name in ("RANKLOOM_SEED", "RANKLOOM_SCHEDULE", "RANKLOOM_REPLAY")
-    )
-
-
-class FileStore(metaclass=_StoreType):
-    original = dist.FileStore
-
-    @staticmethod
-    def make(*args: Any, **kwargs: Any) -> dist.Store:
-        if not _in_memory():
-            return FileStore.original(*args, **kwargs)
-        return _named_store("file", os.path.abspath(args[0] if args else kwargs["file_name"]))
-
-
-class TCPStore(metaclass=_StoreType):
-    original = dist.TCPStore
-
-    @staticmethod
-    def make(*args: Any, **kwargs: Any) -> dist.Store:
-        if not _in_memory():
-            return TCPStore.original(*args, **kwargs)
-        host = args[0] if args else kwargs["host_name"]
-        port = args[1] if len(args) > 1 else kwargs.get("port", 0)
-        return _named_store("tcp", host, port)
-
-
-_STORES: list[tuple[Any, str, Any]] = [
-    (dist, "HashStore", HashStore),
-    (dist, "FileStore", FileStore),
-    (dist, "TCPStore", TCPStore),
-    (rendezvous, "FileStore", FileStore),
-    (rendezvous, "TCPStore", TCPStore),
-]
 
 
 def _exception_handle(cls: Any, exc: BaseException) -> None:
@@ -193,9 +115,8 @@ def install(*also: str) -> None:
         _patch(group, "exception_handle", classmethod(_exception_handle))
         _patch(group, "reset", classmethod(_reset))
         _patch(multi_threaded_pg.ThreadLocalWorld, "_get_world", _ranks._get_world)
-        for owner, name, store in _STORES:
-            _patch(owner, name, store)
         _patch(fake_pg, "FakeStore", FakeStore)
+        _stores.enter()
     if also:
         _answer_for(also)
 
@@ -216,10 +137,20 @@ def _answer_for(names: tuple[str, ...]) -> None:
     def helper(
         group_size: int, group_rank: int, global_ranks: list[int], backend: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        current = _ext.current()
+        if group_size == -1 and current is not None:
+            # MPI knows its ranks, and needs no store.
+            group_size, group_rank = current[0].world_size, current[1]
+            args = (_ext.make_hash_store(), *args[1:])
         pg, store = original(group_size, group_rank, global_ranks, renamed(backend), *args, **kwargs)
-        if pg in distributed_c10d._world.pg_map:
-            # get_backend() answers what was asked for.
+        if pg in distributed_c10d._world.pg_map and renamed(backend) != backend:
+            # get_backend() and DDP's logger answer what was asked for.
             distributed_c10d._world.pg_map[pg] = (dist.Backend(str(backend)), store)
+            kind = dist.Backend.backend_type_map.get(str(backend).lower())
+            if kind is not None:
+                cpu = torch.device("cpu")
+                pg._register_backend(cpu, kind, pg._get_backend(cpu))
+                pg._set_default_backend(kind)
         return pg, store
 
     _patch(distributed_c10d, "_new_process_group_helper", helper)
@@ -227,6 +158,8 @@ def _answer_for(names: tuple[str, ...]) -> None:
 
 def uninstall() -> None:
     """Undoes install()."""
+    if installed():
+        _stores.leave()
     dist.Backend._plugins.update(_plugins)
     _plugins.clear()
     for owner, name, value in reversed(_patched):
@@ -236,6 +169,16 @@ def uninstall() -> None:
 
 
 def _register() -> None:
+    original = distributed_c10d._create_process_group_wrapper
+
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL compares calls over a second group: for a group of ours one of ours, not gloo's sockets.
+    def wrapper(wrapped_pg: Any, *args: Any, **kwargs: Any) -> Any:
+        checker = _ext.make_checker(wrapped_pg)
+        if checker is None:
+            return original(wrapped_pg, *args, **kwargs)
+        return distributed_c10d._ProcessGroupWrapper(wrapped_pg, checker)
+
+    distributed_c10d._create_process_group_wrapper = wrapper
     for name, creator in (("rankloom", _make_rankloom), ("rankloom_fake", _make_rankloom_fake)):
         with warnings.catch_warnings(), contextlib.suppress(AttributeError):
             warnings.simplefilter("ignore")

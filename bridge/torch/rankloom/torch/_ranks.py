@@ -9,14 +9,14 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed import multi_threaded_pg
 
-from rankloom.torch import _ext
+from rankloom.torch import _ext, _stores
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -72,7 +72,7 @@ class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
             if own.get(key, "") is not None:
                 yield key
         for key, value in own.items():
-            if value is not None and not super().__contains__(key):
+            if value is not None and self.encodekey(key) not in self._data:
                 yield key
 
     def __contains__(self, key: object) -> bool:
@@ -106,6 +106,55 @@ def rank_scope(job: _ext.Job, rank: int) -> Iterator[None]:
         _ext.detach(failure)
         _local.environment = None
         _environments.pop((job.id, rank), None)
+
+
+class RankThread(threading.Thread):
+    """Tells by itself when it is done: in CPython before 3.13, a join() that is interrupted takes the thread for ended."""
+
+    def __init__(self, name: str, target: Callable[..., None], *args: Any) -> None:
+        super().__init__(name=name, target=target, args=args)
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.ended.set()
+
+
+def start_threads(job: _ext.Job, threads: Sequence[RankThread]) -> None:
+    begun = []
+    try:
+        for thread in threads:
+            begun.append(thread)
+            thread.start()
+    except BaseException as error:
+        _give_up(job, begun, error)
+        raise
+
+
+def join_threads(job: _ext.Job, threads: Sequence[RankThread], timeout: float | None = None) -> None:
+    """Returns when all have ended, also by an exception of the calling thread. timeout: in seconds, of each."""
+    try:
+        for thread in threads:
+            if not thread.ended.wait(timeout):
+                job.abort(f"a rank did not end within {timeout} seconds")
+                break
+        for thread in threads:
+            thread.ended.wait()
+            thread.join()
+    except BaseException as error:
+        _give_up(job, threads, error)
+        raise
+
+
+def _give_up(job: _ext.Job, threads: Sequence[RankThread], error: BaseException) -> None:
+    job.abort(f"{type(error).__name__} in the main thread")
+    for thread in threads:
+        if thread.ident is None and not thread.ended.wait(1):
+            continue  # it was interrupted before it began
+        thread.ended.wait()
+        thread.join()
 
 
 def keep_world(job: _ext.Job, rank: int) -> None:
@@ -144,6 +193,7 @@ class _Worlds:
         with self._mu:
             self._users += 1
             if self._users == 1:
+                _stores.enter()
                 share_worlds()
                 self._before = dist.distributed_c10d._world
                 dist.distributed_c10d._world = multi_threaded_pg.ThreadLocalWorld()
@@ -154,6 +204,7 @@ class _Worlds:
             self._users -= 1
             if self._users == 0:
                 dist.distributed_c10d._world = self._before
+                _stores.leave()
                 torch._C._distributed_c10d._set_thread_isolation_mode(False)
 
 

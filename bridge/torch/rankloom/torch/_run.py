@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import threading
+import os
+import pathlib
 import traceback
 import unittest
 from collections.abc import Callable
@@ -32,9 +33,18 @@ class Report:
     steps: int  # scheduling points passed
     notes: list[str]
     rerun: str  # the command that repeats this run; empty in the free gear
-    trace: bytes  # for RANKLOOM_REPLAY, once it is in a file; empty in the free gear
+    trace: bytes  # save_trace() puts it into a file for RANKLOOM_REPLAY; empty in the free gear
+    recorded: _ext.Recorded = dataclasses.field(repr=False)
     results: list[Any] = dataclasses.field(default_factory=list)  # by rank: what the program returned
     exceptions: list[BaseException | None] = dataclasses.field(default_factory=list)  # by rank
+
+    def calls(self, rank: int) -> list[dict[str, Any]]:
+        """The last calls of a rank, oldest first: op, group, seq, state, dtype, inputs, outputs, peer, place."""
+        return self.recorded.calls(rank)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes the trace to a file that RANKLOOM_REPLAY names to repeat this run, step by step."""
+        pathlib.Path(path).write_bytes(self.trace)
 
     def raise_if_failed(self) -> None:
         if not self.ok:
@@ -106,17 +116,9 @@ def run(
 
     _ranks.worlds.enter()
     try:
-        threads = [threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except BaseException as error:
-            job.abort(f"{type(error).__name__} in the main thread")
-            for thread in threads:
-                thread.join()
-            raise
+        threads = [_ranks.RankThread(f"rank {rank}", rank_main, rank) for rank in range(ranks)]
+        _ranks.start_threads(job, threads)
+        _ranks.join_threads(job, threads)
     finally:
         _ranks.worlds.leave()
     report = Report(**job.report(), results=results, exceptions=exceptions)

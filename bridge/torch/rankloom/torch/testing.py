@@ -11,7 +11,6 @@ import functools
 import os
 import sys
 import tempfile
-import threading
 import unittest
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -44,7 +43,7 @@ def _tell(job: _ext.Job, rank: int, error: BaseException) -> None:
         job.fail(rank, f"{type(error).__name__}: {error}")
 
 
-class _Threads(list[threading.Thread]):
+class _Threads(list[_ranks.RankThread]):
     """The threads of one test, with their job: PyTorch's surface passes them around as a list."""
 
     job: _ext.Job
@@ -61,7 +60,7 @@ class MultiThreadedTestCase(_Base):
     _job: ClassVar[_ext.Job]
     global_store: ClassVar[dist.Store]
     rank: int
-    threads: list[threading.Thread]
+    threads: list[_ranks.RankThread]
 
     def _spawn_threads(self) -> None:
         cls = type(self)
@@ -71,11 +70,14 @@ class MultiThreadedTestCase(_Base):
         threads = _Threads()
         threads.job = cls._job
         for rank in range(self.world_size):
-            thread = threading.Thread(
-                target=cls._run, args=(self._current_test_name, rank, self.world_size), name=f"rank {rank}"
+            threads.append(
+                _ranks.RankThread(f"rank {rank}", cls._run, self._current_test_name, rank, self.world_size)
             )
-            thread.start()
-            threads.append(thread)
+        try:
+            _ranks.start_threads(cls._job, threads)
+        except BaseException:
+            _ranks.worlds.leave()
+            raise
         self.threads = threads
 
     def run_test_with_threaded_pg(self, test_name: str, rank: int, world_size: int) -> None:
@@ -101,22 +103,11 @@ class MultiThreadedTestCase(_Base):
             self.exception_queue.put((rank, sys.exc_info()))
 
     @classmethod
-    def _join_threads(cls, threads: list[threading.Thread], fn: Any) -> None:
+    def _join_threads(cls, threads: list[_ranks.RankThread], fn: Any) -> None:
         job = threads.job if isinstance(threads, _Threads) else cls._job
         timeout = common_distributed.TIMEOUT_DEFAULT
         try:
-            try:
-                for thread in threads:
-                    thread.join(timeout)
-                    if thread.is_alive():
-                        job.abort(f"a rank did not end within {timeout} seconds")
-                        break
-            except BaseException as error:
-                job.abort(f"{type(error).__name__} in the main thread")
-                raise
-            finally:
-                for thread in threads:
-                    thread.join()
+            _ranks.join_threads(job, threads, timeout)
         finally:
             _ranks.worlds.leave()
         failures = []

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "world/world.h"
+
+namespace rankloom {
+
+// How the records of calls are written. An aggregate; every field has a default.
+struct FlightDumpOptions {
+  enum class Format : uint8_t {
+    kPickle,  // what PyTorch's analyzer reads: python -m torch.distributed.flight_recorder.fr_trace FOLDER
+    kJson,    // the same without lines of code, for other readers
+  };
+  Format format = Format::kPickle;
+  // What names of operations begin with. The analyzer refuses names that it does not know; those before torch 2.13 know "nccl"
+  // and "xccl" only.
+  std::string backend = "gloo";
+};
+
+// The last calls of a rank (WorldOptions::recorded_calls of them) in PyTorch's flight recorder format, version 2.10: as bytes
+// of a pickle, or as JSON. States, times and sizes are there, and for the groups of the rank their members.
+// May be asked for at any time, on any thread: what other threads do meanwhile is in it or not.
+// What differs from PyTorch's own dumps: times are the scheduler's, virtual in deterministic runs; a call that failed is
+// "scheduled", or "started" if all members had come; numbers of point-to-point calls begin at a thousand million, since the
+// analyzer takes a send and a collective of one number for parts of one call.
+std::string flight_records(World& world, int rank, const FlightDumpOptions& options = {});
+
+// Writes those of all ranks, each to a file of its own: `prefix` with the rank after it ("/tmp/fr_" makes /tmp/fr_0), and
+// ".json" after that for JSON. In a folder of their own, or the analyzer reads other files, too. A run_world() program can
+// have it done when all ranks have ended: rank.world().at_end([&world = rank.world()] { dump_flight_records(world, "fr_"); }).
+// Errors: CollectiveError for a file that cannot be written.
+void dump_flight_records(World& world, const std::string& prefix, const FlightDumpOptions& options = {});
+
+}  // namespace rankloom

@@ -1,0 +1,280 @@
+#include "collectives/new_group.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/mismatch.h"
+#include "collectives/op_table.h"
+#include "collectives/process_group.h"
+#include "sim/dist_error.h"
+#include "sim/text.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+// `ranks` are the parent's.
+std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string name, std::string description,
+                                        std::vector<int> ranks) {
+  for (int& rank : ranks) rank = request.parent->global_rank(rank);
+  if (request.world == nullptr)
+    return std::make_shared<const Group>(0, std::move(name), std::move(ranks), std::move(description));
+  return request.world->add_group(std::move(name), std::move(ranks), std::move(description));
+}
+
+// The same of `size` ranks of the parent, `stride` apart. Costs the same at any size unless the parent lists its ranks.
+std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string name, std::string description,
+                                        int first, int stride, int size) {
+  if (!request.parent->evenly_spaced()) {
+    std::vector<int> ranks(static_cast<size_t>(size));
+    for (int i = 0; i < size; ++i) ranks[static_cast<size_t>(i)] = first + i * stride;
+    return make_group(request, std::move(name), std::move(description), std::move(ranks));
+  }
+  const int begin = request.parent->global_rank(first);
+  const int step = size > 1 ? request.parent->global_rank(first + stride) - begin : 1;
+  if (request.world == nullptr)
+    return std::make_shared<const Group>(0, std::move(name), begin, step, size, std::move(description));
+  return request.world->add_group(std::move(name), begin, step, size, std::move(description));
+}
+
+// The groups along one dimension of a mesh: `visit` gets the number of the group among them and its ranks in the parent.
+struct MeshDimension {
+  MeshDimension(const std::vector<int>& shape, size_t dim)
+      : size(shape[dim]),
+        stride(std::accumulate(shape.begin() + static_cast<int64_t>(dim) + 1, shape.end(), 1, std::multiplies<>())),
+        groups(std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>()) / size) {}
+
+  int group_of(int rank) const { return rank / (size * stride) * stride + rank % stride; }
+  int first_of(int group) const { return group / stride * size * stride + group % stride; }
+
+  const int size;    // ranks of a group
+  const int stride;  // between its ranks
+  const int groups;
+};
+
+std::string dim_name(const GroupRequest& request, size_t dim) {
+  return request.dim_names.empty() ? absl::StrCat("dim", dim) : request.dim_names[dim];
+}
+std::string mesh_group_name(const GroupRequest& request, size_t dim, int group) {
+  return absl::StrCat(request.name, ".", dim_name(request, dim), "[", group, "]");
+}
+std::string mesh_description(const GroupRequest& request, size_t dim) {
+  return absl::StrCat("mesh_", dim_name(request, dim));
+}
+
+void make_split(MemberCalls calls) {
+  const GroupRequest& first = *calls[0]->request;
+  std::vector<std::tuple<int, int, int>> order;  // color, key, rank
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    const GroupRequest& request = *calls[rank]->request;
+    if (request.color >= 0) order.emplace_back(request.color, request.key, static_cast<int>(rank));
+  }
+  std::sort(order.begin(), order.end());
+  for (size_t begin = 0; begin < order.size();) {
+    const int color = std::get<0>(order[begin]);
+    std::vector<int> ranks;
+    for (; begin < order.size() && std::get<0>(order[begin]) == color; ++begin)
+      ranks.push_back(std::get<2>(order[begin]));
+    const std::shared_ptr<const Group> group =
+        make_group(first, absl::StrCat(first.name, ":", color), first.description, ranks);
+    for (const int rank : ranks) calls[static_cast<size_t>(rank)]->request->made = {group};
+  }
+}
+
+void make_mesh(MemberCalls calls) {
+  const GroupRequest& first = *calls[0]->request;
+  for (size_t dim = 0; dim < first.shape.size(); ++dim) {
+    const MeshDimension along(first.shape, dim);
+    for (int i = 0; i < along.groups; ++i) {
+      const int from = along.first_of(i);
+      const std::shared_ptr<const Group> group = make_group(
+          first, mesh_group_name(first, dim, i), mesh_description(first, dim), from, along.stride, along.size);
+      for (int k = 0; k < along.size; ++k) {
+        calls[static_cast<size_t>(from + k * along.stride)]->request->made.push_back(group);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
+  const GroupRequest* const first = calls[0]->request;
+  if (first == nullptr) return;
+  switch (first->kind) {
+    case GroupRequest::Kind::kRanks: {
+      const std::shared_ptr<const Group> group = make_group(*first, first->name, first->description, first->ranks);
+      for (const int rank : first->ranks) calls[static_cast<size_t>(rank)]->request->made = {group};
+      break;
+    }
+    case GroupRequest::Kind::kSplit:
+      make_split(calls);
+      break;
+    case GroupRequest::Kind::kMesh:
+      make_mesh(calls);
+      break;
+  }
+}
+
+namespace internal {
+
+void make_groups_alone(GroupRequest* request, int rank) {
+  // Ranks of one world with fake groups still mean the same ones.
+  const auto shared = [request](
+                          const std::string& name,
+                          absl::FunctionRef<std::shared_ptr<const Group>()> make) -> std::shared_ptr<const Group> {
+    if (request->world == nullptr) return make();
+    const std::string key = absl::StrCat("fake group ", request->parent->id(), " ", name);
+    std::shared_ptr<void> group =
+        request->world->shared(key, [&]() -> std::shared_ptr<void> { return std::const_pointer_cast<Group>(make()); });
+    return std::static_pointer_cast<const Group>(std::move(group));
+  };
+  switch (request->kind) {
+    case GroupRequest::Kind::kRanks:
+      if (!std::binary_search(request->ranks.begin(), request->ranks.end(), rank)) return;
+      request->made = {shared(request->name, [request] {
+        return make_group(*request, request->name, request->description, request->ranks);
+      })};
+      break;
+    case GroupRequest::Kind::kSplit: {
+      if (request->color < 0) return;
+      const std::string name = absl::StrCat(request->name, ":", request->color);
+      request->made = {shared(
+          name, [&] { return make_group(*request, name, request->description, 0, 1, request->parent->size()); })};
+      break;
+    }
+    case GroupRequest::Kind::kMesh:
+      for (size_t dim = 0; dim < request->shape.size(); ++dim) {
+        const MeshDimension along(request->shape, dim);
+        const int i = along.group_of(rank);
+        const std::string name = mesh_group_name(*request, dim, i);
+        request->made.push_back(shared(name, [&] {
+          return make_group(*request, name, mesh_description(*request, dim), along.first_of(i), along.stride,
+                            along.size);
+        }));
+      }
+      break;
+  }
+}
+
+std::string requested_ranks_text(const GroupRequest& request) {
+  std::vector<int> ranks = request.ranks;
+  if (request.parent != nullptr) {
+    for (int& rank : ranks) rank = request.parent->global_rank(rank);
+  }
+  return ranks_text(std::move(ranks));
+}
+
+}  // namespace internal
+
+// ---- the front
+
+namespace {
+
+// What members agree on beside the ranks: "NAME, DESCRIPTION".
+std::string label_of(const GroupOptions& options) {
+  const bool both = !options.name.empty() && !options.description.empty();
+  return absl::StrCat(options.name, both ? ", " : "", options.description);
+}
+
+}  // namespace
+
+GroupRequest ProcessGroup::request_of(const GroupOptions& options) {
+  GroupRequest request;
+  request.world = context_ != nullptr ? &context_->world() : nullptr;
+  request.parent = group_.get();
+  request.name = options.name.empty() ? absl::StrCat(group_->name(), ".", ++child_count_) : options.name;
+  request.description = options.description.empty() ? "undefined" : options.description;
+  return request;
+}
+
+void ProcessGroup::agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label,
+                            CodeSite code) {
+  CollectiveCall call;
+  call.op = op;
+  call.request = request;
+  call.label = std::move(label);
+  // Of the new group, but refused before there is one.
+  if (options.timeout.has_value()) check_duration(op_row(op).name, "timeout", *options.timeout);
+  if (options.warn_after.has_value()) check_duration(op_row(op).name, "warn_after", *options.warn_after);
+  submit(call, {}, code).wait(code);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<const Group>& group,
+                                                       const GroupOptions& options) {
+  std::shared_ptr<ProcessGroup> child;
+  if ((options.make || options.backend.has_value()) && context_ != nullptr) {
+    child = internal::make_group_member(*context_, group, options);
+  } else {
+    child = make_member(group, options);
+  }
+  child->set_description(options.description.empty() ? "undefined" : options.description);
+  child->set_timeout(options.timeout.value_or(timeout_));
+  child->set_warn_after(options.warn_after.value_or(warn_after_));
+  child->set_reduce_order(options.order.value_or(order_));
+  children_.push_back(child);
+  return child;
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                        const GroupOptions&) {
+  throw_dist_error(
+      make_error(ErrorKind::kCollectiveError,
+                 absl::StrCat("rank ", global_rank(), ", group ", group_name(), ": backend ", backend_name(),
+                              " makes no group ", group->name(), ", want GroupOptions::make")),
+      {.rank = global_rank(), .group = name_, .op = "new_group"});
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
+                                                      CodeSite code) {
+  GroupRequest request = request_of(options);
+  std::sort(ranks.begin(), ranks.end());
+  request.ranks = std::move(ranks);
+  agree_on(OpType::kNewGroup, &request, options, label_of(options), code);
+  return request.made.empty() ? nullptr : make_child(request.made[0], options);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& options, CodeSite code) {
+  std::vector<int> all(static_cast<size_t>(size_));
+  std::iota(all.begin(), all.end(), 0);
+  return new_group(std::move(all), options, code);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options,
+                                                        CodeSite code) {
+  GroupRequest request = request_of(options);
+  request.kind = GroupRequest::Kind::kSplit;
+  request.color = color;
+  request.key = key;
+  agree_on(OpType::kSplitGroup, &request, options, label_of(options), code);
+  return request.made.empty() ? nullptr : make_child(request.made[0], options);
+}
+
+void ProcessGroup::end(CodeSite code) {
+  // Those that were made last, first: they may be in use still.
+  for (auto child = children_.rbegin(); child != children_.rend(); ++child) {
+    if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr) group->end(code);
+  }
+  children_.clear();
+  shutdown(code);
+  leave();
+}
+
+void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {
+  if (group == nullptr) return;  // a rank that is no member of it
+  if (std::exchange(group->destroyed_, true)) {
+    throw_dist_error(
+        make_error(ErrorKind::kAborted,
+                   absl::StrCat("rank ", group->global_rank(), ", group ", group->group_name(),
+                                ", destroy_process_group: the group was destroyed before, want one that was "
+                                "initialised")),
+        {.rank = group->global_rank(), .group = group->name_, .op = "destroy_process_group"});
+  }
+  group->end(code);
+}
+
+}  // namespace rankloom

@@ -1,0 +1,5 @@
+#pragma once
+
+// Chakra execution traces. Link rankloom-chakra, which needs protobuf.
+
+#include "collectives/traces/chakra.h"

@@ -1,0 +1,225 @@
+#include "sim/sync.h"
+
+#include "absl/strings/str_cat.h"
+#include "sim/dist_error.h"
+#include "sim/scheduler.h"
+#include "sim/site_text.h"
+#include "sim/text.h"
+
+namespace rankloom {
+namespace {
+
+std::string quoted(std::string_view name) { return name.empty() ? "" : absl::StrCat("\"", sv(name), "\""); }
+
+void point(const Site& site) {
+  if (const Task* const task = Task::current(); task != nullptr) task->scheduler->point(site);
+}
+
+bool aborted() {
+  const Task* const task = Task::current();
+  return task != nullptr && task->scheduler->aborted();
+}
+
+// Throws unless it went well: "rank 2, mutex lock "m": ...".
+void check(const absl::Status& status, const Site& site) {
+  if (status.ok()) return;
+  const Task* const task = Task::current();
+  throw_dist_error(status, {.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = site.what});
+}
+
+[[noreturn]] void misuse(const Site& site, std::string_view text) {
+  const Task* const task = Task::current();
+  const std::string who = task != nullptr ? absl::StrCat("rank ", task->info.rank, ", ") : "";
+  throw_dist_error(
+      make_error(ErrorKind::kInvalidArgument, absl::StrCat(who, site_text(site), ": ", sv(text), site_place(site))),
+      {.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = site.what});
+}
+
+}  // namespace
+
+Mutex::Mutex(std::string_view name) : name_(quoted(name)) {}
+
+void Mutex::lock(CodeSite code) {
+  const Site site{.what = "mutex lock", .code = code, .detail = name_};
+  point(site);
+  check(acquire(code), site);
+}
+
+absl::Status Mutex::acquire(CodeSite code) {
+  const Site site{.what = "mutex lock", .code = code, .detail = name_, .waits_for = this};
+  RankMutexLock lock(&mu_);
+  if (held_ && owner_ != nullptr && owner_ == Task::current()) {
+    misuse(site,
+           absl::StrCat("this task holds it already", site_place(Site{.code = locked_at_}), ", want no second lock"));
+  }
+  if (held_) {
+    absl::Status status = freed_.await(
+        &mu_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; }, site, Deadline::never());
+    if (!status.ok()) return status;
+    // Who held it may have left because of the abort that this task waits through.
+    if (aborted()) return Task::current()->scheduler->abort_cause();
+  }
+  take(code);
+  return absl::OkStatus();
+}
+
+void Mutex::take(CodeSite code) {
+  held_ = true;
+  owner_ = Task::current();
+  owner_rank_ = owner_ != nullptr ? owner_->info.rank : -1;
+  locked_at_ = code;
+}
+
+bool Mutex::try_lock(CodeSite code) {
+  point(Site{.what = "mutex try_lock", .code = code, .detail = name_});
+  RankMutexLock lock(&mu_);
+  if (held_) return false;
+  take(code);
+  return true;
+}
+
+void Mutex::unlock(CodeSite code) {
+  point(Site{.what = "mutex unlock", .code = code, .detail = name_});
+  release(code);
+}
+
+void Mutex::release(CodeSite code) {
+  RankMutexLock lock(&mu_);
+  if (!held_ || owner_ != Task::current()) {
+    if (aborted()) return;  // a wait that failed did not lock it
+    misuse(Site{.what = "mutex unlock", .code = code, .detail = name_},
+           absl::StrCat(held_ ? absl::StrCat("rank ", owner_rank_, " holds it") : "nobody holds it",
+                        ", want the one that locked it"));
+  }
+  held_ = false;
+  owner_ = nullptr;
+  owner_rank_ = -1;
+  freed_.notify_one();
+}
+
+void Mutex::append_ranks(std::vector<int>* ranks) const {
+  RankMutexLock lock(&mu_);
+  if (owner_rank_ >= 0) ranks->push_back(owner_rank_);
+}
+
+std::string Mutex::remark() const {
+  RankMutexLock lock(&mu_);
+  return held_ ? absl::StrCat("locked at ", sv(base_name(locked_at_.file)), ":", locked_at_.line) : "";
+}
+
+CondVar::CondVar(std::string_view name) : name_(quoted(name)) {}
+
+absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
+  const Site site{.what = "condition wait", .code = code, .detail = name_};
+  point(site);
+  Waiter waiter;
+  {
+    RankMutexLock lock(&mu_);
+    Waiter** last = &first_;
+    while (*last != nullptr) last = &(*last)->next;
+    *last = &waiter;
+  }
+  mu->release(code);
+  absl::Status status;
+  {
+    RankMutexLock lock(&mu_);
+    status = waiter.woken.await(
+        &mu_, [&waiter] { return waiter.notified; }, site, deadline);
+    if (!waiter.notified) unlink(&waiter);
+  }
+  // After an abort it may be held by somebody who never lets go; then this task is without it.
+  const absl::Status locked = mu->acquire(code);
+  return locked.ok() ? status : locked;
+}
+
+void CondVar::wait(Mutex* mu, CodeSite code) {
+  check(wait_until(mu, Deadline::never(), code), Site{.what = "condition wait"});
+}
+
+void CondVar::wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code) {
+  while (!done()) wait(mu, code);
+}
+
+bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool()> done, CodeSite code) {
+  const Task* const task = Task::current();
+  Deadline deadline{.at_ns = Deadline::kNever, .weak = false};
+  if (timeout < absl::InfiniteDuration()) {
+    const int64_t now = task != nullptr ? task->scheduler->now_ns() : monotonic_ns();
+    const int64_t ns = absl::ToInt64Nanoseconds(timeout);
+    if (ns < Deadline::kNever - now) deadline.at_ns = now + ns;
+  }
+  while (!done()) {
+    const absl::Status status = wait_until(mu, deadline, code);
+    if (error_kind(status) == ErrorKind::kTimeout && !status.ok()) return done();
+    check(status, Site{.what = "condition wait"});
+  }
+  return true;
+}
+
+void CondVar::unlink(Waiter* waiter) {
+  Waiter** at = &first_;
+  while (*at != waiter) at = &(*at)->next;
+  *at = waiter->next;
+}
+
+bool CondVar::notify_first() {
+  Waiter* const waiter = first_;
+  if (waiter == nullptr) return false;
+  first_ = waiter->next;
+  waiter->notified = true;
+  waiter->woken.notify_one();
+  return true;
+}
+
+void CondVar::notify_one(CodeSite code) {
+  point(Site{.what = "condition notify_one", .code = code, .detail = name_});
+  RankMutexLock lock(&mu_);
+  notify_first();
+}
+
+void CondVar::notify_all(CodeSite code) {
+  point(Site{.what = "condition notify_all", .code = code, .detail = name_});
+  RankMutexLock lock(&mu_);
+  while (notify_first()) {
+  }
+}
+
+Latch::Latch(int64_t count, std::string_view name) : name_(quoted(name)), count_(count), left_(count) {
+  if (count < 0) misuse(Site{.what = "latch", .detail = name_}, absl::StrCat("count is ", count, ", want at least 0"));
+}
+
+void Latch::count_down(int64_t n, CodeSite code) {
+  const Site site{.what = "latch count_down", .code = code, .detail = name_};
+  point(site);
+  RankMutexLock lock(&mu_);
+  if (n < 0 || n > left_) misuse(site, absl::StrCat("n is ", n, ", want 0 <= n <= what is left = ", left_));
+  left_ -= n;
+  if (left_ == 0) zero_.notify_all();
+}
+
+bool Latch::try_wait(CodeSite code) {
+  point(Site{.what = "latch try_wait", .code = code, .detail = name_});
+  RankMutexLock lock(&mu_);
+  return left_ == 0;
+}
+
+void Latch::wait(CodeSite code) {
+  const Site site{.what = "latch wait", .code = code, .detail = name_, .waits_for = this};
+  point(site);
+  RankMutexLock lock(&mu_);
+  check(zero_.await(
+            &mu_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return left_ == 0; }, site, Deadline::never()),
+        site);
+}
+
+void Latch::arrive_and_wait(CodeSite code) {
+  count_down(1, code);
+  wait(code);
+}
+
+std::string Latch::remark() const {
+  RankMutexLock lock(&mu_);
+  return absl::StrCat(left_, " of ", count_, " left");
+}
+
+}  // namespace rankloom

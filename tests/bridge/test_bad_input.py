@@ -1,0 +1,157 @@
+"""What goes wrong outside of a collective's shapes: devices, interrupts, exits. All threads are gone then, and the next run
+is as clean as the first. (conftest.py looks for threads that are left.)
+"""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+
+
+@pytest.fixture(params=[None, 7], ids=["free", "seed7"])
+def seed(request: pytest.FixtureRequest) -> int | None:
+    return request.param  # type: ignore[no-any-return]
+
+
+def still_works(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x)
+        assert x.item() == 3
+
+    rankloom.torch.run(body, 3, seed=seed).raise_if_failed()
+
+
+def test_a_device_that_is_none_of_ours() -> None:
+    def body() -> None:
+        work = dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([torch.ones(2, device="meta")])
+        work.wait()
+
+    report = rankloom.torch.run(body, 2)
+    assert "all_reduce: a tensor is on meta, want cpu or cuda" in report.text
+
+
+def test_an_interrupt_in_the_main_thread(seed: int | None) -> None:
+    main = threading.get_ident()
+
+    def body(rank: int) -> None:
+        if rank == 0:
+            signal.pthread_kill(main, signal.SIGINT)
+        for _ in range(10**9):
+            dist.barrier()
+
+    with pytest.raises(KeyboardInterrupt):
+        rankloom.torch.run(body, 3, seed=seed)
+    report = rankloom.torch.last_report()
+    assert report is not None and "KeyboardInterrupt in the main thread" in report.text
+    still_works(seed)
+
+
+def test_a_rank_that_leaves_with_sys_exit(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        if rank == 2:
+            sys.exit("enough")
+        dist.barrier()
+
+    report = rankloom.torch.run(body, 3, seed=seed)
+    assert report.first_failed == 2 and "SystemExit: enough" in report.text
+    still_works(seed)
+
+
+def test_an_error_below_a_collective_is_the_ranks_own(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            dist.all_gather_into_tensor(torch.empty(7), torch.empty(2))
+        dist.barrier()
+
+    report = rankloom.torch.run(body, 3, seed=seed)
+    assert report.first_failed == 1
+    assert "output has 7 elements, want size * input = 3 * 2 = 6" in report.text
+    still_works(seed)
+
+
+def test_a_timeout_of_a_call() -> None:
+    def body(rank: int) -> None:
+        if rank == 0:
+            dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(minutes=30))
+        else:
+            dist.distributed_c10d._get_default_store().wait(["never"], timedelta(hours=1))
+
+    report = rankloom.torch.run(body, 2, seed=1)
+    assert "Timeout" in report.text and "timed out after 30m" in report.text
+    assert "rank 1" in report.text
+
+
+def test_monitored_barrier_names_who_did_not_come(seed: int | None) -> None:
+    rankloom.torch.install("gloo")  # torch.distributed has it for gloo only
+
+    def body(rank: int) -> None:
+        dist.monitored_barrier(timeout=timedelta(seconds=30))
+        if rank in (1, 3):
+            return
+        want = (
+            "Ranks 1, 3 failed to pass monitoredBarrier in 200 ms"
+            if rank == 0
+            else "Rank 2 successfully reached monitoredBarrier, but received errors"
+        )
+        with pytest.raises(dist.DistBackendError, match=want):
+            dist.monitored_barrier(timeout=timedelta(milliseconds=200), wait_all_ranks=True)
+
+    rankloom.torch.run(body, 4, seed=seed, backend="gloo").raise_if_failed()
+
+
+def test_debug_detail_checks_over_a_group_of_ours(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        dist.init_process_group("rankloom")
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x)
+        assert x.item() == 3
+        with pytest.raises(RuntimeError, match="Detected mismatch between collectives on ranks"):
+            dist.all_reduce(torch.ones(2 + rank))
+
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        rankloom.torch.run(body, 3, seed=seed, backend=None).raise_if_failed()
+    finally:
+        dist.set_debug_level(dist.DebugLevel.OFF)
+
+
+def test_pytorchs_modules_may_be_imported_after_install() -> None:
+    program = """
+import rankloom.torch
+rankloom.torch.install()
+import torch.distributed as dist
+from torch.testing._internal.distributed import fake_pg, multi_threaded_pg
+import importlib
+importlib.import_module("torch.testing._internal.common_distributed")
+for name in ("THREADED", "FAKE"):
+    assert dist.Backend._plugins[name].creator_fn.__module__ == "rankloom.torch._install", name
+dist.init_process_group("fake", rank=0, world_size=2, store=fake_pg.FakeStore())
+backend = dist.group.WORLD._get_backend(__import__("torch").device("cpu"))
+assert type(backend).__name__ == "Backend", type(backend)
+print("rankloom's")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "rankloom's\n", done.stdout + done.stderr
+
+
+def test_ranks_of_different_groups_make_them_at_the_same_time(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        pairs = [[0, 1], [2, 3]]
+        for turn in range(5):
+            mine = pairs[rank // 2]
+            group: Any = dist.new_group(mine, use_local_synchronization=True, group_desc=f"pair {turn}")
+            x = torch.tensor([float(rank)])
+            dist.all_reduce(x, group=group)
+            assert x.item() == sum(mine)
+            dist.destroy_process_group(group)
+
+    rankloom.torch.run(body, 4, seed=seed).raise_if_failed()

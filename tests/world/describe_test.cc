@@ -1,0 +1,140 @@
+// A debugger finds its way: where all ranks are, a run that stops at a call, names of threads, and who stands still.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/world/world_fixture.h"
+
+namespace rankloom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class DescribeTest : public testing::TestWithParam<WorldGear> {
+ protected:
+  // Until `done`; in the free gear others run meanwhile, else each yield is their turn.
+  template <typename Done>
+  static void wait_until(RankContext& rank, Done done) {
+    while (!done()) rank.yield({"dir/job.cc", 50});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Gears, DescribeTest, every_world_gear(), world_gear_name);
+
+TEST_P(DescribeTest, NamesWhoWaitsWhoRunsAndWhoHasEnded) {
+  std::string text;
+  run_world(GetParam().options(5), [&](RankContext& rank) {
+    if (rank.rank() == 3) return;
+    if (rank.rank() != 2) {
+      rank.store().wait({"go"}, CodeSite{"dir/job.cc", 40 + rank.rank() / 4});
+      return;
+    }
+    const auto is_there = [&] {
+      text = rank.world().describe();
+      return text.find("ranks 0-1 wait") != std::string::npos && text.find("rank 4 waits") != std::string::npos &&
+             text.find("rank 3 returned") != std::string::npos;
+    };
+    wait_until(rank, is_there);
+    rank.store().set("go", "");
+  }).throw_if_failed();
+  EXPECT_THAT(text, StartsWith("world of 5 ranks, engine " + std::string(engine_kind_name(GetParam().engine)) +
+                               ", schedule " + GetParam().schedule.text() + ", at "));
+  EXPECT_THAT(text, HasSubstr("\n  ranks 0-1 wait in store wait key \"go\" [job.cc:40]"));
+  EXPECT_THAT(text, HasSubstr("\n  rank 4 waits in store wait key \"go\" [job.cc:41]"));
+  EXPECT_THAT(text, HasSubstr("\n  rank 2 runs; its last point: yield [job.cc:50]"));
+  EXPECT_THAT(text, HasSubstr("\n  rank 3 returned"));
+}
+
+TEST_P(DescribeTest, ADebuggersCallPrintsTheWorldOfTheThread) {
+  testing::internal::CaptureStderr();
+  run_world(GetParam().options(1), [](RankContext&) { rankloom_describe(); });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::MatchesRegex("rankloom: world of 1 ranks, engine [a-z]+, schedule [^\n]*\n"
+                                    "  rank 0 runs; its last point: start\n"));
+  testing::internal::CaptureStderr();
+  rankloom_describe();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("this thread belongs to no rank; select one that does"));
+}
+
+TEST_P(DescribeTest, ARunStopsBeforeACallOfARank) {
+  WorldOptions options = GetParam().options(3);
+  options.break_at = BreakPoint{.rank = 1, .group = "g", .seq = 2};
+  std::vector<std::string> stops;
+  std::vector<int64_t> done(3);
+  options.on_break = [&] {
+    stops.push_back("rank " + std::to_string(RankContext::current()->rank()) + " after " + std::to_string(done[1]));
+  };
+  run_world(options, [&](RankContext& rank) {
+    for (int64_t seq = 0; seq < 4; ++seq) {
+      for (const char* group : {"f", "g"}) rank.world().scheduler().point({.what = "call", .group = group, .seq = seq});
+      done[static_cast<size_t>(rank.rank())] = seq;
+    }
+  }).throw_if_failed();
+  EXPECT_THAT(stops, ElementsAre("rank 1 after 1"));
+}
+
+TEST(BreakDeathTest, WithoutAHookItIsATrapThatSaysWhere) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  WorldOptions options{.world_size = 2, .engine = EngineKind::kFibers};
+  options.break_at = BreakPoint{.rank = 1, .group = "0", .seq = 3};
+  const auto program = [](RankContext& rank) {
+    for (int64_t seq = 0; seq < 5; ++seq) {
+      rank.world().scheduler().point({.what = "barrier", .code = {"dir/job.cc", 9}, .group = "0", .seq = seq});
+    }
+  };
+  EXPECT_EXIT(run_world(options, program), testing::KilledBySignal(SIGTRAP),
+              "rankloom: rank 1 stops before barrier seq 3 \\[group 0, job.cc:9\\]");
+}
+
+std::string thread_name() {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  return name;
+}
+
+TEST_P(DescribeTest, ThreadsHaveTheirRanksNames) {
+  std::vector<std::string> names(12);
+  std::vector<std::string> helpers(12);
+  run_world(GetParam().options(12), [&](RankContext& rank) {
+    names[static_cast<size_t>(rank.rank())] = thread_name();
+    if (rank.rank() == 11) rank.world().spawn_helper([&] { helpers[11] = thread_name(); });
+  }).throw_if_failed();
+  const bool threads = GetParam().engine == EngineKind::kThreads;
+  for (size_t rank = 0; rank < 12; ++rank) {
+    EXPECT_EQ(names[rank], threads ? "rank " + std::to_string(rank) : "rankloom fibers");
+  }
+  EXPECT_EQ(helpers[11], threads ? "helper of 11" : "rankloom fibers");
+}
+
+TEST_P(DescribeTest, ARankThatStandsStillIsToldWithHowToRunItAgain) {
+  WorldOptions options = GetParam().options(2);
+  options.stall = absl::Milliseconds(20);
+  std::mutex mu;
+  std::string text;
+  options.on_stall = [&](const std::string& told) {
+    const std::lock_guard<std::mutex> lock(mu);
+    // A busy machine may have told of it before it came to its yield.
+    if (told.find("rank 1 ") == 0 && told.find("yield") != std::string::npos) text = told;
+  };
+  run_world(options, [&](RankContext& rank) {
+    rank.yield({"dir/job.cc", 60 + rank.rank()});
+    // Blocks outside of rankloom until somebody has noticed.
+    for (bool told = rank.rank() == 0; !told; sched_yield()) {
+      const std::lock_guard<std::mutex> lock(mu);
+      told = !text.empty();
+    }
+  }).throw_if_failed();
+  EXPECT_THAT(text, StartsWith("rank 1 has come to no scheduling point for 20ms of real time"));
+  EXPECT_THAT(text, HasSubstr("\n  its last point: yield [job.cc:61]"));
+  EXPECT_EQ(text.find("\n  run it again: RANKLOOM_ENGINE=") != std::string::npos, GetParam().schedule.deterministic());
+}
+
+}  // namespace
+}  // namespace rankloom

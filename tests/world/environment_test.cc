@@ -1,0 +1,156 @@
+// The environment's wishes, read in one place.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "sim/dist_error.h"
+#include "sim/trace.h"
+#include "world/run_options.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr const char* kVariables[] = {"RANKLOOM_ENGINE",    "RANKLOOM_SEED",     "RANKLOOM_SCHEDULE",
+                                      "RANKLOOM_REPLAY",    "RANKLOOM_BREAK_AT", "RANKLOOM_TRACE_DIR",
+                                      "RANKLOOM_REPLAY_RUN"};
+
+// Tests set variables; what was there comes back.
+class EnvironmentTest : public testing::Test {
+ protected:
+  EnvironmentTest() {
+    for (const char* name : kVariables) {
+      if (const char* value = std::getenv(name); value != nullptr) before_[name] = value;
+      unsetenv(name);
+    }
+  }
+  ~EnvironmentTest() override {
+    for (const char* name : kVariables) unsetenv(name);
+    for (const auto& [name, value] : before_) setenv(name.c_str(), value.c_str(), 1);
+  }
+
+  static std::string error() {
+    WorldOptions options;
+    const absl::Status status = apply_environment(&options);
+    EXPECT_EQ(error_kind(status), ErrorKind::kInvalidArgument) << status;
+    return std::string(status.message());
+  }
+  static WorldOptions applied(WorldOptions options = {}) {
+    const absl::Status status = apply_environment(&options);
+    EXPECT_TRUE(status.ok()) << status;
+    return options;
+  }
+
+ private:
+  std::map<std::string, std::string> before_;
+};
+
+TEST_F(EnvironmentTest, AnEmptyOneChangesNothing) {
+  const WorldOptions options =
+      applied({.world_size = 3, .engine = EngineKind::kFibers, .schedule = Schedule::seeded(4)});
+  EXPECT_EQ(options.world_size, 3);
+  EXPECT_EQ(options.engine, EngineKind::kFibers);
+  EXPECT_EQ(options.schedule.text(), "seeded:4");
+  EXPECT_FALSE(options.break_at.has_value());
+}
+
+TEST_F(EnvironmentTest, NamesTheEngine) {
+  setenv("RANKLOOM_ENGINE", "fibers", 1);
+  EXPECT_EQ(applied().engine, EngineKind::kFibers);
+  setenv("RANKLOOM_ENGINE", "threads", 1);
+  EXPECT_EQ(applied({.engine = EngineKind::kFibers}).engine, EngineKind::kThreads);
+  setenv("RANKLOOM_ENGINE", "goroutines", 1);
+  EXPECT_EQ(error(), "RANKLOOM_ENGINE is \"goroutines\", want threads or fibers");
+}
+
+TEST_F(EnvironmentTest, NamesTheSeed) {
+  setenv("RANKLOOM_SEED", "18446744073709551615", 1);
+  EXPECT_EQ(applied({.schedule = Schedule::fifo()}).schedule.text(), "seeded:18446744073709551615");
+  for (const char* wrong : {"", "-1", "seven", "18446744073709551616"}) {
+    setenv("RANKLOOM_SEED", wrong, 1);
+    EXPECT_EQ(error(), std::string("RANKLOOM_SEED is \"") + wrong + "\", want a number from 0 to 2^64 - 1");
+  }
+}
+
+TEST_F(EnvironmentTest, NamesTheSchedule) {
+  setenv("RANKLOOM_SCHEDULE", "pct:3:4", 1);
+  EXPECT_EQ(applied().schedule.text(), "pct:3:4");
+  setenv("RANKLOOM_SEED", "1", 1);
+  EXPECT_EQ(applied().schedule.text(), "pct:3:4");  // it says more
+  setenv("RANKLOOM_SCHEDULE", "chaotic", 1);
+  EXPECT_THAT(error(), StartsWith("RANKLOOM_SCHEDULE: schedule \"chaotic\" is none of free, fifo, round_robin"));
+}
+
+TEST_F(EnvironmentTest, NamesTheTraceToReplay) {
+  const RunReport report = run_world({.world_size = 3, .schedule = Schedule::seeded(9)}, [](RankContext& rank) {
+    for (int i = 0; i < 4; ++i) rank.yield();
+  });
+  const std::string path = testing::TempDir() + "environment_test.rltrace";
+  ASSERT_TRUE(report.trace.save(path).ok());
+  setenv("RANKLOOM_REPLAY", path.c_str(), 1);
+  setenv("RANKLOOM_SEED", "1", 1);
+  const WorldOptions options = applied();
+  ASSERT_NE(options.schedule.trace(), nullptr);
+  EXPECT_EQ(*options.schedule.trace(), report.trace);
+  // What a failing replay says to run again.
+  EXPECT_THAT(rerun_command(options), StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_REPLAY=" + path + " "));
+  setenv("RANKLOOM_REPLAY", "/nowhere/at/all", 1);
+  EXPECT_THAT(error(), StartsWith("RANKLOOM_REPLAY: "));
+  EXPECT_THAT(error(), HasSubstr("/nowhere/at/all"));
+}
+
+TEST_F(EnvironmentTest, NamesABreakPoint) {
+  setenv("RANKLOOM_BREAK_AT", "2:tp:1:15", 1);
+  const WorldOptions options = applied();
+  ASSERT_TRUE(options.break_at.has_value());
+  EXPECT_EQ(options.break_at->rank, 2);
+  EXPECT_EQ(options.break_at->group, "tp:1");
+  EXPECT_EQ(options.break_at->seq, 15);
+  for (const char* wrong : {"", "2", "2:0", "two:0:15", "-2:0:15", "2:0:x", "2:0:-1"}) {
+    setenv("RANKLOOM_BREAK_AT", wrong, 1);
+    EXPECT_EQ(error(),
+              std::string("RANKLOOM_BREAK_AT: break point \"") + wrong + "\" is not RANK:GROUP:SEQ, such as 2:0:15");
+  }
+}
+
+TEST_F(EnvironmentTest, NamesWhereTracesGo) {
+  EXPECT_EQ(trace_files_from_environment()->folder, "");
+  EXPECT_EQ(trace_files_from_environment()->replayed_run, 1);
+  setenv("RANKLOOM_TRACE_DIR", "/some/where", 1);
+  setenv("RANKLOOM_REPLAY_RUN", "3", 1);
+  EXPECT_EQ(trace_files_from_environment()->folder, "/some/where");
+  EXPECT_EQ(trace_files_from_environment()->replayed_run, 3);
+  for (const char* wrong : {"0", "-1", "first"}) {
+    setenv("RANKLOOM_REPLAY_RUN", wrong, 1);
+    EXPECT_EQ(trace_files_from_environment().status().message(),
+              std::string("RANKLOOM_REPLAY_RUN is \"") + wrong + "\", want a number from 1");
+  }
+}
+
+TEST_F(EnvironmentTest, IsNotReadByRunWorldItself) {
+  setenv("RANKLOOM_ENGINE", "fibers", 1);
+  setenv("RANKLOOM_SEED", "5", 1);
+  const RunReport report = run_world({.world_size = 2}, [](RankContext&) {});
+  EXPECT_EQ(report.engine, "threads");
+  EXPECT_EQ(report.schedule, "free");
+}
+
+TEST_F(EnvironmentTest, TheRerunCommandSetsWhatTheRunHad) {
+  EXPECT_EQ(rerun_command({}), "");
+  EXPECT_THAT(rerun_command({.engine = EngineKind::kFibers}),
+              StartsWith("RANKLOOM_ENGINE=fibers RANKLOOM_SCHEDULE=fifo "));
+  EXPECT_THAT(rerun_command({.schedule = Schedule::seeded(7)}), StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_SEED=7 "));
+  EXPECT_THAT(rerun_command({.schedule = Schedule::pct(7, 2)}),
+              StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_SCHEDULE=pct:7:2 "));
+  EXPECT_THAT(rerun_command({.schedule = Schedule::seeded(7)}, "/a b/it's"),
+              StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_REPLAY='/a b/it'\\''s' "));
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,189 @@
+// What a run says of itself: the first failure leads, the others are folded under it, and how to run it again.
+#include "world/run_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/world/world_fixture.h"
+
+namespace rankloom {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class ReportTest : public testing::TestWithParam<WorldGear> {};
+INSTANTIATE_TEST_SUITE_P(Gears, ReportTest, every_world_gear(), world_gear_name);
+
+TEST_P(ReportTest, ARunInWhichAllReturnIsOk) {
+  const RunReport report = run_world(GetParam().options(2), [](RankContext&) {});
+  EXPECT_TRUE(report.ok());
+  EXPECT_EQ(report.text(), "ok");
+  EXPECT_EQ(report.first_failed, -1);
+  EXPECT_NO_THROW(report.throw_if_failed());
+}
+
+TEST_P(ReportTest, TheFirstFailureLeadsAndTheOthersAreFoldedUnderIt) {
+  const RunReport report = run_world(GetParam().options(5), [](RankContext& rank) {
+    if (rank.rank() == 3) throw std::runtime_error("planned");
+    rank.store().wait({"never"});
+  });
+  EXPECT_FALSE(report.ok());
+  EXPECT_EQ(report.first_failed, 3);
+  EXPECT_THAT(report.text(), StartsWith("rank 3 failed: planned\nranks 0-2, 4 stopped for it"));
+  EXPECT_EQ(report.outcomes[3].state, RankOutcome::State::kFailed);
+  EXPECT_THROW(std::rethrow_exception(report.outcomes[3].exception), std::runtime_error);
+  for (const int rank : {0, 1, 2, 4}) {
+    EXPECT_EQ(report.outcomes[static_cast<size_t>(rank)].state, RankOutcome::State::kStopped) << rank;
+    EXPECT_THAT(report.outcomes[static_cast<size_t>(rank)].text, HasSubstr("rank 3 failed: planned"));
+  }
+  EXPECT_EQ(error_of([&] { report.throw_if_failed(); }, ErrorKind::kRankFailed), "RankFailed: " + report.text());
+}
+
+TEST_P(ReportTest, RanksThatFailAlikeShareALine) {
+  const RunReport report = run_world(GetParam().options(4), [](RankContext& rank) {
+    if (rank.rank() == 2) return;
+    // No point in between: each fails by itself.
+    throw std::runtime_error(rank.rank() == 1 ? "other" : "same");
+  });
+  EXPECT_THAT(report.text(), HasSubstr("ranks 0, 3 failed: same"));
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: other"));
+  EXPECT_EQ(report.outcomes[2].state, RankOutcome::State::kReturned);
+}
+
+TEST_P(ReportTest, WhateverARankThrowsIsCaught) {
+  const RunReport report = run_world(GetParam().options(1), [](RankContext&) { throw 7; });
+  EXPECT_THAT(report.text(), StartsWith("rank 0 failed: an exception that is no std::exception"));
+  EXPECT_EQ(error_of([&] { report.throw_if_failed(); }, ErrorKind::kRankFailed), "RankFailed: " + report.text());
+}
+
+TEST_P(ReportTest, ADistErrorKeepsItsKind) {
+  const RunReport report = run_world(GetParam().options(2), [](RankContext& rank) {
+    if (rank.rank() == 0) rank.store().wait({"never"}, absl::Milliseconds(1));
+  });
+  EXPECT_EQ(report.first_failed, 0);
+  EXPECT_THAT(error_of([&] { report.throw_if_failed(); }, ErrorKind::kTimeout), HasSubstr("key \"never\""));
+}
+
+TEST_P(ReportTest, AnAbortOfTheProgramIsTheCause) {
+  const RunReport report = run_world(GetParam().options(2), [](RankContext& rank) {
+    if (rank.rank() == 0) rank.world().abort("enough of it");
+    rank.store().wait({"never"});
+  });
+  EXPECT_EQ(report.first_failed, -1);
+  EXPECT_THAT(report.text(), StartsWith("Aborted: enough of it\nranks 0-1 stopped for it"));
+  EXPECT_THAT(error_of([&] { report.throw_if_failed(); }, ErrorKind::kAborted), HasSubstr("enough of it"));
+}
+
+TEST_P(ReportTest, ADeadlockIsTheCauseWithWhoWaits) {
+  const RunReport report = run_world(GetParam().options(3), [](RankContext& rank) {
+    if (rank.rank() != 1) rank.store().wait({"never"}, CodeSite{"dir/job.cc", 31});
+  });
+  EXPECT_THAT(report.text(), StartsWith("Deadlock: no rank can move\n  ranks 0, 2 wait in store wait"));
+  EXPECT_THAT(report.text(), HasSubstr("key \"never\""));
+  EXPECT_THAT(report.text(), HasSubstr("[job.cc:31]"));
+}
+
+TEST_P(ReportTest, NotesAreTold) {
+  const RunReport report =
+      run_world(GetParam().options(1), [](RankContext& rank) { rank.world().note("something was left over"); });
+  EXPECT_TRUE(report.ok());
+  EXPECT_EQ(report.text(), "ok\nnote: something was left over");
+}
+
+TEST_P(ReportTest, AFailureOfADeterministicRunSaysHowToRunItAgain) {
+  const WorldGear& gear = GetParam();
+  const RunReport report = run_world(gear.options(2), [](RankContext&) { throw std::runtime_error("planned"); });
+  if (!gear.schedule.deterministic()) {
+    EXPECT_THAT(report.text(), Not(HasSubstr("run it again")));
+    return;
+  }
+  const std::string engine(engine_kind_name(gear.engine));
+  EXPECT_THAT(report.text(), HasSubstr("\nschedule " + gear.schedule.text() + ", engine " + engine +
+                                       "; run it again: RANKLOOM_ENGINE=" + engine + " RANKLOOM_S"));
+  EXPECT_THAT(report.text(), testing::EndsWith(report.rerun));
+  EXPECT_THAT(report.rerun, HasSubstr("world_run_report_test"));
+}
+
+TEST_P(ReportTest, ATraceReplaysTheFailure) {
+  const auto race = [](RankContext& rank) {
+    const int64_t before = rank.store().add("turn", 1);
+    if (rank.rank() == 2 && before == 1) throw std::runtime_error("rank 2 was first");
+    rank.yield();
+  };
+  if (GetParam().schedule.kind() != Schedule::Kind::kSeeded) GTEST_SKIP() << "nothing is chosen there";
+  for (uint64_t seed = 1; seed < 100; ++seed) {
+    WorldOptions options = GetParam().options(4);
+    options.schedule = Schedule::seeded(seed);
+    const RunReport report = run_world(options, race);
+    if (report.ok()) continue;
+    // On either engine.
+    for (const EngineKind engine : {EngineKind::kThreads, EngineKind::kFibers}) {
+      options.engine = engine;
+      options.schedule = Schedule::replay(report.trace);
+      const RunReport again = run_world(options, race);
+      EXPECT_EQ(again.first_failed, 2);
+      EXPECT_EQ(again.trace, report.trace) << first_difference(again.trace, report.trace);
+    }
+    return;
+  }
+  ADD_FAILURE() << "no seed made rank 2 the first";
+}
+
+// What a run takes from its schedule beside the choices: numbers, and whether completions come late.
+TEST(ReplayTest, IsAsTheRecordedRunInAllElse) {
+  for (const Schedule& schedule : {Schedule::seeded(9), Schedule::pct(9, 2), Schedule::round_robin()}) {
+    std::vector<uint64_t> drawn[2];
+    bool late[2] = {};
+    Trace trace;
+    for (const int again : {0, 1}) {
+      World world({.world_size = 3, .schedule = again ? Schedule::replay(trace) : schedule});
+      late[again] = world.late_completion();
+      drawn[again].resize(3);
+      const RunReport report = world.run([&](RankContext& rank) {
+        rank.yield();
+        drawn[again][static_cast<size_t>(rank.rank())] = rank.rng().next();
+      });
+      EXPECT_TRUE(report.ok()) << report.text();
+      trace = report.trace;
+    }
+    EXPECT_EQ(drawn[0], drawn[1]) << schedule.text();
+    EXPECT_EQ(late[0], late[1]) << schedule.text();
+    EXPECT_EQ(late[0], schedule.kind() != Schedule::Kind::kRoundRobin);
+  }
+}
+
+TEST_P(ReportTest, AReplayThatDoesNotFitNamesTheFirstDifference) {
+  if (GetParam().schedule.kind() != Schedule::Kind::kSeeded) GTEST_SKIP() << "nothing is chosen there";
+  const auto program = [](int steps) {
+    return [steps](RankContext& rank) {
+      for (int i = 0; i < steps; ++i) rank.yield();
+      rank.store().set("key " + std::to_string(rank.rank()), "");
+    };
+  };
+  const auto run_program = [&](Schedule schedule, int steps) {
+    WorldOptions options = GetParam().options(3);
+    options.schedule = std::move(schedule);
+    return run_world(options, program(steps));
+  };
+  const RunReport recorded = run_program(GetParam().schedule, 2);
+  ASSERT_TRUE(recorded.ok());
+  EXPECT_TRUE(run_program(Schedule::replay(recorded.trace), 2).ok());
+  const RunReport diverged = run_program(Schedule::replay(recorded.trace), 1);
+  EXPECT_THAT(diverged.text(), StartsWith("Aborted: replay diverged at step "));
+  EXPECT_THAT(diverged.text(), HasSubstr(": expected rank "));
+  EXPECT_THAT(diverged.text(), HasSubstr(" at yield"));
+  EXPECT_THAT(diverged.text(), HasSubstr(", found rank "));
+  EXPECT_THAT(diverged.text(), HasSubstr(" at store set"));
+  // Longer than what was recorded.
+  const RunReport longer = run_program(Schedule::replay(recorded.trace), 30);
+  EXPECT_THAT(longer.text(), StartsWith("Aborted: replay diverged at step "));
+}
+
+}  // namespace
+}  // namespace rankloom

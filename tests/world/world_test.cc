@@ -1,0 +1,258 @@
+// Worlds: many of them, ranks that are the caller's threads, what belongs to a rank.
+#include "world/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/world/world_fixture.h"
+
+namespace rankloom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class WorldTest : public testing::TestWithParam<WorldGear> {};
+INSTANTIATE_TEST_SUITE_P(Gears, WorldTest, every_world_gear(), world_gear_name);
+
+int entries_of(const char* folder) {
+  const std::filesystem::directory_iterator all(folder);
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
+
+// Ranks that talk, a helper for some, and every tenth world fails.
+void make_one_world(const WorldGear& gear, int number) {
+  const RunReport report = run_world(gear.options(3), [&](RankContext& rank) {
+    rank.store().set("key " + std::to_string(rank.rank()), std::string(100, 'x'));
+    if (number % 3 == 0) rank.world().spawn_helper([&rank] { rank.store().add("helped", 1); });
+    if (number % 10 == 0 && rank.rank() == 1) throw std::runtime_error("planned");
+    rank.store().wait({"key 0", "key 1", "key 2"});
+  });
+  ASSERT_EQ(report.ok(), number % 10 != 0) << report.text();
+}
+
+TEST_P(WorldTest, TenThousandWorldsLeaveNothingBehind) {
+  for (int i = 0; i < 1000; ++i) make_one_world(GetParam(), i);
+  const int files = entries_of("/proc/self/fd");
+  const int threads = entries_of("/proc/self/task");
+  const auto bytes = static_cast<int64_t>(mallinfo2().uordblks);
+  for (int i = 1000; i < 10'000; ++i) make_one_world(GetParam(), i);
+  EXPECT_EQ(entries_of("/proc/self/fd"), files);
+  // A thread that has just ended its rank may not be back in the pool when the next world asks for one.
+  EXPECT_LE(entries_of("/proc/self/task"), std::max(threads, 20));
+  // 116 bytes a world would show.
+  EXPECT_LT(static_cast<int64_t>(mallinfo2().uordblks) - bytes, 1 << 20);
+}
+
+TEST_P(WorldTest, AWorldIsGivenWhatItsOptionsSay) {
+  World world(GetParam().options(3));
+  EXPECT_EQ(world.size(), 3);
+  std::vector<std::string> seen(3);
+  world.run([&](RankContext& rank) {
+    EXPECT_EQ(RankContext::current(), &rank);
+    EXPECT_EQ(&rank.world(), &world);
+    EXPECT_EQ(&rank.store(), &world.store());
+    EXPECT_EQ(rank.world_size(), 3);
+    seen[static_cast<size_t>(rank.rank())] = "rank " + std::to_string(rank.rank());
+  });
+  EXPECT_THAT(seen, ElementsAre("rank 0", "rank 1", "rank 2"));
+  EXPECT_EQ(RankContext::current(), nullptr);
+}
+
+TEST(WorldOptionsTest, OptionsThatDoNotFitAreRefused) {
+  EXPECT_EQ(error_of([] { World world({.world_size = 0}); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: world_size is 0, want at least 1");
+  EXPECT_EQ(error_of([] { World world({.engine = EngineKind::kFibers, .schedule = Schedule::free()}); },
+                     ErrorKind::kInvalidArgument),
+            "InvalidArgument: schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
+}
+
+// --- what belongs to a rank
+
+TEST_P(WorldTest, EachRankHasNumbersOfItsOwnThatRepeat) {
+  const auto draw = [&](uint64_t seed) {
+    WorldOptions options = GetParam().options(4);
+    options.seed = seed;
+    std::vector<std::vector<uint64_t>> drawn(4);
+    run_world(options, [&](RankContext& rank) {
+      auto& mine = drawn[static_cast<size_t>(rank.rank())];
+      for (int i = 0; i < 3; ++i) {
+        mine.push_back(rank.rng().next());
+        rank.yield();
+      }
+      mine.push_back(std::uniform_int_distribution<uint64_t>(0, 1'000'000)(rank.rng()));
+    }).throw_if_failed();
+    return drawn;
+  };
+  const auto once = draw(5);
+  EXPECT_EQ(draw(5), once);
+  EXPECT_NE(draw(6), once);
+  std::set<uint64_t> all;
+  for (const auto& numbers : once) all.insert(numbers.begin(), numbers.begin() + 3);
+  EXPECT_EQ(all.size(), 12u);
+}
+
+TEST_P(WorldTest, TheSchedulesSeedIsTheRanksUnlessOneIsGiven) {
+  const auto seeds_of = [&](WorldOptions options) {
+    std::vector<uint64_t> seeds(2);
+    run_world(std::move(options),
+              [&](RankContext& rank) { seeds[static_cast<size_t>(rank.rank())] = rank.rng_seed(); });
+    return seeds;
+  };
+  WorldOptions scheduled = GetParam().options(2);
+  WorldOptions given = GetParam().options(2);
+  given.seed = scheduled.schedule.seed();
+  EXPECT_EQ(seeds_of(scheduled), seeds_of(given));
+  given.seed = scheduled.schedule.seed() + 1;
+  EXPECT_NE(seeds_of(scheduled), seeds_of(given));
+}
+
+TEST_P(WorldTest, ALocalIsOnePerRankAndItsHelpers) {
+  static RankLocal<std::vector<int>> numbers;
+  std::vector<size_t> sizes(3);
+  run_world(GetParam().options(3), [&](RankContext& rank) {
+    for (int i = 0; i <= rank.rank(); ++i) {
+      numbers->push_back(i);
+      rank.yield();
+    }
+    rank.world().spawn_helper([&rank] {
+      numbers->push_back(7);
+      rank.store().set("helped " + std::to_string(rank.rank()), "");
+    });
+    rank.store().wait({"helped " + std::to_string(rank.rank())});
+    sizes[static_cast<size_t>(rank.rank())] = numbers->size();
+  }).throw_if_failed();
+  EXPECT_THAT(sizes, ElementsAre(2, 3, 4));
+  EXPECT_THROW(numbers.get(), std::logic_error);
+}
+
+TEST_P(WorldTest, AHelperThatThrowsFailsItsRank) {
+  const RunReport report = run_world(GetParam().options(3), [](RankContext& rank) {
+    if (rank.rank() == 1) rank.world().spawn_helper([] { throw std::runtime_error("planned"); });
+    // Its helper is told of the abort, too, and has nothing to add.
+    if (rank.rank() == 2) rank.world().spawn_helper([&rank] { rank.store().wait({"never"}); });
+    rank.store().wait({"never"});
+  });
+  EXPECT_EQ(report.first_failed, 1);
+  EXPECT_THAT(report.text(), testing::StartsWith("rank 1 failed: planned\nranks 0, 2 stopped for it"));
+}
+
+TEST_P(WorldTest, TimeBeginsAtZeroAndSleepsAdvanceIt) {
+  const absl::Duration nap = GetParam().schedule.deterministic() ? absl::Minutes(30) : absl::Milliseconds(2);
+  run_world(GetParam().options(2), [&](RankContext& rank) {
+    const absl::Duration begin = rank.now();
+    EXPECT_GE(begin, absl::ZeroDuration());
+    rank.sleep_for(nap);
+    EXPECT_GE(rank.now() - begin, nap);
+    if (GetParam().schedule.deterministic()) {
+      EXPECT_EQ(rank.now(), nap);
+    }
+  }).throw_if_failed();
+}
+
+TEST_P(WorldTest, ASleepEndsWhenTheWorldIsAborted) {
+  const RunReport report = run_world(GetParam().options(2), [&](RankContext& rank) {
+    if (rank.rank() == 1) throw std::runtime_error("planned");
+    rank.sleep_for(absl::Hours(1000));
+  });
+  EXPECT_EQ(report.outcomes[0].state, RankOutcome::State::kStopped);
+  EXPECT_THAT(report.outcomes[0].text, HasSubstr("rank 1 failed: planned"));
+}
+
+// A rank that goes on after an abort is told at its next yield.
+TEST_P(WorldTest, AYieldAfterAnAbortThrows) {
+  const RunReport report = run_world(GetParam().options(2), [&](RankContext& rank) {
+    if (rank.rank() == 1) rank.world().abort("enough");
+    for (;;) rank.yield();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("Aborted: enough"));
+}
+
+// --- ranks that are the caller's threads
+
+class AttachTest : public testing::TestWithParam<WorldGear> {};
+INSTANTIATE_TEST_SUITE_P(Gears, AttachTest, thread_gears(), world_gear_name);
+
+TEST_P(AttachTest, TheCallersThreadsAreTheRanks) {
+  World world(GetParam().options(3));
+  std::vector<std::thread> threads;
+  for (int r = 2; r >= 0; --r) {
+    threads.emplace_back([&world, r] {
+      RankContext& rank = world.attach(r);
+      EXPECT_EQ(RankContext::current(), &rank);
+      rank.store().add("sum", r + 1);
+      while (rank.store().add("sum", 0) != 6) rank.yield();
+      world.detach();
+      EXPECT_EQ(RankContext::current(), nullptr);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const RunReport report = world.report();
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST_P(AttachTest, AFailureThatIsHandedToDetachIsTheRanks) {
+  World world(GetParam().options(2));
+  std::thread other([&] {
+    RankContext& rank = world.attach(1);
+    try {
+      rank.store().wait({"never"});
+      ADD_FAILURE() << "came back";
+      world.detach();
+    } catch (...) {
+      world.detach(std::current_exception());
+    }
+  });
+  world.attach(0);
+  world.detach(std::make_exception_ptr(std::runtime_error("planned")));
+  other.join();
+  const RunReport report = world.report();
+  EXPECT_EQ(report.first_failed, 0);
+  EXPECT_THAT(report.text(), testing::StartsWith("rank 0 failed: planned\nrank 1 stopped for it"));
+}
+
+TEST_P(AttachTest, MistakesAreTold) {
+  World world(GetParam().options(2));
+  EXPECT_EQ(error_of([&] { world.attach(2); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: attach: rank is 2, want 0 <= rank < world_size = 2");
+  EXPECT_EQ(error_of([&] { world.attach(-1); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: attach: rank is -1, want 0 <= rank < world_size = 2");
+  world.detach();  // of nothing: nothing happens
+  std::thread other([&] {
+    world.attach(1);
+    world.detach();
+  });
+  world.attach(0);
+  EXPECT_EQ(error_of([&] { world.attach(1); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: attach: this thread is rank 0 already, want a thread without a rank");
+  std::thread second([&] {
+    EXPECT_EQ(error_of([&] { world.attach(0); }, ErrorKind::kInvalidArgument),
+              "InvalidArgument: attach: rank 0 has attached already");
+  });
+  second.join();
+  world.detach();
+  other.join();
+  EXPECT_EQ(error_of([&] { world.attach(0); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: attach: rank 0 has attached already");
+  EXPECT_TRUE(world.report().ok());
+}
+
+TEST(AttachToFibersTest, IsRefused) {
+  World world({.world_size = 1, .engine = EngineKind::kFibers});
+  EXPECT_EQ(error_of([&] { world.attach(0); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: attach: the ranks are fibers of one thread, want engine threads");
+}
+
+}  // namespace
+}  // namespace rankloom
