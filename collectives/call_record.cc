@@ -187,6 +187,7 @@ int CallRecord::add_group(const std::shared_ptr<const Group>& group, int rank) {
                      .rank = rank,
                      .dim = std::string(description.starts_with(kMesh) ? description.substr(kMesh.size()) : "")});
   free_ns_.push_back(0);
+  p2p_seq_.push_back(0);
   return static_cast<int>(groups_.size()) - 1;
 }
 
@@ -244,10 +245,12 @@ CallRecord::Entry& CallRecord::append(uint32_t kind, int64_t seq) {
   return added;
 }
 
-CallRecord::Entry& CallRecord::issue(const CollectiveCall& call, int group) {
+CallRecord::Entry& CallRecord::issue(const CollectiveCall& call, int group, bool alone) {
   const uint32_t index = kind_of(call, group);
   Kind& kind = kinds_[index];
-  Entry& added = append(index, call.seq);
+  int64_t seq = call.seq;
+  if (seq < 0) seq = p2p_seq_[static_cast<size_t>(group)] += alone ? 1 : 0;
+  Entry& added = append(index, seq);
   int64_t& free_ns = free_ns_[static_cast<size_t>(group)];
   added.start_ns = std::max(now_ns_, free_ns);
   added.duration_ns = kind.duration_ns;
@@ -270,12 +273,13 @@ Work CallRecord::add(const CollectiveCall& call, int group) {
   work.first = size_;
   work.is_waited = false;
   if (call.op != OpType::kCoalesced) {
-    const Entry& added = issue(call, group);
+    const Entry& added = issue(call, group, /*alone=*/true);
     work.buffer_bytes = kinds_[added.kind].buffer_bytes;
   } else {
     uint32_t batch = 1;
+    bool first_message = true;
     for (const CollectiveCall& part : call.parts) {
-      Entry& added = issue(part, group);
+      Entry& added = issue(part, group, std::exchange(first_message, first_message && part.seq >= 0));
       added.batch = batch++;
       work.buffer_bytes += kinds_[added.kind].buffer_bytes;
     }

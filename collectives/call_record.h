@@ -174,14 +174,16 @@ class CallRecord {
   Entry& append(uint32_t kind, int64_t seq);
   uint32_t kind_of(const CollectiveCall& call, int group);
   uint32_t kind_of_key(std::vector<int64_t> key);
-  // Puts the call at the end of its group's line; the entry's index is size() - 1.
-  Entry& issue(const CollectiveCall& call, int group);
+  // Puts the call at the end of its group's line; the entry's index is size() - 1. `alone`: it is no part of another one that
+  // has counted its sends and recvs already.
+  Entry& issue(const CollectiveCall& call, int group, bool alone);
   void waited(RecordedWork& work);
   void settle(RecordedWork& work);
 
   const CostModel model_;
   std::vector<GroupInfo> groups_;
   std::vector<int64_t> free_ns_;  // [group] when it is through with its calls
+  std::vector<int64_t> p2p_seq_;  // [group] sends and recvs so far; those of a coalesced call count as one
   std::vector<Kind> kinds_;
   absl::flat_hash_map<absl::Span<const int64_t>, uint32_t> kinds_by_key_;  // into Kind::key
   std::array<uint32_t, 64> recent_ = no_kinds();                           // kinds by a rough hash: where to look first

@@ -74,7 +74,6 @@ Work ProcessGroup::gather_call(CollectiveCall& call, const CallOptions& options,
     checked = make_error(ErrorKind::kInvalidArgument, "it cannot be coalesced, want end_coalescing() first");
   }
   if (!checked.ok()) fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
-  call.stream = options.stream;
   if (options.timeout.has_value())
     gathered.timeout = std::min(gathered.timeout.value_or(absl::InfiniteDuration()), *options.timeout);
   if (options.keep_alive != nullptr) gathered.keep_alive.push_back(options.keep_alive);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "collectives/dtype.h"
+#include "collectives/traces/trace_text.h"
 #include "sim/dist_error.h"
 #include "sim/text.h"
 #include "sim/version.h"
@@ -113,21 +114,7 @@ class JsonWriter final : public Writer {
     text(second);
     end_list();
   }
-  void text(std::string_view value) override {
-    separate();
-    out_ += '"';
-    for (const char c : value) {
-      if (c == '"' || c == '\\') {
-        out_ += '\\';
-        out_ += c;
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        absl::StrAppendFormat(&out_, "\\u%04x", static_cast<unsigned>(c));
-      } else {
-        out_ += c;
-      }
-    }
-    out_ += '"';
-  }
+  void text(std::string_view value) override { plain(internal::json_string(value)); }
   void number(int64_t value) override { plain(std::to_string(value)); }
   void real(double value) override { plain(absl::StrFormat("%.6f", value)); }
   void boolean(bool value) override { plain(value ? "true" : "false"); }
@@ -158,41 +145,6 @@ class JsonWriter final : public Writer {
   std::string out_;
   bool fresh_ = true;  // nothing stands before that a comma must follow
 };
-
-// As c10d prints them.
-std::string_view dtype_text(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return "Half";
-    case DType::kBFloat16:
-      return "BFloat16";
-    case DType::kFloat32:
-      return "Float";
-    case DType::kFloat64:
-      return "Double";
-    case DType::kInt8:
-      return "Char";
-    case DType::kUInt8:
-      return "Byte";
-    case DType::kInt16:
-      return "Short";
-    case DType::kInt32:
-      return "Int";
-    case DType::kInt64:
-      return "Long";
-    case DType::kBool:
-      return "Bool";
-    case DType::kComplex64:
-      return "ComplexFloat";
-    case DType::kComplex128:
-      return "ComplexDouble";
-    case DType::kFloat8E4M3FN:
-      return "Float8_e4m3fn";
-    case DType::kFloat8E5M2:
-      return "Float8_e5m2";
-  }
-  return "";
-}
 
 using Sizes = std::vector<int64_t>;
 
@@ -346,7 +298,7 @@ class Dump {
   void write_dtypes(std::string_view key, size_t count, DType dtype) {
     out_.key(key);
     out_.begin_list();
-    for (size_t i = 0; i < count; ++i) out_.text(dtype_text(dtype));
+    for (size_t i = 0; i < count; ++i) out_.text(internal::torch_dtype(dtype));
     out_.end_list();
   }
 

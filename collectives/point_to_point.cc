@@ -10,10 +10,10 @@
 namespace rankloom {
 namespace {
 
-CollectiveCall make_call(OpType op, TensorView tensor, int peer, int tag) {
+CollectiveCall make_call(OpType op, TensorView&& tensor, int peer, int tag) {
   CollectiveCall call;
   call.op = op;
-  (op == OpType::kSend ? call.inputs : call.outputs) = TensorList(std::move(tensor));
+  (op == OpType::kSend ? call.inputs : call.outputs).set(std::move(tensor));
   call.peer = peer;
   call.tag = tag;
   return call;
@@ -33,7 +33,8 @@ absl::Status check(const P2POp& op, const P2POp& first) {
                       absl::StrCat("kind is ", static_cast<int>(op.kind), ", want kSend or kRecv"));
   }
   const OpType type = op_of(op);
-  return op_row(type).check(make_call(type, op.tensor, op.peer, op.tag), op.group->rank(), op.group->size());
+  return op_row(type).check(make_call(type, TensorView(op.tensor), op.peer, op.tag), op.group->rank(),
+                            op.group->size());
 }
 
 }  // namespace

@@ -18,16 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
 #include "sim/fiber_hook.h"
+#include "sim/sanitizers.h"
 #include "sim/stack_pool.h"
 #include "sim/thread_pool.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define RANKLOOM_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define RANKLOOM_ASAN 1
-#endif
-#endif
 #ifdef RANKLOOM_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif

@@ -9,14 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
+#include "sim/sanitizers.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define RANKLOOM_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define RANKLOOM_ASAN 1
-#endif
-#endif
 #ifdef RANKLOOM_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
@@ -58,8 +52,6 @@ StackPool::Stack StackPool::take() {
   if (guarded_) {
     if (mprotect(low, kPage, PROT_NONE) != 0)
       fatal(absl::StrCat("cannot protect the guard page of a stack: ", std::strerror(errno)));
-  } else {
-    *static_cast<uint64_t*>(stack.bottom) = kCanary;
   }
   return stack;
 }

@@ -25,7 +25,7 @@ SHAPES = [(4, 1), (4, 1024), (16, 1024), (64, 1024), (1024, 1024), (4, 1048576)]
 MOST_RANKS = {"Open MPI": 64, "MPICH": 64, "SMPI": 1024, "gloo": 16, "torch threaded": 64}
 
 
-def mpi(build, name, suffix, flags):
+def mpi(build, suffix, flags):
     """A command that runs mpi_peer under this MPI, or None."""
     compiler, launcher = shutil.which(f"mpicxx.{suffix}"), shutil.which(f"mpirun.{suffix}")
     if compiler is None or launcher is None:
@@ -161,8 +161,8 @@ def main():
         candidates = {
             "rankloom fibers": rankloom(own, "fibers"),
             "rankloom threads": rankloom(own, "threads"),
-            "Open MPI": mpi(build, "Open MPI", "openmpi", ["--oversubscribe", "--mca", "btl", "self,vader"]),
-            "MPICH": mpi(build, "MPICH", "mpich", []),
+            "Open MPI": mpi(build, "openmpi", ["--oversubscribe", "--mca", "btl", "self,vader"]),
+            "MPICH": mpi(build, "mpich", []),
             "SMPI": smpi(build),
             "torch threaded": torch_peer("threaded", arguments.python),
             "gloo": torch_peer("gloo", arguments.python),
@@ -171,7 +171,8 @@ def main():
         for name, command in candidates.items():
             if command is None:
                 print(f"{name}: not installed, left out", flush=True)
-        print(machine(), flush=True)
+        described = machine()
+        print(described, flush=True)
         rows = []
         for op in arguments.ops:
             for ranks, count in arguments.shapes:
@@ -191,7 +192,7 @@ def main():
         if arguments.table:
             arguments.table.write_text(text + "\n")
         if arguments.json:
-            arguments.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+            arguments.json.write_text(json.dumps({"machine": described, "rows": rows}, indent=1) + "\n")
         if arguments.plot:
             plot(rows, names, arguments.plot)
 

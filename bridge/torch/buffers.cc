@@ -69,7 +69,9 @@ Device device_of(const at::Tensor& tensor, const void* data) {
 }  // namespace
 
 void HeldTensors::copy_back() {
-  for (const std::shared_ptr<HeldTensors>& part : parts_) part->copy_back();
+  for (const std::shared_ptr<HeldTensors>& part : parts_) {
+    if (part != nullptr) part->copy_back();
+  }
   if (aside_.empty()) return;
   std::call_once(copied_, [this] {
     const at::AutoDispatchBelowADInplaceOrView guard;

@@ -19,7 +19,7 @@ class HeldTensors {
  public:
   // Writes what was copied aside back to where it belongs. The first call only; safe from any thread.
   void copy_back();
-  // One for several.
+  // One for several, of which some may be null.
   static std::shared_ptr<HeldTensors> of(std::vector<std::shared_ptr<HeldTensors>> parts);
 
  private:
@@ -33,9 +33,9 @@ class HeldTensors {
 // Makes views of tensors. Errors: c10::Error for a tensor that no collective can move.
 class Buffers {
  public:
-  // `op`: for error texts. `moves_only`: any dtype is well, by its size. `fake`: data is not looked at.
+  // `op`: for error texts. `moves_only`: any dtype is well, by its size. `fake`: data is not looked at, and nothing held.
   Buffers(const char* op, bool moves_only, bool fake)
-      : op_(op), moves_only_(moves_only), fake_(fake), held_(std::make_shared<HeldTensors>()) {}
+      : op_(op), moves_only_(moves_only), fake_(fake), held_(fake ? nullptr : std::make_shared<HeldTensors>()) {}
 
   TensorView in(const at::Tensor& tensor) { return view(tensor, false); }
   TensorView out(const at::Tensor& tensor) { return view(tensor, true); }

@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -39,25 +38,6 @@ std::optional<JobReport>& last() {
   return *value;
 }
 std::atomic<int64_t> next_id{1};
-
-RecordedCall recorded(const FlightEntry& entry) {
-  static constexpr const char* kStates[] = {"scheduled", "started", "completed", "failed"};
-  RecordedCall call;
-  call.op = entry.op;
-  if (entry.group != nullptr) call.group = entry.group->name();
-  call.state = kStates[static_cast<size_t>(entry.state)];
-  if (entry.inputs + entry.outputs > 0) call.dtype = dtype_name(static_cast<DType>(entry.dtype));
-  if (entry.code.line != 0) call.place = absl::StrCat(entry.code.file, ":", entry.code.line);
-  call.seq = entry.seq;
-  call.peer = std::max(entry.peer, -1);
-  size_t at = 0;
-  for (int tensor = 0; tensor < entry.inputs + entry.outputs && at < entry.shapes.size(); ++tensor) {
-    std::vector<int64_t> shape(static_cast<size_t>(entry.shapes[at++]));
-    for (int64_t& size : shape) size = entry.shapes[at++];
-    (tensor < entry.inputs ? call.inputs : call.outputs).push_back(std::move(shape));
-  }
-  return call;
-}
 
 WorldOptions with_whereabouts(WorldOptions options, std::function<std::string()> whereabouts) {
   options.whereabouts = std::move(whereabouts);
@@ -285,10 +265,7 @@ std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name,
 
 JobReport Job::report() {
   JobReport all{world_.report(), {}};
-  for (int rank = 0; rank < world_.size(); ++rank) {
-    std::vector<RecordedCall>& calls = all.calls.emplace_back();
-    for (const FlightEntry& entry : world_.context(rank).recorder().entries()) calls.push_back(recorded(entry));
-  }
+  for (int rank = 0; rank < world_.size(); ++rank) all.flight.push_back(flight_records(world_, rank));
   return all;
 }
 

@@ -25,22 +25,9 @@ struct PythonHooks {
 };
 PythonHooks& python_hooks();
 
-// What the flight recorder keeps of one call, with names for its numbers.
-struct RecordedCall {
-  std::string op;
-  std::string group;
-  std::string state;  // scheduled, started, completed, failed
-  std::string dtype;  // of the first tensor; empty: none
-  std::string place;  // "file.py:12"
-  int64_t seq = -1;
-  int peer = -1;  // rank in the group, of a send or recv; -1: none
-  std::vector<std::vector<int64_t>> inputs;
-  std::vector<std::vector<int64_t>> outputs;
-};
-
 struct JobReport {
   RunReport run;
-  std::vector<std::vector<RecordedCall>> calls;  // by rank, oldest first
+  std::vector<std::string> flight;  // by rank: the last calls, as flight_records() gives them
 };
 
 // A world whose ranks are threads of Python. It lives as long as anything of torch's that needs it.

@@ -19,7 +19,6 @@
 namespace rankloom::bridge {
 namespace {
 
-using namespace pybind11::literals;  // NOLINT(google-build-using-namespace): its only way
 using Milliseconds = std::chrono::milliseconds;
 
 void check(const absl::Status& status) {
@@ -142,12 +141,7 @@ c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size, const st
   }
 }
 
-// All ranks' last calls: thousands, of which a program may want to see none.
-struct Recorded {
-  std::vector<std::vector<RecordedCall>> calls;
-};
-
-py::dict report_dict(JobReport&& job) {
+py::dict report_dict(const JobReport& job) {
   const RunReport& report = job.run;
   py::dict result;
   result["ok"] = report.ok();
@@ -168,26 +162,15 @@ py::dict report_dict(JobReport&& job) {
   }
   result["outcomes"] = outcomes;
   result["trace"] = py::bytes(report.trace.serialize());
-  result["recorded"] = Recorded{std::move(job.calls)};
+  py::list flight;
+  for (const std::string& records : job.flight) flight.append(py::bytes(records));
+  result["flight"] = flight;
   return result;
 }
 
 PYBIND11_MODULE(_ext, m) {
   py::module_::import("torch.distributed");  // the types that we return
   m.attr("torch_version") = absl::StrCat(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
-
-  py::class_<Recorded>(m, "Recorded").def("calls", [](const Recorded& self, int rank) {
-    if (rank < 0 || static_cast<size_t>(rank) >= self.calls.size()) {
-      throw py::index_error(absl::StrCat("rank ", rank, ", want 0 <= rank < ", self.calls.size()));
-    }
-    py::list all;
-    for (const RecordedCall& call : self.calls[static_cast<size_t>(rank)]) {
-      all.append(py::dict("op"_a = call.op, "group"_a = call.group, "seq"_a = call.seq, "state"_a = call.state,
-                          "dtype"_a = call.dtype, "inputs"_a = call.inputs, "outputs"_a = call.outputs,
-                          "peer"_a = call.peer, "place"_a = call.place));
-    }
-    return all;
-  });
 
   py::class_<Job, std::shared_ptr<Job>>(m, "Job")
       .def(py::init([](int world_size, std::optional<std::string> schedule, std::optional<uint64_t> seed,
@@ -237,8 +220,8 @@ PYBIND11_MODULE(_ext, m) {
     job->after_point(rank);
   });
   m.def("last_report", []() -> py::object {
-    std::optional<JobReport> report = last_report();
-    return report.has_value() ? py::object(report_dict(*std::move(report))) : py::none();
+    const std::optional<JobReport> report = last_report();
+    return report.has_value() ? py::object(report_dict(*report)) : py::none();
   });
   m.def("make_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("name"), py::arg("group_name"), py::arg("ranks"));

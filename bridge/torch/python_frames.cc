@@ -47,7 +47,7 @@ const char* interned(std::string_view text) {
 struct FileOfCode {
   PyObject* name = nullptr;
   const char* file = "";
-  bool library = false;
+  bool in_library = false;
 };
 
 // Code objects come and go, so an entry is checked by the name that it was made for.
@@ -63,7 +63,8 @@ const FileOfCode& file_of(PyCodeObject* code) {
                                     : std::string_view("(a file whose name is not ASCII)");
   entry.name = name;
   entry.file = interned(text);
-  entry.library = (below(text, folders().libraries) && !below(text, folders().exceptions)) || text.substr(0, 1) == "<";
+  entry.in_library =
+      (below(text, folders().libraries) && !below(text, folders().exceptions)) || text.substr(0, 1) == "<";
   return entry;
 }
 
@@ -91,10 +92,10 @@ CodeSite python_site() {
     PyCodeObject* const code = frame->f_code;
     if (code == nullptr || !PyCode_Check(code)) continue;
     const FileOfCode& file = file_of(code);
-    if (file.library && innermost.line != 0) continue;
+    if (file.in_library && innermost.line != 0) continue;
     const int line = PyCode_Addr2Line(code, _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT)));
     const CodeSite site{file.file, line > 0 ? line : code->co_firstlineno};
-    if (!file.library) return site;
+    if (!file.in_library) return site;
     innermost = site;
   }
   return innermost;
@@ -112,8 +113,8 @@ CodeSite python_site() {
     const FileOfCode& file = file_of(code);
     const CodeSite site{file.file, PyFrame_GetLineNumber(frame)};
     Py_DECREF(code);
-    if (!file.library || innermost.line == 0) innermost = site;
-    PyFrameObject* const back = file.library ? PyFrame_GetBack(frame) : nullptr;
+    if (!file.in_library || innermost.line == 0) innermost = site;
+    PyFrameObject* const back = file.in_library ? PyFrame_GetBack(frame) : nullptr;
     Py_DECREF(frame);
     frame = back;
   }

@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,8 +76,9 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c
   }
   std::shared_ptr<ProcessGroup> group;
   if (fake_) {
-    group = make_fake_process_group(
-        {.rank = static_cast<int>(mine - ranks.begin()), .world_size = static_cast<int>(ranks.size())});
+    group = make_fake_process_group({.rank = mine - ranks.begin(),
+                                     .world_size = static_cast<int64_t>(ranks.size()),
+                                     .options = dynamic_cast<const FakeProcessGroup&>(*group_).options()});
   } else {
     const GilRelease no_gil;
     group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
@@ -122,8 +124,9 @@ void TorchBackend::abort() {
 }
 
 void TorchBackend::shutdown() {
+  const CodeSite code = python_site();
   const GilRelease no_gil;
-  group_->shutdown();
+  group_->shutdown(code);
   if (!owns_rank_) return;
   int rank = -1;
   if (Job::current(&rank) == job_ && rank == group_->global_rank()) Job::detach("");
@@ -136,25 +139,41 @@ const at::Tensor& TorchBackend::only(const char* op, const char* what, const std
 }
 
 template <typename Body>
-c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers,
-                                                   std::chrono::milliseconds timeout, std::vector<at::Tensor> results,
-                                                   int times, const Body& body, std::vector<size_t> lists) {
+void TorchBackend::issue_real(const Buffers& buffers, std::chrono::milliseconds timeout, int times, const Body& body,
+                              std::vector<rankloom::Work>& works) {
   const GilRelease no_gil;
   const CodeSite code = python_site();
   CallOptions options;
   // c10d passes the group's timeout on, which is no wish of this call.
   if (timeout.count() > 0 && timeout != options_->timeout) options.timeout = absl::FromChrono(timeout);
   options.keep_alive = buffers.held();
-  std::vector<rankloom::Work> works;
   works.reserve(static_cast<size_t>(times));
   const int rank = group_->global_rank();
   try {
     for (int i = 0; i < times; ++i) works.push_back(body(i, options, code));
   } catch (const DistError& error) {
-    if (job_ != nullptr) job_->after_point(rank);
+    job_->after_point(rank);
     throw_to_torch(error, job_.get(), code);
   }
-  if (job_ != nullptr) job_->after_point(rank);
+  job_->after_point(rank);
+}
+
+template <typename Body>
+c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers,
+                                                   std::chrono::milliseconds timeout, std::vector<at::Tensor> results,
+                                                   int times, const Body& body, std::vector<size_t> lists) {
+  std::vector<rankloom::Work> works;
+  const int rank = group_->global_rank();
+  if (fake_) {
+    // Done at once, and nobody waits: the interpreter lock stays, and the caller's line is looked up for errors only.
+    try {
+      for (int i = 0; i < times; ++i) std::ignore = body(i, CallOptions{}, CodeSite{});
+    } catch (const DistError& error) {
+      throw_to_torch(error, nullptr, python_site());
+    }
+  } else {
+    issue_real(buffers, timeout, times, body, works);
+  }
   {
     const std::lock_guard<std::mutex> lock(mu_);
     if (coalesced_ != nullptr) {
@@ -520,9 +539,14 @@ void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_
   const std::chrono::milliseconds timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
   const std::string name = absl::StrCat("group ", group_->group()->id(), " barrier ", ++monitored_);
   if (job_ != nullptr) job_->arrive(name, rank_);
+  const CodeSite code = python_site();
   try {
-    barrier({})->wait(std::max(timeout, std::chrono::milliseconds(1)));  // 0 would be none
-  } catch (const c10::Error& error) {
+    const GilRelease no_gil;
+    group_->monitored_barrier(absl::FromChrono(timeout), wait_all_ranks, {}, code);
+    if (job_ != nullptr) job_->after_point(group_->global_rank());
+  } catch (const DistError& error) {
+    if (job_ != nullptr) job_->after_point(group_->global_rank());
+    if (error.kind() != ErrorKind::kTimeout) throw_to_torch(error, job_.get(), code);
     const std::set<int> here = job_ != nullptr ? job_->arrived(name) : std::set<int>();
     std::vector<int> missing;
     for (int rank = 0; rank < size_; ++rank) {
@@ -539,7 +563,7 @@ void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_
       text = absl::StrCat(missing.size() == 1 ? "Rank " : "Ranks ", absl::StrJoin(missing, ", "),
                           " failed to pass monitoredBarrier in ", timeout.count(), " ms");
     }
-    C10_THROW_ERROR(DistBackendError, absl::StrCat(text, "\n", error.what_without_backtrace()));
+    C10_THROW_ERROR(DistBackendError, absl::StrCat(text, "\n", error.what()));
   }
 }
 

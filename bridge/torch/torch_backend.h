@@ -94,6 +94,9 @@ class TorchBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
                                        std::vector<at::Tensor> results, int times, const Body& body,
                                        std::vector<size_t> lists = {});
+  template <typename Body>
+  void issue_real(const Buffers& buffers, std::chrono::milliseconds timeout, int times, const Body& body,
+                  std::vector<rankloom::Work>& works);
   Buffers buffers(const char* op, bool moves_only) const { return {op, moves_only, fake_}; }
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;

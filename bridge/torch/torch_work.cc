@@ -50,7 +50,7 @@ bool TorchWork::isCompleted() {
     }
   }
   if (!done()) return false;
-  if (isSuccess()) held_->copy_back();
+  if (held_ != nullptr && isSuccess()) held_->copy_back();
   return true;
 }
 
@@ -92,6 +92,7 @@ void TorchWork::await(std::chrono::milliseconds timeout) {
 }
 
 bool TorchWork::wait(std::chrono::milliseconds timeout) {
+  if (works_.empty()) return true;
   const GilRelease no_gil;
   try {
     await(timeout);
@@ -149,7 +150,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
     }
     if (pending->left.fetch_sub(1) != 1) return;
     if (pending->first.ok()) {
-      held->copy_back();
+      if (held != nullptr) held->copy_back();
       if (of_result) {
         future->markCompleted(static_cast<int64_t>(c10d::WorkResult::SUCCESS));
       } else {

@@ -11,7 +11,7 @@
 
 namespace rankloom::bridge {
 
-// Works of the core as one of c10d's. It holds the tensors and the job.
+// Works of the core as one of c10d's. It holds the tensors and the job. Without works, it is done; then `held` may be null.
 class TorchWork final : public c10d::Work {
  public:
   // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give. `lists`: futures give

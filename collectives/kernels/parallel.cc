@@ -2,17 +2,10 @@
 
 #include <algorithm>
 
+#include "sim/sanitizers.h"
 #include "tbb/blocked_range.h"
 #include "tbb/parallel_for.h"
 #include "tbb/task_arena.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define RANKLOOM_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define RANKLOOM_TSAN 1
-#endif
-#endif
 
 #if defined(RANKLOOM_TSAN)
 #include <sanitizer/tsan_interface.h>

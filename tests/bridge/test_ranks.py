@@ -1,6 +1,7 @@
 """What is a rank's own: environment, random state, threads."""
 
 import os
+import pathlib
 import random
 import threading
 import unittest
@@ -101,6 +102,38 @@ def test_the_last_report() -> None:
     rankloom.torch.run(lambda: dist.barrier(), 2, seed=4)
     report = rankloom.torch.last_report()
     assert report is not None and report.ok and report.schedule == "seeded:4"
+
+
+def test_the_flight_records(tmp_path: pathlib.Path) -> None:
+    def body(rank: int) -> None:
+        dist.all_reduce(torch.ones(2, 3))
+        if rank == 0:
+            dist.barrier()
+
+    report = rankloom.torch.run(body, 2, seed=4)
+    assert not report.ok
+    first = [(e["profiling_name"], e["collective_seq_id"], e["state"]) for e in report.flight_records(0)["entries"]]
+    assert first[-2:] == [("gloo:all_reduce", 1, "completed"), ("gloo:barrier", 2, "scheduled")]
+    (call,) = (e for e in report.flight_records(1)["entries"] if e["profiling_name"] == "gloo:all_reduce")
+    assert call["input_sizes"] == [[2, 3]] and call["input_dtypes"] == ["Float"]
+    assert call["frames"][0]["filename"].endswith("test_ranks.py")
+    last = rankloom.torch.last_report()
+    assert last is not None and last.flight_records(0)["entries"] == report.flight_records(0)["entries"]
+    report.dump_flight_records(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fr_0", "fr_1"]
+
+
+def test_a_trace_replays(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def body() -> None:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+
+    first = rankloom.torch.run(body, 3, seed=4)
+    first.save_trace(tmp_path / "trace")
+    monkeypatch.setenv("RANKLOOM_REPLAY", str(tmp_path / "trace"))
+    again = rankloom.torch.run(body, 3)
+    again.raise_if_failed()
+    assert again.trace == first.trace
 
 
 def test_autograd_stays_on_the_ranks_thread() -> None:

@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "harness/matchers.h"
-#include "tests/collectives/every_world.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {

@@ -12,18 +12,10 @@
 #include "collectives/stream.h"
 #include "collectives/work.h"
 #include "sim/dist_error.h"
+#include "tests/error_of.h"
 #include "world/world.h"
 
 namespace rankloom {
-
-inline std::string text_of(absl::FunctionRef<void()> call) {
-  try {
-    call();
-  } catch (const DistError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // A work of the user's own that its future answers for.
 class FutureWork final : public WorkState {
@@ -88,7 +80,7 @@ inline void a_timeout_releases_the_stream_and_marks_it_failed(RankContext& rank,
   const auto work = std::make_shared<FutureWork>(rank);
   Work(work).block_current_stream(*stream, absl::Milliseconds(20));
   const Event behind = stream->record();
-  const std::string text = text_of([&] { stream->synchronize(); });
+  const std::string text = error_of([&] { stream->synchronize(); });
   EXPECT_THAT(text, testing::HasSubstr("Timeout: rank " + std::to_string(rank.rank()) +
                                        ", stream comm: waited 20ms for a work: "));
   EXPECT_TRUE(behind.query());
@@ -102,8 +94,8 @@ inline void a_work_that_fails_marks_the_stream_failed(RankContext& rank, const S
   const auto work = std::make_shared<FutureWork>(rank);
   Work(work).block_current_stream(*stream);
   work->fail(make_error(ErrorKind::kCollectiveError, "the link is down"));
-  EXPECT_EQ(text_of([&] { stream->synchronize(); }), "CollectiveError: the link is down");
-  EXPECT_EQ(text_of([&] { stream->synchronize(); }), "CollectiveError: the link is down");  // for good
+  EXPECT_EQ(error_of([&] { stream->synchronize(); }), "CollectiveError: the link is down");
+  EXPECT_EQ(error_of([&] { stream->synchronize(); }), "CollectiveError: the link is down");  // for good
 }
 
 inline void a_work_that_is_done_blocks_nothing(RankContext& rank, const StreamMaker& make_stream) {
@@ -114,9 +106,10 @@ inline void a_work_that_is_done_blocks_nothing(RankContext& rank, const StreamMa
   Work(work).block_current_stream(*stream);
   stream->synchronize();
   EXPECT_TRUE(stream->query());
-  EXPECT_EQ(text_of([&] { Work(std::make_shared<FutureWork>(rank)).block_current_stream(*stream, absl::Seconds(-1)); }),
-            "InvalidArgument: rank " + std::to_string(rank.rank()) +
-                ", stream comm: block_current_stream: timeout is -1s, want at least 0");
+  EXPECT_EQ(
+      error_of([&] { Work(std::make_shared<FutureWork>(rank)).block_current_stream(*stream, absl::Seconds(-1)); }),
+      "InvalidArgument: rank " + std::to_string(rank.rank()) +
+          ", stream comm: block_current_stream: timeout is -1s, want at least 0");
 }
 
 // For a world of many ranks: nothing but their deadlines ends these waits.
@@ -125,7 +118,7 @@ inline void a_deadline_releases_one_of_many(RankContext& rank, const StreamMaker
   const auto never = std::make_shared<FutureWork>(rank);
   Work(never).block_current_stream(*stream, absl::Milliseconds(50));
   EXPECT_THAT(
-      text_of([&] { stream->synchronize(); }),
+      error_of([&] { stream->synchronize(); }),
       testing::HasSubstr("Timeout: rank " + std::to_string(rank.rank()) + ", stream stream: waited 50ms for a work"));
 }
 

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "harness/call_matchers.h"
 #include "harness/matchers.h"
-#include "tests/collectives/every_world.h"
+#include "tests/world/every_world.h"
 #include "world/world.h"
 
 namespace rankloom {
@@ -76,6 +76,7 @@ TEST(CallRecordTest, KeepsWhatWasCalled) {
   const RecordedCall send = (*r.record)[2];
   EXPECT_EQ(send.peer, 1);
   EXPECT_EQ(send.tag, 7);
+  EXPECT_EQ(send.seq, 1);  // of sends and recvs
   EXPECT_THAT(send.inputs, ElementsAre(RecordedCall::Tensor{DType::kInt64, {4}}));
   EXPECT_EQ(send.outputs.size(), 0);
   const RecordedCall split = (*r.record)[3];
@@ -240,6 +241,21 @@ TEST(CallRecordTest, KeepsThePartsOfCoalescedCalls) {
   EXPECT_EQ((*r.record)[2].waited_before, 3);
   EXPECT_EQ(r.record->now(), (6 + 7.5 + 3) * kMicro);
   EXPECT_EQ(r.record->peak_buffer_bytes(), 3000);
+}
+
+TEST(CallRecordTest, CountsSendsAndRecvsAsTheFlightRecorderDoes) {
+  Recorded r;
+  std::vector<uint8_t> x(10);
+  r.pg->send(x, 1).wait();
+  r.pg->start_coalescing();
+  (void)r.pg->barrier();
+  (void)r.pg->send(x, 1);
+  (void)r.pg->recv(x, 2);
+  r.pg->end_coalescing().wait();
+  r.pg->recv_any(x).wait();
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < r.record->size(); ++i) numbers.push_back((*r.record)[i].seq);
+  EXPECT_THAT(numbers, ElementsAre(1, 1, 2, 2, 3));
 }
 
 TEST(CallRecordTest, StartsAnew) {

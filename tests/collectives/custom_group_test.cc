@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sim/dist_error.h"
-#include "tests/collectives/every_world.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {

@@ -6,14 +6,15 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "rankloom/rankloom.h"
-#include "tests/collectives/every_world.h"
 #include "tests/collectives/random_program.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
@@ -289,7 +290,11 @@ TEST(UnboundThreadTest, ADeadlockThereIsTheRanks) {
     if (rank.rank() == 1) return;
     auto pg = init_process_group(rank);
     std::exception_ptr thrown;
+    // Until the thread is known as a helper, somebody outside may still move.
+    std::optional<OutsideWaker> begins(rank.world().outside_waker());
     std::thread beside([&] {
+      const AdoptScope helper(&rank.world().scheduler(), 0);
+      begins.reset();
       try {
         pg->barrier().wait();
       } catch (...) {

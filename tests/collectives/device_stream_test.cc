@@ -12,8 +12,9 @@
 
 #include "rankloom/rankloom.h"
 #include "tests/collectives/blocked_stream_cases.h"
-#include "tests/collectives/every_world.h"
 #include "tests/collectives/fake_device.h"
+#include "tests/error_of.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
@@ -107,7 +108,7 @@ TEST_P(DeviceTest, AnAbortReleasesTheStream) {
     stream.launch([&] { ran = true; });
     const Event behind = stream.record();
     rank.store().set("blocked", "1");
-    EXPECT_THAT(text_of([&] { stream.synchronize(); }), HasSubstr("RankFailed: rank 1 failed: rank 1 gives up"));
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("RankFailed: rank 1 failed: rank 1 gives up"));
     // The stream goes on, soon.
     while (!behind.query()) sched_yield();
     EXPECT_EQ(error_kind(stream.status()), ErrorKind::kRankFailed);
@@ -282,8 +283,8 @@ TEST_P(DeviceTest, AMismatchMarksEveryMembersStreamFailed) {
     std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
     // The member that completes the call may be told at once.
     const std::string at_once =
-        text_of([&] { (void)pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &stream}); });
-    const std::string later = text_of([&] { stream.synchronize(); });
+        error_of([&] { (void)pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &stream}); });
+    const std::string later = error_of([&] { stream.synchronize(); });
     EXPECT_THAT(at_once + later, HasSubstr("Mismatch: group 0, seq 1"));
     EXPECT_EQ(error_kind(stream.status()), ErrorKind::kMismatch);
   });
@@ -294,9 +295,9 @@ TEST_P(DeviceTest, ADeviceThatRefusesALaunchFailsEveryMember) {
     auto pg = init_process_group(rank);
     driver().fail_runs(1);
     std::vector<float> x = {1};
-    EXPECT_THAT(text_of([&] { pg->all_reduce(on_device(x)).wait(); }),
+    EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x)).wait(); }),
                 HasSubstr("CollectiveError: group 0, all_reduce seq 1: fake device: launch failed"));
-    EXPECT_THAT(text_of([&] { pg->all_reduce(on_device(x)).wait(); }), HasSubstr("the group failed before"));
+    EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x)).wait(); }), HasSubstr("the group failed before"));
   });
 }
 
@@ -307,7 +308,7 @@ TEST_P(DeviceTest, ADeviceThatBreaksDownFailsWhatIsOnIt) {
     pg->all_reduce(on_device(x)).wait();
     pg->barrier().wait();
     driver().break_down();
-    EXPECT_THAT(text_of([&] { pg->all_reduce(on_device(x)).wait(); }),
+    EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x)).wait(); }),
                 HasSubstr("CollectiveError: group 0, all_reduce seq 3: fake device: broken"));
   });
 }
@@ -349,23 +350,23 @@ TEST_P(DeviceTest, RefusesMisuse) {
     SimStream other(rank);
     const std::string who = "InvalidArgument: rank " + std::to_string(rank.rank());
     EXPECT_EQ(
-        text_of([&] { mine.wait_event(other.record()); }),
+        error_of([&] { mine.wait_event(other.record()); }),
         who + ", stream mine: wait_event: the event is one of another kind of stream, want one of this kind of device");
     std::vector<float> x = {1};
     std::vector<float> y = {1, 2};
     pg->start_coalescing();
     (void)pg->all_reduce(on_device(x));
     (void)pg->all_reduce(y);
-    EXPECT_EQ(text_of([&] { (void)pg->end_coalescing(); }),
+    EXPECT_EQ(error_of([&] { (void)pg->end_coalescing(); }),
               who + ", group 0, coalesced seq 1: tensors are on cuda:0 and cpu, want one device");
     // Before it is numbered, or after: the members count alike.
     TensorView far(x.data(), DType::kFloat32, {1}, Device{Device::Kind::kCuda, static_cast<int8_t>(rank.rank())});
-    EXPECT_THAT(text_of([&] { pg->all_reduce(far).wait(); }),
+    EXPECT_THAT(error_of([&] { pg->all_reduce(far).wait(); }),
                 HasSubstr("members' tensors are on cuda:0 and cuda:1, want one device"));
   });
   EveryWorldTest::run(1, [](RankContext& rank) {
     std::vector<float> x = {1};
-    EXPECT_EQ(text_of([&] { (void)init_process_group(rank)->all_reduce(on_device(x)); }),
+    EXPECT_EQ(error_of([&] { (void)init_process_group(rank)->all_reduce(on_device(x)); }),
               "InvalidArgument: rank 0, group 0, all_reduce seq 1: a tensor is float32[1] on cuda:0, want use_device() "
               "called for the world first (use_cuda(rank))");
   });

@@ -13,8 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "harness/matchers.h"
-#include "tests/collectives/every_world.h"
 #include "tests/collectives/random_calls.h"
+#include "tests/world/every_world.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "harness/matchers.h"
 #include "sim/dist_error.h"
-#include "tests/collectives/every_world.h"
+#include "tests/world/every_world.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -11,7 +11,8 @@
 
 #include "rankloom/rankloom.h"
 #include "tests/collectives/blocked_stream_cases.h"
-#include "tests/collectives/every_world.h"
+#include "tests/error_of.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
@@ -93,7 +94,7 @@ TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
     bool after = false;
     stream.launch([] { throw std::runtime_error("out of range"); }, "gemm");
     stream.launch([&] { after = true; });
-    EXPECT_EQ(text_of([&] { stream.synchronize(); }),
+    EXPECT_EQ(error_of([&] { stream.synchronize(); }),
               "CollectiveError: rank 0, stream compute: gemm threw: out of range");
     EXPECT_TRUE(after);
   });
@@ -230,9 +231,9 @@ TEST_P(StreamTest, AMismatchMarksEveryMembersStreamFailed) {
     SimStream stream(rank);
     std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
     Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
-    EXPECT_THAT(text_of([&] { stream.synchronize(); }), HasSubstr("Mismatch: group 0, seq 1"));
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("Mismatch: group 0, seq 1"));
     EXPECT_EQ(error_kind(stream.status()), ErrorKind::kMismatch);
-    EXPECT_THAT(text_of([&] { work.wait(); }), HasSubstr("Mismatch: group 0, seq 1"));
+    EXPECT_THAT(error_of([&] { work.wait(); }), HasSubstr("Mismatch: group 0, seq 1"));
   });
 }
 
@@ -286,7 +287,7 @@ TEST_P(StreamTest, RefusesMisuse) {
     } else {
       rank.store().wait({"made"});
       EXPECT_EQ(
-          text_of([&] { of_zero->launch([] {}); }),
+          error_of([&] { of_zero->launch([] {}); }),
           "InvalidArgument: rank 0, stream zero's: stream launch was called by rank 1, want the rank that made the "
           "stream");
       rank.store().set("tried", "1");

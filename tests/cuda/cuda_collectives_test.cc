@@ -8,6 +8,7 @@
 
 #include "tests/collectives/kernel_cases.h"
 #include "tests/cuda/cuda_world.h"
+#include "tests/error_of.h"
 
 namespace rankloom {
 namespace {
@@ -170,13 +171,8 @@ TEST_P(CudaCollectivesTest, MemoryOfTheHostAndOfTheDeviceDoNotMix) {
     auto pg = init_process_group(rank);
     std::vector<float> here = {1};
     const CudaTensor there(rank, here);
-    std::string text;
-    try {
-      pg->all_reduce(rank.rank() == 0 ? TensorView(here) : there.view()).wait();
-    } catch (const DistError& error) {
-      text = error.what();
-    }
-    EXPECT_THAT(text, HasSubstr("Mismatch: group 0, seq 1"));
+    EXPECT_THAT(error_of([&] { pg->all_reduce(rank.rank() == 0 ? TensorView(here) : there.view()).wait(); }),
+                HasSubstr("Mismatch: group 0, seq 1"));
   });
 }
 

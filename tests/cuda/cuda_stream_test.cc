@@ -11,6 +11,7 @@
 #include "tests/collectives/blocked_stream_cases.h"
 #include "tests/cuda/cuda_world.h"
 #include "tests/cuda/test_kernels.h"
+#include "tests/error_of.h"
 
 namespace rankloom {
 namespace {
@@ -120,7 +121,7 @@ TEST_P(CudaStreamTest, AnAbortReleasesTheStream) {
     Work(never).block_current_stream(stream);
     const Event behind = stream.record();
     rank.store().set("blocked", "1");
-    EXPECT_THAT(text_of([&] { stream.synchronize(); }), HasSubstr("RankFailed: rank 1 failed: rank 1 gives up"));
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("RankFailed: rank 1 failed: rank 1 gives up"));
     while (!behind.query()) sched_yield();
     EXPECT_EQ(error_kind(stream.status()), ErrorKind::kRankFailed);
   });

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "rankloom/cuda.h"
-#include "tests/collectives/every_world.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/process_group.h"
 #include "sim/dist_error.h"
+#include "sim/sanitizers.h"
 #include "world/world.h"
 
 namespace rankloom {
@@ -120,7 +121,11 @@ Job read_job(Input& in) {
   const int mode = in.below(16);
   const auto seed = static_cast<uint64_t>(in.below(256));
   job.world.world_size = 1 + in.below(5);
+#ifdef RANKLOOM_TSAN
+  job.world.engine = EngineKind::kThreads;  // ThreadSanitizer cannot follow fibers, which could not race anyway
+#else
   job.world.engine = mode < 12 ? EngineKind::kFibers : EngineKind::kThreads;
+#endif
   job.world.schedule = mode < 6 ? Schedule::fifo() : mode < 12 || mode < 14 ? Schedule::seeded(seed) : Schedule::free();
   job.world.recorded_calls = 8;
   const bool any_source = in.below(2) == 1;  // all receives, or none

@@ -13,23 +13,13 @@
 #include <thread>
 #include <vector>
 
+#include "tests/error_of.h"
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
 namespace {
 
 using testing::HasSubstr;
-
-template <typename Call>
-std::string error_of(Call call, ErrorKind kind) {
-  try {
-    call();
-  } catch (const DistError& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
 
 // For misuse on purpose, and for locks that depend on a condition.
 void lock_unchecked(Mutex& mu, CodeSite code = CodeSite::here()) ABSL_NO_THREAD_SAFETY_ANALYSIS { mu.lock(code); }

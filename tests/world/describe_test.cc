@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/world/world_fixture.h"
+#include "tests/error_of.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
@@ -17,15 +18,16 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class DescribeTest : public testing::TestWithParam<WorldGear> {
+class DescribeTest : public testing::TestWithParam<WorldMode> {
  protected:
-  // Until `done`; in the free gear others run meanwhile, else each yield is their turn.
+  // Yields at least once, then until `done`; in the free gear others run meanwhile, else each yield is their turn.
   template <typename Done>
-  static void wait_until(RankContext& rank, Done done) {
-    while (!done()) rank.yield({"dir/job.cc", 50});
+  static void yield_until(RankContext& rank, Done done) {
+    do rank.yield({"dir/job.cc", 50});
+    while (!done());
   }
 };
-INSTANTIATE_TEST_SUITE_P(Gears, DescribeTest, every_world_gear(), world_gear_name);
+INSTANTIATE_TEST_SUITE_P(Gears, DescribeTest, every_world(), world_name);
 
 TEST_P(DescribeTest, NamesWhoWaitsWhoRunsAndWhoHasEnded) {
   std::string text;
@@ -40,7 +42,7 @@ TEST_P(DescribeTest, NamesWhoWaitsWhoRunsAndWhoHasEnded) {
       return text.find("ranks 0-1 wait") != std::string::npos && text.find("rank 4 waits") != std::string::npos &&
              text.find("rank 3 returned") != std::string::npos;
     };
-    wait_until(rank, is_there);
+    yield_until(rank, is_there);
     rank.store().set("go", "");
   }).throw_if_failed();
   EXPECT_THAT(text, StartsWith("world of 5 ranks, engine " + std::string(engine_kind_name(GetParam().engine)) +

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/world/world_fixture.h"
+#include "tests/error_of.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
@@ -17,8 +18,8 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-class ReportTest : public testing::TestWithParam<WorldGear> {};
-INSTANTIATE_TEST_SUITE_P(Gears, ReportTest, every_world_gear(), world_gear_name);
+class ReportTest : public testing::TestWithParam<WorldMode> {};
+INSTANTIATE_TEST_SUITE_P(Gears, ReportTest, every_world(), world_name);
 
 TEST_P(ReportTest, ARunInWhichAllReturnIsOk) {
   const RunReport report = run_world(GetParam().options(2), [](RankContext&) {});
@@ -97,7 +98,7 @@ TEST_P(ReportTest, NotesAreTold) {
 }
 
 TEST_P(ReportTest, AFailureOfADeterministicRunSaysHowToRunItAgain) {
-  const WorldGear& gear = GetParam();
+  const WorldMode& gear = GetParam();
   const RunReport report = run_world(gear.options(2), [](RankContext&) { throw std::runtime_error("planned"); });
   if (!gear.schedule.deterministic()) {
     EXPECT_THAT(report.text(), Not(HasSubstr("run it again")));

@@ -15,7 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/world/world_fixture.h"
+#include "tests/error_of.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
@@ -23,8 +24,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class WorldTest : public testing::TestWithParam<WorldGear> {};
-INSTANTIATE_TEST_SUITE_P(Gears, WorldTest, every_world_gear(), world_gear_name);
+class WorldTest : public testing::TestWithParam<WorldMode> {};
+INSTANTIATE_TEST_SUITE_P(Gears, WorldTest, every_world(), world_name);
 
 int entries_of(const char* folder) {
   const std::filesystem::directory_iterator all(folder);
@@ -32,7 +33,7 @@ int entries_of(const char* folder) {
 }
 
 // Ranks that talk, a helper for some, and every tenth world fails.
-void make_one_world(const WorldGear& gear, int number) {
+void make_one_world(const WorldMode& gear, int number) {
   const RunReport report = run_world(gear.options(3), [&](RankContext& rank) {
     rank.store().set("key " + std::to_string(rank.rank()), std::string(100, 'x'));
     if (number % 3 == 0) rank.world().spawn_helper([&rank] { rank.store().add("helped", 1); });
@@ -181,8 +182,8 @@ TEST_P(WorldTest, AYieldAfterAnAbortThrows) {
 
 // --- ranks that are the caller's threads
 
-class AttachTest : public testing::TestWithParam<WorldGear> {};
-INSTANTIATE_TEST_SUITE_P(Gears, AttachTest, thread_gears(), world_gear_name);
+class AttachTest : public testing::TestWithParam<WorldMode> {};
+INSTANTIATE_TEST_SUITE_P(Gears, AttachTest, every_threads_world(), world_name);
 
 TEST_P(AttachTest, TheCallersThreadsAreTheRanks) {
   World world(GetParam().options(3));

@@ -136,13 +136,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=pathlib.Path)
     parser.add_argument("--size-down", type=int, metavar="N")
-    parser.add_argument("--per-test", type=float, default=300.0, metavar="SECONDS")
-    parser.add_argument("--only", help="tests whose name contains this")
-    parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--quiet", action="store_true", help="no tracebacks")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--after", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = suites.parse(parser, per_test=300.0)
     if arguments.one:
         _run_one(arguments.paths[0], arguments)
         return 0

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import sys
 import tempfile
 import unittest
@@ -130,14 +129,8 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--on", default="rankloom", choices=["rankloom", "threaded", "gloo"])
     parser.add_argument("--seed", type=int, help="of the schedule; without it, all ranks run at once")
-    parser.add_argument("--only", help="tests whose name contains this")
     parser.add_argument("--no-ddp", action="store_true", help="leaves out the tests of DDP")
-    parser.add_argument("--per-test", type=float, default=90.0, metavar="SECONDS")
-    parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--quiet", action="store_true", help="no tracebacks")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--after", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = suites.parse(parser, per_test=90.0)
     if arguments.one:
         _run_here(arguments)
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import faulthandler
 import json
 import pathlib
@@ -59,6 +60,17 @@ class Rows(unittest.TestResult):
 
 def name_of(test: unittest.TestCase) -> str:
     return ".".join(test.id().split(".")[-2:])
+
+
+def parse(parser: argparse.ArgumentParser, per_test: float) -> argparse.Namespace:
+    """Adds what all runners take. --one and --after are for run_in_processes()."""
+    parser.add_argument("--per-test", type=float, default=per_test, metavar="SECONDS")
+    parser.add_argument("--only", help="tests whose name contains this")
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--quiet", action="store_true", help="no tracebacks")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--after", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def run_here(tests: Iterable[unittest.TestCase], after: str | None, only: str | None) -> None:

@@ -6,9 +6,6 @@ from torch.distributed import Store
 
 torch_version: str
 
-class Recorded:
-    def calls(self, rank: int) -> list[dict[str, Any]]: ...
-
 class Job:
     def __init__(
         self,

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import os
 import pathlib
+import pickle
 import traceback
 import unittest
 from collections.abc import Callable
@@ -34,13 +35,18 @@ class Report:
     notes: list[str]
     rerun: str  # the command that repeats this run; empty in the free gear
     trace: bytes  # save_trace() puts it into a file for RANKLOOM_REPLAY; empty in the free gear
-    recorded: _ext.Recorded = dataclasses.field(repr=False)
+    flight: list[bytes] = dataclasses.field(repr=False)  # by rank: flight_records(), pickled
     results: list[Any] = dataclasses.field(default_factory=list)  # by rank: what the program returned
     exceptions: list[BaseException | None] = dataclasses.field(default_factory=list)  # by rank
 
-    def calls(self, rank: int) -> list[dict[str, Any]]:
-        """The last calls of a rank, oldest first: op, group, seq, state, dtype, inputs, outputs, peer, place."""
-        return self.recorded.calls(rank)
+    def flight_records(self, rank: int) -> dict[str, Any]:
+        """The last calls of a rank ("entries") and its groups, in the format of PyTorch's flight recorder."""
+        return pickle.loads(self.flight[rank])  # type: ignore[no-any-return]
+
+    def dump_flight_records(self, folder: str | os.PathLike[str]) -> None:
+        """Writes them where `python -m torch.distributed.flight_recorder.fr_trace FOLDER` reads them: fr_0, fr_1, ..."""
+        for rank, records in enumerate(self.flight):
+            (pathlib.Path(folder) / f"fr_{rank}").write_bytes(records)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace to a file that RANKLOOM_REPLAY names to repeat this run, step by step."""

@@ -15,6 +15,10 @@ struct WorldMode {
   const char* name;
   EngineKind engine;
   Schedule schedule;
+
+  WorldOptions options(int world_size) const {
+    return {.world_size = world_size, .engine = engine, .schedule = schedule};
+  }
 };
 
 inline void PrintTo(const WorldMode& mode, std::ostream* out) { *out << mode.name; }
@@ -29,9 +33,7 @@ class EveryWorldTest : public testing::TestWithParam<WorldMode> {
   bool deterministic() const { return GetParam().schedule.deterministic(); }
   bool seeded() const { return GetParam().schedule.kind() == Schedule::Kind::kSeeded; }
 
-  WorldOptions options(int world_size) const {
-    return {.world_size = world_size, .engine = GetParam().engine, .schedule = GetParam().schedule};
-  }
+  WorldOptions options(int world_size) const { return GetParam().options(world_size); }
 
   // A world in which all ranks must return.
   RunReport run(int world_size, Program program) { return run(options(world_size), program); }
@@ -49,6 +51,11 @@ class EveryWorldTest : public testing::TestWithParam<WorldMode> {
   }
 };
 
+// Those in which a thread may attach.
+inline auto every_threads_world() {
+  return testing::Values(WorldMode{"threads_free", EngineKind::kThreads, Schedule::free()},
+                         WorldMode{"threads_seeded", EngineKind::kThreads, Schedule::seeded(11)});
+}
 inline auto every_world() {
   return testing::Values(WorldMode{"threads_free", EngineKind::kThreads, Schedule::free()},
                          WorldMode{"threads_seeded", EngineKind::kThreads, Schedule::seeded(11)},

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "sim/dist_error.h"
+
+namespace rankloom {
+
+// The text of the DistError that `call` throws; "no error" if it throws none.
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const DistError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// The same, and its kind is checked.
+template <typename Call>
+std::string error_of(Call call, ErrorKind kind) {
+  return error_of([&] {
+    try {
+      call();
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      throw;
+    }
+  });
+}
+
+}  // namespace rankloom
