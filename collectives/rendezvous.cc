@@ -80,7 +80,13 @@ std::string CallState::who(CodeSite code) const {
 }
 
 internal::MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
-  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
+  // All have come: a device is at it.
+  return {.who = who,
+          .world = context_->world(),
+          .awaited = *this,
+          .site = wait_site(code),
+          .timeout = timeout,
+          .otherwise = "its kernel"};
 }
 
 void CallState::overdue(absl::Duration timeout, CodeSite code) {

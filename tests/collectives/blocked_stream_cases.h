@@ -63,7 +63,7 @@ inline void a_work_that_is_freed_first_does_not_unblock_the_other(RankContext& r
   auto a = std::make_shared<FutureWork>(rank);
   auto b = std::make_shared<FutureWork>(rank);
   Work(a).block_current_stream(*stream);
-  Work(b).block_current_stream(*stream);
+  Work(b).block_current_stream(*stream, absl::Hours(10'000'000));  // later than the clock can tell
   b->resolve();
   b.reset();
   const Event event = stream->record();

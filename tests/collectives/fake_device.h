@@ -21,6 +21,7 @@
 #include "collectives/device_driver.h"
 #include "collectives/device_stream.h"
 #include "sim/dist_error.h"
+#include "sim/parker.h"
 #include "sim/prng.h"
 
 namespace rankloom {
@@ -48,6 +49,11 @@ class FakeDriver final : public DeviceDriver {
     const std::lock_guard lock(mu_);
     static_cast<Queue*>(stream)->steps.push_back(std::move(step));
   }
+  // From now on a plan takes as long, in real time.
+  void slow_down(absl::Duration plan) { plan_ns_ = absl::ToInt64Nanoseconds(plan); }
+  int plans_run() const { return plans_run_; }
+  // Of one plan, at most. CUDA needs one more if the tables do not fit into the launches' parameters.
+  int most_launches() const { return most_launches_; }
   // The next `n` launches of plans fail.
   void fail_runs(int n) { failing_runs_ = n; }
   // From now on the device answers nothing any more and says so.
@@ -115,8 +121,16 @@ class FakeDriver final : public DeviceDriver {
         --driver_.failing_runs_;
         return make_error(ErrorKind::kCollectiveError, "fake device: launch failed");
       }
-      driver_.enqueue(stream_, [tables = cuda::make_tables(plan)] {
+      cuda::Tables tables = cuda::make_tables(plan);
+      if (const auto launches = static_cast<int>(tables.batches.size()); launches > driver_.most_launches_)
+        driver_.most_launches_ = launches;
+      const auto begun_ns = std::make_shared<int64_t>(0);  // steps are copied
+      driver_.enqueue(stream_, [driver = &driver_, begun_ns, tables = std::move(tables)] {
+        const int64_t now = monotonic_ns();
+        if (*begun_ns == 0) *begun_ns = now;
+        if (now < *begun_ns + driver->plan_ns_) return false;
         cuda::run_tables(tables);
+        ++driver->plans_run_;
         return true;
       });
       return absl::OkStatus();
@@ -178,6 +192,9 @@ class FakeDriver final : public DeviceDriver {
   std::vector<std::unique_ptr<Mark>> marks_;
   std::vector<std::unique_ptr<ControlWord>> words_;
   bool stop_ = false;
+  std::atomic<int64_t> plan_ns_ = 0;
+  std::atomic<int> plans_run_ = 0;
+  std::atomic<int> most_launches_ = 0;
   std::atomic<int> failing_runs_ = 0;
   std::atomic<bool> broken_ = false;
   std::atomic<int> words_made_ = 0;
