@@ -126,7 +126,7 @@ absl::Status CoalescedWork::wait(absl::Duration timeout, bool timeout_is_default
   if (waited.ok() || is_completed()) return waited;
   const ErrorKind kind = error_kind(waited);
   if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
-  if (!withdraw(kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
+  if (!withdraw(kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return is_completed() ? status() : waited;
   return waited;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "collectives/rare.h"
 #include "collectives/reduce_op.h"
@@ -16,6 +17,10 @@ namespace rankloom {
 
 class Stream;
 struct GroupRequest;
+
+namespace internal {
+class DeviceMark;
+}
 
 // Every operation. Rows of the op table are in this order.
 enum class OpType : uint8_t {
@@ -111,11 +116,17 @@ struct CollectiveCall {
   internal::Rare<std::string> label;       // barrier: the caller's word for it
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
+  std::shared_ptr<internal::DeviceMark> ready;        // of a device's stream: when the tensors may be used; null: now
   internal::Rare<std::vector<CollectiveCall>> parts;  // kCoalesced
   GroupRequest* request = nullptr;                    // kNewGroup, kSplitGroup: on the stack of a caller that waits
   int64_t record_id = -1;                             // in the flight recorder; -1: not recorded
 
   static constexpr int kAnySource = -2;
 };
+
+// Where the call's tensors are: the device of the first one, its parts' included; the CPU for a call without tensors.
+Device call_device(const CollectiveCall& call);
+// InvalidArgument if its tensors are on more than one device.
+absl::Status one_device(const CollectiveCall& call);
 
 }  // namespace rankloom

@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/device_runtime.h"
 #include "collectives/kernels/copy.h"
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
@@ -225,7 +226,8 @@ absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, Code
   // The wait ended early. Nobody may write into this rank's memory after this.
   const ErrorKind kind = error_kind(waited);
   if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
-  if (!mailbox_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
+  if (!mailbox_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus()))
+    return is_completed() ? status() : waited;
   complete(waited);
   return waited;
 }
@@ -308,14 +310,15 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
   Message& mine = *message;
   const bool sends = mine.sends();
   const bool any = mine.call_.peer == CollectiveCall::kAnySource;
-  const bool eager = sends && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
+  const bool on_host = mine.tensor().device().kind == Device::Kind::kCpu;
+  const bool eager = sends && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
   char* text = mine.tag_text_.data();
   if (mine.call_.tag != 0) {
     std::memcpy(text, "tag ", 4);
     text = std::to_chars(text + 4, text + mine.tag_text_.size() - 1, mine.call_.tag).ptr;
   }
   *text = '\0';
-  if (poison_ && !eager) mine.poison();
+  if (poison_ && on_host && !eager) mine.poison();
   Inbox& inbox = inbox_of(mine.receiver());
   std::shared_ptr<Message> other;
   {
@@ -438,13 +441,48 @@ void Mailbox::move(Message& send, Message& recv) {
     record_->await(send.number_);
     record_->await(recv.number_);
   }
-  const absl::Status status = agree(send, recv);
-  if (status.ok()) [[likely]] {
-    const TensorView& from = send.tensor();
+  absl::Status status = agree(send, recv);
+  const TensorView& from = send.tensor();
+  if (status.ok() && from.device().kind != Device::Kind::kCpu) [[unlikely]] {
+    status = start_on_device(send, recv);
+    if (status.ok()) return;
+  } else if (status.ok()) [[likely]] {
     internal::CopyBatch copy(static_cast<int64_t>(from.bytes()));
     copy.add(recv.tensor().data(), from.data(), from.bytes());
     copy.run();
   }
+  end(send, recv, status);
+}
+
+absl::Status Mailbox::start_on_device(Message& send, Message& recv) {
+  const TensorView& from = send.tensor();
+  const TensorView& to = recv.tensor();
+  if (from.device() != to.device()) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      absl::StrCat(recv.who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
+                                   from.device().name(), ", want one device"));
+  }
+  const auto launch = std::make_shared<internal::DeviceLaunch>();
+  {
+    Inbox& inbox = inbox_of(recv.receiver());
+    RankMutexLock lock(&inbox.mu);
+    send.launch_ = recv.launch_ = launch;
+  }
+  KernelPlan plan;
+  plan.add_copy(to.data(), from.data(), static_cast<int64_t>(from.bytes()));
+  std::vector<const internal::DeviceMark*> ready;
+  for (const Message* const message : {&send, &recv}) {
+    if (message->call_.ready != nullptr) ready.push_back(message->call_.ready.get());
+  }
+  return internal::DeviceRuntime::of(world_)->launch(
+      launch, recv.rank(), to.device().index, recv.wait_site(recv.call_.code), &plan, ready,
+      [self = shared_from_this(), send = std::static_pointer_cast<Message>(send.shared_from_this()),
+       recv = std::static_pointer_cast<Message>(recv.shared_from_this())](const absl::Status& status) {
+        self->end(*send, *recv, status);
+      });
+}
+
+void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   recv.source_ = send.group_rank_;
   if (recv.call_.peer == CollectiveCall::kAnySource)
     recv.context_->recorder().set_peer(recv.call_.record_id, send.group_rank_);
@@ -476,6 +514,7 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
   std::shared_ptr<Message> partner;
   Inbox* const inbox = existing_inbox(message.receiver());
   bool taken = false;
+  std::shared_ptr<internal::DeviceLaunch> launch;
   if (inbox != nullptr) {
     RankMutexLock lock(&inbox->mu);
     switch (message.state_) {
@@ -494,13 +533,19 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
         break;
       case Message::State::kTaken:
         taken = true;
+        launch = message.launch_;
         break;
     }
     if (!taken) message.state_ = Message::State::kNew;
   }
   if (taken) {
     // The data moves, for as long as a copy takes. No scheduling point: destructors come here.
-    while (!message.is_completed()) sched_yield();
+    while (!message.is_completed() && launch == nullptr) {
+      sched_yield();
+      RankMutexLock lock(&inbox->mu);
+      launch = message.launch_;
+    }
+    if (launch != nullptr) internal::DeviceRuntime::of(world_)->await_device(*launch);
     return false;
   }
   uncount(message);

@@ -20,6 +20,10 @@ namespace rankloom {
 
 class Mailbox;
 
+namespace internal {
+struct DeviceLaunch;
+}
+
 // A send or a recv on its way, and the work that its rank waits for.
 class Message final : public WorkState, public WaitsFor {
  public:
@@ -83,10 +87,11 @@ class Message final : public WorkState, public WaitsFor {
   int64_t order_ = 0;     // when it was posted, among all messages of the inbox
   Message* before_ = nullptr;
   Message* after_ = nullptr;
-  void* channel_ = nullptr;           // Mailbox::Channel; null for recv_any
-  std::shared_ptr<Message> self_;     // while it is in a queue
-  std::shared_ptr<Message> partner_;  // kMatched
-  std::vector<char> payload_;         // an eager send's own copy
+  void* channel_ = nullptr;                         // Mailbox::Channel; null for recv_any
+  std::shared_ptr<Message> self_;                   // while it is in a queue
+  std::shared_ptr<Message> partner_;                // kMatched
+  std::vector<char> payload_;                       // an eager send's own copy
+  std::shared_ptr<internal::DeviceLaunch> launch_;  // kTaken, while a device moves it
   struct Aside;
   std::unique_ptr<Aside> aside_;   // poisoned runs only
   uint64_t number_ = 0;            // explored runs: of its meeting with the other side
@@ -138,8 +143,11 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
 
   Inbox& inbox_of(int destination);
   Inbox* existing_inbox(int destination) const;
-  // Compares, moves the data and completes both.
+  // Compares, moves the data and completes both. On a device the data moves later.
   void move(Message& send, Message& recv);
+  // Starts the move on a device: end() follows, but for an error.
+  absl::Status start_on_device(Message& send, Message& recv);
+  void end(Message& send, Message& recv, const absl::Status& status);
   absl::Status agree(const Message& send, const Message& recv) const;
   absl::Status describe_difference(const Message& send, const Message& recv) const;
   // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.

@@ -102,7 +102,7 @@ void make_mesh(MemberCalls calls) {
 
 }  // namespace
 
-void run_new_group(MemberCalls calls) {
+void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
   const GroupRequest* const first = calls[0]->request;
   if (first == nullptr) return;
   switch (first->kind) {

@@ -29,7 +29,7 @@ struct GroupRequest {
 };
 
 // The kernel of kNewGroup and kSplitGroup: makes each group once and gives it to its members.
-void run_new_group(MemberCalls calls);
+void run_new_group(MemberCalls calls, KernelPlan* plan);
 
 namespace internal {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/kernels/plan.h"
 #include "collectives/new_group.h"
 #include "collectives/shape_rules.h"
 #include "sim/text.h"
@@ -259,9 +260,10 @@ void cross_coalesced(MemberCalls calls, FaultSink fault) {
   });
 }
 
-void run_coalesced(MemberCalls calls) {
-  for_each_part(calls, [](const OpRow& row, MemberCalls parts) {
-    row.run(parts);
+void run_coalesced(MemberCalls calls, KernelPlan* plan) {
+  for_each_part(calls, [plan](const OpRow& row, MemberCalls parts) {
+    row.run(parts, plan);
+    if (plan != nullptr) plan->end_part();
     return true;
   });
 }
@@ -271,7 +273,7 @@ void run_coalesced(MemberCalls calls) {
 template <CallField... kSet>
 constexpr OpRow row(OpType op, const char* name, const char* recorder_name, Writes writes,
                     absl::Status (*check)(const CollectiveCall&, int, int), void (*cross)(MemberCalls, FaultSink),
-                    void (*run)(MemberCalls)) {
+                    void (*run)(MemberCalls, KernelPlan*)) {
   constexpr auto kBits = static_cast<CallFields>((field_bit(kSet) | ...));
   return {op, name, recorder_name, kBits, writes, check, &same_fields<kBits>, cross, run};
 }

@@ -85,8 +85,8 @@ struct OpRow {
   // members that are null are skipped. Allocates nothing, but for kCoalesced.
   void (*cross)(MemberCalls calls, absl::FunctionRef<bool(const PairFault&)> fault);
 
-  // The kernel. Null for send and recv, which are no collectives: they are matched in pairs.
-  void (*run)(MemberCalls calls);
+  // The kernel, see kernels.h. Null for send and recv, which are no collectives: they are matched in pairs.
+  void (*run)(MemberCalls calls, KernelPlan* plan);
 
   bool compares(CallField field) const { return (fields & field_bit(field)) != 0; }
   bool is_collective() const { return run != nullptr; }

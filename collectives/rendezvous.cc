@@ -8,6 +8,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/device_runtime.h"
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
 #include "collectives/poison.h"
@@ -70,7 +71,8 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
   // The wait ended early. No kernel may write into this rank's memory after this.
   const ErrorKind kind = error_kind(waited);
   if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(code), timeout, code));
-  if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return status();
+  if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus()))
+    return is_completed() ? status() : waited;
   complete(waited);
   return waited;
 }
@@ -80,7 +82,13 @@ std::string CallState::who(CodeSite code) const {
 }
 
 internal::MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
-  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
+  // All have come: a device is at it.
+  return {.who = who,
+          .world = context_->world(),
+          .awaited = *this,
+          .site = wait_site(code),
+          .timeout = timeout,
+          .otherwise = "its kernel"};
 }
 
 void CallState::overdue(absl::Duration timeout, CodeSite code) {
@@ -205,13 +213,14 @@ void Rendezvous::recycle(Slot* slot) {
   slot->first = -1;
   slot->seq = 0;
   slot->object = 0;
+  slot->launch = nullptr;
   free_.push_back(slot);
 }
 
 absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
-  if (poison_) state->poison();
+  if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
   Slot* slot = nullptr;
   {
     RankMutexLock lock(&mu_);
@@ -313,7 +322,49 @@ void Rendezvous::run(Slot* slot) {
   const int64_t started_ns = scheduler_.now_ns();
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
-  if (status.ok()) op_row(slot->calls[0]->op).run(MemberCalls(slot->calls));
+  if (status.ok()) {
+    if (call_device(*slot->calls[0]).kind != Device::Kind::kCpu) [[unlikely]] {
+      status = start_on_device(slot, started_ns);
+      if (status.ok()) return;
+    } else {
+      op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
+    }
+  }
+  end(slot, status, started_ns);
+}
+
+absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
+  const auto error = [what = op_row(slot->calls[0]->op).name, seq = slot->seq, this](const absl::Status& status) {
+    return make_error(error_kind(status),
+                      absl::StrCat("group ", group_->name(), ", ", what, " seq ", seq, ": ", status.message()));
+  };
+  const Device device = call_device(*slot->calls[0]);
+  std::vector<const internal::DeviceMark*> ready;
+  for (const CollectiveCall* const call : slot->calls) {
+    const Device mine = call_device(*call);
+    if (call->ready != nullptr) ready.push_back(call->ready.get());
+    if (mine != device) {
+      return error(absl::InvalidArgumentError(
+          absl::StrCat("members' tensors are on ", device.name(), " and ", mine.name(), ", want one device")));
+    }
+  }
+  const auto launch = std::make_shared<internal::DeviceLaunch>();
+  {
+    RankMutexLock lock(&mu_);
+    slot->launch = launch;
+  }
+  KernelPlan plan;
+  op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), &plan);
+  const Site site{.what = op_row(slot->calls[0]->op).name, .group = group_->name(), .seq = slot->seq};
+  const absl::Status started = internal::DeviceRuntime::of(world_)->launch(
+      launch, group_->global_rank(0), device.index, site, &plan, ready,
+      [self = shared_from_this(), slot, error, started_ns](const absl::Status& status) {
+        self->end(slot, status.ok() ? status : error(status), started_ns);
+      });
+  return started.ok() ? started : error(started);
+}
+
+void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns) {
   {
     RankMutexLock lock(&mu_);
     take_out(slot);
@@ -376,7 +427,19 @@ bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
     return true;
   }
   // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
-  while (!state.is_completed()) sched_yield();
+  while (!state.is_completed()) {
+    std::shared_ptr<internal::DeviceLaunch> launch;
+    {
+      RankMutexLock lock(&mu_);
+      slot = find(state.call().seq);
+      if (slot != nullptr && slot->states[rank].get() == &state) launch = slot->launch;
+    }
+    if (launch != nullptr) {
+      internal::DeviceRuntime::of(world_)->await_device(*launch);
+      return false;
+    }
+    sched_yield();
+  }
   return false;
 }
 

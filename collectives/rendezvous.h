@@ -19,6 +19,10 @@ namespace rankloom {
 
 class Rendezvous;
 
+namespace internal {
+struct DeviceLaunch;
+}
+
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
 class CallState final : public WorkState, public WaitsFor {
  public:
@@ -78,7 +82,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   absl::Status file(std::shared_ptr<CallState> state);
 
   // Takes a call back that no kernel has touched; waits for a kernel that runs. `cause` is what the other members get; OK
-  // leaves them waiting. False: the call was done before.
+  // leaves them waiting. False: the call was done before, or a device has it and will be through with it later.
   bool withdraw(CallState& state, const absl::Status& cause);
 
   // Ends all calls on their way and refuses later ones.
@@ -109,6 +113,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     int first = -1;                                  // who arrived first
     std::vector<const CollectiveCall*> calls;        // [rank in group]
     std::vector<std::shared_ptr<CallState>> states;  // [rank in group]
+    std::shared_ptr<internal::DeviceLaunch> launch;  // kRunning, on a device
   };
 
   // Why a call cannot be filed: the group has failed, or this rank has filed one with this number.
@@ -119,8 +124,11 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Compares, runs the kernel and completes the works of a slot in which all have arrived.
+  // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends later.
   void run(Slot* slot);
+  // Starts the kernel on a device: end() follows, but for an error.
+  absl::Status start_on_device(Slot* slot, int64_t started_ns);
+  void end(Slot* slot, const absl::Status& status, int64_t started_ns);
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status inputs_unchanged(const Slot& slot) const;

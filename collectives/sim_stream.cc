@@ -8,37 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/op_table.h"
 #include "collectives/process_group.h"
+#include "collectives/stream_work.h"
 #include "sim/dist_error.h"
 #include "sim/text.h"
 #include "world/world.h"
 
 namespace rankloom {
+using internal::StreamWork;
+
 namespace {
-
-// The work of a call on a stream, and of a mark in one.
-class StreamWork final : public WorkState {
- public:
-  StreamWork(Scheduler* scheduler, int rank, const char* op, std::string group = {}, int64_t seq = -1,
-             std::vector<TensorView> outputs = {})
-      : WorkState(scheduler, rank), op_(op), group_(std::move(group)), seq_(seq), outputs_(std::move(outputs)) {}
-
-  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
-    if (!timeout_is_default) return WorkState::wait(timeout, timeout_is_default, code);
-    const AdoptScope adopt(scheduler(), rank());
-    scheduler()->point(wait_site(code));
-    return is_completed() ? status() : absl::OkStatus();
-  }
-  std::vector<TensorView> result() override { return outputs_; }
-  const char* op() const override { return op_; }
-  std::string_view group() const override { return group_; }
-  int64_t seq() const override { return seq_; }
-
- private:
-  const char* const op_;
-  const std::string group_;
-  const int64_t seq_;
-  const std::vector<TensorView> outputs_;
-};
 
 class SimEvent final : public internal::EventState {
  public:

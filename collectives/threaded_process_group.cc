@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/coalesced_work.h"
+#include "collectives/device_runtime.h"
 #include "collectives/op_table.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
@@ -13,24 +14,31 @@
 namespace rankloom {
 namespace {
 
-// The first tensor that is not in this process's memory, or null.
-const TensorView* foreign_tensor(const CollectiveCall& call) {
+// The first tensor that is not of this kind of device, or null.
+const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) {
   for (const TensorList* list : {&call.inputs, &call.outputs}) {
     for (const TensorView& tensor : *list) {
-      if (tensor.device().kind != Device::Kind::kCpu) return &tensor;
+      if (tensor.device().kind != home) return &tensor;
     }
   }
   for (const CollectiveCall& part : call.parts) {
-    if (const TensorView* const tensor = foreign_tensor(part); tensor != nullptr) return tensor;
+    if (const TensorView* const tensor = foreign_tensor(part, home); tensor != nullptr) return tensor;
   }
   return nullptr;
 }
 
+// Why the call's `tensor`, which is no memory of the process, cannot be reached; OK if it is a device's, and use_device() was called.
 // Not inlined: its locals would be part of every call's stack.
-[[gnu::noinline]] absl::Status foreign(const std::string& who, const TensorView& tensor) {
-  return make_error(ErrorKind::kInvalidArgument,
-                    absl::StrCat(who, "a tensor is ", tensor.text(),
-                                 ", want memory of this process; tensors without data need a fake group"));
+[[gnu::noinline]] absl::Status foreign(const CollectiveCall& call, const TensorView& tensor, World& world) {
+  if (tensor.device().kind == Device::Kind::kMeta) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor is ", tensor.text(), ", want memory of this process; tensors without data need a fake group"));
+  }
+  if (internal::DeviceRuntime::of(world) == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor is ", tensor.text(), ", want use_device() called for the world first (use_cuda(rank))"));
+  }
+  return one_device(call);
 }
 
 // Where members of a world find the core.
@@ -116,8 +124,10 @@ std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::share
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
-  if (const TensorView* const tensor = foreign_tensor(call); tensor != nullptr) [[unlikely]]
-    return foreign(who(call), *tensor);
+  if (const TensorView* const tensor = foreign_tensor(call, Device::Kind::kCpu); tensor != nullptr) [[unlikely]] {
+    if (const absl::Status there = foreign(call, *tensor, context()->world()); !there.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(call), there.message()));
+  }
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
   auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
@@ -148,6 +158,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
   for (auto part = first_message; part != parts.end(); ++part) {
     if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
     part->keep_alive = call.keep_alive;
+    part->ready = call.ready;
     messages.push_back(std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(*part)));
   }
   parts.erase(first_message, parts.end());

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMaxLastCalls = 8;
 
 std::string awaited_text(const MemberWait& wait, const std::vector<int>& ranks) {
-  if (ranks.empty()) return "any rank";
+  if (ranks.empty()) return std::string(wait.otherwise);
   return targets_text(ranks, {.ended = [&wait](int rank) { return wait.world.ended_text(rank); }, .last_calls = {}});
 }
 

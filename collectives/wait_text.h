@@ -19,6 +19,7 @@ struct MemberWait {
   const WaitsFor& awaited;
   Site site;  // for its place
   absl::Duration timeout;
+  std::string_view otherwise = "any rank";  // what is awaited if `awaited` names no rank
 };
 
 // "WHO: timed out after 5s waiting for rank 1 (returned) and ranks 3-4 [group 0, train.cc:12]", and the last calls of some of

@@ -68,6 +68,9 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   // Ends the work. Only the first call counts. Wakes who waits; callbacks run later.
   void complete(const absl::Status& status);
 
+  // Where a wait for it is, as reports show it.
+  Site site(CodeSite code) const { return wait_site(code); }
+
   Scheduler* scheduler() const { return scheduler_; }
   int rank() const { return rank_; }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "collectives/kernels/parallel.h"
+#include "collectives/kernels/plan.h"
 
 namespace rankloom::internal {
 namespace {
@@ -38,12 +39,17 @@ void copy_few(void* to, const void* from, size_t bytes) {
 
 }  // namespace
 
-CopyBatch::CopyBatch(int64_t total_bytes) : at_once_(total_bytes < kParallelBytes) {}
+CopyBatch::CopyBatch(int64_t total_bytes, KernelPlan* plan)
+    : plan_(plan), at_once_(plan == nullptr && total_bytes < kParallelBytes) {}
 
 void CopyBatch::add(void* to, const void* from, size_t bytes) {
   if (to == from || bytes == 0) return;
   if (at_once_) {
     copy_few(to, from, bytes);
+    return;
+  }
+  if (plan_ != nullptr) {
+    plan_->add_copy(to, from, static_cast<int64_t>(bytes));
     return;
   }
   if (sources_.empty() || sources_.back().from != from || sources_.back().bytes != static_cast<int64_t>(bytes)) {

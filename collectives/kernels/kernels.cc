@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "collectives/kernels/copy.h"
 #include "collectives/kernels/parallel.h"
+#include "collectives/kernels/plan.h"
 #include "collectives/kernels/reduce.h"
 #include "sim/prng.h"
 
@@ -77,10 +78,33 @@ int64_t grain_of(int64_t numel, DType dtype, int64_t buffers) {
   return std::max<int64_t>(1, kGrainBytes / bytes_each / 1024) * 1024;
 }
 
+// A ring's chunks: of so many elements, but for the last ones.
+int64_t ring_chunk(int64_t numel, int64_t ranks) { return (numel + ranks - 1) / ranks; }
+
+// What reduce_buffers() does, as jobs of a plan.
+void plan_buffers(const CollectiveCall& call, ReduceJob job, int64_t numel, Pointers& inputs, KernelPlan& plan) {
+  if (call.order.kind != ReduceOrder::Kind::kRing) {
+    Pointers ordered(inputs.begin(), inputs.end());  // the inputs may be the outputs
+    arrange(call.order, 0, ordered);
+    job.inputs = ordered.data();
+    plan.add_reduce(job, 0, numel);
+    return;
+  }
+  const int64_t chunk_size = ring_chunk(numel, job.count);
+  for (int64_t chunk = 0; chunk * chunk_size < numel; ++chunk) {
+    Pointers ordered(inputs.begin(), inputs.end());
+    arrange(call.order, chunk, ordered);
+    job.inputs = ordered.data();
+    plan.add_reduce(job, chunk * chunk_size, std::min(numel, (chunk + 1) * chunk_size));
+  }
+}
+
 // Reduces `numel` elements of the inputs, which are by rank, into the outputs. Orders the inputs.
 void reduce_buffers(const CollectiveCall& call, DType dtype, int64_t numel, Pointers& inputs,
-                    absl::Span<void* const> outputs) {
+                    absl::Span<void* const> outputs, KernelPlan* plan) {
   ReduceJob job = job_of(call, dtype, inputs, outputs);
+  if (plan != nullptr) [[unlikely]]
+    return plan_buffers(call, job, numel, inputs, *plan);
   const int64_t grain = grain_of(numel, dtype, job.count + job.output_count);
   if (call.order.kind != ReduceOrder::Kind::kRing) {
     arrange(call.order, 0, inputs);
@@ -89,7 +113,7 @@ void reduce_buffers(const CollectiveCall& call, DType dtype, int64_t numel, Poin
                               [&job](int64_t begin, int64_t end) { internal::reduce_range(job, begin, end); });
     return;
   }
-  const int64_t chunk_size = (numel + job.count - 1) / job.count;
+  const int64_t chunk_size = ring_chunk(numel, job.count);
   internal::parallel_blocks(numel, grain, [&](int64_t begin, int64_t end) {
     ReduceJob part = job;
     while (begin < end) {
@@ -107,8 +131,24 @@ void reduce_buffers(const CollectiveCall& call, DType dtype, int64_t numel, Poin
 // Reduces chunk r of all members' inputs into output r, for each r: size_of_chunk(r) elements; input_of(rank, r) and
 // output_of(r) are where they begin.
 template <class SizeOfChunk, class InputOf, class OutputOf>
-void reduce_chunks(MemberCalls calls, DType dtype, SizeOfChunk size_of_chunk, InputOf input_of, OutputOf output_of) {
+void reduce_chunks(MemberCalls calls, DType dtype, KernelPlan* plan, SizeOfChunk size_of_chunk, InputOf input_of,
+                   OutputOf output_of) {
   const int64_t ranks = size_of(calls);
+  // The reduction of chunk r.
+  const auto job = [&](int64_t r, Pointers& inputs, void* const& output) {
+    for (int64_t rank = 0; rank < ranks; ++rank) inputs[static_cast<size_t>(rank)] = input_of(rank, r);
+    arrange(calls[0]->order, r, inputs);
+    return job_of(*calls[0], dtype, inputs, {&output, 1});
+  };
+  if (plan != nullptr) [[unlikely]] {
+    Pointers inputs(calls.size());
+    for (int64_t r = 0; r < ranks; ++r) {
+      if (size_of_chunk(r) == 0) continue;
+      void* const output = output_of(r);
+      plan->add_reduce(job(r, inputs, output), 0, size_of_chunk(r));
+    }
+    return;
+  }
   absl::FixedArray<int64_t, 64> ends(calls.size());  // of the chunks, laid end to end
   int64_t all = 0;
   for (int64_t r = 0; r < ranks; ++r) ends[static_cast<size_t>(r)] = all += size_of_chunk(r);
@@ -121,10 +161,8 @@ void reduce_chunks(MemberCalls calls, DType dtype, SizeOfChunk size_of_chunk, In
       const int64_t r = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
       const int64_t start = r == 0 ? 0 : ends[static_cast<size_t>(r - 1)];
       const int64_t stop = std::min(end, ends[static_cast<size_t>(r)]);
-      for (int64_t rank = 0; rank < ranks; ++rank) inputs[static_cast<size_t>(rank)] = input_of(rank, r);
-      arrange(calls[0]->order, r, inputs);
       void* const output = output_of(r);
-      internal::reduce_range(job_of(*calls[0], dtype, inputs, {&output, 1}), begin - start, stop - start);
+      internal::reduce_range(job(r, inputs, output), begin - start, stop - start);
       begin = stop;
     }
   });
@@ -132,12 +170,12 @@ void reduce_chunks(MemberCalls calls, DType dtype, SizeOfChunk size_of_chunk, In
 
 // Copies every member's input to all members: to(receiver, sender) is where the sender's goes. Inputs may differ in size.
 template <class To>
-void gather_everywhere(MemberCalls calls, int i, To to) {
+void gather_everywhere(MemberCalls calls, int i, KernelPlan* plan, To to) {
   const int64_t ranks = size_of(calls);
   int64_t all = 0;
   for (const CollectiveCall* call : calls) all += static_cast<int64_t>(call->inputs[i].bytes());
   if (all == 0) return;
-  CopyBatch batch(ranks * all);
+  CopyBatch batch(ranks * all, plan);
   if (!batch.at_once()) {
     for (int64_t sender = 0; sender < ranks; ++sender) {
       const TensorView& from = member(calls, sender).inputs[i];
@@ -165,6 +203,11 @@ void gather_everywhere(MemberCalls calls, int i, To to) {
   }
 }
 
+// The coalesced forms do one tensor after the other.
+void end_tensor(const TensorList& tensors, KernelPlan* plan) {
+  if (plan != nullptr && tensors.size() > 1) plan->end_part();
+}
+
 int64_t bytes_of_row(const TensorView& tensor) {
   auto bytes = static_cast<int64_t>(dtype_size(tensor.dtype()));
   for (size_t i = 1; i < tensor.sizes().size(); ++i) bytes *= tensor.sizes()[i];
@@ -173,14 +216,14 @@ int64_t bytes_of_row(const TensorView& tensor) {
 
 }  // namespace
 
-void run_broadcast(MemberCalls calls) {
+void run_broadcast(MemberCalls calls, KernelPlan* plan) {
   const TensorView& source = root_of(calls).outputs[0];
-  CopyBatch batch(size_of(calls) * static_cast<int64_t>(source.bytes()));
+  CopyBatch batch(size_of(calls) * static_cast<int64_t>(source.bytes()), plan);
   for (const CollectiveCall* call : calls) batch.add(call->outputs[0].data(), source.data(), source.bytes());
   batch.run();
 }
 
-void run_all_reduce(MemberCalls calls) {
+void run_all_reduce(MemberCalls calls, KernelPlan* plan) {
   for (int i = 0; i < calls[0]->outputs.size(); ++i) {
     const TensorView& like = calls[0]->outputs[i];
     if (like.numel() == 0) continue;
@@ -193,81 +236,85 @@ void run_all_reduce(MemberCalls calls) {
       ++next;
     }
     if (in_place) {
-      reduce_buffers(*calls[0], like.dtype(), like.numel(), inputs, inputs);
+      reduce_buffers(*calls[0], like.dtype(), like.numel(), inputs, inputs, plan);
     } else {  // inputs were kept aside, and these are the copies
       Pointers outputs(calls.size());
       std::transform(calls.begin(), calls.end(), outputs.begin(),
                      [i](const CollectiveCall* call) { return call->outputs[i].data(); });
-      reduce_buffers(*calls[0], like.dtype(), like.numel(), inputs, outputs);
+      reduce_buffers(*calls[0], like.dtype(), like.numel(), inputs, outputs, plan);
     }
+    end_tensor(calls[0]->outputs, plan);
   }
 }
 
-void run_reduce(MemberCalls calls) {
+void run_reduce(MemberCalls calls, KernelPlan* plan) {
   const TensorView& output = root_of(calls).outputs[0];
   if (output.numel() == 0) return;
   Pointers inputs(calls.size());
   std::transform(calls.begin(), calls.end(), inputs.begin(),
                  [](const CollectiveCall* call) { return call->inputs[0].data(); });
   void* const data = output.data();
-  reduce_buffers(*calls[0], output.dtype(), output.numel(), inputs, {&data, 1});
+  reduce_buffers(*calls[0], output.dtype(), output.numel(), inputs, {&data, 1}, plan);
 }
 
-void run_all_gather(MemberCalls calls) {
-  gather_everywhere(calls, 0, [calls](int64_t receiver, int64_t sender) {
+void run_all_gather(MemberCalls calls, KernelPlan* plan) {
+  gather_everywhere(calls, 0, plan, [calls](int64_t receiver, int64_t sender) {
     return member(calls, receiver).outputs[static_cast<int>(sender)].data();
   });
 }
 
-void run_all_gather_into_tensor(MemberCalls calls) {
+void run_all_gather_into_tensor(MemberCalls calls, KernelPlan* plan) {
   for (int i = 0; i < calls[0]->inputs.size(); ++i) {
     const int64_t numel = calls[0]->inputs[i].numel();
-    gather_everywhere(calls, i, [calls, i, numel](int64_t receiver, int64_t sender) {
+    gather_everywhere(calls, i, plan, [calls, i, numel](int64_t receiver, int64_t sender) {
       return at(member(calls, receiver).outputs[i], sender * numel);
     });
+    end_tensor(calls[0]->inputs, plan);
   }
 }
 
-void run_gather(MemberCalls calls) {
+void run_gather(MemberCalls calls, KernelPlan* plan) {
   const TensorList& outputs = root_of(calls).outputs;
   const size_t bytes = calls[0]->inputs[0].bytes();
-  CopyBatch batch(size_of(calls) * static_cast<int64_t>(bytes));
+  CopyBatch batch(size_of(calls) * static_cast<int64_t>(bytes), plan);
   for (int r = 0; r < outputs.size(); ++r) batch.add(outputs[r].data(), member(calls, r).inputs[0].data(), bytes);
   batch.run();
 }
 
-void run_scatter(MemberCalls calls) {
+void run_scatter(MemberCalls calls, KernelPlan* plan) {
   const TensorList& inputs = root_of(calls).inputs;
   const size_t bytes = calls[0]->outputs[0].bytes();
-  CopyBatch batch(size_of(calls) * static_cast<int64_t>(bytes));
+  CopyBatch batch(size_of(calls) * static_cast<int64_t>(bytes), plan);
   for (int r = 0; r < inputs.size(); ++r) batch.add(member(calls, r).outputs[0].data(), inputs[r].data(), bytes);
   batch.run();
 }
 
-void run_reduce_scatter(MemberCalls calls) {
+void run_reduce_scatter(MemberCalls calls, KernelPlan* plan) {
   reduce_chunks(
-      calls, calls[0]->outputs[0].dtype(), [calls](int64_t chunk) { return member(calls, chunk).outputs[0].numel(); },
+      calls, calls[0]->outputs[0].dtype(), plan,
+      [calls](int64_t chunk) { return member(calls, chunk).outputs[0].numel(); },
       [calls](int64_t rank, int64_t chunk) { return member(calls, rank).inputs[static_cast<int>(chunk)].data(); },
       [calls](int64_t chunk) { return member(calls, chunk).outputs[0].data(); });
 }
 
-void run_reduce_scatter_tensor(MemberCalls calls) {
+void run_reduce_scatter_tensor(MemberCalls calls, KernelPlan* plan) {
   for (int i = 0; i < calls[0]->outputs.size(); ++i) {
     const TensorView& like = calls[0]->outputs[i];
     const int64_t numel = like.numel();
     reduce_chunks(
-        calls, like.dtype(), [numel](int64_t /*chunk*/) { return numel; },
+        calls, like.dtype(), plan, [numel](int64_t /*chunk*/) { return numel; },
         [calls, i, numel](int64_t rank, int64_t chunk) { return at(member(calls, rank).inputs[i], chunk * numel); },
         [calls, i](int64_t chunk) { return member(calls, chunk).outputs[i].data(); });
+    end_tensor(calls[0]->outputs, plan);
   }
 }
 
-void run_all_to_all(MemberCalls calls) {
+void run_all_to_all(MemberCalls calls, KernelPlan* plan) {
   int64_t total = 0;
   for (const CollectiveCall* call : calls) {
     for (const TensorView& output : call->outputs) total += static_cast<int64_t>(output.bytes());
   }
-  CopyBatch batch(total);
+  CopyBatch batch(total, plan);
   for (int receiver = 0; receiver < static_cast<int>(calls.size()); ++receiver) {
     const TensorList& outputs = member(calls, receiver).outputs;
     for (int sender = 0; sender < outputs.size(); ++sender) {
@@ -277,12 +324,12 @@ void run_all_to_all(MemberCalls calls) {
   batch.run();
 }
 
-void run_all_to_all_single(MemberCalls calls) {
+void run_all_to_all_single(MemberCalls calls, KernelPlan* plan) {
   const int64_t ranks = size_of(calls);
   int64_t total = 0;
   for (const CollectiveCall* call : calls) total += static_cast<int64_t>(call->outputs[0].bytes());
   if (total == 0) return;
-  CopyBatch batch(total);
+  CopyBatch batch(total, plan);
   // How far each sender's input is used up by the receivers so far.
   absl::InlinedVector<int64_t, 64> sent(calls.size(), 0);
   for (int64_t receiver = 0; receiver < ranks; ++receiver) {
@@ -301,7 +348,7 @@ void run_all_to_all_single(MemberCalls calls) {
   batch.run();
 }
 
-void run_nothing(MemberCalls calls) { static_cast<void>(calls); }
+void run_nothing(MemberCalls /*calls*/, KernelPlan* /*plan*/) {}
 
 bool reduction_supported(ReduceOp op, DType dtype) {
   const bool is_bool = dtype == DType::kBool;

@@ -5,24 +5,27 @@
 
 namespace rankloom {
 
+class KernelPlan;
+
 // A kernel does one whole collective: it reads and writes the buffers of all members, in rank order. It runs once, after
 // all calls were checked and compared, on the thread of the member that arrived last. It cannot fail, takes no lock, waits
 // for nobody. Large buffers are split over cores by elements, never by ranks, so that bits do not depend on the split.
+// With a plan it touches no memory, and adds to the plan what it would do: for buffers of a device.
 // Reading and writing: inputs may be the outputs of the same member (in place) where the operation's rule allows it.
 using MemberCalls = absl::Span<const CollectiveCall* const>;  // [rank in group]
 
-void run_broadcast(MemberCalls calls);
-void run_all_reduce(MemberCalls calls);  // also the coalesced form
-void run_reduce(MemberCalls calls);
-void run_all_gather(MemberCalls calls);
-void run_all_gather_into_tensor(MemberCalls calls);  // also the coalesced form
-void run_gather(MemberCalls calls);
-void run_scatter(MemberCalls calls);
-void run_reduce_scatter(MemberCalls calls);
-void run_reduce_scatter_tensor(MemberCalls calls);  // also the coalesced form
-void run_all_to_all(MemberCalls calls);
-void run_all_to_all_single(MemberCalls calls);
-void run_nothing(MemberCalls calls);  // barriers
+void run_broadcast(MemberCalls calls, KernelPlan* plan = nullptr);
+void run_all_reduce(MemberCalls calls, KernelPlan* plan = nullptr);  // also the coalesced form
+void run_reduce(MemberCalls calls, KernelPlan* plan = nullptr);
+void run_all_gather(MemberCalls calls, KernelPlan* plan = nullptr);
+void run_all_gather_into_tensor(MemberCalls calls, KernelPlan* plan = nullptr);  // also the coalesced form
+void run_gather(MemberCalls calls, KernelPlan* plan = nullptr);
+void run_scatter(MemberCalls calls, KernelPlan* plan = nullptr);
+void run_reduce_scatter(MemberCalls calls, KernelPlan* plan = nullptr);
+void run_reduce_scatter_tensor(MemberCalls calls, KernelPlan* plan = nullptr);  // also the coalesced form
+void run_all_to_all(MemberCalls calls, KernelPlan* plan = nullptr);
+void run_all_to_all_single(MemberCalls calls, KernelPlan* plan = nullptr);
+void run_nothing(MemberCalls calls, KernelPlan* plan = nullptr);  // barriers
 
 // Whether there is a kernel for this reduction: the rule of ReduceOp's comment.
 bool reduction_supported(ReduceOp op, DType dtype);

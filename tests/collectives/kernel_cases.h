@@ -13,6 +13,10 @@
 #include "collectives/tensor.h"
 #include "sim/prng.h"
 
+#ifdef RANKLOOM_TEST_PLANS
+#include "collectives/cuda/plan_tables.h"
+#endif
+
 namespace rankloom {
 
 inline constexpr DType kDTypesWithArithmetic[] = {
@@ -36,11 +40,14 @@ inline const ReduceOrder kAllOrders[] = {{.kind = ReduceOrder::Kind::kRank},
                                          {.kind = ReduceOrder::Kind::kTree, .accumulate_in_float = false}};
 
 // Memory of a tensor between two guards. It begins at a multiple of the element's size, but of nothing larger, so that
-// kernels cannot rely on more.
+// kernels cannot rely on more; plans also see some that begin where vectors do, which they read in another way.
 class Buffer {
  public:
   Buffer(DType dtype, int64_t numel)
-      : dtype_(dtype), numel_(numel), offset_(64 + dtype_size(dtype)), bytes_(offset_ + size() + 64, kGuard) {}
+      : dtype_(dtype),
+        numel_(numel),
+        offset_(64 + (kSomeAligned && numel / 8 % 2 == 1 ? 0 : dtype_size(dtype))),
+        bytes_(offset_ + size() + 64, kGuard) {}
 
   void* data() { return bytes_.data() + offset_; }
   const void* data() const { return bytes_.data() + offset_; }
@@ -74,6 +81,11 @@ class Buffer {
 
  private:
   static constexpr uint8_t kGuard = 0xc5;
+#ifdef RANKLOOM_TEST_PLANS
+  static constexpr bool kSomeAligned = true;
+#else
+  static constexpr bool kSomeAligned = false;
+#endif
 
   uint64_t small_number(Prng& prng, size_t lane) const {
     const double value = static_cast<double>(static_cast<int64_t>(prng.below(4000)) - 2000) / 1024;
@@ -113,12 +125,18 @@ inline std::vector<TensorView> views(std::vector<Buffer>& buffers) {
   return all;
 }
 
-// Runs a kernel over calls[rank].
-inline void run_kernel(void (*kernel)(MemberCalls), const std::vector<CollectiveCall>& calls) {
+// Runs a kernel over calls[rank]; with RANKLOOM_TEST_PLANS, by way of a plan and what a device makes of it.
+inline void run_kernel(void (*kernel)(MemberCalls, KernelPlan*), const std::vector<CollectiveCall>& calls) {
   std::vector<const CollectiveCall*> by_rank;
   by_rank.reserve(calls.size());
   for (const CollectiveCall& call : calls) by_rank.push_back(&call);
-  kernel(by_rank);
+#ifdef RANKLOOM_TEST_PLANS
+  KernelPlan plan;
+  kernel(by_rank, &plan);
+  cuda::run_tables(cuda::make_tables(plan));
+#else
+  kernel(by_rank, nullptr);
+#endif
 }
 
 // The calls of an all_reduce in place.

@@ -244,7 +244,7 @@ TEST(OpTableTest, RunsTheCollectivesOfCoalescedCallsInOrder) {
     calls.push_back(coalesced(std::move(parts)));
   }
   const std::array<const CollectiveCall*, 2> by_rank = {&calls[0], &calls[1]};
-  op_row(OpType::kCoalesced).run(by_rank);
+  op_row(OpType::kCoalesced).run(by_rank, nullptr);
   EXPECT_THAT(x[0], ElementsAre(11, 22));
   EXPECT_THAT(x[1], ElementsAre(11, 22));
   EXPECT_THAT(y[0], ElementsAre(6));

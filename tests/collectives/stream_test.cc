@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rankloom/rankloom.h"
+#include "tests/collectives/blocked_stream_cases.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
@@ -19,17 +20,9 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A work of the user's own that its future answers for.
-class FutureWork final : public WorkState {
- public:
-  explicit FutureWork(RankContext& rank) : promise_(&rank.world().scheduler(), rank.rank()) {}
-  Future get_future() override { return promise_.future(); }
-  void resolve() { promise_.set_value(); }
-  void fail(const absl::Status& status) { promise_.set_error(status); }
-
- private:
-  Promise promise_;
-};
+std::unique_ptr<Stream> make_stream(RankContext& rank, std::string_view name) {
+  return std::make_unique<SimStream>(rank, name);
+}
 
 class StreamTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, StreamTest, every_world(), world_name);
@@ -57,44 +50,11 @@ TEST_P(StreamTest, KernelsRunAsTheirRank) {
 }
 
 TEST_P(StreamTest, AnEventBehindABlockedWorkIsNotDone) {
-  run(1, [](RankContext& rank) {
-    SimStream stream(rank);
-    const Event before = stream.record();
-    before.synchronize();
-    EXPECT_TRUE(before.query());
-
-    const auto work = std::make_shared<FutureWork>(rank);
-    Work(work).block_current_stream(stream);
-    const Event behind = stream.record();
-    rank.sleep_for(absl::Milliseconds(1));  // the stream goes as far as it can
-    EXPECT_FALSE(behind.query());
-    EXPECT_FALSE(stream.query());
-
-    work->resolve();
-    stream.synchronize();
-    EXPECT_TRUE(behind.query());
-    EXPECT_TRUE(stream.query());
-    EXPECT_TRUE(stream.status().ok());
-  });
+  run(1, [](RankContext& rank) { event_behind_a_blocked_work_is_not_done(rank, make_stream); });
 }
 
 TEST_P(StreamTest, AWorkThatIsFreedFirstDoesNotUnblockTheOther) {
-  run(1, [](RankContext& rank) {
-    SimStream stream(rank);
-    auto a = std::make_shared<FutureWork>(rank);
-    auto b = std::make_shared<FutureWork>(rank);
-    Work(a).block_current_stream(stream);
-    Work(b).block_current_stream(stream);
-    b->resolve();
-    b.reset();
-    const Event event = stream.record();
-    rank.sleep_for(absl::Milliseconds(1));
-    EXPECT_FALSE(event.query());
-    a->resolve();
-    a.reset();
-    stream.synchronize();
-    EXPECT_TRUE(event.query());
-  });
+  run(1, [](RankContext& rank) { a_work_that_is_freed_first_does_not_unblock_the_other(rank, make_stream); });
 }
 
 TEST_P(StreamTest, BlocksOnACollectiveWithoutBlockingTheRank) {
@@ -113,30 +73,19 @@ TEST_P(StreamTest, BlocksOnACollectiveWithoutBlockingTheRank) {
 }
 
 TEST_P(StreamTest, ATimeoutReleasesTheStreamAndMarksItFailed) {
-  run(1, [](RankContext& rank) {
-    SimStream stream(rank, "comm");
-    const auto work = std::make_shared<FutureWork>(rank);
-    Work(work).block_current_stream(stream, absl::Milliseconds(20));
-    bool ran = false;
-    stream.launch([&] { ran = true; });
-    const std::string text = error_of([&] { stream.synchronize(); });
-    EXPECT_THAT(text, HasSubstr("Timeout: rank 0, stream comm: waited 20ms for a work: "));
-    EXPECT_TRUE(ran);
-    EXPECT_TRUE(stream.query());
-    EXPECT_EQ(error_kind(stream.status()), ErrorKind::kTimeout);
-    work->resolve();  // too late, and harmless
-  });
+  run(1, [](RankContext& rank) { a_timeout_releases_the_stream_and_marks_it_failed(rank, make_stream); });
+}
+
+TEST_P(StreamTest, AWorkThatIsDoneBlocksNothing) {
+  run(2, [](RankContext& rank) { a_work_that_is_done_blocks_nothing(rank, make_stream); });
+}
+
+TEST_P(StreamTest, EventsMakeAStreamWaitForAnother) {
+  run(2, [](RankContext& rank) { events_order_two_streams(rank, make_stream); });
 }
 
 TEST_P(StreamTest, AWorkThatFailsMarksTheStreamFailed) {
-  run(1, [](RankContext& rank) {
-    SimStream stream(rank, "comm");
-    const auto work = std::make_shared<FutureWork>(rank);
-    Work(work).block_current_stream(stream);
-    work->fail(make_error(ErrorKind::kCollectiveError, "the link is down"));
-    EXPECT_EQ(error_of([&] { stream.synchronize(); }), "CollectiveError: the link is down");
-    EXPECT_EQ(error_of([&] { stream.synchronize(); }), "CollectiveError: the link is down");  // for good
-  });
+  run(1, [](RankContext& rank) { a_work_that_fails_marks_the_stream_failed(rank, make_stream); });
 }
 
 TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
@@ -324,24 +273,12 @@ TEST_P(StreamTest, AStreamMayGoBeforeWhatIsQueued) {
 }
 
 TEST_P(StreamTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) {
-  run(64, [](RankContext& rank) {
-    SimStream stream(rank);
-    const auto never = std::make_shared<FutureWork>(rank);
-    Work(never).block_current_stream(stream, absl::Milliseconds(50));
-    EXPECT_THAT(error_of([&] { stream.synchronize(); }),
-                HasSubstr("Timeout: rank " + std::to_string(rank.rank()) + ", stream stream: waited 50ms for a work"));
-  });
+  run(64, [](RankContext& rank) { a_deadline_releases_one_of_many(rank, make_stream); });
 }
 
 TEST_P(StreamTest, RefusesMisuse) {
   std::optional<SimStream> of_zero;
   run(2, [&](RankContext& rank) {
-    SimStream mine(rank, "mine");
-    EXPECT_EQ(error_of([&] { Work(std::make_shared<FutureWork>(rank)).block_current_stream(mine, absl::Seconds(-1)); }),
-              "InvalidArgument: rank " + std::to_string(rank.rank()) +
-                  ", stream mine: block_current_stream: timeout is -1s, want at least 0");
-    Work().block_current_stream(mine);  // done
-    mine.synchronize();
     if (rank.rank() == 0) {
       of_zero.emplace(rank, "zero's");
       rank.store().set("made", "1");

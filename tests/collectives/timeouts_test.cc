@@ -1,6 +1,14 @@
 // Waits that take too long: warnings, timeouts, and the barrier that names who does not come.
 
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdint>
+#include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,12 +17,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "harness/matchers.h"
+#include "sim/parker.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -169,6 +179,79 @@ TEST_P(TimeoutsTest, SaysWhatTheOthersDidLast) {
                               HasSubstr("\n  last call of rank 2: barrier seq 1 (completed)"))));
     rank.store().set("over", "");
   });
+}
+
+// A page of memory that holds whoever touches it first, in the middle of what it does, for a while.
+class HoldingPage {
+ public:
+  HoldingPage() {
+    page_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(page_, MAP_FAILED);
+    struct sigaction action = {};
+    action.sa_sigaction = &hold;
+    action.sa_flags = SA_SIGINFO;
+    EXPECT_EQ(sigaction(SIGSEGV, &action, &before_), 0);
+  }
+  ~HoldingPage() {
+    EXPECT_EQ(sigaction(SIGSEGV, &before_, nullptr), 0);
+    EXPECT_EQ(munmap(page_, kBytes), 0);
+  }
+  HoldingPage(const HoldingPage&) = delete;
+  HoldingPage& operator=(const HoldingPage&) = delete;
+
+  std::span<int32_t> numbers() const { return {static_cast<int32_t*>(page_), kBytes / sizeof(int32_t)}; }
+  // From now on.
+  void close() const { EXPECT_EQ(mprotect(page_, kBytes, PROT_NONE), 0); }
+  // Until somebody is held.
+  static void await_held() {
+    while (!held_) sched_yield();
+  }
+  static void let_go_at(int64_t ns) { let_go_at_ns_ = ns; }
+  static bool passed() { return passed_; }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+
+  static void hold(int /*signal*/, siginfo_t* info, void* /*context*/) {
+    const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
+    const auto page = reinterpret_cast<uintptr_t>(page_);
+    if (at < page || at >= page + kBytes) {
+      (void)signal(SIGSEGV, SIG_DFL);  // a true one, which comes again now
+      return;
+    }
+    held_ = true;
+    while (monotonic_ns() < let_go_at_ns_) sched_yield();
+    passed_ = true;
+    (void)mprotect(page_, kBytes, PROT_READ | PROT_WRITE);
+  }
+
+  inline static void* page_ = nullptr;
+  inline static std::atomic<bool> held_ = false;
+  inline static std::atomic<bool> passed_ = false;
+  inline static std::atomic<int64_t> let_go_at_ns_ = std::numeric_limits<int64_t>::max();
+  struct sigaction before_ = {};
+};
+
+TEST(TimeoutWhileTheKernelRuns, WaitsForTheKernel) {
+  const HoldingPage page;
+  run_world({.world_size = 2}, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x(page.numbers().size(), 5);
+    if (rank.rank() == 1) {
+      std::fill(page.numbers().begin(), page.numbers().end(), 2);
+      page.close();
+      rank.store().wait({"called"});
+      pg->all_reduce(page.numbers()).wait();  // the last to come, it runs the kernel
+      return;
+    }
+    Work work = pg->all_reduce(x);
+    rank.store().set("called", "1");
+    HoldingPage::await_held();
+    HoldingPage::let_go_at(monotonic_ns() + 300'000'000);  // long after the time below
+    work.wait(absl::Milliseconds(2));
+    EXPECT_TRUE(HoldingPage::passed());
+    EXPECT_THAT(x, Each(7));
+  }).throw_if_failed();
 }
 
 TEST_P(TimeoutsTest, RefusesNegativeTimes) {

@@ -42,7 +42,7 @@ void run(const std::vector<CollectiveCall>& calls) {
     by_rank.push_back(&calls[r]);
   }
   ASSERT_TRUE(members_agree(by_rank));
-  row.run(by_rank);
+  row.run(by_rank, nullptr);
 }
 
 TEST(UnevenTest, AllGather) {

@@ -1,0 +1,77 @@
+#include "collectives/cuda/cuda_tensor.h"
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "collectives/cuda/cuda_driver.h"
+#include "collectives/cuda/cuda_status.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+void check(const RankContext& rank, cudaError_t error, const char* what) {
+  const absl::Status status = cuda::to_status(error, what);
+  throw_if_error(
+      status.ok() ? status
+                  : make_error(ErrorKind::kCollectiveError, absl::StrCat("rank ", rank.rank(), ": ", status.message())),
+      {.rank = rank.rank(), .group = {}, .op = "CudaTensor"});
+}
+
+// One for each device, for the process: memory that one tensor frees here may be another's next.
+cudaStream_t stream_of(const RankContext& rank, int device) {
+  static absl::Mutex mu;
+  static std::array<cudaStream_t, 128> streams = {};
+  absl::MutexLock lock(&mu);
+  cudaStream_t& stream = streams.at(static_cast<size_t>(device));
+  if (stream == nullptr)
+    check(rank, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return stream;
+}
+
+}  // namespace
+
+CudaTensor::CudaTensor(RankContext& rank, Dims sizes, DType dtype, int device) : rank_(rank) {
+  use_cuda(rank, device);
+  const cuda::DeviceScope scope(device);
+  check(rank, scope.status().ok() ? cudaSuccess : cudaErrorInvalidDevice, "cudaSetDevice");
+  const cudaStream_t stream = stream_of(rank, device);
+  const TensorView shape = TensorView::meta(sizes, dtype);
+  void* data = nullptr;
+  if (shape.bytes() > 0) {
+    check(rank, cudaMallocAsync(&data, shape.bytes(), stream), "cudaMallocAsync");
+    check(rank, cudaMemsetAsync(data, 0, shape.bytes(), stream), "cudaMemsetAsync");
+    check(rank, cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  }
+  view_ = TensorView(data, dtype, std::move(sizes), Device{Device::Kind::kCuda, static_cast<int8_t>(device)});
+}
+
+CudaTensor::CudaTensor(CudaTensor&& other) noexcept
+    : rank_(other.rank_), view_(std::exchange(other.view_, TensorView())) {}
+
+CudaTensor::~CudaTensor() {
+  if (view_.data() == nullptr) return;
+  const cuda::DeviceScope scope(view_.device().index);
+  (void)cudaFreeAsync(view_.data(), stream_of(rank_, view_.device().index));
+}
+
+void CudaTensor::set_bytes(const void* from) {
+  if (view_.bytes() == 0) return;
+  const cuda::DeviceScope scope(view_.device().index);
+  const cudaStream_t stream = stream_of(rank_, view_.device().index);
+  check(rank_, cudaMemcpyAsync(view_.data(), from, view_.bytes(), cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+  check(rank_, cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+
+void CudaTensor::get_bytes(void* to) const {
+  if (view_.bytes() == 0) return;
+  const cuda::DeviceScope scope(view_.device().index);
+  const cudaStream_t stream = stream_of(rank_, view_.device().index);
+  check(rank_, cudaMemcpyAsync(to, view_.data(), view_.bytes(), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+  check(rank_, cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+
+}  // namespace rankloom

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collectives/kernels/plan.h"
+
+namespace rankloom {
+
+// What rankloom asks of a kind of device: CUDA's runtime, or a test's. Handles are the device's own, opaque here.
+// Errors: CollectiveError with the device's words.
+// Blocking: nothing here waits for a device.
+// Thread-safety: all methods.
+class DeviceDriver {
+ public:
+  using StreamHandle = void*;
+  using EventHandle = void*;
+
+  // What a stream can wait for: host memory that the device sees. In a cache line of its own.
+  struct alignas(64) ControlWord {
+    std::atomic<uint32_t> released = 0;  // 1: who waits goes on
+    std::atomic<uint32_t> gave_up = 0;   // 1: who waited went on without it, since its limit had passed
+  };
+
+  // A stream of rankloom's own, for one plan at a time.
+  class Lane {
+   public:
+    virtual ~Lane() = default;
+    // What comes later in the lane starts when the event was passed.
+    virtual absl::Status wait_event(EventHandle event) = 0;
+    virtual absl::Status run(KernelPlan& plan) = 0;
+    // Calls `function(argument)` on a thread of the device's, which must not call into it, after all before it.
+    virtual absl::Status call_host(void (*function)(void*), void* argument) = 0;
+    // An error if the device failed, so that call_host() may never be answered.
+    virtual absl::Status health() = 0;
+  };
+
+  DeviceDriver();
+  virtual ~DeviceDriver();
+  DeviceDriver(const DeviceDriver&) = delete;
+  DeviceDriver& operator=(const DeviceDriver&) = delete;
+
+  virtual absl::StatusOr<std::unique_ptr<Lane>> make_lane(int device) = 0;
+  // Whether all that is in the stream has ended.
+  virtual absl::StatusOr<bool> idle(StreamHandle stream) = 0;
+  virtual absl::Status record(EventHandle event, StreamHandle stream) = 0;
+  // True for an event that was never recorded.
+  virtual absl::StatusOr<bool> passed(EventHandle event) = 0;
+  virtual absl::Status wait_event(StreamHandle stream, EventHandle event) = 0;
+  // What comes later in the stream starts when word->released is 1. `limit`: where the device itself polls, it gives up after
+  // this; infinite: never.
+  virtual absl::Status wait_word(StreamHandle stream, ControlWord* word, absl::Duration limit) = 0;
+
+  // Events and words are used again and again. A word is given back when nobody will write to it any more, and used again when
+  // `behind`, which the taker records behind the wait, was passed.
+  struct Wait {
+    ControlWord* word = nullptr;
+    EventHandle behind = nullptr;
+  };
+  absl::StatusOr<Wait> take_wait(int device);
+  void give_wait(int device, const Wait& wait);
+  absl::StatusOr<EventHandle> take_event(int device);
+  void give_event(int device, EventHandle event);
+
+ protected:
+  virtual absl::StatusOr<EventHandle> make_event(int device) = 0;
+  // At least one; they are never freed while a stream could look at them.
+  virtual absl::StatusOr<std::vector<ControlWord*>> make_words(int device) = 0;
+
+ private:
+  struct Pool {
+    std::vector<EventHandle> events;
+    std::vector<ControlWord*> words;
+    std::deque<Wait> given;  // back, oldest first
+  };
+  Pool& pool(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  absl::Mutex mu_;                                                 // taken after no other lock
+  std::vector<std::unique_ptr<Pool>> pools_ ABSL_GUARDED_BY(mu_);  // [device]
+};
+
+}  // namespace rankloom

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/work.h"
+#include "sim/scheduler.h"
+
+namespace rankloom::internal {
+
+// The work of a call on a stream, and of a mark in one. Its wait() without a timeout does not wait: what is queued later is
+// behind it anyway.
+class StreamWork final : public WorkState {
+ public:
+  StreamWork(Scheduler* scheduler, int rank, const char* op, std::string group = {}, int64_t seq = -1,
+             std::vector<TensorView> outputs = {})
+      : WorkState(scheduler, rank), op_(op), group_(std::move(group)), seq_(seq), outputs_(std::move(outputs)) {}
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
+    if (!timeout_is_default) return WorkState::wait(timeout, timeout_is_default, code);
+    const AdoptScope adopt(scheduler(), rank());
+    scheduler()->point(wait_site(code));
+    return is_completed() ? status() : absl::OkStatus();
+  }
+  std::vector<TensorView> result() override { return outputs_; }
+  const char* op() const override { return op_; }
+  std::string_view group() const override { return group_; }
+  int64_t seq() const override { return seq_; }
+
+ private:
+  const char* const op_;
+  const std::string group_;
+  const int64_t seq_;
+  const std::vector<TensorView> outputs_;
+};
+
+}  // namespace rankloom::internal
