@@ -13,6 +13,7 @@
 #include "collectives/process_group.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "harness/explore.h"
+#include "sim/fiber_engine.h"
 #include "sim/schedule_tree.h"
 
 namespace rankloom {
@@ -70,12 +71,14 @@ void explore_exhaustively(benchmark::State& state) {
 int64_t schedules(const KnownBug& bug, bool reduce, int64_t most) {
   const auto tree = std::make_shared<ScheduleTree>(reduce);
   int64_t runs = 0;
-  for (; tree->more() && runs < most; ++runs) {
-    WorldOptions world = bug.world();
-    world.schedule = Schedule::exploring(tree);
-    run_world(world, bug.fix);
-    tree->advance();
-  }
+  with_fiber_thread([&] {
+    for (; tree->more() && runs < most; ++runs) {
+      WorldOptions world = bug.world();
+      world.schedule = Schedule::exploring(tree);
+      run_world(world, bug.fix);
+      tree->advance();
+    }
+  });
   return runs;
 }
 
