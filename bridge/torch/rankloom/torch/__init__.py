@@ -7,6 +7,10 @@ or, without any test class:
 
     report = rankloom.torch.run(program, ranks=4, seed=7)
 
+or under many schedules, until one fails:
+
+    rankloom.torch.explore(program, ranks=4, runs=200).raise_if_failed()
+
 or with drop-ins for PyTorch's own helpers, in rankloom.torch.testing: MultiThreadedTestCase, MultiProcessTestCase,
 DistributedTestBase, spawn_threads_and_init_comms. The first and the last have their names here, too.
 
@@ -18,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankloom.torch import _ext
+from rankloom.torch._explore import Exploration, explore
 from rankloom.torch._install import FakeStore, HashStore, install, installed, uninstall
 from rankloom.torch._run import RankFailedError, Report, last_report, run
 
@@ -25,11 +30,13 @@ if TYPE_CHECKING:
     from rankloom.torch.testing import MultiThreadedTestCase, spawn_threads_and_init_comms
 
 __all__ = [
+    "Exploration",
     "FakeStore",
     "HashStore",
     "MultiThreadedTestCase",
     "RankFailedError",
     "Report",
+    "explore",
     "install",
     "installed",
     "last_report",
