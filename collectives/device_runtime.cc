@@ -339,10 +339,11 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
       if (!launch->finished_) launch->waker_ = std::make_unique<OutsideWaker>(&scheduler_);
     }
     std::erase(gates_, gate);
-    handle = std::move(gate->work);
     if (by == OpenedBy::kWork) {  // the work is not quite done, so its last handle must not go here
-      handles_.push_back(std::move(handle));
+      handles_.push_back(std::move(gate->work));
       start_thread();
+    } else {
+      handle = std::move(gate->work);
     }
   }
   gate->wait.word->released.store(1, std::memory_order_release);

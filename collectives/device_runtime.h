@@ -39,7 +39,7 @@ class DeviceStreamState {
 
  private:
   friend class DeviceRuntime;
-  mutable absl::Mutex mu_;  // taken after no other lock
+  mutable absl::Mutex mu_;  // after the runtime's
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -185,6 +185,8 @@ TEST_P(TimeoutsTest, SaysWhatTheOthersDidLast) {
 class HoldingPage {
  public:
   HoldingPage() {
+    held_ = passed_ = false;
+    let_go_at_ns_ = std::numeric_limits<int64_t>::max();
     page_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(page_, MAP_FAILED);
     struct sigaction action = {};
@@ -228,7 +230,7 @@ class HoldingPage {
   inline static void* page_ = nullptr;
   inline static std::atomic<bool> held_ = false;
   inline static std::atomic<bool> passed_ = false;
-  inline static std::atomic<int64_t> let_go_at_ns_ = std::numeric_limits<int64_t>::max();
+  inline static std::atomic<int64_t> let_go_at_ns_ = 0;
   struct sigaction before_ = {};
 };
 
