@@ -291,8 +291,7 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
   const Site site = state->site(code);
   gate->text = absl::StrCat(site_text(site), site_place(site));
   gate->code = code;
-  const int64_t now = monotonic_ns();
-  gate->deadline_ns = now + std::min(absl::ToInt64Nanoseconds(gate->timeout), Deadline::kNever - now);
+  gate->deadline_ns = Deadline::after(monotonic_ns(), gate->timeout, !gate->strong).at_ns;
   absl::StatusOr<DeviceDriver::Wait> wait = driver_->take_wait(device);
   if (!wait.ok()) return wait.status();
   gate->wait = *wait;

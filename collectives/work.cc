@@ -49,7 +49,7 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
   const auto deadline_after = [&](absl::Duration time) {
     if (time == absl::InfiniteDuration()) return Deadline::never();
     if (scheduler_ != nullptr) return scheduler_->deadline_after(time, timeout_is_default);
-    return Deadline{.at_ns = monotonic_ns() + absl::ToInt64Nanoseconds(time), .weak = timeout_is_default};
+    return Deadline::after(monotonic_ns(), time, timeout_is_default);
   };
   const Deadline deadline = deadline_after(timeout);
   if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {

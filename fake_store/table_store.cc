@@ -26,12 +26,6 @@ bool parse_number(std::string_view text, int64_t* number) {
   return error == std::errc() && stop == end;
 }
 
-int64_t monotonic_after(absl::Duration timeout) {
-  const int64_t ns = absl::ToInt64Nanoseconds(timeout);  // saturates
-  const int64_t now = monotonic_ns();
-  return ns > Deadline::kNever - now ? Deadline::kNever : now + ns;
-}
-
 // A task for the length of a wait of a thread that is none.
 class TaskScope {
  public:
@@ -156,7 +150,7 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
     Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
     const bool real_time = shared_ || world == nullptr;
     if (!deadline->has_value()) {
-      *deadline = real_time ? Deadline{.at_ns = monotonic_after(timeout)}
+      *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, /*weak=*/true)
                             : world->deadline_after(timeout, /*weak=*/!wait.timeout.has_value());
     }
 

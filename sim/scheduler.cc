@@ -35,11 +35,9 @@ Scheduler::~Scheduler() = default;
 
 Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
   if (timeout == absl::InfiniteDuration()) return {.at_ns = Deadline::kNever, .weak = weak};
-  const int64_t ns = absl::ToInt64Nanoseconds(timeout);
   // By the clock of whoever will wait: a thread of no world has only the real one.
   const Task* const task = Task::current();
-  const int64_t now = task == nullptr ? monotonic_ns() : task->scheduler->now_ns();
-  return {.at_ns = ns >= Deadline::kNever - now ? Deadline::kNever : now + ns, .weak = weak};
+  return Deadline::after(task == nullptr ? monotonic_ns() : task->scheduler->now_ns(), timeout, weak);
 }
 
 bool Scheduler::abort(const absl::Status& cause) {

@@ -167,12 +167,8 @@ void CondVar::wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code) {
 
 bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool()> done, CodeSite code) {
   const Task* const task = Task::current();
-  Deadline deadline{.at_ns = Deadline::kNever, .weak = false};
-  if (timeout < absl::InfiniteDuration()) {
-    const int64_t now = task != nullptr ? task->scheduler->now_ns() : monotonic_ns();
-    const int64_t ns = absl::ToInt64Nanoseconds(timeout);
-    if (ns < Deadline::kNever - now) deadline.at_ns = now + ns;
-  }
+  const int64_t now = task != nullptr ? task->scheduler->now_ns() : monotonic_ns();
+  const Deadline deadline = Deadline::after(now, timeout, /*weak=*/false);
   while (!done()) {
     const absl::Status status = wait_until(mu, deadline, code);
     if (error_kind(status) == ErrorKind::kTimeout && !status.ok()) return done();

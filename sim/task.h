@@ -62,6 +62,11 @@ struct Deadline {
   bool weak = true;
 
   static Deadline never() { return {}; }
+  // `timeout` after `now_ns` >= 0; never if that is beyond the clock's end.
+  static Deadline after(int64_t now_ns, absl::Duration timeout, bool weak) {
+    const int64_t ns = absl::ToInt64Nanoseconds(timeout);  // saturates
+    return {.at_ns = ns >= kNever - now_ns ? kNever : now_ns + ns, .weak = weak};
+  }
 };
 
 enum class WakeCause : uint8_t { kUnparked, kTimeout };

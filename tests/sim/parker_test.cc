@@ -7,6 +7,8 @@
 #include <limits>
 #include <thread>
 
+#include "sim/task.h"
+
 namespace rankloom {
 namespace {
 
@@ -123,6 +125,15 @@ TEST(ParkerTest, TimeoutsAndPermitsMeetWithoutLoss) {
   while (!done.load()) woken += parker.park(monotonic_ns() + 1'000) ? 1 : 0;
   other.join();
   EXPECT_LE(woken, given.load() + 1);
+}
+
+TEST(DeadlineTest, StopsAtTheClocksEnd) {
+  EXPECT_EQ(Deadline::after(5, absl::Nanoseconds(7), /*weak=*/false).at_ns, 12);
+  EXPECT_FALSE(Deadline::after(5, absl::Nanoseconds(7), /*weak=*/false).weak);
+  EXPECT_EQ(Deadline::after(5, absl::Hours(1'000'000'000), /*weak=*/true).at_ns, Deadline::kNever);
+  EXPECT_TRUE(Deadline::after(5, absl::Hours(1'000'000'000), /*weak=*/true).weak);
+  EXPECT_EQ(Deadline::after(0, absl::InfiniteDuration(), /*weak=*/true).at_ns, Deadline::kNever);
+  EXPECT_EQ(Deadline::after(kNever - 1, absl::Nanoseconds(1), /*weak=*/true).at_ns, Deadline::kNever);
 }
 
 }  // namespace
