@@ -9,12 +9,13 @@
 #include "gtest/gtest.h"
 
 namespace rankloom {
+// For GoogleTest, which looks for it beside the type.
+void PrintTo(const WireCost& cost, std::ostream* out) { *out << cost.steps << " steps, " << cost.bytes << " bytes"; }
+
 namespace {
 
 constexpr auto kRing = WireAlgorithm::kRing;
 constexpr auto kTree = WireAlgorithm::kTree;
-
-void PrintTo(const WireCost& cost, std::ostream* out) { *out << cost.steps << " steps, " << cost.bytes << " bytes"; }
 
 TEST(WireCostTest, CountsTheStepsAndBytesOfARing) {
   // 8 members, 800 bytes in all.

@@ -141,9 +141,9 @@ std::vector<size_t> ranks_in_order(const ReduceOrder& order, size_t ranks, size_
 template <typename T>
 T reduce_element(ReduceOp op, const ReduceOrder& order, const std::vector<T>& inputs) {
   using A = decltype(widen(T()));
-  const auto rounded = [&order](A value) {
+  const auto rounded = [rounds = kIsHalf<T> && !order.accumulate_in_float](A value) {
     if constexpr (kIsHalf<T>) {
-      if (!order.accumulate_in_float) return widen(narrow<T>(value));
+      if (rounds) return widen(narrow<T>(value));
     }
     return value;
   };
