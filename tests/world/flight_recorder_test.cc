@@ -27,7 +27,7 @@ size_t kept_of_100(int world_size, std::optional<int> recorded_calls) {
   return kept;
 }
 
-TEST(FlightRecorderTest, LargeWorldsKeepFewerCallsARankUnlessTold) {
+TEST(FlightRecorderTest, LargeWorldsOfFibersKeepFewerCallsARankUnlessTold) {
   EXPECT_EQ(kept_of_100(1, {}), 64u);
   EXPECT_EQ(kept_of_100(4096, {}), 64u);
   EXPECT_EQ(kept_of_100(8192, {}), 32u);
