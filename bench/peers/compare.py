@@ -152,7 +152,7 @@ def log_plots(path, panels):
                 style = {"color": "black", "linestyle": "--"} if name == FLOOR else {"marker": "o"}
                 axis.plot(*zip(*sorted(points)), label=name, **style)
         axis.set(xscale="log", yscale="log", title=title, xlabel=x_label, ylabel=y_label)
-        axis.legend()
+        axis.legend(fontsize=8, framealpha=0.6)
         axis.grid(True, which="both", alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -169,9 +169,13 @@ def plot(rows, names, path):
 def scale(arguments):
     """The benchmarks scale/operation/ranks, as a table and a plot."""
     program = arguments.build / "bench" / "rankloom_bench"
+    names = subprocess.run([program, "--benchmark_list_tests", "--filter", "^scale/"], check=True, capture_output=True, text=True).stdout
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([program, "--filter", "^scale/", "--json", f"{folder}/scale.json"], check=True, stdout=subprocess.DEVNULL)
-        found = json.loads(pathlib.Path(folder, "scale.json").read_text())["benchmarks"]
+        for name in names.split():
+            # A process each: the next world would use the fibers of the one before.
+            subprocess.run([program, "--filter", f"^{name}$", "--json", f"{folder}/scale.json"], check=True, stdout=subprocess.DEVNULL)
+            found += json.loads(pathlib.Path(folder, "scale.json").read_text())["benchmarks"]
     rows = [(*b["name"].split("/")[1:], b) for b in found if "round_ns" in b]
     text = markdown(["operation", "ranks", "a round", "a rank and round", "set-up a rank", "tear-down a rank", "memory a rank"],
                     [[op, ranks, time_text(b["ns_per_op"]), time_text(b["round_ns"]), time_text(b["set_up_ns"]),
