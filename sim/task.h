@@ -132,8 +132,8 @@ struct Task {
   // engines
   int thread = 0;               // baton gear: the thread's id in the kernel
   Parker parker;                // threads
-  void* context = nullptr;      // fibers: boost::fibers::context*
-  void* fiber_state = nullptr;  // fibers: what ASan builds keep about the stack
+  void* context = nullptr;      // fibers: boost::fibers::context* of the one that runs it
+  void* fiber_state = nullptr;  // fibers: FiberState of the one that runs it
   const void* frame = nullptr;  // fibers: where its stack had come to when it stopped
   void* user = nullptr;         // RankContext of a rank and its helpers
 
