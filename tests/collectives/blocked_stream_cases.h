@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "collectives/process_group.h"
 #include "collectives/stream.h"
 #include "collectives/work.h"
 #include "sim/dist_error.h"
@@ -135,6 +137,32 @@ inline void events_order_two_streams(RankContext& rank, const StreamMaker& make_
   gate->resolve();
   compute->synchronize();
   EXPECT_TRUE(behind.query());
+}
+
+// The rest is for streams that take functions to run: launch().
+
+template <typename LaunchingStream>
+void runs_what_is_queued_in_order(RankContext& rank, LaunchingStream& stream) {
+  std::vector<int> order;
+  for (int i = 0; i < 5; ++i) stream.launch([&order, &rank, i] { order.push_back(10 * rank.rank() + i); });
+  stream.synchronize();
+  EXPECT_TRUE(stream.query());
+  const int base = 10 * rank.rank();
+  EXPECT_THAT(order, testing::ElementsAre(base, base + 1, base + 2, base + 3, base + 4));
+}
+
+// In a world of 3 ranks.
+template <typename LaunchingStream>
+void blocks_on_a_collective_without_blocking_the_rank(RankContext& rank, LaunchingStream& stream) {
+  auto pg = init_process_group(rank);
+  std::vector<int32_t> x = {rank.rank(), 1};  // memory of the host
+  std::vector<int32_t> seen;
+  pg->all_reduce(x).block_current_stream(stream);  // the handle is gone: the stream holds the call
+  stream.launch([&] { seen = x; });
+  rank.store().add("went on", 1);
+  rank.store().wait({"went on"});
+  stream.synchronize();
+  EXPECT_THAT(seen, testing::ElementsAre(3, 3));
 }
 
 }  // namespace rankloom

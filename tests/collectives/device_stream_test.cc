@@ -70,28 +70,14 @@ TEST_P(DeviceTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) { run_case(6
 TEST_P(DeviceTest, RunsWhatIsQueuedInOrder) {
   run(2, [&](RankContext& rank) {
     FakeDeviceStream stream(rank, driver(), "compute");
-    std::vector<int> order;
-    for (int i = 0; i < 5; ++i) stream.launch([&order, &rank, i] { order.push_back(10 * rank.rank() + i); });
-    stream.synchronize();
-    EXPECT_TRUE(stream.query());
-    const int base = 10 * rank.rank();
-    EXPECT_THAT(order, ElementsAre(base, base + 1, base + 2, base + 3, base + 4));
+    runs_what_is_queued_in_order(rank, stream);
   });
 }
 
 TEST_P(DeviceTest, BlocksOnACollectiveWithoutBlockingTheRank) {
   run(3, [&](RankContext& rank) {
-    auto pg = init_process_group(rank);
     FakeDeviceStream stream(rank, driver());
-    std::vector<int32_t> x = {rank.rank(), 1};
-    std::vector<int32_t> seen;
-    pg->all_reduce(x).block_current_stream(
-        stream);  // memory of the host; the handle is gone: the stream holds the call
-    stream.launch([&] { seen = x; });
-    rank.store().add("went on", 1);
-    rank.store().wait({"went on"});
-    stream.synchronize();
-    EXPECT_THAT(seen, ElementsAre(3, 3));
+    blocks_on_a_collective_without_blocking_the_rank(rank, stream);
   });
 }
 

@@ -30,12 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, StreamTest, every_world(), world_name);
 TEST_P(StreamTest, RunsWhatIsQueuedInOrder) {
   run(2, [](RankContext& rank) {
     SimStream stream(rank, "compute");
-    std::vector<int> order;
-    for (int i = 0; i < 5; ++i) stream.launch([&order, &rank, i] { order.push_back(10 * rank.rank() + i); });
-    stream.synchronize();
-    EXPECT_TRUE(stream.query());
-    const int base = 10 * rank.rank();
-    EXPECT_THAT(order, ElementsAre(base, base + 1, base + 2, base + 3, base + 4));
+    runs_what_is_queued_in_order(rank, stream);
   });
 }
 
@@ -59,16 +54,8 @@ TEST_P(StreamTest, AWorkThatIsFreedFirstDoesNotUnblockTheOther) {
 
 TEST_P(StreamTest, BlocksOnACollectiveWithoutBlockingTheRank) {
   run(3, [](RankContext& rank) {
-    auto pg = init_process_group(rank);
     SimStream stream(rank);
-    std::vector<int32_t> x = {rank.rank(), 1};
-    std::vector<int32_t> seen;
-    pg->all_reduce(x).block_current_stream(stream);  // the handle is gone: the stream holds the call
-    stream.launch([&] { seen = x; });
-    rank.store().add("went on", 1);
-    rank.store().wait({"went on"});
-    stream.synchronize();
-    EXPECT_THAT(seen, ElementsAre(3, 3));
+    blocks_on_a_collective_without_blocking_the_rank(rank, stream);
   });
 }
 
