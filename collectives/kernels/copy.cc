@@ -14,29 +14,6 @@ constexpr int64_t kParallelBytes = 1 << 20;
 constexpr int64_t kBlockBytes = 64 << 10;
 constexpr int64_t kGrainBytes = 128 << 10;
 
-// Sizes of a few elements are usual in tests, and a call of memcpy costs more than the copy.
-void copy_few(void* to, const void* from, size_t bytes) {
-  switch (bytes) {
-    case 1:
-      std::memcpy(to, from, 1);
-      return;
-    case 2:
-      std::memcpy(to, from, 2);
-      return;
-    case 4:
-      std::memcpy(to, from, 4);
-      return;
-    case 8:
-      std::memcpy(to, from, 8);
-      return;
-    case 16:
-      std::memcpy(to, from, 16);
-      return;
-    default:
-      std::memcpy(to, from, bytes);
-  }
-}
-
 }  // namespace
 
 CopyBatch::CopyBatch(int64_t total_bytes, KernelPlan* plan)

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace rankloom {
@@ -9,6 +10,32 @@ class KernelPlan;
 }
 
 namespace rankloom::internal {
+
+// Copies less than this are bound by the access to their ends, not by their bytes.
+inline constexpr int64_t kSmallBytes = 1024;
+
+// As memcpy, but sizes of a few elements, which are usual in tests, cost no call.
+inline void copy_few(void* to, const void* from, size_t bytes) {
+  switch (bytes) {
+    case 1:
+      std::memcpy(to, from, 1);
+      return;
+    case 2:
+      std::memcpy(to, from, 2);
+      return;
+    case 4:
+      std::memcpy(to, from, 4);
+      return;
+    case 8:
+      std::memcpy(to, from, 8);
+      return;
+    case 16:
+      std::memcpy(to, from, 16);
+      return;
+    default:
+      std::memcpy(to, from, bytes);
+  }
+}
 
 // The copies of one collective. Few bytes are copied at once; many are collected and copied by run(), over all cores.
 // Sources and targets do not overlap, except that a target may be its own source (in place), which costs nothing.

@@ -1,8 +1,11 @@
 #include "collectives/kernels/kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 
 #include "absl/container/fixed_array.h"
 #include "absl/container/inlined_vector.h"
@@ -15,7 +18,9 @@
 namespace rankloom {
 namespace {
 
+using internal::copy_few;
 using internal::CopyBatch;
+using internal::kSmallBytes;
 using internal::ReduceJob;
 
 // Kernels run on fibers whose stacks are small: 64 pointers lie there, more on the heap. Not initialised, since filling
@@ -168,6 +173,32 @@ void reduce_chunks(MemberCalls calls, DType dtype, KernelPlan* plan, SizeOfChunk
   });
 }
 
+// reduce_chunks() for inputs and outputs that are one tensor each, chunks of `numel` elements that are small, and orders that
+// do not depend on the chunk: reduces blocks of many chunks, and deals out the results.
+void reduce_small_chunks(MemberCalls calls, int i, int64_t numel) {
+  const DType dtype = calls[0]->outputs[i].dtype();
+  const size_t bytes = calls[0]->outputs[i].bytes();
+  const int64_t ranks = size_of(calls);
+  // Chunks in a block: its results stay in the L1 cache.
+  const int64_t chunks = std::max<int64_t>(1, (8 << 10) / static_cast<int64_t>(bytes));
+  const int64_t grain = grain_of(ranks * numel, dtype, ranks + 1);
+  internal::parallel_blocks(ranks, std::max<int64_t>(1, grain / numel), [&](int64_t begin, int64_t end) {
+    const auto results =
+        std::make_unique_for_overwrite<char[]>(static_cast<size_t>(std::min(chunks, end - begin)) * bytes);
+    void* const output = results.get();
+    Pointers inputs(calls.size());
+    for (int64_t chunk = begin; chunk < end; chunk += chunks) {
+      const int64_t stop = std::min(end, chunk + chunks);
+      std::transform(calls.begin(), calls.end(), inputs.begin(),
+                     [&](const CollectiveCall* call) { return at(call->inputs[i], chunk * numel); });
+      arrange(calls[0]->order, 0, inputs);
+      internal::reduce_range(job_of(*calls[0], dtype, inputs, {&output, 1}), 0, (stop - chunk) * numel);
+      for (int64_t r = chunk; r < stop; ++r)
+        copy_few(member(calls, r).outputs[i].data(), results.get() + static_cast<size_t>(r - chunk) * bytes, bytes);
+    }
+  });
+}
+
 // Copies every member's input to all members: to(receiver, sender) is where the sender's goes. Inputs may differ in size.
 template <class To>
 void gather_everywhere(MemberCalls calls, int i, KernelPlan* plan, To to) {
@@ -201,6 +232,74 @@ void gather_everywhere(MemberCalls calls, int i, KernelPlan* plan, To to) {
       if (source.bytes != 0) batch.add(to(receiver, sender), source.data, source.bytes);
     }
   }
+}
+
+// gather_everywhere() for outputs that are one tensor each and inputs that are small: the first member's output is put
+// together, and the others get copies of it.
+void gather_small(MemberCalls calls, int i) {
+  const TensorView& first = calls[0]->outputs[i];
+  const size_t bytes = calls[0]->inputs[i].bytes();
+  char* to = at(first, 0);
+  for (const CollectiveCall* call : calls) {
+    if (to != call->inputs[i].data()) copy_few(to, call->inputs[i].data(), bytes);
+    to += bytes;
+  }
+  CopyBatch batch((size_of(calls) - 1) * static_cast<int64_t>(first.bytes()));
+  for (const CollectiveCall* call : calls.subspan(1)) batch.add(call->outputs[i].data(), first.data(), first.bytes());
+  batch.run();
+}
+
+// An exchange of parts goes in square tiles of so many receivers and senders, on all cores: where parts are small, what a tile
+// reads and writes stays in the caches, and its pages in the first level of the TLB.
+constexpr int64_t kTile = 32;
+
+// Calls exchange(receivers, senders) for all tiles, given by their first ranks. `bytes`: of all parts together.
+template <class Exchange>
+void for_tiles(int64_t ranks, int64_t bytes, Exchange exchange) {
+  const int64_t across = (ranks + kTile - 1) / kTile;
+  const int64_t tile_bytes = std::max<int64_t>(1, bytes / (across * across));
+  internal::parallel_blocks(across * across, std::max<int64_t>(1, kGrainBytes / tile_bytes),
+                            [&](int64_t begin, int64_t end) {
+                              for (int64_t tile = begin; tile < end; ++tile)
+                                exchange(tile / across * kTile, tile % across * kTile);
+                            });
+}
+
+// Exchanges parts of kBytes, which lie in one tensor of each member. A tile is read into a table first: buffers often begin at
+// the same place of a page, so that a column of them would share a few cache lines.
+template <size_t kBytes>
+void exchange_tiny_parts(MemberCalls calls, int64_t total) {
+  const int64_t ranks = size_of(calls);
+  for_tiles(ranks, total, [calls, ranks](int64_t receivers, int64_t senders) {
+    std::array<char, kTile * kTile * kBytes> table;
+    const int64_t receiver_end = std::min(ranks, receivers + kTile);
+    const int64_t sender_end = std::min(ranks, senders + kTile);
+    const size_t row = static_cast<size_t>(receiver_end - receivers) * kBytes;
+    for (int64_t s = senders; s < sender_end; ++s) {
+      std::memcpy(table.data() + static_cast<size_t>(s - senders) * row,
+                  at(member(calls, s).inputs[0], 0) + static_cast<size_t>(receivers) * kBytes, row);
+    }
+    for (int64_t r = receivers; r < receiver_end; ++r) {
+      const char* from = table.data() + static_cast<size_t>(r - receivers) * kBytes;
+      char* to = at(member(calls, r).outputs[0], 0) + static_cast<size_t>(senders) * kBytes;
+      for (int64_t s = senders; s < sender_end; ++s, from += row, to += kBytes) std::memcpy(to, from, kBytes);
+    }
+  });
+}
+
+// Calls exchange(receiver, sender) for all pairs.
+template <class Exchange>
+void for_pairs_in_tiles(int64_t ranks, int64_t bytes, Exchange exchange) {
+  for_tiles(ranks, bytes, [&](int64_t receivers, int64_t senders) {
+    for (int64_t r = receivers; r < std::min(ranks, receivers + kTile); ++r) {
+      for (int64_t s = senders; s < std::min(ranks, senders + kTile); ++s) exchange(r, s);
+    }
+  });
+}
+
+// Whether the parts of an exchange of `total` bytes are small, and so many that tiles pay.
+bool many_small_parts(int64_t ranks, int64_t total, const KernelPlan* plan) {
+  return plan == nullptr && total >= kParallelBytes && total / (ranks * ranks) < kSmallBytes;
 }
 
 // The coalesced forms do one tensor after the other.
@@ -266,6 +365,10 @@ void run_all_gather(MemberCalls calls, KernelPlan* plan) {
 void run_all_gather_into_tensor(MemberCalls calls, KernelPlan* plan) {
   for (int i = 0; i < calls[0]->inputs.size(); ++i) {
     const int64_t numel = calls[0]->inputs[i].numel();
+    if (plan == nullptr && numel > 0 && calls[0]->inputs[i].bytes() < kSmallBytes) {
+      gather_small(calls, i);
+      continue;
+    }
     gather_everywhere(calls, i, plan, [calls, i, numel](int64_t receiver, int64_t sender) {
       return at(member(calls, receiver).outputs[i], sender * numel);
     });
@@ -301,6 +404,11 @@ void run_reduce_scatter_tensor(MemberCalls calls, KernelPlan* plan) {
   for (int i = 0; i < calls[0]->outputs.size(); ++i) {
     const TensorView& like = calls[0]->outputs[i];
     const int64_t numel = like.numel();
+    if (plan == nullptr && numel > 0 && like.bytes() < kSmallBytes &&
+        calls[0]->order.kind != ReduceOrder::Kind::kRing) {
+      reduce_small_chunks(calls, i, numel);
+      continue;
+    }
     reduce_chunks(
         calls, like.dtype(), plan, [numel](int64_t /*chunk*/) { return numel; },
         [calls, i, numel](int64_t rank, int64_t chunk) { return at(member(calls, rank).inputs[i], chunk * numel); },
@@ -313,6 +421,14 @@ void run_all_to_all(MemberCalls calls, KernelPlan* plan) {
   int64_t total = 0;
   for (const CollectiveCall* call : calls) {
     for (const TensorView& output : call->outputs) total += static_cast<int64_t>(output.bytes());
+  }
+  if (many_small_parts(size_of(calls), total, plan)) {
+    for_pairs_in_tiles(size_of(calls), total, [calls](int64_t receiver, int64_t sender) {
+      const TensorView& to = member(calls, receiver).outputs[static_cast<int>(sender)];
+      const void* const from = member(calls, sender).inputs[static_cast<int>(receiver)].data();
+      if (to.data() != from && to.bytes() != 0) copy_few(to.data(), from, to.bytes());
+    });
+    return;
   }
   CopyBatch batch(total, plan);
   for (int receiver = 0; receiver < static_cast<int>(calls.size()); ++receiver) {
@@ -329,6 +445,22 @@ void run_all_to_all_single(MemberCalls calls, KernelPlan* plan) {
   int64_t total = 0;
   for (const CollectiveCall* call : calls) total += static_cast<int64_t>(call->outputs[0].bytes());
   if (total == 0) return;
+  const bool equal_parts = std::all_of(calls.begin(), calls.end(), [](const CollectiveCall* call) {
+    return call->in_splits.empty() && call->out_splits.empty();
+  });
+  if (equal_parts && many_small_parts(ranks, total, plan)) {
+    const size_t bytes = calls[0]->outputs[0].bytes() / calls.size();
+    if (bytes == 1) return exchange_tiny_parts<1>(calls, total);
+    if (bytes == 2) return exchange_tiny_parts<2>(calls, total);
+    if (bytes == 4) return exchange_tiny_parts<4>(calls, total);
+    if (bytes == 8) return exchange_tiny_parts<8>(calls, total);
+    for_pairs_in_tiles(ranks, total, [calls, bytes](int64_t receiver, int64_t sender) {
+      char* const to = at(member(calls, receiver).outputs[0], 0) + static_cast<size_t>(sender) * bytes;
+      const char* const from = at(member(calls, sender).inputs[0], 0) + static_cast<size_t>(receiver) * bytes;
+      if (to != from) copy_few(to, from, bytes);
+    });
+    return;
+  }
   CopyBatch batch(total, plan);
   // How far each sender's input is used up by the receivers so far.
   absl::InlinedVector<int64_t, 64> sent(calls.size(), 0);

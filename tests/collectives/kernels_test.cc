@@ -397,6 +397,26 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorGivesEachRankItsChunk) {
   }
 }
 
+TEST_P(ReductionKernelsTest, ReduceScatterTensorTakesManySmallChunks) {
+  const DType dtype = GetParam();
+  constexpr size_t kRanks = 130;
+  constexpr size_t kChunk = 33;
+  for (const ReduceOrder& order : kAllOrders) {
+    std::vector<Buffer> inputs = filled_buffers(kRanks, dtype, kRanks * kChunk, 4);
+    std::vector<Buffer> outputs = filled_buffers(kRanks, dtype, kChunk, 5);
+    std::vector<CollectiveCall> calls = all_reduce_calls(outputs, ReduceOp::kSum, order);
+    for (size_t r = 0; r < kRanks; ++r) calls[r].inputs = inputs[r].view();
+    const Bytes all =
+        expected_reduction(dtype, ReduceOp::kSum, order, copies(inputs), [](size_t i) { return i / kChunk; });
+    run_kernel(run_reduce_scatter_tensor, calls);
+    for (size_t r = 0; r < kRanks; ++r) {
+      ASSERT_TRUE(outputs[r].copy() == part_of(all, dtype, r * kChunk, kChunk))
+          << where(ReduceOp::kSum, order, kRanks, kChunk) << ", rank " << r;
+      ASSERT_TRUE(outputs[r].guards_are_whole());
+    }
+  }
+}
+
 TEST_P(ReductionKernelsTest, ReduceScatterTensorSplitsLargeTensorsByElements) {
   const DType dtype = GetParam();
   constexpr size_t kChunk = 30001;
@@ -579,28 +599,30 @@ TEST_P(CopyKernelsTest, GatherAndScatterAreInverse) {
   }
 }
 
+void check_all_to_all(DType dtype, size_t ranks, int64_t numel) {
+  std::vector<std::vector<Buffer>> inputs;   // [sender][receiver]
+  std::vector<std::vector<Buffer>> outputs;  // [receiver][sender]
+  std::vector<CollectiveCall> calls(ranks);
+  for (size_t r = 0; r < ranks; ++r) {
+    inputs.push_back(filled_buffers(ranks, dtype, numel, r));
+    outputs.push_back(filled_buffers(ranks, dtype, numel, 50 + r));
+  }
+  for (size_t r = 0; r < ranks; ++r) {
+    calls[r].inputs = views(inputs[r]);
+    calls[r].outputs = views(outputs[r]);
+  }
+  run_kernel(run_all_to_all, calls);
+  for (size_t receiver = 0; receiver < ranks; ++receiver) {
+    for (size_t sender = 0; sender < ranks; ++sender) {
+      ASSERT_TRUE(outputs[receiver][sender].copy() == inputs[sender][receiver].copy()) << ranks << " x " << numel;
+      ASSERT_TRUE(outputs[receiver][sender].guards_are_whole());
+    }
+  }
+}
+
 TEST_P(CopyKernelsTest, AllToAllTransposes) {
   for (const size_t ranks : kGroupSizes) {
-    for (const int64_t numel : kSizes) {
-      std::vector<std::vector<Buffer>> inputs;   // [sender][receiver]
-      std::vector<std::vector<Buffer>> outputs;  // [receiver][sender]
-      std::vector<CollectiveCall> calls(ranks);
-      for (size_t r = 0; r < ranks; ++r) {
-        inputs.push_back(filled_buffers(ranks, GetParam(), numel, r));
-        outputs.push_back(filled_buffers(ranks, GetParam(), numel, 50 + r));
-      }
-      for (size_t r = 0; r < ranks; ++r) {
-        calls[r].inputs = views(inputs[r]);
-        calls[r].outputs = views(outputs[r]);
-      }
-      run_kernel(run_all_to_all, calls);
-      for (size_t receiver = 0; receiver < ranks; ++receiver) {
-        for (size_t sender = 0; sender < ranks; ++sender) {
-          ASSERT_TRUE(outputs[receiver][sender].copy() == inputs[sender][receiver].copy()) << ranks << " x " << numel;
-          ASSERT_TRUE(outputs[receiver][sender].guards_are_whole());
-        }
-      }
-    }
+    for (const int64_t numel : kSizes) check_all_to_all(GetParam(), ranks, numel);
   }
 }
 
@@ -629,9 +651,10 @@ void check_all_to_all_single(DType dtype, size_t ranks, int64_t width, bool with
     calls[r].inputs = TensorView(inputs[r].data(), dtype, {inputs[r].numel() / width, width});
     calls[r].outputs = TensorView(outputs[r].data(), dtype, {outputs[r].numel() / width, width});
     size_t begin = 0;
+    const Bytes sent = inputs[r].copy();
     for (size_t receiver = 0; receiver < ranks; ++receiver) {
       const auto count = static_cast<size_t>(rows_of(r, receiver) * width);
-      const Bytes part = part_of(inputs[r].copy(), dtype, begin, count);
+      const Bytes part = part_of(sent, dtype, begin, count);
       expected[receiver].insert(expected[receiver].end(), part.begin(), part.end());
       begin += count;
     }
@@ -656,6 +679,17 @@ TEST_P(CopyKernelsTest, AllToAllSingleExchangesRows) {
   check_all_to_all_single(GetParam(), 5, 700, /*with_splits=*/true, [](size_t sender, size_t receiver) {
     return static_cast<int64_t>(100 * sender + receiver);  // enough for all cores
   });
+}
+
+// From 1 MiB on, parts of less than 1 KiB are moved in tiles.
+TEST_P(CopyKernelsTest, ManySmallPartsAreExchanged) {
+  const auto size = static_cast<double>(dtype_size(GetParam()));
+  for (const int64_t numel : {1, 3}) {
+    const double ranks = std::sqrt((1 << 20) / (size * static_cast<double>(numel)));
+    check_all_to_all_single(GetParam(), static_cast<size_t>(ranks) + 3, numel, /*with_splits=*/false,
+                            [](size_t, size_t) { return 1; });
+  }
+  check_all_to_all(GetParam(), 47, 512 / static_cast<int64_t>(dtype_size(GetParam())));
 }
 
 TEST(ReductionSupportTest, IsAsReduceOpSays) {
