@@ -1,5 +1,7 @@
 #include "bench/floors.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -39,6 +41,29 @@ double park_unpark_ns(EngineKind engine, int ranks, int rounds) {
     scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.ranks)]);
   });
   return static_cast<double>(end - begin) / rounds / options.ranks;
+}
+
+double meeting_ns(int threads) {
+  const int rounds = std::max(100, 20'000 / threads);
+  std::atomic<int> came = 0;
+  std::atomic<int> meeting = 0;
+  std::vector<int64_t> round_ends;
+  const auto meet = [&](int round) {
+    if (came.fetch_add(1) == threads - 1) {
+      came.store(0);
+      round_ends.push_back(monotonic_ns());
+      meeting.store(round + 1);
+    }
+    while (meeting.load() <= round) sched_yield();
+  };
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i) {
+    all.emplace_back([&] {
+      for (int round = 0; round <= rounds; ++round) meet(round);
+    });
+  }
+  for (std::thread& thread : all) thread.join();
+  return static_cast<double>(round_ends.back() - round_ends.front()) / rounds;
 }
 
 double copy_ns(size_t bytes) {

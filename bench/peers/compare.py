@@ -6,7 +6,8 @@ compare.py --scale [--json FILE] [--plot FILE] [--table FILE]      rankloom alon
 
 A peer that is not installed is left out, and said so. Every figure is the median over the rounds of the time of one operation
 over all ranks; each round asks every program once, one after another. A ~ marks a figure whose rounds differ by more than 30 %.
-The floor is what the operation's bytes take at the speed at which all cores copy, and one switch of fibers to each rank.
+A floor is what the operation's bytes take at the speed at which all cores copy, and the cheapest way for all ranks to have had
+their turn: one switch to each fiber; or one meeting of threads that count themselves and give their core away until all have come.
 """
 
 import argparse
@@ -26,7 +27,8 @@ OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", 
 WITHOUT_DATA = {"barrier", "world"}
 # These start once a process, so their set-up and tear-down is that of the processes, seen from outside.
 ONE_WORLD_A_PROCESS = {"Open MPI", "MPICH", "SMPI", "gloo spawned"}
-FLOOR = "floor"
+FLOORS = {"fibers": "floor of fibers", "threads": "floor of threads"}
+FLOOR_LINES = {FLOORS["fibers"]: "--", FLOORS["threads"]: ":"}
 # A figure whose rounds differ by more than this part of their median is marked with ~.
 NOISE = 0.3
 SHAPES = [(4, 1), (4, 1024), (16, 1024), (64, 1024), (1024, 1024), (4, 1048576)]
@@ -123,14 +125,14 @@ def markdown(head, rows, left=2):
 
 def cells(row, names):
     ns = row["ns"]
-    best = min((t for n, t in ns.items() if not n.startswith("rankloom") and n != FLOOR), default=None)
+    best = min((t for n, t in ns.items() if not n.startswith("rankloom") and n not in FLOORS.values()), default=None)
 
     def ratio(a, b):
         return f"{a / b:.3g}" if a and b else "-"
 
     fibers, threads = ns.get("rankloom fibers"), ns.get("rankloom threads")
     return [row["op"], f"{row['ranks']} x {row['count']}", *(time_text(ns.get(n)) + " ~" * (n in row["noisy"]) for n in names),
-            ratio(best, fibers), ratio(best, threads), ratio(fibers, ns.get(FLOOR)), ratio(threads, ns.get(FLOOR))]
+            ratio(best, fibers), ratio(best, threads), ratio(fibers, ns.get(FLOORS["fibers"])), ratio(threads, ns.get(FLOORS["threads"]))]
 
 
 def table(rows, names):
@@ -149,7 +151,7 @@ def log_plots(path, panels):
     for axis, (title, x_label, y_label, lines) in zip(axes, panels):
         for name, points in lines.items():
             if points:
-                style = {"color": "black", "linestyle": "--"} if name == FLOOR else {"marker": "o"}
+                style = {"color": "black", "linestyle": FLOOR_LINES[name]} if name in FLOOR_LINES else {"marker": "o"}
                 axis.plot(*zip(*sorted(points)), label=name, **style)
         axis.set(xscale="log", yscale="log", title=title, xlabel=x_label, ylabel=y_label)
         axis.legend(fontsize=8, framealpha=0.6)
@@ -205,7 +207,7 @@ def peers(arguments):
             "torch threaded": torch_peer("threaded", arguments.python),
             "gloo": torch_peer("gloo", arguments.python),
             "gloo spawned": torch_peer("spawned", arguments.python),
-            FLOOR: rankloom(own, "floor"),
+            **{floor: rankloom(own, f"{engine.removesuffix('s')}-floor") for engine, floor in FLOORS.items()},
         }
         names = [n for n, c in candidates.items() if c is not None]
         for name, command in candidates.items():

@@ -1,5 +1,6 @@
 // rankloom's side of the comparison, all checks on.
-//   rankloom_peer ENGINE OP RANKS COUNT SECONDS      ENGINE: fibers, threads, or floor: what no library on these cores can beat
+//   rankloom_peer ENGINE OP RANKS COUNT SECONDS      ENGINE: fibers, threads, or fiber-floor, thread-floor:
+//   what no library on these cores can beat with one of them
 
 #include <cstdlib>
 #include <functional>
@@ -57,17 +58,19 @@ void time_worlds(EngineKind engine, const peers::Question& question) {
   peers::answer(batches_ns, batch);
 }
 
-// The bytes that an operation must read and write, at the speed at which all cores copy; and one switch to each rank, the
-// cheapest there is.
-void answer_floor(const peers::Question& question) {
+// The bytes that an operation must read and write, at the speed at which all cores copy; and the cheapest way for all ranks to
+// have had their turn: one switch to each fiber, or one meeting of threads.
+void answer_floor(EngineKind engine, const peers::Question& question) {
   const auto bytes = static_cast<size_t>(question.elements()) * sizeof(float);
   const auto ranks = static_cast<size_t>(question.ranks);
   size_t copied = ranks * bytes;  // all_reduce in place, all_gather, all_to_all, send_recv
   if (question.op == "reduce_scatter") copied = (ranks * bytes + bytes) / 2;
   if (question.op == "broadcast") copied = (ranks - 1) * bytes;
   if (question.op == "barrier" || question.op == "world") copied = 0;
-  const double ns = copy_ns(copied) + question.ranks * park_unpark_ns(EngineKind::kFibers, question.ranks);
-  peers::answer({ns}, 1);
+  const double turns_ns = engine == EngineKind::kThreads
+                              ? meeting_ns(question.ranks)
+                              : question.ranks * park_unpark_ns(EngineKind::kFibers, question.ranks);
+  peers::answer({copy_ns(copied) + turns_ns}, 1);
 }
 
 int run(EngineKind engine, const peers::Question& question) {
@@ -110,9 +113,10 @@ int main(int argc, char** argv) {
   if (argc != 6) return 2;
   const std::string_view engine = argv[1];
   const rankloom::peers::Question question{argv[2], std::atoi(argv[3]), std::atoll(argv[4]), std::atof(argv[5])};
-  if (engine == "floor") {
-    rankloom::answer_floor(question);
+  const EngineKind kind = engine.starts_with("thread") ? EngineKind::kThreads : EngineKind::kFibers;
+  if (engine.ends_with("-floor")) {
+    rankloom::answer_floor(kind, question);
     return 0;
   }
-  return rankloom::run(engine == "threads" ? EngineKind::kThreads : EngineKind::kFibers, question);
+  return rankloom::run(kind, question);
 }
