@@ -13,6 +13,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "gtest/gtest.h"
 #include "harness/matchers.h"
+#include "tests/temp_dir.h"
 
 namespace rankloom {
 namespace {
@@ -97,7 +98,8 @@ TEST(ChakraTest, NamesFilesByRank) {
   const auto record = std::make_shared<CallRecord>();
   const auto pg = make_fake_process_group({.rank = 3, .world_size = 8, .options = {.record = record}});
   pg->barrier().wait();
-  EXPECT_THAT(write_chakra({record}, "chakra_test_step"), ElementsAre("chakra_test_step.3.et"));
+  const TempDir folder;
+  EXPECT_THAT(write_chakra({record}, folder.file("step")), ElementsAre(folder.file("step.3.et")));
   EXPECT_THAT([&] { (void)write_chakra({record}, "no/such/folder/step"); },
               ThrowsDistError(ErrorKind::kInvalidArgument,
                               HasSubstr("write_chakra: cannot write no/such/folder/step.3.et: No such file")));
