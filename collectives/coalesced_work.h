@@ -13,7 +13,7 @@ namespace rankloom {
 
 // The work of what lies between start_coalescing() and end_coalescing(): the collectives as one call, which meets those of the
 // other members, and each send and recv as a message of its own. Done when all are.
-class CoalescedWork final : public WorkState, public WaitsFor {
+class CoalescedWork final : public WorkState, public WaitsFor, public std::enable_shared_from_this<CoalescedWork> {
  public:
   CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Mailbox> mailbox,
                 const CollectiveCall& call);

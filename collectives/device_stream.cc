@@ -94,7 +94,7 @@ void DeviceStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration time
   const AdoptScope adopt(&runtime_->scheduler(), state_->rank);
   point(kWhat, code);
   // A work of the user's own may answer with a future that its owner completes.
-  check(block(work->get_future().work(), timeout, code), kWhat);
+  check(block(work->get_future(work).work(), timeout, code), kWhat);
 }
 
 Event DeviceStream::record(CodeSite code) {

@@ -46,7 +46,7 @@ std::shared_ptr<const void> both(std::shared_ptr<const void> a, std::shared_ptr<
 }
 
 // Another group's work, with what goes wrong once it is done.
-class FaultWork final : public WorkState {
+class FaultWork final : public WorkState, public std::enable_shared_from_this<FaultWork> {
  public:
   FaultWork(Scheduler* scheduler, int rank, Work inner, std::vector<Fault> faults, FaultInjector* injector,
             std::string op, std::string group, int64_t seq, std::shared_ptr<ProcessGroup> aborts,
@@ -63,7 +63,7 @@ class FaultWork final : public WorkState {
 
   void watch() {
     inner_.state()->when_done([weak = weak_from_this()](const absl::Status& status) {
-      if (const std::shared_ptr<WorkState> self = weak.lock(); self != nullptr) self->complete(status);
+      if (const std::shared_ptr<FaultWork> self = weak.lock(); self != nullptr) self->complete(status);
     });
   }
 

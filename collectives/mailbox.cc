@@ -61,7 +61,7 @@ struct Mailbox::Channel {
 
 // What one member is sent, and what it asked for.
 struct Mailbox::Inbox {
-  explicit Inbox(const Scheduler* scheduler) : mu(scheduler) {}
+  explicit Inbox(const Scheduler* scheduler) : open(scheduler), mu(scheduler) {}
 
   Channel& channel(int source, int tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (recent != nullptr && recent->source == source && recent->tag == tag) return *recent;
@@ -155,8 +155,8 @@ struct Mailbox::Inbox {
     return taken;
   }
 
-  std::atomic<int> open{0};  // messages of the member itself, here and in others' inboxes, that are not done
-  RankMutex mu;              // first of all
+  RankCounter open;  // messages of the member itself, here and in others' inboxes, that are not done
+  RankMutex mu;      // first of all
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
   Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
   size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
@@ -306,7 +306,7 @@ absl::Status Mailbox::refusal(const Message& message) const {
                     absl::StrCat(message.who(), ": the group failed before: ", failure_.message()));
 }
 
-absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager_bytes) {
+absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes) {
   Message& mine = *message;
   const bool sends = mine.sends();
   const bool any = mine.call_.peer == CollectiveCall::kAnySource;
@@ -348,7 +348,7 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
       record_post(mine, match);
     if (match == nullptr) {
       mine.state_ = Message::State::kPending;
-      mine.self_ = message;
+      mine.self_ = std::move(message);
       inbox.link(mine);
       if (!eager) {
         count(mine);
@@ -379,7 +379,7 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
     return absl::OkStatus();
   }
   if (!late_) {
-    sends ? move(mine, *other) : move(*other, mine);
+    sends ? move(message, other) : move(other, message);
     return absl::OkStatus();
   }
   scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
@@ -393,7 +393,7 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
                       recv->partner_.reset();
                       send->state_ = recv->state_ = Message::State::kTaken;
                     }
-                    self->move(*send, *recv);
+                    self->move(send, recv);
                   });
   return absl::OkStatus();
 }
@@ -436,50 +436,47 @@ void Mailbox::record_post(Message& mine, Message* match) {
   record_->signal(record_->object(&mine.number_));
 }
 
-void Mailbox::move(Message& send, Message& recv) {
+void Mailbox::move(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv) {
   if (record_ != nullptr) {
-    record_->await(send.number_);
-    record_->await(recv.number_);
+    record_->await(send->number_);
+    record_->await(recv->number_);
   }
-  absl::Status status = agree(send, recv);
-  const TensorView& from = send.tensor();
+  absl::Status status = agree(*send, *recv);
+  const TensorView& from = send->tensor();
   if (status.ok() && from.device().kind != Device::Kind::kCpu) [[unlikely]] {
     status = start_on_device(send, recv);
     if (status.ok()) return;
   } else if (status.ok()) [[likely]] {
     internal::CopyBatch copy(static_cast<int64_t>(from.bytes()));
-    copy.add(recv.tensor().data(), from.data(), from.bytes());
+    copy.add(recv->tensor().data(), from.data(), from.bytes());
     copy.run();
   }
-  end(send, recv, status);
+  end(*send, *recv, status);
 }
 
-absl::Status Mailbox::start_on_device(Message& send, Message& recv) {
-  const TensorView& from = send.tensor();
-  const TensorView& to = recv.tensor();
+absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv) {
+  const TensorView& from = send->tensor();
+  const TensorView& to = recv->tensor();
   if (from.device() != to.device()) {
     return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat(recv.who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
+                      absl::StrCat(recv->who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
                                    from.device().name(), ", want one device"));
   }
   const auto launch = std::make_shared<internal::DeviceLaunch>();
   {
-    Inbox& inbox = inbox_of(recv.receiver());
+    Inbox& inbox = inbox_of(recv->receiver());
     RankMutexLock lock(&inbox.mu);
-    send.launch_ = recv.launch_ = launch;
+    send->launch_ = recv->launch_ = launch;
   }
   KernelPlan plan;
   plan.add_copy(to.data(), from.data(), static_cast<int64_t>(from.bytes()));
   std::vector<const internal::DeviceMark*> ready;
-  for (const Message* const message : {&send, &recv}) {
+  for (const Message* const message : {send.get(), recv.get()}) {
     if (message->call_.ready != nullptr) ready.push_back(message->call_.ready.get());
   }
   return internal::DeviceRuntime::of(world_)->launch(
-      launch, recv.rank(), to.device().index, recv.wait_site(recv.call_.code), &plan, ready,
-      [self = shared_from_this(), send = std::static_pointer_cast<Message>(send.shared_from_this()),
-       recv = std::static_pointer_cast<Message>(recv.shared_from_this())](const absl::Status& status) {
-        self->end(*send, *recv, status);
-      });
+      launch, recv->rank(), to.device().index, recv->wait_site(recv->call_.code), &plan, ready,
+      [self = shared_from_this(), send, recv](const absl::Status& status) { self->end(*send, *recv, status); });
 }
 
 void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
@@ -493,12 +490,11 @@ void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
 
 void Mailbox::count(Message& message) {
   message.counted_ = true;
-  inbox_of(message.group_rank_).open.fetch_add(1, std::memory_order_relaxed);
+  inbox_of(message.group_rank_).open.add(1);
 }
 
 void Mailbox::uncount(Message& message) {
-  if (std::exchange(message.counted_, false))
-    existing_inbox(message.group_rank_)->open.fetch_sub(1, std::memory_order_release);
+  if (std::exchange(message.counted_, false)) existing_inbox(message.group_rank_)->open.add(-1);
 }
 
 void Mailbox::finish(Message& message, const absl::Status& status) {
@@ -582,14 +578,14 @@ std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
   std::vector<std::shared_ptr<Message>> messages;
   // Few members have messages on their way when they leave: not all have to look through all inboxes.
   const Inbox* const own = existing_inbox(rank);
-  if (own == nullptr || own->open.load(std::memory_order_relaxed) == 0) return messages;
+  if (own == nullptr || own->open.value() == 0) return messages;
   const auto add = [&](int destination) {
     Inbox* const inbox = existing_inbox(destination);
     if (inbox == nullptr) return;
     RankMutexLock lock(&inbox->mu);
     for (Message* const message : inbox->all()) {
       if (message->group_rank_ != rank || message->is_completed()) continue;
-      messages.push_back(std::static_pointer_cast<Message>(message->shared_from_this()));
+      messages.push_back(message->state_ == Message::State::kMatched ? message->partner_->partner_ : message->self_);
     }
   };
   add(rank);
@@ -601,7 +597,7 @@ std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
 
 void Mailbox::await_moves(int rank) const {
   const Inbox* const own = existing_inbox(rank);
-  while (own != nullptr && own->open.load(std::memory_order_acquire) > 0) sched_yield();
+  while (own != nullptr && own->open.value() > 0) sched_yield();
 }
 
 absl::Status Mailbox::tag_difference(const Message& message) const {

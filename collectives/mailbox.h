@@ -115,7 +115,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
 
   // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at once.
   // Never blocks on another member.
-  absl::Status post(const std::shared_ptr<Message>& message, size_t eager_bytes);
+  absl::Status post(std::shared_ptr<Message> message, size_t eager_bytes);
 
   // Takes a message back whose data has not moved; waits for a move under way. `cause` is why the group fails for it; OK: the
   // rank leaves for another reason. False: the message was done before.
@@ -144,9 +144,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   Inbox& inbox_of(int destination);
   Inbox* existing_inbox(int destination) const;
   // Compares, moves the data and completes both. On a device the data moves later.
-  void move(Message& send, Message& recv);
+  void move(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv);
   // Starts the move on a device: end() follows, but for an error.
-  absl::Status start_on_device(Message& send, Message& recv);
+  absl::Status start_on_device(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv);
   void end(Message& send, Message& recv, const absl::Status& status);
   absl::Status agree(const Message& send, const Message& recv) const;
   absl::Status describe_difference(const Message& send, const Message& recv) const;

@@ -42,8 +42,10 @@ class Rare {
     if (value_ == nullptr) value_ = std::make_unique<T>();
     return *value_;
   }
-  operator const T&() const { return get(); }                                                  // NOLINT
-  operator std::string_view() const requires std::is_same_v<T, std::string> { return get(); }  // NOLINT
+  operator const T&() const { return get(); }                                  // NOLINT
+  operator std::string_view() const requires std::is_same_v<T, std::string> {  // NOLINT
+    return value_ != nullptr ? std::string_view(*value_) : std::string_view();
+  }
 
   bool empty() const { return value_ == nullptr || value_->empty(); }
   size_t size() const { return value_ != nullptr ? value_->size() : 0; }

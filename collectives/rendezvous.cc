@@ -172,15 +172,17 @@ Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
       size_(group_->size()),
       poison_(world->poison()),
       late_(world->late_completion()),
+      leaving_(&scheduler_),
       mu_(&scheduler_) {}
 
 Rendezvous::Slot* Rendezvous::find(int64_t seq) const {
-  const int64_t i = seq - base_;
-  return i >= 0 && i < static_cast<int64_t>(window_.size()) ? window_[static_cast<size_t>(i)] : nullptr;
+  if (seq < base_) return nullptr;
+  const size_t i = front_ + static_cast<size_t>(seq - base_);
+  return i < window_.size() ? window_[i] : nullptr;
 }
 
 Rendezvous::Slot* Rendezvous::slot_at(int64_t seq) {
-  while (base_ + static_cast<int64_t>(window_.size()) <= seq) {
+  for (int64_t next = base_ + static_cast<int64_t>(window_.size() - front_); next <= seq; ++next) {
     Slot* slot = nullptr;
     if (!free_.empty()) {
       slot = free_.back();
@@ -191,18 +193,25 @@ Rendezvous::Slot* Rendezvous::slot_at(int64_t seq) {
       slot->calls.resize(static_cast<size_t>(size_));
       slot->states.resize(static_cast<size_t>(size_));
     }
-    slot->seq = base_ + static_cast<int64_t>(window_.size());
+    slot->seq = next;
     window_.push_back(slot);
   }
   return find(seq);
 }
 
 void Rendezvous::take_out(Slot* slot) {
-  leaving_.fetch_add(1, std::memory_order_relaxed);
-  window_[static_cast<size_t>(slot->seq - base_)] = nullptr;
-  while (!window_.empty() && window_.front() == nullptr) {
-    window_.pop_front();
+  leaving_.add(1);
+  window_[front_ + static_cast<size_t>(slot->seq - base_)] = nullptr;
+  while (front_ < window_.size() && window_[front_] == nullptr) {
+    ++front_;
     ++base_;
+  }
+  if (front_ == window_.size()) {
+    window_.clear();
+    front_ = 0;
+  } else if (front_ >= 64 && front_ >= window_.size() / 2) {
+    window_.erase(window_.begin(), window_.begin() + static_cast<ptrdiff_t>(front_));
+    front_ = 0;
   }
 }
 
@@ -314,7 +323,7 @@ absl::Status Rendezvous::known_difference(int64_t seq) const {
 }
 
 void Rendezvous::await_leaving() const {
-  while (leaving_.load(std::memory_order_acquire) > 0) sched_yield();
+  while (leaving_.value() > 0) sched_yield();
 }
 
 void Rendezvous::run(Slot* slot) {
@@ -395,7 +404,7 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
     state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
     state->complete(status);
   }
-  leaving_.fetch_sub(1, std::memory_order_release);
+  leaving_.add(-1);
   RankMutexLock lock(&mu_);
   recycle(slot);
 }

@@ -143,7 +143,7 @@ void SimStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout
   }
   // A work of the user's own may answer with a future that its owner completes. The future is a handle: while the stream
   // holds it, the call is not dropped.
-  auto run = [queue = queue_.get(), future = work->get_future(), timeout, code](const absl::Status& cause) mutable {
+  auto run = [queue = queue_.get(), future = work->get_future(work), timeout, code](const absl::Status& cause) mutable {
     if (!cause.ok()) return cause;
     WorkState* const state = future.work().state();
     if (state == nullptr) return absl::OkStatus();

@@ -21,6 +21,7 @@ const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) 
       if (tensor.device().kind != home) return &tensor;
     }
   }
+  if (call.parts.empty()) return nullptr;
   for (const CollectiveCall& part : call.parts) {
     if (const TensorView* const tensor = foreign_tensor(part, home); tensor != nullptr) return tensor;
   }
@@ -143,8 +144,8 @@ absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call) {
   if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
   auto message = std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(call));
   Work work = Work::first(message);
-  if (absl::Status posted = mailbox_->post(message, eager_bytes_); !posted.ok()) [[unlikely]] {
-    message->complete(posted);
+  if (absl::Status posted = mailbox_->post(std::move(message), eager_bytes_); !posted.ok()) [[unlikely]] {
+    work.state()->complete(posted);
     return posted;
   }
   return work;

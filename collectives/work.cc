@@ -18,23 +18,25 @@ absl::Status WorkState::status() const {
   return status_;
 }
 
+bool WorkState::is_recorded(const Scheduler* scheduler) {
+  return scheduler != nullptr && scheduler->record() != nullptr;
+}
+
 StepRecord* WorkState::record() const {
   // A handle may outlive its world.
   const Task* const task = Task::current();
   return task != nullptr && task->scheduler == scheduler_ ? scheduler_->record() : nullptr;
 }
 
-void WorkState::touched(Access how) const {
+void WorkState::record_touch(Access how) const {
   StepRecord* const record = this->record();
-  if (record == nullptr) [[likely]]
-    return;
+  if (record == nullptr) return;
   record->access(record->object(&object_), how);
   if (how == Access::kWrite) record->signal(object_);
 }
 
-void WorkState::waited() const {
-  if (StepRecord* const record = this->record(); record != nullptr) [[unlikely]]
-    record->await(record->object(&object_));
+void WorkState::record_wait() const {
+  if (StepRecord* const record = this->record(); record != nullptr) record->await(record->object(&object_));
 }
 
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
@@ -134,10 +136,11 @@ void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callb
   callback(ended);
 }
 
-Future WorkState::get_future() { return Future(shared_from_this()); }
+Future WorkState::get_future(const std::shared_ptr<WorkState>& self) { return Future(self); }
 
-void WorkState::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
-  stream.wait_for(shared_from_this(), timeout, code);
+void WorkState::block_current_stream(const std::shared_ptr<WorkState>& self, Stream& stream, absl::Duration timeout,
+                                     CodeSite code) {
+  stream.wait_for(self, timeout, code);
 }
 
 void Work::check(const absl::Status& status) const {
@@ -180,7 +183,7 @@ Future Work::get_future() {
     done.set_value();
     return done.future();
   }
-  return state_->get_future();
+  return state_->get_future(state_);
 }
 
 void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
@@ -192,7 +195,7 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
 }
 
 void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
-  if (state_ != nullptr) state_->block_current_stream(stream, timeout, code);
+  if (state_ != nullptr) state_->block_current_stream(state_, stream, timeout, code);
 }
 
 struct Promise::State final : WorkState {

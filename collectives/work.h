@@ -24,11 +24,11 @@ class Stream;
 // What a Work stands for: one call on its way. Subclass it to answer wait() and get_future() in your own way; the base
 // completes once, by complete(). Held by shared_ptr, by handles and by whoever will complete it.
 // Thread-safety: all methods.
-class WorkState : public std::enable_shared_from_this<WorkState> {
+class WorkState {
  public:
   // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
   explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1)
-      : scheduler_(scheduler), rank_(rank), mu_(scheduler) {}
+      : scheduler_(scheduler), rank_(rank), recorded_(is_recorded(scheduler)), mu_(scheduler) {}
   virtual ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
@@ -36,11 +36,12 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   // Blocks the calling rank until the work is done, at most `timeout`; then how it ended. A timeout here ends the wait; what
   // becomes of the work is the subclass's business (a call of a ThreadedProcessGroup is withdrawn).
   virtual absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code);
-  // Completes when the work does, with its result.
-  virtual Future get_future();
+  // Completes when the work does, with its result. `self`: this work, as its handle holds it.
+  virtual Future get_future(const std::shared_ptr<WorkState>& self);
   // Work put on `stream` later starts only when this work is done; the caller goes on. Errors: Timeout and abort release the
   // stream and mark it failed.
-  virtual void block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code);
+  virtual void block_current_stream(const std::shared_ptr<WorkState>& self, Stream& stream, absl::Duration timeout,
+                                    CodeSite code);
   // The tensors that the work wrote.
   virtual std::vector<TensorView> result() { return {}; }
   // Of a recv that is done: the rank in the group that sent. Else -1.
@@ -89,10 +90,19 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
  private:
   friend class Work;
 
+  static bool is_recorded(const Scheduler* scheduler);
   // Tells an explored run what becomes of this work, or who looks at it.
   StepRecord* record() const;
-  void touched(Access how) const;
-  void waited() const;
+  void touched(Access how) const {
+    if (recorded_) [[unlikely]]
+      record_touch(how);
+  }
+  void waited() const {
+    if (recorded_) [[unlikely]]
+      record_wait();
+  }
+  void record_touch(Access how) const;
+  void record_wait() const;
   // `site`: null, and it is asked for if there is something to wait for.
   absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
   absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
@@ -100,6 +110,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
 
   Scheduler* const scheduler_;
   const int rank_;
+  const bool recorded_;          // explored runs
   mutable uint64_t object_ = 0;  // explored runs: its number
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};

@@ -9,9 +9,17 @@
 #include "sim/site_text.h"
 
 namespace rankloom {
+namespace {
 
-RankMutex::RankMutex(const Scheduler* scheduler)
-    : real_(scheduler == nullptr || scheduler->options().engine == EngineKind::kThreads) {}
+// Whether ranks may run at the same time, or helper threads beside them.
+bool has_threads(const Scheduler* scheduler) {
+  return scheduler == nullptr || scheduler->options().engine == EngineKind::kThreads;
+}
+
+}  // namespace
+
+RankMutex::RankMutex(const Scheduler* scheduler) : real_(has_threads(scheduler)) {}
+RankCounter::RankCounter(const Scheduler* scheduler) : real_(has_threads(scheduler)) {}
 
 void RankMutex::lock_real() { mu_.Lock(); }
 void RankMutex::unlock_real() { mu_.Unlock(); }

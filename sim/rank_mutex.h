@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -44,6 +46,27 @@ class ABSL_SCOPED_LOCKABLE RankMutexLock {
 
  private:
   RankMutex& mu_;
+};
+
+// A count that several ranks change. Who reads a value sees what was written before the changes that led to it. Where RankMutex
+// does nothing, neither costs this an atomic step.
+class RankCounter {
+ public:
+  // `scheduler` may be null: an object that belongs to no world.
+  explicit RankCounter(const Scheduler* scheduler);
+
+  void add(int n) {
+    if (real_) {
+      value_.fetch_add(n, std::memory_order_acq_rel);
+    } else {
+      value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
+  }
+  int value() const { return value_.load(std::memory_order_acquire); }
+
+ private:
+  const bool real_;
+  std::atomic<int> value_{0};
 };
 
 // The one blocking primitive. Every wait in rankloom is an await() on one of these; a report of a stuck job is the list of

@@ -23,7 +23,7 @@ namespace rankloom {
 class FutureWork final : public WorkState {
  public:
   explicit FutureWork(RankContext& rank) : promise_(&rank.world().scheduler(), rank.rank()) {}
-  Future get_future() override { return promise_.future(); }
+  Future get_future(const std::shared_ptr<WorkState>& /*self*/) override { return promise_.future(); }
   void resolve() { promise_.set_value(); }
   void fail(const absl::Status& status) { promise_.set_error(status); }
 

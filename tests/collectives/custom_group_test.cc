@@ -30,7 +30,7 @@ class CountingWork final : public WorkState {
     complete(absl::OkStatus());
   }
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
-  Future get_future() override;
+  Future get_future(const std::shared_ptr<WorkState>& self) override;
   std::vector<TensorView> result() override { return result_; }
 
  private:
@@ -68,9 +68,9 @@ absl::Status CountingWork::wait(absl::Duration, bool, CodeSite) {
   ++group_.waits;
   return absl::OkStatus();
 }
-Future CountingWork::get_future() {
+Future CountingWork::get_future(const std::shared_ptr<WorkState>& self) {
   ++group_.futures;
-  return WorkState::get_future();
+  return WorkState::get_future(self);
 }
 
 TEST(CustomGroupTest, AnswersEveryCallWithItsOwnWork) {
