@@ -29,14 +29,16 @@ int64_t resident_kib() { return kib_of("/proc/self/status", "VmRSS:"); }
 int64_t available_kib() { return kib_of("/proc/meminfo", "MemAvailable:"); }
 
 // One call of every rank is a round. Counters, each for one rank:
-//   round_ns        a round, the median of kRounds after one that touches what they use
+//   round_ns        a round, the mean of those after the ones that fill the flight recorders, whose memory is touched first then. The
+//                   mean: the rank that comes last in one round comes first in the next, and would see a short and a long one
 //   set_up_ns       from the call of run_world() to the end of that first round
 //   tear_down_ns    from the last round to the return of run_world()
 //   kib             memory that the process has then, beyond what it had before
 // `call` makes one call and waits for it; each rank has `elements` of each, input and output.
 template <typename Call>
 void scale(benchmark::State& state, int ranks, int64_t elements, Call call) {
-  constexpr int kRounds = 5;
+  const int measured = std::clamp(1'000'000 / ranks, 8, 100);
+  const int warm_up = ranks <= 10'000 ? 64 : 9;
   const int64_t need_kib = int64_t{ranks} * (12 + elements * 8 / 1024);
   if (available_kib() < need_kib) {
     state.SkipWithError(("needs " + std::to_string(need_kib >> 20) + " GiB of free memory").c_str());
@@ -52,17 +54,15 @@ void scale(benchmark::State& state, int ranks, int64_t elements, Call call) {
       const auto pg = init_process_group(rank);
       std::vector<float> x(static_cast<size_t>(elements), 1.0F);
       std::vector<float> y(static_cast<size_t>(elements));
-      for (int i = 0; i <= kRounds; ++i) {
+      for (int i = 0; i < warm_up + measured; ++i) {
         call(*pg, x, y);
         if (rank.rank() == ranks - 1) round_ends.push_back(monotonic_ns());
       }
       if (rank.rank() == ranks - 1) kib = static_cast<double>(resident_kib() - before_kib);
     }).throw_if_failed();
     const int64_t end = monotonic_ns();
-    std::vector<int64_t> rounds;
-    for (size_t i = 1; i < round_ends.size(); ++i) rounds.push_back(round_ends[i] - round_ends[i - 1]);
-    std::sort(rounds.begin(), rounds.end());
-    const double round = static_cast<double>(rounds[rounds.size() / 2]);
+    const double round =
+        static_cast<double>(round_ends.back() - round_ends[static_cast<size_t>(warm_up - 1)]) / measured;
     state.SetIterationTime(round * 1e-9);
     state.counters["ns_per_op"] = round;
     state.counters["round_ns"] = round / ranks;

@@ -183,6 +183,7 @@ void ProcessGroup::record(CollectiveCall& call) {
       }
     }
   });
+  if (scheduler_->prefetches()) Task::current()->ahead = context_->recorder().next_place();
 }
 
 namespace {

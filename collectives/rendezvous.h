@@ -12,6 +12,7 @@
 #include "collectives/kernels/kernels.h"
 #include "collectives/wait_text.h"
 #include "collectives/work.h"
+#include "sim/rank_ptr.h"
 #include "world/world.h"
 
 namespace rankloom {
@@ -25,7 +26,7 @@ struct DeviceLaunch;
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
 class CallState final : public WorkState, public WaitsFor {
  public:
-  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
+  CallState(RankPtr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
   ~CallState() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -60,7 +61,7 @@ class CallState final : public WorkState, public WaitsFor {
   // `who` must outlive the result.
   internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
-  const std::shared_ptr<Rendezvous> rendezvous_;
+  const RankPtr<Rendezvous> rendezvous_;
   RankContext* const context_;
   const int group_rank_;
   CollectiveCall call_;
@@ -73,7 +74,7 @@ class CallState final : public WorkState, public WaitsFor {
 // calls and runs the kernel.
 // invariant: a slot leaves the window exactly once, when done or withdrawn by all who had arrived.
 // Thread-safety: all methods.
-class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
+class Rendezvous : public RankShared {
  public:
   Rendezvous(World* world, std::shared_ptr<const Group> group);
 
@@ -145,7 +146,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   uint64_t object_ = 0;   // explored runs: the number of the group
   RankCounter leaving_;   // slots out of the window whose works are not all done
   mutable RankMutex mu_;  // before a work's
-  // From index front_ on: the slots of the sequence numbers from base_ on; null: done. A deque took three times the instructions.
+  // From index front_ on: the slots of the sequence numbers from base_ on; null: done.
   std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
   size_t front_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;

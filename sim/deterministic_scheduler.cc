@@ -70,11 +70,11 @@ DeterministicScheduler::DeterministicScheduler(Options options)
       policy_(make_policy(options_.schedule)),
       runs_to_block_(policy_->runs_to_block()),
       recording_(!runs_to_block_),
-      prefetches_(!threads_ && runs_to_block_ && options_.ranks >= kPrefetchRanks),
       sees_all_(policy_->sees_all()),
       rank_tasks_(new Task[static_cast<size_t>(options_.ranks)]),
       ready_(policy_->order()) {
   host_.scheduler = this;
+  prefetches_ = !threads_ && runs_to_block_ && options_.ranks >= kPrefetchRanks;
   if (threads_) running_of_rank_.resize(static_cast<size_t>(options_.ranks));
   for (int rank = 0; rank < options_.ranks; ++rank) {
     Task& task = rank_tasks_[static_cast<size_t>(rank)];
@@ -482,7 +482,10 @@ void DeterministicScheduler::prefetch() {
   static constexpr int kStack = 2;
   if (ready_.size() <= kTask) return;
   prefetch_lines(task_at(ready_.oldest_after(kTask)), 0, sizeof(Task));
-  engine_->prefetch(*task_at(ready_.oldest_after(kPointers)), Engine::Prefetch::kPointers);
+  const Task& soon = *task_at(ready_.oldest_after(kPointers));
+  engine_->prefetch(soon, Engine::Prefetch::kPointers);
+  if (soon.ahead != nullptr) prefetch_lines(soon.ahead, 0, 256);
+  if (soon.site.waits_for != nullptr) prefetch_lines(soon.site.waits_for, -192, 448);
   engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
 }
 

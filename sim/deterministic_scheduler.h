@@ -104,7 +104,6 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   const std::unique_ptr<SchedulePolicy> policy_;
   const bool runs_to_block_;
   const bool recording_;
-  const bool prefetches_;  // fifo over many fibers
   const bool sees_all_;
 
   mutable absl::Mutex mu_;  // guards all below on threads; unused on fibers. Before inbox_mu_

@@ -4,14 +4,10 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
+#include "sim/prefetch.h"
 #include "sim/task.h"
 
 namespace rankloom {
-
-// Fetches the cache lines of the bytes [begin, end) from `at` on.
-inline void prefetch_lines(const void* at, ptrdiff_t begin, ptrdiff_t end) {
-  for (ptrdiff_t i = begin; i < end; i += 64) __builtin_prefetch(static_cast<const char*>(at) + i);
-}
 
 // The switch between tasks, and nothing else: who runs next is decided above it. The deterministic scheduler unparks the
 // next task and parks the running one; engines never choose.

@@ -117,6 +117,8 @@ class Scheduler {
 
   // Where a run that is explored is told what each step touches; null in all others.
   StepRecord* record() const { return record_; }
+  // Whether Task::ahead is looked at.
+  bool prefetches() const { return prefetches_; }
 
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
 
@@ -191,6 +193,7 @@ class Scheduler {
   const bool deterministic_;
   const bool breaks_;
   StepRecord* const record_;
+  bool prefetches_ = false;  // fifo over many fibers; const after the scheduler was made
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   DeadlockReporter deadlock_reporter_;

@@ -87,6 +87,12 @@ class RankRecorder {
     fill(entry);
     return entry.record_id;
   }
+  // What the next open() will write, if the ring is full by then; else null.
+  const FlightEntry* next_place() const {
+    RankMutexLock lock(&mu_);
+    const size_t next = place_of(next_);
+    return next < ring_.size() ? &ring_[next] : nullptr;
+  }
   // `started_ns`: when all members had arrived, if it is known.
   void close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns = -1);
   // A recv_any has found its source.
