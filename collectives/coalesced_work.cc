@@ -11,8 +11,8 @@
 
 namespace rankloom {
 
-CoalescedWork::CoalescedWork(RankContext* context, RankPtr<Rendezvous> rendezvous, std::shared_ptr<Mailbox> mailbox,
-                             const CollectiveCall& call)
+CoalescedWork::CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> rendezvous,
+                             std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       context_(context),
       rendezvous_(std::move(rendezvous)),

@@ -15,7 +15,7 @@ namespace rankloom {
 // other members, and each send and recv as a message of its own. Done when all are.
 class CoalescedWork final : public WorkState, public WaitsFor, public std::enable_shared_from_this<CoalescedWork> {
  public:
-  CoalescedWork(RankContext* context, RankPtr<Rendezvous> rendezvous, std::shared_ptr<Mailbox> mailbox,
+  CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Mailbox> mailbox,
                 const CollectiveCall& call);
   ~CoalescedWork() override;
 
@@ -48,7 +48,7 @@ class CoalescedWork final : public WorkState, public WaitsFor, public std::enabl
   internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
   RankContext* const context_;
-  const RankPtr<Rendezvous> rendezvous_;
+  const std::shared_ptr<Rendezvous> rendezvous_;
   const std::shared_ptr<Mailbox> mailbox_;
   const int64_t seq_;
   const absl::Duration timeout_;

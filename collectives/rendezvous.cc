@@ -32,7 +32,8 @@ struct CallState::Aside {
   std::unique_ptr<char[]> copies;  // of all outputs, and of inputs that the kernel reads instead of the caller's
 };
 
-CallState::CallState(RankPtr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call)
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank,
+                     CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       rendezvous_(std::move(rendezvous)),
       context_(context),
@@ -164,8 +165,7 @@ bool CallState::input_changed() const {
 }
 
 Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
-    : RankShared(&world->scheduler()),
-      world_(*world),
+    : world_(*world),
       scheduler_(world->scheduler()),
       record_(scheduler_.record()),
       group_(std::move(group)),
@@ -278,7 +278,7 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
 [[gnu::noinline]] void Rendezvous::run_later(Slot* slot, const CollectiveCall& call, int rank) {
   scheduler_.post({.rank = group_->global_rank(rank), .kind = TaskKind::kCompletion},
                   Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = call.seq},
-                  [self = RankPtr<Rendezvous>(this), slot, seq = call.seq] {
+                  [self = shared_from_this(), slot, seq = call.seq] {
                     {
                       RankMutexLock lock(&self->mu_);
                       if (slot->seq != seq || slot->state != Slot::State::kReady) return;  // withdrawn meanwhile
@@ -367,7 +367,7 @@ absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
   const Site site{.what = op_row(slot->calls[0]->op).name, .group = group_->name(), .seq = slot->seq};
   const absl::Status started = internal::DeviceRuntime::of(world_)->launch(
       launch, group_->global_rank(0), device.index, site, &plan, ready,
-      [self = RankPtr<Rendezvous>(this), slot, error, started_ns](const absl::Status& status) {
+      [self = shared_from_this(), slot, error, started_ns](const absl::Status& status) {
         self->end(slot, status.ok() ? status : error(status), started_ns);
       });
   return started.ok() ? started : error(started);

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +10,6 @@
 #include "collectives/kernels/kernels.h"
 #include "collectives/wait_text.h"
 #include "collectives/work.h"
-#include "sim/rank_ptr.h"
 #include "world/world.h"
 
 namespace rankloom {
@@ -26,7 +23,7 @@ struct DeviceLaunch;
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
 class CallState final : public WorkState, public WaitsFor {
  public:
-  CallState(RankPtr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
+  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
   ~CallState() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -61,7 +58,7 @@ class CallState final : public WorkState, public WaitsFor {
   // `who` must outlive the result.
   internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
-  const RankPtr<Rendezvous> rendezvous_;
+  const std::shared_ptr<Rendezvous> rendezvous_;
   RankContext* const context_;
   const int group_rank_;
   CollectiveCall call_;
@@ -74,7 +71,7 @@ class CallState final : public WorkState, public WaitsFor {
 // calls and runs the kernel.
 // invariant: a slot leaves the window exactly once, when done or withdrawn by all who had arrived.
 // Thread-safety: all methods.
-class Rendezvous : public RankShared {
+class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
  public:
   Rendezvous(World* world, std::shared_ptr<const Group> group);
 

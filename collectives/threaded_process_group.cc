@@ -48,7 +48,10 @@ std::string core_key(const Group& group) { return absl::StrCat("core of group ",
 }  // namespace
 
 ThreadedGroupCore::ThreadedGroupCore(World* world, std::shared_ptr<const Group> group)
-    : world_(*world), group_(std::move(group)), rendezvous_(new Rendezvous(world, group_)), mu_(&world->scheduler()) {}
+    : world_(*world),
+      group_(std::move(group)),
+      rendezvous_(std::make_shared<Rendezvous>(world, group_)),
+      mu_(&world->scheduler()) {}
 
 std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
   RankMutexLock lock(&mu_);

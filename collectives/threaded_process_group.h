@@ -14,7 +14,7 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   ThreadedGroupCore(World* world, std::shared_ptr<const Group> group);
 
   const std::shared_ptr<const Group>& group() const { return group_; }
-  const RankPtr<Rendezvous>& rendezvous() const { return rendezvous_; }
+  const std::shared_ptr<Rendezvous>& rendezvous() const { return rendezvous_; }
   // Made by the first member that sends or receives: most groups never do.
   std::shared_ptr<Mailbox> mailbox();
   // Ends all calls on their way, and refuses later ones.
@@ -25,7 +25,7 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
  private:
   World& world_;
   const std::shared_ptr<const Group> group_;
-  const RankPtr<Rendezvous> rendezvous_;
+  const std::shared_ptr<Rendezvous> rendezvous_;
   RankMutex mu_;  // taken after no other lock
   std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
@@ -53,8 +53,8 @@ class ThreadedProcessGroup final : public ProcessGroup {
   absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
 
   const std::shared_ptr<ThreadedGroupCore> core_;
-  const RankPtr<Rendezvous> rendezvous_;  // the core's
-  std::shared_ptr<Mailbox> mailbox_;      // the core's; null until this member sends or receives
+  const std::shared_ptr<Rendezvous> rendezvous_;  // the core's
+  std::shared_ptr<Mailbox> mailbox_;              // the core's; null until this member sends or receives
   const size_t eager_bytes_;
 };
 

@@ -485,6 +485,7 @@ void DeterministicScheduler::prefetch() {
   const Task& soon = *task_at(ready_.oldest_after(kPointers));
   engine_->prefetch(soon, Engine::Prefetch::kPointers);
   if (soon.ahead != nullptr) prefetch_lines(soon.ahead, 0, 256);
+  // The work that it waits for, which looks at itself and goes: where a CallState is about its WaitsFor.
   if (soon.site.waits_for != nullptr) prefetch_lines(soon.site.waits_for, -192, 448);
   engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
 }

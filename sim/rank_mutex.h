@@ -55,12 +55,12 @@ class RankCounter {
   // `scheduler` may be null: an object that belongs to no world.
   explicit RankCounter(const Scheduler* scheduler);
 
-  // Returns the new value.
-  int add(int n) {
-    if (real_) return value_.fetch_add(n, std::memory_order_acq_rel) + n;
-    const int value = value_.load(std::memory_order_relaxed) + n;
-    value_.store(value, std::memory_order_relaxed);
-    return value;
+  void add(int n) {
+    if (real_) {
+      value_.fetch_add(n, std::memory_order_acq_rel);
+    } else {
+      value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
   }
   int value() const { return value_.load(std::memory_order_acquire); }
 

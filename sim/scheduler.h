@@ -117,7 +117,7 @@ class Scheduler {
 
   // Where a run that is explored is told what each step touches; null in all others.
   StepRecord* record() const { return record_; }
-  // Whether Task::ahead is looked at.
+  // Whether what tasks will touch is fetched ahead: in large worlds of fibers under fifo.
   bool prefetches() const { return prefetches_; }
 
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise

@@ -1,7 +1,6 @@
 #include "collectives/kernels/kernels.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -249,19 +248,34 @@ void gather_small(MemberCalls calls, int i) {
   batch.run();
 }
 
-// An exchange of parts goes in square tiles of so many receivers and senders, on all cores: where parts are small, what a tile
-// reads and writes stays in the caches, and its pages in the first level of the TLB.
+// An exchange of many small parts goes in square tiles, on all cores: what a tile reads and writes stays in the caches, and its
+// pages in the first level of the TLB.
+struct Tile {
+  int64_t first_receiver;
+  int64_t receiver_end;
+  int64_t first_sender;
+  int64_t sender_end;
+};
 constexpr int64_t kTile = 32;
 
-// Calls exchange(receivers, senders) for all tiles, given by their first ranks. `bytes`: of all parts together.
+// Calls exchange(tile, scratch) for all tiles. `bytes`: of all parts together. The scratch memory is a core's own, and of the heap:
+// kernels run on fibers whose stacks are small.
 template <class Exchange>
-void for_tiles(int64_t ranks, int64_t bytes, Exchange exchange) {
+void for_tiles(int64_t ranks, int64_t bytes, size_t scratch_bytes, Exchange exchange) {
   const int64_t across = (ranks + kTile - 1) / kTile;
   const int64_t tile_bytes = std::max<int64_t>(1, bytes / (across * across));
   internal::parallel_blocks(across * across, std::max<int64_t>(1, kGrainBytes / tile_bytes),
                             [&](int64_t begin, int64_t end) {
-                              for (int64_t tile = begin; tile < end; ++tile)
-                                exchange(tile / across * kTile, tile % across * kTile);
+                              const auto scratch = std::make_unique_for_overwrite<char[]>(scratch_bytes);
+                              for (int64_t i = begin; i < end; ++i) {
+                                const int64_t receiver = i / across * kTile;
+                                const int64_t sender = i % across * kTile;
+                                exchange(Tile{.first_receiver = receiver,
+                                              .receiver_end = std::min(ranks, receiver + kTile),
+                                              .first_sender = sender,
+                                              .sender_end = std::min(ranks, sender + kTile)},
+                                         scratch.get());
+                              }
                             });
 }
 
@@ -269,20 +283,17 @@ void for_tiles(int64_t ranks, int64_t bytes, Exchange exchange) {
 // the same place of a page, so that a column of them would share a few cache lines.
 template <size_t kBytes>
 void exchange_tiny_parts(MemberCalls calls, int64_t total) {
-  const int64_t ranks = size_of(calls);
-  for_tiles(ranks, total, [calls, ranks](int64_t receivers, int64_t senders) {
-    std::array<char, kTile * kTile * kBytes> table;
-    const int64_t receiver_end = std::min(ranks, receivers + kTile);
-    const int64_t sender_end = std::min(ranks, senders + kTile);
-    const size_t row = static_cast<size_t>(receiver_end - receivers) * kBytes;
-    for (int64_t s = senders; s < sender_end; ++s) {
-      std::memcpy(table.data() + static_cast<size_t>(s - senders) * row,
-                  at(member(calls, s).inputs[0], 0) + static_cast<size_t>(receivers) * kBytes, row);
+  for_tiles(size_of(calls), total, kTile * kTile * kBytes, [calls](const Tile& tile, char* table) {
+    const size_t row = static_cast<size_t>(tile.receiver_end - tile.first_receiver) * kBytes;
+    for (int64_t s = tile.first_sender; s < tile.sender_end; ++s) {
+      std::memcpy(table + static_cast<size_t>(s - tile.first_sender) * row,
+                  at(member(calls, s).inputs[0], 0) + static_cast<size_t>(tile.first_receiver) * kBytes, row);
     }
-    for (int64_t r = receivers; r < receiver_end; ++r) {
-      const char* from = table.data() + static_cast<size_t>(r - receivers) * kBytes;
-      char* to = at(member(calls, r).outputs[0], 0) + static_cast<size_t>(senders) * kBytes;
-      for (int64_t s = senders; s < sender_end; ++s, from += row, to += kBytes) std::memcpy(to, from, kBytes);
+    for (int64_t r = tile.first_receiver; r < tile.receiver_end; ++r) {
+      const char* from = table + static_cast<size_t>(r - tile.first_receiver) * kBytes;
+      char* to = at(member(calls, r).outputs[0], 0) + static_cast<size_t>(tile.first_sender) * kBytes;
+      for (int64_t s = tile.first_sender; s < tile.sender_end; ++s, from += row, to += kBytes)
+        std::memcpy(to, from, kBytes);
     }
   });
 }
@@ -290,16 +301,16 @@ void exchange_tiny_parts(MemberCalls calls, int64_t total) {
 // Calls exchange(receiver, sender) for all pairs.
 template <class Exchange>
 void for_pairs_in_tiles(int64_t ranks, int64_t bytes, Exchange exchange) {
-  for_tiles(ranks, bytes, [&](int64_t receivers, int64_t senders) {
-    for (int64_t r = receivers; r < std::min(ranks, receivers + kTile); ++r) {
-      for (int64_t s = senders; s < std::min(ranks, senders + kTile); ++s) exchange(r, s);
+  for_tiles(ranks, bytes, 0, [&](const Tile& tile, char* /*scratch*/) {
+    for (int64_t r = tile.first_receiver; r < tile.receiver_end; ++r) {
+      for (int64_t s = tile.first_sender; s < tile.sender_end; ++s) exchange(r, s);
     }
   });
 }
 
-// Whether the parts of an exchange of `total` bytes are small, and so many that tiles pay.
-bool many_small_parts(int64_t ranks, int64_t total, const KernelPlan* plan) {
-  return plan == nullptr && total >= kParallelBytes && total / (ranks * ranks) < kSmallBytes;
+// Whether the parts of an exchange, `total` bytes in all and the largest of `largest`, are small, and so many that tiles pay.
+bool many_small_parts(int64_t total, int64_t largest, const KernelPlan* plan) {
+  return plan == nullptr && total >= kParallelBytes && largest < kSmallBytes;
 }
 
 // The coalesced forms do one tensor after the other.
@@ -419,10 +430,14 @@ void run_reduce_scatter_tensor(MemberCalls calls, KernelPlan* plan) {
 
 void run_all_to_all(MemberCalls calls, KernelPlan* plan) {
   int64_t total = 0;
+  int64_t largest = 0;
   for (const CollectiveCall* call : calls) {
-    for (const TensorView& output : call->outputs) total += static_cast<int64_t>(output.bytes());
+    for (const TensorView& output : call->outputs) {
+      total += static_cast<int64_t>(output.bytes());
+      largest = std::max(largest, static_cast<int64_t>(output.bytes()));
+    }
   }
-  if (many_small_parts(size_of(calls), total, plan)) {
+  if (many_small_parts(total, largest, plan)) {
     for_pairs_in_tiles(size_of(calls), total, [calls](int64_t receiver, int64_t sender) {
       const TensorView& to = member(calls, receiver).outputs[static_cast<int>(sender)];
       const void* const from = member(calls, sender).inputs[static_cast<int>(receiver)].data();
@@ -448,8 +463,8 @@ void run_all_to_all_single(MemberCalls calls, KernelPlan* plan) {
   const bool equal_parts = std::all_of(calls.begin(), calls.end(), [](const CollectiveCall* call) {
     return call->in_splits.empty() && call->out_splits.empty();
   });
-  if (equal_parts && many_small_parts(ranks, total, plan)) {
-    const size_t bytes = calls[0]->outputs[0].bytes() / calls.size();
+  const auto bytes = static_cast<size_t>(total / (ranks * ranks));
+  if (equal_parts && many_small_parts(total, static_cast<int64_t>(bytes), plan)) {
     if (bytes == 1) return exchange_tiny_parts<1>(calls, total);
     if (bytes == 2) return exchange_tiny_parts<2>(calls, total);
     if (bytes == 4) return exchange_tiny_parts<4>(calls, total);

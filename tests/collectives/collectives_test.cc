@@ -263,6 +263,42 @@ TEST_P(CollectivesTest, ManyCallsAreInFlightAtOnce) {
   });
 }
 
+TEST_P(CollectivesTest, AMemberMayBeHundredsOfCallsAhead) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    constexpr int kCalls = 300;
+    std::vector<int32_t> x(kCalls);
+    std::iota(x.begin(), x.end(), 1000 * rank.rank());
+    if (rank.rank() == 1) rank.store().wait({"all called"});
+    std::vector<Work> works;
+    for (int32_t& each : x) {
+      works.push_back(pg->all_reduce(TensorView::scalar(each)));
+      if (rank.rank() == 1 && works.size() % 3 == 0) works[works.size() / 3].wait();
+    }
+    if (rank.rank() == 0) rank.store().set("all called", "1");
+    wait_all(works);
+    for (int i = 0; i < kCalls; ++i) EXPECT_EQ(x[static_cast<size_t>(i)], 1000 + 2 * i);
+  });
+}
+
+// Where memory is fetched ahead, and after the flight records have come round.
+TEST(LargeWorldTest, ManyFibersCallAgainAndAgain) {
+  constexpr int kRanks = 600;
+  run_world({.world_size = kRanks, .engine = EngineKind::kFibers}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x(1);
+    std::vector<int64_t> all(kRanks);
+    for (int round = 0; round < 70; ++round) {
+      x[0] = rank.rank() * round;
+      pg->all_reduce(x).wait();
+      EXPECT_EQ(x[0], int64_t{kRanks} * (kRanks - 1) / 2 * round);
+    }
+    x[0] = rank.rank();
+    pg->all_gather_into_tensor(all, x).wait();
+    EXPECT_EQ(all[static_cast<size_t>((rank.rank() + 1) % kRanks)], (rank.rank() + 1) % kRanks);
+  }).throw_if_failed();
+}
+
 TEST_P(CollectivesTest, FloatResultsDoNotDependOnWhoCameFirst) {
   std::vector<float> seen;
   for (uint64_t seed = 0; seed < 10; ++seed) {

@@ -399,7 +399,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorGivesEachRankItsChunk) {
 
 TEST_P(ReductionKernelsTest, ReduceScatterTensorTakesManySmallChunks) {
   const DType dtype = GetParam();
-  constexpr size_t kRanks = 130;
+  constexpr size_t kRanks = 300;
   constexpr size_t kChunk = 33;
   for (const ReduceOrder& order : kAllOrders) {
     std::vector<Buffer> inputs = filled_buffers(kRanks, dtype, kRanks * kChunk, 4);
@@ -682,6 +682,51 @@ TEST_P(CopyKernelsTest, AllToAllSingleExchangesRows) {
 }
 
 // From 1 MiB on, parts of less than 1 KiB are moved in tiles.
+TEST_P(CopyKernelsTest, ManySmallPartsOfSeveralSizesAreExchanged) {
+  constexpr size_t kRanks = 70;
+  const auto size = static_cast<int64_t>(dtype_size(GetParam()));
+  const auto numel = [size](size_t sender, size_t receiver) {
+    return static_cast<int64_t>((sender * 7 + receiver) % 4) * (256 / size);  // some none
+  };
+  Prng prng(5);
+  std::vector<std::vector<Buffer>> inputs(kRanks);   // [sender][receiver]
+  std::vector<std::vector<Buffer>> outputs(kRanks);  // [receiver][sender]
+  std::vector<CollectiveCall> calls(kRanks);
+  for (size_t r = 0; r < kRanks; ++r) {
+    for (size_t other = 0; other < kRanks; ++other) {
+      inputs[r].emplace_back(GetParam(), numel(r, other)).fill(prng);
+      outputs[r].emplace_back(GetParam(), numel(other, r)).fill(prng);
+    }
+    calls[r].inputs = views(inputs[r]);
+    calls[r].outputs = views(outputs[r]);
+  }
+  run_kernel(run_all_to_all, calls);
+  for (size_t receiver = 0; receiver < kRanks; ++receiver) {
+    for (size_t sender = 0; sender < kRanks; ++sender) {
+      ASSERT_TRUE(outputs[receiver][sender].copy() == inputs[sender][receiver].copy()) << sender << " to " << receiver;
+      ASSERT_TRUE(outputs[receiver][sender].guards_are_whole());
+    }
+  }
+}
+
+// The first member's output is put together, and copied by all cores.
+TEST_P(CopyKernelsTest, AllGatherOfManySmallInputs) {
+  constexpr size_t kRanks = 400;
+  const int64_t numel = 64 / static_cast<int64_t>(dtype_size(GetParam()));
+  std::vector<Buffer> inputs = filled_buffers(kRanks, GetParam(), numel, 9);
+  std::vector<Buffer> outputs = filled_buffers(kRanks, GetParam(), numel * static_cast<int64_t>(kRanks), 10);
+  Bytes expected;
+  std::vector<CollectiveCall> calls(kRanks);
+  for (size_t r = 0; r < kRanks; ++r) {
+    const Bytes mine = inputs[r].copy();
+    expected.insert(expected.end(), mine.begin(), mine.end());
+    calls[r].inputs = inputs[r].view();
+    calls[r].outputs = outputs[r].view();
+  }
+  run_kernel(run_all_gather_into_tensor, calls);
+  expect_all(outputs, expected, "400 ranks");
+}
+
 TEST_P(CopyKernelsTest, ManySmallPartsAreExchanged) {
   const auto size = static_cast<double>(dtype_size(GetParam()));
   for (const int64_t numel : {1, 3}) {
