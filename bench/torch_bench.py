@@ -21,7 +21,7 @@ import rankloom.torch
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
-from torch.testing._internal.distributed import fake_pg, multi_threaded_pg  # noqa: F401
+from torch.testing._internal.distributed import fake_pg, multi_threaded_pg
 
 torch.set_num_threads(1)
 

@@ -49,7 +49,7 @@ BANNED = [
     ("steady_clock", r"\bsteady_clock\b|\bCLOCK_MONOTONIC\b", CORE, "time is virtual; ask the world's clock"),
     ("random", r"\brandom_device\b|absl::(Insecure)?BitGen\b|\bmt19937|(?<![\w.>:])(std::|::)?s?rand\s*\(", CORE,
      "the seed is the only source of choice; use sim/prng.h"),
-    ("getenv", r"\b(secure_)?getenv\s*\(", CORE + ["harness"], "the environment is read in world/run_options.cc"),
+    ("getenv", r"\b(secure_)?getenv\s*\(", [*CORE, "harness"], "the environment is read in world/run_options.cc"),
 ]
 
 # (rule, files, reason)
@@ -85,7 +85,7 @@ def folders_open_to(path):
     if folder == UMBRELLA:
         return LAYERS if path.endswith("/testing.h") else LAYERS[:-1]
     # Tests and benchmarks of a program include what the program is made of.
-    return LAYERS + [folder] + {"tests": ["examples", "bench", "tools"], "bench": ["examples"]}.get(folder, [])
+    return [*LAYERS, folder, *{"tests": ["examples", "bench", "tools"], "bench": ["examples"]}.get(folder, [])]
 
 
 def check_includes(path, text):

@@ -148,11 +148,11 @@ def log_plots(path, panels):
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(panels), figsize=(6 * len(panels), 5))
-    for axis, (title, x_label, y_label, lines) in zip(axes, panels):
+    for axis, (title, x_label, y_label, lines) in zip(axes, panels, strict=True):
         for name, points in lines.items():
             if points:
                 style = {"color": "black", "linestyle": FLOOR_LINES[name]} if name in FLOOR_LINES else {"marker": "o"}
-                axis.plot(*zip(*sorted(points)), label=name, **style)
+                axis.plot(*zip(*sorted(points), strict=True), label=name, **style)
         axis.set(xscale="log", yscale="log", title=title, xlabel=x_label, ylabel=y_label)
         axis.legend(fontsize=8, framealpha=0.6)
         axis.grid(True, which="both", alpha=0.3)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 

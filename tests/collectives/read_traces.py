@@ -134,7 +134,7 @@ def read_pytorch(path):
             lists = node[side]
             same(set(lists), {"values", "shapes", "types", "strides"}, path, side)
             same(len({len(v) for v in lists.values()}), 1, path, "lengths of", side, node["id"])
-            for value, shape, kind, stride in zip(*(lists[k] for k in ("values", "shapes", "types", "strides"))):
+            for value, shape, kind, stride in zip(*(lists[k] for k in ("values", "shapes", "types", "strides")), strict=True):
                 if not kind.startswith("Tensor("):
                     continue
                 identity, storage, offset, numel, itemsize, device = value

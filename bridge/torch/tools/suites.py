@@ -45,7 +45,7 @@ class Rows(unittest.TestResult):
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:
         self._add(test, "failed", self._exc_info_to_string(err, test))
 
-    addError = addFailure
+    addError = addFailure  # noqa: N815 (unittest's name)
 
     def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:
         if err is not None:

@@ -135,13 +135,13 @@ def _same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, torch.Tensor):
         if a.layout != torch.strided or b.layout != torch.strided:
-            return a.layout == b.layout
+            return bool(a.layout == b.layout)
         if a.dtype != b.dtype or a.shape != b.shape:
             return False
         bits = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
         return torch.equal(*bits)
     if isinstance(a, float):
-        return a.hex() == b.hex()  # NaN is NaN, and 0.0 is not -0.0
+        return bool(a.hex() == b.hex())  # NaN is NaN, and 0.0 is not -0.0
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):

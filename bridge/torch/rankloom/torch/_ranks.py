@@ -78,7 +78,7 @@ class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
     def __contains__(self, key: object) -> bool:
         own = _environment()
         if own is not None and key in own:
-            return own[key] is not None  # type: ignore[index]
+            return own[key] is not None
         return bool(super().__contains__(key))
 
 
@@ -172,7 +172,7 @@ def _get_world(self: multi_threaded_pg.ThreadLocalWorld) -> Any:
             world = _worlds.get(key)
             if world is not None:
                 return world
-        local.world = multi_threaded_pg.WorldData(None, {}, {}, {}, {}, 0, {}, {}, {}, [])
+        local.world = multi_threaded_pg.WorldData(None, {}, {}, {}, {}, 0, {}, {}, {}, [])  # type: ignore[arg-type]
     return local.world
 
 
@@ -196,8 +196,8 @@ class _Worlds:
                 _stores.enter()
                 share_worlds()
                 self._before = dist.distributed_c10d._world
-                dist.distributed_c10d._world = multi_threaded_pg.ThreadLocalWorld()
-                torch._C._distributed_c10d._set_thread_isolation_mode(True)
+                dist.distributed_c10d._world = multi_threaded_pg.ThreadLocalWorld()  # type: ignore[assignment]
+                torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
 
     def leave(self) -> None:
         with self._mu:
@@ -205,7 +205,7 @@ class _Worlds:
             if self._users == 0:
                 dist.distributed_c10d._world = self._before
                 _stores.leave()
-                torch._C._distributed_c10d._set_thread_isolation_mode(False)
+                torch._C._distributed_c10d._set_thread_isolation_mode(False)  # type: ignore[attr-defined]
 
 
 worlds = _Worlds()

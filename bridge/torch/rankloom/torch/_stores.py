@@ -70,7 +70,8 @@ class FileStore(metaclass=_StoreType):
     @staticmethod
     def make(*args: Any, **kwargs: Any) -> dist.Store:
         if not _in_memory():
-            return FileStore.original(*args, **kwargs)
+            own: dist.Store = FileStore.original(*args, **kwargs)
+            return own
         return _named_store("file", os.path.abspath(args[0] if args else kwargs["file_name"]))
 
 
@@ -80,7 +81,8 @@ class TCPStore(metaclass=_StoreType):
     @staticmethod
     def make(*args: Any, **kwargs: Any) -> dist.Store:
         if not _in_memory():
-            return TCPStore.original(*args, **kwargs)
+            own: dist.Store = TCPStore.original(*args, **kwargs)
+            return own
         host = args[0] if args else kwargs["host_name"]
         port = args[1] if len(args) > 1 else kwargs.get("port", 0)
         return _named_store("tcp", host, port)

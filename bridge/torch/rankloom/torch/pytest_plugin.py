@@ -110,7 +110,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         try:
             pyfuncitem.obj(**arguments)
         except pytest.skip.Exception as skip:
-            raise unittest.SkipTest(skip.msg) from None
+            raise unittest.SkipTest(skip.msg or "") from None
 
     for seed in _seeds(mark):
         report = run(
