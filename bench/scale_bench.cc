@@ -29,16 +29,16 @@ int64_t resident_kib() { return kib_of("/proc/self/status", "VmRSS:"); }
 int64_t available_kib() { return kib_of("/proc/meminfo", "MemAvailable:"); }
 
 // One call of every rank is a round. Counters, each for one rank:
-//   round_ns        a round, the mean of those after the ones that fill the flight recorders, whose memory is touched first then. The
-//                   mean: the rank that comes last in one round comes first in the next, and would see a short and a long one
+//   round_ns        a round, the mean of several: who comes last in one comes first in the next, and sees long and short ones.
+//                   Those before fill the flight recorders (calls of one element), whose memory is touched first then
 //   set_up_ns       from the call of run_world() to the end of that first round
 //   tear_down_ns    from the last round to the return of run_world()
 //   kib             memory that the process has then, beyond what it had before
 // `call` makes one call and waits for it; each rank has `elements` of each, input and output.
 template <typename Call>
 void scale(benchmark::State& state, int ranks, int64_t elements, Call call) {
-  const int measured = std::clamp(1'000'000 / ranks, 8, 100);
-  const int warm_up = ranks <= 10'000 ? 64 : 9;
+  const int measured = static_cast<int>(std::clamp<int64_t>(1'000'000 / (ranks * elements), 8, 100));
+  const int warm_up = elements > 1 ? 2 : ranks <= 10'000 ? 64 : 9;
   const int64_t need_kib = int64_t{ranks} * (12 + elements * 8 / 1024);
   if (available_kib() < need_kib) {
     state.SkipWithError(("needs " + std::to_string(need_kib >> 20) + " GiB of free memory").c_str());
