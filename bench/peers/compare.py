@@ -168,6 +168,18 @@ def plot(rows, names, path):
                      ("all_reduce over 4 ranks", "float32 elements", "us a call", lines("count", lambda r: r["ranks"] == 4))])
 
 
+def scale_plot(rows, path):
+    """rows: (operation, ranks, benchmark)"""
+    ops = list(dict.fromkeys(op for op, _, _ in rows))
+
+    def line(op, key):
+        return [(int(ranks), b[key]) for o, ranks, b in rows if o == op]
+
+    # Setting up differs by no more than the memory that the operation's buffers need.
+    times = {f"{op}, a round": line(op, "round_ns") for op in ops} | {f"{ops[0]}, set-up": line(ops[0], "set_up_ns")}
+    log_plots(path, [("time", "ranks", "ns a rank", times), ("memory", "ranks", "KiB a rank", {op: line(op, "kib") for op in ops})])
+
+
 def scale(arguments):
     """The benchmarks scale/operation/ranks, as a table and a plot."""
     program = arguments.build / "bench" / "rankloom_bench"
@@ -184,12 +196,7 @@ def scale(arguments):
                       time_text(b["tear_down_ns"]), f"{b['kib']:.1f} KiB"] for op, ranks, b in rows])
     print(text)
     if arguments.plot:
-        def lines(*keys):
-            return {f"{op}, {what}": [(int(ranks), b[key]) for o, ranks, b in rows if o == op]
-                    for op in dict.fromkeys(r[0] for r in rows) for key, what in keys}
-
-        log_plots(arguments.plot, [("time", "ranks", "ns a rank", lines(("round_ns", "a round"), ("set_up_ns", "set-up"))),
-                                   ("memory", "ranks", "KiB a rank", lines(("kib", "with its last round")))])
+        scale_plot(rows, arguments.plot)
     return text, found
 
 
