@@ -179,7 +179,7 @@ void reduce_small_chunks(MemberCalls calls, int i, int64_t numel) {
   const size_t bytes = calls[0]->outputs[i].bytes();
   const int64_t ranks = size_of(calls);
   // Chunks in a block: its results stay in the L1 cache.
-  const int64_t chunks = std::max<int64_t>(1, (8 << 10) / static_cast<int64_t>(bytes));
+  const int64_t chunks = static_cast<int64_t>(std::max<size_t>(1, (8 << 10) / std::max<size_t>(1, bytes)));
   const int64_t grain = grain_of(ranks * numel, dtype, ranks + 1);
   internal::parallel_blocks(ranks, std::max<int64_t>(1, grain / numel), [&](int64_t begin, int64_t end) {
     const auto results =
