@@ -16,6 +16,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -89,9 +90,11 @@ def ask(command, timeout, whole_process=False):
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.wait()
         return None
+    finally:
+        if process.poll() is None:  # too slow, or this script is being stopped
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     if whole_process:
         return (time.perf_counter() - begin) * 1e9 if process.returncode == 0 else None
     for line in output.splitlines():
@@ -256,6 +259,7 @@ def main():
     parser.add_argument("--plot", type=pathlib.Path)
     parser.add_argument("--scale", action="store_true")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     described = machine()
     print(described, flush=True)
     text, rows = scale(arguments) if arguments.scale else peers(arguments)
