@@ -599,22 +599,26 @@ TEST_P(CopyKernelsTest, GatherAndScatterAreInverse) {
   }
 }
 
-void check_all_to_all(DType dtype, size_t ranks, int64_t numel) {
-  std::vector<std::vector<Buffer>> inputs;   // [sender][receiver]
-  std::vector<std::vector<Buffer>> outputs;  // [receiver][sender]
+// Sender s sends numel_of(s, r) elements to receiver r.
+template <class NumelOf>
+void check_all_to_all(DType dtype, size_t ranks, NumelOf numel_of) {
+  Prng prng(ranks);
+  std::vector<std::vector<Buffer>> inputs(ranks);   // [sender][receiver]
+  std::vector<std::vector<Buffer>> outputs(ranks);  // [receiver][sender]
   std::vector<CollectiveCall> calls(ranks);
   for (size_t r = 0; r < ranks; ++r) {
-    inputs.push_back(filled_buffers(ranks, dtype, numel, r));
-    outputs.push_back(filled_buffers(ranks, dtype, numel, 50 + r));
-  }
-  for (size_t r = 0; r < ranks; ++r) {
+    for (size_t other = 0; other < ranks; ++other) {
+      inputs[r].emplace_back(dtype, numel_of(r, other)).fill(prng);
+      outputs[r].emplace_back(dtype, numel_of(other, r)).fill(prng);
+    }
     calls[r].inputs = views(inputs[r]);
     calls[r].outputs = views(outputs[r]);
   }
   run_kernel(run_all_to_all, calls);
   for (size_t receiver = 0; receiver < ranks; ++receiver) {
     for (size_t sender = 0; sender < ranks; ++sender) {
-      ASSERT_TRUE(outputs[receiver][sender].copy() == inputs[sender][receiver].copy()) << ranks << " x " << numel;
+      ASSERT_TRUE(outputs[receiver][sender].copy() == inputs[sender][receiver].copy())
+          << ranks << " ranks, " << numel_of(sender, receiver) << " elements from " << sender << " to " << receiver;
       ASSERT_TRUE(outputs[receiver][sender].guards_are_whole());
     }
   }
@@ -622,7 +626,7 @@ void check_all_to_all(DType dtype, size_t ranks, int64_t numel) {
 
 TEST_P(CopyKernelsTest, AllToAllTransposes) {
   for (const size_t ranks : kGroupSizes) {
-    for (const int64_t numel : kSizes) check_all_to_all(GetParam(), ranks, numel);
+    for (const int64_t numel : kSizes) check_all_to_all(GetParam(), ranks, [numel](size_t, size_t) { return numel; });
   }
 }
 
@@ -683,30 +687,10 @@ TEST_P(CopyKernelsTest, AllToAllSingleExchangesRows) {
 
 // From 1 MiB on, parts of less than 1 KiB are moved in tiles.
 TEST_P(CopyKernelsTest, ManySmallPartsOfSeveralSizesAreExchanged) {
-  constexpr size_t kRanks = 70;
   const auto size = static_cast<int64_t>(dtype_size(GetParam()));
-  const auto numel = [size](size_t sender, size_t receiver) {
+  check_all_to_all(GetParam(), 70, [size](size_t sender, size_t receiver) {
     return static_cast<int64_t>((sender * 7 + receiver) % 4) * (256 / size);  // some none
-  };
-  Prng prng(5);
-  std::vector<std::vector<Buffer>> inputs(kRanks);   // [sender][receiver]
-  std::vector<std::vector<Buffer>> outputs(kRanks);  // [receiver][sender]
-  std::vector<CollectiveCall> calls(kRanks);
-  for (size_t r = 0; r < kRanks; ++r) {
-    for (size_t other = 0; other < kRanks; ++other) {
-      inputs[r].emplace_back(GetParam(), numel(r, other)).fill(prng);
-      outputs[r].emplace_back(GetParam(), numel(other, r)).fill(prng);
-    }
-    calls[r].inputs = views(inputs[r]);
-    calls[r].outputs = views(outputs[r]);
-  }
-  run_kernel(run_all_to_all, calls);
-  for (size_t receiver = 0; receiver < kRanks; ++receiver) {
-    for (size_t sender = 0; sender < kRanks; ++sender) {
-      ASSERT_TRUE(outputs[receiver][sender].copy() == inputs[sender][receiver].copy()) << sender << " to " << receiver;
-      ASSERT_TRUE(outputs[receiver][sender].guards_are_whole());
-    }
-  }
+  });
 }
 
 // The first member's output is put together, and copied by all cores.
@@ -734,7 +718,7 @@ TEST_P(CopyKernelsTest, ManySmallPartsAreExchanged) {
     check_all_to_all_single(GetParam(), static_cast<size_t>(ranks) + 3, numel, /*with_splits=*/false,
                             [](size_t, size_t) { return 1; });
   }
-  check_all_to_all(GetParam(), 47, 512 / static_cast<int64_t>(dtype_size(GetParam())));
+  check_all_to_all(GetParam(), 47, [](size_t, size_t) { return 512 / static_cast<int64_t>(dtype_size(GetParam())); });
 }
 
 TEST(ReductionSupportTest, IsAsReduceOpSays) {
