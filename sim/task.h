@@ -135,9 +135,8 @@ struct Task {
   void* context = nullptr;      // fibers: boost::fibers::context* of the one that runs it
   void* fiber_state = nullptr;  // fibers: FiberState of the one that runs it
   const void* frame = nullptr;  // fibers: where its stack had come to when it stopped
-  const void* ahead =
-      nullptr;           // fibers: 256 bytes that the task will write soon after it goes on, to be fetched before
-  void* user = nullptr;  // RankContext of a rank and its helpers
+  const void* ahead = nullptr;  // fibers: 256 bytes that it writes soon after it goes on
+  void* user = nullptr;         // RankContext of a rank and its helpers
 
  private:
   static inline thread_local Task* current_ = nullptr;
