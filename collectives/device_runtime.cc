@@ -64,10 +64,13 @@ class MarkWait final : public WorkState, public WaitsFor {
 
 void use_device(World& world, const std::shared_ptr<DeviceDriver>& driver) {
   bool made = false;
-  const auto runtime = std::static_pointer_cast<internal::DeviceRuntime>(world.shared(kKey, [&] {
+  if (StepRecord* const record = world.scheduler().record(); record != nullptr) record->uncovered("a device");
+  const auto make = [&] {
     made = true;
     return std::make_shared<internal::DeviceRuntime>(&world, driver);
-  }));
+  };
+  const auto runtime =
+      std::static_pointer_cast<internal::DeviceRuntime>(world.shared(kKey, make, World::Maker::kSame));
   if (!made) return;
   world.on_abort([weak = std::weak_ptr(runtime)](const absl::Status& cause) {
     if (const auto alive = weak.lock(); alive != nullptr) alive->open_all(cause);
@@ -116,7 +119,7 @@ DeviceRuntime::DeviceRuntime(World* world, std::shared_ptr<DeviceDriver> driver)
 DeviceRuntime::~DeviceRuntime() { finish(); }
 
 std::shared_ptr<DeviceRuntime> DeviceRuntime::of(World& world) {
-  return std::static_pointer_cast<DeviceRuntime>(world.shared(kKey, [] { return nullptr; }));
+  return std::static_pointer_cast<DeviceRuntime>(world.shared(kKey, [] { return nullptr; }, World::Maker::kSame));
 }
 
 absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,

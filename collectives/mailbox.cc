@@ -26,6 +26,8 @@ namespace {
 constexpr int kMaxAnySources = 1024;
 // Channels that no message is in are dropped when there are this many.
 constexpr size_t kSweepChannels = 256;
+constexpr uint64_t kMessages = 2;  // part of a group in explored runs
+constexpr uint64_t kPosted = 2;    // part of a work there
 
 }  // namespace
 
@@ -281,6 +283,7 @@ Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
       late_(world->late_completion()),
       mu_(&scheduler_),
       on_failure_(std::move(on_failure)),
+      object_(numbered_object(group_->object(), kMessages)),
       inboxes_(new std::atomic<Inbox*>[static_cast<size_t>(group_->size())]()) {}
 
 Mailbox::~Mailbox() {
@@ -324,6 +327,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
   {
     RankMutexLock lock(&inbox.mu);
     if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
+      if (record_ != nullptr) record_->access(object_, Access::kRead);
       mine.unpoison(/*failed=*/true);
       return refusal(mine);
     }
@@ -382,6 +386,8 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
     sends ? move(message, other) : move(other, message);
     return absl::OkStatus();
   }
+  // Whichever side comes second makes the task.
+  if (record_ != nullptr) StepRecord::name_next_task(numbered_object(mine.object() ^ other->object(), kPosted));
   scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
                   [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message, &inbox] {
                     {
@@ -429,17 +435,23 @@ absl::Status Mailbox::describe_difference(const Message& send, const Message& re
 void Mailbox::record_post(Message& mine, Message* match) {
   const auto any = [](const Message& message) { return message.call_.peer == CollectiveCall::kAnySource; };
   // Sends of several members commute, but for a recv_any that could take either.
-  const uint64_t inbox = named_object(record_->object(&object_), absl::StrCat(mine.receiver(), " ", mine.call_.tag));
+  const uint64_t inbox =
+      numbered_object(numbered_object(object_, static_cast<uint64_t>(mine.receiver())), static_cast<uint64_t>(mine.call_.tag));
   const bool chooses = any(mine) || (match != nullptr && any(*match));
   record_->access(inbox, chooses ? Access::kWrite : Access::kCommute);
+  // Those of one source are matched in their order, and a rank may have helpers.
+  if (!any(mine)) {
+    const uint64_t channel = numbered_object(inbox, static_cast<uint64_t>(mine.sender()));
+    record_->access(numbered_object(channel, mine.sends() ? 1 : 2), Access::kWrite);
+  }
   record_->access(object_, Access::kCommute);
-  record_->signal(record_->object(&mine.number_));
+  record_->signal(numbered_object(mine.object(), kPosted));
 }
 
 void Mailbox::move(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv) {
   if (record_ != nullptr) {
-    record_->await(send->number_);
-    record_->await(recv->number_);
+    record_->await(numbered_object(send->object(), kPosted));
+    record_->await(numbered_object(recv->object(), kPosted));
   }
   absl::Status status = agree(*send, *recv);
   const TensorView& from = send->tensor();
@@ -510,6 +522,7 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
   std::shared_ptr<Message> partner;
   Inbox* const inbox = existing_inbox(message.receiver());
   bool taken = false;
+  if (record_ != nullptr) record_->access(object_, Access::kWrite);
   std::shared_ptr<internal::DeviceLaunch> launch;
   if (inbox != nullptr) {
     RankMutexLock lock(&inbox->mu);
@@ -556,7 +569,7 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
 void Mailbox::fail(const absl::Status& cause) {
   {
     RankMutexLock lock(&mu_);
-    if (record_ != nullptr) record_->access(record_->object(&object_), Access::kWrite);
+    if (record_ != nullptr) record_->access(object_, Access::kWrite);
     if (!failure_.ok()) return;
     failure_ = cause;
     failed_.store(true, std::memory_order_release);

@@ -94,7 +94,6 @@ class Message final : public WorkState, public WaitsFor {
   std::shared_ptr<internal::DeviceLaunch> launch_;  // kTaken, while a device moves it
   struct Aside;
   std::unique_ptr<Aside> aside_;   // poisoned runs only
-  uint64_t number_ = 0;            // explored runs: of its meeting with the other side
   std::array<char, 16> tag_text_;  // "tag 7": what a wait shows
 };
 
@@ -170,7 +169,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  uint64_t object_ = 0;                                   // explored runs: the number of the mailbox
+  const uint64_t object_;                                 // explored runs: the name of the mailbox
   const std::unique_ptr<std::atomic<Inbox*>[]> inboxes_;  // [destination], each made at its first message
 };
 

@@ -17,13 +17,19 @@
 namespace rankloom {
 namespace {
 
+// What explored runs call a group: by the call that makes it.
+uint64_t object_of(const GroupRequest& request, std::string_view name) {
+  return named_object(numbered_object(request.parent->object(), static_cast<uint64_t>(request.seq)), name);
+}
+
 // `ranks` are the parent's.
 std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string name, std::string description,
                                         std::vector<int> ranks) {
   for (int& rank : ranks) rank = request.parent->global_rank(rank);
   if (request.world == nullptr)
     return std::make_shared<const Group>(0, std::move(name), std::move(ranks), std::move(description));
-  return request.world->add_group(std::move(name), std::move(ranks), std::move(description));
+  const uint64_t object = object_of(request, name);
+  return request.world->add_group(std::move(name), std::move(ranks), std::move(description), object);
 }
 
 // The same of `size` ranks of the parent, `stride` apart. Costs the same at any size unless the parent lists its ranks.
@@ -38,7 +44,8 @@ std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string
   const int step = size > 1 ? request.parent->global_rank(first + stride) - begin : 1;
   if (request.world == nullptr)
     return std::make_shared<const Group>(0, std::move(name), begin, step, size, std::move(description));
-  return request.world->add_group(std::move(name), begin, step, size, std::move(description));
+  const uint64_t object = object_of(request, name);
+  return request.world->add_group(std::move(name), begin, step, size, std::move(description), object);
 }
 
 // The groups along one dimension of a mesh: `visit` gets the number of the group among them and its ranks in the parent.
@@ -103,8 +110,9 @@ void make_mesh(MemberCalls calls) {
 }  // namespace
 
 void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
-  const GroupRequest* const first = calls[0]->request;
+  GroupRequest* const first = calls[0]->request;
   if (first == nullptr) return;
+  first->seq = calls[0]->seq;
   switch (first->kind) {
     case GroupRequest::Kind::kRanks: {
       const std::shared_ptr<const Group> group = make_group(*first, first->name, first->description, first->ranks);
@@ -130,7 +138,8 @@ void make_groups_alone(GroupRequest* request, int rank) {
     if (request->world == nullptr) return make();
     const std::string key = absl::StrCat("fake group ", request->parent->id(), " ", name);
     std::shared_ptr<void> group =
-        request->world->shared(key, [&]() -> std::shared_ptr<void> { return std::const_pointer_cast<Group>(make()); });
+        request->world->shared(key, [&]() -> std::shared_ptr<void> { return std::const_pointer_cast<Group>(make()); },
+                               World::Maker::kSame);
     return std::static_pointer_cast<const Group>(std::move(group));
   };
   switch (request->kind) {

@@ -24,6 +24,7 @@ struct GroupRequest {
   int key = 0;                         // kSplit: their order, then the parent's
   std::vector<int> shape;              // kMesh: the parent's ranks in row-major order
   std::vector<std::string> dim_names;  // kMesh: empty, or one for each dimension
+  int64_t seq = -1;                    // of the call, once it runs
   // The result: empty for a non-member; kMesh: the group along each dimension.
   std::vector<std::shared_ptr<const Group>> made = {};
 };

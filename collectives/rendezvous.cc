@@ -17,6 +17,12 @@
 #include "sim/text.h"
 
 namespace rankloom {
+namespace {
+
+constexpr uint64_t kCalls = 1;  // part of a group in explored runs
+
+}  // namespace
+
 using internal::checksum;
 using internal::fill_with_poison;
 using internal::overlap;
@@ -172,6 +178,7 @@ Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
       size_(group_->size()),
       poison_(world->poison()),
       late_(world->late_completion()),
+      object_(numbered_object(group_->object(), kCalls)),
       leaving_(&scheduler_),
       mu_(&scheduler_) {}
 
@@ -221,7 +228,6 @@ void Rendezvous::recycle(Slot* slot) {
   slot->mismatch = false;
   slot->first = -1;
   slot->seq = 0;
-  slot->object = 0;
   slot->launch = nullptr;
   free_.push_back(slot);
 }
@@ -234,7 +240,7 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   {
     RankMutexLock lock(&mu_);
     if (!failed_.ok()) {
-      if (record_ != nullptr) record_->access(record_->object(&object_), Access::kCommute);
+      touched_group(Access::kRead);
       return refused(*state);
     }
     slot = slot_at(call.seq);
@@ -246,8 +252,8 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
       slot->mismatch = !op_row(first.op).same(first, call);
     }
     if (record_ != nullptr) [[unlikely]] {
-      record_->access(record_->object(&object_), Access::kCommute);
-      record_->signal(record_->object(&slot->object));
+      record_->access(object_, Access::kCommute);
+      record_->signal(object_of(*slot));
     }
     slot->calls[rank] = &call;
     slot->states[rank] = std::move(state);
@@ -276,6 +282,8 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
 }
 
 [[gnu::noinline]] void Rendezvous::run_later(Slot* slot, const CollectiveCall& call, int rank) {
+  // Whichever member comes last makes the task.
+  if (record_ != nullptr) StepRecord::name_next_task(object_of(*slot));
   scheduler_.post({.rank = group_->global_rank(rank), .kind = TaskKind::kCompletion},
                   Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = call.seq},
                   [self = shared_from_this(), slot, seq = call.seq] {
@@ -327,7 +335,7 @@ void Rendezvous::await_leaving() const {
 }
 
 void Rendezvous::run(Slot* slot) {
-  if (record_ != nullptr) record_->await(slot->object);
+  if (record_ != nullptr) record_->await(object_of(*slot));
   const int64_t started_ns = scheduler_.now_ns();
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = inputs_unchanged(*slot);
@@ -377,6 +385,7 @@ void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns)
   {
     RankMutexLock lock(&mu_);
     take_out(slot);
+    if (!status.ok()) touched_group(Access::kWrite);
     if (!status.ok() && failed_.ok()) failed_ = status;
   }
   finish(slot, status, started_ns);
@@ -424,6 +433,7 @@ bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
     RankMutexLock lock(&mu_);
     slot = find(state.call().seq);
     const bool filed = slot != nullptr && slot->states[rank].get() == &state;
+    touched_group(Access::kWrite);
     if (filed && slot->state != Slot::State::kRunning) {
       slot->calls[rank] = nullptr;
       state.unpoison(/*failed=*/true);
@@ -464,7 +474,7 @@ void Rendezvous::fail(const absl::Status& cause) {
   std::vector<Slot*> slots;
   {
     RankMutexLock lock(&mu_);
-    if (record_ != nullptr) record_->access(record_->object(&object_), Access::kWrite);
+    touched_group(Access::kWrite);
     if (failed_.ok()) failed_ = cause;
     for (Slot* slot : window_) {
       if (slot != nullptr && slot->state != Slot::State::kRunning) slots.push_back(slot);
@@ -481,6 +491,7 @@ int64_t Rendezvous::wait_until_ns(int64_t seq) const {
   RankMutexLock lock(&mu_);
   const Slot* const slot = find(seq);
   int64_t latest = 0;
+  touched_group(Access::kRead);
   if (slot == nullptr || slot->state != Slot::State::kCollecting) return latest;
   for (const CollectiveCall* const call : slot->calls) {
     if (call != nullptr) latest = std::max(latest, call->wait_until_ns);

@@ -103,7 +103,6 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   struct Slot {
     enum class State : uint8_t { kCollecting, kReady, kRunning };
     int64_t seq = 0;
-    uint64_t object = 0;  // explored runs: the number of the call
     State state = State::kCollecting;
     int arrived = 0;
     bool mismatch = false;
@@ -119,6 +118,13 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void run_later(Slot* slot, const CollectiveCall& call, int rank);
   Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What explored runs call the call of a slot.
+  uint64_t object_of(const Slot& slot) const { return numbered_object(object_, static_cast<uint64_t>(slot.seq)); }
+  // Tells an explored run of something that arrivals in this group do not commute with.
+  void touched_group(Access how) const {
+    if (record_ != nullptr) [[unlikely]]
+      record_->access(object_, how);
+  }
   void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends later.
@@ -140,7 +146,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   const bool poison_;
   const bool late_;
 
-  uint64_t object_ = 0;   // explored runs: the number of the group
+  const uint64_t object_;  // explored runs: the name of the group's calls
   RankCounter leaving_;   // slots out of the window whose works are not all done
   mutable RankMutex mu_;  // before a work's
   // From index front_ on: the slots of the sequence numbers from base_ on; null: done.

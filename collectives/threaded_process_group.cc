@@ -197,7 +197,7 @@ std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std:
       if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
     });
     return made;
-  });
+  }, World::Maker::kSame);
   return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)),
                                                 options.eager_bytes);
 }

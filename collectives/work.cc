@@ -10,6 +10,11 @@
 #include "sim/text.h"
 
 namespace rankloom {
+namespace {
+
+constexpr uint64_t kCallbacks = 1;  // part of a work in explored runs
+
+}  // namespace
 
 WorkState::~WorkState() = default;
 
@@ -18,8 +23,9 @@ absl::Status WorkState::status() const {
   return status_;
 }
 
-bool WorkState::is_recorded(const Scheduler* scheduler) {
-  return scheduler != nullptr && scheduler->record() != nullptr;
+uint64_t WorkState::name_in(const Scheduler* scheduler) {
+  StepRecord* const record = scheduler != nullptr ? scheduler->record() : nullptr;
+  return record != nullptr ? record->new_object() : 0;
 }
 
 StepRecord* WorkState::record() const {
@@ -31,12 +37,12 @@ StepRecord* WorkState::record() const {
 void WorkState::record_touch(Access how) const {
   StepRecord* const record = this->record();
   if (record == nullptr) return;
-  record->access(record->object(&object_), how);
+  record->access(object_, how);
   if (how == Access::kWrite) record->signal(object_);
 }
 
 void WorkState::record_wait() const {
-  if (StepRecord* const record = this->record(); record != nullptr) record->await(record->object(&object_));
+  if (StepRecord* const record = this->record(); record != nullptr) record->await(object_);
 }
 
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
@@ -67,7 +73,10 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
   const absl::Status waited = finished_.await(
       &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
       deadline);
-  if (!waited.ok()) return waited;
+  if (!waited.ok()) {
+    touched(Access::kRead);  // it found the work not done
+    return waited;
+  }
   this->waited();
   return status_;
 }
@@ -83,7 +92,7 @@ void WorkState::complete(const absl::Status& status) {
   std::vector<Callback> callbacks;
   {
     RankMutexLock lock(&mu_);
-    if (completing_ || done_.load(std::memory_order_relaxed)) return;
+    if (completing_ || done_.load(std::memory_order_relaxed)) return touched(Access::kRead);
     touched(Access::kWrite);
     // Works that are made of this one end first: who sees this one done sees them done.
     while (!callbacks_.empty()) {
@@ -108,6 +117,8 @@ void WorkState::complete(const absl::Status& status) {
     for (Callback& callback : callbacks) callback.run(status);
   };
   if (scheduler_ != nullptr && rank_ >= 0) {
+    // Whoever completes the work makes the task.
+    if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
     scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
   } else {
     run();
@@ -128,6 +139,9 @@ void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callb
     RankMutexLock lock(&mu_);
     touched(Access::kRead);
     if (!done_.load(std::memory_order_relaxed)) {
+      // Callbacks run in the order in which they were left.
+      if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr && !at_once)
+        record->access(numbered_object(object_, kCallbacks), Access::kWrite);
       callbacks_.push_back({std::move(callback), at_once});
       return;
     }

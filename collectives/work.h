@@ -29,7 +29,7 @@ class WorkState {
  public:
   // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
   explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1)
-      : scheduler_(scheduler), rank_(rank), recorded_(is_recorded(scheduler)), mu_(scheduler) {}
+      : scheduler_(scheduler), rank_(rank), object_(name_in(scheduler)), mu_(scheduler) {}
   virtual ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
@@ -91,6 +91,8 @@ class WorkState {
 
   Scheduler* scheduler() const { return scheduler_; }
   int rank() const { return rank_; }
+  // What explored runs call the work; 0 in all others.
+  uint64_t object() const { return object_; }
 
   // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for waiters that
   // are not the work's owner, such as streams.
@@ -107,15 +109,16 @@ class WorkState {
  private:
   friend class Work;
 
-  static bool is_recorded(const Scheduler* scheduler);
+  // Explored runs: the name of a work that the calling task makes; else 0.
+  static uint64_t name_in(const Scheduler* scheduler);
   // Tells an explored run what becomes of this work, or who looks at it.
   StepRecord* record() const;
   void touched(Access how) const {
-    if (recorded_) [[unlikely]]
+    if (object_ != 0) [[unlikely]]
       record_touch(how);
   }
   void waited() const {
-    if (recorded_) [[unlikely]]
+    if (object_ != 0) [[unlikely]]
       record_wait();
   }
   void record_touch(Access how) const;
@@ -127,8 +130,7 @@ class WorkState {
 
   Scheduler* const scheduler_;
   const int rank_;
-  const bool recorded_;          // explored runs
-  mutable uint64_t object_ = 0;  // explored runs: its number
+  const uint64_t object_;  // explored runs: its name; 0 in all others
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};
   mutable RankMutex mu_;  // taken after no other lock but a rendezvous'
@@ -181,7 +183,7 @@ class [[nodiscard]] Work {
   // The tensors that the call wrote. Waits for it.
   std::vector<TensorView> result(CodeSite code = CodeSite::here());
   // Of a recv or recv_any: the rank in the group that sent, once it is done. Else -1.
-  int source() const { return state_ != nullptr ? state_->source() : -1; }
+  int source() const { return state_ != nullptr && is_completed() ? state_->source() : -1; }
   Future get_future();
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
   // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.

@@ -8,51 +8,83 @@
 namespace rankloom::internal {
 
 KeyTable::KeyTable(const Scheduler* scheduler)
-    : mu(scheduler), record_(scheduler != nullptr ? scheduler->record() : nullptr) {}
+    : mu(scheduler),
+      scheduler_(scheduler),
+      may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr) {}
 
-uint64_t KeyTable::object(std::string_view part, std::string_view key) {
-  return named_object(named_object(record_->object(&object_), part), key);
+StepRecord* KeyTable::record() const {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->scheduler == nullptr) return nullptr;
+  return scheduler_ == nullptr || scheduler_ == task->scheduler ? task->scheduler->record() : nullptr;
 }
 
-void KeyTable::record_set(std::string_view key) {
-  record_->access(object("value", key), Access::kWrite);
-  if (find(key) != nullptr) return;
-  // Those who wait for the key could not go on before this.
-  record_->access(object("presence", key), Access::kWrite);
-  record_->access(object_, Access::kCommute);
-  record_->signal(object("presence", key));
+void KeyTable::tell(Part part, std::string_view key, Access how) {
+  if (StepRecord* const record = this->record(); record != nullptr)
+    record->access(named_object(numbered_object(object_.in(*record), part), key), how);
 }
 
-void KeyTable::record_look(Look look, std::string_view key) {
-  switch (look) {
-    case Look::kWaited:
-      record_->await(object("presence", key));
-      [[fallthrough]];
-    case Look::kValue:
-      record_->access(object("value", key), Access::kRead);
-      break;
-    case Look::kPresent:
-      record_->await(object("presence", key));
-      [[fallthrough]];
-    case Look::kPresence:
-      record_->access(object("presence", key), Access::kRead);
-      break;
-    case Look::kQueueWait:
-      record_->await(object("queue", key));
-      [[fallthrough]];
-    case Look::kQueueTake:
-      record_->access(object("queue", key), Access::kWrite);
-      break;
-    case Look::kQueue:
-      record_->access(object("queue", key), Access::kRead);
-      break;
-    case Look::kAll:
-      record_->access(record_->object(&object_), Access::kRead);
-      break;
+void KeyTable::tell_keys(Access how) {
+  if (StepRecord* const record = this->record(); record != nullptr) record->access(object_.in(*record), how);
+}
+
+uint64_t KeyTable::condition(Want want, uint64_t table, std::string_view key) {
+  return named_object(numbered_object(table, 16 + static_cast<uint64_t>(want)), key);
+}
+
+void KeyTable::tell_condition(Want want, std::string_view key, bool raise) {
+  StepRecord* const record = this->record();
+  if (record == nullptr) return;
+  const uint64_t wait = condition(want, object_.in(*record), key);
+  raise ? record->raise(wait) : record->lower(wait);
+}
+
+void KeyTable::tell_wait(std::string_view key, Want want, StepRecord::What what) {
+  StepRecord* const record = this->record();
+  if (record == nullptr) return;
+  const uint64_t wait = condition(want, object_.in(*record), key);
+  if (what == StepRecord::What::kMiss) return record->miss(wait);
+  if (what == StepRecord::What::kPass) record->pass(wait);
+  switch (want) {
+    case Want::kValue:
+      return tell(kValue, key, Access::kRead);
+    case Want::kPresent:
+      return tell(kPresence, key, Access::kRead);
+    case Want::kQueued:
+      return tell(kQueue, key, Access::kRead);
   }
 }
 
-std::vector<std::string> KeyTable::sorted_keys() const {
+void KeyTable::tell_set(std::string_view key) {
+  tell(kValue, key, Access::kWrite);
+  tell(kWatches, key, Access::kRead);
+  if (find_here(key) != nullptr) return;
+  tell_keys(Access::kCommute);
+  tell_condition(Want::kValue, key, /*raise=*/true);
+  if (present_here(key)) return;
+  tell(kPresence, key, Access::kWrite);
+  tell_condition(Want::kPresent, key, /*raise=*/true);
+}
+
+bool KeyTable::holds(std::string_view key, Want want) const {
+  switch (want) {
+    case Want::kValue:
+      return find_here(key) != nullptr;
+    case Want::kPresent:
+      return present_here(key);
+    case Want::kQueued:
+      return queue_len_here(key) > 0;
+  }
+  return false;
+}
+
+size_t KeyTable::size() {
+  if (may_be_explored_) [[unlikely]]
+    tell_keys(Access::kRead);
+  return values_.size();
+}
+
+std::vector<std::string> KeyTable::sorted_keys() {
+  if (may_be_explored_) tell_keys(Access::kRead);
   std::vector<std::string> keys;
   keys.reserve(values_.size());
   for (const auto& [key, value] : values_) keys.push_back(key);
@@ -61,7 +93,7 @@ std::vector<std::string> KeyTable::sorted_keys() const {
 }
 
 void KeyTable::set(std::string_view key, std::string&& value) {
-  if (record_ != nullptr) record_set(key);
+  if (may_be_explored_) tell_set(key);
   if (!watches_.empty()) file_event(key, value);
   const auto [it, added] = values_.try_emplace(key);
   it->second = std::move(value);
@@ -71,7 +103,7 @@ void KeyTable::set(std::string_view key, std::string&& value) {
 void KeyTable::append(std::string_view key, std::string_view value) {
   const auto it = values_.find(key);
   if (it == values_.end()) return set(key, value);
-  if (record_ != nullptr) record_set(key);
+  if (may_be_explored_) tell_set(key);
   if (!watches_.empty()) {
     std::string after = it->second;
     after += value;
@@ -82,11 +114,19 @@ void KeyTable::append(std::string_view key, std::string_view value) {
 
 bool KeyTable::erase(std::string_view key) {
   const auto it = values_.find(key);
-  if (it == values_.end()) return false;
-  if (record_ != nullptr) {
-    record_->access(object("value", key), Access::kWrite);
-    record_->access(object("presence", key), Access::kWrite);
-    record_->access(object_, Access::kCommute);
+  if (it == values_.end()) {
+    if (may_be_explored_) tell(kValue, key, Access::kRead);
+    return false;
+  }
+  if (may_be_explored_) {
+    tell(kValue, key, Access::kWrite);
+    tell(kWatches, key, Access::kRead);
+    tell_keys(Access::kCommute);
+    tell_condition(Want::kValue, key, /*raise=*/false);
+    if (queue_len_here(key) == 0) {
+      tell(kPresence, key, Access::kWrite);
+      tell_condition(Want::kPresent, key, /*raise=*/false);
+    }
   }
   if (!watches_.empty()) file_event(key, std::nullopt);
   values_.erase(it);
@@ -94,11 +134,13 @@ bool KeyTable::erase(std::string_view key) {
 }
 
 void KeyTable::push(std::string_view key, std::string_view value) {
-  if (record_ != nullptr) {
-    record_->access(object("queue", key), Access::kWrite);
-    if (queue_len(key) == 0) record_->access(object("presence", key), Access::kWrite);
-    record_->signal(object("queue", key));
-    record_->signal(object("presence", key));
+  if (may_be_explored_) {
+    tell(kQueue, key, Access::kWrite);
+    if (queue_len_here(key) == 0) tell_condition(Want::kQueued, key, /*raise=*/true);
+    if (!present_here(key)) {
+      tell(kPresence, key, Access::kWrite);
+      tell_condition(Want::kPresent, key, /*raise=*/true);
+    }
   }
   queues_.try_emplace(key).first->second.emplace_back(value);
   if (!waiters_.empty()) wake(key, /*queued=*/true);
@@ -106,12 +148,21 @@ void KeyTable::push(std::string_view key, std::string_view value) {
 
 std::optional<std::string> KeyTable::pop(std::string_view key) {
   const auto it = queues_.find(key);
-  if (it == queues_.end()) return std::nullopt;
+  if (it == queues_.end()) {
+    if (may_be_explored_) tell(kQueue, key, Access::kRead);
+    return std::nullopt;
+  }
   std::optional<std::string> value = std::move(it->second.front());
   it->second.pop_front();
-  if (it->second.empty()) {
-    if (record_ != nullptr) record_->access(object("presence", key), Access::kWrite);
-    queues_.erase(it);
+  const bool last = it->second.empty();
+  if (last) queues_.erase(it);
+  if (may_be_explored_) {
+    tell(kQueue, key, Access::kWrite);
+    if (last) tell_condition(Want::kQueued, key, /*raise=*/false);
+    if (last && !present_here(key)) {
+      tell(kPresence, key, Access::kWrite);
+      tell_condition(Want::kPresent, key, /*raise=*/false);
+    }
   }
   return value;
 }
@@ -120,7 +171,14 @@ void KeyTable::wake(std::string_view key, bool queued) {
   const auto it = waiters_.find(key);
   if (it == waiters_.end()) return;
   it->second->present.notify_all();
-  if (queued) it->second->queued.notify_one();
+  if (!queued) return;
+  // In a deterministic run the order in which tasks came to wait must not decide who takes the value.
+  const Task* const task = Task::current();
+  if (task != nullptr && task->scheduler != nullptr && task->scheduler->deterministic()) {
+    it->second->queued.notify_all();
+  } else {
+    it->second->queued.notify_one();
+  }
 }
 
 KeyTable::WaitScope::WaitScope(KeyTable* table, std::string_view key) : table_(table), key_(key) {
@@ -135,17 +193,21 @@ KeyTable::WaitScope::~WaitScope() {
 }
 
 void KeyTable::watch(std::string_view key, Store::WatchCallback callback) {
-  watches_.try_emplace(key).first->second.push_back(std::make_shared<Store::WatchCallback>(std::move(callback)));
+  if (may_be_explored_) tell(kWatches, key, Access::kWrite);
+  const Task* const task = Task::current();
+  watches_.try_emplace(key).first->second.push_back(
+      {.callback = std::make_shared<Store::WatchCallback>(std::move(callback)),
+       .rank = task != nullptr ? task->info.rank : -1});
   ever_watched_.store(true, std::memory_order_relaxed);
 }
 
 void KeyTable::file_event(std::string_view key, std::optional<std::string_view> after) {
   const auto it = watches_.find(key);
   if (it == watches_.end()) return;
-  const std::string* const before = find(key);
-  for (const std::shared_ptr<Store::WatchCallback>& callback : it->second) {
+  const std::string* const before = find_here(key);
+  for (const Watch& watch : it->second) {
     Event& event = events_.emplace_back();
-    event.callback = callback;
+    event.watch = watch;
     if (before != nullptr) event.before = *before;
     if (after.has_value()) event.after.emplace(*after);
   }
@@ -153,20 +215,27 @@ void KeyTable::file_event(std::string_view key, std::optional<std::string_view> 
 
 void KeyTable::deliver_filed() {
   mu.lock();
+  StepRecord* const record = may_be_explored_ ? this->record() : nullptr;
+  // The calling task leaves its events to another one, or takes those of others along.
+  if (record != nullptr && (delivering_ || !events_.empty()))
+    record->access(numbered_object(object_.in(*record), kWatches), Access::kWrite);
   if (delivering_) return mu.unlock();
   delivering_ = true;
   while (!events_.empty()) {
     Event event = std::move(events_.front());
     events_.pop_front();
     mu.unlock();
+    if (record != nullptr) record->enter_memory(event.watch.rank);
     try {
-      (*event.callback)(event.before, event.after);
+      (*event.watch.callback)(event.before, event.after);
     } catch (...) {
+      if (record != nullptr) record->leave_memory(event.watch.rank);
       mu.lock();
       delivering_ = false;
       mu.unlock();
       throw;
     }
+    if (record != nullptr) record->leave_memory(event.watch.rank);
     mu.lock();
   }
   delivering_ = false;

@@ -30,22 +30,67 @@ class KeyTable {
   // Taken after no other lock; held neither in a wait nor in a watch callback.
   RankMutex mu;
 
+  // Every method that a result can depend on tells an explored run of it (StepRecord), so that an operation made of them
+  // need not think of that.
+
+  // What operations wait for.
+  // kValue: a value. kPresent: a value or a queue that is not empty. kQueued: such a queue.
+  enum class Want : uint8_t { kValue, kPresent, kQueued };
+
+  // --- looks
+
   // Null: no value. The pointer is good until the next change.
-  const std::string* find(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    const auto it = values_.find(key);
-    return it != values_.end() ? &it->second : nullptr;
+  const std::string* find(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (may_be_explored_) [[unlikely]]
+      tell(kValue, key, Access::kRead);
+    return find_here(key);
+  }
+  // find() by an operation that waits if there is no value.
+  const std::string* find_or_wait(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const std::string* const value = find_here(key);
+    if (may_be_explored_ && value != nullptr) [[unlikely]] {
+      goes_on(key, Want::kValue);
+      tell(kValue, key, Access::kRead);
+    }
+    return value;
   }
   // A value, or a queue that is not empty.
-  bool present(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    return find(key) != nullptr || queue_len(key) > 0;
+  bool present(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (may_be_explored_) [[unlikely]]
+      tell(kPresence, key, Access::kRead);
+    return present_here(key);
   }
-  size_t size() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return values_.size(); }
-  std::vector<std::string> sorted_keys() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  size_t queue_len(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (may_be_explored_) [[unlikely]]
+      tell(kQueue, key, Access::kRead);
+    return queue_len_here(key);
+  }
+  size_t size() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  std::vector<std::string> sorted_keys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // Changes. Each wakes whom it concerns and files an event if the key is watched.
+  // --- waits
+
+  // Whether the wait may end. To be asked by waits only: the look counts if it says yes and the wait ends, or, when it does
+  // not, as one that goes on waiting or gives up.
+  bool holds(std::string_view key, Want want) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void waits_on(std::string_view key, Want want) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (may_be_explored_) [[unlikely]]
+      tell_wait(key, want, StepRecord::What::kMiss);
+  }
+  void gave_up(std::string_view key, Want want) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (may_be_explored_) [[unlikely]]
+      tell_wait(key, want, StepRecord::What::kRead);
+  }
+  void goes_on(std::string_view key, Want want) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (may_be_explored_) [[unlikely]]
+      tell_wait(key, want, StepRecord::What::kPass);
+  }
+
+  // --- changes: each wakes whom it concerns and files an event if the key is watched
+
   void set(std::string_view key, std::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    if (record_ != nullptr) [[unlikely]]
-      record_set(key);
+    if (may_be_explored_) [[unlikely]]
+      tell_set(key);
     if (!watches_.empty()) [[unlikely]]
       file_event(key, value);
     const auto [it, added] = values_.try_emplace(key, value);
@@ -61,28 +106,6 @@ class KeyTable {
   void push(std::string_view key, std::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // nullopt: empty.
   std::optional<std::string> pop(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  size_t queue_len(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    if (queues_.empty()) return 0;
-    const auto it = queues_.find(key);
-    return it != queues_.end() ? it->second.size() : 0;
-  }
-
-  // What an explored run is told. Changes tell by themselves; whoever looks says what at. A look that finds nothing and
-  // waits is none: the one that ends the wait is.
-  enum class Look : uint8_t {
-    kValue,      // what the value is, or that there is none
-    kWaited,     // the value, which the operation would have waited for
-    kPresence,   // whether there is a value or a queue
-    kPresent,    // that there is one, which the operation would have waited for
-    kQueue,      // the queue
-    kQueueTake,  // as kQueue, and changes it
-    kQueueWait,  // as kQueueTake, and the operation would have waited
-    kAll,        // which keys there are
-  };
-  void looked(Look look, std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    if (record_ != nullptr) [[unlikely]]
-      record_look(look, key);
-  }
 
   // Those who wait for one key. `present` is for a value or a queue, `queued` for the next value of the queue: a push wakes
   // one of these.
@@ -126,25 +149,51 @@ class KeyTable {
   };
   template <typename T>
   using Map = absl::flat_hash_map<std::string, T, Hash, Equal>;
-  struct Event {
+  struct Watch {
     std::shared_ptr<Store::WatchCallback> callback;
+    int rank;  // that left it here; -1: a thread of no world
+  };
+  struct Event {
+    Watch watch;
     std::optional<std::string> before;
     std::optional<std::string> after;
   };
 
-  void record_set(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  void record_look(Look look, std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  uint64_t object(std::string_view part, std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // The parts of a key that are told apart.
+  enum Part : uint64_t { kValue = 1, kPresence, kQueue, kWatches };
+  const std::string* find_here(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const auto it = values_.find(key);
+    return it != values_.end() ? &it->second : nullptr;
+  }
+  bool present_here(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return find_here(key) != nullptr || queue_len_here(key) > 0;
+  }
+  size_t queue_len_here(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (queues_.empty()) return 0;
+    const auto it = queues_.find(key);
+    return it != queues_.end() ? it->second.size() : 0;
+  }
+
+  // The record of the calling task's run, if that is explored.
+  StepRecord* record() const;
+  static uint64_t condition(Want want, uint64_t table, std::string_view key);
+  void tell(Part part, std::string_view key, Access how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void tell_wait(std::string_view key, Want want, StepRecord::What what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void tell_set(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void tell_keys(Access how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // `raise`: the key gets its first value or the first of its queue; else it loses the last.
+  void tell_condition(Want want, std::string_view key, bool raise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void wake(std::string_view key, bool queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void file_event(std::string_view key, std::optional<std::string_view> after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void deliver_filed() ABSL_LOCKS_EXCLUDED(mu);
 
-  StepRecord* const record_;                 // explored runs only
-  uint64_t object_ ABSL_GUARDED_BY(mu) = 0;  // the number of the store
+  const Scheduler* const scheduler_;  // null: of no world, used by tasks of any
+  const bool may_be_explored_;
+  const ObjectName object_;
   Map<std::string> values_ ABSL_GUARDED_BY(mu);
   Map<std::deque<std::string>> queues_ ABSL_GUARDED_BY(mu);  // no empty ones
   Map<std::unique_ptr<Waiters>> waiters_ ABSL_GUARDED_BY(mu);
-  Map<std::vector<std::shared_ptr<Store::WatchCallback>>> watches_ ABSL_GUARDED_BY(mu);
+  Map<std::vector<Watch>> watches_ ABSL_GUARDED_BY(mu);
   std::deque<Event> events_ ABSL_GUARDED_BY(mu);
   bool delivering_ ABSL_GUARDED_BY(mu) = false;
   std::atomic<bool> ever_watched_{false};  // set with `mu` held, so whoever filed an event sees it

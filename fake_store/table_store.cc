@@ -108,27 +108,18 @@ absl::Status TableStore::explain(const char* op, const absl::Status& status) con
 
 absl::Status TableStore::refresh() { return log_ != nullptr ? log_->refresh(&table_) : absl::OkStatus(); }
 
-bool TableStore::has(std::string_view key, Want want) const {
-  switch (want) {
-    case Want::kValue:
-      return table_.find(key) != nullptr;
-    case Want::kPresent:
-      return table_.present(key);
-    case Want::kQueued:
-      return table_.queue_len(key) > 0;
-  }
-  fatal("unknown Want");
-}
-
 absl::Status TableStore::await(const char* op, const StringList& keys, Want want, const StoreWait& wait,
                                std::optional<Deadline>* deadline) {
   const char* const name = op + std::string_view("store ").size();
   for (;;) {
     std::vector<std::string_view> missing;
     for (std::string_view key : keys) {
-      if (!has(key, want)) missing.push_back(key);
+      if (!table_.holds(key, want)) missing.push_back(key);
     }
-    if (missing.empty()) return absl::OkStatus();
+    if (missing.empty()) {
+      for (std::string_view key : keys) table_.goes_on(key, want);
+      return absl::OkStatus();
+    }
 
     const absl::Duration timeout = wait.timeout.value_or(this->timeout());
     const std::string detail = absl::StrCat(missing.size() == 1 ? "key " : "keys ", quote_list(missing));
@@ -137,13 +128,7 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
                                                           absl::FormatDuration(timeout), ": missing ", detail, more));
     };
     if (timeout == absl::ZeroDuration()) {
-      using Look = KeyTable::Look;
-      for (const std::string_view key : missing) {
-        table_.looked(want == Want::kValue    ? Look::kValue
-                      : want == Want::kQueued ? Look::kQueue
-                                              : Look::kPresence,
-                      key);
-      }
+      for (const std::string_view key : missing) table_.gave_up(key, want);
       return timed_out("");
     }
     // Whoever parks us counts the time: the caller's world, or for a thread of none the monotonic clock.
@@ -162,12 +147,20 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
       waited = await_log(&changed, missing[0], want, site, (*deadline)->at_ns);
     } else {
       waited = changed.await(
-          &table_.mu, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu) { return has(missing[0], want); }, site,
-          **deadline);
+          &table_.mu,
+          [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu) {
+            if (table_.holds(missing[0], want)) return true;
+            for (const std::string_view key : missing) {
+              if (!table_.holds(key, want)) table_.waits_on(key, want);
+            }
+            return false;
+          },
+          site, **deadline);
     }
     if (waited.ok()) continue;
     if (world != nullptr && world->aborted()) return waited;
     if (error_kind(waited) != ErrorKind::kTimeout) return explain(name, missing[0], waited);
+    for (const std::string_view key : missing) table_.gave_up(key, want);
     // What a scheduler adds to the first line, a report of a stuck run, is kept.
     const size_t line = waited.message().find('\n');
     return timed_out(line == absl::string_view::npos ? "" : waited.message().substr(line));
@@ -189,9 +182,9 @@ absl::Status TableStore::await_log(RankCondVar* changed, std::string_view key, W
   const absl::Status waited = changed->await(
       &table_.mu,
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu) {
-        if (has(key, want)) return true;
+        if (table_.holds(key, want)) return true;
         refreshed = refresh();
-        if (!refreshed.ok() || has(key, want)) return true;
+        if (!refreshed.ok() || table_.holds(key, want)) return true;
         expired = monotonic_ns() >= deadline_ns;
         return expired;
       },
@@ -217,13 +210,9 @@ absl::StatusOr<std::string> TableStore::get_status(std::string_view key, const S
   std::optional<Deadline> deadline;
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("get", key, s);
-  const std::string* value = table_.find(key);
-  if (value == nullptr) {
-    if (absl::Status s = await("store get", {key}, Want::kValue, wait, &deadline); !s.ok()) return s;
-    value = table_.find(key);
-  }
-  table_.looked(KeyTable::Look::kWaited, key);
-  return *value;
+  if (const std::string* const value = table_.find_or_wait(key); value != nullptr) return *value;
+  if (absl::Status s = await("store get", {key}, Want::kValue, wait, &deadline); !s.ok()) return s;
+  return *table_.find(key);
 }
 
 absl::StatusOr<int64_t> TableStore::add_locked(std::string_view key, int64_t amount) {
@@ -231,7 +220,6 @@ absl::StatusOr<int64_t> TableStore::add_locked(std::string_view key, int64_t amo
   if (!hold.status().ok()) return explain("add", key, hold.status());
   int64_t have = 0;
   const std::string* const text = table_.find(key);
-  table_.looked(KeyTable::Look::kValue, key);
   if (text != nullptr && !parse_number(*text, &have)) [[unlikely]] {
     return store_error(who("add", key), absl::StrCat("have ", quote(*text), ", want a decimal int64"));
   }
@@ -260,7 +248,6 @@ absl::StatusOr<std::string> TableStore::compare_set_locked(std::string_view key,
   Hold hold(log_.get(), &table_);
   if (!hold.status().ok()) return explain("compare_set", key, hold.status());
   const std::string* const value = table_.find(key);
-  table_.looked(KeyTable::Look::kValue, key);
   if (value == nullptr && !expected.empty()) return std::string(expected);
   if (value != nullptr && *value != expected) return *value;
   if (absl::Status s = hold.write(Change::kSet, key, desired); !s.ok()) return explain("compare_set", key, s);
@@ -282,7 +269,6 @@ absl::Status TableStore::wait_status(const StringList& keys, const StoreWait& wa
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("wait", keys.empty() ? "" : keys[0], s);
   if (absl::Status s = await("store wait", keys, Want::kPresent, wait, &deadline); !s.ok()) return s;
-  for (std::string_view key : keys) table_.looked(KeyTable::Look::kPresent, key);
   return absl::OkStatus();
 }
 
@@ -290,7 +276,6 @@ absl::StatusOr<bool> TableStore::check_status(const StringList& keys) {
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("check", keys.empty() ? "" : keys[0], s);
   for (std::string_view key : keys) {
-    table_.looked(KeyTable::Look::kPresence, key);
     if (!table_.present(key)) return false;
   }
   return true;
@@ -304,7 +289,6 @@ absl::StatusOr<bool> TableStore::delete_key_status(std::string_view key) {
     Hold hold(log_.get(), &table_);
     status = hold.status();
     existed = status.ok() && table_.find(key) != nullptr;
-    table_.looked(KeyTable::Look::kPresence, key);
     if (existed) {
       status = hold.write(Change::kErase, key, "");
       if (status.ok()) table_.erase(key);
@@ -318,7 +302,6 @@ absl::StatusOr<bool> TableStore::delete_key_status(std::string_view key) {
 absl::StatusOr<int64_t> TableStore::num_keys_status() {
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("num_keys", s);
-  table_.looked(KeyTable::Look::kAll, {});
   return static_cast<int64_t>(table_.size());
 }
 
@@ -341,10 +324,7 @@ absl::StatusOr<std::vector<std::string>> TableStore::multi_get_status(const Stri
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("multi_get", keys.empty() ? "" : keys[0], s);
   if (absl::Status s = await("store multi_get", keys, Want::kValue, wait, &deadline); !s.ok()) return s;
-  for (std::string_view key : keys) {
-    table_.looked(KeyTable::Look::kWaited, key);
-    values.push_back(*table_.find(key));
-  }
+  for (std::string_view key : keys) values.push_back(*table_.find(key));
   return values;
 }
 
@@ -372,7 +352,7 @@ absl::Status TableStore::queue_push_status(std::string_view key, std::string_vie
 absl::StatusOr<std::optional<std::string>> TableStore::pop_locked(std::string_view key) {
   Hold hold(log_.get(), &table_);
   if (!hold.status().ok()) return explain("queue_pop", key, hold.status());
-  if (table_.queue_len(key) == 0) return std::optional<std::string>();
+  if (!table_.holds(key, Want::kQueued)) return table_.pop(key);
   if (absl::Status s = hold.write(Change::kPop, key, ""); !s.ok()) return explain("queue_pop", key, s);
   return table_.pop(key);
 }
@@ -381,28 +361,26 @@ absl::StatusOr<std::optional<std::string>> TableStore::queue_pop_status(std::str
                                                                         const StoreWait& wait) {
   std::optional<Deadline> deadline;
   RankMutexLock lock(&table_.mu);
+  if (absl::Status s = refresh(); !s.ok()) return explain("queue_pop", key, s);
   for (;;) {
-    absl::StatusOr<std::optional<std::string>> value = pop_locked(key);
-    if (!block || !value.ok() || value->has_value()) {
-      table_.looked(block ? KeyTable::Look::kQueueWait : KeyTable::Look::kQueueTake, key);
-      return value;
+    if (block) {
+      if (absl::Status s = await("store queue_pop", {key}, Want::kQueued, wait, &deadline); !s.ok()) return s;
     }
+    absl::StatusOr<std::optional<std::string>> value = pop_locked(key);
     // Another process may be faster when the wait is over.
-    if (absl::Status s = await("store queue_pop", {key}, Want::kQueued, wait, &deadline); !s.ok()) return s;
+    if (!block || !value.ok() || value->has_value()) return value;
   }
 }
 
 absl::StatusOr<int64_t> TableStore::queue_len_status(std::string_view key) {
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("queue_len", key, s);
-  table_.looked(KeyTable::Look::kQueue, key);
   return static_cast<int64_t>(table_.queue_len(key));
 }
 
 absl::StatusOr<std::vector<std::string>> TableStore::list_keys_status() {
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("list_keys", s);
-  table_.looked(KeyTable::Look::kAll, {});
   return table_.sorted_keys();
 }
 

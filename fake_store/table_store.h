@@ -46,8 +46,7 @@ class TableStore : public Store {
  private:
   class Hold;
 
-  // What a wait is for. kValue: a value. kPresent: a value or a queue that is not empty. kQueued: such a queue.
-  enum class Want { kValue, kPresent, kQueued };
+  using Want = KeyTable::Want;
 
   absl::StatusOr<int64_t> add_locked(std::string_view key, int64_t amount) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
   absl::StatusOr<std::string> compare_set_locked(std::string_view key, std::string_view expected,
@@ -56,7 +55,6 @@ class TableStore : public Store {
 
   // Brings the table up to date with the log.
   absl::Status refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
-  bool has(std::string_view key, Want want) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
   // Until all keys are there at one instant; the mutex is held again when it returns. `op` is "store get", ...
   // `deadline` is set by the first wait of an operation and kept for its further ones.
   absl::Status await(const char* op, const StringList& keys, Want want, const StoreWait& wait,

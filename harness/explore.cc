@@ -155,7 +155,8 @@ Outcome Explorer::run(WorldOptions options) {
 void Explorer::look_around(World& world, Outcome* outcome) const {
   const ExploreChecks& checks = options_.checks;
   if (checks.results) {
-    const std::shared_ptr<void> seen = world.shared(kObservations, [] { return std::make_shared<Observations>(); });
+    const std::shared_ptr<void> seen = world.shared(
+        kObservations, [] { return std::make_shared<Observations>(); }, World::Maker::kSame);
     outcome->results = std::move(*std::static_pointer_cast<Observations>(seen));
   }
   const std::vector<std::shared_ptr<const Group>> all_groups = world.groups();
@@ -323,10 +324,13 @@ void Explorer::exhaust() {
     mine.schedules = tree->schedules();
     mine.open = tree->open();
     mine.finished = !tree->more();
+    mine.unseen = tree->uncovered();
+    if (mine.finished && !tree->record().saw_any() && world_.world_size > 1)
+      mine.unseen.emplace_back("whatever the ranks share: they use nothing of rankloom's");
   }
   // Faults that are drawn anew for each run are not all seen by one search.
   const bool all_faults = world_.faults.rate() == 0 || !options_.vary_faults;
-  report_.verified = report_.shares[share].finished && all_faults;
+  report_.verified = report_.shares[share].finished && report_.shares[share].unseen.empty() && all_faults;
 }
 
 void Explorer::draw(Workers* workers) {
@@ -588,7 +592,8 @@ void observe_bytes(RankContext& rank, std::string_view name, std::string_view te
   World& world = rank.world();
   const size_t ranks = static_cast<size_t>(world.size());
   const std::shared_ptr<void> seen =
-      world.shared(kObservations, [ranks] { return std::make_shared<Observations>(ranks); });
+      world.shared(
+          kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, World::Maker::kSame);
   (*std::static_pointer_cast<Observations>(seen))[static_cast<size_t>(rank.rank())].push_back(
       {std::string(name), std::string(text), std::string(bytes)});
 }
@@ -652,8 +657,11 @@ std::string ExploreReport::text() const {
   for (const Share& share : shares) {
     absl::StrAppend(&text, "\n  ", share.strategy, ": ");
     if (share.finished) {
-      absl::StrAppend(&text, "verified: all ", share.schedules, share.schedules == 1 ? " schedule" : " schedules",
-                      " that can differ, in ", share.runs, share.runs == 1 ? " run" : " runs");
+      absl::StrAppend(&text, share.unseen.empty() ? "verified: " : "", "all ", share.schedules,
+                      share.schedules == 1 ? " schedule" : " schedules",
+                      share.unseen.empty() ? " that can differ" : " that rankloom can see", ", in ", share.runs,
+                      share.runs == 1 ? " run" : " runs");
+      if (!share.unseen.empty()) absl::StrAppend(&text, " (not seen: ", absl::StrJoin(share.unseen, "; "), ")");
     } else if (share.schedules > 0 || share.open > 0) {
       absl::StrAppend(&text, share.schedules, " schedules that can differ, at least ", share.open,
                       " more were not run");

@@ -104,11 +104,14 @@ struct ExploreReport {
     int64_t schedules = 0;  // exhaustive: of the runs, those that did not repeat others
     int64_t open = 0;       // exhaustive: choices seen and not tried
     bool finished = false;  // exhaustive: all were
+    // exhaustive: what the program did that no search over schedules can vouch for
+    std::vector<std::string> unseen;
   };
   int64_t runs = 0;
   absl::Duration elapsed;
   std::vector<Share> shares;
-  bool verified = false;  // an exhaustive search came to its end: no schedule fails
+  // An exhaustive search came to its end, and the program did nothing that such a search does not see: no schedule fails.
+  bool verified = false;
   std::optional<FoundFailure> failure;
   absl::Status error;  // the options or the environment make no sense; nothing was run
 

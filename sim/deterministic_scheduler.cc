@@ -82,7 +82,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
     task.id = rank;
     task.info = {.rank = rank, .kind = TaskKind::kRank};
   }
-  if (record_ != nullptr) record_->begin_run(options_.ranks, threads_);
+  if (record_ != nullptr) record_->begin_run(this, options_.ranks, threads_);
   const Trace* const replayed = options_.schedule.trace();
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
 }
@@ -181,6 +181,7 @@ void DeterministicScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void
     const StateLock lock(this);
     spawn_here(info, std::move(body));
   } else {
+    StepRecord::name_next_task(0);
     send([this, info, body = std::move(body)]() mutable { spawn_here(info, std::move(body)); });
   }
 }
@@ -201,6 +202,7 @@ void DeterministicScheduler::post(const TaskInfo& info, const Site& site, absl::
     const StateLock lock(this);
     post_here(info, site, std::move(body));
   } else {
+    StepRecord::name_next_task(0);
     send([this, info, site, body = std::move(body)]() mutable { post_here(info, site, std::move(body)); });
   }
 }

@@ -1,6 +1,7 @@
 #include "sim/schedule_tree.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -14,9 +15,12 @@ using What = StepRecord::What;
 bool is_access(What what) { return what <= What::kWrite; }
 
 bool conflict(What a, What b) {
-  if (a == What::kWrite || b == What::kWrite) return true;
-  return a != b;
+  if (is_access(a) && is_access(b)) return a == What::kWrite || b == What::kWrite || a != b;
+  return (a == What::kPass && b == What::kLower) || (a == What::kLower && b == What::kPass);
 }
+
+// What decides whether another step may come first.
+bool orders(What what) { return is_access(what) || what == What::kPass || what == What::kLower; }
 
 bool contains(const std::vector<TaskId>& ids, TaskId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
@@ -58,10 +62,11 @@ class ScheduleTree::Policy final : public SchedulePolicy {
       return 0;
     }
     node.candidates = order_.candidates();
+    if (order_.polls()) tree_.record_.uncovered("polls with yield(), beyond the first few");
     const auto awake = [&node](TaskId id) {
       return std::none_of(node.asleep.begin(), node.asleep.end(), [id](const Tried& t) { return t.id == id; });
     };
-    TaskId id = order_.next(point, awake);
+    TaskId id = tree_.shuffle_ ? tree_.any_of(node.candidates, awake) : order_.next(point, awake);
     if (id < 0) {
       if (tree_.repeats_from_ < 0) tree_.repeats_from_ = node.step;
       id = order_.next(point, [](TaskId) { return true; });
@@ -87,6 +92,12 @@ std::unique_ptr<SchedulePolicy> ScheduleTree::policy() {
   depth_ = prefix_;
   repeats_from_ = -1;
   return std::make_unique<Policy>(this);
+}
+
+TaskId ScheduleTree::any_of(const std::vector<TaskId>& ids, absl::FunctionRef<bool(TaskId)> allowed) {
+  std::vector<TaskId> some;
+  std::copy_if(ids.begin(), ids.end(), std::back_inserter(some), allowed);
+  return some.empty() ? -1 : some[static_cast<size_t>(prng_.below(some.size()))];
 }
 
 ScheduleTree::Node& ScheduleTree::push(ChoiceKind kind) {
@@ -123,7 +134,7 @@ bool ScheduleTree::conflicts_with_step(const std::vector<StepRecord::Op>& ops, i
   for (int i = ops_begin(step); i < record_.steps()[static_cast<size_t>(step)].ops_end; ++i) {
     const StepRecord::Op& done = record_.ops()[static_cast<size_t>(i)];
     if (done.what == What::kAllWere) return true;
-    if (!is_access(done.what)) continue;
+    if (!orders(done.what)) continue;
     for (const StepRecord::Op& op : ops) {
       if (op.object == done.object && conflict(op.what, done.what)) return true;
     }
@@ -191,8 +202,9 @@ void ScheduleTree::find_races() {
   std::vector<Clock> now(tasks, Clock(tasks, -1));  // [task] what comes before its next step
   born_.assign(tasks, -1);
   if (clocks_.size() < steps.size()) clocks_.resize(steps.size());
-  absl::flat_hash_map<uint64_t, Clock> signals;
+  absl::flat_hash_map<uint64_t, std::vector<int>> signals;  // the steps that gave it
   absl::flat_hash_map<uint64_t, Touches> touches;
+  absl::flat_hash_map<uint64_t, Condition> conditions;
   const auto join = [](Clock* to, const Clock& from) {
     if (to->size() < from.size()) to->resize(from.size(), -1);
     for (size_t i = 0; i < from.size(); ++i) (*to)[i] = std::max((*to)[i], from[i]);
@@ -204,18 +216,48 @@ void ScheduleTree::find_races() {
     Clock& clock = now[task];
     clock[task] = j;
     bool all_were = false;
+    // This step comes after step i (-1: none): it needs what that one did.
+    const auto follow = [&](int i) {
+      if (i < 0 || i == j || clock[static_cast<size_t>(steps[static_cast<size_t>(i)].task)] >= i) return false;
+      join(&clock, clocks_[static_cast<size_t>(i)]);
+      return true;
+    };
+    // The same, but it might have come before step i.
+    const auto meet = [&](int i) {
+      if (follow(i) && j >= new_from_) races.emplace_back(i, j);
+    };
     for (int o = ops_begin(j); o < steps[static_cast<size_t>(j)].ops_end; ++o) {
       const StepRecord::Op& op = ops[static_cast<size_t>(o)];
       switch (op.what) {
         case What::kSignal:
-          join(&signals[op.object], clock);
+          signals[op.object].push_back(j);
           break;
         case What::kAwait:
-          if (const auto it = signals.find(op.object); it != signals.end()) join(&clock, it->second);
+          if (const auto it = signals.find(op.object); it != signals.end()) {
+            for (const int i : it->second) follow(i);
+          }
+          break;
+        case What::kRaise: {
+          Condition& condition = conditions[op.object];
+          condition.raise = j;
+          condition.lower_before = condition.lower;
+          break;
+        }
+        case What::kLower:
+          conditions[op.object].lower = j;
+          break;
+        case What::kPass: {
+          const Condition& condition = conditions[op.object];
+          if (condition.raise == j) break;
+          meet(condition.lower_before);
+          follow(condition.raise);
+          break;
+        }
+        case What::kMiss:
+          meet(conditions[op.object].lower);
           break;
         case What::kBorn:
           born_[op.object] = j;
-          join(&now[op.object], clock);
           break;
         case What::kAllWere:
           all_were = true;
@@ -230,12 +272,7 @@ void ScheduleTree::find_races() {
           if (op.what != What::kCommute) rivals.insert(rivals.end(), touched.commutes.begin(), touched.commutes.end());
           // The latest first: what comes before it needs no look of its own.
           std::sort(rivals.begin(), rivals.end(), std::greater<>());
-          for (const int i : rivals) {
-            const size_t other = static_cast<size_t>(steps[static_cast<size_t>(i)].task);
-            if (clock[other] >= i) continue;
-            if (j >= new_from_) races.emplace_back(i, j);
-            join(&clock, clocks_[static_cast<size_t>(i)]);
-          }
+          for (const int i : rivals) meet(i);
           if (op.what == What::kWrite) {
             touched.write = j;
             touched.reads.clear();
@@ -249,6 +286,10 @@ void ScheduleTree::find_races() {
       }
     }
     clocks_[static_cast<size_t>(j)] = clock;
+    for (int o = ops_begin(j); o < steps[static_cast<size_t>(j)].ops_end; ++o) {
+      const StepRecord::Op& op = ops[static_cast<size_t>(o)];
+      if (op.what == What::kBorn) join(&now[op.object], clock);
+    }
     for (const auto& [first, second] : races) race(first, second);
     races.clear();
     if (all_were) {
@@ -275,18 +316,19 @@ void ScheduleTree::advance() {
     Tried tried{.id = node.chosen, .one_way = !std::exchange(node.chose_within, false), .ops = {}};
     if (reduce_ && tried.one_way) {
       for (int i = ops_begin(node.step); i < record_.steps()[static_cast<size_t>(node.step)].ops_end; ++i) {
-        if (is_access(record_.ops()[static_cast<size_t>(i)].what))
+        if (orders(record_.ops()[static_cast<size_t>(i)].what))
           tried.ops.push_back(record_.ops()[static_cast<size_t>(i)]);
       }
     }
     node.tried.push_back(std::move(tried));
-    const auto untried = std::find_if(node.todo.begin(), node.todo.end(), [&node](TaskId id) {
+    const auto untried = [&node](TaskId id) {
       const auto is = [id](const Tried& t) { return t.id == id; };
       return std::none_of(node.tried.begin(), node.tried.end(), is) &&
              std::none_of(node.asleep.begin(), node.asleep.end(), is);
-    });
-    if (untried == node.todo.end()) continue;
-    node.chosen = *untried;
+    };
+    const auto first = std::find_if(node.todo.begin(), node.todo.end(), untried);
+    if (first == node.todo.end()) continue;
+    node.chosen = shuffle_ ? any_of(node.todo, untried) : *first;
     prefix_ = depth_;
     new_from_ = node.step;
     return;

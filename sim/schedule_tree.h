@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "sim/policy.h"
+#include "sim/prng.h"
 #include "sim/steering.h"
 #include "sim/step_record.h"
 
@@ -15,12 +17,21 @@ namespace rankloom {
 // differently, and goes on in DefaultOrder.
 // With `reduce`, only one of all schedules that differ in the order of steps which do not conflict (StepRecord) is run:
 // dynamic partial-order reduction with source sets and sleep sets. P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Optimal
-// Dynamic Partial Order Reduction", POPL 2014 (the algorithm "Source-DPOR").
+// Dynamic Partial Order Reduction", POPL 2014 (the algorithm "Source-DPOR"). Its classes are Mazurkiewicz traces, but for a
+// task that finds the condition of its wait false: that step may change places with the one that makes the condition true.
+// Where a condition was taken away (StepRecord::lower) before the step that let a waiter go on, the waiter races with the
+// taking: the step in between is what the waiter needs, and cannot come after it.
 // Use: while (tree.more()) { run a world under Schedule::exploring(tree); tree.advance(); }
 // Requires: equal choices make equal runs; a run that differs ends with an error that names the step.
 class ScheduleTree {
  public:
-  explicit ScheduleTree(bool reduce = true) : reduce_(reduce) {}
+  struct Options {
+    bool reduce = true;
+    // 0: depth first along the default order. Else the search goes in a random order of this seed; what it finds is the same.
+    uint64_t shuffle = 0;
+  };
+  explicit ScheduleTree(bool reduce = true) : ScheduleTree(Options{.reduce = reduce}) {}
+  explicit ScheduleTree(const Options& options) : reduce_(options.reduce), shuffle_(options.shuffle), prng_(options.shuffle) {}
 
   // There is a schedule that was not run.
   bool more() const { return !done_; }
@@ -33,6 +44,9 @@ class ScheduleTree {
   int64_t repeated() const { return repeated_; }
   // Choices known to be worth making differently: 0 once all is done, else a lower bound for the runs to come.
   int64_t open() const;
+
+  // What the runs did that no search over schedules can vouch for: why "all" means all that rankloom can see. Empty: nothing.
+  const std::vector<std::string>& uncovered() const { return record_.uncovered(); }
 
   StepRecord& record() { return record_; }
   // Of the next run.
@@ -65,8 +79,16 @@ class ScheduleTree {
     std::vector<int> reads;     // since then
     std::vector<int> commutes;  // since then
   };
+  // What became of a condition.
+  struct Condition {
+    int raise = -1;         // the step that made it true last
+    int lower = -1;         // the step that made it false last
+    int lower_before = -1;  // and the last one before `raise`
+  };
 
   Node& push(ChoiceKind kind);
+  // One of those that are allowed, at random; -1: none is.
+  TaskId any_of(const std::vector<TaskId>& ids, absl::FunctionRef<bool(TaskId)> allowed);
   void fall_asleep(const Node& before, Node* node) const;
   bool conflicts_with_step(const std::vector<StepRecord::Op>& ops, int step) const;
   int ops_begin(int step) const { return step == 0 ? 0 : record_.steps()[static_cast<size_t>(step - 1)].ops_end; }
@@ -76,6 +98,8 @@ class ScheduleTree {
   void race(int first, int second);
 
   const bool reduce_;
+  const bool shuffle_;
+  Prng prng_;
   StepRecord record_;
   bool done_ = false;
   int64_t schedules_ = 0;

@@ -134,7 +134,10 @@ void Scheduler::break_here(const Site& site) {
   raise(SIGTRAP);
 }
 
-void Scheduler::add_outside(int n) { outside_changed(n); }
+void Scheduler::add_outside(int n) {
+  if (n > 0 && record_ != nullptr) record_->uncovered("something outside of the run that wakes ranks");
+  outside_changed(n);
+}
 
 absl::Status Scheduler::describe_deadlock(const std::vector<Task*>& blocked) const {
   if (deadlock_reporter_) return deadlock_reporter_(blocked);
@@ -151,6 +154,8 @@ void AdoptScope::adopt(Scheduler* scheduler, int rank) {
         ErrorOrigin{rank, {}, {}, -1});
   }
   scheduler_ = scheduler;
+  if (StepRecord* const record = scheduler->record(); record != nullptr)
+    record->uncovered("threads that ranks made by themselves");
   task_ = scheduler->attach({.rank = rank, .kind = TaskKind::kHelper});
 }
 

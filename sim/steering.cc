@@ -15,39 +15,50 @@ int count_at(std::vector<int>* counts, int at) {
 
 }  // namespace
 
+void DefaultOrder::fall_behind(TaskId id) {
+  if (static_cast<size_t>(id) >= behind_.size()) behind_.resize(static_cast<size_t>(id) + 1);
+  behind_[static_cast<size_t>(id)] = true;
+  any_behind_ = true;
+}
+
 void DefaultOrder::look(const ChoicePoint& point) {
   const TaskId at = point.at != nullptr ? point.at->id : -1;
-  if (point.yields || (in_a_row_ >= kPatience && point.size > 1)) {
-    if (static_cast<size_t>(at) >= behind_.size()) behind_.resize(static_cast<size_t>(at) + 1);
-    behind_[static_cast<size_t>(at)] = true;
-    any_behind_ = true;
+  if (point.yields && at >= 0) {
+    if (static_cast<size_t>(at) >= yields_.size()) yields_.resize(static_cast<size_t>(at) + 1);
+    ++yields_[static_cast<size_t>(at)];
+  }
+  if (at >= 0 && (point.yields || (in_a_row_ >= kPatience && point.size > 1))) {
+    fall_behind(at);
     in_a_row_ = 0;
   }
-  candidates_.clear();
-  point.ready->for_each([&](TaskId id) {
-    if (!any_behind_ || !is_behind(id)) candidates_.push_back(id);
-  });
-  if (candidates_.empty()) {  // all of them yielded: another round, which another one begins
-    std::fill(behind_.begin(), behind_.end(), false);
-    any_behind_ = false;
-    point.ready->for_each([&](TaskId id) {
-      if (id != at || point.size == 1) candidates_.push_back(id);
-    });
-    if (point.size > 1 && point.yields && at >= 0) {
-      behind_[static_cast<size_t>(at)] = true;
-      any_behind_ = true;
+  if (any_behind_) {
+    int ahead = 0;
+    point.ready->for_each([&](TaskId id) { ahead += is_behind(id) ? 0 : 1; });
+    if (ahead == 0) {  // all of them yielded: another round, which another one begins
+      std::fill(behind_.begin(), behind_.end(), false);
+      any_behind_ = false;
+      if (point.size > 1 && at >= 0) fall_behind(at);
     }
   }
+  candidates_.clear();
+  polls_ = false;
+  point.ready->for_each([&](TaskId id) {
+    if (any_behind_ && is_behind(id) && has_polled(id)) {
+      polls_ = true;
+    } else {
+      candidates_.push_back(id);
+    }
+  });
 }
 
 TaskId DefaultOrder::next(const ChoicePoint& point, absl::FunctionRef<bool(TaskId)> allowed) const {
   const TaskId at = point.at != nullptr ? point.at->id : -1;
   TaskId best = -1;
-  int best_rank = 3;
+  int best_rank = 0;
   for (const TaskId id : candidates_) {
     if (!allowed(id)) continue;
-    // First the one at the point, then those after it, then those before it, then completions.
-    const int rank = id == at ? 0 : completes(point, id) ? 3 : id > at ? 1 : 2;
+    // First the one at the point, then those after it, then those before it, then completions; at last, who fell behind.
+    const int rank = any_behind_ && is_behind(id) ? 4 : id == at ? 0 : completes(point, id) ? 3 : id > at ? 1 : 2;
     if (best < 0 || rank < best_rank) {
       best = id;
       best_rank = rank;

@@ -14,24 +14,36 @@ namespace rankloom {
 // Who yields comes after all others that can run: else a run in which it polls would never end.
 class DefaultOrder {
  public:
+  // Before each next(): finds the candidates.
+  void look(const ChoicePoint& point);
   // The candidate that comes first of those that are `allowed`; -1: none is.
   TaskId next(const ChoicePoint& point, absl::FunctionRef<bool(TaskId)> allowed) const;
   // After each: who was chosen.
   void chose(const ChoicePoint& point, TaskId id);
-  // Before each next(): finds the candidates, the ready tasks but for those that yielded.
-  void look(const ChoicePoint& point);
+
+  // The tasks that an explorer may choose: all that are ready, but for those that poll: they have yielded more than kYields
+  // times, and the others have not had their turn since.
   const std::vector<TaskId>& candidates() const { return candidates_; }
+  // A task that is ready is no candidate.
+  bool polls() const { return polls_; }
 
  private:
   static constexpr int kPatience = 200;
+  static constexpr int kYields = 3;
 
   bool is_behind(TaskId id) const {
     return static_cast<size_t>(id) < behind_.size() && behind_[static_cast<size_t>(id)];
   }
+  void fall_behind(TaskId id);
+  bool has_polled(TaskId id) const {
+    return static_cast<size_t>(id) < yields_.size() && yields_[static_cast<size_t>(id)] > kYields;
+  }
 
-  std::vector<bool> behind_;  // [TaskId] yielded, and others can run
+  std::vector<bool> behind_;  // [TaskId] yielded or had its turns, and others can run
   bool any_behind_ = false;
+  std::vector<int> yields_;  // [TaskId]
   std::vector<TaskId> candidates_;
+  bool polls_ = false;
   TaskId last_ = -1;
   int in_a_row_ = 0;
 };

@@ -1,8 +1,44 @@
 #include "sim/step_record.h"
 
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "sim/scheduler.h"
 #include "sim/site_text.h"
 
 namespace rankloom {
+namespace {
+
+std::atomic<uint64_t> runs{0};     // of all records of the process
+std::atomic<uint64_t> serials{0};  // objects made outside of recorded runs
+
+// What names begin with, so that names of different kinds differ.
+constexpr uint64_t kRankTask = 0x9ae16a3b2f90404f;
+constexpr uint64_t kMemory = 0xc949d7c7509e6557;
+constexpr uint64_t kOutside = 0xff51afd7ed558ccd;
+constexpr uint64_t kOlder = 0xb492b66fbe98f273;
+constexpr uint64_t kBetweenRuns = 0x9ddfea08eb382d69;
+
+thread_local uint64_t next_task_name = 0;
+
+uint64_t memory_of(int rank) { return numbered_object(kMemory, static_cast<uint64_t>(rank)); }
+
+}  // namespace
+
+uint64_t numbered_object(uint64_t object, uint64_t number) {
+  // The finalizer of SplitMix64 over both. G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
+  uint64_t z = object * 0x9e3779b97f4a7c15 + number + 0x632be59bd9b4e019;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+uint64_t named_object(uint64_t object, std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return numbered_object(object, hash);
+}
 
 // On fibers everything runs on one thread.
 class StepRecord::Lock {
@@ -20,28 +56,54 @@ class StepRecord::Lock {
   absl::Mutex* const mu_;
 };
 
-void StepRecord::begin_run(int ranks, bool threads) {
+StepRecord::StepRecord(bool texts)
+    : texts_(texts), first_serial_(serials.load()), last_serial_(first_serial_), run_serial_(first_serial_) {}
+
+void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) {
   threads_ = threads;
   stopped_ = false;
-  objects_ = 0;
+  scheduler_ = scheduler;
+  run_ = runs.fetch_add(1) + 1;
+  last_serial_ = std::exchange(run_serial_, serials.load());
+  made_outside_ = 0;
   steps_.clear();
   ops_.clear();
   tasks_.clear();
   ready_.clear();
   number_of_.clear();
-  helped_.assign(static_cast<size_t>(ranks), false);
   step_texts_.clear();
-  addresses_.clear();
-  for (int rank = 0; rank < ranks; ++rank) born(rank, {.rank = rank, .kind = TaskKind::kRank});
+  for (int rank = 0; rank < ranks; ++rank) {
+    name_next_task(numbered_object(kRankTask, static_cast<uint64_t>(rank)));
+    born(rank, {.rank = rank, .kind = TaskKind::kRank});
+  }
 }
+
+StepRecord::TaskFacts* StepRecord::current_facts() {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->scheduler != scheduler_) return nullptr;
+  if (task->id < 0 || static_cast<size_t>(task->id) >= number_of_.size()) return nullptr;
+  return &tasks_[static_cast<size_t>(number_of(task->id))];
+}
+
+uint64_t StepRecord::new_object() {
+  const Lock lock(this);
+  TaskFacts* const maker = current_facts();
+  return maker != nullptr ? numbered_object(maker->name, ++maker->made) : numbered_object(kOutside, ++made_outside_);
+}
+
+void StepRecord::name_next_task(uint64_t name) { next_task_name = name; }
 
 void StepRecord::born(TaskId id, const TaskInfo& info) {
   const Lock lock(this);
+  uint64_t name = std::exchange(next_task_name, 0);
+  if (name == 0) {
+    TaskFacts* const maker = current_facts();
+    name = maker != nullptr ? numbered_object(maker->name, ++maker->made) : numbered_object(kOutside, ++made_outside_);
+  }
   if (static_cast<size_t>(id) >= number_of_.size()) number_of_.resize(static_cast<size_t>(id) + 1, -1);
   number_of_[static_cast<size_t>(id)] = static_cast<int>(tasks_.size());
-  tasks_.push_back({.info = info, .id = id});
+  tasks_.push_back({.info = info, .id = id, .name = name, .guest = {}});
   if (steps_.empty()) return;  // all begin with the run
-  if (info.kind == TaskKind::kHelper && info.rank >= 0) helped_[static_cast<size_t>(info.rank)] = true;
   ops_.push_back({What::kBorn, static_cast<uint64_t>(tasks_.size()) - 1});
   steps_.back().ops_end = static_cast<int>(ops_.size());
 }
@@ -54,19 +116,32 @@ void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
                     .ops_end = static_cast<int>(ops_.size()),
                     .ready_end = static_cast<int>(ready_.size())});
   if (texts_) step_texts_.push_back(site_text(task.site) + std::string(site_place(task.site)));
-  const int rank = task.info.rank;
-  if (rank >= 0 && helped_[static_cast<size_t>(rank)] && task.info.kind != TaskKind::kCompletion && !stopped_) {
-    // The memory of the rank: objects from new_object() count up from 1.
-    ops_.push_back({What::kWrite, ~uint64_t{0} - static_cast<uint64_t>(rank)});
-    steps_.back().ops_end = static_cast<int>(ops_.size());
-  }
+  const TaskFacts& facts = tasks_[static_cast<size_t>(number_of(task.id))];
+  if (task.info.rank >= 0 && task.info.kind != TaskKind::kCompletion)
+    add_here(What::kWrite, memory_of(task.info.rank));
+  for (const int rank : facts.guest) add_here(What::kWrite, memory_of(rank));
 }
 
-uint64_t StepRecord::object_at(const void* address, int part) {
+void StepRecord::enter_memory(int rank) {
   const Lock lock(this);
-  uint64_t& number = addresses_[{address, part}];
-  if (number == 0) number = new_object();
-  return number;
+  TaskFacts* const facts = current_facts();
+  if (facts == nullptr || rank < 0 || rank == facts->info.rank) return;
+  facts->guest.push_back(rank);
+  add_here(What::kWrite, memory_of(rank));
+}
+
+void StepRecord::leave_memory(int rank) {
+  const Lock lock(this);
+  TaskFacts* const facts = current_facts();
+  if (facts == nullptr) return;
+  const auto last = std::find(facts->guest.rbegin(), facts->guest.rend(), rank);
+  if (last != facts->guest.rend()) facts->guest.erase(std::next(last).base());
+}
+
+void StepRecord::uncovered(std::string_view what) {
+  const Lock lock(this);
+  const auto at = std::lower_bound(uncovered_.begin(), uncovered_.end(), what);
+  if (at == uncovered_.end() || *at != what) uncovered_.emplace(at, what);
 }
 
 void StepRecord::stop() {
@@ -78,15 +153,35 @@ void StepRecord::stop() {
 
 void StepRecord::add(What what, uint64_t object) {
   const Lock lock(this);
+  saw_any_ |= what != What::kAllWere;
+  add_here(what, object);
+}
+
+void StepRecord::add_here(What what, uint64_t object) {
   if (stopped_ || steps_.empty()) return;
-  ops_.push_back({what, object});
+  const Op op{what, object};
+  if (skip_ && skip_(op)) return;
+  ops_.push_back(op);
   steps_.back().ops_end = static_cast<int>(ops_.size());
 }
 
-uint64_t named_object(uint64_t object, std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325 ^ (object * 0x9e3779b97f4a7c15);
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
+ObjectName::ObjectName() {
+  const Task* const task = Task::current();
+  StepRecord* const record = task != nullptr && task->scheduler != nullptr ? task->scheduler->record() : nullptr;
+  if (record != nullptr) {
+    name_ = record->new_object();
+    run_ = record->run();
+  } else {
+    serial_ = serials.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+}
+
+uint64_t ObjectName::in(const StepRecord& record) const {
+  if (run_ == record.run_ && run_ != 0) return name_;
+  if (run_ != 0) return numbered_object(kOlder, name_);  // of an earlier run
+  if (serial_ > record.run_serial_) return numbered_object(kOutside, ~(serial_ - record.run_serial_));
+  if (serial_ > record.last_serial_) return numbered_object(kBetweenRuns, serial_ - record.last_serial_);
+  return numbered_object(kOlder, serial_);
 }
 
 }  // namespace rankloom

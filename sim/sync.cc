@@ -15,20 +15,58 @@ void point(const Site& site) {
   if (const Task* const task = Task::current(); task != nullptr) task->scheduler->point(site);
 }
 
-// Of the run of the calling task, if it is explored.
-StepRecord* record() {
+// An object as the explored run of the calling task knows it; nothing in other runs.
+class Told {
+ public:
+  explicit Told(const ObjectName& object) {
+    const Task* const task = Task::current();
+    record_ = task != nullptr && task->scheduler != nullptr ? task->scheduler->record() : nullptr;
+    if (record_ != nullptr) [[unlikely]]
+      object_ = object.in(*record_);
+  }
+  void read() const { access(Access::kRead); }
+  void commute() const { access(Access::kCommute); }
+  void write() const { access(Access::kWrite); }
+  // Of what never comes back.
+  void signal() const {
+    if (record_ != nullptr) record_->signal(object_);
+  }
+  void await() const {
+    if (record_ != nullptr) record_->await(object_);
+  }
+  // Of the condition that waiters of the object wait for.
+  void raise() const {
+    if (record_ != nullptr) record_->raise(condition());
+  }
+  void lower() const {
+    if (record_ != nullptr) record_->lower(condition());
+  }
+  void miss() const {
+    if (record_ != nullptr) record_->miss(condition());
+  }
+  void pass() const {
+    if (record_ != nullptr) record_->pass(condition());
+  }
+
+ private:
+  void access(Access how) const {
+    if (record_ != nullptr) record_->access(object_, how);
+  }
+  uint64_t condition() const { return numbered_object(object_, 1); }
+
+  StepRecord* record_ = nullptr;
+  uint64_t object_ = 0;
+};
+
+// Wakes those who wait for what one of them will take. In a deterministic run all of them: the order in which they came to
+// wait must not decide, since an explored run does not take it for a choice.
+void wake_takers(RankCondVar* waiters) {
   const Task* const task = Task::current();
-  return task != nullptr ? task->scheduler->record() : nullptr;
-}
-// What `object` and `part` of it are to that run.
-void accessed(const void* object, Access how, int part = 0) {
-  if (StepRecord* const r = record(); r != nullptr) r->access(r->object_at(object, part), how);
-}
-void signalled(const void* object) {
-  if (StepRecord* const r = record(); r != nullptr) r->signal(r->object_at(object));
-}
-void awaited(const void* object) {
-  if (StepRecord* const r = record(); r != nullptr) r->await(r->object_at(object));
+  if (task != nullptr && task->scheduler != nullptr && task->scheduler->deterministic()) {
+    waiters->notify_all();
+  } else {
+    waiters->notify_one();
+  }
 }
 
 bool aborted() {
@@ -53,6 +91,17 @@ void check(const absl::Status& status, const Site& site) {
 
 }  // namespace
 
+namespace internal {
+
+WatchedAccess::WatchedAccess(const ObjectName& object, RankMutex* mu, Access how, CodeSite code) : mu_(*mu) {
+  point(Site{.what = how == Access::kRead ? "watched get" : "watched set", .code = code});
+  mu_.lock();
+  const Told told(object);
+  how == Access::kRead ? told.read() : told.write();
+}
+
+}  // namespace internal
+
 Mutex::Mutex(std::string_view name) : name_(quoted(name)) {}
 
 void Mutex::lock(CodeSite code) {
@@ -68,21 +117,26 @@ absl::Status Mutex::acquire(CodeSite code) {
     misuse(site,
            absl::StrCat("this task holds it already", site_place(Site{.code = locked_at_}), ", want no second lock"));
   }
-  // Who comes first is who asks first, whether or not it has to wait then.
-  accessed(this, Access::kWrite);
-  if (held_) {
-    absl::Status status = freed_.await(
-        &mu_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; }, site, Deadline::never());
-    if (!status.ok()) return status;
-    // Who held it may have left because of the abort that this task waits through.
-    if (aborted()) return Task::current()->scheduler->abort_cause();
-  }
+  const Told told(object_);
+  bool waited = false;
+  const auto is_free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (held_) told.miss();
+    waited |= held_;
+    return !held_;
+  };
+  absl::Status status = freed_.await(&mu_, is_free, site, Deadline::never());
+  if (!status.ok()) return status;
+  // The task that held it may have left because of the abort that this one waited through.
+  if (waited && aborted()) return Task::current()->scheduler->abort_cause();
+  told.pass();
   take(code);
   return absl::OkStatus();
 }
 
 void Mutex::take(CodeSite code) {
-  awaited(this);
+  const Told told(object_);
+  told.write();
+  told.lower();
   held_ = true;
   owner_ = Task::current();
   owner_rank_ = owner_ != nullptr ? owner_->info.rank : -1;
@@ -92,9 +146,10 @@ void Mutex::take(CodeSite code) {
 bool Mutex::try_lock(CodeSite code) {
   point(Site{.what = "mutex try_lock", .code = code, .detail = name_});
   RankMutexLock lock(&mu_);
-  accessed(this, Access::kWrite);
-  accessed(this, Access::kRead, /*part=*/1);
-  if (held_) return false;
+  if (held_) {
+    Told(object_).read();
+    return false;
+  }
   take(code);
   return true;
 }
@@ -106,18 +161,20 @@ void Mutex::unlock(CodeSite code) {
 
 void Mutex::release(CodeSite code) {
   RankMutexLock lock(&mu_);
+  const Told told(object_);
   if (!held_ || owner_ != Task::current()) {
     if (aborted()) return;  // a wait that failed did not lock it
+    told.read();
     misuse(Site{.what = "mutex unlock", .code = code, .detail = name_},
            absl::StrCat(held_ ? absl::StrCat("rank ", owner_rank_, " holds it") : "nobody holds it",
                         ", want the one that locked it"));
   }
-  accessed(this, Access::kWrite, /*part=*/1);
-  signalled(this);
+  told.write();
+  told.raise();
   held_ = false;
   owner_ = nullptr;
   owner_rank_ = -1;
-  freed_.notify_one();
+  wake_takers(&freed_);
 }
 
 void Mutex::append_ranks(std::vector<int>* ranks) const {
@@ -138,7 +195,7 @@ absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
   Waiter waiter;
   {
     RankMutexLock lock(&mu_);
-    accessed(this, Access::kWrite);
+    Told(object_).write();
     Waiter** last = &first_;
     while (*last != nullptr) last = &(*last)->next;
     *last = &waiter;
@@ -149,8 +206,12 @@ absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
     RankMutexLock lock(&mu_);
     status = waiter.woken.await(
         &mu_, [&waiter] { return waiter.notified; }, site, deadline);
-    if (!waiter.notified) unlink(&waiter);
-    awaited(this);
+    if (waiter.notified) {
+      Told(waiter.object).await();
+    } else {
+      Told(object_).write();
+      unlink(&waiter);
+    }
   }
   // After an abort it may be held by somebody who never lets go; then this task is without it.
   const absl::Status locked = mu->acquire(code);
@@ -185,9 +246,9 @@ void CondVar::unlink(Waiter* waiter) {
 
 bool CondVar::notify_first() {
   Waiter* const waiter = first_;
-  accessed(this, Access::kWrite);
-  signalled(this);
+  Told(object_).write();
   if (waiter == nullptr) return false;
+  Told(waiter->object).signal();
   first_ = waiter->next;
   waiter->notified = true;
   waiter->woken.notify_one();
@@ -215,9 +276,13 @@ void Latch::count_down(int64_t n, CodeSite code) {
   const Site site{.what = "latch count_down", .code = code, .detail = name_};
   point(site);
   RankMutexLock lock(&mu_);
-  if (n < 0 || n > left_) misuse(site, absl::StrCat("n is ", n, ", want 0 <= n <= what is left = ", left_));
-  accessed(this, Access::kCommute);
-  signalled(this);
+  const Told told(object_);
+  if (n < 0 || n > left_) {
+    told.read();
+    misuse(site, absl::StrCat("n is ", n, ", want 0 <= n <= what is left = ", left_));
+  }
+  told.commute();
+  told.signal();
   left_ -= n;
   if (left_ == 0) zero_.notify_all();
 }
@@ -225,7 +290,7 @@ void Latch::count_down(int64_t n, CodeSite code) {
 bool Latch::try_wait(CodeSite code) {
   point(Site{.what = "latch try_wait", .code = code, .detail = name_});
   RankMutexLock lock(&mu_);
-  accessed(this, Access::kRead);
+  Told(object_).read();
   return left_ == 0;
 }
 
@@ -236,7 +301,7 @@ void Latch::wait(CodeSite code) {
   check(zero_.await(
             &mu_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return left_ == 0; }, site, Deadline::never()),
         site);
-  awaited(this);
+  Told(object_).await();
 }
 
 void Latch::arrive_and_wait(CodeSite code) {

@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "sim/code_site.h"
 #include "sim/rank_mutex.h"
+#include "sim/step_record.h"
 #include "sim/task.h"
 
 namespace rankloom {
@@ -21,7 +23,24 @@ namespace rankloom {
 // world is aborted meanwhile (nothing is held then, and unlocking is harmless); InvalidArgument for misuse.
 // Thread-safety: all methods. Not copyable; must outlive those who use it.
 
-// Not recursive. Who waited longest is asked first, but whoever comes may take it before.
+namespace internal {
+
+// One access to a Watched, from its scheduling point to its end.
+class ABSL_SCOPED_LOCKABLE WatchedAccess {
+ public:
+  WatchedAccess(const ObjectName& object, RankMutex* mu, Access how, CodeSite code) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
+  ~WatchedAccess() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+  WatchedAccess(const WatchedAccess&) = delete;
+  WatchedAccess& operator=(const WatchedAccess&) = delete;
+
+ private:
+  RankMutex& mu_;
+};
+
+}  // namespace internal
+
+// Not recursive. In the free gear the task that waited longest is asked first, but a task that runs may take it before; in
+// deterministic runs all that wait are asked, and the schedule decides.
 class ABSL_LOCKABLE Mutex final : private WaitsFor {
  public:
   explicit Mutex(std::string_view name = {});
@@ -44,7 +63,8 @@ class ABSL_LOCKABLE Mutex final : private WaitsFor {
   void release(CodeSite code);
   void take(CodeSite code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const std::string name_;         // in quotes; empty: none
+  const std::string name_;  // in quotes; empty: none
+  const ObjectName object_;
   mutable RankMutex mu_{nullptr};  // taken after no other lock
   RankCondVar freed_;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
@@ -91,6 +111,7 @@ class CondVar final {
  private:
   struct Waiter {
     RankCondVar woken;
+    ObjectName object;
     bool notified = false;
     Waiter* next = nullptr;
   };
@@ -99,8 +120,41 @@ class CondVar final {
   bool notify_first() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string name_;
+  const ObjectName object_;
   RankMutex mu_{nullptr};  // taken after no other lock
   Waiter* first_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+// A value in memory that ranks share beside the store and the collectives: a global, what a lambda captured. Each access is a
+// scheduling point, and an exhaustive search sees it; what it does not see it cannot reorder.
+// Thread-safety: all methods; each is atomic by itself.
+template <typename T>
+class Watched final {
+ public:
+  Watched() = default;
+  explicit Watched(T value) : value_(std::move(value)) {}
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+  T get(CodeSite code = CodeSite::here()) const {
+    const internal::WatchedAccess access(object_, &mu_, Access::kRead, code);
+    return value_;
+  }
+  void set(T value, CodeSite code = CodeSite::here()) {
+    const internal::WatchedAccess access(object_, &mu_, Access::kWrite, code);
+    value_ = std::move(value);
+  }
+  // Calls `change` with the value, in one access. `change` must use nothing of rankloom's.
+  template <typename Change>
+  void update(Change change, CodeSite code = CodeSite::here()) {
+    const internal::WatchedAccess access(object_, &mu_, Access::kWrite, code);
+    change(value_);
+  }
+
+ private:
+  const ObjectName object_;
+  mutable RankMutex mu_{nullptr};  // taken after no other lock
+  T value_{};
 };
 
 // Counts down once; who waits goes on at zero.
@@ -124,6 +178,7 @@ class Latch final : private WaitsFor {
 
   const std::string name_;
   const int64_t count_;
+  const ObjectName object_;
   mutable RankMutex mu_{nullptr};  // taken after no other lock
   RankCondVar zero_;
   int64_t left_ ABSL_GUARDED_BY(mu_);

@@ -31,7 +31,10 @@ class Group {
         ranks_(std::move(ranks)),
         sorted_(sorted_members(ranks_)) {}
 
-  int id() const { return id_; }                                   // unique in its world
+  int id() const { return id_; }  // unique in its world
+  // What explored runs call the group; unlike its id, the same in whatever order groups are made. 0: outside of a world.
+  uint64_t object() const { return object_; }
+  void set_object(uint64_t object) { object_ = object; }
   const std::string& name() const { return name_; }                // what reports print: "0" for the group of all ranks
   const std::string& description() const { return description_; }  // what it is for: "default_pg", "mesh_tp"
   int size() const { return size_; }
@@ -66,6 +69,7 @@ class Group {
   }
 
   const int id_;
+  uint64_t object_ = 0;  // const after the world has the group
   const std::string name_;
   const std::string description_;
   const int size_;

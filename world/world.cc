@@ -111,6 +111,7 @@ World::World(WorldOptions options)
       outcomes_(static_cast<size_t>(options_.world_size)),
       attached_(static_cast<size_t>(options_.world_size)),
       groups_{world_group_} {
+  if (StepRecord* const record = scheduler_->record(); record != nullptr) object_ = record->new_object();
   if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
   store_->set_timeout(options_.timeout);
   contexts_.reserve(outcomes_.size());
@@ -197,17 +198,19 @@ void World::rank_returned(int rank) {
   if (outcome.state == RankOutcome::State::kRunning) outcome.state = RankOutcome::State::kReturned;
 }
 
-std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make) {
+std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make,
+                                    Maker maker) {
   RankMutexLock lock(&shared_mu_);
   std::shared_ptr<void>& slot = shared_[sv(key)];
+  if (StepRecord* const record = scheduler_->record(); record != nullptr && maker == Maker::kMatters)
+    record->access(named_object(object_, key), slot == nullptr ? Access::kWrite : Access::kRead);
   if (slot == nullptr) slot = make();
   return slot;
 }
 
 void World::record_group() {
   // Who comes first has the lower id.
-  if (StepRecord* const record = scheduler_->record(); record != nullptr)
-    record->access(record->object(&group_ids_), Access::kWrite);
+  if (StepRecord* const record = scheduler_->record(); record != nullptr) record->access(object_, Access::kWrite);
 }
 
 void World::unshare(std::string_view key) {
@@ -224,29 +227,36 @@ std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::str
       world_groups_.push_back(world_group_);
     } else {
       record_group();
-      world_groups_.push_back(
-          std::make_shared<const Group>(id, name.empty() ? absl::StrCat(n) : std::string(name), size()));
-      groups_.push_back(world_groups_.back());
+      world_groups_.push_back(keep_group(Group(id, name.empty() ? absl::StrCat(n) : std::string(name), size()),
+                                         numbered_object(object_, n)));
     }
+  } else if (StepRecord* const record = scheduler_->record();
+             record != nullptr && !name.empty() && world_groups_[n]->name() != name) {
+    record->access(object_, Access::kRead);  // the rank that comes first names the group
   }
   return world_groups_[n];
 }
 
-std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description) {
-  RankMutexLock lock(&mu_);
-  record_group();
-  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), std::move(ranks),
-                                                  std::move(description)));
+std::shared_ptr<const Group> World::keep_group(Group group, uint64_t object) {
+  group.set_object(object);
+  groups_.push_back(std::make_shared<const Group>(std::move(group)));
   return groups_.back();
 }
 
-std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
-                                              std::string description) {
+std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description,
+                                              uint64_t object) {
   RankMutexLock lock(&mu_);
   record_group();
-  groups_.push_back(std::make_shared<const Group>(static_cast<int>(groups_.size()), std::move(name), first, stride,
-                                                  size, std::move(description)));
-  return groups_.back();
+  return keep_group(
+      Group(static_cast<int>(groups_.size()), std::move(name), std::move(ranks), std::move(description)), object);
+}
+
+std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
+                                              std::string description, uint64_t object) {
+  RankMutexLock lock(&mu_);
+  record_group();
+  return keep_group(
+      Group(static_cast<int>(groups_.size()), std::move(name), first, stride, size, std::move(description)), object);
 }
 
 std::vector<std::shared_ptr<const Group>> World::groups() const {

@@ -147,17 +147,23 @@ class World {
   RankContext& context(int rank) { return *contexts_[static_cast<size_t>(rank)]; }
   const std::shared_ptr<const Group>& world_group() const { return world_group_; }
 
-  // The object that members share under `key`, made by the first who asks.
-  std::shared_ptr<void> shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make);
+  // The object that ranks share under `key`, made by the first that asks. `kSame`: it does not matter which one that is, so that
+  // explored runs need not try each.
+  enum class Maker : uint8_t { kMatters, kSame };
+  std::shared_ptr<void> shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make,
+                               Maker maker = Maker::kMatters);
   // Forgets the object; who holds it keeps it.
   void unshare(std::string_view key);
 
   // A group of all ranks: the n-th call of a rank gives what the n-th call of the others does. `name` may be empty.
   std::shared_ptr<const Group> next_world_group(RankContext& rank, std::string_view name);
-  // A group of these global ranks, in this order, with an id of its own. The world keeps it for its records.
-  std::shared_ptr<const Group> add_group(std::string name, std::vector<int> ranks, std::string description);
+  // A group of these global ranks, in this order, with an id of its own. The world keeps it for its records. `object`: its name
+  // in explored runs (Group::object).
+  std::shared_ptr<const Group> add_group(std::string name, std::vector<int> ranks, std::string description,
+                                         uint64_t object = 0);
   // The same of `size` ranks from `first` on, `stride` apart.
-  std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description);
+  std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description,
+                                         uint64_t object = 0);
   // All groups so far, by id.
   std::vector<std::shared_ptr<const Group>> groups() const;
 
@@ -189,6 +195,7 @@ class World {
   void rank_returned(int rank);
   void run_end_hooks();
   void record_group();
+  std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status deadlock(const std::vector<Task*>& blocked);
 
   const WorldOptions options_;
@@ -200,7 +207,7 @@ class World {
   std::shared_ptr<const Group> world_group_;
   std::vector<std::unique_ptr<RankContext>> contexts_;
   int64_t start_ns_ = 0;
-  uint64_t group_ids_ = 0;  // explored runs: the number of the ids of groups
+  uint64_t object_ = 0;  // explored runs: the name of the ids of groups, and of what ranks share
 
   absl::Mutex listeners_mu_;  // taken after mu_
   std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
