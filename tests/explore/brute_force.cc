@@ -66,6 +66,8 @@ std::string flaw_name(Flaw flaw) {
       return "none";
     case Flaw::kLost:
       return "lost";
+    case Flaw::kLostNoted:
+      return "lost, with notes";
     case Flaw::kLostFailure:
       return "lost failure";
     case Flaw::kUnreducedLost:
@@ -115,7 +117,10 @@ Comparison compare_searches(const SmallProgram& program, const SearchLimits& lim
       return result;
     }
     if (std::string lost = missing(others.outcomes, reduced.outcomes); !lost.empty()) {
-      flawed(Flaw::kLost,
+      const bool noted = std::all_of(others.outcomes.begin(), others.outcomes.end(), [&](const auto& outcome) {
+        return reduced.outcomes.contains(outcome.first) || absl::StrContains(outcome.first, " note: ");
+      });
+      flawed(noted ? Flaw::kLostNoted : Flaw::kLost,
              absl::StrCat("  lost, of ", others.outcomes.size(), ":\n", lost, "  found:\n", listed(reduced.outcomes)));
       return result;
     }

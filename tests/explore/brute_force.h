@@ -32,6 +32,7 @@ Found search_seeds(const SmallProgram& program, int seeds);
 enum class Flaw : uint8_t {
   kNone,
   kLost,           // the reduced search came to its end without an outcome that others found
+  kLostNoted,      // the same, and each such run leaves something over that a note tells of: a work that was dropped
   kLostFailure,    // the same for a run in which a rank fails: explore() would say "verified"
   kUnreducedLost,  // seeds found what the unreduced search, at its end, had not
   kInvented,       // the reduced search found what the unreduced one, at its end, had not
