@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/explore/small_program.h"
+
+namespace rankloom {
+
+// How far a program is run.
+struct SearchLimits {
+  int unreduced = 3'000;  // runs; 0: none
+  int reduced = 3'000;
+  int seeds = 10;  // of each strategy that draws from seeds
+};
+
+// The outcomes of a program that a search found, each with the first schedule of it.
+struct Found {
+  std::map<std::string, std::string> outcomes;  // of runs in which no rank failed
+  std::map<std::string, std::string> aborts;    // of those in which one did
+  int64_t schedules = 0;
+  int64_t repeated = 0;
+  bool all = false;  // the search came to its end
+};
+
+Found search_tree(const SmallProgram& program, bool reduce, int most);
+Found search_seeds(const SmallProgram& program, int seeds);
+
+// What is wrong with a search.
+enum class Flaw : uint8_t {
+  kNone,
+  kLost,           // the reduced search came to its end without an outcome that others found
+  kLostNoted,      // the same, and each such run leaves something over that a note tells of: a work that was dropped
+  kLostFailure,    // the same for a run in which a rank fails: explore() would say "verified"
+  kUnreducedLost,  // seeds found what the unreduced search, at its end, had not
+  kInvented,       // the reduced search found what the unreduced one, at its end, had not
+  kOtherwise,      // a run under a schedule of the tree did not repeat itself
+  kEndless,        // a run did not end
+};
+std::string flaw_name(Flaw flaw);
+
+struct Comparison {
+  Flaw flaw = Flaw::kNone;
+  std::string text;  // what is wrong, with the outcomes
+  bool unreduced_finished = false;
+  bool reduced_finished = false;
+  int64_t runs = 0;
+};
+// Runs the program under all schedules, under the reduced ones and under seeds of every strategy, and compares.
+Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
+
+// The smallest program with the same flaw, as text, with what is wrong.
+std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw);
+
+}  // namespace rankloom

@@ -1,0 +1,107 @@
+// The exhaustive search loses nothing: random small programs, each run under all schedules, under the reduced ones and under
+// seeds of every strategy. BRUTE_FORCE_PROGRAMS says how many; brute_force_campaign runs more.
+
+#include "tests/explore/brute_force.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankloom {
+namespace {
+
+constexpr SearchLimits kLimits = {.unreduced = 1'500, .reduced = 1'500, .seeds = 10};
+
+int programs() {
+  const char* const text = std::getenv("BRUTE_FORCE_PROGRAMS");
+  return text != nullptr ? std::atoi(text) : 500;
+}
+
+// A crash prints the program that is being run.
+char running[16'384] = "none";
+
+void print_running(int signal) {
+  if (write(STDERR_FILENO, running, std::strlen(running)) >= 0) raise(signal);
+}
+
+class BruteForceTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    struct sigaction action = {};
+    action.sa_handler = print_running;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
+  }
+
+  static void expect_equal_outcomes(uint64_t first, int count) {
+    int flawed = 0, unreduced = 0, reduced = 0;
+    int64_t runs = 0;
+    for (uint64_t seed = first; seed < first + static_cast<uint64_t>(count); ++seed) {
+      const SmallProgram program = draw_program(seed);
+      std::snprintf(running, sizeof(running), "ended in %s", to_text(program).c_str());
+      alarm(60);
+      const Comparison result = compare_searches(program, kLimits);
+      unreduced += result.unreduced_finished;
+      reduced += result.reduced_finished;
+      runs += result.runs;
+      // The first few are enough to read.
+      if (result.flaw != Flaw::kNone && ++flawed <= 3) ADD_FAILURE() << shrunk_text(program, kLimits, result.flaw);
+      alarm(0);
+    }
+    EXPECT_EQ(flawed, 0) << "of " << count << " programs";
+    std::printf(
+        "%d programs from seed %lu: %ld runs; the unreduced search came to its end in %d, the reduced one in %d\n",
+        count, first, runs, unreduced, reduced);
+    // Most programs are compared with all of their schedules.
+    EXPECT_GE(unreduced, count / 2);
+    EXPECT_GE(reduced, count * 9 / 10);
+  }
+};
+
+TEST_F(BruteForceTest, FindsTheOutcomesOfFixedPrograms) { expect_equal_outcomes(1, programs() / 2); }
+
+TEST_F(BruteForceTest, FindsTheOutcomesOfTodaysPrograms) {
+  const absl::CivilDay today = absl::ToCivilDay(absl::Now(), absl::UTCTimeZone());
+  const uint64_t date = static_cast<uint64_t>(today.year() * 10'000 + today.month() * 100 + today.day());
+  expect_equal_outcomes(date * 1'000'000, programs() / 2);
+}
+
+TEST_F(BruteForceTest, DrawsEveryOperation) {
+  std::set<std::string> missing;
+  for (const SmallOpRow& row : small_op_rows()) {
+    for (const std::string& name : operations_of({.ranks = {{{.kind = row.kind}}}})) missing.insert(name);
+  }
+  for (uint64_t seed = 1; seed <= 2'000; ++seed) {
+    for (const std::string& name : operations_of(draw_program(seed))) missing.erase(name);
+  }
+  EXPECT_THAT(missing, testing::IsEmpty());
+}
+
+TEST_F(BruteForceTest, DrawsTheSameProgramAgain) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) EXPECT_EQ(to_text(draw_program(seed)), to_text(draw_program(seed)));
+}
+
+TEST_F(BruteForceTest, ShrinksToWhatMatters) {
+  SmallProgram program;
+  for (uint64_t seed = 1;; ++seed) {
+    program = draw_program(seed);
+    if (size_of(program) > 6 && operations_of(program).contains("Store::add")) break;
+  }
+  const SmallProgram shrunk =
+      shrink(program, [](const SmallProgram& smaller) { return operations_of(smaller).contains("Store::add"); });
+  EXPECT_EQ(size_of(shrunk), 1);
+  EXPECT_THAT(to_text(shrunk), testing::HasSubstr("store.add("));
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,188 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/fault_plan.h"
+#include "sim/schedule.h"
+
+namespace rankloom {
+
+// One call, or a few that belong together, that a rank makes. The numbers mean what the operation's row says.
+enum class SmallOpKind : uint8_t {
+  kSet,
+  kGet,
+  kAdd,
+  kCompareSet,
+  kWaitKey,
+  kWaitKeyFor,
+  kCheck,
+  kDeleteKey,
+  kNumKeys,
+  kAppend,
+  kMultiGet,
+  kMultiSet,
+  kQueuePush,
+  kQueuePop,
+  kQueueTryPop,
+  kQueueLen,
+  kListKeys,
+  kWatchKey,
+  kStoreTimeout,
+  kStoreBarrier,
+
+  kBroadcast,
+  kAllReduce,
+  kAllReduceCoalesced,
+  kReduce,
+  kAllGather,
+  kAllGatherIntoTensor,
+  kAllGatherIntoTensorCoalesced,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kReduceScatterTensor,
+  kReduceScatterTensorCoalesced,
+  kAllToAll,
+  kAllToAllSingle,
+  kBarrier,
+  kMonitoredBarrier,
+  kSend,
+  kRecv,
+  kRecvAny,
+  kBatchIsendIrecv,
+  kStartCoalescing,
+  kEndCoalescing,
+
+  kWait,
+  kWaitFor,
+  kIsCompleted,
+  kIsSuccess,
+  kException,
+  kResult,
+  kSource,
+  kSynchronize,
+  kDrop,
+  kThen,
+  kGetFuture,
+  kFutureDone,
+  kFutureValue,
+  kFutureThen,
+  kWaitAll,
+  kWaitAny,
+  kPromiseWork,
+  kPromiseSetValue,
+  kPromiseSetError,
+
+  kInitGroup,
+  kNewGroup,
+  kNewGroupOfAll,
+  kSplitGroup,
+  kDeviceMesh,
+  kDestroyGroup,
+  kAbortGroup,
+  kShutdownGroup,
+  kSetTimeout,
+  kSetWarnAfter,
+  kSetReduceOrder,
+  kRename,
+  kAttributes,
+
+  kLock,
+  kTryLock,
+  kUnlock,
+  kLocked,
+  kCondWait,
+  kCondWaitUntil,
+  kCondWaitFor,
+  kNotifyOne,
+  kNotifyAll,
+  kCountDown,
+  kTryWaitLatch,
+  kWaitLatch,
+  kArriveAndWait,
+
+  kLaunch,
+  kStreamQuery,
+  kStreamSynchronize,
+  kStreamStatus,
+  kStreamWaitFor,
+  kBlockCurrentStream,
+  kRecordEvent,
+  kQueryEvent,
+  kSynchronizeEvent,
+  kWaitEvent,
+
+  kSpawnHelper,
+  kSetVariable,
+  kReadVariable,
+  kSleep,
+  kNow,
+  kYield,
+  kRandom,
+  kShared,
+  kThrow,
+  kCount,
+};
+
+struct SmallOp {
+  SmallOpKind kind = SmallOpKind::kYield;
+  bool prefixed = false;    // store operations: through a PrefixStore
+  bool keep_alive = false;  // calls of a group: the call owns its tensors
+  bool streamed = false;    // calls of a group: on the rank's first stream
+  bool timed = false;       // calls of a group: 1 ms of timeout of their own
+  int group = 0;            // calls of a group: which of the rank's
+  int a = 0;
+  int b = 0;
+  int c = 0;
+  std::vector<SmallOp> body = {};  // of what runs as a task of its own
+};
+
+// What each rank does, one call after another. Data: can be printed, and cut down.
+struct SmallProgram {
+  uint64_t seed = 0;  // drawn from it; 0: written by hand
+  size_t eager_bytes = 0;
+  bool shared_late = false;  // what ranks share is made by the rank that first comes to it
+  bool reads_early = false;  // outputs of calls on streams are read after wait(), which does not wait for the stream
+  std::vector<Fault> faults = {};
+  std::vector<std::vector<SmallOp>> ranks;
+};
+
+// An operation that programs are drawn from.
+struct SmallOpRow {
+  SmallOpKind kind;
+  std::string_view names;  // the public operations that it calls, separated by spaces: "Store::set", "wait_all"
+  std::string_view text;   // as printed; $a, $b, $c are the operation's numbers
+  int a, b, c;             // how many values of each there are
+};
+std::span<const SmallOpRow> small_op_rows();
+
+// The same program for the same seed, on every machine. Most are so small that all of their schedules can be run.
+SmallProgram draw_program(uint64_t seed);
+
+// As C++, nearly.
+std::string to_text(const SmallProgram& program);
+// Operations, those in bodies included, and faults.
+int size_of(const SmallProgram& program);
+// The public operations that occur in it.
+std::set<std::string> operations_of(const SmallProgram& program);
+
+// How a run ended, and all that its ranks saw.
+struct SmallOutcome {
+  bool aborted = false;  // a rank failed: what the others saw up to there says nothing
+  std::string text;
+};
+// Blocking: the calling thread, which is one of fibers (with_fiber_thread) if many are to be run.
+SmallOutcome run_program(const SmallProgram& program, const Schedule& schedule);
+
+// The smallest program found for which `fails` holds, as it does for `program`: operations and faults are left out one by one,
+// then ranks.
+SmallProgram shrink(const SmallProgram& program, const std::function<bool(const SmallProgram&)>& fails);
+
+}  // namespace rankloom
