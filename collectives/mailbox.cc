@@ -392,6 +392,8 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
                   [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message, &inbox] {
                     {
                       RankMutexLock lock(&inbox.mu);
+                      // A withdrawal might have come first, or come later.
+                      if (self->record_ != nullptr) self->record_->access(self->object_, Access::kCommute);
                       if (recv->state_ != Message::State::kMatched || recv->partner_ != send)
                         return;  // withdrawn meanwhile
                       inbox.unlink(*recv);

@@ -289,6 +289,7 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
                   [self = shared_from_this(), slot, seq = call.seq] {
                     {
                       RankMutexLock lock(&self->mu_);
+                      self->touched_group(Access::kCommute);  // a withdrawal might have come first, or come later
                       if (slot->seq != seq || slot->state != Slot::State::kReady) return;  // withdrawn meanwhile
                       slot->state = Slot::State::kRunning;
                     }

@@ -91,6 +91,22 @@ uint64_t StepRecord::new_object() {
   return maker != nullptr ? numbered_object(maker->name, ++maker->made) : numbered_object(kOutside, ++made_outside_);
 }
 
+void StepRecord::enter_name(uint64_t name) {
+  const Lock lock(this);
+  TaskFacts* const maker = current_facts();
+  if (maker == nullptr || maker->own_name != 0) return;
+  maker->own_name = std::exchange(maker->name, name);
+  maker->own_made = std::exchange(maker->made, 0);
+}
+
+void StepRecord::leave_name() {
+  const Lock lock(this);
+  TaskFacts* const maker = current_facts();
+  if (maker == nullptr || maker->own_name == 0) return;
+  maker->name = std::exchange(maker->own_name, 0);
+  maker->made = maker->own_made;
+}
+
 void StepRecord::name_next_task(uint64_t name) { next_task_name = name; }
 
 void StepRecord::born(TaskId id, const TaskInfo& info) {

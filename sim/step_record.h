@@ -63,6 +63,8 @@ class StepRecord {
     TaskId id;
     uint64_t name;           // as an object's
     uint64_t made = 0;       // objects and tasks that it has made
+    uint64_t own_name = 0;   // within enter_name(): its own name and count
+    uint64_t own_made = 0;
     std::vector<int> guest;  // ranks whose memory it touches beside its own: it runs their callbacks
   };
 
@@ -82,6 +84,9 @@ class StepRecord {
 
   // A name for an object that the calling task, or a thread of no task, makes now.
   uint64_t new_object();
+  // What the calling task makes until leave_name() is named after `name`: whichever task comes first makes it. Not nested.
+  void enter_name(uint64_t name);
+  void leave_name();
   // The next task that the calling thread makes has this name: whoever comes first makes it.
   static void name_next_task(uint64_t name);
   void access(uint64_t object, Access how) { add(static_cast<What>(how), object); }

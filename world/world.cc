@@ -202,9 +202,14 @@ std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std:
                                     Maker maker) {
   RankMutexLock lock(&shared_mu_);
   std::shared_ptr<void>& slot = shared_[sv(key)];
-  if (StepRecord* const record = scheduler_->record(); record != nullptr && maker == Maker::kMatters)
+  StepRecord* const record = scheduler_->record();
+  if (record != nullptr && maker == Maker::kMatters)
     record->access(named_object(object_, key), slot == nullptr ? Access::kWrite : Access::kRead);
-  if (slot == nullptr) slot = make();
+  if (slot == nullptr) {
+    if (record != nullptr) record->enter_name(named_object(object_, key));
+    slot = make();
+    if (record != nullptr) record->leave_name();
+  }
   return slot;
 }
 

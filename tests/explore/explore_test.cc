@@ -236,8 +236,8 @@ struct Accounts {
   int cash ABSL_GUARDED_BY(cash_mu) = 10;
 };
 std::shared_ptr<Accounts> accounts_of(RankContext& rank) {
-  return std::static_pointer_cast<Accounts>(
-      rank.world().shared("accounts", []() -> std::shared_ptr<void> { return std::make_shared<Accounts>(); }));
+  return std::static_pointer_cast<Accounts>(rank.world().shared(
+      "accounts", []() -> std::shared_ptr<void> { return std::make_shared<Accounts>(); }, World::Maker::kSame));
 }
 
 TEST(ExploreOnFibersTest, WhoTakesALockFirstIsAChoice) {
