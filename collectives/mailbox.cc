@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <exception>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -278,7 +277,17 @@ void Message::unpoison(bool failed) {
 
 struct Mailbox::UnwoundMessage {
   internal::Unwound by;
-  int peer;  // rank in the group; kAnySource of a recv_any
+  bool sends;
+  int rank;  // in the group
+  int peer;  // kAnySource of a recv_any
+  int tag;
+
+  // Whether `message` is one that waits for such a one.
+  bool meets(const Message& message) const {
+    if (message.sends() == sends || message.call_.tag != tag || message.is_completed()) return false;
+    const auto means = [](int who, int whom) { return who == whom || who == CollectiveCall::kAnySource; };
+    return means(peer, message.group_rank_) && means(message.call_.peer, rank);
+  }
 };
 
 Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
@@ -329,7 +338,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
   }
   *text = '\0';
   if (any_unwound_.load(std::memory_order_relaxed)) [[unlikely]]
-    caught();
+    look_at_unwound(&mine);
   if (poison_ && on_host && !eager) mine.poison();
   Inbox& inbox = inbox_of(mine.receiver());
   std::shared_ptr<Message> other;
@@ -364,12 +373,14 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
       inbox.link(mine);
       if (!eager) {
         count(mine);
-        return absl::OkStatus();
+        if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+          return absl::OkStatus();
+      } else {
+        const TensorView& input = mine.tensor();
+        mine.payload_.assign(static_cast<const char*>(input.data()),
+                             static_cast<const char*>(input.data()) + input.bytes());
+        mine.call_.inputs = TensorList(TensorView(mine.payload_.data(), input.dtype(), Dims(input.sizes())));
       }
-      const TensorView& input = mine.tensor();
-      mine.payload_.assign(static_cast<const char*>(input.data()),
-                           static_cast<const char*>(input.data()) + input.bytes());
-      mine.call_.inputs = TensorList(TensorView(mine.payload_.data(), input.dtype(), Dims(input.sizes())));
     } else {
       inbox.unlink(*match);
       other = std::move(match->self_);
@@ -386,8 +397,8 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
       }
     }
   }
-  if (other == nullptr) {  // eager
-    finish(mine, absl::OkStatus());
+  if (other == nullptr) {
+    eager ? finish(mine, absl::OkStatus()) : look_at_unwound();
     return absl::OkStatus();
   }
   if (!late_) {
@@ -574,11 +585,15 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
       break;
     case Why::kUnwinding: {
       RankMutexLock lock(&mu_);
-      unwound_.push_back({{message.group_rank_, Task::current(), message.call_.seq, why.cause}, message.call_.peer});
+      unwound_.push_back({.by = {Task::current(), why.cause},
+                          .sends = message.sends(),
+                          .rank = message.group_rank_,
+                          .peer = message.call_.peer,
+                          .tag = message.call_.tag});
       any_unwound_.store(true, std::memory_order_relaxed);
     }
       message.context_->when_caught([weak = weak_from_this()] {
-        if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->caught();
+        if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
       });
       break;
     case Why::kFailure:
@@ -589,25 +604,34 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
   return true;
 }
 
-[[gnu::noinline]] void Mailbox::caught() {
-  if (std::uncaught_exceptions() > 0) return;
-  absl::Status cause;
+[[gnu::noinline]] void Mailbox::look_at_unwound(const Message* mine) {
+  std::vector<std::string> news;
+  std::vector<UnwoundMessage> caught;
   {
     RankMutexLock lock(&mu_);
-    const auto mine = std::find_if(unwound_.begin(), unwound_.end(),
-                                   [](const UnwoundMessage& message) { return message.by.task == Task::current(); });
-    if (mine == unwound_.end()) return;
-    cause = mine->by.cause;
+    for (UnwoundMessage& message : unwound_) {
+      if (message.by.look()) news.emplace_back(message.by.cause.message());
+      if (message.by.caught) caught.push_back(message);
+    }
   }
-  fail(cause);
-  world_.note(std::string(cause.message()));
+  for (std::string& text : news) world_.note(std::move(text));
+  for (const UnwoundMessage& lost : caught) {
+    bool needed = mine != nullptr && lost.by.task == Task::current();
+    const auto look = [&](int receiver) {
+      Inbox* const inbox = existing_inbox(receiver);
+      if (inbox == nullptr) return;
+      RankMutexLock lock(&inbox->mu);
+      for (const Message* const message : inbox->all()) needed = needed || lost.meets(*message);
+    };
+    look(lost.sends ? lost.peer : lost.rank);
+    if (needed) return fail(lost.by.cause);
+  }
 }
 
 absl::Status Mailbox::unwound_cause(const Message& message) const {
-  const auto meets = [](int peer, int rank) { return peer == rank || peer == CollectiveCall::kAnySource; };
   RankMutexLock lock(&mu_);
   for (const UnwoundMessage& unwound : unwound_) {
-    if (meets(unwound.peer, message.group_rank_) && meets(message.call_.peer, unwound.by.rank)) return unwound.by.cause;
+    if (unwound.meets(message)) return unwound.by.cause;
   }
   return absl::OkStatus();
 }

@@ -158,8 +158,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void count(Message& message);
   void uncount(Message& message);
   absl::Status refusal(const Message& message) const;
-  // As Rendezvous::caught().
-  void caught();
+  // As of Rendezvous. `mine`: the calling task is about to post it, so what it has unwound out of is needed.
+  void look_at_unwound(const Message* mine = nullptr);
   // The cause, if a member has unwound out of a message that `message` could have met; else OK.
   absl::Status unwound_cause(const Message& message) const;
   // Tells an explored run what the posting of `mine`, which met `match` or nobody, depends on.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -170,6 +169,13 @@ Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
       leaving_(&scheduler_),
       mu_(&scheduler_) {}
 
+// What is to be told of a failure.
+struct Rendezvous::Failure {
+  absl::Status cause;
+  std::vector<Slot*> slots;  // out of the window
+  absl::AnyInvocable<void(const absl::Status&)> told;
+};
+
 Rendezvous::Slot* Rendezvous::find(int64_t seq) const {
   if (seq < base_) return nullptr;
   const size_t i = front_ + static_cast<size_t>(seq - base_);
@@ -255,8 +261,6 @@ void Rendezvous::leave(Slot& slot, size_t rank) {
 absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
-  if (any_unwound_.load(std::memory_order_relaxed)) [[unlikely]]
-    caught();
   if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
   Slot* slot = nullptr;
   {
@@ -272,8 +276,17 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
       record_->signal(record_->object(&slot->object));
     }
     enter(*slot, std::move(state));
-    if (slot->arrived < size_) return absl::OkStatus();
-    slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+    if (slot->arrived < size_) {
+      if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+        return absl::OkStatus();
+      slot = nullptr;
+    } else {
+      slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+    }
+  }
+  if (slot == nullptr) [[unlikely]] {
+    look_at_unwound();
+    return absl::OkStatus();
   }
   if (late_) {
     run_later(slot, call, static_cast<int>(rank));
@@ -339,8 +352,8 @@ absl::Status Rendezvous::describe_difference(const Slot& slot) const {
 
 absl::Status Rendezvous::known_cause(int64_t seq) const {
   RankMutexLock lock(&mu_);
-  for (const internal::Unwound& unwound : unwound_) {
-    if (unwound.seq <= seq) return unwound.cause;
+  for (const auto& [left, unwound] : unwound_) {
+    if (left <= seq) return unwound.cause;
   }
   const Slot* const slot = find(seq);
   return slot != nullptr && slot->mismatch ? describe_difference(*slot) : absl::OkStatus();
@@ -398,35 +411,56 @@ absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
 }
 
 void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns) {
-  std::vector<Slot*> others;
+  if (!status.ok()) [[unlikely]]
+    return end_failed(slot, status, started_ns);
   {
     RankMutexLock lock(&mu_);
     take_out(slot);
-    if (!status.ok()) [[unlikely]]
-      others = set_failed(status);
   }
   finish(slot, status, started_ns);
-  finish_all(others, status);
 }
 
-std::vector<Rendezvous::Slot*> Rendezvous::set_failed(const absl::Status& cause) {
-  std::vector<Slot*> slots;
-  if (!failed_.ok()) return slots;
-  failed_ = cause;
+[[gnu::noinline]] void Rendezvous::end_failed(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  Failure failure;
+  {
+    RankMutexLock lock(&mu_);
+    take_out(slot);
+    failure = set_failed(status);
+  }
+  finish(slot, status, started_ns);
+  spread(std::move(failure));
+}
+
+Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
+  Failure failure;
+  if (!failed_.ok()) return failure;
+  failed_ = failure.cause = cause;
+  failure.told = std::move(told_);
   unwound_.clear();
   any_unwound_.store(false, std::memory_order_relaxed);
   for (Slot* slot : window_) {
-    if (slot != nullptr && slot->state != Slot::State::kRunning) slots.push_back(slot);
+    if (slot != nullptr && slot->state != Slot::State::kRunning) failure.slots.push_back(slot);
   }
-  for (Slot* slot : slots) {
+  for (Slot* slot : failure.slots) {
     slot->state = Slot::State::kCollecting;
     take_out(slot);
   }
-  return slots;
+  return failure;
 }
 
-void Rendezvous::finish_all(const std::vector<Slot*>& slots, const absl::Status& cause) {
-  for (Slot* slot : slots) finish(slot, cause);
+void Rendezvous::spread(Failure failure) {
+  for (Slot* slot : failure.slots) finish(slot, failure.cause);
+  if (failure.told) failure.told(failure.cause);
+}
+
+void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
+  absl::Status failed;
+  {
+    RankMutexLock lock(&mu_);
+    failed = failed_;
+    if (failed.ok()) told_ = std::move(told);
+  }
+  if (!failed.ok()) told(failed);
 }
 
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
@@ -468,7 +502,7 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
   using Why = internal::Withdrawal::Why;
   const size_t rank = static_cast<size_t>(state.group_rank_);
   const int64_t seq = state.call().seq;
-  std::vector<Slot*> others;
+  Failure failure;
   bool taken = true;
   {
     RankMutexLock lock(&mu_);
@@ -478,18 +512,18 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
       state.unpoison(/*failed=*/true);
       state.context_->recorder().close(state.call().record_id, scheduler_.now_ns(), false);
       leave(*slot, rank);
-      if (why.why == Why::kFailure) others = set_failed(why.cause);
+      if (why.why == Why::kFailure) failure = set_failed(why.cause);
       if (why.why == Why::kUnwinding) {
-        unwound_.push_back({state.group_rank_, Task::current(), seq, why.cause});
+        unwound_.emplace_back(seq, internal::Unwound{Task::current(), why.cause});
         any_unwound_.store(true, std::memory_order_relaxed);
       }
     }
   }
   if (!taken) {
-    finish_all(others, why.cause);
+    spread(std::move(failure));
     if (why.why == Why::kUnwinding) {
       state.context_->when_caught([weak = weak_from_this()] {
-        if (const std::shared_ptr<Rendezvous> self = weak.lock(); self != nullptr) self->caught();
+        if (const std::shared_ptr<Rendezvous> self = weak.lock(); self != nullptr) self->look_at_unwound();
       });
     }
     return true;
@@ -512,27 +546,30 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
 }
 
 void Rendezvous::fail(const absl::Status& cause) {
-  std::vector<Slot*> slots;
+  Failure failure;
   {
     RankMutexLock lock(&mu_);
     if (record_ != nullptr) record_->access(record_->object(&object_), Access::kWrite);
-    slots = set_failed(cause);
+    failure = set_failed(cause);
   }
-  finish_all(slots, cause);
+  spread(std::move(failure));
 }
 
-[[gnu::noinline]] void Rendezvous::caught() {
-  if (std::uncaught_exceptions() > 0) return;
+[[gnu::noinline]] void Rendezvous::look_at_unwound() {
+  std::vector<std::string> news;
   absl::Status cause;
   {
     RankMutexLock lock(&mu_);
-    const auto mine = std::find_if(unwound_.begin(), unwound_.end(),
-                                   [](const internal::Unwound& unwound) { return unwound.task == Task::current(); });
-    if (mine == unwound_.end()) return;
-    cause = mine->cause;
+    for (auto& [seq, unwound] : unwound_) {
+      if (unwound.look()) news.emplace_back(unwound.cause.message());
+      const auto needs = [seq = seq](const Slot* slot) {
+        return slot != nullptr && slot->seq >= seq && slot->arrived > 0;
+      };
+      if (unwound.caught && cause.ok() && std::any_of(window_.begin(), window_.end(), needs)) cause = unwound.cause;
+    }
   }
-  fail(cause);
-  world_.note(std::string(cause.message()));
+  for (std::string& text : news) world_.note(std::move(text));
+  if (!cause.ok()) fail(cause);
 }
 
 int64_t Rendezvous::wait_until_ns(int64_t seq) const {

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "collectives/collective_call.h"
 #include "collectives/kernels/kernels.h"
@@ -86,6 +88,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // Ends all calls on their way and refuses later ones. The first cause stays.
   void fail(const absl::Status& cause);
+  // `told` is called once with why the group can do no more, without a lock; at once, if that is so already.
+  void when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
 
   // The latest CollectiveCall::wait_until_ns of those that have arrived.
   int64_t wait_until_ns(int64_t seq) const;
@@ -118,8 +122,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // Why a call cannot be filed: the group has failed, or this rank has filed one with this number.
   absl::Status refused(CallState& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The calling task has caught the exception by which it left a call: the group fails, if it has not.
-  void caught();
+  // Looks whether the calling task has caught the exception by which it left a call. The group fails once that is known and
+  // somebody needs the call.
+  void look_at_unwound();
   // The two ways in which `calls` and `states` of a slot change before a kernel has it.
   void enter(Slot& slot, std::shared_ptr<CallState>&& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void leave(Slot& slot, size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -128,15 +133,18 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The one place that makes the group fail: takes out all that no kernel has, for finish_all(). Only the first cause counts.
-  std::vector<Slot*> set_failed(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void finish_all(const std::vector<Slot*>& slots, const absl::Status& cause);
+  // The one place that makes the group fail: takes out all that no kernel has. spread() follows, without the lock. Only the
+  // first cause counts.
+  struct Failure;
+  Failure set_failed(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void spread(Failure failure);
   void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends later.
   void run(Slot* slot);
   // Starts the kernel on a device: end() follows, but for an error.
   absl::Status start_on_device(Slot* slot, int64_t started_ns);
   void end(Slot* slot, const absl::Status& status, int64_t started_ns);
+  void end_failed(Slot* slot, const absl::Status& status, int64_t started_ns);
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status inputs_unchanged(const Slot& slot) const;
@@ -160,8 +168,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);  // all of them
   std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
-  absl::Status failed_ ABSL_GUARDED_BY(mu_);  // why the group can do no more
-  std::vector<internal::Unwound> unwound_ ABSL_GUARDED_BY(mu_);
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);                                 // why the group can do no more
+  absl::AnyInvocable<void(const absl::Status&)> told_ ABSL_GUARDED_BY(mu_);  // of the failure
+  std::vector<std::pair<int64_t, internal::Unwound>> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};  // written under mu_
 };
 

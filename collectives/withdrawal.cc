@@ -1,5 +1,7 @@
 #include "collectives/withdrawal.h"
 
+#include <exception>
+
 #include "absl/strings/str_cat.h"
 #include "sim/dist_error.h"
 #include "sim/site_text.h"
@@ -24,6 +26,12 @@ Withdrawal withdrawal_of_drop(RankContext& context, const std::string& who, cons
   return Withdrawal::failure(
       make_error(ErrorKind::kRankFailed,
                  absl::StrCat(who, ": the work was dropped unfinished, want wait() or keep_alive", site_place(site))));
+}
+
+bool Unwound::look() {
+  if (caught || task != Task::current() || std::uncaught_exceptions() > 0) return false;
+  caught = true;
+  return true;
 }
 
 }  // namespace rankloom::internal

@@ -29,12 +29,14 @@ struct Withdrawal {
 Withdrawal withdrawal_of_drop(RankContext& context, const std::string& who, const std::string& what, const char* lost,
                               const Site& site);
 
-// A rank that unwound out of a call and has not been seen to go on.
+// A rank that unwound out of a call.
 struct Unwound {
-  int rank;          // in the group
-  const Task* task;  // which unwinds, or has caught the exception
-  int64_t seq;       // of the call
+  const Task* task;
   absl::Status cause;
+  bool caught = false;  // the rank was seen to go on: `cause` holds for who needs the call
+
+  // The calling task is not unwinding any more, or never was. True: that is news.
+  bool look();
 };
 
 }  // namespace rankloom::internal
