@@ -51,12 +51,13 @@ void CoalescedWork::part_done(const absl::Status& status) {
 }
 
 void CoalescedWork::give_up(const absl::Status& status, bool filed) {
+  const auto why = internal::Withdrawal::failure(status);
   if (collectives_ != nullptr && !collectives_->is_completed() &&
-      (!filed || rendezvous_->withdraw(*collectives_, status))) {
+      (!filed || rendezvous_->withdraw(*collectives_, why))) {
     collectives_->complete(status);
   }
   for (const std::shared_ptr<Message>& message : messages_) {
-    if (!message->is_completed() && mailbox_->withdraw(*message, status)) message->complete(status);
+    if (!message->is_completed() && mailbox_->withdraw(*message, why)) message->complete(status);
   }
 }
 
@@ -101,15 +102,17 @@ std::vector<TensorView> CoalescedWork::result() {
   return tensors;
 }
 
-bool CoalescedWork::withdraw(const absl::Status& cause) {
-  const absl::Status ended = cause.ok() ? make_error(ErrorKind::kAborted, "the call was withdrawn") : cause;
+bool CoalescedWork::withdraw(const internal::Withdrawal& why) {
+  const absl::Status ended = why.why == internal::Withdrawal::Why::kFailure
+                                 ? why.cause
+                                 : make_error(ErrorKind::kAborted, "the call was withdrawn");
   bool any = false;
-  if (collectives_ != nullptr && !collectives_->is_completed() && rendezvous_->withdraw(*collectives_, cause)) {
+  if (collectives_ != nullptr && !collectives_->is_completed() && rendezvous_->withdraw(*collectives_, why)) {
     any = true;
     collectives_->complete(ended);
   }
   for (const std::shared_ptr<Message>& message : messages_) {
-    if (message->is_completed() || !mailbox_->withdraw(*message, cause)) continue;
+    if (message->is_completed() || !mailbox_->withdraw(*message, why)) continue;
     any = true;
     message->complete(ended);
   }
@@ -125,7 +128,7 @@ absl::Status CoalescedWork::wait(absl::Duration timeout, bool timeout_is_default
   if (waited.ok() || is_completed()) return waited;
   const ErrorKind kind = error_kind(waited);
   if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
-  if (!withdraw(kind == ErrorKind::kTimeout ? waited : absl::OkStatus())) return is_completed() ? status() : waited;
+  if (!withdraw(internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
   return waited;
 }
 
@@ -139,14 +142,11 @@ void CoalescedWork::overdue(absl::Duration timeout, CodeSite code) {
 
 void CoalescedWork::dropped() noexcept {
   if (keeps_alive_) return;
-  const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
-  absl::Status cause;
-  if (!leaving) {
-    cause = make_error(ErrorKind::kRankFailed,
-                       absl::StrCat(who(), ": the work was dropped unfinished, want wait() or keep_alive",
-                                    site_place(wait_site(code_))));
-  }
-  if (withdraw(cause) && !leaving) context_->world().note(std::string(cause.message()));
+  const internal::Withdrawal why =
+      internal::withdrawal_of_drop(*context_, who(), seq_ >= 0 ? absl::StrCat("coalesced seq ", seq_) : "coalesced",
+                                   "the call can never be complete", wait_site(code_));
+  if (withdraw(why) && why.why == internal::Withdrawal::Why::kFailure)
+    context_->world().note(std::string(why.cause.message()));
 }
 
 }  // namespace rankloom

@@ -42,7 +42,7 @@ class CoalescedWork final : public WorkState, public WaitsFor, public std::enabl
  private:
   void part_done(const absl::Status& status);
   // Takes back all parts that are not done; false: all were done before.
-  bool withdraw(const absl::Status& cause);
+  bool withdraw(const internal::Withdrawal& why);
   std::string who() const;
   // `who` must outlive the result.
   internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;

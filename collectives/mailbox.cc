@@ -112,6 +112,7 @@ struct Mailbox::Inbox {
   void unlink(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).remove(message); }
   Queue& queue_of(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (message.state_ == Message::State::kMatched) return matched;
+    if (message.state_ == Message::State::kAlone) return alone;
     if (message.channel_ == nullptr) return recv_anys;
     Channel& channel = *static_cast<Channel*>(message.channel_);
     return message.sends() ? channel.sends : channel.recvs;
@@ -128,6 +129,7 @@ struct Mailbox::Inbox {
       add(channel->recvs);
     }
     add(recv_anys);
+    add(alone);
     for (Message* recv = matched.first; recv != nullptr; recv = recv->after_) {
       messages.push_back(recv);
       messages.push_back(recv->partner_.get());
@@ -142,7 +144,7 @@ struct Mailbox::Inbox {
     std::vector<std::shared_ptr<Message>> taken;
     for (Message* const message : all()) {
       if (message->is_completed() && !eager) continue;
-      if (message->state_ == Message::State::kPending) {
+      if (message->state_ == Message::State::kPending || message->state_ == Message::State::kAlone) {
         unlink(*message);
         taken.push_back(std::move(message->self_));
       } else if (message->state_ == Message::State::kMatched) {  // else it went with its partner
@@ -164,6 +166,7 @@ struct Mailbox::Inbox {
   size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
   Queue recv_anys ABSL_GUARDED_BY(mu);
   Queue matched ABSL_GUARDED_BY(mu);  // the recvs of pairs in state kMatched
+  Queue alone ABSL_GUARDED_BY(mu);    // in state kAlone
   int64_t posted ABSL_GUARDED_BY(mu) = 0;
 };
 
@@ -208,10 +211,18 @@ void Message::append_ranks(std::vector<int>* ranks) const {
   }
 }
 
-absl::Status Message::explain() const { return mailbox_->tag_difference(*this); }
+absl::Status Message::explain() const {
+  const absl::Status cause = mailbox_->unwound_cause(*this);
+  return cause.ok() ? mailbox_->tag_difference(*this) : cause;
+}
 
 std::string Message::who() const {
-  std::string text = absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op());
+  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what(/*numbered=*/false));
+}
+
+std::string Message::what(bool numbered) const {
+  std::string text = op();
+  if (numbered && call_.seq >= 0) absl::StrAppend(&text, " seq ", call_.seq);
   if (call_.peer >= 0)
     absl::StrAppend(&text, sends() ? " to" : " from", " rank ", mailbox_->group().global_rank(call_.peer));
   if (call_.tag != 0) absl::StrAppend(&text, ", tag ", call_.tag);
@@ -228,8 +239,7 @@ absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, Code
   // The wait ended early. Nobody may write into this rank's memory after this.
   const ErrorKind kind = error_kind(waited);
   if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
-  if (!mailbox_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus()))
-    return is_completed() ? status() : waited;
+  if (!mailbox_->withdraw(*this, internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
   complete(waited);
   return waited;
 }
@@ -244,17 +254,11 @@ void Message::overdue(absl::Duration timeout, CodeSite code) {
 
 void Message::dropped() noexcept {
   if (call_.keep_alive != nullptr) return;  // the tensor lives as long as the call
-  // A rank that is leaving by an exception has a cause of its own, which its peers are told by the abort that follows.
-  const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
-  absl::Status cause;
-  if (!leaving) {
-    cause = make_error(ErrorKind::kRankFailed,
-                       absl::StrCat(who(), ": the work was dropped unfinished, want wait() or keep_alive",
-                                    site_place(wait_site(call_.code))));
-  }
-  if (!mailbox_->withdraw(*this, cause)) return;
+  const internal::Withdrawal why = internal::withdrawal_of_drop(*context_, who(), what(/*numbered=*/true),
+                                                                "the message can never arrive", wait_site(call_.code));
+  if (!mailbox_->withdraw(*this, why)) return;
   complete(make_error(ErrorKind::kAborted, "the work was dropped"));
-  if (!leaving) context_->world().note(std::string(cause.message()));
+  if (why.why == internal::Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
 }
 
 void Message::poison() {
@@ -272,6 +276,21 @@ void Message::unpoison(bool failed) {
   if (aside_ == nullptr || !failed || aside_->output.empty()) return;
   std::memcpy(tensor().data(), aside_->output.data(), aside_->output.size());
 }
+
+struct Mailbox::UnwoundMessage {
+  internal::Unwound by;
+  bool sends;
+  int rank;  // in the group
+  int peer;  // kAnySource of a recv_any
+  int tag;
+
+  // Whether `message` is one that waits for such a one.
+  bool meets(const Message& message) const {
+    if (message.sends() == sends || message.call_.tag != tag || message.is_completed()) return false;
+    const auto means = [](int who, int whom) { return who == whom || who == CollectiveCall::kAnySource; };
+    return means(peer, message.group_rank_) && means(message.call_.peer, rank);
+  }
+};
 
 Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
                  absl::AnyInvocable<void(const absl::Status&)> on_failure)
@@ -321,6 +340,8 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
     text = std::to_chars(text + 4, text + mine.tag_text_.size() - 1, mine.call_.tag).ptr;
   }
   *text = '\0';
+  if (any_unwound_.load(std::memory_order_relaxed)) [[unlikely]]
+    look_at_unwound(&mine);
   if (poison_ && on_host && !eager) mine.poison();
   Inbox& inbox = inbox_of(mine.receiver());
   std::shared_ptr<Message> other;
@@ -356,12 +377,14 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
       inbox.link(mine);
       if (!eager) {
         count(mine);
-        return absl::OkStatus();
+        if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+          return absl::OkStatus();
+      } else {
+        const TensorView& input = mine.tensor();
+        mine.payload_.assign(static_cast<const char*>(input.data()),
+                             static_cast<const char*>(input.data()) + input.bytes());
+        mine.call_.inputs = TensorList(TensorView(mine.payload_.data(), input.dtype(), Dims(input.sizes())));
       }
-      const TensorView& input = mine.tensor();
-      mine.payload_.assign(static_cast<const char*>(input.data()),
-                           static_cast<const char*>(input.data()) + input.bytes());
-      mine.call_.inputs = TensorList(TensorView(mine.payload_.data(), input.dtype(), Dims(input.sizes())));
     } else {
       inbox.unlink(*match);
       other = std::move(match->self_);
@@ -378,8 +401,8 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
       }
     }
   }
-  if (other == nullptr) {  // eager
-    finish(mine, absl::OkStatus());
+  if (other == nullptr) {
+    eager ? finish(mine, absl::OkStatus()) : look_at_unwound();
     return absl::OkStatus();
   }
   if (!late_) {
@@ -519,7 +542,8 @@ void Mailbox::finish(Message& message, const absl::Status& status) {
   uncount(message);
 }
 
-bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
+bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
+  using Why = internal::Withdrawal::Why;
   std::shared_ptr<Message> self;
   std::shared_ptr<Message> partner;
   Inbox* const inbox = existing_inbox(message.receiver());
@@ -537,10 +561,19 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
         partner = std::move(message.partner_);
         inbox->unlink(message.sends() ? *partner : message);
         self = std::move(partner->partner_);
-        partner->state_ = cause.ok() ? Message::State::kAlone : Message::State::kTaken;
+        if (why.why == Why::kFailure) {
+          partner->state_ = Message::State::kTaken;
+        } else {
+          partner->state_ = Message::State::kAlone;
+          inbox->link(*partner);
+          partner->self_ = partner;
+        }
+        break;
+      case Message::State::kAlone:
+        inbox->unlink(message);
+        self = std::move(message.self_);
         break;
       case Message::State::kNew:
-      case Message::State::kAlone:
         break;
       case Message::State::kTaken:
         taken = true;
@@ -562,10 +595,60 @@ bool Mailbox::withdraw(Message& message, const absl::Status& cause) {
   uncount(message);
   message.unpoison(/*failed=*/true);
   message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), false);
-  if (cause.ok()) return true;
-  if (partner != nullptr) finish(*partner, cause);
-  fail(cause);
+  switch (why.why) {
+    case Why::kAbort:
+      break;
+    case Why::kUnwinding: {
+      RankMutexLock lock(&mu_);
+      unwound_.push_back({.by = {Task::current(), why.cause},
+                          .sends = message.sends(),
+                          .rank = message.group_rank_,
+                          .peer = message.call_.peer,
+                          .tag = message.call_.tag});
+      any_unwound_.store(true, std::memory_order_relaxed);
+    }
+      message.context_->when_caught([weak = weak_from_this()] {
+        if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
+      });
+      break;
+    case Why::kFailure:
+      if (partner != nullptr) finish(*partner, why.cause);
+      fail(why.cause);
+      break;
+  }
   return true;
+}
+
+[[gnu::noinline]] void Mailbox::look_at_unwound(const Message* mine) {
+  std::vector<std::string> news;
+  std::vector<UnwoundMessage> caught;
+  {
+    RankMutexLock lock(&mu_);
+    for (UnwoundMessage& message : unwound_) {
+      if (message.by.look()) news.emplace_back(message.by.cause.message());
+      if (message.by.caught) caught.push_back(message);
+    }
+  }
+  for (std::string& text : news) world_.note(std::move(text));
+  for (const UnwoundMessage& lost : caught) {
+    bool needed = mine != nullptr && lost.by.task == Task::current();
+    const auto look = [&](int receiver) {
+      Inbox* const inbox = existing_inbox(receiver);
+      if (inbox == nullptr) return;
+      RankMutexLock lock(&inbox->mu);
+      for (const Message* const message : inbox->all()) needed = needed || lost.meets(*message);
+    };
+    look(lost.sends ? lost.peer : lost.rank);
+    if (needed) return fail(lost.by.cause);
+  }
+}
+
+absl::Status Mailbox::unwound_cause(const Message& message) const {
+  RankMutexLock lock(&mu_);
+  for (const UnwoundMessage& unwound : unwound_) {
+    if (unwound.meets(message)) return unwound.by.cause;
+  }
+  return absl::OkStatus();
 }
 
 void Mailbox::fail(const absl::Status& cause) {
@@ -574,6 +657,8 @@ void Mailbox::fail(const absl::Status& cause) {
     if (record_ != nullptr) record_->access(object_, Access::kWrite);
     if (!failure_.ok()) return;
     failure_ = cause;
+    unwound_.clear();
+    any_unwound_.store(false, std::memory_order_relaxed);
     failed_.store(true, std::memory_order_release);
   }
   for (int rank = 0; rank < group_->size(); ++rank) {

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "collectives/collective_call.h"
 #include "collectives/wait_text.h"
+#include "collectives/withdrawal.h"
 #include "collectives/work.h"
 #include "world/world.h"
 
@@ -58,7 +59,7 @@ class Message final : public WorkState, public WaitsFor {
     kNew,      // not posted, or withdrawn
     kPending,  // in a queue of the inbox, which holds it
     kMatched,  // seeded runs: moves at some later step; withdrawn until then, it leaves its partner kAlone
-    kAlone,    // its partner was withdrawn by a rank that leaves: nobody will ever match it
+    kAlone,    // its partner was withdrawn by a rank that leaves: nobody will ever match it; the inbox holds it
     kTaken,    // by whoever completes it, now or soon
   };
 
@@ -69,6 +70,8 @@ class Message final : public WorkState, public WaitsFor {
   const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
   // "rank 1, group 0, recv from rank 0, tag 3".
   std::string who() const;
+  // "recv from rank 0, tag 3"; `numbered`: "recv seq 1 from rank 0, tag 3", if it has a number.
+  std::string what(bool numbered) const;
   // `who` must outlive the result.
   internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
@@ -116,9 +119,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // Never blocks on another member.
   absl::Status post(std::shared_ptr<Message> message, size_t eager_bytes);
 
-  // Takes a message back whose data has not moved; waits for a move under way. `cause` is why the group fails for it; OK: the
-  // rank leaves for another reason. False: the message was done before.
-  bool withdraw(Message& message, const absl::Status& cause);
+  // Takes a message back whose data has not moved; waits for a move under way. False: the message was done before.
+  bool withdraw(Message& message, const internal::Withdrawal& why);
 
   // Ends all messages on their way and refuses later ones.
   void fail(const absl::Status& cause);
@@ -155,6 +157,10 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void count(Message& message);
   void uncount(Message& message);
   absl::Status refusal(const Message& message) const;
+  // As of Rendezvous. `mine`: the calling task is about to post it, so what it has unwound out of is needed.
+  void look_at_unwound(const Message* mine = nullptr);
+  // The cause, if a member has unwound out of a message that `message` could have met; else OK.
+  absl::Status unwound_cause(const Message& message) const;
   // Tells an explored run what the posting of `mine`, which met `match` or nobody, depends on.
   void record_post(Message& mine, Message* match);
 
@@ -169,6 +175,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  struct UnwoundMessage;
+  std::vector<UnwoundMessage> unwound_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> any_unwound_{false};                  // written under mu_
   const uint64_t object_;                                 // explored runs: the name of the mailbox
   const std::unique_ptr<std::atomic<Inbox*>[]> inboxes_;  // [destination], each made at its first message
 };

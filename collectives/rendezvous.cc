@@ -59,7 +59,7 @@ Site CallState::wait_site(CodeSite code) const {
 
 void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->append_missing(call_.seq, ranks); }
 
-absl::Status CallState::explain() const { return rendezvous_->known_difference(call_.seq); }
+absl::Status CallState::explain() const { return rendezvous_->known_cause(call_.seq); }
 
 absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   if (timeout_is_default) {
@@ -77,8 +77,7 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
   // The wait ended early. No kernel may write into this rank's memory after this.
   const ErrorKind kind = error_kind(waited);
   if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(code), timeout, code));
-  if (!rendezvous_->withdraw(*this, kind == ErrorKind::kTimeout ? waited : absl::OkStatus()))
-    return is_completed() ? status() : waited;
+  if (!rendezvous_->withdraw(*this, internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
   complete(waited);
   return waited;
 }
@@ -103,18 +102,13 @@ void CallState::overdue(absl::Duration timeout, CodeSite code) {
 
 void CallState::dropped() noexcept {
   if (call_.keep_alive != nullptr) return;  // the tensors live as long as the call
-  // A rank that is leaving by an exception has a cause of its own, which its peers are told by the abort that follows.
-  const bool leaving = std::uncaught_exceptions() > 0 || scheduler()->aborted();
-  absl::Status cause;
-  if (!leaving) {
-    cause = make_error(ErrorKind::kRankFailed,
-                       absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", op(), " seq ", call_.seq,
-                                    ": the work was dropped unfinished, want wait() or keep_alive",
-                                    site_place(wait_site(call_.code))));
-  }
-  if (!rendezvous_->withdraw(*this, cause)) return;
+  const std::string what = absl::StrCat(op(), " seq ", call_.seq);
+  const internal::Withdrawal why =
+      internal::withdrawal_of_drop(*context_, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what), what,
+                                   "the call can never be complete", wait_site(call_.code));
+  if (!rendezvous_->withdraw(*this, why)) return;
   complete(make_error(ErrorKind::kAborted, "the work was dropped"));
-  if (!leaving) context_->world().note(std::string(cause.message()));
+  if (why.why == internal::Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
 }
 
 void CallState::poison() {
@@ -182,6 +176,13 @@ Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
       leaving_(&scheduler_),
       mu_(&scheduler_) {}
 
+// What is to be told of a failure.
+struct Rendezvous::Failure {
+  absl::Status cause;
+  std::vector<Slot*> slots;  // out of the window
+  absl::AnyInvocable<void(const absl::Status&)> told;
+};
+
 Rendezvous::Slot* Rendezvous::find(int64_t seq) const {
   if (seq < base_) return nullptr;
   const size_t i = front_ + static_cast<size_t>(seq - base_);
@@ -232,6 +233,37 @@ void Rendezvous::recycle(Slot* slot) {
   free_.push_back(slot);
 }
 
+void Rendezvous::enter(Slot& slot, std::shared_ptr<CallState>&& state) {
+  const size_t rank = static_cast<size_t>(state->group_rank_);
+  const CollectiveCall& call = state->call();
+  if (slot.first < 0) {
+    slot.first = static_cast<int>(rank);
+  } else if (!slot.mismatch) {
+    const CollectiveCall& first = *slot.calls[static_cast<size_t>(slot.first)];
+    slot.mismatch = !op_row(first.op).same(first, call);
+  }
+  slot.calls[rank] = &call;
+  slot.states[rank] = std::move(state);
+  ++slot.arrived;
+}
+
+void Rendezvous::leave(Slot& slot, size_t rank) {
+  slot.calls[rank] = nullptr;
+  slot.states[rank].reset();
+  --slot.arrived;
+  slot.state = Slot::State::kCollecting;
+  // Those who stay are compared among themselves.
+  slot.first = -1;
+  slot.mismatch = false;
+  for (size_t other = 0; other < slot.calls.size(); ++other) {
+    const CollectiveCall* const call = slot.calls[other];
+    if (call == nullptr) continue;
+    if (slot.first < 0) slot.first = static_cast<int>(other);
+    const CollectiveCall& first = *slot.calls[static_cast<size_t>(slot.first)];
+    slot.mismatch = slot.mismatch || !op_row(first.op).same(first, *call);
+  }
+}
+
 absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
@@ -245,20 +277,22 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
     }
     slot = slot_at(call.seq);
     if (slot == nullptr || slot->calls[rank] != nullptr) return refused(*state);
-    if (slot->first < 0) {
-      slot->first = static_cast<int>(rank);
-    } else if (!slot->mismatch) {
-      const CollectiveCall& first = *slot->calls[static_cast<size_t>(slot->first)];
-      slot->mismatch = !op_row(first.op).same(first, call);
-    }
     if (record_ != nullptr) [[unlikely]] {
       record_->access(object_, Access::kCommute);
       record_->signal(object_of(*slot));
     }
-    slot->calls[rank] = &call;
-    slot->states[rank] = std::move(state);
-    if (++slot->arrived < size_) return absl::OkStatus();
-    slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+    enter(*slot, std::move(state));
+    if (slot->arrived < size_) {
+      if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+        return absl::OkStatus();
+      slot = nullptr;
+    } else {
+      slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+    }
+  }
+  if (slot == nullptr) [[unlikely]] {
+    look_at_unwound();
+    return absl::OkStatus();
   }
   if (late_) {
     run_later(slot, call, static_cast<int>(rank));
@@ -325,8 +359,11 @@ absl::Status Rendezvous::describe_difference(const Slot& slot) const {
                            MemberCalls(slot.calls));
 }
 
-absl::Status Rendezvous::known_difference(int64_t seq) const {
+absl::Status Rendezvous::known_cause(int64_t seq) const {
   RankMutexLock lock(&mu_);
+  for (const auto& [left, unwound] : unwound_) {
+    if (left <= seq) return unwound.cause;
+  }
   const Slot* const slot = find(seq);
   return slot != nullptr && slot->mismatch ? describe_difference(*slot) : absl::OkStatus();
 }
@@ -383,13 +420,57 @@ absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
 }
 
 void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  if (!status.ok()) [[unlikely]]
+    return end_failed(slot, status, started_ns);
   {
     RankMutexLock lock(&mu_);
     take_out(slot);
-    if (!status.ok()) touched_group(Access::kWrite);
-    if (!status.ok() && failed_.ok()) failed_ = status;
   }
   finish(slot, status, started_ns);
+}
+
+[[gnu::noinline]] void Rendezvous::end_failed(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  Failure failure;
+  {
+    RankMutexLock lock(&mu_);
+    take_out(slot);
+    failure = set_failed(status);
+  }
+  finish(slot, status, started_ns);
+  spread(std::move(failure));
+}
+
+Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
+  Failure failure;
+  touched_group(Access::kWrite);
+  if (!failed_.ok()) return failure;
+  failed_ = failure.cause = cause;
+  failure.told = std::move(told_);
+  unwound_.clear();
+  any_unwound_.store(false, std::memory_order_relaxed);
+  for (Slot* slot : window_) {
+    if (slot != nullptr && slot->state != Slot::State::kRunning) failure.slots.push_back(slot);
+  }
+  for (Slot* slot : failure.slots) {
+    slot->state = Slot::State::kCollecting;
+    take_out(slot);
+  }
+  return failure;
+}
+
+void Rendezvous::spread(Failure failure) {
+  for (Slot* slot : failure.slots) finish(slot, failure.cause);
+  if (failure.told) failure.told(failure.cause);
+}
+
+void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
+  absl::Status failed;
+  {
+    RankMutexLock lock(&mu_);
+    failed = failed_;
+    if (failed.ok()) told_ = std::move(told);
+  }
+  if (!failed.ok()) told(failed);
 }
 
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
@@ -427,31 +508,35 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
   recycle(slot);
 }
 
-bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
+bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
+  using Why = internal::Withdrawal::Why;
   const size_t rank = static_cast<size_t>(state.group_rank_);
-  Slot* slot = nullptr;
+  const int64_t seq = state.call().seq;
+  Failure failure;
+  bool taken = true;
   {
     RankMutexLock lock(&mu_);
-    slot = find(state.call().seq);
-    const bool filed = slot != nullptr && slot->states[rank].get() == &state;
     touched_group(Access::kWrite);
-    if (filed && slot->state != Slot::State::kRunning) {
-      slot->calls[rank] = nullptr;
+    Slot* const slot = find(seq);
+    if (slot != nullptr && slot->states[rank].get() == &state && slot->state != Slot::State::kRunning) {
+      taken = false;
       state.unpoison(/*failed=*/true);
       state.context_->recorder().close(state.call().record_id, scheduler_.now_ns(), false);
-      slot->states[rank].reset();
-      --slot->arrived;
-      // From now on it can never be complete: nobody files the same number twice.
-      slot->state = Slot::State::kCollecting;
-      if (!cause.ok() && failed_.ok()) failed_ = cause;
-      if (cause.ok() && slot->arrived > 0) return true;
-      take_out(slot);
-    } else {
-      slot = nullptr;
+      leave(*slot, rank);
+      if (why.why == Why::kFailure) failure = set_failed(why.cause);
+      if (why.why == Why::kUnwinding) {
+        unwound_.emplace_back(seq, internal::Unwound{Task::current(), why.cause});
+        any_unwound_.store(true, std::memory_order_relaxed);
+      }
     }
   }
-  if (slot != nullptr) {
-    finish(slot, cause);
+  if (!taken) {
+    spread(std::move(failure));
+    if (why.why == Why::kUnwinding) {
+      state.context_->when_caught([weak = weak_from_this()] {
+        if (const std::shared_ptr<Rendezvous> self = weak.lock(); self != nullptr) self->look_at_unwound();
+      });
+    }
     return true;
   }
   // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
@@ -459,7 +544,7 @@ bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
     std::shared_ptr<internal::DeviceLaunch> launch;
     {
       RankMutexLock lock(&mu_);
-      slot = find(state.call().seq);
+      const Slot* const slot = find(seq);
       if (slot != nullptr && slot->states[rank].get() == &state) launch = slot->launch;
     }
     if (launch != nullptr) {
@@ -472,20 +557,30 @@ bool Rendezvous::withdraw(CallState& state, const absl::Status& cause) {
 }
 
 void Rendezvous::fail(const absl::Status& cause) {
-  std::vector<Slot*> slots;
+  Failure failure;
   {
     RankMutexLock lock(&mu_);
     touched_group(Access::kWrite);
-    if (failed_.ok()) failed_ = cause;
-    for (Slot* slot : window_) {
-      if (slot != nullptr && slot->state != Slot::State::kRunning) slots.push_back(slot);
-    }
-    for (Slot* slot : slots) {
-      slot->state = Slot::State::kCollecting;
-      take_out(slot);
+    failure = set_failed(cause);
+  }
+  spread(std::move(failure));
+}
+
+[[gnu::noinline]] void Rendezvous::look_at_unwound() {
+  std::vector<std::string> news;
+  absl::Status cause;
+  {
+    RankMutexLock lock(&mu_);
+    for (auto& [seq, unwound] : unwound_) {
+      if (unwound.look()) news.emplace_back(unwound.cause.message());
+      const auto needs = [seq = seq](const Slot* slot) {
+        return slot != nullptr && slot->seq >= seq && slot->arrived > 0;
+      };
+      if (unwound.caught && cause.ok() && std::any_of(window_.begin(), window_.end(), needs)) cause = unwound.cause;
     }
   }
-  for (Slot* slot : slots) finish(slot, cause);
+  for (std::string& text : news) world_.note(std::move(text));
+  if (!cause.ok()) fail(cause);
 }
 
 int64_t Rendezvous::wait_until_ns(int64_t seq) const {

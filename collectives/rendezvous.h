@@ -1,14 +1,18 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "collectives/collective_call.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/wait_text.h"
+#include "collectives/withdrawal.h"
 #include "collectives/work.h"
 #include "world/world.h"
 
@@ -78,18 +82,21 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Files a call; runs it if this member is the last. Never blocks on another member.
   absl::Status file(std::shared_ptr<CallState> state);
 
-  // Takes a call back that no kernel has touched; waits for a kernel that runs. `cause` is what the other members get; OK
-  // leaves them waiting. False: the call was done before, or a device has it and will be through with it later.
-  bool withdraw(CallState& state, const absl::Status& cause);
+  // Takes a call back that no kernel has touched; waits for a kernel that runs. False: the call was done before, or a device
+  // has it and will be through with it later. The call can never be complete then: its rank does not file the number again.
+  bool withdraw(CallState& state, const internal::Withdrawal& why);
 
-  // Ends all calls on their way and refuses later ones.
+  // Ends all calls on their way and refuses later ones. The first cause stays.
   void fail(const absl::Status& cause);
+  // `told` is called once with why the group can do no more, without a lock; at once, if that is so already.
+  void when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
 
   // The latest CollectiveCall::wait_until_ns of those that have arrived.
   int64_t wait_until_ns(int64_t seq) const;
   void append_missing(int64_t seq, std::vector<int>* ranks) const;
-  // The Mismatch of those that have arrived so far, OK if they agree.
-  absl::Status known_difference(int64_t seq) const;
+  // Why the call can never be complete, if it is known: the Mismatch of those that have arrived so far, or a member that
+  // unwound out of it. Else OK.
+  absl::Status known_cause(int64_t seq) const;
 
   // What member `rank` has not finished, oldest first.
   std::vector<std::shared_ptr<WorkState>> unfinished(int rank) const;
@@ -106,7 +113,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     State state = State::kCollecting;
     int arrived = 0;
     bool mismatch = false;
-    int first = -1;                                  // who arrived first
+    int first = -1;                                  // a member of those in `calls`, -1: there is none
     std::vector<const CollectiveCall*> calls;        // [rank in group]
     std::vector<std::shared_ptr<CallState>> states;  // [rank in group]
     std::shared_ptr<internal::DeviceLaunch> launch;  // kRunning, on a device
@@ -114,6 +121,12 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // Why a call cannot be filed: the group has failed, or this rank has filed one with this number.
   absl::Status refused(CallState& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Looks whether the calling task has caught the exception by which it left a call. The group fails once that is known and
+  // somebody needs the call.
+  void look_at_unwound();
+  // The two ways in which `calls` and `states` of a slot change before a kernel has it.
+  void enter(Slot& slot, std::shared_ptr<CallState>&& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void leave(Slot& slot, size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Has run() called as a step of its own, when the schedule says.
   void run_later(Slot* slot, const CollectiveCall& call, int rank);
   Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -126,12 +139,18 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
       record_->access(object_, how);
   }
   void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The one place that makes the group fail: takes out all that no kernel has. spread() follows, without the lock. Only the
+  // first cause counts.
+  struct Failure;
+  Failure set_failed(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void spread(Failure failure);
   void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends later.
   void run(Slot* slot);
   // Starts the kernel on a device: end() follows, but for an error.
   absl::Status start_on_device(Slot* slot, int64_t started_ns);
   void end(Slot* slot, const absl::Status& status, int64_t started_ns);
+  void end_failed(Slot* slot, const absl::Status& status, int64_t started_ns);
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status inputs_unchanged(const Slot& slot) const;
@@ -155,7 +174,10 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);  // all of them
   std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
-  absl::Status failed_ ABSL_GUARDED_BY(mu_);  // why the group can do no more
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);                                 // why the group can do no more
+  absl::AnyInvocable<void(const absl::Status&)> told_ ABSL_GUARDED_BY(mu_);  // of the failure
+  std::vector<std::pair<int64_t, internal::Unwound>> unwound_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> any_unwound_{false};  // written under mu_
 };
 
 }  // namespace rankloom

@@ -56,26 +56,17 @@ ThreadedGroupCore::ThreadedGroupCore(World* world, std::shared_ptr<const Group> 
 std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
   RankMutexLock lock(&mu_);
   if (mailbox_ == nullptr) {
-    // Whoever waits in a collective for a member whose message failed would wait for ever.
+    // A group fails as a whole: who waits for a member whose other call failed would wait for ever.
     mailbox_ = std::make_shared<Mailbox>(
         &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
     world_.at_end([mailbox = std::weak_ptr<Mailbox>(mailbox_)] {
       if (const std::shared_ptr<Mailbox> left = mailbox.lock(); left != nullptr) left->close();
     });
-    if (!failure_.ok()) mailbox_->fail(failure_);
+    rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
+      if (const std::shared_ptr<Mailbox> other = mailbox.lock(); other != nullptr) other->fail(cause);
+    });
   }
   return mailbox_;
-}
-
-void ThreadedGroupCore::fail(const absl::Status& cause) {
-  rendezvous_->fail(cause);
-  std::shared_ptr<Mailbox> mailbox;
-  {
-    RankMutexLock lock(&mu_);
-    if (failure_.ok()) failure_ = cause;
-    mailbox = mailbox_;
-  }
-  if (mailbox != nullptr) mailbox->fail(cause);
 }
 
 void ThreadedGroupCore::leave() {

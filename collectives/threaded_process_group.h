@@ -17,8 +17,8 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   const std::shared_ptr<Rendezvous>& rendezvous() const { return rendezvous_; }
   // Made by the first member that sends or receives: most groups never do.
   std::shared_ptr<Mailbox> mailbox();
-  // Ends all calls on their way, and refuses later ones.
-  void fail(const absl::Status& cause);
+  // Ends all calls on their way, and refuses later ones. Each failure of a call does.
+  void fail(const absl::Status& cause) { rendezvous_->fail(cause); }
   // A member has destroyed its handle; the world forgets the core with the last one.
   void leave();
 
@@ -28,7 +28,6 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   const std::shared_ptr<Rendezvous> rendezvous_;
   RankMutex mu_;  // taken after no other lock
   std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);
   int left_ ABSL_GUARDED_BY(mu_) = 0;  // members that have destroyed their handle
 };
 

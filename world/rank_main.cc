@@ -37,6 +37,7 @@ void World::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)>
   task.user = &context;
   try {
     program(context);
+    context.task_returned();
     rank_returned(rank);
   } catch (...) {
     rank_failed(rank, std::current_exception());
@@ -46,6 +47,7 @@ void World::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)>
 void World::run_helper(int rank, absl::AnyInvocable<void()>& body) {
   try {
     body();
+    context(rank).task_returned();
   } catch (...) {
     if (!scheduler_->aborted()) rank_failed(rank, std::current_exception());
   }

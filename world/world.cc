@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -57,7 +59,8 @@ RankContext::RankContext(World* world, int rank)
     : world_(world),
       rank_(rank),
       recorder_(&world->scheduler(), recorded_calls(world->options())),
-      rng_(seed_of(world->options(), rank)) {}
+      rng_(seed_of(world->options(), rank)),
+      caught_mu_(&world->scheduler()) {}
 
 int RankContext::world_size() const { return world_->size(); }
 Store& RankContext::store() const { return world_->store(); }
@@ -78,6 +81,32 @@ void RankContext::yield(CodeSite code) {
   const AdoptScope adopt(&scheduler, rank_);
   scheduler.yield(Site{.what = "yield", .code = code});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
+}
+
+bool RankContext::unwinding() const {
+  if (std::uncaught_exceptions() == 0) return false;
+  const Task* const task = Task::current();
+  if (task == nullptr || task->user != this || task->info.kind == TaskKind::kStream) return false;
+  return !task->adopted || task->info.kind == TaskKind::kRank;
+}
+
+void RankContext::when_caught(std::function<void()> told) {
+  RankMutexLock lock(&caught_mu_);
+  caught_.push_back({Task::current(), std::move(told)});
+}
+
+void RankContext::task_returned() {
+  std::vector<Caught> mine;
+  {
+    RankMutexLock lock(&caught_mu_);
+    if (caught_.empty()) [[likely]]
+      return;
+    const auto others = std::stable_partition(caught_.begin(), caught_.end(),
+                                              [](const Caught& c) { return c.task == Task::current(); });
+    mine.assign(std::make_move_iterator(caught_.begin()), std::make_move_iterator(others));
+    caught_.erase(caught_.begin(), others);
+  }
+  for (const Caught& caught : mine) caught.told();
 }
 
 RankContext* RankContext::current() {
@@ -173,6 +202,7 @@ void World::detach(std::exception_ptr failure) {
   if (failure != nullptr) {
     rank_failed(task->info.rank, failure);
   } else {
+    if (task->info.rank >= 0) context(task->info.rank).task_returned();
     rank_returned(task->info.rank);
   }
   scheduler_->detach(task);

@@ -53,6 +53,13 @@ class RankContext {
   // The last calls of this rank.
   RankRecorder& recorder() { return recorder_; }
 
+  // Whether the calling task of this rank leaves a scope by an exception that may end the rank: nobody has caught it yet. False
+  // in a stream's kernel, whose exception ends the stream, and on threads that are none of the rank's.
+  bool unwinding() const;
+  // `told` runs once the calling task, which is unwinding(), has returned all the same: it caught the exception. Never, if
+  // that ended the rank.
+  void when_caught(std::function<void()> told);
+
   // The context of the calling rank or helper; nullptr on a thread that belongs to no world.
   static RankContext* current();
 
@@ -61,6 +68,8 @@ class RankContext {
   template <typename T>
   friend class RankLocal;
   RankContext(World* world, int rank);
+  // The calling task has returned.
+  void task_returned();
 
   World* const world_;
   const int rank_;
@@ -68,6 +77,13 @@ class RankContext {
   Prng rng_;
   int world_groups_ = 0;                                            // groups of all ranks that this rank has asked for
   absl::flat_hash_map<const void*, std::shared_ptr<void>> locals_;  // the rank's own
+
+  struct Caught {
+    const Task* task;
+    std::function<void()> told;
+  };
+  RankMutex caught_mu_;  // taken after no other lock
+  std::vector<Caught> caught_ ABSL_GUARDED_BY(caught_mu_);
 };
 
 // One value per rank, where code would use a thread_local: right on threads and on fibers. Make one per variable, with

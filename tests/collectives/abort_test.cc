@@ -1,16 +1,24 @@
-// What becomes of works that nobody waits in when the world is aborted.
+// What becomes of works that nobody waits in when the world is aborted, or when their rank unwinds.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <string>
+#include <vector>
 
+#include "harness/matchers.h"
 #include "rankloom/rankloom.h"
+#include "tests/world/every_world.h"
 
 namespace rankloom {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 class AbortTest : public testing::TestWithParam<Schedule::Kind> {
  protected:
@@ -34,6 +42,446 @@ TEST_P(AbortTest, CompletesTheWorkThatOnlyACallbackWaitsFor) {
   });
   EXPECT_FALSE(report.ok());
   EXPECT_THAT(std::string(told.message()), HasSubstr("rank 1 failed: rank 1 gives up"));
+}
+
+// A rank drops its work by an exception: the call can never be complete, whether or not the rank goes on.
+class UnwoundWorkTest : public EveryWorldTest {
+ protected:
+  struct Mine : std::runtime_error {
+    Mine() : std::runtime_error("mine") {}
+  };
+
+  // Issues an all_reduce, calls `then`, and leaves both by an exception of its own.
+  template <typename Then>
+  static void drop_all_reduce(ProcessGroup& pg, Then then) {
+    std::vector<float> x = {1};
+    const Work work = pg.all_reduce(x);
+    then();
+    throw Mine();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, UnwoundWorkTest, every_world(), world_name);
+
+constexpr const char* kNeverComplete =
+    "group 0: rank 0 dropped its all_reduce seq 1 while an exception unwound, so the call can never be complete, want "
+    "wait() or keep_alive, or the rank to end [group 0, abort_test.cc:";
+
+TEST_P(UnwoundWorkTest, IsToldToThoseWhoCameBeforeAndAfter) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    switch (rank.rank()) {
+      case 0:
+        EXPECT_THROW(drop_all_reduce(*pg,
+                                     [&] {
+                                       rank.store().set("0 came", "");
+                                       rank.store().wait({"1 came"});
+                                     }),
+                     Mine);
+        return rank.store().set("0 gone", "");
+      case 1: {
+        rank.store().wait({"0 came"});
+        Work work = pg->all_reduce(x);
+        rank.store().set("1 came", "");
+        return work.wait();
+      }
+      default:
+        rank.store().wait({"0 gone"});
+        pg->all_reduce(x).wait();
+    }
+  });
+  EXPECT_THAT(report.text(), HasSubstr(kNeverComplete));
+  EXPECT_THAT(report.notes, Contains(HasSubstr(kNeverComplete)));
+}
+
+TEST_P(UnwoundWorkTest, IsToldToWhoComesWhenNobodyElseHad) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    if (rank.rank() == 0) {
+      EXPECT_THROW(drop_all_reduce(*pg, [] {}), Mine);
+      return rank.store().set("0 gone", "");
+    }
+    rank.store().wait({"0 gone"});
+    pg->all_reduce(x).wait();
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 1 failed: "), HasSubstr(kNeverComplete)));
+}
+
+TEST_P(UnwoundWorkTest, FailsTheNextCallOfARankThatGoesOn) {
+  const RunReport report = run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    if (rank.rank() == 2) return;
+    if (rank.rank() == 0) {
+      EXPECT_THROW(drop_all_reduce(*pg, [&] { rank.store().wait({"1 came"}); }), Mine);
+      EXPECT_THAT([&] { pg->all_reduce(x).wait(); },
+                  ThrowsDistError(ErrorKind::kRankFailed, HasSubstr(kNeverComplete)));
+      EXPECT_THAT([&] { pg->all_reduce(x).wait(); },
+                  ThrowsDistError(ErrorKind::kAborted,
+                                  AllOf(HasSubstr("rank 0, group 0, all_reduce seq 3: the group failed before: "),
+                                        HasSubstr(kNeverComplete))));
+      return;
+    }
+    Work work = pg->all_reduce(x);
+    rank.store().set("1 came", "");
+    EXPECT_THAT([&] { work.wait(); }, ThrowsDistError(ErrorKind::kRankFailed, HasSubstr(kNeverComplete)));
+    EXPECT_EQ(x[0], 1);
+  });
+  EXPECT_THAT(report.notes, Contains(HasSubstr(kNeverComplete)));
+}
+
+TEST_P(UnwoundWorkTest, IsTheCauseOfADeadlockOfARankThatGoesOn) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    if (rank.rank() == 2) return;
+    if (rank.rank() == 0) {
+      EXPECT_THROW(drop_all_reduce(*pg, [&] { rank.store().wait({"1 came"}); }), Mine);
+      return rank.store().wait({"1 is through"});
+    }
+    Work work = pg->all_reduce(x);
+    rank.store().set("1 came", "");
+    work.wait();
+    rank.store().set("1 is through", "");
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr(kNeverComplete), HasSubstr("rank 0 waits in store wait"),
+                                   HasSubstr("rank 1 waits in all_reduce seq 1 for rank 0")));
+}
+
+TEST_P(UnwoundWorkTest, IsNoCauseOfItsOwnWhenTheRankEnds) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    if (rank.rank() == 2) return;
+    if (rank.rank() == 0) drop_all_reduce(*pg, [&] { rank.store().wait({"1 came"}); });
+    Work work = pg->all_reduce(x);
+    rank.store().set("1 came", "");
+    work.wait();
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 0 failed: mine"), Not(HasSubstr("while an exception unwound"))));
+  EXPECT_THAT(report.notes, IsEmpty());
+}
+
+TEST_P(UnwoundWorkTest, HarmsNobodyWhoDoesNotCall) {
+  const RunReport report = run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto other = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank() + 1)};
+    if (rank.rank() == 0) {
+      EXPECT_THROW(drop_all_reduce(*pg, [] {}), Mine);
+    }
+    other->all_reduce(x).wait();
+    EXPECT_EQ(x[0], 3);
+  });
+  EXPECT_THAT(report.notes, Contains(HasSubstr(kNeverComplete)));
+}
+
+TEST_P(UnwoundWorkTest, HarmsNoMessagesOfOthers) {
+  const RunReport report = run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    if (rank.rank() == 0) {
+      EXPECT_THROW(drop_all_reduce(*pg, [] {}), Mine);
+      EXPECT_THROW(pg->recv(x, 1, 5).wait(absl::Seconds(-1)), DistError);
+      return rank.store().set("0 gone", "");
+    }
+    for (int tag = 4; tag < 8; ++tag) {
+      if (rank.rank() == 1) pg->send(x, 2, tag).wait();
+      if (rank.rank() == 2) pg->recv(x, 1, tag).wait();
+      if (tag == 5) rank.store().wait({"0 gone"});
+    }
+    EXPECT_EQ(x[0], 1);
+  });
+  EXPECT_THAT(report.notes, Contains(HasSubstr(kNeverComplete)));
+  EXPECT_THAT(report.notes, Contains(HasSubstr("rank 0 dropped its recv seq 1 from rank 1, tag 5 while")));
+}
+
+TEST_P(UnwoundWorkTest, ComparesLaterCallsWithThoseThatAreStillThere) {
+  const RunReport report = run_to_failure(4, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    std::vector<double> y = {static_cast<double>(rank.rank())};
+    switch (rank.rank()) {
+      case 0:  // the first, and the only one with its dtype
+        try {
+          Work work = pg->all_reduce(y);
+          rank.store().set("0 came", "");
+          rank.store().wait({"1 came"});
+          throw Mine();
+        } catch (const Mine&) {
+        }
+        rank.store().set("0 gone", "");
+        return rank.store().wait({"never"});
+      case 1: {
+        rank.store().wait({"0 came"});
+        Work work = pg->all_reduce(x);
+        rank.store().set("1 came", "");
+        return work.wait();
+      }
+      default:
+        rank.store().wait({"0 gone"});
+        pg->all_reduce(x).wait();
+    }
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr(kNeverComplete), Not(HasSubstr("different calls"))));
+}
+
+TEST_P(UnwoundWorkTest, LetsNoLaterMessageTakeItsPlace) {
+  const RunReport report = run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    const auto never = HasSubstr(
+        "group 0: rank 0 dropped its send seq 1 to rank 1, tag 7 while an exception unwound, so the message can never "
+        "arrive, want wait() or keep_alive, or the rank to end [group 0, abort_test.cc:");
+    if (rank.rank() == 0) {
+      try {
+        const Work work = pg->send(x, 1, 7);
+        throw Mine();
+      } catch (const Mine&) {
+      }
+      x[0] = 17;
+      EXPECT_THAT([&] { pg->send(x, 1, 7).wait(); }, ThrowsDistError(ErrorKind::kAborted, never));
+      rank.store().set("0 sent", "");
+    } else {
+      rank.store().wait({"0 sent"});
+      EXPECT_THAT([&] { pg->recv(x, 0, 7).wait(); }, ThrowsDistError(ErrorKind::kAborted, never));
+      EXPECT_EQ(x[0], 1);
+    }
+  });
+}
+
+TEST_P(UnwoundWorkTest, FailsWhoWaitsForItsMessage) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    if (rank.rank() == 0) {
+      try {
+        const Work work = pg->recv(x, 1, 3);
+        throw Mine();
+      } catch (const Mine&) {
+      }
+      return rank.store().set("0 gone", "");
+    }
+    rank.store().wait({"0 gone"});
+    pg->send(x, 0, 3).wait();
+  });
+  EXPECT_THAT(report.text(),
+              AllOf(HasSubstr("rank 1 failed: "),
+                    HasSubstr("group 0: rank 0 dropped its recv seq 1 from rank 1, tag 3 while an exception unwound")));
+}
+
+TEST_P(UnwoundWorkTest, IsToldOfCoalescedCallsToo) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    std::vector<float> y = {static_cast<float>(rank.rank() + 5)};
+    const auto issue = [&] {
+      pg->start_coalescing();
+      (void)pg->all_reduce(x);
+      (void)pg->all_reduce(y);
+      return pg->end_coalescing();
+    };
+    if (rank.rank() == 0) {
+      try {
+        const Work work = issue();
+        throw Mine();
+      } catch (const Mine&) {
+      }
+      return rank.store().set("0 gone", "");
+    }
+    rank.store().wait({"0 gone"});
+    issue().wait();
+  });
+  EXPECT_THAT(report.text(),
+              AllOf(HasSubstr("rank 1 failed: "),
+                    HasSubstr("group 0: rank 0 dropped its coalesced seq 1 while an exception unwound, so the call can "
+                              "never be complete")));
+}
+
+TEST_P(UnwoundWorkTest, OfAHelperIsToldWhenTheHelperHasCaughtIt) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) {
+      rank.world().spawn_helper([pg, &rank] {
+        EXPECT_THROW(drop_all_reduce(*pg, [] {}), Mine);
+        rank.store().set("0 gone", "");
+      });
+      return;
+    }
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    rank.store().wait({"0 gone"});
+    pg->all_reduce(x).wait();
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 1 failed: "), HasSubstr(kNeverComplete)));
+}
+
+// What ends one call of a group for good ends all that are on their way: with the cause, and at once.
+class FailedGroupTest : public EveryWorldTest {
+ protected:
+  // Whatever a member can have on its way, none of which the others will answer.
+  struct Outstanding {
+    explicit Outstanding(ProcessGroup& pg)
+        : reduced(pg.all_reduce(a)), received(pg.recv(b, 1, 7)), coalesced(coalesce(pg)), last(pg.all_reduce(d)) {}
+
+    Work coalesce(ProcessGroup& pg) {
+      pg.start_coalescing();
+      (void)pg.all_reduce(c);
+      (void)pg.recv(e, 1, 8);
+      return pg.end_coalescing();
+    }
+    // Each ends with this error, and no time passes.
+    void expect_end(RankContext& rank, ErrorKind kind, const testing::Matcher<std::string>& text) {
+      const absl::Duration before = rank.now();
+      for (Work* const work : {&reduced, &received, &coalesced, &last}) {
+        EXPECT_THAT([&] { work->wait(); }, ThrowsDistError(kind, text)) << work->state()->op();
+      }
+      if (rank.world().scheduler().deterministic()) {
+        EXPECT_EQ(rank.now(), before);
+      }
+    }
+
+    std::vector<float> a = {1}, b = {2}, c = {3}, d = {4}, e = {5};
+    Work reduced, received, coalesced, last;
+  };
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, FailedGroupTest, every_world(), world_name);
+
+TEST_P(FailedGroupTest, EndsAllCallsAfterATimeout) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return rank.store().wait({"done"});
+    std::vector<float> x = {1};
+    Work first = pg->all_reduce(x);
+    Outstanding others(*pg);
+    const auto text = HasSubstr("rank 0, group 0, all_reduce seq 1: timed out after 5ms waiting for rank 1");
+    EXPECT_THAT([&] { first.wait(absl::Milliseconds(5)); }, ThrowsDistError(ErrorKind::kTimeout, text));
+    others.expect_end(rank, ErrorKind::kTimeout, text);
+    EXPECT_THAT(
+        [&] { pg->barrier().wait(); },
+        ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group failed before: rank 0, group 0, all_reduce")));
+    EXPECT_THAT(
+        [&] { pg->send(x, 1).wait(); },
+        ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group failed before: rank 0, group 0, all_reduce")));
+    rank.store().set("done", "");
+  });
+}
+
+TEST_P(FailedGroupTest, EndsAllCallsAfterATimeoutOfAMessage) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return rank.store().wait({"done"});
+    std::vector<float> x = {1};
+    Work first = pg->recv(x, 1);
+    Outstanding others(*pg);
+    const auto text = HasSubstr("rank 0, group 0, recv from rank 1: timed out after 5ms waiting for rank 1");
+    EXPECT_THAT([&] { first.wait(absl::Milliseconds(5)); }, ThrowsDistError(ErrorKind::kTimeout, text));
+    others.expect_end(rank, ErrorKind::kTimeout, text);
+    rank.store().set("done", "");
+  });
+}
+
+TEST_P(FailedGroupTest, EndsAllCallsAfterADrop) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return rank.store().wait({"done"});
+    std::vector<float> x = {1};
+    Work first = pg->all_reduce(x);
+    Outstanding others(*pg);
+    first = Work();
+    others.expect_end(rank, ErrorKind::kRankFailed,
+                      HasSubstr("rank 0, group 0, all_reduce seq 1: the work was dropped unfinished"));
+    rank.store().set("done", "");
+  });
+}
+
+TEST_P(FailedGroupTest, EndsAllCallsAfterAMismatch) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto text = HasSubstr("group 0, seq 1: members issued different calls");
+    if (rank.rank() == 1) {
+      std::vector<double> x = {2};
+      rank.store().wait({"all issued"});
+      EXPECT_THAT([&] { pg->all_reduce(x).wait(); }, ThrowsDistError(ErrorKind::kMismatch, text));
+      return;
+    }
+    std::vector<float> x = {1};
+    Work first = pg->all_reduce(x);
+    Outstanding others(*pg);
+    rank.store().set("all issued", "");
+    EXPECT_THAT([&] { first.wait(); }, ThrowsDistError(ErrorKind::kMismatch, text));
+    others.expect_end(rank, ErrorKind::kMismatch, text);
+  });
+}
+
+TEST_P(FailedGroupTest, EndsAllCallsAfterAnInputWasChanged) {
+  if (!seeded()) GTEST_SKIP() << "inputs are watched in seeded runs";
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto text = HasSubstr("rank 0, group 0, broadcast seq 1: an input was changed between the call and its ");
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    if (rank.rank() == 1) {
+      rank.store().wait({"all issued"});
+      EXPECT_THAT([&] { pg->broadcast(x, 0).wait(); }, ThrowsDistError(ErrorKind::kInvalidArgument, text));
+      return;
+    }
+    Work first = pg->broadcast(x, 0);
+    Outstanding others(*pg);
+    x[0] = 9;
+    rank.store().set("all issued", "");
+    EXPECT_THAT([&] { first.wait(); }, ThrowsDistError(ErrorKind::kInvalidArgument, text));
+    others.expect_end(rank, ErrorKind::kInvalidArgument, text);
+  });
+}
+
+TEST_P(FailedGroupTest, EndsWorksThatOnlyACallbackWaitsFor) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return rank.store().wait({"done"});
+    std::vector<float> x = {1};
+    std::vector<float> y = {2};
+    Work first = pg->all_reduce(x);
+    Work second = pg->all_reduce(y);
+    second.then([&rank](const absl::Status& status) {
+      rank.store().set("told", std::string(status.message().data(), status.message().size()));
+    });
+    EXPECT_THROW(first.wait(absl::Milliseconds(5)), DistError);
+    EXPECT_THAT(rank.store().get("told"), HasSubstr("rank 0, group 0, all_reduce seq 1: timed out after 5ms"));
+    rank.store().set("done", "");
+  });
+}
+
+// A member that waits for a message from a rank whose rank leaves by an exception has nobody to tell it but the group.
+TEST_P(FailedGroupTest, EndsAMessageWhosePartnerUnwound) {
+  if (!seeded()) GTEST_SKIP() << "elsewhere a message moves as soon as both sides are there";
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    WorldOptions world = options(3);
+    world.schedule = Schedule::seeded(seed);
+    run(world, [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {static_cast<float>(rank.rank())};
+      if (rank.rank() == 2) return rank.store().wait({"done"});
+      if (rank.rank() == 1) {
+        rank.store().wait({"0 came"});
+        try {
+          const Work work = pg->send(x, 0, 3);
+          throw std::runtime_error("mine");
+        } catch (const std::runtime_error&) {
+        }
+        rank.store().set("1 gone", "");
+        return;
+      }
+      Work message = pg->recv(x, 1, 3);
+      rank.store().set("0 came", "");
+      rank.store().wait({"1 gone"});
+      EXPECT_THAT(
+          [&] { message.wait(); },
+          ThrowsDistError(ErrorKind::kRankFailed,
+                          HasSubstr("rank 1 dropped its send seq 1 to rank 0, tag 3 while an exception unwound")));
+      EXPECT_EQ(x[0], 0);
+      rank.store().set("done", "");
+    });
+  }
 }
 
 TEST(Whereabouts, AreAppendedToADeadlock) {
