@@ -133,8 +133,9 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
   scheduler_.append_outstanding(&outstanding);
   std::vector<std::string> texts;
   for (const Outstanding& who : outstanding) {
-    Seen& seen = seen_[who.id];
-    if (seen.look != looks_ - 1 || seen.steps != who.steps) seen = {.steps = who.steps, .since_ns = now_ns};
+    const auto [entry, first] = seen_.try_emplace(who.id);
+    Seen& seen = entry->second;
+    if (first || seen.steps != who.steps) seen = {.steps = who.steps, .since_ns = now_ns};
     seen.look = looks_;
     if (!seen.told && now_ns - seen.since_ns >= stall_ns_) {
       seen.told = true;

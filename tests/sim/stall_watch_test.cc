@@ -117,6 +117,22 @@ TEST_P(StallTest, APostedBodyIsNamedAsACompletion) {
   EXPECT_THAT(text, HasSubstr("its last point: all_reduce seq 1"));
 }
 
+// With a clock of the test's own, which shows a time long past its start as a machine's does.
+TEST_P(StallTest, TheFirstLookTellsOfNobody) {
+  auto scheduler = make_scheduler(GetParam(), 1, [](Scheduler::Options& options) {
+    options.stall = absl::Seconds(4);
+    options.on_stall = [](const std::string&) {};
+  });
+  StallWatch watch(scheduler.get());
+  constexpr int64_t kSecond = 1'000'000'000;
+  scheduler->run([&](int, Task&) {
+    EXPECT_THAT(watch.look(1000 * kSecond), IsEmpty());
+    EXPECT_THAT(watch.look(1004 * kSecond - 1), IsEmpty());
+    EXPECT_THAT(watch.look(1004 * kSecond),
+                ElementsAre(HasSubstr("rank 0 has come to no scheduling point for 4s of real time")));
+  });
+}
+
 // With a clock of the test's own: said once, after the time and not before.
 TEST_P(StallTest, TellsOfEachStandstillOnce) {
   auto scheduler = make_scheduler(GetParam(), 2, [](Scheduler::Options& options) {
