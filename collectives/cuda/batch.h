@@ -139,11 +139,11 @@ RANKLOOM_HD void reduce_positions(const Op& op, const ReduceEntry& entry, void* 
   for (; at < end; at += kStride) reduce_packs<Storage, Op, kPer, 1>(op, entry, pointers, at, kStride);
 }
 
-// What thread `thread` of a block does of one tile. No thread writes what another reads: elements belong to threads.
+// What thread `thread` of a block does of one tile of its entry, and pointers: those of the table. No thread writes what
+// another reads: elements belong to threads.
 template <class Storage, class Op, bool kTree>
-RANKLOOM_HD void reduce_tile(const Table& table, int64_t tile, int thread) {
-  const ReduceEntry& entry = table.find<ReduceEntry>(tile);
-  void* const* const pointers = table.pointers() + entry.pointers;
+RANKLOOM_HD void reduce_tile(const ReduceEntry& entry, void* const* all_pointers, int64_t tile, int thread) {
+  void* const* const pointers = all_pointers + entry.pointers;
   const Op op(OpArgs{entry.factor, entry.count});
   const int64_t begin = (tile - entry.first_tile) * kReduceTile<Storage>;
   const int64_t end = entry.numel - begin < kReduceTile<Storage> ? entry.numel : begin + kReduceTile<Storage>;
@@ -172,9 +172,8 @@ RANKLOOM_HD void copy_words(void* to, const void* from, int64_t words, int threa
   for (; at < words; at += kThreads) target[at] = source[at];
 }
 
-RANKLOOM_HD void copy_tile(const Table& table, int64_t tile, int thread) {
+RANKLOOM_HD void copy_tile(const CopyEntry& entry, int64_t tile, int thread) {
   using Vector = Pack<uint32_t, kVectorBytes / 4>;
-  const CopyEntry& entry = table.find<CopyEntry>(tile);
   const int64_t begin = (tile - entry.first_tile) * kCopyTile;
   const int64_t bytes = entry.bytes - begin < kCopyTile ? entry.bytes - begin : kCopyTile;
   auto* const to = static_cast<unsigned char*>(entry.to) + begin;

@@ -6,7 +6,7 @@ namespace {
 __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ LaunchTable launch) {
   const Table table = table_of(launch);
   for (int64_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {
-    copy_tile(table, tile, static_cast<int>(threadIdx.x));
+    copy_tile(table.find<CopyEntry>(tile), tile, static_cast<int>(threadIdx.x));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "sim/dist_error.h"
 
@@ -162,22 +163,30 @@ void run_tables(const Tables& tables) {
     std::vector<double> aligned((batch.bytes + sizeof(double) - 1) / sizeof(double));
     std::memcpy(aligned.data(), tables.bytes.data() + batch.offset, batch.bytes);
     const Table table = table_at(reinterpret_cast<const unsigned char*>(aligned.data()), batch);
-    const auto each = [&batch](auto body) {
+    // Every thread of a device finds its tile's entry by itself; here one search is enough for all of them.
+    const auto each = [&batch, &table]<class Entry>(std::type_identity<Entry>, auto body) {
       for (int64_t tile = 0; tile < batch.tiles; ++tile) {
-        for (int thread = 0; thread < kThreads; ++thread) body(tile, thread);
+        const Entry& entry = table.find<Entry>(tile);
+        for (int thread = 0; thread < kThreads; ++thread) body(entry, tile, thread);
       }
     };
     if (batch.copies) {
-      each([&table](int64_t tile, int thread) { copy_tile(table, tile, thread); });
+      each(std::type_identity<CopyEntry>(),
+           [](const CopyEntry& entry, int64_t tile, int thread) { copy_tile(entry, tile, thread); });
       continue;
     }
     visit_reduction(batch.signature, [&](auto reduction) {
       using Storage = typename decltype(reduction)::Storage;
       using Op = typename decltype(reduction)::Op;
+      const auto reduce = [&](auto tree) {
+        each(std::type_identity<ReduceEntry>(), [&](const ReduceEntry& entry, int64_t tile, int thread) {
+          reduce_tile<Storage, Op, decltype(tree)::value>(entry, table.pointers(), tile, thread);
+        });
+      };
       if (batch.signature.tree) {
-        each([&table](int64_t tile, int thread) { reduce_tile<Storage, Op, true>(table, tile, thread); });
+        reduce(std::true_type());
       } else {
-        each([&table](int64_t tile, int thread) { reduce_tile<Storage, Op, false>(table, tile, thread); });
+        reduce(std::false_type());
       }
       return true;
     });

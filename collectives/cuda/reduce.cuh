@@ -15,7 +15,8 @@ template <class Storage, class Op, bool kTree>
 __global__ void __launch_bounds__(kThreads) reduce_kernel(const __grid_constant__ LaunchTable launch) {
   const Table table = table_of(launch);
   for (int64_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {
-    reduce_tile<Storage, Op, kTree>(table, tile, static_cast<int>(threadIdx.x));
+    reduce_tile<Storage, Op, kTree>(table.find<ReduceEntry>(tile), table.pointers(), tile,
+                                    static_cast<int>(threadIdx.x));
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -60,22 +62,25 @@ class Buffer {
             bytes_.begin() + static_cast<ptrdiff_t>(offset_ + size())};
   }
   bool guards_are_whole() const {
-    for (size_t i = 0; i < bytes_.size(); ++i) {
-      if ((i < offset_ || i >= offset_ + size()) && bytes_[i] != kGuard) return false;
-    }
-    return true;
+    const auto whole = [](auto begin, auto end) {
+      return std::all_of(begin, end, [](uint8_t byte) { return byte == kGuard; });
+    };
+    const auto first = bytes_.begin() + static_cast<ptrdiff_t>(offset_);
+    return whole(bytes_.begin(), first) && whole(first + static_cast<ptrdiff_t>(size()), bytes_.end());
   }
 
   // Values of which reductions make something: mostly small numbers, in one of eight any bits at all, so NaN with and without
   // payload, infinities, subnormals, bools of 0x80.
   void fill(Prng& prng) {
-    const bool complex = is_complex(dtype_);
-    const size_t lane = complex ? dtype_size(dtype_) / 2 : dtype_size(dtype_);
-    auto* at = static_cast<uint8_t*>(data());
-    for (size_t i = 0; i < size(); i += lane) {
-      uint64_t bits = prng.next();
-      if (prng.below(8) != 0) bits = small_number(prng, lane);
-      std::memcpy(at + i, &bits, lane);
+    switch (dtype_size(dtype_) / (is_complex(dtype_) ? 2 : 1)) {
+      case 1:
+        return fill_lanes<uint8_t>(prng);
+      case 2:
+        return fill_lanes<uint16_t>(prng);
+      case 4:
+        return fill_lanes<uint32_t>(prng);
+      default:
+        return fill_lanes<uint64_t>(prng);
     }
   }
 
@@ -87,21 +92,37 @@ class Buffer {
   static constexpr bool kSomeAligned = false;
 #endif
 
-  uint64_t small_number(Prng& prng, size_t lane) const {
-    const double value = static_cast<double>(static_cast<int64_t>(prng.below(4000)) - 2000) / 1024;
-    const auto single = static_cast<float>(value);
-    uint64_t bits = 0;
-    if (dtype_ == DType::kFloat16) return Half(single).bits;
-    if (dtype_ == DType::kBFloat16) return BFloat16(single).bits;
-    if (dtype_ == DType::kBool) return prng.below(3);
-    if (dtype_ == DType::kFloat32 || dtype_ == DType::kComplex64) {
-      std::memcpy(&bits, &single, lane);
-    } else if (dtype_ == DType::kFloat64 || dtype_ == DType::kComplex128) {
-      std::memcpy(&bits, &value, lane);
-    } else {
-      bits = prng.below(10);
+  template <class Lane>
+  void fill_lanes(Prng& prng) {
+    auto* const at = static_cast<uint8_t*>(data());
+    const size_t end = size();
+    for (size_t i = 0; i < end; i += sizeof(Lane)) {
+      const uint64_t word = prng.next();
+      const auto bits = static_cast<Lane>(word % 8 != 0 ? small_number(word / 8) : prng.next());
+      std::memcpy(at + i, &bits, sizeof(bits));
     }
-    return bits;
+  }
+
+  // The bits of a number that `word` chooses.
+  uint64_t small_number(uint64_t word) const {
+    const double value = static_cast<double>(static_cast<int64_t>(word % 4000) - 2000) / 1024;
+    const auto single = static_cast<float>(value);
+    switch (dtype_) {
+      case DType::kFloat16:
+        return Half(single).bits;
+      case DType::kBFloat16:
+        return BFloat16(single).bits;
+      case DType::kFloat32:
+      case DType::kComplex64:
+        return std::bit_cast<uint32_t>(single);
+      case DType::kFloat64:
+      case DType::kComplex128:
+        return std::bit_cast<uint64_t>(value);
+      case DType::kBool:
+        return word % 3;
+      default:
+        return word % 10;
+    }
   }
 
   DType dtype_;
@@ -116,6 +137,11 @@ inline std::vector<Buffer> filled_buffers(size_t ranks, DType dtype, int64_t num
   std::vector<Buffer> buffers(ranks, Buffer(dtype, numel));
   for (Buffer& buffer : buffers) buffer.fill(prng);
   return buffers;
+}
+
+// Buffers that a kernel shall write, with the bytes of the guards in them.
+inline std::vector<Buffer> empty_buffers(size_t ranks, DType dtype, int64_t numel) {
+  return std::vector<Buffer>(ranks, Buffer(dtype, numel));
 }
 
 inline std::vector<TensorView> views(std::vector<Buffer>& buffers) {

@@ -380,7 +380,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorGivesEachRankItsChunk) {
         for (const int64_t numel : {0, 1, 3, 17, 300}) {
           const auto chunk = static_cast<size_t>(numel);
           std::vector<Buffer> inputs = filled_buffers(ranks, dtype, numel * static_cast<int64_t>(ranks), 4);
-          std::vector<Buffer> outputs = filled_buffers(ranks, dtype, numel, 5);
+          std::vector<Buffer> outputs = empty_buffers(ranks, dtype, numel);
           std::vector<CollectiveCall> calls = all_reduce_calls(outputs, op, order);
           for (size_t r = 0; r < ranks; ++r) calls[r].inputs = inputs[r].view();
           const std::vector<Bytes> before = copies(inputs);
@@ -403,7 +403,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorTakesManySmallChunks) {
   constexpr size_t kChunk = 33;
   for (const ReduceOrder& order : kAllOrders) {
     std::vector<Buffer> inputs = filled_buffers(kRanks, dtype, kRanks * kChunk, 4);
-    std::vector<Buffer> outputs = filled_buffers(kRanks, dtype, kChunk, 5);
+    std::vector<Buffer> outputs = empty_buffers(kRanks, dtype, kChunk);
     std::vector<CollectiveCall> calls = all_reduce_calls(outputs, ReduceOp::kSum, order);
     for (size_t r = 0; r < kRanks; ++r) calls[r].inputs = inputs[r].view();
     const Bytes all =
@@ -421,7 +421,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorSplitsLargeTensorsByElements) {
   const DType dtype = GetParam();
   constexpr size_t kChunk = 30001;
   std::vector<Buffer> inputs = filled_buffers(5, dtype, 5 * kChunk, 4);
-  std::vector<Buffer> outputs = filled_buffers(5, dtype, kChunk, 5);
+  std::vector<Buffer> outputs = empty_buffers(5, dtype, kChunk);
   std::vector<CollectiveCall> calls = all_reduce_calls(outputs, ReduceOp::kSum, {});
   for (size_t r = 0; r < 5; ++r) calls[r].inputs = inputs[r].view();
   run_kernel(run_reduce_scatter_tensor, calls);
@@ -452,7 +452,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTakesAListOfChunks) {
     for (const size_t ranks : kGroupSizes) {
       std::vector<std::vector<Buffer>> inputs;  // [rank][chunk]
       for (size_t r = 0; r < ranks; ++r) inputs.push_back(filled_buffers(ranks, dtype, 37, r));
-      std::vector<Buffer> outputs = filled_buffers(ranks, dtype, 37, 99);
+      std::vector<Buffer> outputs = empty_buffers(ranks, dtype, 37);
       std::vector<CollectiveCall> calls = all_reduce_calls(outputs, ReduceOp::kSum, order);
       for (size_t r = 0; r < ranks; ++r) calls[r].inputs = views(inputs[r]);
       run_kernel(run_reduce_scatter, calls);
@@ -471,8 +471,8 @@ TEST_P(ReductionKernelsTest, CoalescedReduceScatterPairsTensors) {
   const DType dtype = GetParam();
   std::vector<Buffer> first = filled_buffers(2, dtype, 2 * 9, 1);
   std::vector<Buffer> second = filled_buffers(2, dtype, 2 * 4, 2);
-  std::vector<Buffer> first_out = filled_buffers(2, dtype, 9, 3);
-  std::vector<Buffer> second_out = filled_buffers(2, dtype, 4, 4);
+  std::vector<Buffer> first_out = empty_buffers(2, dtype, 9);
+  std::vector<Buffer> second_out = empty_buffers(2, dtype, 4);
   std::vector<CollectiveCall> calls(2);
   for (size_t r = 0; r < 2; ++r) {
     calls[r].inputs = std::vector<TensorView>{first[r].view(), second[r].view()};
@@ -508,9 +508,9 @@ TEST_P(CopyKernelsTest, AllGatherConcatenatesInRankOrder) {
   for (const size_t ranks : kGroupSizes) {
     for (const int64_t numel : kSizes) {
       std::vector<Buffer> inputs = filled_buffers(ranks, GetParam(), numel, 9);
-      std::vector<Buffer> whole = filled_buffers(ranks, GetParam(), numel * static_cast<int64_t>(ranks), 10);
+      std::vector<Buffer> whole = empty_buffers(ranks, GetParam(), numel * static_cast<int64_t>(ranks));
       std::vector<std::vector<Buffer>> lists;  // [receiver][sender]
-      for (size_t r = 0; r < ranks; ++r) lists.push_back(filled_buffers(ranks, GetParam(), numel, 100 + r));
+      for (size_t r = 0; r < ranks; ++r) lists.push_back(empty_buffers(ranks, GetParam(), numel));
       const std::vector<Bytes> sent = copies(inputs);
       Bytes expected;
       for (const Bytes& bytes : sent) expected.insert(expected.end(), bytes.begin(), bytes.end());
@@ -555,8 +555,8 @@ TEST_P(CopyKernelsTest, AllGatherInPlaceLeavesTheOwnPart) {
 TEST_P(CopyKernelsTest, CoalescedAllGatherPairsTensors) {
   std::vector<Buffer> first = filled_buffers(2, GetParam(), 9, 1);
   std::vector<Buffer> second = filled_buffers(2, GetParam(), 4, 2);
-  std::vector<Buffer> first_out = filled_buffers(2, GetParam(), 2 * 9, 3);
-  std::vector<Buffer> second_out = filled_buffers(2, GetParam(), 2 * 4, 4);
+  std::vector<Buffer> first_out = empty_buffers(2, GetParam(), 2 * 9);
+  std::vector<Buffer> second_out = empty_buffers(2, GetParam(), 2 * 4);
   std::vector<CollectiveCall> calls(2);
   for (size_t r = 0; r < 2; ++r) {
     calls[r].inputs = std::vector<TensorView>{first[r].view(), second[r].view()};
@@ -575,8 +575,8 @@ TEST_P(CopyKernelsTest, GatherAndScatterAreInverse) {
   for (const size_t ranks : kGroupSizes) {
     for (const int64_t numel : kSizes) {
       std::vector<Buffer> inputs = filled_buffers(ranks, GetParam(), numel, 12);
-      std::vector<Buffer> gathered = filled_buffers(ranks, GetParam(), numel, 13);
-      std::vector<Buffer> outputs = filled_buffers(ranks, GetParam(), numel, 14);
+      std::vector<Buffer> gathered = empty_buffers(ranks, GetParam(), numel);
+      std::vector<Buffer> outputs = empty_buffers(ranks, GetParam(), numel);
       const size_t root = ranks / 2;
       std::vector<CollectiveCall> calls(ranks);
       for (size_t r = 0; r < ranks; ++r) {
@@ -609,7 +609,7 @@ void check_all_to_all(DType dtype, size_t ranks, NumelOf numel_of) {
   for (size_t r = 0; r < ranks; ++r) {
     for (size_t other = 0; other < ranks; ++other) {
       inputs[r].emplace_back(dtype, numel_of(r, other)).fill(prng);
-      outputs[r].emplace_back(dtype, numel_of(other, r)).fill(prng);
+      outputs[r].emplace_back(dtype, numel_of(other, r));
     }
     calls[r].inputs = views(inputs[r]);
     calls[r].outputs = views(outputs[r]);
@@ -649,7 +649,7 @@ void check_all_to_all_single(DType dtype, size_t ranks, int64_t width, bool with
       calls[r].out_splits.mutable_get().push_back(rows_of(other, r));
     }
     inputs.emplace_back(dtype, in_rows * width).fill(prng);
-    outputs.emplace_back(dtype, out_rows * width).fill(prng);
+    outputs.emplace_back(dtype, out_rows * width);
   }
   for (size_t r = 0; r < ranks; ++r) {
     calls[r].inputs = TensorView(inputs[r].data(), dtype, {inputs[r].numel() / width, width});
@@ -698,7 +698,7 @@ TEST_P(CopyKernelsTest, AllGatherOfManySmallInputs) {
   constexpr size_t kRanks = 400;
   const int64_t numel = 64 / static_cast<int64_t>(dtype_size(GetParam()));
   std::vector<Buffer> inputs = filled_buffers(kRanks, GetParam(), numel, 9);
-  std::vector<Buffer> outputs = filled_buffers(kRanks, GetParam(), numel * static_cast<int64_t>(kRanks), 10);
+  std::vector<Buffer> outputs = empty_buffers(kRanks, GetParam(), numel * static_cast<int64_t>(kRanks));
   Bytes expected;
   std::vector<CollectiveCall> calls(kRanks);
   for (size_t r = 0; r < kRanks; ++r) {
