@@ -1,13 +1,30 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "tests/explore/small_program.h"
+#include "absl/functional/function_ref.h"
+#include "sim/schedule.h"
+#include "world/world.h"
 
 namespace rankloom {
+
+// How a run ended, and all that its ranks saw.
+struct Outcome {
+  bool aborted = false;  // a rank failed, or the run did not end: what the others saw up to there says nothing
+  std::string text;
+};
+// `seen`: by rank.
+Outcome outcome_of(RunReport report, const std::vector<std::string>& seen);
+
+// Runs a program once, from its beginning.
+using RunOnce = absl::FunctionRef<Outcome(const Schedule&)>;
+
+// A run of `program`, on fibers; what it returns is what the rank saw.
+Outcome run_once(int ranks, const Schedule& schedule, absl::FunctionRef<std::string(RankContext&)> program);
 
 // How far a program is run.
 struct SearchLimits {
@@ -25,8 +42,8 @@ struct Found {
   bool all = false;  // the search came to its end
 };
 
-Found search_tree(const SmallProgram& program, bool reduce, int most);
-Found search_seeds(const SmallProgram& program, int seeds);
+Found search_tree(RunOnce run, bool reduce, int most);
+Found search_seeds(RunOnce run, int seeds);
 
 // What is wrong with a search.
 enum class Flaw : uint8_t {
@@ -49,9 +66,6 @@ struct Comparison {
   int64_t runs = 0;
 };
 // Runs the program under all schedules, under the reduced ones and under seeds of every strategy, and compares.
-Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
-
-// The smallest program with the same flaw, as text, with what is wrong.
-std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw);
+Comparison compare_searches(RunOnce run, const SearchLimits& limits);
 
 }  // namespace rankloom
