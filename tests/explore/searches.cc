@@ -78,18 +78,27 @@ Found search_tree(RunOnce run, bool reduce, int most) {
   return found;
 }
 
-Found search_seeds(RunOnce run, int seeds) {
+Found search_seeds(RunOnce run, int seeds, bool plain) {
   Found found;
+  const auto once = [&](const Schedule& schedule) {
+    add(run(schedule), schedule.text(), &found);
+    ++found.schedules;
+  };
+  if (plain) {
+    once(Schedule::fifo());
+    once(Schedule::round_robin());
+  }
   for (int i = 1; i <= seeds; ++i) {
     const uint64_t seed = static_cast<uint64_t>(i);
-    for (const Schedule& schedule :
-         {Schedule::seeded(seed), Schedule::pct(seed, 3), Schedule::starve(seed), Schedule::late_completion(seed)}) {
-      add(run(schedule), schedule.text(), &found);
-      ++found.schedules;
-    }
+    once(Schedule::seeded(seed));
+    once(Schedule::pct(seed, 3));
+    once(Schedule::starve(seed));
+    once(Schedule::late_completion(seed));
   }
   return found;
 }
+
+std::ostream& operator<<(std::ostream& out, Flaw flaw) { return out << flaw_name(flaw); }
 
 std::string flaw_name(Flaw flaw) {
   switch (flaw) {
@@ -118,7 +127,7 @@ Comparison compare_searches(RunOnce run, const SearchLimits& limits) {
   with_fiber_thread([&] {  // once, not for each of thousands of runs
     unreduced = search_tree(run, /*reduce=*/false, limits.unreduced);
     reduced = search_tree(run, /*reduce=*/true, limits.reduced);
-    seeds = search_seeds(run, limits.seeds);
+    seeds = search_seeds(run, limits.seeds, limits.plain);
   });
   Comparison result;
   result.unreduced_finished = unreduced.all;

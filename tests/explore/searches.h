@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ Outcome run_once(int ranks, const Schedule& schedule, absl::FunctionRef<std::str
 struct SearchLimits {
   int unreduced = 3'000;  // runs; 0: none
   int reduced = 3'000;
-  int seeds = 10;  // of each strategy that draws from seeds
+  int seeds = 10;      // of each strategy that draws from seeds
+  bool plain = false;  // fifo and round robin, too: calls complete at once there, which no explored run does
 };
 
 // The outcomes of a program that a search found, each with the first schedule of it.
@@ -43,7 +45,8 @@ struct Found {
 };
 
 Found search_tree(RunOnce run, bool reduce, int most);
-Found search_seeds(RunOnce run, int seeds);
+// Under so many seeds of each strategy that draws from them; with `plain`, also under fifo and round robin.
+Found search_seeds(RunOnce run, int seeds, bool plain = false);
 
 // What is wrong with a search.
 enum class Flaw : uint8_t {
@@ -57,6 +60,7 @@ enum class Flaw : uint8_t {
   kEndless,        // a run did not end
 };
 std::string flaw_name(Flaw flaw);
+std::ostream& operator<<(std::ostream& out, Flaw flaw);
 
 struct Comparison {
   Flaw flaw = Flaw::kNone;
