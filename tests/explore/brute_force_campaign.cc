@@ -1,4 +1,4 @@
-// Compares the searches of many small programs (brute_force.h), in several processes, and prints what is wrong with any.
+// Compares the searches of many small programs (searches.h), in several processes, and prints what is wrong with any.
 //   brute_force_campaign [--first SEED] [--programs N] [--minutes M] [--processes P] [--unreduced RUNS] [--reduced RUNS]
 //                        [--seeds N] [--show SEED] [--no-shrink]
 // A process that crashes, or hangs for a minute in one program, is a failure, too; another one goes on after it.
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/explore/brute_force.h"
+#include "tests/explore/small_program.h"
 
 namespace {
 

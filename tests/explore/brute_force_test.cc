@@ -1,8 +1,6 @@
 // The exhaustive search loses nothing: random small programs, each run under all schedules, under the reduced ones and under
 // seeds of every strategy. BRUTE_FORCE_PROGRAMS says how many; brute_force_campaign runs more.
 
-#include "tests/explore/brute_force.h"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/explore/small_program.h"
 
 namespace rankloom {
 namespace {

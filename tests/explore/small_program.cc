@@ -27,7 +27,7 @@ namespace {
 
 using Kind = SmallOpKind;
 
-constexpr int kSlots = 4;   // works of a rank
+constexpr int kSlots = 6;   // works of a rank
 constexpr int kGroups = 3;  // groups of a rank
 
 constexpr SmallOpRow kRows[] = {
@@ -268,7 +268,8 @@ class RankRun {
   void run_op(const SmallOp& op, int number) {
     try {
       const std::string saw = do_op(op, number);
-      note(number, saw);
+      // What is seen of a world that was aborted says nothing: it ends at a different place in each rank.
+      if (!rank_->world().scheduler().aborted()) note(number, saw);
     } catch (const DistError& error) {
       if (rank_->world().scheduler().aborted()) throw;
       note(number, error_kind_name(error.kind()));
@@ -873,7 +874,18 @@ class Drawer {
     }
   }
 
+  static bool makes_work(Kind kind) {
+    return (is_call(kind) && kind != Kind::kMonitoredBarrier && kind != Kind::kStartCoalescing) ||
+           kind == Kind::kPromiseWork;
+  }
+
   void put(int rank, SmallOp op) {
+    int& next = next_slot_[static_cast<size_t>(rank)];
+    // A work that is kept where another one was drops that.
+    if (makes_work(op.kind) && !chance(20)) {
+      op.a = next % kSlots;
+      next += op.kind == Kind::kBatchIsendIrecv ? 2 : 1;
+    }
     program_.ranks[static_cast<size_t>(rank)].push_back(std::move(op));
     ++drawn_;
   }
@@ -883,10 +895,7 @@ class Drawer {
   int slot_of(int rank) {
     std::vector<int> slots;
     for (const SmallOp& op : program_.ranks[static_cast<size_t>(rank)]) {
-      if ((is_call(op.kind) && op.kind != Kind::kMonitoredBarrier && op.kind != Kind::kStartCoalescing) ||
-          op.kind == Kind::kPromiseWork) {
-        slots.push_back(op.a);
-      }
+      if (makes_work(op.kind)) slots.push_back(op.a);
     }
     return slots.empty() ? -1 : slots[static_cast<size_t>(below(static_cast<int>(slots.size())))];
   }
@@ -1078,19 +1087,16 @@ class Drawer {
     std::array<bool, 2> streams = {};
     for (const SmallOp& op : *ops) {
       const size_t slot = static_cast<size_t>(op.a);
-      if (is_call(op.kind) && op.kind != Kind::kMonitoredBarrier && op.kind != Kind::kStartCoalescing) {
-        open[slot] = true;
-        if (op.kind == Kind::kBatchIsendIrecv) open[(slot + 1) % kSlots] = true;
-        if (op.streamed) streams[0] = true;
-      }
-      if (op.kind == Kind::kPromiseWork) open[slot] = true;
+      if (makes_work(op.kind)) open[slot] = true;
+      if (op.kind == Kind::kBatchIsendIrecv) open[(slot + 1) % kSlots] = true;
+      if (is_call(op.kind) && op.streamed) streams[0] = true;
       if (op.kind == Kind::kWait || op.kind == Kind::kSynchronize || op.kind == Kind::kWaitFor) open[slot] = false;
       if (op.kind == Kind::kWaitAll) open = {};
       if (op.kind == Kind::kLaunch) streams[slot] = true;
       if (op.kind == Kind::kStreamSynchronize) streams[slot] = false;
     }
     for (int slot = 0; slot < kSlots; ++slot) {
-      if (open[static_cast<size_t>(slot)] && !chance(8)) ops->push_back({.kind = Kind::kWait, .a = slot});
+      if (open[static_cast<size_t>(slot)] && !chance(16)) ops->push_back({.kind = Kind::kWait, .a = slot});
     }
     for (int i = 0; i < 2; ++i) {
       if (streams[static_cast<size_t>(i)] && chance(2)) ops->push_back({.kind = Kind::kStreamSynchronize, .a = i});
@@ -1111,6 +1117,7 @@ class Drawer {
 
   Prng prng_;
   SmallProgram program_;
+  std::array<int, 3> next_slot_ = {};  // [rank]
   int drawn_ = 0;
 };
 
@@ -1192,7 +1199,7 @@ std::set<std::string> operations_of(const SmallProgram& program) {
   return names;
 }
 
-SmallOutcome run_program(const SmallProgram& program, const Schedule& schedule) {
+Outcome run_program(const SmallProgram& program, const Schedule& schedule) {
   Seen seen(program);
   auto shared = program.shared_late ? nullptr : std::make_unique<Shared>();
   std::vector<RankRun> runs;
@@ -1207,29 +1214,20 @@ SmallOutcome run_program(const SmallProgram& program, const Schedule& schedule) 
                                 .max_steps = 5'000,
                                 .stall = absl::InfiniteDuration()},
                                [&](RankContext& rank) { runs[static_cast<size_t>(rank.rank())].run(rank); });
-  SmallOutcome outcome;
-  if (!report.ok()) {
-    report.notes.clear();
-    const std::string text = report.text();
-    outcome.text = text.substr(0, text.find('\n'));
-    outcome.aborted = report.first_failed >= 0 || !text.starts_with("Deadlock: no rank can move");
-    if (outcome.aborted) return outcome;
-    outcome.text += "|";
-  }
+  std::vector<std::string> by_rank;
   for (size_t rank = 0; rank < seen.by_op.size(); ++rank) {
-    if (rank > 0) outcome.text += " || ";
+    std::string& text = by_rank.emplace_back();
     for (size_t op = 0; op < seen.by_op[rank].size(); ++op) {
-      if (const std::string& saw = seen.by_op[rank][op]; !saw.empty() && saw != ".") {
-        absl::StrAppend(&outcome.text, " ", op, ":", saw);
-      } else {
-        absl::StrAppend(&outcome.text, saw);
-      }
+      const std::string& saw = seen.by_op[rank][op];
+      text += saw.empty() || saw == "." ? saw : absl::StrCat(" ", op, ":", saw);
     }
-    for (const auto& [watch, saw] : seen.watched[rank]) absl::StrAppend(&outcome.text, " ", watch, saw);
+    for (const auto& [watch, saw] : seen.watched[rank]) absl::StrAppend(&text, " ", watch, saw);
   }
-  std::sort(report.notes.begin(), report.notes.end());
-  for (const std::string& note : report.notes) absl::StrAppend(&outcome.text, " note: ", note);
-  return outcome;
+  return outcome_of(std::move(report), by_rank);
+}
+
+Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits) {
+  return compare_searches([&](const Schedule& schedule) { return run_program(program, schedule); }, limits);
 }
 
 SmallProgram shrink(const SmallProgram& program, const std::function<bool(const SmallProgram&)>& fails) {
@@ -1301,6 +1299,12 @@ SmallProgram shrink(const SmallProgram& program, const std::function<bool(const 
     }
   }
   return smallest;
+}
+
+std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw) {
+  const SmallProgram smallest =
+      shrink(program, [&](const SmallProgram& smaller) { return compare_searches(smaller, limits).flaw == flaw; });
+  return absl::StrCat(flaw_name(flaw), ": ", to_text(smallest), compare_searches(smallest, limits).text);
 }
 
 }  // namespace rankloom

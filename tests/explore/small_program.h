@@ -11,6 +11,7 @@
 
 #include "sim/fault_plan.h"
 #include "sim/schedule.h"
+#include "tests/explore/searches.h"
 
 namespace rankloom {
 
@@ -173,16 +174,14 @@ int size_of(const SmallProgram& program);
 // The public operations that occur in it.
 std::set<std::string> operations_of(const SmallProgram& program);
 
-// How a run ended, and all that its ranks saw.
-struct SmallOutcome {
-  bool aborted = false;  // a rank failed: what the others saw up to there says nothing
-  std::string text;
-};
 // Blocking: the calling thread, which is one of fibers (with_fiber_thread) if many are to be run.
-SmallOutcome run_program(const SmallProgram& program, const Schedule& schedule);
+Outcome run_program(const SmallProgram& program, const Schedule& schedule);
+Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
 
 // The smallest program found for which `fails` holds, as it does for `program`: operations and faults are left out one by one,
 // then ranks.
 SmallProgram shrink(const SmallProgram& program, const std::function<bool(const SmallProgram&)>& fails);
+// The smallest program with the same flaw, as text, with what is wrong.
+std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw);
 
 }  // namespace rankloom

@@ -1,17 +1,19 @@
-#include "tests/explore/brute_force.h"
+#include "tests/explore/searches.h"
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "sim/fiber_engine.h"
 #include "sim/schedule_tree.h"
 
 namespace rankloom {
 namespace {
 
-void add(const SmallOutcome& outcome, const std::string& schedule, Found* found) {
+void add(const Outcome& outcome, const std::string& schedule, Found* found) {
   (outcome.aborted ? found->aborts : found->outcomes).emplace(outcome.text, schedule);
 }
 
@@ -33,12 +35,41 @@ bool contains_abort(const Found& found, const char* part) {
 
 }  // namespace
 
-Found search_tree(const SmallProgram& program, bool reduce, int most) {
+Outcome outcome_of(RunReport report, const std::vector<std::string>& seen) {
+  Outcome outcome;
+  if (!report.ok()) {
+    std::vector<std::string> notes;
+    notes.swap(report.notes);
+    const std::string text = report.text();
+    notes.swap(report.notes);
+    outcome.text = text.substr(0, text.find('\n'));
+    outcome.aborted = report.first_failed >= 0 || !text.starts_with("Deadlock: no rank can move");
+    if (outcome.aborted) return outcome;
+    outcome.text += ": ";
+  }
+  outcome.text += absl::StrJoin(seen, " |");
+  std::sort(report.notes.begin(), report.notes.end());
+  for (const std::string& note : report.notes) absl::StrAppend(&outcome.text, " note: ", note);
+  return outcome;
+}
+
+Outcome run_once(int ranks, const Schedule& schedule, absl::FunctionRef<std::string(RankContext&)> program) {
+  std::vector<std::string> seen(static_cast<size_t>(ranks));
+  RunReport report = run_world({.world_size = ranks,
+                                .engine = EngineKind::kFibers,
+                                .schedule = schedule,
+                                .seed = 1,
+                                .max_steps = 5'000,
+                                .stall = absl::InfiniteDuration()},
+                               [&](RankContext& rank) { seen[static_cast<size_t>(rank.rank())] = program(rank); });
+  return outcome_of(std::move(report), seen);
+}
+
+Found search_tree(RunOnce run, bool reduce, int most) {
   const auto tree = std::make_shared<ScheduleTree>(reduce);
   Found found;
   for (int i = 0; i < most && tree->more(); ++i) {
-    add(run_program(program, Schedule::exploring(tree)), absl::StrCat(reduce ? "reduced" : "unreduced", " run ", i + 1),
-        &found);
+    add(run(Schedule::exploring(tree)), absl::StrCat(reduce ? "reduced" : "unreduced", " run ", i + 1), &found);
     tree->advance();
   }
   found.schedules = tree->schedules();
@@ -47,18 +78,27 @@ Found search_tree(const SmallProgram& program, bool reduce, int most) {
   return found;
 }
 
-Found search_seeds(const SmallProgram& program, int seeds) {
+Found search_seeds(RunOnce run, int seeds, bool plain) {
   Found found;
+  const auto once = [&](const Schedule& schedule) {
+    add(run(schedule), schedule.text(), &found);
+    ++found.schedules;
+  };
+  if (plain) {
+    once(Schedule::fifo());
+    once(Schedule::round_robin());
+  }
   for (int i = 1; i <= seeds; ++i) {
     const uint64_t seed = static_cast<uint64_t>(i);
-    for (const Schedule& schedule :
-         {Schedule::seeded(seed), Schedule::pct(seed, 3), Schedule::starve(seed), Schedule::late_completion(seed)}) {
-      add(run_program(program, schedule), schedule.text(), &found);
-      ++found.schedules;
-    }
+    once(Schedule::seeded(seed));
+    once(Schedule::pct(seed, 3));
+    once(Schedule::starve(seed));
+    once(Schedule::late_completion(seed));
   }
   return found;
 }
+
+std::ostream& operator<<(std::ostream& out, Flaw flaw) { return out << flaw_name(flaw); }
 
 std::string flaw_name(Flaw flaw) {
   switch (flaw) {
@@ -82,12 +122,12 @@ std::string flaw_name(Flaw flaw) {
   return "";
 }
 
-Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits) {
+Comparison compare_searches(RunOnce run, const SearchLimits& limits) {
   Found unreduced, reduced, seeds;
   with_fiber_thread([&] {  // once, not for each of thousands of runs
-    unreduced = search_tree(program, /*reduce=*/false, limits.unreduced);
-    reduced = search_tree(program, /*reduce=*/true, limits.reduced);
-    seeds = search_seeds(program, limits.seeds);
+    unreduced = search_tree(run, /*reduce=*/false, limits.unreduced);
+    reduced = search_tree(run, /*reduce=*/true, limits.reduced);
+    seeds = search_seeds(run, limits.seeds, limits.plain);
   });
   Comparison result;
   result.unreduced_finished = unreduced.all;
@@ -136,12 +176,6 @@ Comparison compare_searches(const SmallProgram& program, const SearchLimits& lim
     if (!lost.empty()) flawed(Flaw::kInvented, absl::StrCat("  invented:\n", lost));
   }
   return result;
-}
-
-std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw) {
-  const SmallProgram smallest =
-      shrink(program, [&](const SmallProgram& smaller) { return compare_searches(smaller, limits).flaw == flaw; });
-  return absl::StrCat(flaw_name(flaw), ": ", to_text(smallest), compare_searches(smallest, limits).text);
 }
 
 }  // namespace rankloom

@@ -1,19 +1,38 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
-#include "tests/explore/small_program.h"
+#include "absl/functional/function_ref.h"
+#include "sim/schedule.h"
+#include "world/world.h"
 
 namespace rankloom {
+
+// How a run ended, and all that its ranks saw.
+struct Outcome {
+  bool aborted = false;  // a rank failed, or the run did not end: what the others saw up to there says nothing
+  std::string text;
+};
+// `seen`: by rank.
+Outcome outcome_of(RunReport report, const std::vector<std::string>& seen);
+
+// Runs a program once, from its beginning.
+using RunOnce = absl::FunctionRef<Outcome(const Schedule&)>;
+
+// A run of `program`, on fibers; what it returns is what the rank saw.
+Outcome run_once(int ranks, const Schedule& schedule, absl::FunctionRef<std::string(RankContext&)> program);
 
 // How far a program is run.
 struct SearchLimits {
   int unreduced = 3'000;  // runs; 0: none
   int reduced = 3'000;
-  int seeds = 10;  // of each strategy that draws from seeds
+  int seeds = 10;      // of each strategy that draws from seeds
+  bool plain = false;  // fifo and round robin, too: calls complete at once there, which no explored run does
 };
 
 // The outcomes of a program that a search found, each with the first schedule of it.
@@ -25,8 +44,9 @@ struct Found {
   bool all = false;  // the search came to its end
 };
 
-Found search_tree(const SmallProgram& program, bool reduce, int most);
-Found search_seeds(const SmallProgram& program, int seeds);
+Found search_tree(RunOnce run, bool reduce, int most);
+// Under so many seeds of each strategy that draws from them; with `plain`, also under fifo and round robin.
+Found search_seeds(RunOnce run, int seeds, bool plain = false);
 
 // What is wrong with a search.
 enum class Flaw : uint8_t {
@@ -40,6 +60,7 @@ enum class Flaw : uint8_t {
   kEndless,        // a run did not end
 };
 std::string flaw_name(Flaw flaw);
+std::ostream& operator<<(std::ostream& out, Flaw flaw);
 
 struct Comparison {
   Flaw flaw = Flaw::kNone;
@@ -49,9 +70,6 @@ struct Comparison {
   int64_t runs = 0;
 };
 // Runs the program under all schedules, under the reduced ones and under seeds of every strategy, and compares.
-Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
-
-// The smallest program with the same flaw, as text, with what is wrong.
-std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw);
+Comparison compare_searches(RunOnce run, const SearchLimits& limits);
 
 }  // namespace rankloom
