@@ -14,6 +14,7 @@
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
 #include "collectives/poison.h"
+#include "collectives/withdrawal.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
 #include "sim/site_text.h"
@@ -302,7 +303,7 @@ Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
       late_(world->late_completion()),
       mu_(&scheduler_),
       on_failure_(std::move(on_failure)),
-      object_(numbered_object(group_->object(), kMessages)),
+      object_(group_->calls_object()),
       inboxes_(new std::atomic<Inbox*>[static_cast<size_t>(group_->size())]()) {}
 
 Mailbox::~Mailbox() {
@@ -460,8 +461,9 @@ absl::Status Mailbox::describe_difference(const Message& send, const Message& re
 void Mailbox::record_post(Message& mine, Message* match) {
   const auto any = [](const Message& message) { return message.call_.peer == CollectiveCall::kAnySource; };
   // Sends of several members commute, but for a recv_any that could take either.
-  const uint64_t inbox =
-      numbered_object(numbered_object(object_, static_cast<uint64_t>(mine.receiver())), static_cast<uint64_t>(mine.call_.tag));
+  const uint64_t messages = numbered_object(group_->object(), kMessages);
+  const uint64_t inbox = numbered_object(numbered_object(messages, static_cast<uint64_t>(mine.receiver())),
+                                         static_cast<uint64_t>(mine.call_.tag));
   const bool chooses = any(mine) || (match != nullptr && any(*match));
   record_->access(inbox, chooses ? Access::kWrite : Access::kCommute);
   // Those of one source are matched in their order, and a rank may have helpers.

@@ -178,7 +178,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   struct UnwoundMessage;
   std::vector<UnwoundMessage> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};                  // written under mu_
-  const uint64_t object_;                                 // explored runs: the name of the mailbox
+  const uint64_t object_;                                 // explored runs: the name of the group's calls
   const std::unique_ptr<std::atomic<Inbox*>[]> inboxes_;  // [destination], each made at its first message
 };
 

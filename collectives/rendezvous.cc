@@ -17,12 +17,6 @@
 #include "sim/text.h"
 
 namespace rankloom {
-namespace {
-
-constexpr uint64_t kCalls = 1;  // part of a group in explored runs
-
-}  // namespace
-
 using internal::checksum;
 using internal::fill_with_poison;
 using internal::overlap;
@@ -172,7 +166,7 @@ Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
       size_(group_->size()),
       poison_(world->poison()),
       late_(world->late_completion()),
-      object_(numbered_object(group_->object(), kCalls)),
+      object_(group_->calls_object()),
       leaving_(&scheduler_),
       mu_(&scheduler_) {}
 

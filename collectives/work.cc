@@ -51,7 +51,7 @@ absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, C
 
 absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
   if (is_completed()) {
-    waited();
+    timeout > absl::ZeroDuration() ? waited() : touched(Access::kRead);
     return status();
   }
   const auto deadline_after = [&](absl::Duration time) {
@@ -77,7 +77,9 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
     touched(Access::kRead);  // it found the work not done
     return waited;
   }
-  this->waited();
+  // At its deadline the wait might have ended first.
+  const bool at_end = object_ != 0 && deadline.at_ns != Deadline::kNever && deadline.at_ns <= scheduler_->now_ns();
+  at_end ? touched(Access::kRead) : this->waited();
   return status_;
 }
 

@@ -10,7 +10,8 @@ namespace rankloom::internal {
 KeyTable::KeyTable(const Scheduler* scheduler)
     : mu(scheduler),
       scheduler_(scheduler),
-      may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr) {}
+      may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr),
+      object_(scheduler != nullptr ? ObjectName(scheduler->record()) : ObjectName()) {}
 
 StepRecord* KeyTable::record() const {
   const Task* const task = Task::current();
@@ -52,6 +53,10 @@ void KeyTable::tell_wait(std::string_view key, Want want, StepRecord::What what)
     case Want::kQueued:
       return tell(kQueue, key, Access::kRead);
   }
+}
+
+void KeyTable::tell_timeout(Access how) {
+  if (may_be_explored_) tell(kTimeout, {}, how);
 }
 
 void KeyTable::tell_set(std::string_view key) {
