@@ -1,6 +1,7 @@
 // Compares the searches of many small programs (searches.h), in several processes, and prints what is wrong with any.
 //   brute_force_campaign [--first SEED] [--programs N] [--minutes M] [--processes P] [--unreduced RUNS] [--reduced RUNS]
-//                        [--seeds N] [--show SEED] [--no-shrink]
+//                        [--seeds N] [--show SEED] [--no-shrink] [--leave-out N] [--counts]
+// --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up.
 // A process that crashes, or hangs for a minute in one program, is a failure, too; another one goes on after it.
 
 #include <signal.h>
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/prng.h"
 #include "tests/explore/small_program.h"
 
 namespace {
@@ -30,6 +32,7 @@ struct Options {
   double minutes = 60;
   int processes = 2;
   bool shrinks = true;
+  uint64_t leave_out = 0;  // 0: nothing
   SearchLimits limits;
 };
 
@@ -55,7 +58,14 @@ void work(const Options& options, Told* told, int process) {
     told->process[process].program = seed;
     told->process[process].since = now_s();
     const SmallProgram program = draw_program(seed);
-    const Comparison result = compare_searches(program, options.limits);
+    SearchLimits limits = options.limits;
+    if (options.leave_out != 0) {
+      limits.leave_out = [seed, n = options.leave_out](const StepRecord::Op& op) {
+        uint64_t state = seed ^ op.object ^ (static_cast<uint64_t>(op.what) << 56);
+        return Prng::splitmix64(state) % n == 0;
+      };
+    }
+    const Comparison result = compare_searches(program, limits);
     ++told->done;
     told->unreduced_finished += result.unreduced_finished;
     told->reduced_finished += result.reduced_finished;
@@ -63,7 +73,7 @@ void work(const Options& options, Told* told, int process) {
     ++told->flaws[static_cast<size_t>(result.flaw)];
     if (result.flaw == Flaw::kNone) continue;
     alarm(300);
-    const std::string text = options.shrinks ? shrunk_text(program, options.limits, result.flaw)
+    const std::string text = options.shrinks ? shrunk_text(program, limits, result.flaw)
                                              : flaw_name(result.flaw) + ": " + to_text(program) + result.text;
     alarm(0);
     const std::string whole = "== " + text + "\n";
@@ -94,6 +104,10 @@ int main(int argc, char** argv) {
       options.shrinks = false;
       continue;
     }
+    if (flag == "--counts") {
+      options.limits.counts = true;
+      continue;
+    }
     if (i + 1 == argc) {
       std::fprintf(stderr, "%s: no value\n", argv[i]);
       return 2;
@@ -114,6 +128,8 @@ int main(int argc, char** argv) {
       options.limits.reduced = static_cast<int>(number);
     } else if (flag == "--seeds") {
       options.limits.seeds = static_cast<int>(number);
+    } else if (flag == "--leave-out") {
+      options.leave_out = number;
     } else if (flag == "--show") {
       const SmallProgram program = draw_program(number);
       const Comparison result = compare_searches(program, options.limits);

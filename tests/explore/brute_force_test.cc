@@ -19,7 +19,7 @@
 namespace rankloom {
 namespace {
 
-constexpr SearchLimits kLimits = {.unreduced = 1'500, .reduced = 1'500, .seeds = 10};
+const SearchLimits kLimits = {.unreduced = 1'500, .reduced = 1'500, .seeds = 10};
 
 int programs() {
   const char* const text = std::getenv("BRUTE_FORCE_PROGRAMS");

@@ -89,12 +89,13 @@ struct Counts {
   int64_t repeated;
 };
 
-// Runs `program` under all schedules of the reduced tree. `ranks`: [task] the rank that is it; empty: of the same number.
-Counts count(const Program& program, const std::vector<int>& ranks = {}) {
+// Runs `program` under all schedules of the reduced tree. `ranks`: [task] the rank that is it. `shuffle`: seed of the order in
+// which the search goes.
+Counts count(const Program& program, const std::vector<int>& ranks, uint64_t shuffle) {
   std::vector<int> tasks(static_cast<size_t>(program.tasks));
   std::iota(tasks.begin(), tasks.end(), 0);
   for (size_t task = 0; task < ranks.size(); ++task) tasks[static_cast<size_t>(ranks[task])] = static_cast<int>(task);
-  const auto tree = std::make_shared<ScheduleTree>(/*reduce=*/true);
+  const auto tree = std::make_shared<ScheduleTree>(ScheduleTree::Options{.shuffle = shuffle});
   with_fiber_thread([&] {  // once, not for each of thousands of runs
     while (tree->more()) {
       World world({.world_size = program.tasks,
@@ -112,19 +113,24 @@ Counts count(const Program& program, const std::vector<int>& ranks = {}) {
   return {.schedules = tree->schedules(), .repeated = tree->repeated()};
 }
 
-// The count is that of every way to number the ranks. Of runs that only repeat others, source sets leave some.
-void expect_count(const Program& program, int64_t want, int permutations = 0) {
+// The count is that of every way to number the ranks and of every order in which the search goes: with `variants`, so many of
+// both are tried. Source sets leave some runs that only repeat others: how many does depend on the order.
+void expect_count(const Program& program, int64_t want, int variants = 0) {
   std::vector<int> ranks(static_cast<size_t>(program.tasks));
   std::iota(ranks.begin(), ranks.end(), 0);
   Prng prng(7);
   int64_t most_repeated = 0;
-  for (int i = 0; i <= permutations; ++i) {
+  for (int i = 0; i <= variants; ++i) {
     // The second: the other way round.
     if (i == 1) std::reverse(ranks.begin(), ranks.end());
     if (i > 1) std::shuffle(ranks.begin(), ranks.end(), prng);
-    const Counts counts = count(program, ranks);
-    EXPECT_EQ(counts.schedules, want) << program.name << ", tasks on ranks " << absl::StrJoin(ranks, " ");
-    most_repeated = std::max(most_repeated, counts.repeated);
+    for (const int shuffle : {0, i}) {
+      const Counts counts = count(program, ranks, static_cast<uint64_t>(shuffle));
+      EXPECT_EQ(counts.schedules, want) << program.name << ", tasks on ranks " << absl::StrJoin(ranks, " ")
+                                        << ", order of the search " << shuffle;
+      if (shuffle == 0) most_repeated = std::max(most_repeated, counts.repeated);
+      if (i == 0) break;
+    }
   }
   std::printf("%s: %ld schedules, at most %ld runs more\n", program.name.c_str(), want, most_repeated);
   EXPECT_LE(most_repeated, want) << program.name;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sim/fiber_engine.h"
-#include "sim/schedule_tree.h"
 
 namespace rankloom {
 namespace {
@@ -65,11 +64,14 @@ Outcome run_once(int ranks, const Schedule& schedule, absl::FunctionRef<std::str
   return outcome_of(std::move(report), seen);
 }
 
-Found search_tree(RunOnce run, bool reduce, int most) {
-  const auto tree = std::make_shared<ScheduleTree>(reduce);
+Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
+                  const std::function<bool(const StepRecord::Op&)>& leave_out) {
+  const auto tree = std::make_shared<ScheduleTree>(options);
+  tree->record().leave_out_for_tests(leave_out);
+  const char* const name = !options.reduce ? "unreduced" : options.shuffle != 0 ? "shuffled" : "reduced";
   Found found;
   for (int i = 0; i < most && tree->more(); ++i) {
-    add(run(Schedule::exploring(tree)), absl::StrCat(reduce ? "reduced" : "unreduced", " run ", i + 1), &found);
+    add(run(Schedule::exploring(tree)), absl::StrCat(name, " run ", i + 1), &found);
     tree->advance();
   }
   found.schedules = tree->schedules();
@@ -114,6 +116,10 @@ std::string flaw_name(Flaw flaw) {
       return "lost by the unreduced search";
     case Flaw::kInvented:
       return "invented";
+    case Flaw::kOrderMatters:
+      return "order of the search matters";
+    case Flaw::kCountVaries:
+      return "count varies";
     case Flaw::kOtherwise:
       return "not repeatable";
     case Flaw::kEndless:
@@ -124,9 +130,13 @@ std::string flaw_name(Flaw flaw) {
 
 Comparison compare_searches(RunOnce run, const SearchLimits& limits) {
   Found unreduced, reduced, seeds;
+  std::vector<Found> shuffled;
   with_fiber_thread([&] {  // once, not for each of thousands of runs
-    unreduced = search_tree(run, /*reduce=*/false, limits.unreduced);
-    reduced = search_tree(run, /*reduce=*/true, limits.reduced);
+    unreduced = search_tree(run, {.reduce = false}, limits.unreduced);
+    reduced = search_tree(run, {}, limits.reduced, limits.leave_out);
+    for (int i = 1; i <= limits.shuffles; ++i) {
+      shuffled.push_back(search_tree(run, {.shuffle = static_cast<uint64_t>(i)}, limits.reduced, limits.leave_out));
+    }
     seeds = search_seeds(run, limits.seeds, limits.plain);
   });
   Comparison result;
@@ -173,7 +183,19 @@ Comparison compare_searches(RunOnce run, const SearchLimits& limits) {
       return result;
     }
     lost = missing(reduced.outcomes, unreduced.outcomes) + listed(reduced.aborts);
-    if (!lost.empty()) flawed(Flaw::kInvented, absl::StrCat("  invented:\n", lost));
+    if (!lost.empty()) {
+      flawed(Flaw::kInvented, absl::StrCat("  invented:\n", lost));
+      return result;
+    }
+  }
+  for (const Found& found : shuffled) {
+    if (!found.all || !reduced.all || !reduced.aborts.empty()) continue;
+    const std::string lost = missing(reduced.outcomes, found.outcomes);
+    const std::string invented = missing(found.outcomes, reduced.outcomes) + listed(found.aborts);
+    if (lost.empty() && invented.empty() && (!limits.counts || found.schedules == reduced.schedules)) continue;
+    flawed(Flaw::kOrderMatters, absl::StrCat("  ", found.schedules, " schedules, ", reduced.schedules,
+                                             " in the default order\n  lost:\n", lost, "  found beside:\n", invented));
+    return result;
   }
   return result;
 }

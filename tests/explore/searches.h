@@ -9,6 +9,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "sim/schedule.h"
+#include "sim/schedule_tree.h"
+#include "sim/step_record.h"
 #include "world/world.h"
 
 namespace rankloom {
@@ -31,7 +33,11 @@ Outcome run_once(int ranks, const Schedule& schedule, absl::FunctionRef<std::str
 struct SearchLimits {
   int unreduced = 3'000;  // runs; 0: none
   int reduced = 3'000;
-  int seeds = 10;      // of each strategy that draws from seeds
+  bool counts = false;  // the number of schedules is the same in every order of the search, too
+  int shuffles = 1;     // reduced searches in another order
+  int seeds = 10;       // of each strategy that draws from seeds
+  // Accesses that the reduced searches are not told of: a flaw on purpose. Null: none.
+  std::function<bool(const StepRecord::Op&)> leave_out = nullptr;
   bool plain = false;  // fifo and round robin, too: calls complete at once there, which no explored run does
 };
 
@@ -44,7 +50,8 @@ struct Found {
   bool all = false;  // the search came to its end
 };
 
-Found search_tree(RunOnce run, bool reduce, int most);
+Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
+                  const std::function<bool(const StepRecord::Op&)>& leave_out = nullptr);
 // Under so many seeds of each strategy that draws from them; with `plain`, also under fifo and round robin.
 Found search_seeds(RunOnce run, int seeds, bool plain = false);
 
@@ -56,6 +63,8 @@ enum class Flaw : uint8_t {
   kLostFailure,    // the same for a run in which a rank fails: explore() would say "verified"
   kUnreducedLost,  // seeds found what the unreduced search, at its end, had not
   kInvented,       // the reduced search found what the unreduced one, at its end, had not
+  kOrderMatters,   // a reduced search in another order found other outcomes
+  kCountVaries,    // the same outcomes, but another number of schedules
   kOtherwise,      // a run under a schedule of the tree did not repeat itself
   kEndless,        // a run did not end
 };
