@@ -164,7 +164,7 @@ absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& c
       return Work(std::move(outer));
     }
     // Before the gate asks for the same, so that who sees the stream go on sees the call done.
-    state->when_done([outer](const absl::Status& status) { outer->complete(status); });
+    state->when_done(internal::tell(std::weak_ptr(outer), &WorkState::complete));
     if (!timeout_is_default) {
       // A wait of its own withdraws the call in time.
       runtime_->scheduler().spawn({.rank = state_->rank, .kind = TaskKind::kStream}, [inner = *inner, timeout, code] {

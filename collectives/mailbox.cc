@@ -522,9 +522,11 @@ void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   recv.source_ = send.group_rank_;
   if (recv.call_.peer == CollectiveCall::kAnySource)
     recv.context_->recorder().set_peer(recv.call_.record_id, send.group_rank_);
+  internal::Completion completion;
   if (!status.ok()) fail(status);
   finish(recv, status);
   finish(send, status);
+  completion.end();
 }
 
 void Mailbox::count(Message& message) {
@@ -613,10 +615,12 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
         if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
       });
       break;
-    case Why::kFailure:
+    case Why::kFailure: {
+      internal::Completion completion;
       if (partner != nullptr) finish(*partner, why.cause);
       fail(why.cause);
-      break;
+      completion.end();
+    } break;
   }
   return true;
 }
@@ -663,6 +667,7 @@ void Mailbox::fail(const absl::Status& cause) {
     any_unwound_.store(false, std::memory_order_relaxed);
     failed_.store(true, std::memory_order_release);
   }
+  internal::Completion completion;
   for (int rank = 0; rank < group_->size(); ++rank) {
     Inbox* const inbox = existing_inbox(rank);
     if (inbox == nullptr) continue;
@@ -671,9 +676,13 @@ void Mailbox::fail(const absl::Status& cause) {
       RankMutexLock lock(&inbox->mu);
       taken = inbox->take_all(/*eager=*/false);
     }
-    for (const std::shared_ptr<Message>& message : taken) finish(*message, cause);
+    for (std::shared_ptr<Message>& message : taken) {
+      finish(*message, cause);
+      internal::Completion::drop(std::move(message));
+    }
   }
   if (on_failure_) on_failure_(cause);
+  completion.end();
 }
 
 std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {

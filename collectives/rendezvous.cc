@@ -430,8 +430,10 @@ void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns)
     take_out(slot);
     failure = set_failed(status);
   }
+  internal::Completion completion;
   finish(slot, status, started_ns);
   spread(std::move(failure));
+  completion.end();
 }
 
 Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
@@ -453,8 +455,10 @@ Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
 }
 
 void Rendezvous::spread(Failure failure) {
+  internal::Completion completion;
   for (Slot* slot : failure.slots) finish(slot, failure.cause);
   if (failure.told) failure.told(failure.cause);
+  completion.end();
 }
 
 void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
@@ -480,6 +484,7 @@ absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
 }
 
 void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  internal::Completion completion;
   const int64_t now = scheduler_.now_ns();
   const auto fetch = [slot](size_t rank, WorkState::Ahead step) {
     if (rank < slot->states.size() && slot->states[rank] != nullptr) slot->states[rank]->prefetch(step);
@@ -491,13 +496,15 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
       fetch(rank + 4, WorkState::Ahead::kTask);
     }
     slot->calls[rank] = nullptr;
-    const std::shared_ptr<CallState> state = std::move(slot->states[rank]);
+    const std::shared_ptr<CallState>& state = slot->states[rank];
     if (state == nullptr) continue;
     state->unpoison(!status.ok());
     state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
     state->complete(status);
   }
   leaving_.add(-1);
+  completion.end();
+  for (std::shared_ptr<CallState>& state : slot->states) internal::Completion::drop(std::move(state));
   RankMutexLock lock(&mu_);
   recycle(slot);
 }

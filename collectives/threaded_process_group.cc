@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/coalesced_work.h"
+#include "collectives/coalescing.h"
 #include "collectives/device_runtime.h"
 #include "collectives/op_table.h"
 #include "sim/dist_error.h"
@@ -158,9 +159,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
   Work work(whole);
   std::shared_ptr<CallState> collectives;
   if (call.parts.empty()) {
-    whole->when_done([context = context(), record = call.record_id](const absl::Status& status) {
-      context->recorder().close(record, context->world().scheduler().now_ns(), status.ok());
-    });
+    whole->when_done(std::make_unique<internal::CloseRecords>(context(), std::vector<int64_t>{call.record_id}));
   } else {
     collectives = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
   }

@@ -8,6 +8,7 @@
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
 #include "sim/text.h"
+#include "world/world.h"
 
 namespace rankloom {
 namespace {
@@ -16,7 +17,10 @@ constexpr uint64_t kCallbacks = 1;  // part of a work in explored runs
 
 }  // namespace
 
-WorkState::~WorkState() = default;
+WorkState::~WorkState() {
+  if (internal::Completion::open()) [[unlikely]]
+    fatal("a work was destroyed while works are completed");
+}
 
 absl::Status WorkState::status() const {
   RankMutexLock lock(&mu_);
@@ -91,65 +95,98 @@ absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, Co
 }
 
 void WorkState::complete(const absl::Status& status) {
+  internal::Completion completion;
   std::vector<Callback> callbacks;
   {
     RankMutexLock lock(&mu_);
     if (completing_ || done_.load(std::memory_order_relaxed)) return touched(Access::kRead);
     touched(Access::kWrite);
     // Works that are made of this one end first: who sees this one done sees them done.
-    while (!callbacks_.empty()) {
-      const auto later =
-          std::stable_partition(callbacks_.begin(), callbacks_.end(), [](const Callback& c) { return c.at_once; });
-      if (later == callbacks_.begin()) break;
-      completing_ = true;
-      std::vector<Callback> at_once(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
-      callbacks_.erase(callbacks_.begin(), later);
-      mu_.unlock();
-      for (Callback& callback : at_once) callback.run(status);
-      mu_.lock();
-    }
+    while (!callbacks_.empty()) [[unlikely]] {
+        const auto later = std::stable_partition(callbacks_.begin(), callbacks_.end(),
+                                                 [](const Callback& c) { return c.dependant != nullptr; });
+        if (later == callbacks_.begin()) break;
+        completing_ = true;
+        std::vector<Callback> told(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
+        callbacks_.erase(callbacks_.begin(), later);
+        mu_.unlock();
+        for (Callback& callback : told) {
+          callback.dependant->ended(status);
+          internal::Completion::drop(std::shared_ptr<internal::Dependant>(std::move(callback.dependant)));
+        }
+        mu_.lock();
+      }
     status_ = status;
     done_.store(true, std::memory_order_release);
     finished_.notify_all();
     callbacks.swap(callbacks_);
   }
-  if (callbacks.empty()) [[likely]]
-    return;
-  auto run = [callbacks = std::move(callbacks), status]() mutable {
-    for (Callback& callback : callbacks) callback.run(status);
+  if (!callbacks.empty()) [[unlikely]]
+    run_callbacks(std::move(callbacks), status);
+  completion.end();
+}
+
+void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
+  auto* const context =
+      scheduler_ != nullptr && rank_ >= 0 ? static_cast<RankContext*>(scheduler_->user_of(rank_)) : nullptr;
+  auto run = [callbacks = std::move(callbacks), status, context]() mutable {
+    for (Callback& callback : callbacks) {
+      if (context != nullptr) {
+        context->world().run_helper(context->rank(), [&] { callback.run(status); });
+      } else {
+        callback.run(status);
+      }
+    }
   };
-  if (scheduler_ != nullptr && rank_ >= 0) {
+  if (context != nullptr) {
     // Whoever completes the work makes the task.
     if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
     scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
   } else {
-    run();
+    internal::Completion::run_later(std::move(run));
   }
 }
 
+void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
+  if (!internal::Completion::open()) [[likely]]
+    return state->dropped();
+  internal::Completion::run_later([state = std::move(state)] {
+    if (!state->is_completed()) state->dropped();
+  });
+}
+
 void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
-  add_callback(std::move(callback), /*at_once=*/false);
-}
-
-void WorkState::when_done(absl::AnyInvocable<void(const absl::Status&)> callback) {
-  add_callback(std::move(callback), /*at_once=*/true);
-}
-
-void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once) {
   absl::Status ended;
   {
     RankMutexLock lock(&mu_);
     touched(Access::kRead);
     if (!done_.load(std::memory_order_relaxed)) {
       // Callbacks run in the order in which they were left.
-      if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr && !at_once)
+      if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr)
         record->access(numbered_object(object_, kCallbacks), Access::kWrite);
-      callbacks_.push_back({std::move(callback), at_once});
+      callbacks_.push_back({std::move(callback), nullptr});
       return;
     }
     ended = status_;
   }
   callback(ended);
+}
+
+void WorkState::when_done(std::unique_ptr<internal::Dependant> dependant) {
+  absl::Status ended;
+  {
+    RankMutexLock lock(&mu_);
+    touched(Access::kRead);
+    if (!done_.load(std::memory_order_relaxed)) {
+      callbacks_.push_back({nullptr, std::move(dependant)});
+      return;
+    }
+    ended = status_;
+  }
+  internal::Completion completion;
+  dependant->ended(ended);
+  internal::Completion::drop(std::shared_ptr<internal::Dependant>(std::move(dependant)));
+  completion.end();
 }
 
 Future WorkState::get_future(const std::shared_ptr<WorkState>& self) { return Future(self); }

@@ -11,6 +11,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "collectives/completion.h"
 #include "collectives/tensor.h"
 #include "sim/code_site.h"
 #include "sim/prefetch.h"
@@ -63,11 +64,11 @@ class WorkState {
   // owns the work, on a helper task of it, so it may wait.
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
 
-  // As then(), but on whoever completes the work, just before it is done: it must not wait. For works that are made of
-  // others: who sees this work done sees theirs done.
-  void when_done(absl::AnyInvocable<void(const absl::Status&)> callback);
+  // Tells `dependant` on whoever completes the work, just before it is done; now, if it is done already. For works that are
+  // made of others: who sees this work done sees theirs done.
+  void when_done(std::unique_ptr<internal::Dependant> dependant);
 
-  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later.
+  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later, and handles that go for it go later.
   void complete(const absl::Status& status);
 
   // Where a wait for it is, as reports show it.
@@ -126,7 +127,11 @@ class WorkState {
   // `site`: null, and it is asked for if there is something to wait for.
   absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
   absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
-  void add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once);
+  struct Callback;
+  // Has them run as then() says.
+  void run_callbacks(std::vector<Callback> callbacks, const absl::Status& status);
+  // The last handle went. Put off while works are completed, this one perhaps among them.
+  static void handles_gone(std::shared_ptr<WorkState> state) noexcept;
 
   Scheduler* const scheduler_;
   const int rank_;
@@ -139,7 +144,7 @@ class WorkState {
   bool completing_ ABSL_GUARDED_BY(mu_) = false;  // complete() is at the callbacks of when_done()
   struct Callback {
     absl::AnyInvocable<void(const absl::Status&)> run;
-    bool at_once;
+    std::unique_ptr<internal::Dependant> dependant;  // instead of `run`
   };
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mu_);
 };
@@ -210,7 +215,7 @@ class [[nodiscard]] Work {
     }
     state_->handles_.store(0, std::memory_order_relaxed);
     state_->touched(Access::kRead);
-    if (!state_->is_completed()) state_->dropped();
+    if (!state_->is_completed()) WorkState::handles_gone(std::move(state_));
   }
   void check(const absl::Status& status) const;
 

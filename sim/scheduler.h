@@ -148,6 +148,7 @@ class Scheduler {
 
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
+  void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds to its
   // text. Holds nobody up but those who are woken meanwhile.
@@ -194,7 +195,6 @@ class Scheduler {
   const bool breaks_;
   StepRecord* const record_;
   bool prefetches_ = false;  // fifo over many fibers; const after the scheduler was made
-  void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   DeadlockReporter deadlock_reporter_;
   AbortListener abort_listener_;

@@ -44,7 +44,7 @@ void World::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)>
   }
 }
 
-void World::run_helper(int rank, absl::AnyInvocable<void()>& body) {
+void World::run_helper(int rank, absl::FunctionRef<void()> body) {
   try {
     body();
     context(rank).task_returned();

@@ -211,8 +211,9 @@ void World::detach(std::exception_ptr failure) {
 void World::spawn_helper(absl::AnyInvocable<void()> body) {
   Task* const self = Task::current();
   if (self == nullptr) fatal("spawn_helper was called on a thread that belongs to no rank");
-  scheduler_->spawn({.rank = self->info.rank, .kind = TaskKind::kHelper},
-                    [this, rank = self->info.rank, body = std::move(body)]() mutable { run_helper(rank, body); });
+  scheduler_->spawn(
+      {.rank = self->info.rank, .kind = TaskKind::kHelper},
+      [this, rank = self->info.rank, body = std::move(body)]() mutable { run_helper(rank, [&body] { body(); }); });
 }
 
 void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }

@@ -149,6 +149,8 @@ class World {
   // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. What it throws is a failure of its
   // rank, unless the world was aborted before: then its calls throw the cause, and it just ends.
   void spawn_helper(absl::AnyInvocable<void()> body);
+  // Runs `body` on the calling task, a helper of `rank`, with what spawn_helper() says of what it throws.
+  void run_helper(int rank, absl::FunctionRef<void()> body);
 
   OutsideWaker outside_waker() { return OutsideWaker(scheduler_.get()); }
 
@@ -207,7 +209,6 @@ class World {
  private:
   friend class RankContext;
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
-  void run_helper(int rank, absl::AnyInvocable<void()>& body);
   void rank_returned(int rank);
   void run_end_hooks();
   void record_group();

@@ -484,6 +484,86 @@ TEST_P(FailedGroupTest, EndsAMessageWhosePartnerUnwound) {
   }
 }
 
+// What a call holds is let go of after all works of its completion are done: its destructor may drop works that end with it.
+class CompletionTest : public EveryWorldTest {
+ protected:
+  // Holds a work, and notes whether it was done when it went.
+  struct Holder {
+    explicit Holder(std::vector<bool>* done) : done(done) {}
+    ~Holder() { done->push_back(held.is_completed()); }
+    Work held;
+    std::vector<bool>* const done;
+  };
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, CompletionTest, every_world(), world_name);
+
+TEST_P(CompletionTest, LetsGoOfWorksThatEndTogether) {
+  std::vector<bool> done;  // of rank 0
+  run(2, [&done](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return rank.store().wait({"done"});
+    auto first = std::make_shared<Holder>(&done);
+    auto second = std::make_shared<Holder>(&done);
+    std::vector<float> x = {1}, y = {2}, z = {3}, u = {4};
+    // The first call owns the only handle on the second, the message that on the last.
+    (void)pg->all_reduce(x, ReduceOp::kSum, {.keep_alive = first});
+    first->held = pg->all_reduce(y);
+    (void)pg->recv(z, 1, 0, {.keep_alive = second});
+    second->held = pg->recv(u, 1, 1);
+    first.reset();
+    second.reset();
+    pg->abort("enough");
+    rank.store().set("done", "");
+  });
+  EXPECT_THAT(done, testing::ElementsAre(true, true));
+}
+
+TEST_P(CompletionTest, LetsGoOfWorksThatEndByAMismatch) {
+  std::vector<bool> done;
+  run(2, [&done](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1}, y = {2};
+    if (rank.rank() == 1) {
+      rank.store().wait({"issued"});
+      EXPECT_THAT([&] { pg->barrier().wait(); },
+                  ThrowsDistError(ErrorKind::kMismatch, HasSubstr("members issued different calls")));
+      return rank.store().set("done", "");
+    }
+    auto holder = std::make_shared<Holder>(&done);
+    (void)pg->all_reduce(x, ReduceOp::kSum, {.keep_alive = holder});
+    holder->held = pg->all_reduce(y);
+    holder.reset();
+    rank.store().set("issued", "");
+    rank.store().wait({"done"});
+  });
+  EXPECT_THAT(done, testing::ElementsAre(true));
+}
+
+// The part that was waited for goes while the thread that completes the whole is at it.
+TEST_P(CompletionTest, LetsPartsGoAsSoonAsTheyAreDone) {
+  const int rounds = deterministic() ? 20 : 3000;
+  run(2, [rounds](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {0}, y = {0};
+    for (int i = 0; i < rounds; ++i) {
+      x[0] = static_cast<float>(rank.rank() + 1);
+      y[0] = static_cast<float>(10 * rank.rank());
+      pg->start_coalescing();
+      Work first = pg->all_reduce(x);
+      Work second = pg->all_reduce(y);
+      (void)pg->end_coalescing();
+      while (!first.is_completed()) rank.yield();
+      first = Work();
+      while (!second.is_completed()) {
+        if (rank.world().scheduler().deterministic()) rank.yield();
+      }
+      second = Work();
+      ASSERT_EQ(x[0], 3);
+      ASSERT_EQ(y[0], 10);
+    }
+  });
+}
+
 TEST(Whereabouts, AreAppendedToADeadlock) {
   WorldOptions options{.world_size = 2};
   options.whereabouts = [] { return std::string("stack of rank 0: here"); };
