@@ -85,6 +85,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Ends all calls on their way and refuses later ones.
   void fail(const absl::Status& cause);
 
+  // At the world's end: notes the calls that some members made and others did not, and ends them.
+  void close();
+
   // The latest CollectiveCall::wait_until_ns of those that have arrived.
   int64_t wait_until_ns(int64_t seq) const;
   void append_missing(int64_t seq, std::vector<int>* ranks) const;

@@ -22,11 +22,7 @@ bool WorkState::is_recorded(const Scheduler* scheduler) {
   return scheduler != nullptr && scheduler->record() != nullptr;
 }
 
-StepRecord* WorkState::record() const {
-  // A handle may outlive its world.
-  const Task* const task = Task::current();
-  return task != nullptr && task->scheduler == scheduler_ ? scheduler_->record() : nullptr;
-}
+StepRecord* WorkState::record() const { return world_.known() && !world_.foreign() ? scheduler()->record() : nullptr; }
 
 void WorkState::record_touch(Access how) const {
   StepRecord* const record = this->record();
@@ -37,6 +33,31 @@ void WorkState::record_touch(Access how) const {
 
 void WorkState::record_wait() const {
   if (StepRecord* const record = this->record(); record != nullptr) record->await(record->object(&object_));
+}
+
+CalledHandle WorkState::called(const char* op) const {
+  const std::string_view name = group();
+  return {.rank = rank_,
+          .handle = absl::StrCat("work (", name.empty() ? "" : absl::StrCat("group ", sv(name), ", "), this->op(),
+                                 seq() >= 0 ? absl::StrCat(" seq ", seq()) : "", ")"),
+          .op = op};
+}
+
+bool WorkState::settled_elsewhere(const char* op) {
+  if (world_.ended()) {
+    complete(world_ended());
+    return true;
+  }
+  if (Task::current() == nullptr) return false;
+  // A task of another world may read how it ended, but not wait for it.
+  if (!is_completed()) CallScope::check(world_, [this, op] { return called(op); });
+  return is_completed();
+}
+
+void WorkState::abandon() noexcept {
+  if (!world_.known()) return dropped();
+  // A world that is gone, or about to, has nothing to be told.
+  if (const WorldPin alive(world_); alive) dropped();
 }
 
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
@@ -50,7 +71,7 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
   }
   const auto deadline_after = [&](absl::Duration time) {
     if (time == absl::InfiniteDuration()) return Deadline::never();
-    if (scheduler_ != nullptr) return scheduler_->deadline_after(time, timeout_is_default);
+    if (scheduler() != nullptr) return scheduler()->deadline_after(time, timeout_is_default);
     return Deadline::after(monotonic_ns(), time, timeout_is_default);
   };
   const Deadline deadline = deadline_after(timeout);
@@ -73,9 +94,11 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  const AdoptScope adopt(scheduler_, rank_);
+  if (settled("wait")) [[unlikely]]
+    return status();
+  const CallScope call(world_, [this] { return called("wait"); });
   const Site site = wait_site(code);
-  if (scheduler_ != nullptr) scheduler_->point(site);
+  if (scheduler() != nullptr) scheduler()->point(site);
   return await_from(timeout, timeout_is_default, code, &site);
 }
 
@@ -107,8 +130,8 @@ void WorkState::complete(const absl::Status& status) {
   auto run = [callbacks = std::move(callbacks), status]() mutable {
     for (Callback& callback : callbacks) callback.run(status);
   };
-  if (scheduler_ != nullptr && rank_ >= 0) {
-    scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
+  if (const WorldPin alive(world_); alive && rank_ >= 0) {
+    scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
   } else {
     run();
   }
@@ -190,6 +213,7 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
   if (state_ == nullptr) {
     callback(absl::OkStatus());
   } else {
+    state_->settled("then");
     state_->then(std::move(callback));
   }
 }
@@ -242,8 +266,11 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
   };
   if (const size_t done = first_done(); done < works.size()) return done;
   // A promise of the caller's own that any of them completes.
-  WorkState* const state = works[0].state();
-  Promise any(state->scheduler(), state->rank());
+  const WorkState& state = *works[0].state();
+  Promise any = [&state] {
+    const WorldPin alive(state.world_ref());
+    return Promise(alive ? state.scheduler() : nullptr, state.rank());
+  }();
   for (Work& work : works) work.then([any](const absl::Status&) mutable { any.set_value(); });
   any.work().wait(code);
   return first_done();
