@@ -101,20 +101,22 @@ DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, int dev
 DeviceMark::~DeviceMark() { runtime_->driver().give_event(device_, event_); }
 
 bool DeviceMark::done() {
-  const AdoptScope adopt(&runtime_->scheduler(), rank_);
+  const CallScope call(runtime_->world_ref(),
+                       [this] { return CalledHandle{.rank = rank_, .handle = "event", .op = "query"}; });
   runtime_->scheduler().point(Site{.what = "event query"});
   const absl::StatusOr<bool> passed = runtime_->driver().passed(event_);
   return passed.ok() && *passed;
 }
 
 absl::Status DeviceMark::wait(CodeSite code) {
-  const AdoptScope adopt(&runtime_->scheduler(), rank_);
+  const CallScope call(runtime_->world_ref(),
+                       [this] { return CalledHandle{.rank = rank_, .handle = "event", .op = "synchronize"}; });
   runtime_->scheduler().point(Site{.what = "event synchronize", .code = code});
   return runtime_->await(*this, rank_, "event synchronize", "", code);
 }
 
 DeviceRuntime::DeviceRuntime(World* world, std::shared_ptr<DeviceDriver> driver)
-    : world_(*world), scheduler_(world->scheduler()), driver_(std::move(driver)) {}
+    : world_(*world), scheduler_(world->scheduler()), world_ref_(&scheduler_), driver_(std::move(driver)) {}
 
 DeviceRuntime::~DeviceRuntime() { finish(); }
 

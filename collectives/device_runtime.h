@@ -126,6 +126,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   DeviceDriver& driver() const { return *driver_; }
   World& world() const { return world_; }
   Scheduler& scheduler() const { return scheduler_; }
+  const WorldRef& world_ref() const { return world_ref_; }
 
   // Starts, on `device`, `plan` (null: nothing) once all marks are passed; then calls `done`, which must not wait, as a step
   // of `rank`. An error: `done` will not be called.
@@ -165,6 +166,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
 
   World& world_;
   Scheduler& scheduler_;
+  const WorldRef world_ref_;
   const std::shared_ptr<DeviceDriver> driver_;
   Parker parker_;  // of the thread
 

@@ -735,6 +735,7 @@ void Mailbox::close() {
       RankMutexLock lock(&inbox->mu);
       left = inbox->take_all(/*eager=*/true);
     }
+    const std::vector<std::shared_ptr<Message>> ended = left;
     // Those that are alike but for their sequence number share a line, under the first.
     for (size_t i = 0; i < left.size(); ++i) {
       if (left[i] == nullptr) continue;
@@ -751,7 +752,9 @@ void Mailbox::close() {
         absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
       world_.note(absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
     }
+    for (const std::shared_ptr<Message>& message : ended) finish(*message, world_ended());
   }
+  fail(world_ended());
 }
 
 }  // namespace rankloom

@@ -238,6 +238,11 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }
+  // The way in of each public method that touches the world: `const CallScope call = enter("shutdown");`.
+  CallScope enter(const char* op) const {
+    return CallScope(world_, [this, op] { return called(op); });
+  }
+  const WorldRef& world_ref() const { return world_; }
   // For groups that can stand for any of their members.
   void become(int rank) { rank_ = rank; }
 
@@ -247,6 +252,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                      CodeSite code);
   friend void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
 
+  CalledHandle called(const char* op) const;
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
   // The call's or the group's; refuses negative ones.
   void set_times(CollectiveCall& call, const CallOptions& options) const;
@@ -262,6 +268,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   RankContext* const context_ = nullptr;  // null outside a world
   Scheduler* const scheduler_ = nullptr;
+  const WorldRef world_;
   const std::shared_ptr<const Group> group_;
   int rank_;  // const, but for become()
   const int size_;

@@ -12,6 +12,7 @@
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
 #include "collectives/poison.h"
+#include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
 #include "sim/site_text.h"
 #include "sim/text.h"
@@ -582,6 +583,56 @@ void Rendezvous::fail(const absl::Status& cause) {
   }
   for (std::string& text : news) world_.note(std::move(text));
   if (!cause.ok()) fail(cause);
+}
+
+void Rendezvous::close() {
+  std::vector<std::string> notes;
+  {
+    // Calls of the same members that are alike but for their sequence number share a line, under the first.
+    struct Left {
+      std::string who;
+      std::string missing;
+      const CollectiveCall* first;
+      int more;
+    };
+    std::vector<Left> left;
+    RankMutexLock lock(&mu_);
+    for (const Slot* const slot : window_) {
+      if (slot == nullptr || slot->arrived == 0) continue;
+      std::vector<int> came;
+      std::vector<int> missing;
+      const CollectiveCall* first = nullptr;
+      for (int rank = 0; rank < size_; ++rank) {
+        const CollectiveCall* const call = slot->calls[static_cast<size_t>(rank)];
+        (call != nullptr ? came : missing).push_back(group_->global_rank(rank));
+        if (first == nullptr) first = call;
+      }
+      std::sort(came.begin(), came.end());
+      std::sort(missing.begin(), missing.end());
+      const auto ranks = [](const std::vector<int>& list) {
+        return absl::StrCat(list.size() == 1 ? "rank " : "ranks ", rank_ranges(list));
+      };
+      Left next{.who = absl::StrCat(ranks(came), ", group ", group_->name(), ", ", op_row(first->op).name),
+                .missing = ranks(missing),
+                .first = first,
+                .more = 0};
+      if (!left.empty() && left.back().who == next.who && left.back().missing == next.missing) {
+        ++left.back().more;
+      } else {
+        left.push_back(std::move(next));
+      }
+    }
+    for (const Left& calls : left) {
+      notes.push_back(absl::StrCat(
+          calls.who, " seq ", calls.first->seq, ": ", calls.missing, " never came",
+          calls.more == 0
+              ? ""
+              : absl::StrCat(", nor to the ", calls.more == 1 ? "one" : absl::StrCat(calls.more), " after it"),
+          site_place(Site{.code = calls.first->code})));
+    }
+  }
+  for (std::string& note : notes) world_.note(std::move(note));
+  fail(world_ended());
 }
 
 int64_t Rendezvous::wait_until_ns(int64_t seq) const {

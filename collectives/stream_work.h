@@ -20,7 +20,9 @@ class StreamWork final : public WorkState {
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     if (!timeout_is_default) return WorkState::wait(timeout, timeout_is_default, code);
-    const AdoptScope adopt(scheduler(), rank());
+    if (settled("wait")) [[unlikely]]
+      return status();
+    const CallScope call(world_ref(), [this] { return called("wait"); });
     scheduler()->point(wait_site(code));
     return is_completed() ? status() : absl::OkStatus();
   }

@@ -60,14 +60,21 @@ std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
     // A group fails as a whole: who waits for a member whose other call failed would wait for ever.
     mailbox_ = std::make_shared<Mailbox>(
         &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
-    world_.at_end([mailbox = std::weak_ptr<Mailbox>(mailbox_)] {
-      if (const std::shared_ptr<Mailbox> left = mailbox.lock(); left != nullptr) left->close();
-    });
     rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
       if (const std::shared_ptr<Mailbox> other = mailbox.lock(); other != nullptr) other->fail(cause);
     });
   }
   return mailbox_;
+}
+
+void ThreadedGroupCore::close() {
+  rendezvous_->close();
+  std::shared_ptr<Mailbox> mailbox;
+  {
+    RankMutexLock lock(&mu_);
+    mailbox = mailbox_;
+  }
+  if (mailbox != nullptr) mailbox->close();
 }
 
 void ThreadedGroupCore::leave() {
@@ -86,12 +93,14 @@ ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr
       eager_bytes_(eager_bytes) {}
 
 void ThreadedProcessGroup::abort(std::string_view reason) {
+  const WorldPin alive(world_ref());
+  if (!alive) return;  // all that was on its way has ended with the world
   core_->fail(make_error(ErrorKind::kAborted,
                          absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
 }
 
 void ThreadedProcessGroup::shutdown(CodeSite code) {
-  const AdoptScope adopt(scheduler(), context()->rank());
+  const CallScope call = enter("shutdown");
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {
     for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
@@ -185,6 +194,9 @@ std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std:
     // A work may have no waiter but a callback: an abort completes it.
     world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {
       if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
+    });
+    world.at_end([weak = std::weak_ptr<ThreadedGroupCore>(made)] {
+      if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close();
     });
     return made;
   }, World::Maker::kSame);

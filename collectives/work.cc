@@ -32,11 +32,7 @@ uint64_t WorkState::name_in(const Scheduler* scheduler) {
   return record != nullptr ? record->new_object() : 0;
 }
 
-StepRecord* WorkState::record() const {
-  // A handle may outlive its world.
-  const Task* const task = Task::current();
-  return task != nullptr && task->scheduler == scheduler_ ? scheduler_->record() : nullptr;
-}
+StepRecord* WorkState::record() const { return world_.known() && !world_.foreign() ? scheduler()->record() : nullptr; }
 
 void WorkState::record_touch(Access how) const {
   StepRecord* const record = this->record();
@@ -47,6 +43,31 @@ void WorkState::record_touch(Access how) const {
 
 void WorkState::record_wait() const {
   if (StepRecord* const record = this->record(); record != nullptr) record->await(object_);
+}
+
+CalledHandle WorkState::called(const char* op) const {
+  const std::string_view name = group();
+  return {.rank = rank_,
+          .handle = absl::StrCat("work (", name.empty() ? "" : absl::StrCat("group ", sv(name), ", "), this->op(),
+                                 seq() >= 0 ? absl::StrCat(" seq ", seq()) : "", ")"),
+          .op = op};
+}
+
+bool WorkState::settled_elsewhere(const char* op) {
+  if (world_.ended()) {
+    complete(world_ended());
+    return true;
+  }
+  if (Task::current() == nullptr) return false;
+  // A task of another world may read how it ended, but not wait for it.
+  if (!is_completed()) CallScope::check(world_, [this, op] { return called(op); });
+  return is_completed();
+}
+
+void WorkState::abandon() noexcept {
+  if (!world_.known()) return dropped();
+  // A world that is gone, or about to, has nothing to be told.
+  if (const WorldPin alive(world_); alive) dropped();
 }
 
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
@@ -60,7 +81,7 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
   }
   const auto deadline_after = [&](absl::Duration time) {
     if (time == absl::InfiniteDuration()) return Deadline::never();
-    if (scheduler_ != nullptr) return scheduler_->deadline_after(time, timeout_is_default);
+    if (scheduler() != nullptr) return scheduler()->deadline_after(time, timeout_is_default);
     return Deadline::after(monotonic_ns(), time, timeout_is_default);
   };
   const Deadline deadline = deadline_after(timeout);
@@ -82,15 +103,17 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
     return waited;
   }
   // At its deadline the wait might have ended first.
-  const bool at_end = object_ != 0 && deadline.at_ns != Deadline::kNever && deadline.at_ns <= scheduler_->now_ns();
+  const bool at_end = object_ != 0 && deadline.at_ns != Deadline::kNever && deadline.at_ns <= scheduler()->now_ns();
   at_end ? touched(Access::kRead) : this->waited();
   return status_;
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  const AdoptScope adopt(scheduler_, rank_);
+  if (settled("wait")) [[unlikely]]
+    return status();
+  const CallScope call(world_, [this] { return called("wait"); });
   const Site site = wait_site(code);
-  if (scheduler_ != nullptr) scheduler_->point(site);
+  if (scheduler() != nullptr) scheduler()->point(site);
   return await_from(timeout, timeout_is_default, code, &site);
 }
 
@@ -127,8 +150,8 @@ void WorkState::complete(const absl::Status& status) {
 }
 
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
-  auto* const context =
-      scheduler_ != nullptr && rank_ >= 0 ? static_cast<RankContext*>(scheduler_->user_of(rank_)) : nullptr;
+  const WorldPin alive(world_);
+  auto* const context = alive && rank_ >= 0 ? static_cast<RankContext*>(scheduler()->user_of(rank_)) : nullptr;
   auto run = [callbacks = std::move(callbacks), status, context]() mutable {
     for (Callback& callback : callbacks) {
       if (context != nullptr) {
@@ -141,7 +164,7 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
   if (context != nullptr) {
     // Whoever completes the work makes the task.
     if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
-    scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
+    scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
   } else {
     internal::Completion::run_later(std::move(run));
   }
@@ -149,9 +172,9 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
 
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   if (!internal::Completion::open()) [[likely]]
-    return state->dropped();
+    return state->abandon();
   internal::Completion::run_later([state = std::move(state)] {
-    if (!state->is_completed()) state->dropped();
+    if (!state->is_completed()) state->abandon();
   });
 }
 
@@ -243,6 +266,7 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
   if (state_ == nullptr) {
     callback(absl::OkStatus());
   } else {
+    state_->settled("then");
     state_->then(std::move(callback));
   }
 }
@@ -295,8 +319,11 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
   };
   if (const size_t done = first_done(); done < works.size()) return done;
   // A promise of the caller's own that any of them completes.
-  WorkState* const state = works[0].state();
-  Promise any(state->scheduler(), state->rank());
+  const WorkState& state = *works[0].state();
+  Promise any = [&state] {
+    const WorldPin alive(state.world_ref());
+    return Promise(alive ? state.scheduler() : nullptr, state.rank());
+  }();
   for (Work& work : works) work.then([any](const absl::Status&) mutable { any.set_value(); });
   any.work().wait(code);
   return first_done();

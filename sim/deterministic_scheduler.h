@@ -43,6 +43,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
  protected:
   void deterministic_point(const Site& site, Step step) override;
   void wake_all() override;
+  bool idle() const override;
+  void away_changed(int n) override;
+  void end_tasks(bool strangers) override;
   void outside_changed(int n) override;
   void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
@@ -86,8 +89,12 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void prefetch();
   // max_steps have passed.
   void end_endless(StateLock& lock);
-  // Waits for a thread beside the run to do something. False: nobody did, and none of them computes.
-  bool wait_beside(bool outside, StateLock& lock);
+  // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
+  bool wait_beside(int64_t grace_ns, StateLock& lock);
+  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or Options::stuck passed.
+  void await_threads_beside(StateLock& lock);
+  std::vector<Task*> parked_tasks() const;
+  bool any_timer() const;
   void end(Task& task);
   bool advance_clock();
   void forget_dead_timers();

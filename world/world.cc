@@ -38,6 +38,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .max_steps = options.max_steps,
           .stall = options.stall,
           .on_stall = on_stall,
+          .stuck = options.stuck_after,
           .break_at = options.break_at,
           .on_break = options.on_break};
 }
@@ -69,16 +70,18 @@ uint64_t RankContext::rng_seed() const { return seed_of(world_->options(), rank_
 
 absl::Duration RankContext::now() const { return absl::Nanoseconds(world_->scheduler().now_ns() - world_->start_ns_); }
 
+CalledHandle RankContext::called(const char* op) const { return {.rank = rank_, .handle = "context", .op = op}; }
+
 void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
-  const AdoptScope adopt(&scheduler, rank_);
+  const CallScope call(&scheduler, [this] { return called("sleep_for"); });
   throw_if_error(scheduler.sleep(Site{.what = "sleep", .code = code}, duration),
                  {.rank = rank_, .group = {}, .op = "sleep"});
 }
 
 void RankContext::yield(CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
-  const AdoptScope adopt(&scheduler, rank_);
+  const CallScope call(&scheduler, [this] { return called("yield"); });
   scheduler.yield(Site{.what = "yield", .code = code});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
 }
@@ -157,7 +160,10 @@ World::World(WorldOptions options)
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
 
-World::~World() { run_end_hooks(); }
+World::~World() {
+  scheduler_->close();
+  run_end_hooks();
+}
 
 RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
@@ -198,7 +204,7 @@ RankContext& World::attach(int rank) {
 
 void World::detach(std::exception_ptr failure) {
   Task* const task = Task::current();
-  if (task == nullptr) return;
+  if (task == nullptr || task->scheduler != scheduler_.get()) return;
   if (failure != nullptr) {
     rank_failed(task->info.rank, failure);
   } else {
@@ -210,7 +216,13 @@ void World::detach(std::exception_ptr failure) {
 
 void World::spawn_helper(absl::AnyInvocable<void()> body) {
   Task* const self = Task::current();
-  if (self == nullptr) fatal("spawn_helper was called on a thread that belongs to no rank");
+  if (self == nullptr || self->scheduler != scheduler_.get()) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument,
+                   "spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or "
+                   "a helper's"),
+        {.rank = -1, .group = {}, .op = "spawn_helper"});
+  }
   scheduler_->spawn(
       {.rank = self->info.rank, .kind = TaskKind::kHelper},
       [this, rank = self->info.rank, body = std::move(body)]() mutable { run_helper(rank, [&body] { body(); }); });
@@ -319,6 +331,12 @@ void World::at_end(std::function<void()> hook) {
   end_hooks_.push_back(std::move(hook));
 }
 
+bool World::all_ended() const {
+  RankMutexLock lock(&mu_);
+  return std::none_of(outcomes_.begin(), outcomes_.end(),
+                      [](const RankOutcome& outcome) { return outcome.state == RankOutcome::State::kRunning; });
+}
+
 void World::run_end_hooks() {
   std::vector<std::function<void()>> hooks;
   {
@@ -375,7 +393,10 @@ absl::Status World::deadlock(const std::vector<Task*>& blocked) {
 }
 
 RunReport World::report() {
-  run_end_hooks();
+  if (all_ended()) {
+    scheduler_->close_if_idle();
+    run_end_hooks();
+  }
   RunReport report;
   {
     RankMutexLock lock(&mu_);

@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "fake_store/store.h"
+#include "sim/call_scope.h"
 #include "sim/prng.h"
 #include "sim/rank_mutex.h"
 #include "sim/scheduler.h"
@@ -70,6 +71,7 @@ class RankContext {
   RankContext(World* world, int rank);
   // The calling task has returned.
   void task_returned();
+  CalledHandle called(const char* op) const;
 
   World* const world_;
   const int rank_;
@@ -143,7 +145,7 @@ class World {
   RankContext& attach(int rank);
   // `failure`: what the rank's program threw, if it did.
   void detach(std::exception_ptr failure = nullptr);
-  // After the last detach().
+  // After the last detach(). Ends what is unfinished: works, groups and streams that are kept answer `the world has ended`.
   RunReport report();
 
   // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. What it throws is a failure of its
@@ -210,6 +212,7 @@ class World {
   friend class RankContext;
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
+  bool all_ended() const;
   void run_end_hooks();
   void record_group();
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
