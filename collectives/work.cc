@@ -118,20 +118,16 @@ void WorkState::complete(const absl::Status& status) {
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
   auto* const context =
       scheduler_ != nullptr && rank_ >= 0 ? static_cast<RankContext*>(scheduler_->user_of(rank_)) : nullptr;
-  auto run = [callbacks = std::move(callbacks), status, context]() mutable {
-    for (Callback& callback : callbacks) {
-      if (context != nullptr) {
-        context->world().run_helper(context->rank(), [&] { callback.run(status); });
-      } else {
-        callback.run(status);
-      }
-    }
-  };
-  if (context != nullptr) {
-    scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
-  } else {
-    internal::Completion::run_later(std::move(run));
+  if (context == nullptr) {
+    for (Callback& callback : callbacks)
+      internal::Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
+    return;
   }
+  scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper},
+                    [callbacks = std::move(callbacks), status, context]() mutable {
+                      for (Callback& callback : callbacks)
+                        context->world().run_helper(context->rank(), [&] { callback.run(status); });
+                    });
 }
 
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {

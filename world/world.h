@@ -205,6 +205,9 @@ class World {
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
   void run_end_hooks();
+  // What a hook throws, on a thread that has nobody to catch it, is a note: "whereabouts threw: no debugger".
+  void run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept;
+  void stalled(const std::string& text);
   void record_group();
   absl::Status deadlock(const std::vector<Task*>& blocked);
 
