@@ -185,10 +185,11 @@ absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& c
     const CodeSite code = call.code;
     const absl::Duration timeout = call.timeout;
     const bool timeout_is_default = call.timeout_is_default;
-    absl::StatusOr<Work> inner = group->execute(std::move(call));
-    absl::Status ended = inner.status();
-    if (ended.ok() && inner->state() != nullptr) ended = inner->state()->wait(timeout, timeout_is_default, code);
-    outer->complete(ended);
+    outer->complete(internal::caught(outer->op(), [&]() -> absl::Status {
+      absl::StatusOr<Work> inner = group->execute(std::move(call));
+      if (!inner.ok() || inner->state() == nullptr) return inner.status();
+      return inner->state()->wait(timeout, timeout_is_default, code);
+    }));
   };
   const DeviceMark* const after = here->get();
   absl::Status asked = runtime_->launch(std::make_shared<DeviceLaunch>(), state_->rank, device_,

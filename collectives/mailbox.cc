@@ -335,6 +335,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
   const bool any = mine.call_.peer == CollectiveCall::kAnySource;
   const bool on_host = mine.tensor().device().kind == Device::Kind::kCpu;
   const bool eager = sends && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
+  mine.eager_ = eager;
   char* text = mine.tag_text_.data();
   if (mine.call_.tag != 0) {
     std::memcpy(text, "tag ", 4);
@@ -381,10 +382,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
         if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
           return absl::OkStatus();
       } else {
-        const TensorView& input = mine.tensor();
-        mine.payload_.assign(static_cast<const char*>(input.data()),
-                             static_cast<const char*>(input.data()) + input.bytes());
-        mine.call_.inputs = TensorList(TensorView(mine.payload_.data(), input.dtype(), Dims(input.sizes())));
+        copy_aside(mine);
       }
     } else {
       inbox.unlink(*match);
@@ -396,7 +394,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
         recv.partner_ = sends ? message : other;
         send.state_ = recv.state_ = Message::State::kMatched;
         inbox.link(recv);
-        count(mine);
+        eager ? copy_aside(mine) : count(mine);
       } else {
         mine.state_ = other->state_ = Message::State::kTaken;
       }
@@ -410,6 +408,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
     sends ? move(message, other) : move(other, message);
     return absl::OkStatus();
   }
+  if (eager) finish(mine, absl::OkStatus());
   // Whichever side comes second makes the task.
   if (record_ != nullptr) StepRecord::name_next_task(numbered_object(mine.object() ^ other->object(), kPosted));
   scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
@@ -428,6 +427,13 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
                     self->move(send, recv);
                   });
   return absl::OkStatus();
+}
+
+void Mailbox::copy_aside(Message& send) {
+  const TensorView& input = send.tensor();
+  const char* const bytes = static_cast<const char*>(input.data());
+  send.payload_.assign(bytes, bytes + input.bytes());
+  send.call_.inputs = TensorList(TensorView(send.payload_.data(), input.dtype(), Dims(input.sizes())));
 }
 
 absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
@@ -525,7 +531,7 @@ void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   internal::Completion completion;
   if (!status.ok()) fail(status);
   finish(recv, status);
-  finish(send, status);
+  finish(send, send.eager_ ? absl::OkStatus() : status);
   completion.end();
 }
 

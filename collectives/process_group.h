@@ -157,7 +157,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // --- point-to-point. Ranks are those in this group; tags are 0 or more
 
   // Gives `input` to `destination`, which receives it under the same tag. Done when it was received, or at once if it is no
-  // larger than GroupOptions::eager_bytes: a copy travels then.
+  // larger than GroupOptions::eager_bytes: a copy travels then, and only the receiver is told of an error.
   // Order: what one member sends to another under one tag arrives in the order of the calls. Shapes: count and dtype equal
   // on both sides; where they differ, both get the Mismatch.
   Work send(ConstTensorView input, int destination, int tag = 0, const CallOptions& options = {},

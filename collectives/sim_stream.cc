@@ -133,14 +133,10 @@ void SimStream::launch(absl::AnyInvocable<void()> kernel, std::string_view what,
   auto run = [queue = queue_.get(), kernel = std::move(kernel),
               what = std::string(what)](const absl::Status& cause) mutable {
     if (!cause.ok()) return cause;
-    try {
+    return internal::caught(absl::StrCat(queue->who(), what), [&kernel] {
       kernel();
-    } catch (const DistError& error) {
-      return error.status();
-    } catch (const std::exception& error) {
-      return make_error(ErrorKind::kCollectiveError, absl::StrCat(queue->who(), what, " threw: ", error.what()));
-    }
-    return absl::OkStatus();
+      return absl::OkStatus();
+    });
   };
   queue_->push("stream launch", code, std::move(run));
 }
@@ -233,9 +229,11 @@ absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call
       const CodeSite code = call.code;
       const absl::Duration timeout = call.timeout;
       const bool timeout_is_default = call.timeout_is_default;
-      absl::StatusOr<Work> inner = group->execute(std::move(call));
-      ended = inner.status();
-      if (ended.ok() && inner->state() != nullptr) ended = inner->state()->wait(timeout, timeout_is_default, code);
+      ended = internal::caught(outer->op(), [&]() -> absl::Status {
+        absl::StatusOr<Work> inner = group->execute(std::move(call));
+        if (!inner.ok() || inner->state() == nullptr) return inner.status();
+        return inner->state()->wait(timeout, timeout_is_default, code);
+      });
     }
     outer->complete(ended);
     return ended;

@@ -152,22 +152,18 @@ void WorkState::complete(const absl::Status& status) {
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
   const WorldPin alive(world_);
   auto* const context = alive && rank_ >= 0 ? static_cast<RankContext*>(scheduler()->user_of(rank_)) : nullptr;
-  auto run = [callbacks = std::move(callbacks), status, context]() mutable {
-    for (Callback& callback : callbacks) {
-      if (context != nullptr) {
-        context->world().run_helper(context->rank(), [&] { callback.run(status); });
-      } else {
-        callback.run(status);
-      }
-    }
-  };
-  if (context != nullptr) {
-    // Whoever completes the work makes the task.
-    if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
-    scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
-  } else {
-    internal::Completion::run_later(std::move(run));
+  if (context == nullptr) {
+    for (Callback& callback : callbacks)
+      internal::Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
+    return;
   }
+  // Whoever completes the work makes the task.
+  if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
+  scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper},
+                     [callbacks = std::move(callbacks), status, context]() mutable {
+                       for (Callback& callback : callbacks)
+                         context->world().run_helper(context->rank(), [&] { callback.run(status); });
+                     });
 }
 
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {

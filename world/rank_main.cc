@@ -53,6 +53,15 @@ void World::run_helper(int rank, absl::FunctionRef<void()> body) {
   }
 }
 
+void World::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept {
+  try {
+    hook();
+  } catch (...) {
+    bool relayed = false;
+    note(absl::StrCat(what, " threw: ", exception_text(std::current_exception(), absl::OkStatus(), &relayed)));
+  }
+}
+
 void World::rank_failed(int rank, std::exception_ptr failure) {
   const absl::Status cause = scheduler_->abort_cause();
   bool relayed = false;

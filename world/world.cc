@@ -18,17 +18,8 @@
 namespace rankloom {
 namespace {
 
-// `options` outlives the scheduler.
-Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion) {
-  const auto on_stall = [&options](const std::string& text) {
-    const std::string rerun = rerun_command(options);
-    const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
-    if (options.on_stall) {
-      options.on_stall(all);
-    } else {
-      std::fprintf(stderr, "rankloom: %s\n", all.c_str());
-    }
-  };
+Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion,
+                                     std::function<void(const std::string&)> on_stall) {
   return {.engine = options.engine,
           .schedule = options.schedule,
           .ranks = options.world_size,
@@ -37,7 +28,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .late_completion = late_completion,
           .max_steps = options.max_steps,
           .stall = options.stall,
-          .on_stall = on_stall,
+          .on_stall = std::move(on_stall),
           .stuck = options.stuck_after,
           .break_at = options.break_at,
           .on_break = options.on_break};
@@ -123,7 +114,7 @@ World::World(WorldOptions options)
       late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
       scheduler_([this] {
         absl::StatusOr<std::unique_ptr<Scheduler>> made =
-            Scheduler::make(scheduler_options(options_, late_completion_));
+            Scheduler::make(scheduler_options(options_, late_completion_, [this](const auto& text) { stalled(text); }));
         throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
         return *std::move(made);
       }()),
@@ -155,7 +146,7 @@ World::World(WorldOptions options)
       absl::MutexLock lock(&listeners_mu_);
       listeners = listeners_;
     }
-    for (const auto& listener : listeners) listener(cause);
+    for (const auto& listener : listeners) run_hook("a listener of on_abort()", [&] { listener(cause); });
   });
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
@@ -343,7 +334,17 @@ void World::run_end_hooks() {
     RankMutexLock lock(&mu_);
     hooks.swap(end_hooks_);
   }
-  for (const std::function<void()>& hook : hooks) hook();
+  for (const std::function<void()>& hook : hooks) run_hook("a hook of at_end()", hook);
+}
+
+void World::stalled(const std::string& text) {
+  const std::string rerun = rerun_command(options_);
+  const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
+  if (options_.on_stall) {
+    run_hook("on_stall", [&] { options_.on_stall(all); });
+  } else {
+    std::fprintf(stderr, "rankloom: %s\n", all.c_str());
+  }
 }
 
 std::string World::ended_text(int rank) const {
@@ -381,7 +382,9 @@ absl::Status World::deadlock(const std::vector<Task*>& blocked) {
                            .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
   std::string text = deadlock_text(blocked, facts);
   if (options_.whereabouts) {
-    if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
+    run_hook("whereabouts", [&] {
+      if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
+    });
   }
   for (const Task* task : blocked) {
     if (task->site.waits_for == nullptr) continue;

@@ -214,6 +214,9 @@ class World {
   void rank_returned(int rank);
   bool all_ended() const;
   void run_end_hooks();
+  // What a hook throws, on a thread that has nobody to catch it, is a note: "whereabouts threw: no debugger".
+  void run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept;
+  void stalled(const std::string& text);
   void record_group();
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status deadlock(const std::vector<Task*>& blocked);

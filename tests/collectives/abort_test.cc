@@ -573,6 +573,123 @@ TEST_P(CompletionTest, LetsPartsGoAsSoonAsTheyAreDone) {
   });
 }
 
+// What a callback throws is its rank's failure, as a helper's.
+class CallbackTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CallbackTest, every_world(), world_name);
+
+TEST_P(CallbackTest, ThatThrowsFailsItsRank) {
+  for (const bool standard : {true, false}) {
+    const RunReport report = run_to_failure(3, [standard](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {static_cast<float>(rank.rank())};
+      Work work = pg->all_reduce(x);
+      if (rank.rank() == 1) {
+        work.then([standard](const absl::Status&) {
+          if (standard) throw std::runtime_error("boom");
+          throw 5;
+        });
+      }
+      rank.store().add("issued", 1);
+      work.wait();
+      if (rank.rank() != 1) rank.store().wait({"never"});
+    });
+    // Rank 0 or 2 may have been the last to come: the callback of rank 1 runs later all the same, or at once on rank 1.
+    EXPECT_THAT(report.text(),
+                HasSubstr(standard ? "rank 1 failed: boom" : "rank 1 failed: an exception that is no std::exception"));
+  }
+}
+
+TEST_P(CallbackTest, OfAPromiseThatThrowsFailsItsRank) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    if (rank.rank() == 0) {
+      Promise promise(&rank.world().scheduler(), 1);
+      promise.work().then([](const absl::Status&) { throw std::runtime_error("promised"); });
+      promise.set_value();
+    }
+    rank.store().wait({"never"});
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: promised"));
+}
+
+TEST_P(CallbackTest, ThatThrowsLeavesTheOthersTheirTurn) {
+  bool ran = false;
+  const RunReport report = run_to_failure(1, [&ran](RankContext& rank) {
+    Promise promise(&rank.world().scheduler(), 0);
+    promise.work().then([](const absl::Status&) { throw std::runtime_error("first"); });
+    promise.work().then([&ran](const absl::Status& status) { ran = status.ok(); });
+    promise.set_value();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 failed: first"));
+  EXPECT_TRUE(ran);
+}
+
+TEST_P(CallbackTest, ThatWaitsWhileAnotherRankFailsJustEnds) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) {
+      Promise promise(&rank.world().scheduler(), 0);
+      promise.work().then([pg, &rank](const absl::Status&) {
+        rank.store().set("in callback", "");
+        pg->barrier().wait();
+      });
+      promise.set_value();
+      return;
+    }
+    rank.store().wait({"in callback"});
+    throw std::runtime_error("rank 1 dies");
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 1 failed: rank 1 dies"), Not(HasSubstr("rank 0 failed"))));
+}
+
+TEST_P(CallbackTest, ThatWaitsForNobodyIsADeadlock) {
+  const RunReport report = run_to_failure(1, [](RankContext& rank) {
+    Promise promise(&rank.world().scheduler(), 0);
+    promise.work().then([&rank](const absl::Status&) { rank.store().get("never"); });
+    promise.set_value();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("waits in store get key \"never\""));
+}
+
+TEST_P(CallbackTest, OnADoneWorkThrowsToItsCaller) {
+  run(1, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    Work work = pg->barrier();
+    work.wait();
+    EXPECT_THROW(work.then([](const absl::Status&) { throw std::runtime_error("mine"); }), std::runtime_error);
+  });
+}
+
+TEST(PromiseWithoutAWorld, ThrowsWhatItsCallbackThrowsAfterAllHaveRun) {
+  Promise promise;
+  int ran = 0;
+  for (int i = 0; i < 3; ++i) {
+    promise.work().then([&](const absl::Status&) {
+      ++ran;
+      throw std::runtime_error("mine");
+    });
+  }
+  EXPECT_THROW(promise.set_value(), std::runtime_error);
+  EXPECT_EQ(ran, 3);
+  EXPECT_TRUE(promise.work().is_success());
+}
+
+TEST(Hooks, ThatThrowAreNotes) {
+  WorldOptions options{.world_size = 2};
+  options.whereabouts = []() -> std::string { throw std::runtime_error("no debugger"); };
+  World world(std::move(options));
+  world.on_abort([](const absl::Status&) { throw 5; });
+  world.at_end([] { throw std::runtime_error("too late"); });
+  const RunReport report = world.run([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) pg->barrier().wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1"));
+  EXPECT_THAT(report.notes,
+              testing::UnorderedElementsAre("whereabouts threw: no debugger",
+                                            "a listener of on_abort() threw: an exception that is no std::exception",
+                                            "a hook of at_end() threw: too late"));
+}
+
 TEST(Whereabouts, AreAppendedToADeadlock) {
   WorldOptions options{.world_size = 2};
   options.whereabouts = [] { return std::string("stack of rank 0: here"); };
