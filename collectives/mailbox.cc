@@ -546,6 +546,8 @@ void Mailbox::uncount(Message& message) {
 
 void Mailbox::finish(Message& message, const absl::Status& status) {
   message.unpoison(!status.ok());
+  // Waiting for a call on a stream does not wait for what the call writes.
+  if (record_ != nullptr && message.call_.stream != nullptr) record_->write_memory(message.rank());
   if (message.is_completed()) return;  // an eager send was done long ago
   message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), status.ok());
   message.complete(status);

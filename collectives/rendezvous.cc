@@ -500,6 +500,8 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
     const std::shared_ptr<CallState>& state = slot->states[rank];
     if (state == nullptr) continue;
     state->unpoison(!status.ok());
+    // Waiting for a call on a stream does not wait for what the call writes.
+    if (record_ != nullptr && state->call().stream != nullptr) record_->write_memory(state->rank());
     state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
     state->complete(status);
   }
@@ -585,7 +587,7 @@ void Rendezvous::fail(const absl::Status& cause) {
   if (!cause.ok()) fail(cause);
 }
 
-void Rendezvous::close() {
+void Rendezvous::note_left() const {
   std::vector<std::string> notes;
   {
     // Calls of the same members that are alike but for their sequence number share a line, under the first.
@@ -632,7 +634,6 @@ void Rendezvous::close() {
     }
   }
   for (std::string& note : notes) world_.note(std::move(note));
-  fail(world_ended());
 }
 
 int64_t Rendezvous::wait_until_ns(int64_t seq) const {

@@ -68,13 +68,14 @@ std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
 }
 
 void ThreadedGroupCore::close() {
-  rendezvous_->close();
+  rendezvous_->note_left();
   std::shared_ptr<Mailbox> mailbox;
   {
     RankMutexLock lock(&mu_);
     mailbox = mailbox_;
   }
   if (mailbox != nullptr) mailbox->close();
+  rendezvous_->fail(world_ended());
 }
 
 void ThreadedGroupCore::leave() {

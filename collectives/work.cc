@@ -272,9 +272,10 @@ void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite
 }
 
 struct Promise::State final : WorkState {
-  using WorkState::WorkState;
+  State(Scheduler* scheduler, int rank) : WorkState(scheduler, rank, /*by_any_thread=*/true) {}
   std::vector<TensorView> result() override { return tensors; }
   const char* op() const override { return "promise"; }
+  std::atomic<bool> kept{false};    // by the first who says how it ends
   std::vector<TensorView> tensors;  // written before complete(), read after it
 };
 
@@ -284,12 +285,14 @@ Work Promise::work() const { return Work(state_); }
 Future Promise::future() const { return Future(state_); }
 
 void Promise::set_value(std::vector<TensorView> result) {
-  if (state_->is_completed()) return;
+  if (state_->is_completed() || state_->kept.exchange(true)) return;
   state_->tensors = std::move(result);
   state_->complete(absl::OkStatus());
 }
 
-void Promise::set_error(const absl::Status& status) { state_->complete(status); }
+void Promise::set_error(const absl::Status& status) {
+  if (!state_->kept.exchange(true)) state_->complete(status);
+}
 
 void wait_all(std::span<Work> works, CodeSite code) {
   std::exception_ptr first;

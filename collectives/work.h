@@ -30,8 +30,9 @@ class Stream;
 class WorkState {
  public:
   // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
-  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1)
-      : world_(scheduler), rank_(rank), object_(name_in(scheduler)), mu_(scheduler) {}
+  // `by_any_thread`: also in a world of fibers threads of no world complete it.
+  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1, bool by_any_thread = false)
+      : world_(scheduler), rank_(rank), object_(name_in(scheduler)), mu_(by_any_thread ? nullptr : scheduler) {}
   virtual ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;

@@ -178,6 +178,8 @@ class KeyTable {
   void tell_wait(std::string_view key, Want want, StepRecord::What what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void tell_set(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void tell_keys(Access how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // A change might have changed whether the key is present, or, if that `stays`, would have without others' changes.
+  void tell_presence(std::string_view key, bool stays, bool raise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // `raise`: the key gets its first value or the first of its queue; else it loses the last.
   void tell_condition(Want want, std::string_view key, bool raise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void wake(std::string_view key, bool queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

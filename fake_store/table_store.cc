@@ -126,8 +126,7 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
     for (std::string_view key : keys) {
       if (!table_.holds(key, want)) missing.push_back(key);
     }
-    if (!wait.timeout.has_value() && (!missing.empty() || timeout == absl::ZeroDuration()))
-      table_.tell_timeout(Access::kRead);
+    if (!wait.timeout.has_value()) table_.tell_timeout(Access::kRead);
     if (missing.empty()) {
       // At its deadline a wait might have given up as well.
       const bool at_end =

@@ -174,7 +174,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
 
 void DeterministicScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
   if (ended_.load(std::memory_order_acquire) || closed()) {
-    body();  // there are no tasks any more
+    run_after_end(body);
   } else if (runs_here()) {
     const StateLock lock(this);
     spawn_here(info, std::move(body));
@@ -590,6 +590,39 @@ void DeterministicScheduler::await_threads_beside(StateLock& lock) {
   }
 }
 
+Task* DeterministicScheduler::ready_beside(int rank) const {
+  for (const std::unique_ptr<Task>& task : extra_) {
+    if (task->state == Task::State::kReady && task->adopted && task->info.rank == rank) return task.get();
+  }
+  return nullptr;
+}
+
+// A rank may hold the baton and wait, in a way of its own, for a thread of its own that is ready: a join. That one runs beside it
+// then, as it would have done if it had come to its point now.
+void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* /*texts*/) {
+  if (!threads_) return;
+  Task* helper = nullptr;
+  {
+    const StateLock lock(this);
+    const uint64_t steps = steps_.load(std::memory_order_relaxed);
+    bool computes = !moving_ || baton_rank_ < 0 || running_of_rank_[static_cast<size_t>(baton_rank_)] == 0;
+    if (!computes) helper = ready_beside(baton_rank_);
+    for (const Task* task : live_tasks()) {
+      if (helper != nullptr && task->info.rank == baton_rank_ && task->state == Task::State::kRunning)
+        computes = computes || thread_runs(task->thread);
+    }
+    if (computes || helper == nullptr || steps != still_at_step_) {
+      still_at_step_ = steps;
+      still_since_ns_ = now_ns;
+      return;
+    }
+    if (now_ns - still_since_ns_ < std::min(kGraceNs, stall_ns())) return;
+    ready_.remove(helper->id);
+    start_running(*helper);
+  }
+  engine_->unpark(*helper);
+}
+
 void DeterministicScheduler::away_changed(int) { idle_parker_.unpark(); }
 
 bool DeterministicScheduler::any_timer() const {
@@ -659,6 +692,10 @@ Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
   if (held && (!threads_ || running_of_rank_[static_cast<size_t>(task.info.rank)] == 0)) {
     next = pick(&task, lock);
     if (next != &host_) start_running(*next);
+  } else if (next = held ? ready_beside(task.info.rank) : nullptr; next != nullptr) {
+    // The rank's other thread may be waiting for it, in a way of its own.
+    ready_.remove(next->id);
+    start_running(*next);
   } else if (idle_.load(std::memory_order_relaxed)) {
     idle_parker_.unpark();
   }

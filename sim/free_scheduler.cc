@@ -94,7 +94,7 @@ void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
 }
 
 void FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
-  if (closed()) return body();  // there are no tasks any more
+  if (closed()) return run_after_end(body);
   Task* const task = add_task(info, false);
   counts_.fetch_add(kLive);
   start_thread(task, std::move(body));

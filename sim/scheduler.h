@@ -77,7 +77,8 @@ class Scheduler {
   // that is no task.
   virtual void run(absl::FunctionRef<void(int rank, Task& task)> body) = 0;
 
-  // Starts a further task; it begins at some later scheduling point. Bodies must not throw.
+  // Starts a further task; it begins at some later scheduling point. Bodies must not throw. Once the run has ended they run on
+  // the caller; what they throw then, being told of the end, is nobody's.
   virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
 
   // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: it must not wait.
@@ -154,6 +155,7 @@ class Scheduler {
   // use is gone, by no task of this run. A thread that is attached as a rank still is a fatal error.
   bool close_if_idle();
   void close();
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is away, in no
   // call, keeps a stuck run from being a deadlock. From any thread. `thread`: its id in the kernel.
@@ -211,6 +213,12 @@ class Scheduler {
 
   enum class Step : uint8_t { kAct, kYield };
   virtual void deterministic_point(const Site& site, Step step) = 0;
+  static void run_after_end(absl::AnyInvocable<void()>& body) {
+    try {
+      body();
+    } catch (...) {  // there is no rank any more that could fail
+    }
+  }
   virtual void wake_all() = 0;
   virtual bool idle() const = 0;
   // Returns when all tasks have ended. `strangers`: threads of no world are in a call, which must be ended.
@@ -239,8 +247,6 @@ class Scheduler {
   absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
 
   const Options options_;
-  bool closed() const { return closed_.load(std::memory_order_acquire); }
-
   const bool deterministic_;
   const bool breaks_;
   StepRecord* const record_;

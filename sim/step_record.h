@@ -98,6 +98,8 @@ class StepRecord {
   void lower(uint64_t condition) { add(What::kLower, condition); }
   void miss(uint64_t condition) { add(What::kMiss, condition); }
   void pass(uint64_t condition) { add(What::kPass, condition); }
+  // The calling task writes to the memory of `rank`, whose own tasks may look there at any time.
+  void write_memory(int rank);
   // The calling task touches the memory of `rank`, too, until leave_memory(): it runs what that rank left with others.
   void enter_memory(int rank);
   void leave_memory(int rank);

@@ -63,6 +63,7 @@ void World::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept 
 }
 
 void World::rank_failed(int rank, std::exception_ptr failure) {
+  if (scheduler_->closed()) return;  // a callback that was told of the world's end: the report is made
   const absl::Status cause = scheduler_->abort_cause();
   bool relayed = false;
   std::string text = exception_text(failure, cause, &relayed);

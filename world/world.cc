@@ -157,6 +157,19 @@ World::~World() {
 }
 
 RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
+  bool attached = false;
+  bool ran = false;
+  {
+    RankMutexLock lock(&mu_);
+    attached = std::find(attached_.begin(), attached_.end(), true) != attached_.end();
+    if (!attached) ran = std::exchange(ran_, true);
+  }
+  if (attached || ran) {
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                attached ? "run: ranks of this world have attached, want run() or attach(), not both"
+                                         : "run: this world has run before, want another world for another run"),
+                     {.rank = -1, .group = {}, .op = "run_world"});
+  }
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
   return report();
 }
@@ -180,6 +193,10 @@ RankContext& World::attach(int rank) {
   }
   {
     RankMutexLock lock(&mu_);
+    if (ran_) {
+      throw_dist_error(make_error(ErrorKind::kInvalidArgument, "attach: the world has run, want another world"),
+                       {.rank = rank, .group = {}, .op = "attach"});
+    }
     RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
     if (outcome.exception != nullptr || outcome.state != RankOutcome::State::kRunning ||
         attached_[static_cast<size_t>(rank)]) {
@@ -196,6 +213,12 @@ RankContext& World::attach(int rank) {
 void World::detach(std::exception_ptr failure) {
   Task* const task = Task::current();
   if (task == nullptr || task->scheduler != scheduler_.get()) return;
+  if (!task->adopted || task->info.kind != TaskKind::kRank) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat("detach: this thread of rank ", task->info.rank,
+                                                             " did not attach, want attach() before detach()")),
+        {.rank = task->info.rank, .group = {}, .op = "detach"});
+  }
   if (failure != nullptr) {
     rank_failed(task->info.rank, failure);
   } else {

@@ -137,13 +137,15 @@ class World {
   Scheduler& scheduler() { return *scheduler_; }
   Store& store() { return *store_; }
 
-  // Runs `program` once per rank and returns when all have ended. What a rank throws ends up in the report.
+  // Runs `program` once per rank and returns when all have ended. What a rank throws ends up in the report. Throws
+  // DistError(InvalidArgument) if it was called before, or ranks have attached.
   RunReport run(absl::FunctionRef<void(RankContext&)> program);
 
   // Instead of run(): the calling thread becomes rank `rank` until detach(). Threads only. Under a deterministic schedule it
   // blocks until all ranks have attached. Throws DistError(InvalidArgument) for a rank outside the world or taken.
   RankContext& attach(int rank);
-  // `failure`: what the rank's program threw, if it did.
+  // `failure`: what the rank's program threw, if it did. Does nothing on a thread that is no task of this world; throws
+  // DistError(InvalidArgument) on one that did not attach.
   void detach(std::exception_ptr failure = nullptr);
   // After the last detach(). Ends what is unfinished: works, groups and streams that are kept answer `the world has ended`.
   RunReport report();
@@ -241,6 +243,7 @@ class World {
   mutable RankMutex mu_;  // taken after no other lock but shared_mu_
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);
   std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
+  bool ran_ ABSL_GUARDED_BY(mu_) = false;  // run() was called
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
   std::vector<std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);

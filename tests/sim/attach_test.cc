@@ -351,6 +351,38 @@ TEST_P(StrangerTest, ThatDoesNothingForLongEndsTheRun) {
   }
 }
 
+// The main thread joins a thread of its rank that could run, but for the baton, which the rank holds.
+TEST_P(BatonAttachTest, AThreadThatItsRankJoinsRunsBesideIt) {
+  auto scheduler = make_scheduler(GetParam(), 2, [](Scheduler::Options& options) {
+    options.stall = absl::Milliseconds(20);
+    options.on_stall = [](const std::string&) {};
+  });
+  Gate for_thread(scheduler.get());
+  Gate for_rank(scheduler.get());
+  std::atomic<bool> released{false};
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 1) {
+      EXPECT_TRUE(for_rank.wait().ok());
+      for_thread.open();
+      released = true;
+      return;
+    }
+    std::thread thread([&] {
+      const CallScope call(scheduler.get(), 0);
+      EXPECT_TRUE(for_thread.wait().ok());
+    });
+    std::vector<Outstanding> outstanding;
+    do {  // until the thread waits: it has passed the baton on, so this rank has none
+      outstanding.clear();
+      scheduler->append_outstanding(&outstanding);
+    } while (outstanding.size() != 1);
+    for_rank.open();
+    while (!released) scheduler->yield(Site{.what = "yield"});
+    thread.join();
+  });
+  EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
+}
+
 // One rank's helper waits while its main thread does something outside of rankloom: only the main thread can go on.
 TEST_P(BatonAttachTest, AMainThreadThatSleepsBesideItsHelperIsNoDeadlock) {
   std::promise<std::string> warning;
