@@ -151,8 +151,14 @@ constexpr SmallOpRow kRows[] = {
     {Kind::kNow, "RankContext::now", "now()", 1, 1, 1},
     {Kind::kYield, "RankContext::yield", "yield()", 1, 1, 1},
     {Kind::kRandom, "RankContext::rng", "rng()", 1, 1, 1},
+    {Kind::kRankLocal, "RankLocal::get", "++rank_local", 1, 1, 1},
     {Kind::kShared, "World::shared", "world.shared(\"x\")", 1, 1, 1},
+    {Kind::kUnshare, "World::unshare", "world.unshare(\"x\")", 1, 1, 1},
+    {Kind::kNote, "World::note World::warn", "world.note()", 1, 1, 1},
+    {Kind::kOnAbort, "World::on_abort", "world.on_abort(v = 1)", 1, 1, 1},
     {Kind::kThrow, "", "throw", 1, 1, 1},
+    {Kind::kRankFailed, "World::rank_failed", "world.rank_failed()", 1, 1, 1},
+    {Kind::kAbortWorld, "World::abort", "world.abort()", 1, 1, 1},
 };
 
 constexpr bool rows_are_in_order() {
@@ -338,6 +344,26 @@ class RankRun {
       case Kind::kShared:
         return absl::StrCat(*std::static_pointer_cast<int>(
             rank_->world().shared("x", [this] { return std::make_shared<int>(rank_->rank()); })));
+      case Kind::kUnshare:
+        rank_->world().unshare("x");
+        return "";
+      case Kind::kRankLocal: {
+        static RankLocal<int> local;
+        return absl::StrCat(++*local);
+      }
+      case Kind::kNote:
+        rank_->world().note("planned");
+        rank_->world().warn("planned");
+        return "";
+      case Kind::kOnAbort:
+        rank_->world().on_abort([this](const absl::Status&) { variable_ = 1; });
+        return "";
+      case Kind::kRankFailed:
+        rank_->world().rank_failed(rank_->rank(), std::make_exception_ptr(std::runtime_error("planned failure")));
+        return "";
+      case Kind::kAbortWorld:
+        rank_->world().abort("planned");
+        return "";
       default:
         throw std::runtime_error(absl::StrCat("planned, in operation ", number));
     }
@@ -932,9 +958,8 @@ class Drawer {
       case Theme::kSync:
         return sync();
       case Theme::kTime:
-        return put(some_rank(), chance(12)  ? Kind::kThrow
-                                : chance(8) ? Kind::kRandom
-                                : chance(8) ? Kind::kShared
+        return put(some_rank(), chance(12)  ? between(Kind::kThrow, Kind::kAbortWorld)
+                                : chance(3) ? between(Kind::kRandom, Kind::kOnAbort)
                                             : between(Kind::kSleep, Kind::kYield));
       case Theme::kCount:
         break;
@@ -1152,10 +1177,69 @@ void for_each_op(const std::vector<SmallOp>& ops, const Use& use) {
   }
 }
 
-// All lists of operations of a program: of its ranks and their bodies.
-void collect_lists(std::vector<SmallOp>* ops, std::vector<std::vector<SmallOp>*>* lists) {
-  lists->push_back(ops);
-  for (SmallOp& op : *ops) collect_lists(&op.body, lists);
+// Of the lists of operations, those in bodies included, the one with this number.
+std::vector<SmallOp>* list_at(std::vector<SmallOp>* ops, int* number) {
+  if ((*number)-- == 0) return ops;
+  for (SmallOp& op : *ops) {
+    if (std::vector<SmallOp>* const list = list_at(&op.body, number); list != nullptr) return list;
+  }
+  return nullptr;
+}
+std::vector<SmallOp>* list_at(SmallProgram* program, int number) {
+  for (std::vector<SmallOp>& ops : program->ranks) {
+    if (std::vector<SmallOp>* const list = list_at(&ops, &number); list != nullptr) return list;
+  }
+  return nullptr;
+}
+
+// All programs that have one thing less.
+std::vector<SmallProgram> smaller_programs(const SmallProgram& program) {
+  std::vector<SmallProgram> smaller;
+  // `change` says whether there was something to take away.
+  const auto add = [&](const auto& change) {
+    SmallProgram candidate = program;
+    if (change(candidate)) smaller.push_back(std::move(candidate));
+  };
+  // The last rank, if it does nothing. Others cannot go: peers have numbers.
+  add([](SmallProgram& p) {
+    if (p.ranks.size() == 1 || !p.ranks.back().empty()) return false;
+    p.ranks.pop_back();
+    return true;
+  });
+  for (size_t i = 0; i < program.faults.size(); ++i) {
+    add([i](SmallProgram& p) {
+      p.faults.erase(p.faults.begin() + static_cast<ptrdiff_t>(i));
+      return true;
+    });
+  }
+  SmallProgram copy = program;
+  for (int l = 0; list_at(&copy, l) != nullptr; ++l) {
+    for (size_t i = list_at(&copy, l)->size(); i-- > 0;) {
+      const auto at = [l, i](SmallProgram& p) -> SmallOp& { return (*list_at(&p, l))[i]; };
+      add([l, i](SmallProgram& p) {
+        std::vector<SmallOp>* const list = list_at(&p, l);
+        list->erase(list->begin() + static_cast<ptrdiff_t>(i));
+        return true;
+      });
+      // What another task does, by this one.
+      add([l, i](SmallProgram& p) {
+        std::vector<SmallOp>* const list = list_at(&p, l);
+        const std::vector<SmallOp> body = std::move((*list)[i].body);
+        if (body.empty()) return false;
+        list->erase(list->begin() + static_cast<ptrdiff_t>(i));
+        list->insert(list->begin() + static_cast<ptrdiff_t>(i), body.begin(), body.end());
+        return true;
+      });
+      for (bool SmallOp::*const flag :
+           {&SmallOp::prefixed, &SmallOp::keep_alive, &SmallOp::streamed, &SmallOp::timed}) {
+        add([at, flag](SmallProgram& p) { return std::exchange(at(p).*flag, false); });
+      }
+    }
+  }
+  add([](SmallProgram& p) { return std::exchange(p.eager_bytes, 0) != 0; });
+  add([](SmallProgram& p) { return std::exchange(p.shared_late, false); });
+  add([](SmallProgram& p) { return std::exchange(p.reads_early, false); });
+  return smaller;
 }
 
 }  // namespace
@@ -1232,73 +1316,12 @@ Comparison compare_searches(const SmallProgram& program, const SearchLimits& lim
 
 SmallProgram shrink(const SmallProgram& program, const std::function<bool(const SmallProgram&)>& fails) {
   SmallProgram smallest = program;
-  const auto take = [&](const SmallProgram& candidate) {
-    if (!fails(candidate)) return false;
-    smallest = candidate;
-    return true;
-  };
-  for (bool smaller = true; smaller;) {
-    smaller = false;
-    for (size_t i = smallest.faults.size(); i-- > 0;) {
-      SmallProgram candidate = smallest;
-      candidate.faults.erase(candidate.faults.begin() + static_cast<ptrdiff_t>(i));
-      smaller |= take(candidate);
-    }
-    if (smallest.eager_bytes != 0) {
-      SmallProgram candidate = smallest;
-      candidate.eager_bytes = 0;
-      smaller |= take(candidate);
-    }
-    for (bool SmallProgram::*const flag : {&SmallProgram::shared_late, &SmallProgram::reads_early}) {
-      if (!(smallest.*flag)) continue;
-      SmallProgram candidate = smallest;
-      candidate.*flag = false;
-      smaller |= take(candidate);
-    }
-    // The lists of a candidate have the order of those of `smallest`: take the n-th operation of the l-th list out.
-    for (size_t l = 0;; ++l) {
-      std::vector<std::vector<SmallOp>*> lists;
-      for (auto& ops : smallest.ranks) collect_lists(&ops, &lists);
-      if (l >= lists.size()) break;
-      for (size_t i = lists[l]->size(); i-- > 0;) {
-        SmallProgram candidate = smallest;
-        std::vector<std::vector<SmallOp>*> of_candidate;
-        for (auto& ops : candidate.ranks) collect_lists(&ops, &of_candidate);
-        of_candidate[l]->erase(of_candidate[l]->begin() + static_cast<ptrdiff_t>(i));
-        if (!take(candidate)) continue;
-        smaller = true;
-        lists.clear();
-        for (auto& ops : smallest.ranks) collect_lists(&ops, &lists);
-      }
-    }
-    // The last rank, if it does nothing. Others cannot go: peers have numbers.
-    if (smallest.ranks.size() > 1 && smallest.ranks.back().empty()) {
-      SmallProgram candidate = smallest;
-      candidate.ranks.pop_back();
-      smaller |= take(candidate);
-    }
-    // Calls without their options.
-    for (size_t l = 0;; ++l) {
-      std::vector<std::vector<SmallOp>*> lists;
-      for (auto& ops : smallest.ranks) collect_lists(&ops, &lists);
-      if (l >= lists.size()) break;
-      for (size_t i = 0; i < lists[l]->size(); ++i) {
-        for (bool SmallOp::*const flag :
-             {&SmallOp::prefixed, &SmallOp::keep_alive, &SmallOp::streamed, &SmallOp::timed}) {
-          if (!((*lists[l])[i].*flag)) continue;
-          SmallProgram candidate = smallest;
-          std::vector<std::vector<SmallOp>*> of_candidate;
-          for (auto& ops : candidate.ranks) collect_lists(&ops, &of_candidate);
-          (*of_candidate[l])[i].*flag = false;
-          if (!take(candidate)) continue;
-          smaller = true;
-          lists.clear();
-          for (auto& ops : smallest.ranks) collect_lists(&ops, &lists);
-        }
-      }
-    }
+  while (true) {
+    const std::vector<SmallProgram> candidates = smaller_programs(smallest);
+    const auto found = std::find_if(candidates.begin(), candidates.end(), fails);
+    if (found == candidates.end()) return smallest;
+    smallest = *found;
   }
-  return smallest;
 }
 
 std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw) {

@@ -127,8 +127,14 @@ enum class SmallOpKind : uint8_t {
   kNow,
   kYield,
   kRandom,
+  kRankLocal,
   kShared,
+  kUnshare,
+  kNote,
+  kOnAbort,
   kThrow,
+  kRankFailed,
+  kAbortWorld,
   kCount,
 };
 
