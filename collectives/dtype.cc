@@ -39,9 +39,11 @@ static_assert(sizeof(bool) == 1, "bool tensors are bytes");
 
 }  // namespace
 
-std::string_view dtype_name(DType dtype) { return kRows[static_cast<size_t>(dtype)].name; }
+std::string_view dtype_name(DType dtype) {
+  return is_dtype(dtype) ? kRows[static_cast<size_t>(dtype)].name : "an unknown dtype";
+}
 
-size_t dtype_size(DType dtype) { return kRows[static_cast<size_t>(dtype)].size; }
+size_t dtype_size(DType dtype) { return is_dtype(dtype) ? kRows[static_cast<size_t>(dtype)].size : 0; }
 
 bool is_floating(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16 || dtype == DType::kFloat32 || dtype == DType::kFloat64;

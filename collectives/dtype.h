@@ -27,9 +27,12 @@ enum class DType : uint8_t {
 };
 inline constexpr int kDTypeCount = 14;
 
-// "float32", "bfloat16", "float8_e4m3fn": PyTorch's names.
+// False: a value that is none of the above, from a cast. Calls refuse it.
+constexpr bool is_dtype(DType dtype) { return static_cast<int>(dtype) < kDTypeCount; }
+
+// "float32", "bfloat16", "float8_e4m3fn": PyTorch's names. "an unknown dtype" for a value that is none.
 std::string_view dtype_name(DType dtype);
-// Bytes of one element.
+// Bytes of one element; 0 for a value that is none.
 size_t dtype_size(DType dtype);
 bool is_floating(DType dtype);  // float16, bfloat16, float32, float64
 bool is_complex(DType dtype);

@@ -11,6 +11,7 @@
 #include "collectives/op_table.h"
 #include "collectives/process_group.h"
 #include "sim/dist_error.h"
+#include "sim/printable.h"
 #include "sim/text.h"
 #include "world/world.h"
 
@@ -187,7 +188,7 @@ namespace {
 // What members agree on beside the ranks: "NAME, DESCRIPTION".
 std::string label_of(const GroupOptions& options) {
   const bool both = !options.name.empty() && !options.description.empty();
-  return absl::StrCat(options.name, both ? ", " : "", options.description);
+  return printable(absl::StrCat(options.name, both ? ", " : "", options.description));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "collectives/stream.h"
 #include "collectives/threaded_process_group.h"
 #include "sim/dist_error.h"
+#include "sim/printable.h"
 #include "sim/scheduler.h"
 #include "sim/text.h"
 #include "world/world.h"
@@ -302,7 +303,7 @@ Work ProcessGroup::all_to_all_single(TensorView output, ConstTensorView input, s
 
 Work ProcessGroup::barrier(const CallOptions& options, std::string_view label, CodeSite code) {
   CollectiveCall call = make_call(OpType::kBarrier, {}, {});
-  call.label = label;
+  if (!label.empty()) call.label = printable(std::string(label));
   return submit(call, options, code);
 }
 
@@ -310,7 +311,7 @@ void ProcessGroup::monitored_barrier(std::optional<absl::Duration> timeout, bool
                                      CodeSite code) {
   const CallScope scope = enter("monitored_barrier");
   CollectiveCall call = make_call(OpType::kMonitoredBarrier, {}, {});
-  call.label = label;
+  if (!label.empty()) call.label = printable(std::string(label));
   if (const absl::Duration own = timeout.value_or(timeout_);
       wait_all_ranks && scheduler_ != nullptr && own < absl::InfiniteDuration()) {
     call.wait_until_ns = scheduler_->now_ns() + absl::ToInt64Nanoseconds(own);

@@ -38,13 +38,17 @@ std::string counted(int64_t count, const char* noun) { return absl::StrCat(count
 // ---- one tensor ----
 
 bool tensor_ok(const TensorView& t) {
-  return t.numel() >= 0 && t.is_contiguous() &&
+  return t.numel() >= 0 && is_dtype(t.dtype()) && t.is_contiguous() &&
          (t.data() != nullptr || t.numel() == 0 || t.device().kind == Device::Kind::kMeta);
 }
 
 [[gnu::cold, gnu::noinline]] absl::Status bad_tensor(const TensorView& t, Name name) {
   if (const absl::Status shape = t.shape_status(); !shape.ok()) {
     return invalid(absl::StrCat(name.text(), "'s ", shape.message()));
+  }
+  if (!is_dtype(t.dtype())) {
+    return invalid(absl::StrCat(name.text(), "'s dtype is ", static_cast<int>(t.dtype()), ", want 0 <= dtype < ",
+                                kDTypeCount, ", a value of DType"));
   }
   if (!t.is_contiguous()) {
     const Dims& sizes = t.sizes();

@@ -1,5 +1,6 @@
 #include "collectives/tensor.h"
 
+#include <algorithm>
 #include <cassert>
 #include <limits>
 
@@ -22,7 +23,8 @@ int64_t count_elements(const Dims& sizes, DType dtype) {
   for (const int64_t size : sizes) {
     if (__builtin_mul_overflow(numel, size, &numel)) return -1;
   }
-  return numel <= std::numeric_limits<int64_t>::max() / static_cast<int64_t>(dtype_size(dtype)) ? numel : -1;
+  const auto each = std::max<int64_t>(1, static_cast<int64_t>(dtype_size(dtype)));  // 0: no dtype, which calls refuse
+  return numel <= std::numeric_limits<int64_t>::max() / each ? numel : -1;
 }
 
 // Whether elements lie as they would without strides. A dimension of size 1 is never stepped along.

@@ -392,11 +392,9 @@ int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
   StateLock lock(this);
   const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false, .tasks = this};
   const int value = policy_->choose(point);
-  if (std::string error = policy_->error(); !error.empty()) {
-    lock.unlock();
-    abort(make_error(ErrorKind::kAborted, error));
-    lock.lock();
-  }
+  // Not here: the caller may hold a lock that those who are told of the abort take.
+  if (!policy_->error().empty()) [[unlikely]]
+    misled_ = true;
   add_choice(kind, self, n, value);
   return value;
 }
@@ -434,6 +432,11 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
     if (options_.max_steps > 0 && steps() > options_.max_steps && !aborted()) [[unlikely]]
       end_endless(lock);
+    if (misled_ && !aborted()) [[unlikely]] {
+      lock.unlock();
+      abort(make_error(ErrorKind::kAborted, policy_->error()));
+      lock.lock();
+    }
     if (ready_.empty()) {
       if (live_ == 0) {
         moving_ = false;

@@ -133,6 +133,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
   int64_t yields_in_a_row_ = 0;
+  bool misled_ = false;  // choose() asked a policy that cannot go on: the next pick() aborts the run
   bool yields_ = false;  // the task that gives way said so
   std::atomic<int64_t> clock_ns_{0};
   std::atomic<uint64_t> steps_{0};

@@ -173,10 +173,8 @@ class ReplayPolicy final : public SchedulePolicy {
 
   int choose(const ChoicePoint& point) override {
     if (error_.empty()) check(point);
-    const TraceStep& step = trace_.steps()[next_ < trace_.steps().size() ? next_ : 0];
     if (!error_.empty()) return point.kind == ChoiceKind::kNextTask ? point.ready->nth(0) : 0;
-    ++next_;
-    return step.value;
+    return trace_.steps()[next_++].value;
   }
   std::string error() const override { return error_; }
 
@@ -188,13 +186,22 @@ class ReplayPolicy final : public SchedulePolicy {
                      point.at != nullptr && point.at->site.seq >= 0 ? absl::StrCat(" seq ", point.at->site.seq) : "",
                      ", ", point.size, point.kind == ChoiceKind::kNextTask ? " ready" : " alternatives");
     if (next_ >= trace_.steps().size()) {
-      error_ = absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace, found ", found);
+      error_ = absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace",
+                            trace_.empty() ? ", which is empty" : "", ", found ", found);
       return;
     }
     const TraceStep& step = trace_.steps()[next_];
     const char* what = point.at != nullptr ? point.at->site.what : "start";
     const int32_t rank = point.at != nullptr ? point.at->info.rank : -1;
     const int64_t seq = point.at != nullptr ? point.at->site.seq : -1;
+    // Task ids are looked for among the ready ones.
+    const bool possible = step.what < trace_.names().size() &&
+                          (point.kind == ChoiceKind::kNextTask || (step.value >= 0 && step.value < step.size));
+    if (!possible) {
+      error_ = absl::StrCat("the trace is of no run: its step ", next_, " chooses number ", step.value, " of ",
+                            step.size, " at operation ", step.what, " of ", trace_.names().size());
+      return;
+    }
     const bool fits = step.kind == static_cast<uint8_t>(point.kind) && step.size == point.size && step.rank == rank &&
                       step.seq == seq && trace_.names()[step.what] == what &&
                       (point.kind != ChoiceKind::kNextTask || point.ready->contains(step.value));

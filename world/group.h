@@ -6,29 +6,30 @@
 #include <utility>
 #include <vector>
 
+#include "sim/printable.h"
 #include "sim/step_record.h"
 
 namespace rankloom {
 
-// Which ranks talk to each other. The same object for all members. const after construction.
+// Which ranks talk to each other. The same object for all members. const after construction. Name and description are printable().
 class Group {
  public:
   // The group of all ranks.
   Group(int id, std::string name, int world_size)
-      : id_(id), name_(std::move(name)), description_("default_pg"), size_(world_size) {}
+      : id_(id), name_(printable(std::move(name))), description_("default_pg"), size_(world_size) {}
   // `size` ranks from `first` on, `stride` apart: costs the same at any size.
   Group(int id, std::string name, int first, int stride, int size, std::string description)
       : id_(id),
-        name_(std::move(name)),
-        description_(std::move(description)),
+        name_(printable(std::move(name))),
+        description_(printable(std::move(description))),
         size_(size),
         first_(first),
         stride_(stride) {}
   // `ranks`: global ranks in group order, each once.
   Group(int id, std::string name, std::vector<int> ranks, std::string description = "undefined")
       : id_(id),
-        name_(std::move(name)),
-        description_(std::move(description)),
+        name_(printable(std::move(name))),
+        description_(printable(std::move(description))),
         size_(static_cast<int>(ranks.size())),
         ranks_(std::move(ranks)),
         sorted_(sorted_members(ranks_)) {}

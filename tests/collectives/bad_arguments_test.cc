@@ -100,6 +100,9 @@ std::vector<Case> cases() {
   add(
       "BroadcastRootAbove", "broadcast: " + root_text(3), CALL { (void)pg.broadcast(t.out, 3); });
   add(
+      "BroadcastDType", "broadcast: buffer's dtype is 99, want 0 <= dtype < 14, a value of DType",
+      CALL { (void)pg.broadcast(TensorView(t.out.data(), static_cast<DType>(99), {2}), 0); });
+  add(
       "BroadcastTimeout", "broadcast: " + no_time, CALL { (void)pg.broadcast(t.out, 0, negative_timeout()); });
   add(
       "BroadcastWarning", "broadcast: " + no_warning, CALL { (void)pg.broadcast(t.out, 0, negative_warning()); });
@@ -109,6 +112,9 @@ std::vector<Case> cases() {
       "AllReduceBuffer", "all_reduce: buffer" + null, CALL { (void)pg.all_reduce(t.null()); });
   add(
       "AllReduceStrided", "all_reduce: buffer" + strided, CALL { (void)pg.all_reduce(t.strided()); });
+  add(
+      "AllReduceDType", "all_reduce: reduce op sum has no kernel for an unknown dtype, want any dtype but float8",
+      CALL { (void)pg.all_reduce(TensorView(t.out.data(), static_cast<DType>(99), {2})); });
   add(
       "AllReduceOp", "all_reduce: " + no_op, CALL { (void)pg.all_reduce(t.out, unknown_op()); });
   add(

@@ -313,5 +313,42 @@ TEST(UnboundThreadTest, ADeadlockThereIsTheRanks) {
   EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1 for rank 1 (returned) (its helper)"));
 }
 
+// Traces that no run could have left.
+TEST(ReplayOfNoRun, EndsInAnErrorThatSaysSo) {
+  const auto program = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(rank.rank())};
+    if (rank.rank() > 0) return pg->send(x, 0).wait();
+    rank.sleep_for(absl::Milliseconds(1));
+    for (int i = 0; i < 2; ++i) pg->recv_any(x).wait();
+  };
+  for (const EngineKind engine : {EngineKind::kThreads, EngineKind::kFibers}) {
+    const auto replay = [&](Trace trace) {
+      return run_world({.world_size = 3, .engine = engine, .schedule = Schedule::replay(std::move(trace))}, program);
+    };
+    Trace empty;
+    empty.set_schedule("seeded:1");
+    EXPECT_THAT(replay(empty).text(),
+                HasSubstr("replay diverged at step 0: expected the end of the trace, which is empty, found rank"));
+
+    const RunReport recorded = run_world({.world_size = 3, .engine = engine, .schedule = Schedule::seeded(1)}, program);
+    ASSERT_TRUE(recorded.ok()) << recorded.text();
+    Trace wrong;
+    wrong.set_schedule("seeded:1");
+    size_t changed = 0;
+    for (TraceStep step : recorded.trace.steps()) {
+      step.what = wrong.intern(recorded.trace.names()[step.what]);
+      if (step.kind == static_cast<uint8_t>(ChoiceKind::kAnySource) && changed == 0) {
+        step.value = 1000000;
+        changed = wrong.steps().size();
+      }
+      wrong.add(step);
+    }
+    ASSERT_GT(changed, 0U);
+    EXPECT_THAT(replay(wrong).text(),
+                HasSubstr(absl::StrCat("the trace is of no run: its step ", changed, " chooses number 1000000 of 2")));
+  }
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -106,6 +106,20 @@ TEST_P(GroupsTest, KeepsGroupsOverTheSameRanksApart) {
   });
 }
 
+TEST_P(GroupsTest, WritesNamesSoThatTheyCanBePrinted) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    const std::string name("a\"b\n\x01\xff\xc3( \xe2\x82\xac\xed\xa0\x80\0z", 17);
+    auto pg = init_process_group(rank, {.name = name, .description = name});
+    const std::string shown = "a\"b\\n\\x01\\xff\\xc3( \xe2\x82\xac\\xed\\xa0\\x80\\x00z";
+    EXPECT_EQ(pg->group()->name(), shown);
+    auto child = pg->new_group({.name = name, .description = name});
+    EXPECT_EQ(child->group()->name(), shown);
+    EXPECT_EQ(child->group()->description(), shown);
+    if (rank.rank() == 0) child->barrier({}, "at\xff").wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1 at\\xff for rank 1 (returned) [group a\"b\\n"));
+}
+
 TEST_P(GroupsTest, Splits) {
   run(6, [](RankContext& rank) {
     auto pg = init_process_group(rank);
