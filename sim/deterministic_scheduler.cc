@@ -11,6 +11,7 @@
 #include "sim/fiber_engine.h"
 #include "sim/site_text.h"
 #include "sim/thread_engine.h"
+#include "sim/thread_pool.h"
 
 namespace rankloom {
 namespace {
@@ -115,16 +116,21 @@ void DeterministicScheduler::task_main(Task& task) {
 }
 
 void DeterministicScheduler::end(Task& task) {
+  pass_baton([this, &task](StateLock& lock) { return finish(task, lock); });
+}
+
+void DeterministicScheduler::pass_baton(absl::FunctionRef<Task*(StateLock& lock)> choose) {
   Engine* const engine = engine_.get();
   Task* next = nullptr;
   {
     StateLock lock(this);
-    next = finish(task, lock);
+    next = choose(lock);
     // The host takes the lock before it lets the scheduler go, so this one has let go of it by then.
     if (next == &host_) {
       engine->unpark(host_);
       return;
     }
+    if (next != nullptr && next->state != Task::State::kRunning) start_running(*next);
   }
   if (next != nullptr) engine->unpark(*next);
 }
@@ -600,8 +606,8 @@ Task* DeterministicScheduler::ready_beside(int rank) const {
   return nullptr;
 }
 
-// A rank may hold the baton and wait, in a way of its own, for a thread of its own that is ready: a join. That one runs beside it
-// then, as it would have done if it had come to its point now.
+// A rank may hold the baton and wait, in a way of its own, for a thread of its own: a join. If that one is ready, it runs beside
+// the rank, as it would have done if it had come to its point now. If it waits for others, they get the baton.
 void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* /*texts*/) {
   if (!threads_) return;
   Task* helper = nullptr;
@@ -609,21 +615,33 @@ void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::str
     const StateLock lock(this);
     const uint64_t steps = steps_.load(std::memory_order_relaxed);
     bool computes = !moving_ || baton_rank_ < 0 || running_of_rank_[static_cast<size_t>(baton_rank_)] == 0;
-    if (!computes) helper = ready_beside(baton_rank_);
+    bool waits = false;
     for (const Task* task : live_tasks()) {
-      if (helper != nullptr && task->info.rank == baton_rank_ && task->state == Task::State::kRunning)
-        computes = computes || thread_runs(task->thread);
+      if (computes || task->info.rank != baton_rank_) continue;
+      waits = waits || (task->adopted && task->state != Task::State::kRunning);
+      if (task->state == Task::State::kRunning) computes = thread_runs(task->thread);
     }
-    if (computes || helper == nullptr || steps != still_at_step_) {
+    if (computes || !waits || ready_.empty() || steps != still_at_step_) {
       still_at_step_ = steps;
       still_since_ns_ = now_ns;
       return;
     }
     if (now_ns - still_since_ns_ < std::min(kGraceNs, stall_ns())) return;
-    ready_.remove(helper->id);
-    start_running(*helper);
+    still_since_ns_ = now_ns;
+    helper = ready_beside(baton_rank_);
+    if (helper != nullptr) {
+      ready_.remove(helper->id);
+      start_running(*helper);
+    } else {
+      baton_rank_ = -1;  // the thread below is the mover from now on
+    }
   }
-  engine_->unpark(*helper);
+  if (helper != nullptr) {
+    engine_->unpark(*helper);
+  } else {
+    ThreadPool::shared().start("baton",
+                               [this] { pass_baton([this](StateLock& lock) { return pick(nullptr, lock); }); });
+  }
 }
 
 void DeterministicScheduler::away_changed(int) { idle_parker_.unpark(); }
@@ -694,11 +712,9 @@ Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
   // Else another thread of the rank goes on with the baton, or somebody else holds it.
   if (held && (!threads_ || running_of_rank_[static_cast<size_t>(task.info.rank)] == 0)) {
     next = pick(&task, lock);
-    if (next != &host_) start_running(*next);
   } else if (next = held ? ready_beside(task.info.rank) : nullptr; next != nullptr) {
     // The rank's other thread may be waiting for it, in a way of its own.
     ready_.remove(next->id);
-    start_running(*next);
   } else if (idle_.load(std::memory_order_relaxed)) {
     idle_parker_.unpark();
   }

@@ -83,7 +83,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void give_way(Task& self, StateLock& lock);
   // The first pick: the caller is no task, or a ready one.
   Task* set_off(StateLock& lock);
-  // Ends `task`. The one to unpark; null: nobody.
+  // Ends `task`. The one that runs next; null: nobody new.
   Task* finish(Task& task, StateLock& lock);
   void nobody_ready(StateLock& lock);
   // Fetches what switches to the next tasks in the queue will touch.
@@ -99,6 +99,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::vector<Task*> parked_tasks() const;
   bool any_timer() const;
   void end(Task& task);
+  // Lets the task run that `choose` gives, with the state locked; null: nobody. The caller is no task any more.
+  void pass_baton(absl::FunctionRef<Task*(StateLock& lock)> choose);
   bool advance_clock();
   void forget_dead_timers();
   void drain_inbox();

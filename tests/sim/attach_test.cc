@@ -383,6 +383,37 @@ TEST_P(BatonAttachTest, AThreadThatItsRankJoinsRunsBesideIt) {
   EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
 }
 
+// The same, but the thread waits for another rank, which is ready and lacks the baton.
+TEST_P(BatonAttachTest, ARankThatJoinsAThreadOfItsOwnLetsTheOthersRun) {
+  auto scheduler = make_scheduler(GetParam(), 2, [](Scheduler::Options& options) {
+    options.stall = absl::Milliseconds(20);
+    options.on_stall = [](const std::string&) {};
+  });
+  Gate for_thread(scheduler.get());
+  std::atomic<bool> came{false};
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 1) {
+      while (!came) scheduler->yield(Site{.what = "yield"});
+      for (int i = 0; i < 100; ++i) scheduler->point(Site{.what = "step"});
+      for_thread.open();
+      return;
+    }
+    std::thread thread([&] {
+      const CallScope call(scheduler.get(), 0);
+      EXPECT_TRUE(for_thread.wait().ok());
+    });
+    std::vector<Outstanding> outstanding;
+    do {  // until the thread waits, and rank 1 polls with the baton
+      outstanding.clear();
+      scheduler->append_outstanding(&outstanding);
+    } while (outstanding.size() != 2);
+    scheduler->point(Site{.what = "takes the baton"});
+    came = true;
+    thread.join();
+  });
+  EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
+}
+
 // One rank's helper waits while its main thread does something outside of rankloom: only the main thread can go on.
 TEST_P(BatonAttachTest, AMainThreadThatSleepsBesideItsHelperIsNoDeadlock) {
   std::promise<std::string> warning;
