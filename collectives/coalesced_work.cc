@@ -31,12 +31,10 @@ void CoalescedWork::watch(std::shared_ptr<CallState> collectives, std::vector<st
   collectives_ = std::move(collectives);
   messages_ = std::move(messages);
   left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);
-  // Weak: parts that own their tensors outlive a handle that was dropped.
-  const auto told = [self = weak_from_this()](const absl::Status& status) {
-    if (const std::shared_ptr<CoalescedWork> whole = self.lock(); whole != nullptr) whole->part_done(status);
-  };
-  if (collectives_ != nullptr) collectives_->when_done(told);
-  for (const std::shared_ptr<Message>& message : messages_) message->when_done(told);
+  // Parts that own their tensors outlive a handle that was dropped.
+  const auto told = [this] { return internal::tell(weak_from_this(), &CoalescedWork::part_done); };
+  if (collectives_ != nullptr) collectives_->when_done(told());
+  for (const std::shared_ptr<Message>& message : messages_) message->when_done(told());
 }
 
 void CoalescedWork::part_done(const absl::Status& status) {

@@ -113,33 +113,36 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   for (const CollectiveCall& part : call.parts) {
     if (part.seq >= 0) records.push_back(part.record_id);
   }
+  const std::vector<std::shared_ptr<internal::PartWork>> parts = std::move(gathered->parts);
+  const auto end_now = [&](const absl::Status& status) {
+    if (context_ != nullptr) internal::CloseRecords(context_, records).ended(status);
+    for (const std::shared_ptr<internal::PartWork>& part : parts) part->complete(status);
+  };
   Work whole;
-  const auto end_parts =
-      [parts = std::vector<std::weak_ptr<internal::PartWork>>(gathered->parts.begin(), gathered->parts.end()),
-       records = std::move(records), context = context_](const absl::Status& status) {
-        for (const int64_t record : records) {
-          if (context != nullptr) context->recorder().close(record, context->world().scheduler().now_ns(), status.ok());
-        }
-        for (const std::weak_ptr<internal::PartWork>& part : parts) {
-          if (const std::shared_ptr<internal::PartWork> work = part.lock(); work != nullptr) work->complete(status);
-        }
-      };
   try {
     whole = submit(call, all, code);
   } catch (const DistError& error) {
-    end_parts(error.status());
+    end_now(error.status());
     throw;
   }
-  for (const std::shared_ptr<internal::PartWork>& part : gathered->parts) part->issued(whole);
-  if (whole.state() != nullptr) {
-    whole.state()->when_done(end_parts);
-  } else {
-    end_parts(absl::OkStatus());
+  for (const std::shared_ptr<internal::PartWork>& part : parts) part->issued(whole);
+  WorkState* const state = whole.state();
+  if (state == nullptr) {
+    end_now(absl::OkStatus());
+    return whole;
   }
+  if (context_ != nullptr) state->when_done(std::make_unique<internal::CloseRecords>(context_, std::move(records)));
+  for (const std::shared_ptr<internal::PartWork>& part : parts)
+    state->when_done(internal::tell(std::weak_ptr(part), &WorkState::complete));
   return whole;
 }
 
 namespace internal {
+
+void CloseRecords::ended(const absl::Status& status) {
+  const int64_t now = context_.world().scheduler().now_ns();
+  for (const int64_t record : records_) context_.recorder().close(record, now, status.ok());
+}
 
 bool can_be_coalesced(OpType op) {
   return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kSplitGroup &&

@@ -1,15 +1,30 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "collectives/collective_call.h"
+#include "collectives/completion.h"
+#include "world/world.h"
 
 namespace rankloom::internal {
 
 class PartWork;
+
+// Closes records of a rank when a work ends.
+class CloseRecords final : public Dependant {
+ public:
+  CloseRecords(RankContext* context, std::vector<int64_t> records) : context_(*context), records_(std::move(records)) {}
+  void ended(const absl::Status& status) override;
+
+ private:
+  RankContext& context_;
+  const std::vector<int64_t> records_;
+};
 
 // What a member has called since start_coalescing().
 struct Coalescing {

@@ -119,6 +119,7 @@ DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std
   mesh.shape_ = shape;
   mesh.dim_names_ = dim_names;
   if (const std::string wrong = mistake(shape, dim_names, base->size()); !wrong.empty()) mesh.fail(wrong);
+  const CallScope scope = base->enter("init_device_mesh");
   GroupRequest request = base->request_of(options);
   request.kind = GroupRequest::Kind::kMesh;
   request.shape = shape;

@@ -101,20 +101,22 @@ DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, int dev
 DeviceMark::~DeviceMark() { runtime_->driver().give_event(device_, event_); }
 
 bool DeviceMark::done() {
-  const AdoptScope adopt(&runtime_->scheduler(), rank_);
+  const CallScope call(runtime_->world_ref(),
+                       [this] { return CalledHandle{.rank = rank_, .handle = "event", .op = "query"}; });
   runtime_->scheduler().point(Site{.what = "event query"});
   const absl::StatusOr<bool> passed = runtime_->driver().passed(event_);
   return passed.ok() && *passed;
 }
 
 absl::Status DeviceMark::wait(CodeSite code) {
-  const AdoptScope adopt(&runtime_->scheduler(), rank_);
+  const CallScope call(runtime_->world_ref(),
+                       [this] { return CalledHandle{.rank = rank_, .handle = "event", .op = "synchronize"}; });
   runtime_->scheduler().point(Site{.what = "event synchronize", .code = code});
   return runtime_->await(*this, rank_, "event synchronize", "", code);
 }
 
 DeviceRuntime::DeviceRuntime(World* world, std::shared_ptr<DeviceDriver> driver)
-    : world_(*world), scheduler_(world->scheduler()), driver_(std::move(driver)) {}
+    : world_(*world), scheduler_(world->scheduler()), world_ref_(&scheduler_), driver_(std::move(driver)) {}
 
 DeviceRuntime::~DeviceRuntime() { finish(); }
 
@@ -221,13 +223,11 @@ void DeviceRuntime::thread_main() {
     std::vector<std::shared_ptr<DeviceLaunch>> ended;
     std::vector<std::shared_ptr<DeviceLaunch>> silent;
     std::vector<std::shared_ptr<DeviceGate>> expired;
-    std::vector<Work> handles;
     const int64_t now = monotonic_ns();
     int64_t next = now + kHealthNs;  // launches do not wake this thread
     {
       absl::MutexLock lock(&mu_);
       ended.swap(ended_);
-      handles.swap(handles_);
       for (const std::shared_ptr<DeviceGate>& gate : gates_) {
         if (gate->deadline_ns <= now) {
           expired.push_back(gate);
@@ -239,7 +239,7 @@ void DeviceRuntime::thread_main() {
         if (ended.empty() && now >= health_at) silent.assign(launches_.begin(), launches_.end());
         if (now >= health_at) health_at = now + kHealthNs;
       }
-      if (stop_ && launches_.empty() && ended.empty() && handles.empty()) return;
+      if (stop_ && launches_.empty() && ended.empty()) return;
     }
     for (const std::shared_ptr<DeviceLaunch>& launch : ended) end(launch, absl::OkStatus());
     for (const std::shared_ptr<DeviceLaunch>& launch : silent) {
@@ -253,11 +253,7 @@ void DeviceRuntime::thread_main() {
                                    " for a work: ", gate->text)),
            OpenedBy::kTimeout);
     }
-    for (Work& handle : handles) {
-      // Its gate was opened just before it is done.
-      while (!handle.is_completed()) sched_yield();
-    }
-    if (ended.empty() && expired.empty() && handles.empty()) parker_.park(next);
+    if (ended.empty() && expired.empty()) parker_.park(next);
   }
 }
 
@@ -281,6 +277,15 @@ void DeviceRuntime::end(const std::shared_ptr<DeviceLaunch>& launch, const absl:
     std::erase(launches_, launch);
   }
 }
+
+struct DeviceRuntime::GateOpener final : Dependant {
+  GateOpener(std::shared_ptr<DeviceRuntime> runtime, std::shared_ptr<DeviceGate> gate)
+      : runtime(std::move(runtime)), gate(std::move(gate)) {}
+  void ended(const absl::Status& status) override { runtime->open(gate, status, OpenedBy::kWork); }
+
+  const std::shared_ptr<DeviceRuntime> runtime;
+  const std::shared_ptr<DeviceGate> gate;
+};
 
 absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shared_ptr<DeviceStreamState>& stream,
                                                                  int device, DeviceDriver::StreamHandle handle,
@@ -315,8 +320,7 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
       parker_.unpark();
     }
   }
-  state->when_done(
-      [self = shared_from_this(), gate](const absl::Status& status) { self->open(gate, status, OpenedBy::kWork); });
+  state->when_done(std::make_unique<GateOpener>(shared_from_this(), gate));
   if (scheduler_.aborted()) open(gate, scheduler_.abort_cause(), OpenedBy::kEnd);
   return gate;
 }
@@ -341,18 +345,11 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
       if (!launch->finished_) launch->waker_ = std::make_unique<OutsideWaker>(&scheduler_);
     }
     std::erase(gates_, gate);
-    if (by == OpenedBy::kWork) {  // the work is not quite done, so its last handle must not go here
-      handles_.push_back(std::move(gate->work));
-      start_thread();
-    } else {
-      handle = std::move(gate->work);
-    }
+    handle = std::move(gate->work);
   }
   gate->wait.word->released.store(1, std::memory_order_release);
   driver_->give_wait(gate->device, gate->wait);
-  if (by == OpenedBy::kWork) {
-    parker_.unpark();
-  } else if (by == OpenedBy::kTimeout) {
+  if (by == OpenedBy::kTimeout) {
     // Letting go of the last handle withdraws the call, as the rank that owns it.
     scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [handle = std::move(handle)] {});
   }

@@ -126,6 +126,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   DeviceDriver& driver() const { return *driver_; }
   World& world() const { return world_; }
   Scheduler& scheduler() const { return scheduler_; }
+  const WorldRef& world_ref() const { return world_ref_; }
 
   // Starts, on `device`, `plan` (null: nothing) once all marks are passed; then calls `done`, which must not wait, as a step
   // of `rank`. An error: `done` will not be called.
@@ -153,6 +154,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
 
  private:
   enum class OpenedBy : uint8_t { kWork, kTimeout, kEnd };
+  struct GateOpener;
 
   absl::Status start(const std::shared_ptr<DeviceLaunch>& launch, const Site& site, KernelPlan* plan,
                      absl::Span<const DeviceMark* const> after);
@@ -164,6 +166,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
 
   World& world_;
   Scheduler& scheduler_;
+  const WorldRef world_ref_;
   const std::shared_ptr<DeviceDriver> driver_;
   Parker parker_;  // of the thread
 
@@ -172,8 +175,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // those whose end was not told yet
   std::vector<std::shared_ptr<DeviceLaunch>> ended_ ABSL_GUARDED_BY(mu_);     // for the thread
   std::vector<std::shared_ptr<DeviceLaunch>> lost_
-      ABSL_GUARDED_BY(mu_);                         // of a device that failed: it may yet name them
-  std::vector<Work> handles_ ABSL_GUARDED_BY(mu_);  // to go once their works are done
+      ABSL_GUARDED_BY(mu_);  // of a device that failed: it may yet name them
   std::vector<std::pair<int, std::unique_ptr<DeviceDriver::Lane>>> lanes_ ABSL_GUARDED_BY(mu_);  // idle ones, by device
   std::thread thread_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -50,6 +50,10 @@ void DeviceStream::point(const char* what, CodeSite code) const {
   runtime_->scheduler().point(Site{.what = what, .code = code, .detail = state_->name});
 }
 
+CalledHandle DeviceStream::called(const char* what) const {
+  return {.rank = state_->rank, .handle = absl::StrCat("stream ", state_->name), .op = what};
+}
+
 void DeviceStream::check(const absl::Status& status, const char* what) const {
   if (status.ok()) return;
   throw_dist_error(make_error(error_kind(status), absl::StrCat(state_->who(), what, ": ", status.message())),
@@ -91,14 +95,15 @@ void DeviceStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration time
                      absl::StrCat("timeout is ", absl::FormatDuration(timeout), ", want at least 0")),
           kWhat);
   }
-  const AdoptScope adopt(&runtime_->scheduler(), state_->rank);
+  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
   point(kWhat, code);
+  work->settled("block_current_stream");
   // A work of the user's own may answer with a future that its owner completes.
   check(block(work->get_future(work).work(), timeout, code), kWhat);
 }
 
 Event DeviceStream::record(CodeSite code) {
-  const AdoptScope adopt(&runtime_->scheduler(), state_->rank);
+  const CallScope call(runtime_->world_ref(), [this] { return called("event record"); });
   point("event record", code);
   absl::StatusOr<std::shared_ptr<DeviceMark>> made = mark();
   check(made.status(), "event record");
@@ -114,7 +119,7 @@ void DeviceStream::wait_event(const Event& event, CodeSite code) {
                      "the event is one of another kind of stream, want one of this kind of device"),
           kWhat);
   }
-  const AdoptScope adopt(&runtime_->scheduler(), state_->rank);
+  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
   point(kWhat, code);
   check(runtime_->driver().wait_event(handle_, other->event()), kWhat);
   absl::MutexLock lock(&mu_);
@@ -125,7 +130,7 @@ void DeviceStream::wait_event(const Event& event, CodeSite code) {
 
 void DeviceStream::synchronize(CodeSite code) {
   constexpr const char* kWhat = "stream synchronize";
-  const AdoptScope adopt(&runtime_->scheduler(), state_->rank);
+  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
   point(kWhat, code);
   absl::StatusOr<std::shared_ptr<DeviceMark>> here = mark();
   check(here.status(), kWhat);
@@ -135,7 +140,7 @@ void DeviceStream::synchronize(CodeSite code) {
 }
 
 bool DeviceStream::query(CodeSite code) {
-  const AdoptScope adopt(&runtime_->scheduler(), state_->rank);
+  const CallScope call(runtime_->world_ref(), [this] { return called("stream query"); });
   point("stream query", code);
   const absl::StatusOr<bool> idle = runtime_->driver().idle(handle_);
   check(idle.status(), "stream query");
@@ -164,7 +169,7 @@ absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& c
       return Work(std::move(outer));
     }
     // Before the gate asks for the same, so that who sees the stream go on sees the call done.
-    state->when_done([outer](const absl::Status& status) { outer->complete(status); });
+    state->when_done(internal::tell(std::weak_ptr(outer), &WorkState::complete));
     if (!timeout_is_default) {
       // A wait of its own withdraws the call in time.
       runtime_->scheduler().spawn({.rank = state_->rank, .kind = TaskKind::kStream}, [inner = *inner, timeout, code] {
@@ -180,10 +185,11 @@ absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& c
     const CodeSite code = call.code;
     const absl::Duration timeout = call.timeout;
     const bool timeout_is_default = call.timeout_is_default;
-    absl::StatusOr<Work> inner = group->execute(std::move(call));
-    absl::Status ended = inner.status();
-    if (ended.ok() && inner->state() != nullptr) ended = inner->state()->wait(timeout, timeout_is_default, code);
-    outer->complete(ended);
+    outer->complete(internal::caught(outer->op(), [&]() -> absl::Status {
+      absl::StatusOr<Work> inner = group->execute(std::move(call));
+      if (!inner.ok() || inner->state() == nullptr) return inner.status();
+      return inner->state()->wait(timeout, timeout_is_default, code);
+    }));
   };
   const DeviceMark* const after = here->get();
   absl::Status asked = runtime_->launch(std::make_shared<DeviceLaunch>(), state_->rank, device_,

@@ -43,6 +43,7 @@ class DeviceStream : public Stream {
   DeviceDriver::StreamHandle handle() const { return handle_; }
 
  private:
+  CalledHandle called(const char* what) const;
   // A scheduling point of whoever uses the stream. Throws if that is another rank.
   void point(const char* what, CodeSite code) const;
   void check(const absl::Status& status, const char* what) const;

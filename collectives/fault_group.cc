@@ -61,11 +61,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
         aborts_(std::move(aborts)),
         outputs_(std::move(outputs)) {}
 
-  void watch() {
-    inner_.state()->when_done([weak = weak_from_this()](const absl::Status& status) {
-      if (const std::shared_ptr<FaultWork> self = weak.lock(); self != nullptr) self->complete(status);
-    });
-  }
+  void watch() { inner_.state()->when_done(internal::tell(weak_from_this(), &WorkState::complete)); }
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     const absl::Status waited = inner_.state()->wait(timeout, timeout_is_default, code);

@@ -14,6 +14,7 @@
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
 #include "collectives/poison.h"
+#include "collectives/withdrawal.h"
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
 #include "sim/site_text.h"
@@ -302,7 +303,7 @@ Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
       late_(world->late_completion()),
       mu_(&scheduler_),
       on_failure_(std::move(on_failure)),
-      object_(numbered_object(group_->object(), kMessages)),
+      object_(group_->calls_object()),
       inboxes_(new std::atomic<Inbox*>[static_cast<size_t>(group_->size())]()) {}
 
 Mailbox::~Mailbox() {
@@ -334,6 +335,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
   const bool any = mine.call_.peer == CollectiveCall::kAnySource;
   const bool on_host = mine.tensor().device().kind == Device::Kind::kCpu;
   const bool eager = sends && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
+  mine.eager_ = eager;
   char* text = mine.tag_text_.data();
   if (mine.call_.tag != 0) {
     std::memcpy(text, "tag ", 4);
@@ -380,10 +382,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
         if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
           return absl::OkStatus();
       } else {
-        const TensorView& input = mine.tensor();
-        mine.payload_.assign(static_cast<const char*>(input.data()),
-                             static_cast<const char*>(input.data()) + input.bytes());
-        mine.call_.inputs = TensorList(TensorView(mine.payload_.data(), input.dtype(), Dims(input.sizes())));
+        copy_aside(mine);
       }
     } else {
       inbox.unlink(*match);
@@ -395,7 +394,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
         recv.partner_ = sends ? message : other;
         send.state_ = recv.state_ = Message::State::kMatched;
         inbox.link(recv);
-        count(mine);
+        eager ? copy_aside(mine) : count(mine);
       } else {
         mine.state_ = other->state_ = Message::State::kTaken;
       }
@@ -409,6 +408,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
     sends ? move(message, other) : move(other, message);
     return absl::OkStatus();
   }
+  if (eager) finish(mine, absl::OkStatus());
   // Whichever side comes second makes the task.
   if (record_ != nullptr) StepRecord::name_next_task(numbered_object(mine.object() ^ other->object(), kPosted));
   scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
@@ -427,6 +427,13 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
                     self->move(send, recv);
                   });
   return absl::OkStatus();
+}
+
+void Mailbox::copy_aside(Message& send) {
+  const TensorView& input = send.tensor();
+  const char* const bytes = static_cast<const char*>(input.data());
+  send.payload_.assign(bytes, bytes + input.bytes());
+  send.call_.inputs = TensorList(TensorView(send.payload_.data(), input.dtype(), Dims(input.sizes())));
 }
 
 absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
@@ -460,8 +467,9 @@ absl::Status Mailbox::describe_difference(const Message& send, const Message& re
 void Mailbox::record_post(Message& mine, Message* match) {
   const auto any = [](const Message& message) { return message.call_.peer == CollectiveCall::kAnySource; };
   // Sends of several members commute, but for a recv_any that could take either.
-  const uint64_t inbox =
-      numbered_object(numbered_object(object_, static_cast<uint64_t>(mine.receiver())), static_cast<uint64_t>(mine.call_.tag));
+  const uint64_t messages = numbered_object(group_->object(), kMessages);
+  const uint64_t inbox = numbered_object(numbered_object(messages, static_cast<uint64_t>(mine.receiver())),
+                                         static_cast<uint64_t>(mine.call_.tag));
   const bool chooses = any(mine) || (match != nullptr && any(*match));
   record_->access(inbox, chooses ? Access::kWrite : Access::kCommute);
   // Those of one source are matched in their order, and a rank may have helpers.
@@ -520,9 +528,11 @@ void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   recv.source_ = send.group_rank_;
   if (recv.call_.peer == CollectiveCall::kAnySource)
     recv.context_->recorder().set_peer(recv.call_.record_id, send.group_rank_);
+  internal::Completion completion;
   if (!status.ok()) fail(status);
   finish(recv, status);
-  finish(send, status);
+  finish(send, send.eager_ ? absl::OkStatus() : status);
+  completion.end();
 }
 
 void Mailbox::count(Message& message) {
@@ -536,6 +546,8 @@ void Mailbox::uncount(Message& message) {
 
 void Mailbox::finish(Message& message, const absl::Status& status) {
   message.unpoison(!status.ok());
+  // Waiting for a call on a stream does not wait for what the call writes.
+  if (record_ != nullptr && message.call_.stream != nullptr) record_->write_memory(message.rank());
   if (message.is_completed()) return;  // an eager send was done long ago
   message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), status.ok());
   message.complete(status);
@@ -611,10 +623,12 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
         if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
       });
       break;
-    case Why::kFailure:
+    case Why::kFailure: {
+      internal::Completion completion;
       if (partner != nullptr) finish(*partner, why.cause);
       fail(why.cause);
-      break;
+      completion.end();
+    } break;
   }
   return true;
 }
@@ -661,6 +675,7 @@ void Mailbox::fail(const absl::Status& cause) {
     any_unwound_.store(false, std::memory_order_relaxed);
     failed_.store(true, std::memory_order_release);
   }
+  internal::Completion completion;
   for (int rank = 0; rank < group_->size(); ++rank) {
     Inbox* const inbox = existing_inbox(rank);
     if (inbox == nullptr) continue;
@@ -669,9 +684,13 @@ void Mailbox::fail(const absl::Status& cause) {
       RankMutexLock lock(&inbox->mu);
       taken = inbox->take_all(/*eager=*/false);
     }
-    for (const std::shared_ptr<Message>& message : taken) finish(*message, cause);
+    for (std::shared_ptr<Message>& message : taken) {
+      finish(*message, cause);
+      internal::Completion::drop(std::move(message));
+    }
   }
   if (on_failure_) on_failure_(cause);
+  completion.end();
 }
 
 std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
@@ -724,6 +743,7 @@ void Mailbox::close() {
       RankMutexLock lock(&inbox->mu);
       left = inbox->take_all(/*eager=*/true);
     }
+    const std::vector<std::shared_ptr<Message>> ended = left;
     // Those that are alike but for their sequence number share a line, under the first.
     for (size_t i = 0; i < left.size(); ++i) {
       if (left[i] == nullptr) continue;
@@ -740,7 +760,9 @@ void Mailbox::close() {
         absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
       world_.note(absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
     }
+    for (const std::shared_ptr<Message>& message : ended) finish(*message, world_ended());
   }
+  fail(world_ended());
 }
 
 }  // namespace rankloom

@@ -86,6 +86,7 @@ class Message final : public WorkState, public WaitsFor {
   int source_ = -1;  // of a recv: who sent it; written before complete()
   // Guarded by the mutex of the inbox.
   State state_ = State::kNew;
+  bool eager_ = false;    // done as soon as it is posted; const after that
   bool counted_ = false;  // in its member's count of messages that are not done
   int64_t order_ = 0;     // when it was posted, among all messages of the inbox
   Message* before_ = nullptr;
@@ -93,7 +94,7 @@ class Message final : public WorkState, public WaitsFor {
   void* channel_ = nullptr;                         // Mailbox::Channel; null for recv_any
   std::shared_ptr<Message> self_;                   // while it is in a queue
   std::shared_ptr<Message> partner_;                // kMatched
-  std::vector<char> payload_;                       // an eager send's own copy
+  std::vector<char> payload_;                       // an eager send's own copy, unless it moved at once
   std::shared_ptr<internal::DeviceLaunch> launch_;  // kTaken, while a device moves it
   struct Aside;
   std::unique_ptr<Aside> aside_;   // poisoned runs only
@@ -115,7 +116,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   Mailbox(World* world, std::shared_ptr<const Group> group, absl::AnyInvocable<void(const absl::Status&)> on_failure);
   ~Mailbox();
 
-  // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at once.
+  // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at once,
+  // whatever becomes of the message.
   // Never blocks on another member.
   absl::Status post(std::shared_ptr<Message> message, size_t eager_bytes);
 
@@ -154,6 +156,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.
   absl::Status tag_difference(const Message& message) const;
   void finish(Message& message, const absl::Status& status);
+  // An eager send's data outlive the call.
+  static void copy_aside(Message& send);
   void count(Message& message);
   void uncount(Message& message);
   absl::Status refusal(const Message& message) const;
@@ -178,7 +182,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   struct UnwoundMessage;
   std::vector<UnwoundMessage> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};                  // written under mu_
-  const uint64_t object_;                                 // explored runs: the name of the mailbox
+  const uint64_t object_;                                 // explored runs: the name of the group's calls
   const std::unique_ptr<std::atomic<Inbox*>[]> inboxes_;  // [destination], each made at its first message
 };
 

@@ -240,6 +240,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<co
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
                                                       CodeSite code) {
+  const CallScope scope = enter("new_group");
   GroupRequest request = request_of(options);
   std::sort(ranks.begin(), ranks.end());
   request.ranks = std::move(ranks);
@@ -255,6 +256,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& option
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options,
                                                         CodeSite code) {
+  const CallScope scope = enter("split_group");
   GroupRequest request = request_of(options);
   request.kind = GroupRequest::Kind::kSplit;
   request.color = color;
@@ -275,6 +277,7 @@ void ProcessGroup::end(CodeSite code) {
 
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {
   if (group == nullptr) return;  // a rank that is no member of it
+  const CallScope scope = group->enter("destroy_process_group");
   if (std::exchange(group->destroyed_, true)) {
     throw_dist_error(
         make_error(ErrorKind::kAborted,

@@ -28,6 +28,7 @@ ProcessGroup::ProcessGroup(int rank, int size)
 ProcessGroup::ProcessGroup(RankContext* context, std::shared_ptr<const Group> group)
     : context_(context),
       scheduler_(&context->world().scheduler()),
+      world_(scheduler_),
       group_(std::move(group)),
       rank_(group_->group_rank(context->rank())),
       size_(group_->size()),
@@ -86,6 +87,10 @@ std::string ProcessGroup::who(const CollectiveCall& call) const {
                       op_row(call.op).name, call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ");
 }
 
+CalledHandle ProcessGroup::called(const char* op) const {
+  return {.rank = global_rank(), .handle = absl::StrCat("group ", group_name()), .op = op};
+}
+
 void ProcessGroup::fail(const CollectiveCall& call, const absl::Status& status) const {
   throw_dist_error(status,
                    {.rank = global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
@@ -105,8 +110,8 @@ void ProcessGroup::set_times(CollectiveCall& call, const CallOptions& options) c
 }
 
 Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, CodeSite code) {
-  const AdoptScope adopt(scheduler_, context_ != nullptr ? context_->rank() : -1);
   const OpRow& row = op_row(call.op);
+  const CallScope scope = enter(row.name);
   call.code = code;
   const bool numbered = row.is_collective() && (call.op != OpType::kCoalesced || !internal::only_messages(call));
   call.seq = numbered ? seq_ + 1 : -1;
@@ -303,6 +308,7 @@ Work ProcessGroup::barrier(const CallOptions& options, std::string_view label, C
 
 void ProcessGroup::monitored_barrier(std::optional<absl::Duration> timeout, bool wait_all_ranks, std::string_view label,
                                      CodeSite code) {
+  const CallScope scope = enter("monitored_barrier");
   CollectiveCall call = make_call(OpType::kMonitoredBarrier, {}, {});
   call.label = label;
   if (const absl::Duration own = timeout.value_or(timeout_);

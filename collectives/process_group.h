@@ -157,7 +157,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // --- point-to-point. Ranks are those in this group; tags are 0 or more
 
   // Gives `input` to `destination`, which receives it under the same tag. Done when it was received, or at once if it is no
-  // larger than GroupOptions::eager_bytes: a copy travels then.
+  // larger than GroupOptions::eager_bytes: a copy travels then, and only the receiver is told of an error.
   // Order: what one member sends to another under one tag arrives in the order of the calls. Shapes: count and dtype equal
   // on both sides; where they differ, both get the Mismatch.
   Work send(ConstTensorView input, int destination, int tag = 0, const CallOptions& options = {},
@@ -238,6 +238,11 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }
+  // The way in of each public method that touches the world: `const CallScope call = enter("shutdown");`.
+  CallScope enter(const char* op) const {
+    return CallScope(world_, [this, op] { return called(op); });
+  }
+  const WorldRef& world_ref() const { return world_; }
   // For groups that can stand for any of their members.
   void become(int rank) { rank_ = rank; }
 
@@ -247,6 +252,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                      CodeSite code);
   friend void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
 
+  CalledHandle called(const char* op) const;
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
   // The call's or the group's; refuses negative ones.
   void set_times(CollectiveCall& call, const CallOptions& options) const;
@@ -262,6 +268,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   RankContext* const context_ = nullptr;  // null outside a world
   Scheduler* const scheduler_ = nullptr;
+  const WorldRef world_;
   const std::shared_ptr<const Group> group_;
   int rank_;  // const, but for become()
   const int size_;

@@ -12,17 +12,12 @@
 #include "collectives/mismatch.h"
 #include "collectives/op_table.h"
 #include "collectives/poison.h"
+#include "sim/deadlock_report.h"
 #include "sim/dist_error.h"
 #include "sim/site_text.h"
 #include "sim/text.h"
 
 namespace rankloom {
-namespace {
-
-constexpr uint64_t kCalls = 1;  // part of a group in explored runs
-
-}  // namespace
-
 using internal::checksum;
 using internal::fill_with_poison;
 using internal::overlap;
@@ -172,7 +167,7 @@ Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
       size_(group_->size()),
       poison_(world->poison()),
       late_(world->late_completion()),
-      object_(numbered_object(group_->object(), kCalls)),
+      object_(group_->calls_object()),
       leaving_(&scheduler_),
       mu_(&scheduler_) {}
 
@@ -436,8 +431,10 @@ void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns)
     take_out(slot);
     failure = set_failed(status);
   }
+  internal::Completion completion;
   finish(slot, status, started_ns);
   spread(std::move(failure));
+  completion.end();
 }
 
 Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
@@ -459,8 +456,10 @@ Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
 }
 
 void Rendezvous::spread(Failure failure) {
+  internal::Completion completion;
   for (Slot* slot : failure.slots) finish(slot, failure.cause);
   if (failure.told) failure.told(failure.cause);
+  completion.end();
 }
 
 void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
@@ -486,6 +485,7 @@ absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
 }
 
 void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  internal::Completion completion;
   const int64_t now = scheduler_.now_ns();
   const auto fetch = [slot](size_t rank, WorkState::Ahead step) {
     if (rank < slot->states.size() && slot->states[rank] != nullptr) slot->states[rank]->prefetch(step);
@@ -497,13 +497,17 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
       fetch(rank + 4, WorkState::Ahead::kTask);
     }
     slot->calls[rank] = nullptr;
-    const std::shared_ptr<CallState> state = std::move(slot->states[rank]);
+    const std::shared_ptr<CallState>& state = slot->states[rank];
     if (state == nullptr) continue;
     state->unpoison(!status.ok());
+    // Waiting for a call on a stream does not wait for what the call writes.
+    if (record_ != nullptr && state->call().stream != nullptr) record_->write_memory(state->rank());
     state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
     state->complete(status);
   }
   leaving_.add(-1);
+  completion.end();
+  for (std::shared_ptr<CallState>& state : slot->states) internal::Completion::drop(std::move(state));
   RankMutexLock lock(&mu_);
   recycle(slot);
 }
@@ -581,6 +585,55 @@ void Rendezvous::fail(const absl::Status& cause) {
   }
   for (std::string& text : news) world_.note(std::move(text));
   if (!cause.ok()) fail(cause);
+}
+
+void Rendezvous::note_left() const {
+  std::vector<std::string> notes;
+  {
+    // Calls of the same members that are alike but for their sequence number share a line, under the first.
+    struct Left {
+      std::string who;
+      std::string missing;
+      const CollectiveCall* first;
+      int more;
+    };
+    std::vector<Left> left;
+    RankMutexLock lock(&mu_);
+    for (const Slot* const slot : window_) {
+      if (slot == nullptr || slot->arrived == 0) continue;
+      std::vector<int> came;
+      std::vector<int> missing;
+      const CollectiveCall* first = nullptr;
+      for (int rank = 0; rank < size_; ++rank) {
+        const CollectiveCall* const call = slot->calls[static_cast<size_t>(rank)];
+        (call != nullptr ? came : missing).push_back(group_->global_rank(rank));
+        if (first == nullptr) first = call;
+      }
+      std::sort(came.begin(), came.end());
+      std::sort(missing.begin(), missing.end());
+      const auto ranks = [](const std::vector<int>& list) {
+        return absl::StrCat(list.size() == 1 ? "rank " : "ranks ", rank_ranges(list));
+      };
+      Left next{.who = absl::StrCat(ranks(came), ", group ", group_->name(), ", ", op_row(first->op).name),
+                .missing = ranks(missing),
+                .first = first,
+                .more = 0};
+      if (!left.empty() && left.back().who == next.who && left.back().missing == next.missing) {
+        ++left.back().more;
+      } else {
+        left.push_back(std::move(next));
+      }
+    }
+    for (const Left& calls : left) {
+      notes.push_back(absl::StrCat(
+          calls.who, " seq ", calls.first->seq, ": ", calls.missing, " never came",
+          calls.more == 0
+              ? ""
+              : absl::StrCat(", nor to the ", calls.more == 1 ? "one" : absl::StrCat(calls.more), " after it"),
+          site_place(Site{.code = calls.first->code})));
+    }
+  }
+  for (std::string& note : notes) world_.note(std::move(note));
 }
 
 int64_t Rendezvous::wait_until_ns(int64_t seq) const {

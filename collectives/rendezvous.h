@@ -91,6 +91,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // `told` is called once with why the group can do no more, without a lock; at once, if that is so already.
   void when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
 
+  // At the world's end: notes the calls that some members made and others did not.
+  void note_left() const;
+
   // The latest CollectiveCall::wait_until_ns of those that have arrived.
   int64_t wait_until_ns(int64_t seq) const;
   void append_missing(int64_t seq, std::vector<int>* ranks) const;

@@ -24,18 +24,21 @@ class SimEvent final : public internal::EventState {
 
   bool done() override {
     if (passed_->is_completed()) return true;
-    const AdoptScope adopt(passed_->scheduler(), passed_->rank());
+    const CallScope call(passed_->world_ref(), [this] { return called("query"); });
     passed_->scheduler()->point(Site{.what = "event query"});
     return passed_->is_completed();
   }
   absl::Status wait(CodeSite code) override {
-    const AdoptScope adopt(passed_->scheduler(), passed_->rank());
+    if (passed_->is_completed() && passed_->world_ref().foreign()) return passed_->status();
+    const CallScope call(passed_->world_ref(), [this] { return called("synchronize"); });
     passed_->scheduler()->point(Site{.what = "event synchronize", .code = code});
     return passed_->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
   }
   const std::shared_ptr<WorkState>& passed() const { return passed_; }
 
  private:
+  CalledHandle called(const char* op) const { return {.rank = passed_->rank(), .handle = "event", .op = op}; }
+
   const std::shared_ptr<WorkState> passed_;
 };
 
@@ -51,10 +54,17 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   };
 
   Queue(RankContext& context, std::string_view stream_name)
-      : rank(context.rank()), name(stream_name), scheduler(context.world().scheduler()), mu(&scheduler) {}
+      : rank(context.rank()),
+        name(stream_name),
+        scheduler(context.world().scheduler()),
+        world(&scheduler),
+        mu(&scheduler) {}
 
   void push(const char* what, CodeSite code, absl::AnyInvocable<absl::Status(const absl::Status&)> run);
   void drain();
+  CalledHandle called(const char* what) const {
+    return {.rank = rank, .handle = absl::StrCat("stream ", name), .op = what};
+  }
   std::string who() const { return absl::StrCat("rank ", rank, ", stream ", name, ": "); }
   // A scheduling point of whoever uses the stream. Throws if that is another rank.
   void point(const char* what, CodeSite code) const;
@@ -62,6 +72,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   const int rank;
   const std::string name;
   Scheduler& scheduler;
+  const WorldRef world;
   mutable RankMutex mu;  // taken after no other lock
   std::deque<Item> items ABSL_GUARDED_BY(mu);
   bool draining ABSL_GUARDED_BY(mu) = false;  // a task empties `items`
@@ -82,7 +93,7 @@ void SimStream::Queue::point(const char* what, CodeSite code) const {
 
 void SimStream::Queue::push(const char* what, CodeSite code,
                             absl::AnyInvocable<absl::Status(const absl::Status&)> run) {
-  const AdoptScope adopt(&scheduler, rank);
+  const CallScope call(world, [&] { return called(what); });
   point(what, code);
   RankMutexLock lock(&mu);
   items.push_back({what, code, std::move(run)});
@@ -122,14 +133,10 @@ void SimStream::launch(absl::AnyInvocable<void()> kernel, std::string_view what,
   auto run = [queue = queue_.get(), kernel = std::move(kernel),
               what = std::string(what)](const absl::Status& cause) mutable {
     if (!cause.ok()) return cause;
-    try {
+    return internal::caught(absl::StrCat(queue->who(), what), [&kernel] {
       kernel();
-    } catch (const DistError& error) {
-      return error.status();
-    } catch (const std::exception& error) {
-      return make_error(ErrorKind::kCollectiveError, absl::StrCat(queue->who(), what, " threw: ", error.what()));
-    }
-    return absl::OkStatus();
+      return absl::OkStatus();
+    });
   };
   queue_->push("stream launch", code, std::move(run));
 }
@@ -141,6 +148,7 @@ void SimStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout
                                                              absl::FormatDuration(timeout), ", want at least 0")),
         {.rank = queue_->rank, .group = {}, .op = "block_current_stream"});
   }
+  work->settled("block_current_stream");
   // A work of the user's own may answer with a future that its owner completes. The future is a handle: while the stream
   // holds it, the call is not dropped.
   auto run = [queue = queue_.get(), future = work->get_future(work), timeout, code](const absl::Status& cause) mutable {
@@ -183,7 +191,7 @@ void SimStream::wait_event(const Event& event, CodeSite code) {
 
 void SimStream::synchronize(CodeSite code) {
   Queue& queue = *queue_;
-  const AdoptScope adopt(&queue.scheduler, queue.rank);
+  const CallScope call(queue.world, [&queue] { return queue.called("synchronize"); });
   queue.point("stream synchronize", code);
   absl::Status status;
   {
@@ -197,7 +205,7 @@ void SimStream::synchronize(CodeSite code) {
 }
 
 bool SimStream::query(CodeSite code) {
-  const AdoptScope adopt(&queue_->scheduler, queue_->rank);
+  const CallScope call(queue_->world, [this] { return queue_->called("query"); });
   queue_->point("stream query", code);
   RankMutexLock lock(&queue_->mu);
   return !queue_->draining;
@@ -221,9 +229,11 @@ absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call
       const CodeSite code = call.code;
       const absl::Duration timeout = call.timeout;
       const bool timeout_is_default = call.timeout_is_default;
-      absl::StatusOr<Work> inner = group->execute(std::move(call));
-      ended = inner.status();
-      if (ended.ok() && inner->state() != nullptr) ended = inner->state()->wait(timeout, timeout_is_default, code);
+      ended = internal::caught(outer->op(), [&]() -> absl::Status {
+        absl::StatusOr<Work> inner = group->execute(std::move(call));
+        if (!inner.ok() || inner->state() == nullptr) return inner.status();
+        return inner->state()->wait(timeout, timeout_is_default, code);
+      });
     }
     outer->complete(ended);
     return ended;

@@ -1,14 +1,34 @@
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
 #include "collectives/work.h"
+#include "sim/dist_error.h"
 #include "sim/scheduler.h"
+#include "sim/text.h"
 
 namespace rankloom::internal {
+
+// How `body`, which runs for a stream, ended: its own status, or what it threw; `who` is at the head of the text then.
+inline absl::Status caught(std::string_view who, absl::FunctionRef<absl::Status()> body) {
+  try {
+    return body();
+  } catch (const DistError& error) {
+    return error.status();
+  } catch (const std::exception& error) {
+    return make_error(ErrorKind::kCollectiveError, absl::StrCat(sv(who), " threw: ", error.what()));
+  } catch (...) {
+    return make_error(ErrorKind::kCollectiveError,
+                      absl::StrCat(sv(who), " threw: an exception that is no std::exception"));
+  }
+}
 
 // The work of a call on a stream, and of a mark in one. Its wait() without a timeout does not wait: what is queued later is
 // behind it anyway.
@@ -20,7 +40,9 @@ class StreamWork final : public WorkState {
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     if (!timeout_is_default) return WorkState::wait(timeout, timeout_is_default, code);
-    const AdoptScope adopt(scheduler(), rank());
+    if (settled("wait")) [[unlikely]]
+      return status();
+    const CallScope call(world_ref(), [this] { return called("wait"); });
     scheduler()->point(wait_site(code));
     return is_completed() ? status() : absl::OkStatus();
   }

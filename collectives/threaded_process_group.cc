@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/coalesced_work.h"
+#include "collectives/coalescing.h"
 #include "collectives/device_runtime.h"
 #include "collectives/op_table.h"
 #include "sim/dist_error.h"
@@ -59,14 +60,22 @@ std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
     // A group fails as a whole: who waits for a member whose other call failed would wait for ever.
     mailbox_ = std::make_shared<Mailbox>(
         &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
-    world_.at_end([mailbox = std::weak_ptr<Mailbox>(mailbox_)] {
-      if (const std::shared_ptr<Mailbox> left = mailbox.lock(); left != nullptr) left->close();
-    });
     rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
       if (const std::shared_ptr<Mailbox> other = mailbox.lock(); other != nullptr) other->fail(cause);
     });
   }
   return mailbox_;
+}
+
+void ThreadedGroupCore::close() {
+  rendezvous_->note_left();
+  std::shared_ptr<Mailbox> mailbox;
+  {
+    RankMutexLock lock(&mu_);
+    mailbox = mailbox_;
+  }
+  if (mailbox != nullptr) mailbox->close();
+  rendezvous_->fail(world_ended());
 }
 
 void ThreadedGroupCore::leave() {
@@ -85,12 +94,14 @@ ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr
       eager_bytes_(eager_bytes) {}
 
 void ThreadedProcessGroup::abort(std::string_view reason) {
+  const WorldPin alive(world_ref());
+  if (!alive) return;  // all that was on its way has ended with the world
   core_->fail(make_error(ErrorKind::kAborted,
                          absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
 }
 
 void ThreadedProcessGroup::shutdown(CodeSite code) {
-  const AdoptScope adopt(scheduler(), context()->rank());
+  const CallScope call = enter("shutdown");
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {
     for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
@@ -158,9 +169,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
   Work work(whole);
   std::shared_ptr<CallState> collectives;
   if (call.parts.empty()) {
-    whole->when_done([context = context(), record = call.record_id](const absl::Status& status) {
-      context->recorder().close(record, context->world().scheduler().now_ns(), status.ok());
-    });
+    whole->when_done(std::make_unique<internal::CloseRecords>(context(), std::vector<int64_t>{call.record_id}));
   } else {
     collectives = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
   }
@@ -186,6 +195,9 @@ std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std:
     // A work may have no waiter but a callback: an abort completes it.
     world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {
       if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
+    });
+    world.at_end([weak = std::weak_ptr<ThreadedGroupCore>(made)] {
+      if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close();
     });
     return made;
   }, World::Maker::kSame);

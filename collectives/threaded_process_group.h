@@ -19,6 +19,8 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   std::shared_ptr<Mailbox> mailbox();
   // Ends all calls on their way, and refuses later ones. Each failure of a call does.
   void fail(const absl::Status& cause) { rendezvous_->fail(cause); }
+  // At the world's end: notes what is left, and ends it.
+  void close();
   // A member has destroyed its handle; the world forgets the core with the last one.
   void leave();
 

@@ -8,6 +8,7 @@
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
 #include "sim/text.h"
+#include "world/world.h"
 
 namespace rankloom {
 namespace {
@@ -16,7 +17,10 @@ constexpr uint64_t kCallbacks = 1;  // part of a work in explored runs
 
 }  // namespace
 
-WorkState::~WorkState() = default;
+WorkState::~WorkState() {
+  if (internal::Completion::open()) [[unlikely]]
+    fatal("a work was destroyed while works are completed");
+}
 
 absl::Status WorkState::status() const {
   RankMutexLock lock(&mu_);
@@ -28,11 +32,7 @@ uint64_t WorkState::name_in(const Scheduler* scheduler) {
   return record != nullptr ? record->new_object() : 0;
 }
 
-StepRecord* WorkState::record() const {
-  // A handle may outlive its world.
-  const Task* const task = Task::current();
-  return task != nullptr && task->scheduler == scheduler_ ? scheduler_->record() : nullptr;
-}
+StepRecord* WorkState::record() const { return world_.known() && !world_.foreign() ? scheduler()->record() : nullptr; }
 
 void WorkState::record_touch(Access how) const {
   StepRecord* const record = this->record();
@@ -45,18 +45,43 @@ void WorkState::record_wait() const {
   if (StepRecord* const record = this->record(); record != nullptr) record->await(object_);
 }
 
+CalledHandle WorkState::called(const char* op) const {
+  const std::string_view name = group();
+  return {.rank = rank_,
+          .handle = absl::StrCat("work (", name.empty() ? "" : absl::StrCat("group ", sv(name), ", "), this->op(),
+                                 seq() >= 0 ? absl::StrCat(" seq ", seq()) : "", ")"),
+          .op = op};
+}
+
+bool WorkState::settled_elsewhere(const char* op) {
+  if (world_.ended()) {
+    complete(world_ended());
+    return true;
+  }
+  if (Task::current() == nullptr) return false;
+  // A task of another world may read how it ended, but not wait for it.
+  if (!is_completed()) CallScope::check(world_, [this, op] { return called(op); });
+  return is_completed();
+}
+
+void WorkState::abandon() noexcept {
+  if (!world_.known()) return dropped();
+  // A world that is gone, or about to, has nothing to be told.
+  if (const WorldPin alive(world_); alive) dropped();
+}
+
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   return await_from(timeout, timeout_is_default, code, nullptr);
 }
 
 absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
   if (is_completed()) {
-    waited();
+    timeout > absl::ZeroDuration() ? waited() : touched(Access::kRead);
     return status();
   }
   const auto deadline_after = [&](absl::Duration time) {
     if (time == absl::InfiniteDuration()) return Deadline::never();
-    if (scheduler_ != nullptr) return scheduler_->deadline_after(time, timeout_is_default);
+    if (scheduler() != nullptr) return scheduler()->deadline_after(time, timeout_is_default);
     return Deadline::after(monotonic_ns(), time, timeout_is_default);
   };
   const Deadline deadline = deadline_after(timeout);
@@ -77,77 +102,110 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
     touched(Access::kRead);  // it found the work not done
     return waited;
   }
-  this->waited();
+  // At its deadline the wait might have ended first.
+  const bool at_end = object_ != 0 && deadline.at_ns != Deadline::kNever && deadline.at_ns <= scheduler()->now_ns();
+  at_end ? touched(Access::kRead) : this->waited();
   return status_;
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  const AdoptScope adopt(scheduler_, rank_);
+  if (settled("wait")) [[unlikely]]
+    return status();
+  const CallScope call(world_, [this] { return called("wait"); });
   const Site site = wait_site(code);
-  if (scheduler_ != nullptr) scheduler_->point(site);
+  if (scheduler() != nullptr) scheduler()->point(site);
   return await_from(timeout, timeout_is_default, code, &site);
 }
 
 void WorkState::complete(const absl::Status& status) {
+  internal::Completion completion;
   std::vector<Callback> callbacks;
   {
     RankMutexLock lock(&mu_);
     if (completing_ || done_.load(std::memory_order_relaxed)) return touched(Access::kRead);
     touched(Access::kWrite);
     // Works that are made of this one end first: who sees this one done sees them done.
-    while (!callbacks_.empty()) {
-      const auto later =
-          std::stable_partition(callbacks_.begin(), callbacks_.end(), [](const Callback& c) { return c.at_once; });
-      if (later == callbacks_.begin()) break;
-      completing_ = true;
-      std::vector<Callback> at_once(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
-      callbacks_.erase(callbacks_.begin(), later);
-      mu_.unlock();
-      for (Callback& callback : at_once) callback.run(status);
-      mu_.lock();
-    }
+    while (!callbacks_.empty()) [[unlikely]] {
+        const auto later = std::stable_partition(callbacks_.begin(), callbacks_.end(),
+                                                 [](const Callback& c) { return c.dependant != nullptr; });
+        if (later == callbacks_.begin()) break;
+        completing_ = true;
+        std::vector<Callback> told(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
+        callbacks_.erase(callbacks_.begin(), later);
+        mu_.unlock();
+        for (Callback& callback : told) {
+          callback.dependant->ended(status);
+          internal::Completion::drop(std::shared_ptr<internal::Dependant>(std::move(callback.dependant)));
+        }
+        mu_.lock();
+      }
     status_ = status;
     done_.store(true, std::memory_order_release);
     finished_.notify_all();
     callbacks.swap(callbacks_);
   }
-  if (callbacks.empty()) [[likely]]
+  if (!callbacks.empty()) [[unlikely]]
+    run_callbacks(std::move(callbacks), status);
+  completion.end();
+}
+
+void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
+  const WorldPin alive(world_);
+  auto* const context = alive && rank_ >= 0 ? static_cast<RankContext*>(scheduler()->user_of(rank_)) : nullptr;
+  if (context == nullptr) {
+    for (Callback& callback : callbacks)
+      internal::Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
     return;
-  auto run = [callbacks = std::move(callbacks), status]() mutable {
-    for (Callback& callback : callbacks) callback.run(status);
-  };
-  if (scheduler_ != nullptr && rank_ >= 0) {
-    // Whoever completes the work makes the task.
-    if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
-    scheduler_->spawn({.rank = rank_, .kind = TaskKind::kHelper}, std::move(run));
-  } else {
-    run();
   }
+  // Whoever completes the work makes the task.
+  if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
+  scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper},
+                     [callbacks = std::move(callbacks), status, context]() mutable {
+                       for (Callback& callback : callbacks)
+                         context->world().run_helper(context->rank(), [&] { callback.run(status); });
+                     });
+}
+
+void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
+  if (!internal::Completion::open()) [[likely]]
+    return state->abandon();
+  internal::Completion::run_later([state = std::move(state)] {
+    if (!state->is_completed()) state->abandon();
+  });
 }
 
 void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
-  add_callback(std::move(callback), /*at_once=*/false);
-}
-
-void WorkState::when_done(absl::AnyInvocable<void(const absl::Status&)> callback) {
-  add_callback(std::move(callback), /*at_once=*/true);
-}
-
-void WorkState::add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once) {
   absl::Status ended;
   {
     RankMutexLock lock(&mu_);
     touched(Access::kRead);
     if (!done_.load(std::memory_order_relaxed)) {
       // Callbacks run in the order in which they were left.
-      if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr && !at_once)
+      if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr)
         record->access(numbered_object(object_, kCallbacks), Access::kWrite);
-      callbacks_.push_back({std::move(callback), at_once});
+      callbacks_.push_back({std::move(callback), nullptr});
       return;
     }
     ended = status_;
   }
   callback(ended);
+}
+
+void WorkState::when_done(std::unique_ptr<internal::Dependant> dependant) {
+  absl::Status ended;
+  {
+    RankMutexLock lock(&mu_);
+    touched(Access::kRead);
+    if (!done_.load(std::memory_order_relaxed)) {
+      callbacks_.push_back({nullptr, std::move(dependant)});
+      return;
+    }
+    ended = status_;
+  }
+  internal::Completion completion;
+  dependant->ended(ended);
+  internal::Completion::drop(std::shared_ptr<internal::Dependant>(std::move(dependant)));
+  completion.end();
 }
 
 Future WorkState::get_future(const std::shared_ptr<WorkState>& self) { return Future(self); }
@@ -204,6 +262,7 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
   if (state_ == nullptr) {
     callback(absl::OkStatus());
   } else {
+    state_->settled("then");
     state_->then(std::move(callback));
   }
 }
@@ -213,9 +272,10 @@ void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite
 }
 
 struct Promise::State final : WorkState {
-  using WorkState::WorkState;
+  State(Scheduler* scheduler, int rank) : WorkState(scheduler, rank, /*by_any_thread=*/true) {}
   std::vector<TensorView> result() override { return tensors; }
   const char* op() const override { return "promise"; }
+  std::atomic<bool> kept{false};    // by the first who says how it ends
   std::vector<TensorView> tensors;  // written before complete(), read after it
 };
 
@@ -225,12 +285,14 @@ Work Promise::work() const { return Work(state_); }
 Future Promise::future() const { return Future(state_); }
 
 void Promise::set_value(std::vector<TensorView> result) {
-  if (state_->is_completed()) return;
+  if (state_->is_completed() || state_->kept.exchange(true)) return;
   state_->tensors = std::move(result);
   state_->complete(absl::OkStatus());
 }
 
-void Promise::set_error(const absl::Status& status) { state_->complete(status); }
+void Promise::set_error(const absl::Status& status) {
+  if (!state_->kept.exchange(true)) state_->complete(status);
+}
 
 void wait_all(std::span<Work> works, CodeSite code) {
   std::exception_ptr first;
@@ -256,8 +318,11 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
   };
   if (const size_t done = first_done(); done < works.size()) return done;
   // A promise of the caller's own that any of them completes.
-  WorkState* const state = works[0].state();
-  Promise any(state->scheduler(), state->rank());
+  const WorkState& state = *works[0].state();
+  Promise any = [&state] {
+    const WorldPin alive(state.world_ref());
+    return Promise(alive ? state.scheduler() : nullptr, state.rank());
+  }();
   for (Work& work : works) work.then([any](const absl::Status&) mutable { any.set_value(); });
   any.work().wait(code);
   return first_done();

@@ -11,7 +11,9 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "collectives/completion.h"
 #include "collectives/tensor.h"
+#include "sim/call_scope.h"
 #include "sim/code_site.h"
 #include "sim/prefetch.h"
 #include "sim/rank_mutex.h"
@@ -28,8 +30,9 @@ class Stream;
 class WorkState {
  public:
   // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
-  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1)
-      : scheduler_(scheduler), rank_(rank), object_(name_in(scheduler)), mu_(scheduler) {}
+  // `by_any_thread`: also in a world of fibers threads of no world complete it.
+  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1, bool by_any_thread = false)
+      : world_(scheduler), rank_(rank), object_(name_in(scheduler)), mu_(by_any_thread ? nullptr : scheduler) {}
   virtual ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
@@ -63,11 +66,11 @@ class WorkState {
   // owns the work, on a helper task of it, so it may wait.
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
 
-  // As then(), but on whoever completes the work, just before it is done: it must not wait. For works that are made of
-  // others: who sees this work done sees theirs done.
-  void when_done(absl::AnyInvocable<void(const absl::Status&)> callback);
+  // Tells `dependant` on whoever completes the work, just before it is done; now, if it is done already. For works that are
+  // made of others: who sees this work done sees theirs done.
+  void when_done(std::unique_ptr<internal::Dependant> dependant);
 
-  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later.
+  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later, and handles that go for it go later.
   void complete(const absl::Status& status);
 
   // Where a wait for it is, as reports show it.
@@ -89,7 +92,9 @@ class WorkState {
     }
   }
 
-  Scheduler* scheduler() const { return scheduler_; }
+  // Good as long as the world lives.
+  Scheduler* scheduler() const { return world_.scheduler(); }
+  const WorldRef& world_ref() const { return world_; }
   int rank() const { return rank_; }
   // What explored runs call the work; 0 in all others.
   uint64_t object() const { return object_; }
@@ -98,17 +103,30 @@ class WorkState {
   // are not the work's owner, such as streams.
   absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
 
+  // For callers that are no task of the work's world, at the beginning of a call: whether it is done for them. One whose world has
+  // ended is. Throws InvalidArgument if it is not done and the caller is a task of another world.
+  bool settled(const char* op) {
+    if (!world_.foreign()) [[likely]]
+      return false;
+    return settled_elsewhere(op);
+  }
+
  protected:
   // What a wait shows in a report: subclasses add who could end it.
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
+  CalledHandle called(const char* op) const;
   // Tells of a wait that has lasted for warn_after(). On the rank that waits, with no lock held.
   virtual void overdue(absl::Duration /*timeout*/, CodeSite /*code*/) {}
 
  private:
   friend class Work;
 
+  // The last handle went.
+  void abandon() noexcept;
+
+  bool settled_elsewhere(const char* op);
   // Explored runs: the name of a work that the calling task makes; else 0.
   static uint64_t name_in(const Scheduler* scheduler);
   // Tells an explored run what becomes of this work, or who looks at it.
@@ -126,9 +144,13 @@ class WorkState {
   // `site`: null, and it is asked for if there is something to wait for.
   absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
   absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
-  void add_callback(absl::AnyInvocable<void(const absl::Status&)> callback, bool at_once);
+  struct Callback;
+  // Has them run as then() says.
+  void run_callbacks(std::vector<Callback> callbacks, const absl::Status& status);
+  // The last handle went. Put off while works are completed, this one perhaps among them.
+  static void handles_gone(std::shared_ptr<WorkState> state) noexcept;
 
-  Scheduler* const scheduler_;
+  const WorldRef world_;
   const int rank_;
   const uint64_t object_;  // explored runs: its name; 0 in all others
   std::atomic<int> handles_{0};
@@ -139,13 +161,14 @@ class WorkState {
   bool completing_ ABSL_GUARDED_BY(mu_) = false;  // complete() is at the callbacks of when_done()
   struct Callback {
     absl::AnyInvocable<void(const absl::Status&)> run;
-    bool at_once;
+    std::unique_ptr<internal::Dependant> dependant;  // instead of `run`
   };
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mu_);
 };
 
 // A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished withdraws
 // it, and the rank is named in the report, unless the call holds the owners of its tensors (CallOptions::keep_alive).
+// It may outlive its world: a work that is done then stays so, all others have failed with Aborted, "the world has ended".
 // Errors: wait() throws the call's DistError.
 class [[nodiscard]] Work {
  public:
@@ -174,7 +197,7 @@ class [[nodiscard]] Work {
 
   bool is_completed() const {
     if (state_ != nullptr) state_->touched(Access::kRead);
-    return state_ == nullptr || state_->is_completed();
+    return state_ == nullptr || state_->is_completed() || state_->settled("is_completed");
   }
   // Done, and without error.
   bool is_success() const { return is_completed() && (state_ == nullptr || state_->status().ok()); }
@@ -210,7 +233,7 @@ class [[nodiscard]] Work {
     }
     state_->handles_.store(0, std::memory_order_relaxed);
     state_->touched(Access::kRead);
-    if (!state_->is_completed()) state_->dropped();
+    if (!state_->is_completed()) WorkState::handles_gone(std::move(state_));
   }
   void check(const absl::Status& status) const;
 

@@ -7,7 +7,7 @@
 namespace rankloom {
 
 FaultStore::FaultStore(std::unique_ptr<Store> store, FaultInjector* injector)
-    : Store(store->scheduler()), store_(std::move(store)), injector_(injector) {}
+    : Store(store->world_ref()), store_(std::move(store)), injector_(injector) {}
 
 FaultStore::~FaultStore() = default;
 

@@ -10,7 +10,8 @@ namespace rankloom::internal {
 KeyTable::KeyTable(const Scheduler* scheduler)
     : mu(scheduler),
       scheduler_(scheduler),
-      may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr) {}
+      may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr),
+      object_(scheduler != nullptr ? ObjectName(scheduler->record()) : ObjectName()) {}
 
 StepRecord* KeyTable::record() const {
   const Task* const task = Task::current();
@@ -54,15 +55,23 @@ void KeyTable::tell_wait(std::string_view key, Want want, StepRecord::What what)
   }
 }
 
+void KeyTable::tell_timeout(Access how) {
+  if (may_be_explored_) tell(kTimeout, {}, how);
+}
+
 void KeyTable::tell_set(std::string_view key) {
   tell(kValue, key, Access::kWrite);
   tell(kWatches, key, Access::kRead);
   if (find_here(key) != nullptr) return;
   tell_keys(Access::kCommute);
   tell_condition(Want::kValue, key, /*raise=*/true);
-  if (present_here(key)) return;
-  tell(kPresence, key, Access::kWrite);
-  tell_condition(Want::kPresent, key, /*raise=*/true);
+  tell_presence(key, present_here(key), /*raise=*/true);
+}
+
+void KeyTable::tell_presence(std::string_view key, bool stays, bool raise) {
+  // A change that leaves the presence alone has looked at it.
+  tell(kPresence, key, stays ? Access::kRead : Access::kWrite);
+  if (!stays) tell_condition(Want::kPresent, key, raise);
 }
 
 bool KeyTable::holds(std::string_view key, Want want) const {
@@ -123,10 +132,7 @@ bool KeyTable::erase(std::string_view key) {
     tell(kWatches, key, Access::kRead);
     tell_keys(Access::kCommute);
     tell_condition(Want::kValue, key, /*raise=*/false);
-    if (queue_len_here(key) == 0) {
-      tell(kPresence, key, Access::kWrite);
-      tell_condition(Want::kPresent, key, /*raise=*/false);
-    }
+    tell_presence(key, queue_len_here(key) > 0, /*raise=*/false);
   }
   if (!watches_.empty()) file_event(key, std::nullopt);
   values_.erase(it);
@@ -136,10 +142,9 @@ bool KeyTable::erase(std::string_view key) {
 void KeyTable::push(std::string_view key, std::string_view value) {
   if (may_be_explored_) {
     tell(kQueue, key, Access::kWrite);
-    if (queue_len_here(key) == 0) tell_condition(Want::kQueued, key, /*raise=*/true);
-    if (!present_here(key)) {
-      tell(kPresence, key, Access::kWrite);
-      tell_condition(Want::kPresent, key, /*raise=*/true);
+    if (queue_len_here(key) == 0) {
+      tell_condition(Want::kQueued, key, /*raise=*/true);
+      tell_presence(key, present_here(key), /*raise=*/true);
     }
   }
   queues_.try_emplace(key).first->second.emplace_back(value);
@@ -158,10 +163,9 @@ std::optional<std::string> KeyTable::pop(std::string_view key) {
   if (last) queues_.erase(it);
   if (may_be_explored_) {
     tell(kQueue, key, Access::kWrite);
-    if (last) tell_condition(Want::kQueued, key, /*raise=*/false);
-    if (last && !present_here(key)) {
-      tell(kPresence, key, Access::kWrite);
-      tell_condition(Want::kPresent, key, /*raise=*/false);
+    if (last) {
+      tell_condition(Want::kQueued, key, /*raise=*/false);
+      tell_presence(key, present_here(key), /*raise=*/false);
     }
   }
   return value;

@@ -37,6 +37,9 @@ class KeyTable {
   // kValue: a value. kPresent: a value or a queue that is not empty. kQueued: such a queue.
   enum class Want : uint8_t { kValue, kPresent, kQueued };
 
+  // A run that uses the table may be explored: what follows may have somebody to tell.
+  bool may_be_explored() const { return may_be_explored_; }
+
   // --- looks
 
   // Null: no value. The pointer is good until the next change.
@@ -44,15 +47,6 @@ class KeyTable {
     if (may_be_explored_) [[unlikely]]
       tell(kValue, key, Access::kRead);
     return find_here(key);
-  }
-  // find() by an operation that waits if there is no value.
-  const std::string* find_or_wait(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    const std::string* const value = find_here(key);
-    if (may_be_explored_ && value != nullptr) [[unlikely]] {
-      goes_on(key, Want::kValue);
-      tell(kValue, key, Access::kRead);
-    }
-    return value;
   }
   // A value, or a queue that is not empty.
   bool present(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -70,8 +64,8 @@ class KeyTable {
 
   // --- waits
 
-  // Whether the wait may end. To be asked by waits only: the look counts if it says yes and the wait ends, or, when it does
-  // not, as one that goes on waiting or gives up.
+  // Whether the wait may end. To be asked by waits only, which then say what they make of it: the operation goes on; it
+  // waits; it gives up, or might have, since its time is over.
   bool holds(std::string_view key, Want want) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void waits_on(std::string_view key, Want want) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (may_be_explored_) [[unlikely]]
@@ -85,6 +79,9 @@ class KeyTable {
     if (may_be_explored_) [[unlikely]]
       tell_wait(key, want, StepRecord::What::kPass);
   }
+
+  // The store's own timeout is changed, or decides on a wait.
+  void tell_timeout(Access how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // --- changes: each wakes whom it concerns and files an event if the key is watched
 
@@ -160,7 +157,7 @@ class KeyTable {
   };
 
   // The parts of a key that are told apart.
-  enum Part : uint64_t { kValue = 1, kPresence, kQueue, kWatches };
+  enum Part : uint64_t { kValue = 1, kPresence, kQueue, kWatches, kTimeout };
   const std::string* find_here(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     const auto it = values_.find(key);
     return it != values_.end() ? &it->second : nullptr;
@@ -181,6 +178,8 @@ class KeyTable {
   void tell_wait(std::string_view key, Want want, StepRecord::What what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void tell_set(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void tell_keys(Access how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // A change might have changed whether the key is present, or, if that `stays`, would have without others' changes.
+  void tell_presence(std::string_view key, bool stays, bool raise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // `raise`: the key gets its first value or the first of its queue; else it loses the last.
   void tell_condition(Want want, std::string_view key, bool raise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void wake(std::string_view key, bool queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

@@ -9,7 +9,7 @@
 namespace rankloom {
 
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
-    : Store(store->scheduler()), prefix_(std::move(prefix) + "/"), store_(std::move(store)) {}
+    : Store(store->world_ref()), prefix_(std::move(prefix) + "/"), store_(std::move(store)) {}
 
 std::string PrefixStore::join(std::string_view key) const { return absl::StrCat(prefix_, sv(key)); }
 

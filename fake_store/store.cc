@@ -15,20 +15,32 @@ namespace rankloom {
 
 namespace {
 
-// The world of the caller, else that of the store; null: none.
-Scheduler* world_of(const Store& store) {
+// Why the caller's run was aborted; OK if it was not, or for a thread of no run, unless that of the store was.
+absl::Status abort_cause(const Store& store) {
   const Task* const task = Task::current();
-  return task != nullptr && task->scheduler != nullptr ? task->scheduler : store.scheduler();
+  if (task != nullptr && task->scheduler != nullptr)
+    return task->scheduler->aborted() ? task->scheduler->abort_cause() : absl::OkStatus();
+  const WorldPin alive(store.world_ref());
+  return alive && store.scheduler()->aborted() ? store.scheduler()->abort_cause() : absl::OkStatus();
 }
 
 }  // namespace
 
 void Store::enter_world(const char* op, std::string_view key, CodeSite code) {
-  Scheduler* const world = world_of(*this);
+  if (world_.foreign()) [[unlikely]]
+    enter_as_stranger(op);
+  const Task* const task = Task::current();
+  Scheduler* const world = task != nullptr ? task->scheduler : nullptr;
   if (world == nullptr) return;
   world->point(Site{.what = op, .code = code, .detail = key});
   if (world->aborted()) [[unlikely]]
     fail(world->abort_cause(), op);
+}
+
+void Store::enter_as_stranger(const char* op) const {
+  CallScope::check(
+      world_, [&] { return CalledHandle{.rank = -1, .handle = std::string(kind()), .op = op}; }, /*after_run=*/true);
+  if (const absl::Status cause = abort_cause(*this); !cause.ok()) fail(cause, op);
 }
 
 void Store::fail(const absl::Status& status, const char* op) const {
@@ -36,9 +48,7 @@ void Store::fail(const absl::Status& status, const char* op) const {
   const int rank = task != nullptr ? task->info.rank : -1;
   const ErrorOrigin origin{.rank = rank, .group = {}, .op = op};
   // The cause of an abort has its own "who".
-  const Scheduler* const world = world_of(*this);
-  const bool cause = world != nullptr && world->aborted() && world->abort_cause() == status;
-  if (rank < 0 || cause) throw_dist_error(status, origin);
+  if (rank < 0 || abort_cause(*this) == status) throw_dist_error(status, origin);
   throw_dist_error(make_error(error_kind(status), absl::StrCat("rank ", rank, ", ", status.message())), origin);
 }
 
@@ -211,9 +221,7 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   }
   const absl::Status waited = store.wait_status({go_key}, {.timeout = timeout, .code = code});
   if (waited.ok()) return;
-  const Scheduler* const world = world_of(store);
-  const bool aborted = world != nullptr && world->aborted();
-  if (aborted || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
+  if (!abort_cause(store).ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
   const absl::StatusOr<std::string> arrived =
       store.get_status(arrived_key, {.timeout = absl::ZeroDuration(), .code = code});
   throw_dist_error(make_error(ErrorKind::kTimeout,

@@ -13,12 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "sim/call_scope.h"
 #include "sim/code_site.h"
 #include "sim/task.h"
 
 namespace rankloom {
-
-class Scheduler;
 
 // Keys or values of one call: `{"a", "b"}`, a vector or a span of strings or views. Holds views, so it must not outlive
 // what it was made from.
@@ -55,7 +54,7 @@ struct StoreWait {
 // Errors, for every method, thrown as DistError:
 //   StoreError  the store cannot do it; the text names store, key, what it has and what it wants. Nothing was changed.
 //   Timeout     the key did not come in time; the text names the missing keys.
-//   Aborted, RankFailed, ...  the world was aborted meanwhile: its first cause.
+//   Aborted, RankFailed, ...  the world was aborted meanwhile: its first cause. Or the world that it belongs to has ended.
 // Blocking: get, wait, multi_get and queue_pop wait, at most timeout() or, for wait, what the call says. Times are virtual in a
 //   deterministic run. The store's own timeout does not keep a stuck job from being reported as a deadlock; one given to
 //   the call does. A timeout of zero looks once.
@@ -153,10 +152,11 @@ class Store {
   virtual std::string_view kind() const = 0;
 
   // The world that the store belongs to; null: none. Whose time a wait takes is the calling task's.
-  Scheduler* scheduler() const { return scheduler_; }
+  Scheduler* scheduler() const { return world_.scheduler(); }
+  const WorldRef& world_ref() const { return world_; }
 
  protected:
-  explicit Store(Scheduler* scheduler) : scheduler_(scheduler) {}
+  explicit Store(const WorldRef& world) : world_(world) {}
 
   // A wrapping store passes both on to what it wraps.
   virtual void do_set_timeout(absl::Duration timeout);
@@ -164,9 +164,10 @@ class Store {
 
  private:
   void enter(const char* op, std::string_view key, CodeSite code) {
-    if (scheduler_ != nullptr || Task::current() != nullptr) enter_world(op, key, code);
+    if (world_.known() || Task::current() != nullptr) enter_world(op, key, code);
   }
   void enter_world(const char* op, std::string_view key, CodeSite code);
+  void enter_as_stranger(const char* op) const;
   void check_ok(const absl::Status& status, const char* op) const {
     if (!status.ok()) [[unlikely]]
       fail(status, op);
@@ -180,7 +181,7 @@ class Store {
   // The one place where a Store throws.
   [[noreturn]] void fail(const absl::Status& status, const char* op) const;
 
-  Scheduler* const scheduler_;
+  const WorldRef world_;
   std::atomic<int64_t> timeout_ns_{absl::ToInt64Nanoseconds(kDefaultTimeout)};  // INT64_MAX: for ever
 };
 

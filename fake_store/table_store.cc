@@ -106,22 +106,35 @@ absl::Status TableStore::explain(const char* op, const absl::Status& status) con
   return make_error(error_kind(status), absl::StrCat(sv(kind()), " ", op, ": ", status.message()));
 }
 
+void TableStore::do_set_timeout(absl::Duration timeout) {
+  RankMutexLock lock(&table_.mu);
+  table_.tell_timeout(Access::kWrite);
+  Store::do_set_timeout(timeout);
+}
+
 absl::Status TableStore::refresh() { return log_ != nullptr ? log_->refresh(&table_) : absl::OkStatus(); }
 
 absl::Status TableStore::await(const char* op, const StringList& keys, Want want, const StoreWait& wait,
                                std::optional<Deadline>* deadline) {
   const char* const name = op + std::string_view("store ").size();
+  // The caller's world counts the time, or, for a thread of none and for a store of several processes, the monotonic clock.
+  Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
+  const bool real_time = shared_ || world == nullptr;
+  const absl::Duration timeout = wait.timeout.value_or(this->timeout());
   for (;;) {
     std::vector<std::string_view> missing;
     for (std::string_view key : keys) {
       if (!table_.holds(key, want)) missing.push_back(key);
     }
+    if (!wait.timeout.has_value()) table_.tell_timeout(Access::kRead);
     if (missing.empty()) {
-      for (std::string_view key : keys) table_.goes_on(key, want);
+      // At its deadline a wait might have given up as well.
+      const bool at_end =
+          timeout == absl::ZeroDuration() || (!real_time && deadline->has_value() && (*deadline)->at_ns <= world->now_ns());
+      for (std::string_view key : keys) at_end ? table_.gave_up(key, want) : table_.goes_on(key, want);
       return absl::OkStatus();
     }
 
-    const absl::Duration timeout = wait.timeout.value_or(this->timeout());
     const std::string detail = absl::StrCat(missing.size() == 1 ? "key " : "keys ", quote_list(missing));
     const auto timed_out = [&](absl::string_view more) {
       return make_error(ErrorKind::kTimeout, absl::StrCat(sv(kind()), " ", name, ": timed out after ",
@@ -131,9 +144,6 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
       for (const std::string_view key : missing) table_.gave_up(key, want);
       return timed_out("");
     }
-    // Whoever parks us counts the time: the caller's world, or for a thread of none the monotonic clock.
-    Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
-    const bool real_time = shared_ || world == nullptr;
     if (!deadline->has_value()) {
       *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, /*weak=*/true)
                             : world->deadline_after(timeout, /*weak=*/!wait.timeout.has_value());
@@ -210,7 +220,9 @@ absl::StatusOr<std::string> TableStore::get_status(std::string_view key, const S
   std::optional<Deadline> deadline;
   RankMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("get", key, s);
-  if (const std::string* const value = table_.find_or_wait(key); value != nullptr) return *value;
+  if (!table_.may_be_explored()) [[likely]] {
+    if (const std::string* const value = table_.find(key); value != nullptr) return *value;
+  }
   if (absl::Status s = await("store get", {key}, Want::kValue, wait, &deadline); !s.ok()) return s;
   return *table_.find(key);
 }

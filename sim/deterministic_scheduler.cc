@@ -1,12 +1,12 @@
 #include "sim/deterministic_scheduler.h"
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sim/call_scope.h"
 #include "sim/dist_error.h"
 #include "sim/fiber_engine.h"
 #include "sim/site_text.h"
@@ -15,21 +15,10 @@
 namespace rankloom {
 namespace {
 
-// A rank whose helper is parked counts as parked, although its main thread is at no point. Before a run of threads is called
-// stuck, such a thread gets this long, in real time, to come to a point; as long as it computes, it gets more.
+// A rank whose helper is parked counts as parked, although its main thread is at no point. Before time goes on, such a thread
+// gets this long, in real time, to come to a point; as long as it computes, it gets more.
 constexpr int64_t kGraceNs = 1'000'000'000;
 constexpr int kGraceLooks = 20;
-
-// Whether a thread of this process uses a core, or waits for one or for a disk. A thread that sleeps in a lock does not.
-bool thread_runs(int thread) {
-  std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/stat"));
-  std::string line;
-  std::getline(file, line);
-  // "12 (name) S ...": the name may hold anything, brackets too.
-  const size_t name_end = line.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < line.size() &&
-         (line[name_end + 2] == 'R' || line[name_end + 2] == 'D');
-}
 
 // Scheduling points after which a rank under fifo lets others run although it did not block.
 constexpr int kFifoPatience = 1000;
@@ -87,14 +76,23 @@ DeterministicScheduler::DeterministicScheduler(Options options)
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
 }
 
-DeterministicScheduler::~DeterministicScheduler() {
+DeterministicScheduler::~DeterministicScheduler() { close(); }
+
+bool DeterministicScheduler::idle() const {
+  const StateLock lock(this);
+  return live_ == 0;
+}
+
+void DeterministicScheduler::end_tasks(bool strangers) {
   if (!threads_) return;
+  {
+    const StateLock lock(this);
+    refuse_attached(live_tasks());
+  }
+  if (strangers) abort(world_ended());
   for (;;) {
     {
       StateLock lock(this);
-      for (const Task* task : live_tasks()) {
-        if (task->adopted) fatal(absl::StrCat("a world ended while a thread was attached as rank ", task->info.rank));
-      }
       if (live_ == 0 && !moving_) return;
       if (!moving_) {  // helpers that began before their ranks, which never came
         set_abort_cause(make_error(ErrorKind::kAborted, "the world ended before all its ranks had attached"));
@@ -175,8 +173,8 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
 }
 
 void DeterministicScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
-  if (ended_.load(std::memory_order_acquire)) {
-    body();  // there are no tasks any more
+  if (ended_.load(std::memory_order_acquire) || closed()) {
+    run_after_end(body);
   } else if (runs_here()) {
     const StateLock lock(this);
     spawn_here(info, std::move(body));
@@ -196,7 +194,7 @@ void DeterministicScheduler::spawn_here(const TaskInfo& info, absl::AnyInvocable
 }
 
 void DeterministicScheduler::post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) {
-  if (ended_.load(std::memory_order_acquire)) {
+  if (ended_.load(std::memory_order_acquire) || closed()) {
     body();
   } else if (runs_here()) {
     const StateLock lock(this);
@@ -507,26 +505,36 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   // What they sent before they went is seen now.
   if (inbox_full_.load(std::memory_order_acquire)) return;
   // The one at the point has stopped already: who runs is a thread beside the baton.
-  if ((outside || running_ > 0) && wait_beside(outside, lock)) return;
+  if (outside && wait_beside(/*grace_ns=*/0, lock)) return;
+  if (running_ > 0 && any_timer() && wait_beside(kGraceNs, lock)) return;
   if (advance_clock()) return;
   if (aborted()) {
     // Everybody was woken by the abort already; who still parks asks again and leaves.
     wake_all_here();
-    if (!ready_.empty() || running_ > 0) return;
+    if (!ready_.empty()) return;
+    if (running_ > 0) {
+      wait_beside(kGraceNs, lock);
+      return;
+    }
     fatal(absl::StrCat("nothing is ready and nothing is parked, but ", live_, " tasks are left"));
   }
-  std::vector<Task*> blocked;
-  for (Task* task : live_tasks()) {
-    if (task->state == Task::State::kParked) blocked.push_back(task);
-  }
-  if (blocked.empty() && running_ > 0) return;  // a long computation beside the baton
+  if (running_ > 0 || away() > 0) return await_threads_beside(lock);
+  const std::vector<Task*> blocked = parked_tasks();
   lock.unlock();
   const absl::Status cause = describe_deadlock(blocked);
   abort(cause);
   lock.lock();
 }
 
-bool DeterministicScheduler::wait_beside(bool outside, StateLock& lock) {
+std::vector<Task*> DeterministicScheduler::parked_tasks() const {
+  std::vector<Task*> parked;
+  for (Task* task : live_tasks()) {
+    if (task->state == Task::State::kParked) parked.push_back(task);
+  }
+  return parked;
+}
+
+bool DeterministicScheduler::wait_beside(int64_t grace_ns, StateLock& lock) {
   std::vector<int> threads;
   for (const Task* task : live_tasks()) {
     if (task->state == Task::State::kRunning) threads.push_back(task->thread);
@@ -535,18 +543,90 @@ bool DeterministicScheduler::wait_beside(bool outside, StateLock& lock) {
   note_running(nullptr);
   lock.unlock();
   bool moved = false;
-  if (outside) {
+  if (grace_ns == 0) {
     moved = idle_parker_.park(Deadline::kNever);
   } else {
-    const auto computes = [](int thread) { return thread_runs(thread); };
     for (int i = 0; i < kGraceLooks && !moved; ++i) {
-      moved = idle_parker_.park(monotonic_ns() + kGraceNs / kGraceLooks) ||
-              std::any_of(threads.begin(), threads.end(), computes);
+      moved = idle_parker_.park(monotonic_ns() + grace_ns / kGraceLooks) ||
+              std::any_of(threads.begin(), threads.end(), [](int thread) { return thread_runs(thread); });
     }
+    moved = moved || strangers_compute();
   }
   lock.lock();
   idle_.store(false, std::memory_order_relaxed);
   return moved || !ready_.empty();
+}
+
+void DeterministicScheduler::await_threads_beside(StateLock& lock) {
+  const auto now_beside = [this] { return std::pair<int, int>(running_, away()); };
+  const std::pair<int, int> beside = now_beside();
+  const int64_t slice_ns = std::min(kGraceNs, stuck_ns() / 4);
+  int64_t since_ns = monotonic_ns();
+  bool told = false;
+  // Who comes or goes is looked at anew by the caller.
+  while (ready_.empty() && !aborted() && !inbox_full_.load(std::memory_order_acquire) && now_beside() == beside) {
+    if (wait_beside(slice_ns, lock)) {
+      since_ns = monotonic_ns();
+      continue;
+    }
+    const int64_t stuck_for_ns = monotonic_ns() - since_ns;
+    const bool ends = stuck_for_ns >= stuck_ns();
+    if (!ends && (told || stuck_for_ns < stall_ns())) continue;
+    const std::vector<Task*> blocked = parked_tasks();
+    if (blocked.empty()) continue;  // a long computation beside the baton
+    std::vector<int> ranks;
+    for (const Task* task : live_tasks()) {
+      if (task->state == Task::State::kRunning) ranks.push_back(task->info.rank);
+    }
+    lock.unlock();
+    const absl::Status stuck = describe_stuck(blocked, std::move(ranks), ends ? stuck_ns() : stall_ns());
+    if (ends) {
+      abort(stuck);
+    } else {
+      watch_.tell(std::string(stuck.message()));
+    }
+    lock.lock();
+    told = true;
+  }
+}
+
+Task* DeterministicScheduler::ready_beside(int rank) const {
+  for (const std::unique_ptr<Task>& task : extra_) {
+    if (task->state == Task::State::kReady && task->adopted && task->info.rank == rank) return task.get();
+  }
+  return nullptr;
+}
+
+// A rank may hold the baton and wait, in a way of its own, for a thread of its own that is ready: a join. That one runs beside it
+// then, as it would have done if it had come to its point now.
+void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* /*texts*/) {
+  if (!threads_) return;
+  Task* helper = nullptr;
+  {
+    const StateLock lock(this);
+    const uint64_t steps = steps_.load(std::memory_order_relaxed);
+    bool computes = !moving_ || baton_rank_ < 0 || running_of_rank_[static_cast<size_t>(baton_rank_)] == 0;
+    if (!computes) helper = ready_beside(baton_rank_);
+    for (const Task* task : live_tasks()) {
+      if (helper != nullptr && task->info.rank == baton_rank_ && task->state == Task::State::kRunning)
+        computes = computes || thread_runs(task->thread);
+    }
+    if (computes || helper == nullptr || steps != still_at_step_) {
+      still_at_step_ = steps;
+      still_since_ns_ = now_ns;
+      return;
+    }
+    if (now_ns - still_since_ns_ < std::min(kGraceNs, stall_ns())) return;
+    ready_.remove(helper->id);
+    start_running(*helper);
+  }
+  engine_->unpark(*helper);
+}
+
+void DeterministicScheduler::away_changed(int) { idle_parker_.unpark(); }
+
+bool DeterministicScheduler::any_timer() const {
+  return std::any_of(timers_.begin(), timers_.end(), [this](const Timer& timer) { return alive(timer); });
 }
 
 bool DeterministicScheduler::alive(const Timer& timer) const {
@@ -612,6 +692,10 @@ Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
   if (held && (!threads_ || running_of_rank_[static_cast<size_t>(task.info.rank)] == 0)) {
     next = pick(&task, lock);
     if (next != &host_) start_running(*next);
+  } else if (next = held ? ready_beside(task.info.rank) : nullptr; next != nullptr) {
+    // The rank's other thread may be waiting for it, in a way of its own.
+    ready_.remove(next->id);
+    start_running(*next);
   } else if (idle_.load(std::memory_order_relaxed)) {
     idle_parker_.unpark();
   }

@@ -39,10 +39,14 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return trace_; }
   uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
+  void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
 
  protected:
   void deterministic_point(const Site& site, Step step) override;
   void wake_all() override;
+  bool idle() const override;
+  void away_changed(int n) override;
+  void end_tasks(bool strangers) override;
   void outside_changed(int n) override;
   void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
@@ -86,8 +90,14 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void prefetch();
   // max_steps have passed.
   void end_endless(StateLock& lock);
-  // Waits for a thread beside the run to do something. False: nobody did, and none of them computes.
-  bool wait_beside(bool outside, StateLock& lock);
+  // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
+  bool wait_beside(int64_t grace_ns, StateLock& lock);
+  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or Options::stuck passed.
+  void await_threads_beside(StateLock& lock);
+  // A thread of the caller's own that is ready as a helper of `rank`; null: there is none.
+  Task* ready_beside(int rank) const;
+  std::vector<Task*> parked_tasks() const;
+  bool any_timer() const;
   void end(Task& task);
   bool advance_clock();
   void forget_dead_timers();
@@ -157,6 +167,10 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Fibers: who runs, and what it is, for the watchdog's thread.
   std::atomic<const Task*> runs_{nullptr};
   std::atomic<TaskInfo> runs_info_{TaskInfo{}};
+
+  // The watchdog's: since when the rank with the baton stands still, and at which step.
+  int64_t still_since_ns_ = 0;
+  uint64_t still_at_step_ = 0;
 
   StallWatch watch_{this};  // the last: goes first
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sim/call_scope.h"
 #include "sim/dist_error.h"
 #include "sim/thread_engine.h"
 #include "sim/thread_pool.h"
@@ -16,10 +17,13 @@ FreeScheduler::FreeScheduler(Options options)
       live_ranks_(options_.ranks),
       came_(static_cast<size_t>(options_.ranks)) {}
 
-FreeScheduler::~FreeScheduler() {
-  for (const Task* task : live_tasks()) {
-    if (task->adopted) fatal(absl::StrCat("a world ended while a thread was attached as rank ", task->info.rank));
-  }
+FreeScheduler::~FreeScheduler() { close(); }
+
+bool FreeScheduler::idle() const { return live_ranks_.load(std::memory_order_relaxed) == 0 && live_tasks().empty(); }
+
+void FreeScheduler::end_tasks(bool strangers) {
+  refuse_attached(live_tasks());
+  if (strangers) abort(world_ended());
   // Helpers end by themselves, unless they wait for a rank that never came.
   if (live_ranks_.load(std::memory_order_relaxed) > 0) {
     abort(make_error(ErrorKind::kAborted, "the world ended before all its ranks had attached"));
@@ -54,6 +58,7 @@ void FreeScheduler::start_thread(Task* task, absl::AnyInvocable<void()> body) {
   ThreadPool::shared().start(
       thread_name(task->info),
       [this, task, body = std::move(body)]() mutable {
+        task->thread = this_thread();
         Task::set_current(task);
         body();
         body = nullptr;
@@ -89,6 +94,7 @@ void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
 }
 
 void FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
+  if (closed()) return run_after_end(body);
   Task* const task = add_task(info, false);
   counts_.fetch_add(kLive);
   start_thread(task, std::move(body));
@@ -99,6 +105,7 @@ void FreeScheduler::post(const TaskInfo&, const Site&, absl::AnyInvocable<void()
 Task* FreeScheduler::attach(const TaskInfo& info) {
   watch_.begin();
   Task* const task = add_task(info, true);
+  task->thread = this_thread();
   // Ranks are counted from the start, so that a world whose ranks come late is not taken for a stuck one.
   if (info.kind != TaskKind::kRank) counts_.fetch_add(kLive);
   Task::set_current(task);
@@ -185,6 +192,55 @@ void FreeScheduler::check_deadlock() {
     reporting_.store(false);
   }
   if (stuck) announce_abort();
+}
+
+void FreeScheduler::away_changed(int n) {
+  counts_.fetch_add(n * kLive);
+  if (n < 0) check_deadlock();
+}
+
+void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) {
+  absl::Status end;
+  {
+    absl::MutexLock lock(&report_mu_);
+    if (aborted() || !strangers_seen()) return;
+    reporting_.store(true);
+    std::vector<Task*> blocked;
+    all_asleep(&blocked);
+    std::vector<int> beside;
+    int tasks = 0;
+    bool computes = strangers_compute();
+    uint64_t steps = 0;
+    {
+      absl::MutexLock tasks_lock(&tasks_mu_);
+      steps = ended_steps_;
+      for (const std::unique_ptr<Task>& task : tasks_) {
+        if (task == nullptr) continue;
+        ++tasks;
+        steps += task->steps.load(std::memory_order_relaxed);
+        if (task->parker.asleep()) continue;
+        beside.push_back(task->info.rank);
+        computes = computes || thread_runs(task->thread.load(std::memory_order_relaxed));
+      }
+    }
+    const int64_t counts = counts_.load();
+    // Whoever waits with a deadline of its own, or for somebody outside, is not stuck.
+    const bool stuck = !blocked.empty() && counts / kLive == tasks + away() &&
+                       counts % kLive - kBias == static_cast<int64_t>(blocked.size()) &&
+                       static_cast<size_t>(tasks) == blocked.size() + beside.size();
+    if (!stuck || computes || steps != stuck_at_step_ || stuck_since_ns_ < 0) {
+      stuck_since_ns_ = stuck && !computes ? now_ns : -1;
+      stuck_at_step_ = steps;
+      stuck_told_ = false;
+    } else if (now_ns - stuck_since_ns_ >= stuck_ns()) {
+      end = describe_stuck(blocked, std::move(beside), stuck_ns());
+      if (!set_abort_cause(end)) end = absl::OkStatus();
+    } else if (now_ns - stuck_since_ns_ >= stall_ns() && !std::exchange(stuck_told_, true)) {
+      texts->emplace_back(describe_stuck(blocked, std::move(beside), stall_ns()).message());
+    }
+    reporting_.store(false);
+  }
+  if (!end.ok()) announce_abort();
 }
 
 void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {

@@ -31,10 +31,14 @@ class FreeScheduler final : public Scheduler {
   void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return empty_trace_; }
   uint64_t steps() const override;
+  void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
 
  protected:
   void deterministic_point(const Site&, Step) override {}
   void wake_all() override;
+  bool idle() const override;
+  void away_changed(int n) override;
+  void end_tasks(bool strangers) override;
   void outside_changed(int n) override;
   void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
@@ -49,7 +53,7 @@ class FreeScheduler final : public Scheduler {
   // Until the threads of run() and spawn() have ended and let go of this.
   void wait_for_threads();
 
-  // Live tasks (and outside wakers) in the upper half; those asleep without an own deadline in the lower half, biased, since
+  // Live tasks (and outside wakers, and strangers that are away) in the upper half; those asleep without an own deadline in the lower half, biased, since
   // a waker may count a sleeper off before it has counted itself on. Equal: nobody can move.
   static constexpr int64_t kLive = int64_t{1} << 32;
   static constexpr int64_t kBias = int64_t{1} << 30;
@@ -66,6 +70,11 @@ class FreeScheduler final : public Scheduler {
   int threads_ ABSL_GUARDED_BY(tasks_mu_) = 0;           // of run() and spawn(), that have not ended
   std::vector<bool> came_ ABSL_GUARDED_BY(tasks_mu_);    // ranks that began or attached
   Parker threads_ended_;
+
+  // The watchdog's: since when nobody moves but for threads at no point, and at which step.
+  int64_t stuck_since_ns_ = -1;
+  uint64_t stuck_at_step_ = 0;
+  bool stuck_told_ = false;
   const Trace empty_trace_;
   StallWatch watch_{this};  // the last: goes first
 };

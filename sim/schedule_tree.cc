@@ -301,6 +301,7 @@ void ScheduleTree::find_races() {
 }
 
 void ScheduleTree::advance() {
+  record_.end_run();
   ++(repeats_from_ >= 0 ? repeated_ : schedules_);
   if (reduce_) find_races();
   for (; depth_ > 0; --depth_) {

@@ -8,13 +8,27 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sim/call_scope.h"
 #include "sim/deadlock_report.h"
 #include "sim/deterministic_scheduler.h"
 #include "sim/dist_error.h"
 #include "sim/free_scheduler.h"
+#include "sim/live_worlds.h"
 #include "sim/site_text.h"
+#include "sim/thread_engine.h"
 
 namespace rankloom {
+
+namespace {
+
+// A deadlock's text without its headline.
+std::string lines_of(const absl::Status& deadlock) {
+  const std::string text(deadlock.message().data(), deadlock.message().size());
+  constexpr std::string_view kHeadline = "no rank can move";
+  return text.compare(0, kHeadline.size(), kHeadline) == 0 ? text.substr(kHeadline.size()) : "\n" + text;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
   if (options.ranks < 1) {
@@ -31,7 +45,111 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
   return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options)));
 }
 
+void Scheduler::begin_life() {
+  static std::atomic<uint64_t> serials{0};
+  serial_ = serials.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr) {
+    outer_ = task->scheduler->outer_;
+    outer_.push_back(task->scheduler->serial_);
+  }
+  LiveWorlds::shared().add(this);
+}
+
 Scheduler::~Scheduler() = default;
+
+bool Scheduler::is_inside(uint64_t serial) const {
+  return std::find(outer_.begin(), outer_.end(), serial) != outer_.end();
+}
+
+void Scheduler::refuse_stranger(const Task& task, const Site& site) {
+  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                              absl::StrCat("rank ", task.info.rank, " of another world came to ", site_text(site),
+                                           site_place(site), ", want a handle of its own world")),
+                   {.rank = task.info.rank, .group = site.group, .op = site.what});
+}
+
+uint64_t Scheduler::add_stranger(int rank, int thread) {
+  absl::MutexLock lock(&strangers_mu_);
+  strangers_[++stranger_ids_] = {.rank = rank, .thread = thread, .away = false};
+  return stranger_ids_;
+}
+
+void Scheduler::stranger_away(uint64_t id, int rank, bool away) {
+  {
+    absl::MutexLock lock(&strangers_mu_);
+    Stranger& stranger = strangers_.at(id);
+    stranger.rank = rank;
+    stranger.away = away;
+  }
+  away_.fetch_add(away ? 1 : -1);
+  away_changed(away ? 1 : -1);
+}
+
+void Scheduler::stranger_ended(uint64_t id) {
+  {
+    absl::MutexLock lock(&strangers_mu_);
+    strangers_.erase(id);
+  }
+  away_.fetch_sub(1);
+  away_changed(-1);
+}
+
+bool Scheduler::strangers_seen() const {
+  absl::MutexLock lock(&strangers_mu_);
+  return stranger_ids_ > 0;
+}
+
+bool Scheduler::strangers_compute() const {
+  absl::MutexLock lock(&strangers_mu_);
+  return std::any_of(strangers_.begin(), strangers_.end(),
+                     [](const auto& entry) { return entry.second.away && thread_runs(entry.second.thread); });
+}
+
+absl::Status Scheduler::describe_stuck(const std::vector<Task*>& blocked, std::vector<int> beside,
+                                       int64_t stuck_ns) const {
+  const absl::Status stuck = describe_deadlock(blocked);
+  if (error_kind(stuck) != ErrorKind::kDeadlock) return stuck;  // a better cause
+  std::vector<int> foreign;
+  {
+    absl::MutexLock lock(&strangers_mu_);
+    for (const auto& [id, stranger] : strangers_) {
+      if (stranger.away) foreign.push_back(stranger.rank);
+    }
+  }
+  const auto of_ranks = [](std::vector<int>* ranks) {
+    std::sort(ranks->begin(), ranks->end());
+    ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+    return absl::StrCat(ranks->size() == 1 ? "rank " : "ranks ", rank_ranges(*ranks));
+  };
+  std::string who;
+  if (!beside.empty()) who = of_ranks(&beside);
+  if (!foreign.empty()) absl::StrAppend(&who, who.empty() ? "" : " and ", "foreign threads of ", of_ranks(&foreign));
+  const std::string time = absl::FormatDuration(absl::Nanoseconds(stuck_ns));
+  return make_error(ErrorKind::kTimeout,
+                    absl::StrCat("stuck for ", time, " of real time: ", who,
+                                 " could still act, but came to no scheduling point for that long", lines_of(stuck)));
+}
+
+bool Scheduler::close_if_idle() {
+  if (!LiveWorlds::shared().close_if(serial_, [this] { return idle(); })) return false;
+  closed_.store(true, std::memory_order_release);
+  return true;
+}
+
+void Scheduler::refuse_attached(const std::vector<Task*>& tasks) {
+  for (const Task* task : tasks) {
+    if (task->adopted && task->info.kind == TaskKind::kRank)
+      fatal(absl::StrCat("a world ended while a thread was attached as rank ", task->info.rank));
+  }
+}
+
+void Scheduler::close() {
+  if (const Task* const task = Task::current(); task != nullptr && task->scheduler == this && !task->adopted)
+    fatal(absl::StrCat("a world was ended by its own rank ", task->info.rank));
+  end_tasks(LiveWorlds::shared().close(serial_));
+  closed_.store(true, std::memory_order_release);
+  LiveWorlds::shared().remove(serial_);
+}
 
 Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
   if (timeout == absl::InfiniteDuration()) return {.at_ns = Deadline::kNever, .weak = weak};
@@ -75,10 +193,7 @@ absl::Status Scheduler::sleep(const Site& site, absl::Duration duration) {
 }
 
 std::string Scheduler::waits_text(const std::vector<Task*>& waiting) const {
-  const absl::Status stuck = describe_deadlock(waiting);
-  const std::string text(stuck.message().data(), stuck.message().size());
-  constexpr std::string_view kHeadline = "no rank can move";
-  return text.compare(0, kHeadline.size(), kHeadline) == 0 ? text.substr(kHeadline.size()) : "\n" + text;
+  return lines_of(describe_deadlock(waiting));
 }
 
 std::string Scheduler::who_waits(const Site& site) {
@@ -142,21 +257,6 @@ void Scheduler::add_outside(int n) {
 absl::Status Scheduler::describe_deadlock(const std::vector<Task*>& blocked) const {
   if (deadlock_reporter_) return deadlock_reporter_(blocked);
   return make_error(ErrorKind::kDeadlock, deadlock_text(blocked, {}));
-}
-
-void AdoptScope::adopt(Scheduler* scheduler, int rank) {
-  if (scheduler->options().engine == EngineKind::kFibers) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument,
-                   absl::StrCat("rank ", rank,
-                                ": called from a thread that is not the ranks', but the ranks are fibers of one "
-                                "thread; want engine threads")),
-        ErrorOrigin{rank, {}, {}, -1});
-  }
-  scheduler_ = scheduler;
-  if (StepRecord* const record = scheduler->record(); record != nullptr)
-    record->uncovered("threads that ranks made by themselves");
-  task_ = scheduler->attach({.rank = rank, .kind = TaskKind::kHelper});
 }
 
 }  // namespace rankloom

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,9 @@ class Scheduler {
     // of its own; it must not wait for the end of the run. Infinite: nobody looks.
     absl::Duration stall = absl::Seconds(10);
     std::function<void(const std::string&)> on_stall;
+    // No task can move, but threads of ranks are at no scheduling point and may still act: the run is aborted when none of
+    // them came to one for this long, in real time, and none computed. Without such threads that is a deadlock at once.
+    absl::Duration stuck = absl::Minutes(1);
     // on_break is called there, by the task itself (unset: raises SIGTRAP).
     std::optional<BreakPoint> break_at;
     std::function<void()> on_break;
@@ -63,6 +67,8 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   bool deterministic() const { return deterministic_; }
+  // Unlike the address, no other scheduler of this process ever has it.
+  uint64_t serial() const { return serial_; }
   const Options& options() const { return options_; }
 
   // --- tasks
@@ -71,7 +77,8 @@ class Scheduler {
   // that is no task.
   virtual void run(absl::FunctionRef<void(int rank, Task& task)> body) = 0;
 
-  // Starts a further task; it begins at some later scheduling point. Bodies must not throw.
+  // Starts a further task; it begins at some later scheduling point. Bodies must not throw. Once the run has ended they run on
+  // the caller; what they throw then, being told of the end, is nobody's.
   virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
 
   // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: it must not wait.
@@ -87,9 +94,12 @@ class Scheduler {
 
   // The policy may let others run first. The caller's step becomes visible after it.
   void point(const Site& site) {
+    Task* const task = Task::current();
+    if (task != nullptr && task->scheduler != this) [[unlikely]]
+      refuse_stranger(*task, site);
     if (deterministic_) {
       deterministic_point(site, Step::kAct);
-    } else if (Task* const task = Task::current(); task != nullptr) {
+    } else if (task != nullptr) {
       task->reach(site);
     }
     if (breaks_) [[unlikely]]
@@ -98,10 +108,13 @@ class Scheduler {
   // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
   // who can run only yield.
   void yield(const Site& site) {
+    Task* const task = Task::current();
+    if (task != nullptr && task->scheduler != this) [[unlikely]]
+      refuse_stranger(*task, site);
     if (deterministic_) {
       deterministic_point(site, Step::kYield);
     } else {
-      if (Task* const task = Task::current(); task != nullptr) task->reach(site);
+      if (task != nullptr) task->reach(site);
       sched_yield();
     }
   }
@@ -137,6 +150,26 @@ class Scheduler {
   // jump.
   void add_outside(int n);
 
+  // From here on handles of this run answer that the world has ended. The first form only if no task lives. The second ends
+  // those that do: helpers beside the ranks are waited for, calls of threads of no world fail; it must come before what tasks
+  // use is gone, by no task of this run. A thread that is attached as a rank still is a fatal error.
+  bool close_if_idle();
+  void close();
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+  // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is away, in no
+  // call, keeps a stuck run from being a deadlock. From any thread. `thread`: its id in the kernel.
+  uint64_t add_stranger(int rank, int thread);
+  void stranger_away(uint64_t id, int rank, bool away);
+  void stranger_ended(uint64_t id);
+
+  // What the watchdog tells beside those who stand still, and what it ends: nothing in deterministic gears, which see it
+  // themselves.
+  virtual void look_for_stuck(int64_t /*now_ns*/, std::vector<std::string>* /*texts*/) {}
+
+  // Whether this run was begun by a task of that one, or by one of a run within it.
+  bool is_inside(uint64_t serial) const;
+
   // Told when nobody can move: text for the report's head. Set once, before run().
   using DeadlockReporter = std::function<absl::Status(const std::vector<Task*>&)>;
   void set_deadlock_reporter(DeadlockReporter reporter) { deadlock_reporter_ = std::move(reporter); }
@@ -148,6 +181,7 @@ class Scheduler {
 
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
+  void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds to its
   // text. Holds nobody up but those who are woken meanwhile.
@@ -173,11 +207,22 @@ class Scheduler {
       : options_(std::move(options)),
         deterministic_(deterministic),
         breaks_(options_.break_at.has_value()),
-        record_(deterministic ? options_.schedule.record() : nullptr) {}
+        record_(deterministic ? options_.schedule.record() : nullptr) {
+    begin_life();
+  }
 
   enum class Step : uint8_t { kAct, kYield };
   virtual void deterministic_point(const Site& site, Step step) = 0;
+  static void run_after_end(absl::AnyInvocable<void()>& body) {
+    try {
+      body();
+    } catch (...) {  // there is no rank any more that could fail
+    }
+  }
   virtual void wake_all() = 0;
+  virtual bool idle() const = 0;
+  // Returns when all tasks have ended. `strangers`: threads of no world are in a call, which must be ended.
+  virtual void end_tasks(bool strangers) = 0;
   virtual void outside_changed(int n) = 0;
   // Calls `look` with the tasks that are parked; none of them leaves its wait meanwhile, if the caller is a task of this run.
   virtual void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
@@ -187,6 +232,18 @@ class Scheduler {
   void announce_abort();
 
   // The text of a deadlock, from deadlock_report.cc or the layer above.
+  // The strangers that are away: how many; and whether one of them computes.
+  int away() const { return away_.load(); }
+  bool strangers_seen() const;
+  bool strangers_compute() const;
+  virtual void away_changed(int n) = 0;
+  // Why a run that is stuck but for threads at no point, of the ranks `beside` and strangers, ends or is warned of.
+  absl::Status describe_stuck(const std::vector<Task*>& blocked, std::vector<int> beside, int64_t stuck_ns) const;
+  int64_t stall_ns() const { return absl::ToInt64Nanoseconds(options_.stall); }
+  int64_t stuck_ns() const { return absl::ToInt64Nanoseconds(options_.stuck); }
+
+  // A thread that is attached as a rank would wait for a world that is gone.
+  static void refuse_attached(const std::vector<Task*>& tasks);
   absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
 
   const Options options_;
@@ -194,41 +251,37 @@ class Scheduler {
   const bool breaks_;
   StepRecord* const record_;
   bool prefetches_ = false;  // fifo over many fibers; const after the scheduler was made
-  void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   DeadlockReporter deadlock_reporter_;
   AbortListener abort_listener_;
   std::function<void*(int rank)> user_;
 
  private:
+  void begin_life();
+  // A scheduling point of another run's task.
+  [[noreturn]] static void refuse_stranger(const Task& task, const Site& site);
   void break_here(const Site& site);
   // The lines about those who wait: a deadlock's without its headline.
   std::string waits_text(const std::vector<Task*>& waiting) const;
+
+  uint64_t serial_ = 0;          // const after construction
+  std::vector<uint64_t> outer_;  // of the runs that this one was begun in; const after construction
+  std::atomic<bool> closed_{false};
+
+  struct Stranger {
+    int rank;
+    int thread;
+    bool away;
+  };
+  mutable absl::Mutex strangers_mu_;  // taken after no other lock
+  std::map<uint64_t, Stranger> strangers_ ABSL_GUARDED_BY(strangers_mu_);
+  uint64_t stranger_ids_ ABSL_GUARDED_BY(strangers_mu_) = 0;
+  std::atomic<int> away_{0};
 
   std::atomic<bool> broke_{false};  // it has stopped there: a call may have further points, as its wait
   std::atomic<bool> aborted_{false};
   mutable absl::Mutex cause_mu_;  // taken after no other lock
   absl::Status cause_ ABSL_GUARDED_BY(cause_mu_);
-};
-
-// Makes the calling thread a helper of `rank` for the length of a call, if it is no task yet. An unbound thread that calls
-// through a rank's handle (autograd, a callback) acts for that rank.
-class AdoptScope {
- public:
-  AdoptScope(Scheduler* scheduler, int rank) {
-    if (Task::current() == nullptr && scheduler != nullptr) adopt(scheduler, rank);
-  }
-  ~AdoptScope() {
-    if (task_ != nullptr) scheduler_->detach(task_);
-  }
-  AdoptScope(const AdoptScope&) = delete;
-  AdoptScope& operator=(const AdoptScope&) = delete;
-
- private:
-  void adopt(Scheduler* scheduler, int rank);
-
-  Scheduler* scheduler_ = nullptr;
-  Task* task_ = nullptr;
 };
 
 }  // namespace rankloom

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -20,7 +22,10 @@ class Watchdog {
  public:
   // Looks four times in the time after which somebody is told: who is told has stood still for that time and no more than a
   // quarter longer.
-  static int64_t period_ns(const StallWatch& watch) { return std::max<int64_t>(watch.stall_ns_ / 4, 1'000'000); }
+  static int64_t period_ns(const StallWatch& watch) {
+    const int64_t stuck_ns = absl::ToInt64Nanoseconds(watch.scheduler_.options().stuck);
+    return std::max<int64_t>(std::min(watch.stall_ns_, stuck_ns) / 4, 1'000'000);
+  }
 
   static Watchdog& shared() {
     static Watchdog* const watchdog = [] {
@@ -120,7 +125,8 @@ StallWatch::StallWatch(Scheduler* scheduler)
     : scheduler_(*scheduler), stall_ns_(absl::ToInt64Nanoseconds(scheduler->options().stall)) {}
 
 void StallWatch::begin_once() {
-  if (scheduler_.options().stall == absl::InfiniteDuration() || begun_.exchange(true)) return;
+  const Scheduler::Options& options = scheduler_.options();
+  if (std::min(options.stall, options.stuck) == absl::InfiniteDuration() || begun_.exchange(true)) return;
   next_look_ns_ = monotonic_ns() + Watchdog::period_ns(*this);
   Watchdog::shared().add(this);
 }
@@ -143,7 +149,16 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
     }
   }
   std::erase_if(seen_, [this](const auto& entry) { return entry.second.look != looks_; });
+  scheduler_.look_for_stuck(now_ns, &texts);
+  absl::MutexLock lock(&texts_mu_);
+  texts.insert(texts.end(), std::make_move_iterator(texts_.begin()), std::make_move_iterator(texts_.end()));
+  texts_.clear();
   return texts;
+}
+
+void StallWatch::tell(std::string text) {
+  absl::MutexLock lock(&texts_mu_);
+  texts_.push_back(std::move(text));
 }
 
 std::string stall_text(const Outstanding& who, int64_t stall_ns) {

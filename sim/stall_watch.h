@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "sim/task.h"
 
 namespace rankloom {
@@ -39,6 +41,9 @@ class StallWatch {
   // One look, at this time: the texts of those who have stood still for too long. The watchdog's, and tests'.
   std::vector<std::string> look(int64_t now_ns);
 
+  // Has the watchdog tell this at its next look. From any thread.
+  void tell(std::string text);
+
   // The watchdog looks from the first call on. Called with no lock held.
   void begin() {
     if (!begun_.load(std::memory_order_relaxed)) begin_once();
@@ -63,6 +68,9 @@ class StallWatch {
   bool telling_ = false;  // its on_stall runs
   uint64_t looks_ = 0;
   std::map<TaskId, Seen> seen_;
+
+  absl::Mutex texts_mu_;  // taken after no other lock
+  std::vector<std::string> texts_ ABSL_GUARDED_BY(texts_mu_);
 };
 
 // "rank 2 has come to no scheduling point for 10s of real time ...".

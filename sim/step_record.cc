@@ -10,8 +10,19 @@
 namespace rankloom {
 namespace {
 
-std::atomic<uint64_t> runs{0};     // of all records of the process
-std::atomic<uint64_t> serials{0};  // objects made outside of recorded runs
+std::atomic<uint64_t> runs{0};  // of all records of the process
+
+// A thread that makes objects outside of recorded runs.
+struct Maker {
+  Maker() : thread(threads.fetch_add(1) + 1) {}
+  static inline std::atomic<uint64_t> threads{0};
+  const uint64_t thread;
+  uint64_t made = 0;
+};
+Maker& this_thread() {
+  thread_local Maker maker;
+  return maker;
+}
 
 // What names begin with, so that names of different kinds differ.
 constexpr uint64_t kRankTask = 0x9ae16a3b2f90404f;
@@ -56,15 +67,15 @@ class StepRecord::Lock {
   absl::Mutex* const mu_;
 };
 
-StepRecord::StepRecord(bool texts)
-    : texts_(texts), first_serial_(serials.load()), last_serial_(first_serial_), run_serial_(first_serial_) {}
+StepRecord::StepRecord(bool texts) : texts_(texts), end_serial_(this_thread().made) {}
 
 void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) {
   threads_ = threads;
   stopped_ = false;
   scheduler_ = scheduler;
   run_ = runs.fetch_add(1) + 1;
-  last_serial_ = std::exchange(run_serial_, serials.load());
+  thread_ = this_thread().thread;
+  run_serial_ = this_thread().made;
   made_outside_ = 0;
   steps_.clear();
   ops_.clear();
@@ -77,6 +88,8 @@ void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) 
     born(rank, {.rank = rank, .kind = TaskKind::kRank});
   }
 }
+
+void StepRecord::end_run() { end_serial_ = this_thread().made; }
 
 StepRecord::TaskFacts* StepRecord::current_facts() {
   const Task* const task = Task::current();
@@ -138,6 +151,11 @@ void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
   for (const int rank : facts.guest) add_here(What::kWrite, memory_of(rank));
 }
 
+void StepRecord::write_memory(int rank) {
+  const Lock lock(this);
+  add_here(What::kWrite, memory_of(rank));
+}
+
 void StepRecord::enter_memory(int rank) {
   const Lock lock(this);
   TaskFacts* const facts = current_facts();
@@ -188,15 +206,19 @@ ObjectName::ObjectName() {
     name_ = record->new_object();
     run_ = record->run();
   } else {
-    serial_ = serials.fetch_add(1, std::memory_order_relaxed) + 1;
+    thread_ = this_thread().thread;
+    serial_ = ++this_thread().made;
   }
 }
 
+ObjectName::ObjectName(StepRecord* record)
+    : name_(record != nullptr ? record->new_object() : 0), run_(record != nullptr ? record->run() : 0) {}
+
 uint64_t ObjectName::in(const StepRecord& record) const {
-  if (run_ == record.run_ && run_ != 0) return name_;
-  if (run_ != 0) return numbered_object(kOlder, name_);  // of an earlier run
+  if (run_ != 0) return run_ == record.run_ ? name_ : numbered_object(kOlder, name_);
+  if (thread_ != record.thread_) return numbered_object(numbered_object(kOlder, thread_), serial_);
   if (serial_ > record.run_serial_) return numbered_object(kOutside, ~(serial_ - record.run_serial_));
-  if (serial_ > record.last_serial_) return numbered_object(kBetweenRuns, serial_ - record.last_serial_);
+  if (serial_ > record.end_serial_) return numbered_object(kBetweenRuns, serial_ - record.end_serial_);
   return numbered_object(kOlder, serial_);
 }
 

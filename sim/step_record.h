@@ -79,6 +79,8 @@ class StepRecord {
   void time_passed() { add(What::kAllWere, 0); }
   // From now on nothing counts: the world was aborted, and the ranks leave.
   void stop();
+  // The world is gone; what is made from now on is made for the next run.
+  void end_run();
 
   // --- told by the layers above
 
@@ -96,6 +98,8 @@ class StepRecord {
   void lower(uint64_t condition) { add(What::kLower, condition); }
   void miss(uint64_t condition) { add(What::kMiss, condition); }
   void pass(uint64_t condition) { add(What::kPass, condition); }
+  // The calling task writes to the memory of `rank`, whose own tasks may look there at any time.
+  void write_memory(int rank);
   // The calling task touches the memory of `rank`, too, until leave_memory(): it runs what that rank left with others.
   void enter_memory(int rank);
   void leave_memory(int rank);
@@ -141,9 +145,9 @@ class StepRecord {
   int stopped_at_ = 0;
   const Scheduler* scheduler_ = nullptr;
   uint64_t run_ = 0;           // in this process, from 1
-  uint64_t first_serial_ = 0;  // ObjectName's count when this was made,
-  uint64_t last_serial_ = 0;   // when the run before began,
-  uint64_t run_serial_ = 0;    // and when this run began
+  uint64_t thread_ = 0;       // that made the run's world: ObjectName's number of it
+  uint64_t end_serial_ = 0;   // ObjectName's count there when the run before had ended,
+  uint64_t run_serial_ = 0;   // and when this run began
   absl::Mutex mu_;             // taken after all others
   uint64_t made_outside_ = 0;
   std::vector<Step> steps_;
@@ -162,18 +166,21 @@ uint64_t named_object(uint64_t object, std::string_view name);
 uint64_t numbered_object(uint64_t object, uint64_t number);
 
 // The name of an object that users make, inside of runs or before them: a member of the object.
-// An object that a task of a run makes has a name in that run. One that was made outside is counted: those older than the
-// explorer from the beginning of the process, those made for one run (by whoever runs the program again and again) from the
-// run before.
+// An object that a task of a run makes has a name in that run. One that was made outside is counted, by the thread that made
+// it: those older than the explorer from the beginning, those made for one run (by a thread that runs the program again and
+// again) from the end of the run before.
 class ObjectName {
  public:
   ObjectName();
+  // Of an object that belongs to a world, whose record is this; null: the world is not explored.
+  explicit ObjectName(StepRecord* record);
   uint64_t in(const StepRecord& record) const;
 
  private:
   uint64_t name_ = 0;    // in the run below
   uint64_t run_ = 0;     // 0: made outside of recorded runs
-  uint64_t serial_ = 0;  // of those made outside
+  uint64_t thread_ = 0;  // that made it, outside
+  uint64_t serial_ = 0;  // among those that it made outside
 };
 
 }  // namespace rankloom

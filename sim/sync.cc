@@ -207,6 +207,10 @@ absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
     status = waiter.woken.await(
         &mu_, [&waiter] { return waiter.notified; }, site, deadline);
     if (waiter.notified) {
+      const Task* const task = Task::current();
+      // At its deadline the wait might have ended first.
+      if (task != nullptr && task->scheduler != nullptr && deadline.at_ns <= task->scheduler->now_ns())
+        Told(object_).read();
       Told(waiter.object).await();
     } else {
       Told(object_).write();

@@ -130,7 +130,7 @@ struct Task {
   }
 
   // engines
-  int thread = 0;               // baton gear: the thread's id in the kernel
+  std::atomic<int> thread = 0;  // threads: its id in the kernel
   Parker parker;                // threads
   void* context = nullptr;      // fibers: boost::fibers::context* of the one that runs it
   void* fiber_state = nullptr;  // fibers: FiberState of the one that runs it

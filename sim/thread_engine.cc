@@ -3,6 +3,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "sim/thread_pool.h"
 
@@ -15,14 +18,20 @@ std::string thread_name(const TaskInfo& info) {
                       info.rank);
 }
 
-namespace {
-
 int this_thread() {
   static thread_local const int id = static_cast<int>(syscall(SYS_gettid));
   return id;
 }
 
-}  // namespace
+bool thread_runs(int thread) {
+  std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  // "12 (name) S ...": the name may hold anything, brackets too.
+  const size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < line.size() &&
+         (line[name_end + 2] == 'R' || line[name_end + 2] == 'D');
+}
 
 void ThreadEngine::attach(Task& task) {
   task.thread = this_thread();

@@ -19,6 +19,11 @@ class ThreadEngine final : public Engine {
   const bool fresh_threads_;
 };
 
+// The id of the calling thread in the kernel.
+int this_thread();
+// Whether a thread of this process uses a core, or waits for one or for a disk. A thread that sleeps in a lock does not.
+bool thread_runs(int thread);
+
 // What a debugger shows as the thread's name.
 std::string thread_name(const TaskInfo& info);
 

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "sim/step_record.h"
+
 namespace rankloom {
 
 // Which ranks talk to each other. The same object for all members. const after construction.
@@ -35,6 +37,8 @@ class Group {
   // What explored runs call the group; unlike its id, the same in whatever order groups are made. 0: outside of a world.
   uint64_t object() const { return object_; }
   void set_object(uint64_t object) { object_ = object; }
+  // And its calls, which commute but for what makes the group fail.
+  uint64_t calls_object() const { return numbered_object(object_, 1); }
   const std::string& name() const { return name_; }                // what reports print: "0" for the group of all ranks
   const std::string& description() const { return description_; }  // what it is for: "default_pg", "mesh_tp"
   int size() const { return size_; }

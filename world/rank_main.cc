@@ -44,7 +44,7 @@ void World::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)>
   }
 }
 
-void World::run_helper(int rank, absl::AnyInvocable<void()>& body) {
+void World::run_helper(int rank, absl::FunctionRef<void()> body) {
   try {
     body();
     context(rank).task_returned();
@@ -53,7 +53,17 @@ void World::run_helper(int rank, absl::AnyInvocable<void()>& body) {
   }
 }
 
+void World::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept {
+  try {
+    hook();
+  } catch (...) {
+    bool relayed = false;
+    note(absl::StrCat(what, " threw: ", exception_text(std::current_exception(), absl::OkStatus(), &relayed)));
+  }
+}
+
 void World::rank_failed(int rank, std::exception_ptr failure) {
+  if (scheduler_->closed()) return;  // a callback that was told of the world's end: the report is made
   const absl::Status cause = scheduler_->abort_cause();
   bool relayed = false;
   std::string text = exception_text(failure, cause, &relayed);

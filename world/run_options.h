@@ -51,6 +51,12 @@ struct WorldOptions {
   absl::Duration stall = absl::Seconds(10);
   std::function<void(const std::string&)> on_stall = {};
 
+  // No rank can move, but threads of ranks exist that are at no scheduling point and may still act: a rank's main thread that
+  // sleeps beside its helper, a thread of the program's own that has called through a rank's handle and has not ended. That is no
+  // deadlock. It is told as `stall` is, and the run ends with a Timeout when none of them came to a point for this long, in
+  // real time, and none computed. InfiniteDuration: it goes on. Where no such thread was seen, a deadlock is found at once.
+  absl::Duration stuck_after = absl::Minutes(1);
+
   // The run stops where this rank is about to make this call: on_break is called by the rank itself (unset: SIGTRAP, which a
   // debugger catches; there `call rankloom_describe()` lists the ranks).
   std::optional<BreakPoint> break_at = {};

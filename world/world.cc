@@ -18,17 +18,8 @@
 namespace rankloom {
 namespace {
 
-// `options` outlives the scheduler.
-Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion) {
-  const auto on_stall = [&options](const std::string& text) {
-    const std::string rerun = rerun_command(options);
-    const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
-    if (options.on_stall) {
-      options.on_stall(all);
-    } else {
-      std::fprintf(stderr, "rankloom: %s\n", all.c_str());
-    }
-  };
+Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion,
+                                     std::function<void(const std::string&)> on_stall) {
   return {.engine = options.engine,
           .schedule = options.schedule,
           .ranks = options.world_size,
@@ -37,7 +28,8 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .late_completion = late_completion,
           .max_steps = options.max_steps,
           .stall = options.stall,
-          .on_stall = on_stall,
+          .on_stall = std::move(on_stall),
+          .stuck = options.stuck_after,
           .break_at = options.break_at,
           .on_break = options.on_break};
 }
@@ -69,16 +61,18 @@ uint64_t RankContext::rng_seed() const { return seed_of(world_->options(), rank_
 
 absl::Duration RankContext::now() const { return absl::Nanoseconds(world_->scheduler().now_ns() - world_->start_ns_); }
 
+CalledHandle RankContext::called(const char* op) const { return {.rank = rank_, .handle = "context", .op = op}; }
+
 void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
-  const AdoptScope adopt(&scheduler, rank_);
+  const CallScope call(&scheduler, [this] { return called("sleep_for"); });
   throw_if_error(scheduler.sleep(Site{.what = "sleep", .code = code}, duration),
                  {.rank = rank_, .group = {}, .op = "sleep"});
 }
 
 void RankContext::yield(CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
-  const AdoptScope adopt(&scheduler, rank_);
+  const CallScope call(&scheduler, [this] { return called("yield"); });
   scheduler.yield(Site{.what = "yield", .code = code});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
 }
@@ -120,7 +114,7 @@ World::World(WorldOptions options)
       late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
       scheduler_([this] {
         absl::StatusOr<std::unique_ptr<Scheduler>> made =
-            Scheduler::make(scheduler_options(options_, late_completion_));
+            Scheduler::make(scheduler_options(options_, late_completion_, [this](const auto& text) { stalled(text); }));
         throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
         return *std::move(made);
       }()),
@@ -152,14 +146,30 @@ World::World(WorldOptions options)
       absl::MutexLock lock(&listeners_mu_);
       listeners = listeners_;
     }
-    for (const auto& listener : listeners) listener(cause);
+    for (const auto& listener : listeners) run_hook("a listener of on_abort()", [&] { listener(cause); });
   });
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
 
-World::~World() { run_end_hooks(); }
+World::~World() {
+  scheduler_->close();
+  run_end_hooks();
+}
 
 RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
+  bool attached = false;
+  bool ran = false;
+  {
+    RankMutexLock lock(&mu_);
+    attached = std::find(attached_.begin(), attached_.end(), true) != attached_.end();
+    if (!attached) ran = std::exchange(ran_, true);
+  }
+  if (attached || ran) {
+    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                                attached ? "run: ranks of this world have attached, want run() or attach(), not both"
+                                         : "run: this world has run before, want another world for another run"),
+                     {.rank = -1, .group = {}, .op = "run_world"});
+  }
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
   return report();
 }
@@ -183,6 +193,10 @@ RankContext& World::attach(int rank) {
   }
   {
     RankMutexLock lock(&mu_);
+    if (ran_) {
+      throw_dist_error(make_error(ErrorKind::kInvalidArgument, "attach: the world has run, want another world"),
+                       {.rank = rank, .group = {}, .op = "attach"});
+    }
     RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
     if (outcome.exception != nullptr || outcome.state != RankOutcome::State::kRunning ||
         attached_[static_cast<size_t>(rank)]) {
@@ -198,7 +212,13 @@ RankContext& World::attach(int rank) {
 
 void World::detach(std::exception_ptr failure) {
   Task* const task = Task::current();
-  if (task == nullptr) return;
+  if (task == nullptr || task->scheduler != scheduler_.get()) return;
+  if (!task->adopted || task->info.kind != TaskKind::kRank) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat("detach: this thread of rank ", task->info.rank,
+                                                             " did not attach, want attach() before detach()")),
+        {.rank = task->info.rank, .group = {}, .op = "detach"});
+  }
   if (failure != nullptr) {
     rank_failed(task->info.rank, failure);
   } else {
@@ -210,9 +230,16 @@ void World::detach(std::exception_ptr failure) {
 
 void World::spawn_helper(absl::AnyInvocable<void()> body) {
   Task* const self = Task::current();
-  if (self == nullptr) fatal("spawn_helper was called on a thread that belongs to no rank");
-  scheduler_->spawn({.rank = self->info.rank, .kind = TaskKind::kHelper},
-                    [this, rank = self->info.rank, body = std::move(body)]() mutable { run_helper(rank, body); });
+  if (self == nullptr || self->scheduler != scheduler_.get()) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument,
+                   "spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or "
+                   "a helper's"),
+        {.rank = -1, .group = {}, .op = "spawn_helper"});
+  }
+  scheduler_->spawn(
+      {.rank = self->info.rank, .kind = TaskKind::kHelper},
+      [this, rank = self->info.rank, body = std::move(body)]() mutable { run_helper(rank, [&body] { body(); }); });
 }
 
 void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }
@@ -318,13 +345,29 @@ void World::at_end(std::function<void()> hook) {
   end_hooks_.push_back(std::move(hook));
 }
 
+bool World::all_ended() const {
+  RankMutexLock lock(&mu_);
+  return std::none_of(outcomes_.begin(), outcomes_.end(),
+                      [](const RankOutcome& outcome) { return outcome.state == RankOutcome::State::kRunning; });
+}
+
 void World::run_end_hooks() {
   std::vector<std::function<void()>> hooks;
   {
     RankMutexLock lock(&mu_);
     hooks.swap(end_hooks_);
   }
-  for (const std::function<void()>& hook : hooks) hook();
+  for (const std::function<void()>& hook : hooks) run_hook("a hook of at_end()", hook);
+}
+
+void World::stalled(const std::string& text) {
+  const std::string rerun = rerun_command(options_);
+  const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
+  if (options_.on_stall) {
+    run_hook("on_stall", [&] { options_.on_stall(all); });
+  } else {
+    std::fprintf(stderr, "rankloom: %s\n", all.c_str());
+  }
 }
 
 std::string World::ended_text(int rank) const {
@@ -362,7 +405,9 @@ absl::Status World::deadlock(const std::vector<Task*>& blocked) {
                            .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
   std::string text = deadlock_text(blocked, facts);
   if (options_.whereabouts) {
-    if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
+    run_hook("whereabouts", [&] {
+      if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
+    });
   }
   for (const Task* task : blocked) {
     if (task->site.waits_for == nullptr) continue;
@@ -374,7 +419,10 @@ absl::Status World::deadlock(const std::vector<Task*>& blocked) {
 }
 
 RunReport World::report() {
-  run_end_hooks();
+  if (all_ended()) {
+    scheduler_->close_if_idle();
+    run_end_hooks();
+  }
   RunReport report;
   {
     RankMutexLock lock(&mu_);

@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "fake_store/store.h"
+#include "sim/call_scope.h"
 #include "sim/prng.h"
 #include "sim/rank_mutex.h"
 #include "sim/scheduler.h"
@@ -70,6 +71,7 @@ class RankContext {
   RankContext(World* world, int rank);
   // The calling task has returned.
   void task_returned();
+  CalledHandle called(const char* op) const;
 
   World* const world_;
   const int rank_;
@@ -135,20 +137,24 @@ class World {
   Scheduler& scheduler() { return *scheduler_; }
   Store& store() { return *store_; }
 
-  // Runs `program` once per rank and returns when all have ended. What a rank throws ends up in the report.
+  // Runs `program` once per rank and returns when all have ended. What a rank throws ends up in the report. Throws
+  // DistError(InvalidArgument) if it was called before, or ranks have attached.
   RunReport run(absl::FunctionRef<void(RankContext&)> program);
 
   // Instead of run(): the calling thread becomes rank `rank` until detach(). Threads only. Under a deterministic schedule it
   // blocks until all ranks have attached. Throws DistError(InvalidArgument) for a rank outside the world or taken.
   RankContext& attach(int rank);
-  // `failure`: what the rank's program threw, if it did.
+  // `failure`: what the rank's program threw, if it did. Does nothing on a thread that is no task of this world; throws
+  // DistError(InvalidArgument) on one that did not attach.
   void detach(std::exception_ptr failure = nullptr);
-  // After the last detach().
+  // After the last detach(). Ends what is unfinished: works, groups and streams that are kept answer `the world has ended`.
   RunReport report();
 
   // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. What it throws is a failure of its
   // rank, unless the world was aborted before: then its calls throw the cause, and it just ends.
   void spawn_helper(absl::AnyInvocable<void()> body);
+  // Runs `body` on the calling task, a helper of `rank`, with what spawn_helper() says of what it throws.
+  void run_helper(int rank, absl::FunctionRef<void()> body);
 
   OutsideWaker outside_waker() { return OutsideWaker(scheduler_.get()); }
 
@@ -207,9 +213,12 @@ class World {
  private:
   friend class RankContext;
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
-  void run_helper(int rank, absl::AnyInvocable<void()>& body);
   void rank_returned(int rank);
+  bool all_ended() const;
   void run_end_hooks();
+  // What a hook throws, on a thread that has nobody to catch it, is a note: "whereabouts threw: no debugger".
+  void run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept;
+  void stalled(const std::string& text);
   void record_group();
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status deadlock(const std::vector<Task*>& blocked);
@@ -234,6 +243,7 @@ class World {
   mutable RankMutex mu_;  // taken after no other lock but shared_mu_
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);
   std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
+  bool ran_ ABSL_GUARDED_BY(mu_) = false;  // run() was called
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
   std::vector<std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);

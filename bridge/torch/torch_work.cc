@@ -44,7 +44,7 @@ bool TorchWork::isCompleted() {
     // Polling is a step like any other: under the baton the others must get their turn.
     const GilRelease no_gil;
     if (job_ != nullptr && job_->deterministic()) {
-      const AdoptScope adopt(&job_->world().scheduler(), rank_);
+      const CallScope call(&job_->world().scheduler(), rank_);
       job_->world().scheduler().point(Site{.what = "is_completed", .code = python_site()});
       job_->after_point(rank_);
     }

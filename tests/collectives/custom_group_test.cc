@@ -1,6 +1,7 @@
 // A user's own ProcessGroup and Work: what PyTorch users write in Python, in C++.
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -165,20 +166,31 @@ TEST(CustomGroupTest, RefusesARankOutsideItsSize) {
 class WorkTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, WorkTest, every_world(), world_name);
 
+// Calls `body` at the end of a work.
+std::unique_ptr<internal::Dependant> told(std::function<void(const absl::Status&)> body) {
+  struct Told final : internal::Dependant {
+    explicit Told(std::function<void(const absl::Status&)> body) : body(std::move(body)) {}
+    void ended(const absl::Status& status) override { body(status); }
+    const std::function<void(const absl::Status&)> body;
+  };
+  return std::make_unique<Told>(std::move(body));
+}
+
 // Works that are made of another are done before it: who waited for the whole may read the parts.
 TEST(WorkStateTest, WhenDoneRunsJustBeforeTheWorkIsDone) {
   const auto state = std::make_shared<WorkState>();
   std::vector<bool> done;
-  state->when_done([&](const absl::Status& status) {
+  const auto look = [&] { done.push_back(state->is_completed()); };
+  state->when_done(told([&](const absl::Status& status) {
     EXPECT_TRUE(status.ok());
-    done.push_back(state->is_completed());
+    look();
     // Added meanwhile: it runs before the end as well, and a second end counts for nothing.
-    state->when_done([&](const absl::Status&) { done.push_back(state->is_completed()); });
+    state->when_done(told([&](const absl::Status&) { look(); }));
     state->complete(absl::InternalError("late"));
-  });
-  state->then([&](const absl::Status&) { done.push_back(state->is_completed()); });
+  }));
+  state->then([&](const absl::Status&) { look(); });
   state->complete(absl::OkStatus());
-  state->when_done([&](const absl::Status&) { done.push_back(state->is_completed()); });
+  state->when_done(told([&](const absl::Status&) { look(); }));
   EXPECT_THAT(done, ElementsAre(false, false, true, true));
   EXPECT_TRUE(state->status().ok());
 }

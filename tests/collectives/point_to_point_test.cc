@@ -145,6 +145,69 @@ TEST_P(PointToPointTest, CompletesASendWhenItIsReceived) {
   });
 }
 
+// Whether or not the receive was posted before, and however late calls complete.
+TEST_P(PointToPointTest, CopiesAnEagerSendAtOnce) {
+  const int seeds = seeded() ? 30 : 1;
+  for (int seed = 1; seed <= seeds; ++seed) {
+    for (const bool recv_first : {false, true}) {
+      WorldOptions world = options(2);
+      if (seeded()) world.schedule = Schedule::seeded(static_cast<uint64_t>(seed));
+      const RunReport report = run(world, [recv_first](RankContext& rank) {
+        auto pg = init_process_group(rank, {.eager_bytes = 64});
+        std::vector<int32_t> value = {7, 8};
+        if (rank.rank() == 0) {
+          if (recv_first) rank.store().wait({"posted"});
+          Work sent = pg->send(value, 1);
+          EXPECT_TRUE(sent.is_success());
+          value = {99, 98};
+          sent.wait();
+          value = {97, 96};
+          (void)pg->send(value, 1);  // dropped, but done
+          value = {95, 94};
+          rank.store().set("sent", "");
+          return;
+        }
+        value = {0, 0};
+        std::vector<int32_t> second = {0, 0};
+        if (!recv_first) rank.store().wait({"sent"});
+        Work first_recv = pg->recv(value, 0);
+        Work second_recv = pg->recv(second, 0);
+        rank.store().set("posted", "");
+        first_recv.wait();
+        second_recv.wait();
+        EXPECT_THAT(value, ElementsAre(7, 8));
+        EXPECT_THAT(second, ElementsAre(97, 96));
+      });
+      EXPECT_TRUE(report.notes.empty()) << report.text();
+    }
+  }
+}
+
+TEST_P(PointToPointTest, TellsOnlyTheReceiverOfAnEagerSendsError) {
+  const int seeds = seeded() ? 10 : 1;
+  for (int seed = 1; seed <= seeds; ++seed) {
+    WorldOptions world = options(2);
+    if (seeded()) world.schedule = Schedule::seeded(static_cast<uint64_t>(seed));
+    run(world, [](RankContext& rank) {
+      auto pg = init_process_group(rank, {.eager_bytes = 64});
+      if (rank.rank() == 0) {
+        std::vector<int32_t> value = {7, 8};
+        rank.store().wait({"posted"});
+        Work sent = pg->send(value, 1);
+        EXPECT_TRUE(sent.is_success());
+        sent.wait();
+        return;
+      }
+      std::vector<int32_t> value = {0, 0, 0};
+      Work recv = pg->recv(value, 0);
+      rank.store().set("posted", "");
+      EXPECT_THAT([&] { recv.wait(); },
+                  ThrowsDistError(ErrorKind::kMismatch, HasSubstr("sender and receiver issued different calls")));
+      EXPECT_THAT(value, ElementsAre(0, 0, 0));
+    });
+  }
+}
+
 TEST_P(PointToPointTest, CompletesAnEagerSendAtOnce) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank, {.eager_bytes = 8});

@@ -87,6 +87,44 @@ TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
   });
 }
 
+TEST_P(StreamTest, AKernelMayThrowAnything) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank, "compute");
+    stream.launch([] { throw 5; }, "gemm");
+    EXPECT_EQ(error_of([&] { stream.synchronize(); }),
+              "CollectiveError: rank 0, stream compute: gemm threw: an exception that is no std::exception");
+  });
+}
+
+// A group of the user's own whose execute() throws.
+TEST_P(StreamTest, ACallThatThrowsMarksTheStreamFailed) {
+  class Thrower final : public ProcessGroup {
+   public:
+    Thrower(RankContext* rank, std::shared_ptr<const Group> group) : ProcessGroup(rank, std::move(group)) {}
+    std::string backend_name() const override { return "thrower"; }
+    absl::StatusOr<Work> execute(CollectiveCall&& call) override {
+      if (call.op == OpType::kBarrier) throw 5;
+      throw std::runtime_error("no such thing");
+    }
+  };
+  run(1, [](RankContext& rank) {
+    GroupOptions options;
+    options.make = [](RankContext& me, const std::shared_ptr<const Group>& group) {
+      return std::make_shared<Thrower>(&me, group);
+    };
+    auto pg = init_process_group(rank, options);
+    SimStream first(rank, "first");
+    SimStream second(rank, "second");
+    std::vector<float> x = {1};
+    Work reduced = pg->all_reduce(x, ReduceOp::kSum, {.stream = &first});
+    Work barrier = pg->barrier({.stream = &second});
+    EXPECT_EQ(error_of([&] { first.synchronize(); }), "CollectiveError: all_reduce threw: no such thing");
+    EXPECT_EQ(error_of([&] { second.synchronize(); }),
+              "CollectiveError: barrier threw: an exception that is no std::exception");
+    EXPECT_FALSE(reduced.is_success());
+  });
+}
+
 TEST_P(StreamTest, AnAbortReleasesTheStream) {
   std::shared_ptr<FutureWork> never;
   bool ran = false;

@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "sim/call_scope.h"
 #include "sim/parker.h"
 #include "tests/sim/scheduler_fixture.h"
 
@@ -19,6 +23,7 @@ namespace rankloom {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 std::string message(const absl::Status& status) { return std::string(status.message()); }
 
@@ -178,7 +183,7 @@ TEST_P(AttachTest, AHelperWorksWhileTheMainThreadIsBlockedInARawWait) {
       bool done = false;
       std::thread helper([&] {
         for (int step = 1; step <= 3; ++step) {
-          const AdoptScope adopt(scheduler.get(), rank);
+          const CallScope call(scheduler.get(), rank);
           EXPECT_EQ(Task::current()->info.rank, rank);
           EXPECT_EQ(Task::current()->info.kind, TaskKind::kHelper);
           scheduler->point(Site{.what = "arrive", .seq = step});
@@ -209,28 +214,201 @@ TEST_P(AttachTest, AHelperWorksWhileTheMainThreadIsBlockedInARawWait) {
 TEST_P(AttachTest, ATaskIsNotAdoptedAgain) {
   auto scheduler = make(1);
   scheduler->run([&](int, Task& task) {
-    const AdoptScope adopt(scheduler.get(), 0);
+    const CallScope call(scheduler.get(), 0);
     EXPECT_EQ(Task::current(), &task);
   });
 }
 
-TEST_P(RawWaitTest, ADeadlockBehindARawWaitIsFound) {
-  auto scheduler = make(2);
+// Whoever waits in a way of its own may wake up by itself, so that is no deadlock, but it ends.
+TEST_P(RawWaitTest, ARunThatIsStuckBehindARawWaitEndsWhenItsTimeIsUp) {
+  std::promise<std::string> warning;
+  auto scheduler = make_scheduler(GetParam(), 2, [&](Scheduler::Options& options) {
+    options.stuck = absl::Milliseconds(200);
+    options.stall = absl::Milliseconds(100);
+    options.on_stall = [&warning, told = false](const std::string& text) mutable {
+      if (text.find("stuck") != std::string::npos && !std::exchange(told, true)) warning.set_value(text);
+    };
+  });
   Gate never(scheduler.get());
   std::vector<absl::Status> statuses(2);
   scheduler->run([&](int rank, Task&) {
     std::thread helper([&] {
-      const AdoptScope adopt(scheduler.get(), rank);
+      const CallScope call(scheduler.get(), rank);
       statuses[static_cast<size_t>(rank)] = never.wait();
     });
-    // The free gear counts the main thread as able to move: it cannot see that it is blocked in join().
-    if (free()) scheduler->abort(make_error(ErrorKind::kDeadlock, "waits in gate (its helper)"));
     helper.join();
   });
+  EXPECT_THAT(
+      warning.get_future().get(),
+      StartsWith("stuck for 100ms of real time: ranks 0-1 could still act, but came to no scheduling point for that "
+                 "long\n  ranks 0-1 wait in gate (its helper) [scheduler_fixture.h:"));
   for (const absl::Status& status : statuses) {
-    EXPECT_EQ(error_kind(status), ErrorKind::kDeadlock);
-    EXPECT_THAT(message(status), HasSubstr("in gate (its helper)"));
+    EXPECT_EQ(error_kind(status), ErrorKind::kTimeout);
+    EXPECT_THAT(
+        message(status),
+        StartsWith("stuck for 200ms of real time: ranks 0-1 could still act, but came to no scheduling point for "
+                   "that long\n  ranks 0-1 wait in gate (its helper) [scheduler_fixture.h:"));
   }
+}
+
+// A thread of the program's own that has called for a rank, and is in no call now: all tasks wait for what it does next.
+class StrangerTest : public testing::TestWithParam<Gear> {
+ protected:
+  // `between` runs on the thread when all ranks wait in `gate`.
+  void run_with_stranger(Scheduler& scheduler, Gate& gate, const std::function<void()>& between) {
+    std::vector<absl::Status>& ended = ended_;
+    ended.resize(2);
+    std::thread stranger;
+    scheduler.run([&](int rank, Task&) {
+      if (rank == 0) {
+        std::atomic<bool> called{false};
+        stranger = std::thread([&] {
+          {
+            const CallScope call(&scheduler, 0);
+            scheduler.point(Site{.what = "first call"});
+          }
+          called = true;
+          between();
+        });
+        while (!called) scheduler.yield(Site{.what = "yield"});
+      }
+      ended[static_cast<size_t>(rank)] = gate.wait();
+    });
+    over_.set_value();
+    stranger.join();
+  }
+  static void await_standstill(const Scheduler& scheduler) {
+    std::vector<Outstanding> outstanding;
+    do {
+      outstanding.clear();
+      scheduler.append_outstanding(&outstanding);
+    } while (!outstanding.empty());
+  }
+  std::vector<absl::Status> ended_;
+  std::promise<void> over_;  // the run is
+};
+INSTANTIATE_TEST_SUITE_P(Gears, StrangerTest,
+                         testing::Values(free_gear(), baton(Schedule::seeded(3)), baton(Schedule::fifo())), gear_name);
+
+TEST_P(StrangerTest, KeepsTheRunFromBeingADeadlock) {
+  auto scheduler = make_scheduler(GetParam(), 2);
+  Gate gate(scheduler.get());
+  run_with_stranger(*scheduler, gate, [&] {
+    await_standstill(*scheduler);
+    const CallScope call(scheduler.get(), 0);
+    scheduler->point(Site{.what = "second call"});
+    gate.open();
+  });
+  EXPECT_THAT(ended_, testing::Each(absl::OkStatus()));
+  EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
+}
+
+TEST_P(StrangerTest, ThatEndsLeavesADeadlock) {
+  auto scheduler = make_scheduler(GetParam(), 2);
+  Gate gate(scheduler.get());
+  run_with_stranger(*scheduler, gate, [&] { await_standstill(*scheduler); });
+  for (const absl::Status& status : ended_) {
+    EXPECT_EQ(error_kind(status), ErrorKind::kDeadlock);
+    EXPECT_THAT(message(status), StartsWith("no rank can move\n  ranks 0-1 wait in gate [scheduler_fixture.h:"));
+  }
+}
+
+TEST_P(StrangerTest, ThatWaitsWithTheRanksLeavesADeadlock) {
+  auto scheduler = make_scheduler(GetParam(), 2);
+  Gate gate(scheduler.get());
+  absl::Status stranger;
+  run_with_stranger(*scheduler, gate, [&] {
+    const CallScope call(scheduler.get(), 0);
+    stranger = gate.wait("gate of the thread");
+  });
+  EXPECT_EQ(error_kind(stranger), ErrorKind::kDeadlock);
+  EXPECT_THAT(message(stranger),
+              HasSubstr("\n  rank 0 waits in gate of the thread (its helper) [scheduler_fixture.h:"));
+}
+
+TEST_P(StrangerTest, ThatDoesNothingForLongEndsTheRun) {
+  std::promise<std::string> warning;
+  auto scheduler = make_scheduler(GetParam(), 2, [&](Scheduler::Options& options) {
+    options.stuck = absl::Milliseconds(200);
+    options.stall = absl::Milliseconds(100);
+    options.on_stall = [&warning](const std::string& text) { warning.set_value(text); };
+  });
+  Gate gate(scheduler.get());
+  std::future<std::string> warned = warning.get_future();
+  std::string first;
+  run_with_stranger(*scheduler, gate, [&] {
+    first = warned.get();
+    over_.get_future().wait();
+  });
+  EXPECT_THAT(first,
+              StartsWith("stuck for 100ms of real time: foreign threads of rank 0 could still act, but came to no "
+                         "scheduling point for that long\n  ranks 0-1 wait in gate [scheduler_fixture.h:"));
+  for (const absl::Status& status : ended_) {
+    EXPECT_EQ(error_kind(status), ErrorKind::kTimeout);
+    EXPECT_THAT(message(status),
+                StartsWith("stuck for 200ms of real time: foreign threads of rank 0 could still act, but came to no "
+                           "scheduling point for that long\n  ranks 0-1 wait in gate [scheduler_fixture.h:"));
+  }
+}
+
+// The main thread joins a thread of its rank that could run, but for the baton, which the rank holds.
+TEST_P(BatonAttachTest, AThreadThatItsRankJoinsRunsBesideIt) {
+  auto scheduler = make_scheduler(GetParam(), 2, [](Scheduler::Options& options) {
+    options.stall = absl::Milliseconds(20);
+    options.on_stall = [](const std::string&) {};
+  });
+  Gate for_thread(scheduler.get());
+  Gate for_rank(scheduler.get());
+  std::atomic<bool> released{false};
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 1) {
+      EXPECT_TRUE(for_rank.wait().ok());
+      for_thread.open();
+      released = true;
+      return;
+    }
+    std::thread thread([&] {
+      const CallScope call(scheduler.get(), 0);
+      EXPECT_TRUE(for_thread.wait().ok());
+    });
+    std::vector<Outstanding> outstanding;
+    do {  // until the thread waits: it has passed the baton on, so this rank has none
+      outstanding.clear();
+      scheduler->append_outstanding(&outstanding);
+    } while (outstanding.size() != 1);
+    for_rank.open();
+    while (!released) scheduler->yield(Site{.what = "yield"});
+    thread.join();
+  });
+  EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
+}
+
+// One rank's helper waits while its main thread does something outside of rankloom: only the main thread can go on.
+TEST_P(BatonAttachTest, AMainThreadThatSleepsBesideItsHelperIsNoDeadlock) {
+  std::promise<std::string> warning;
+  auto scheduler = make_scheduler(GetParam(), 2, [&](Scheduler::Options& options) {
+    options.stall = absl::Milliseconds(100);
+    options.on_stall = [&warning, told = false](const std::string& text) mutable {
+      if (text.find("stuck") != std::string::npos && !std::exchange(told, true)) warning.set_value(text);
+    };
+  });
+  Gate gate(scheduler.get());
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 1) {
+      EXPECT_TRUE(gate.wait().ok());
+      return;
+    }
+    std::thread helper([&] {
+      const CallScope call(scheduler.get(), 0);
+      EXPECT_TRUE(gate.wait("gate of the helper").ok());
+    });
+    EXPECT_THAT(warning.get_future().get(),
+                StartsWith("stuck for 100ms of real time: rank 0 could still act, but came to no scheduling point for "
+                           "that long\n  "));
+    gate.open();
+    helper.join();
+  });
+  EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
 }
 
 TEST_P(RawWaitTest, AMainThreadThatComputesIsNotTakenForStuck) {
@@ -242,7 +420,7 @@ TEST_P(RawWaitTest, AMainThreadThatComputesIsNotTakenForStuck) {
       return;
     }
     std::thread helper([&] {
-      const AdoptScope adopt(scheduler.get(), 0);
+      const CallScope call(scheduler.get(), 0);
       EXPECT_TRUE(gate.wait().ok());
     });
     // Longer than a thread that sleeps in a lock would be given.
@@ -278,7 +456,7 @@ TEST_P(BatonAttachTest, AHelperBesideThePickDoesNotPickToo) {
     }
     std::atomic<bool> adopted{false};
     helper = std::thread([&] {
-      const AdoptScope adopt(scheduler.get(), 0);
+      const CallScope call(scheduler.get(), 0);
       adopted = true;
       while (!completing) sched_yield();
       at_point = true;
@@ -303,7 +481,7 @@ TEST_P(BatonAttachTest, AHelperThatComesBeforeTheRunWaitsForIt) {
   std::atomic<bool> rank_ran{false};
   std::thread helper([&] {
     begun = true;
-    const AdoptScope adopt(scheduler.get(), 0);
+    const CallScope call(scheduler.get(), 0);
     scheduler->point(Site{.what = "help"});
   });
   while (!begun) sched_yield();
@@ -317,7 +495,7 @@ TEST_P(AttachTest, ACallAfterTheRunIsADeadlockAndNoHang) {
   auto scheduler = make(2);
   scheduler->run([](int, Task&) {});
   Gate never(scheduler.get());
-  const AdoptScope adopt(scheduler.get(), 1);
+  const CallScope call(scheduler.get(), 1);
   const absl::Status status = never.wait();
   EXPECT_EQ(error_kind(status), ErrorKind::kDeadlock);
   EXPECT_THAT(message(status), HasSubstr("rank 1 waits in gate (its helper)"));
@@ -372,7 +550,7 @@ TEST_P(AttachTest, DetachingAndFinishingRanksMeet) {
 TEST(AdoptTest, FibersCannotAdoptAThread) {
   auto scheduler = make_scheduler(fibers(), 1);
   try {
-    const AdoptScope adopt(scheduler.get(), 0);
+    const CallScope call(scheduler.get(), 0);
     FAIL() << "adopted";
   } catch (const DistError& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
@@ -382,7 +560,7 @@ TEST(AdoptTest, FibersCannotAdoptAThread) {
 }
 
 TEST(AdoptTest, WithoutASchedulerNothingHappens) {
-  const AdoptScope adopt(nullptr, 0);
+  const CallScope call(nullptr, 0);
   EXPECT_EQ(Task::current(), nullptr);
 }
 

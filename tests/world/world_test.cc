@@ -180,6 +180,30 @@ TEST_P(WorldTest, AYieldAfterAnAbortThrows) {
   EXPECT_THAT(report.text(), HasSubstr("Aborted: enough"));
 }
 
+TEST_P(WorldTest, RunsOnce) {
+  World world(GetParam().options(2));
+  const auto program = [&](RankContext& rank) {
+    rank.store().add("runs", 1);
+    EXPECT_EQ(error_of([&] { (void)world.run([](RankContext&) {}); }, ErrorKind::kInvalidArgument),
+              "InvalidArgument: run: this world has run before, want another world for another run");
+    EXPECT_EQ(error_of([&] { world.detach(); }, ErrorKind::kInvalidArgument),
+              "InvalidArgument: detach: this thread of rank " + std::to_string(rank.rank()) +
+                  " did not attach, want attach() before detach()");
+  };
+  world.run(program).throw_if_failed();
+  EXPECT_EQ(error_of([&] { (void)world.run(program); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: run: this world has run before, want another world for another run");
+  EXPECT_EQ(world.store().get("runs"), "2");
+}
+
+TEST_P(WorldTest, AHelperIsStartedByARankOnly) {
+  World world(GetParam().options(1));
+  EXPECT_EQ(
+      error_of([&] { world.spawn_helper([] {}); }, ErrorKind::kInvalidArgument),
+      "InvalidArgument: spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or a "
+      "helper's");
+}
+
 // --- ranks that are the caller's threads
 
 class AttachTest : public testing::TestWithParam<WorldMode> {};
@@ -246,6 +270,22 @@ TEST_P(AttachTest, MistakesAreTold) {
   other.join();
   EXPECT_EQ(error_of([&] { world.attach(0); }, ErrorKind::kInvalidArgument),
             "InvalidArgument: attach: rank 0 has attached already");
+  EXPECT_EQ(error_of([&] { (void)world.run([](RankContext&) {}); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: run: ranks of this world have attached, want run() or attach(), not both");
+  EXPECT_TRUE(world.report().ok());
+  World ran(GetParam().options(1));
+  ran.run([](RankContext&) {}).throw_if_failed();
+  EXPECT_EQ(error_of([&] { ran.attach(0); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: attach: the world has run, want another world");
+}
+
+TEST_P(AttachTest, ARankOfOneWorldDoesNotDetachFromAnother) {
+  World world(GetParam().options(1));
+  World other(GetParam().options(1));
+  world.attach(0);
+  other.detach();  // of nothing
+  EXPECT_NE(RankContext::current(), nullptr);
+  world.detach();
   EXPECT_TRUE(world.report().ok());
 }
 

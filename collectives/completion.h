@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+
+namespace rankloom::internal {
+
+// Works are being completed: open while one is on the stack of this thread. No code of users runs meanwhile, and no destructor
+// of a handle, of a work or of what calls hold: those would find works that are neither done nor to be withdrawn, and wait for
+// this very thread. What becomes due is put off until the outermost has ended. No scheduling point lies in one.
+class Completion {
+ public:
+  Completion() : outermost_(current_ == nullptr) {
+    if (outermost_) current_ = this;
+  }
+  ~Completion() { close(); }
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
+
+  // Ends it; the outermost then does what was put off. What that throws comes out here, after all was done.
+  void end() {
+    close();
+    if (due_ != nullptr) [[unlikely]]
+      run_due();
+  }
+
+  // Whether this thread is in one.
+  static bool open() { return current_ != nullptr; }
+  // Runs `action` when the outermost has ended; now, if none is open.
+  static void run_later(absl::AnyInvocable<void()> action);
+  // Lets go of `pointer` when the outermost has ended; now, if none is open.
+  template <typename T>
+  static void drop(std::shared_ptr<T> pointer) {
+    if (current_ != nullptr && pointer != nullptr) [[unlikely]]
+      run_later([pointer = std::move(pointer)] {});
+  }
+
+ private:
+  using Due = std::vector<absl::AnyInvocable<void()>>;
+  void close() {
+    if (current_ == this) current_ = nullptr;
+  }
+  void run_due();
+
+  const bool outermost_;
+  std::unique_ptr<Due> due_;  // of the outermost
+
+  static inline thread_local Completion* current_ = nullptr;
+};
+
+// Who is told of the end of a work just before the work is done, on whoever completes it: for works that are made of others.
+// The work holds it until then. It does not wait, and owns no handle on the work.
+class Dependant {
+ public:
+  virtual ~Dependant() = default;
+  virtual void ended(const absl::Status& status) = 0;
+};
+
+// Tells `work`, if it is still there, by `told`.
+template <typename T, typename Base>
+std::unique_ptr<Dependant> tell(std::weak_ptr<T> work, void (Base::*told)(const absl::Status&)) {
+  struct Tell final : Dependant {
+    Tell(std::weak_ptr<T>&& work, void (Base::*told)(const absl::Status&)) : work(std::move(work)), told(told) {}
+    void ended(const absl::Status& status) override {
+      std::shared_ptr<T> alive = work.lock();
+      if (alive == nullptr) return;
+      (alive.get()->*told)(status);
+      Completion::drop(std::move(alive));
+    }
+    const std::weak_ptr<T> work;
+    void (Base::*const told)(const absl::Status&);
+  };
+  return std::make_unique<Tell>(std::move(work), told);
+}
+
+}  // namespace rankloom::internal

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+
+namespace rankloom {
+
+class Scheduler;
+
+// The schedulers of this process, by serial number: where a handle that a thread of no world uses, or that has outlived its
+// world, learns whether there is a world behind it. Nothing here is asked by tasks that use handles of their own world.
+// Thread-safety: all methods; they hold the list's lock and no other, but close_if().
+class LiveWorlds {
+ public:
+  static LiveWorlds& shared();
+
+  void add(Scheduler* scheduler);
+  // The scheduler, which stays until unpin(); null if it is gone, or, with `open`, if it takes no more calls.
+  Scheduler* pin(uint64_t serial, bool open);
+  void unpin(uint64_t serial);
+  // It takes no more calls, or is gone.
+  bool over(uint64_t serial) const;
+
+  // From here on it takes no more calls, if nobody has a pin and `idle`, asked under the lock, says so.
+  bool close_if(uint64_t serial, absl::FunctionRef<bool()> idle);
+  // The same in any case, and no more pins are given. Whether some are held.
+  bool close(uint64_t serial);
+  // Returns when nobody has a pin any more. The scheduler may go.
+  void remove(uint64_t serial);
+
+ private:
+  struct Entry {
+    Scheduler* scheduler = nullptr;
+    int pins = 0;
+    bool over = false;
+    bool gone = false;
+  };
+
+  void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.Lock(); }
+  void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.Unlock(); }
+
+  mutable absl::Mutex mu_;  // before a scheduler's
+  absl::flat_hash_map<uint64_t, Entry> worlds_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace rankloom
