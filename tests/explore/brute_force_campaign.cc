@@ -1,7 +1,9 @@
 // Compares the searches of many small programs (searches.h), in several processes, and prints what is wrong with any.
 //   brute_force_campaign [--first SEED] [--programs N] [--minutes M] [--processes P] [--unreduced RUNS] [--reduced RUNS]
-//                        [--seeds N] [--show SEED] [--no-shrink] [--leave-out N] [--counts]
-// --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up.
+//                        [--seeds N] [--show SEED] [--no-shrink] [--leave-out N] [--without WHAT]
+//                        [--counts]
+// --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up. --without: of no access
+// of this StepRecord::What, a number.
 // A process that crashes, or hangs for a minute in one program, is a failure, too; another one goes on after it.
 
 #include <signal.h>
@@ -33,6 +35,7 @@ struct Options {
   int processes = 2;
   bool shrinks = true;
   uint64_t leave_out = 0;  // 0: nothing
+  int without = -1;
   SearchLimits limits;
 };
 
@@ -64,6 +67,9 @@ void work(const Options& options, Told* told, int process) {
         uint64_t state = seed ^ op.object ^ (static_cast<uint64_t>(op.what) << 56);
         return Prng::splitmix64(state) % n == 0;
       };
+    }
+    if (options.without >= 0) {
+      limits.leave_out = [&](const StepRecord::Op& op) { return static_cast<int>(op.what) == options.without; };
     }
     const Comparison result = compare_searches(program, limits);
     ++told->done;
@@ -130,6 +136,8 @@ int main(int argc, char** argv) {
       options.limits.seeds = static_cast<int>(number);
     } else if (flag == "--leave-out") {
       options.leave_out = number;
+    } else if (flag == "--without") {
+      options.without = static_cast<int>(number);
     } else if (flag == "--show") {
       const SmallProgram program = draw_program(number);
       const Comparison result = compare_searches(program, options.limits);

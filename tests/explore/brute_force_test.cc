@@ -7,13 +7,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sim/prng.h"
+#include "sim/step_record.h"
 #include "tests/explore/small_program.h"
 
 namespace rankloom {
@@ -73,6 +77,49 @@ TEST_F(BruteForceTest, FindsTheOutcomesOfTodaysPrograms) {
   const absl::CivilDay today = absl::ToCivilDay(absl::Now(), absl::UTCTimeZone());
   const uint64_t date = static_cast<uint64_t>(today.year() * 10'000 + today.month() * 100 + today.day());
   expect_equal_outcomes(date * 1'000'000, programs() / 2);
+}
+
+// How many programs it takes until one shows that the reduced search was not told of what `leave_out` says; -1: more than
+// `most`. Programs that have a flaw anyway do not count.
+int programs_until_found(const std::function<bool(const StepRecord::Op&, uint64_t seed)>& leave_out, int most) {
+  for (int i = 1; i <= most; ++i) {
+    const SmallProgram program = draw_program(static_cast<uint64_t>(i));
+    SearchLimits flawed = kLimits;
+    flawed.leave_out = [&](const StepRecord::Op& op) { return leave_out(op, program.seed); };
+    if (compare_searches(program, flawed).flaw == Flaw::kNone) continue;
+    if (compare_searches(program, kLimits).flaw == Flaw::kNone) return i;
+  }
+  return -1;
+}
+
+// The comparison can fail: it finds each kind of access that the search must be told of. From the others it only
+// learns which orders cannot be.
+TEST_F(BruteForceTest, FindsAnAccessThatIsLeftOut) {
+  using What = StepRecord::What;
+  const std::pair<What, const char*> kinds[] = {
+      {What::kRead, "reads"},
+      {What::kCommute, "arrivals that commute"},
+      {What::kWrite, "writes"},
+      {What::kLower, "conditions that become false"},
+      {What::kMiss, "waits for a condition"},
+  };
+  for (const auto& [what, name] : kinds) {
+    const int found =
+        programs_until_found([what = what](const StepRecord::Op& op, uint64_t) { return op.what == what; }, 1'000);
+    std::printf("without %s: program %d shows it\n", name, found);
+    EXPECT_GT(found, 0) << name;
+  }
+}
+
+TEST_F(BruteForceTest, FindsOneAccessInTwentyThatIsLeftOut) {
+  const int found = programs_until_found(
+      [](const StepRecord::Op& op, uint64_t seed) {
+        uint64_t state = seed ^ op.object ^ (static_cast<uint64_t>(op.what) << 56);
+        return Prng::splitmix64(state) % 20 == 0;
+      },
+      1'000);
+  std::printf("without one access in twenty: program %d shows it\n", found);
+  EXPECT_GT(found, 0);
 }
 
 TEST_F(BruteForceTest, DrawsEveryOperation) {

@@ -868,8 +868,10 @@ class Drawer {
   SmallOp op(Kind kind) {
     const SmallOpRow& row = row_of(kind);
     SmallOp op{.kind = kind, .a = below(row.a), .b = below(row.b), .c = below(row.c)};
-    if (is_store(kind)) op.prefixed = chance(8);
-    // Most programs that wait for no key wait for ever.
+    if (is_store(kind)) {
+      op.prefixed = chance(8);
+      if (chance(2)) op.a = 0;
+    }
     if (is_call(kind) && kind < Kind::kStartCoalescing) {
       op.keep_alive = chance(3);
       op.streamed = chance(12);
@@ -966,11 +968,47 @@ class Drawer {
     }
   }
 
+  // What others wait for comes, goes and comes again.
+  void come_and_go() {
+    const int rank = some_rank();
+    const int waiter = other_rank(rank);
+    SmallOp come, go, wait;
+    switch (below(4)) {
+      case 0:
+        come = op(Kind::kLock);
+        go = op(Kind::kUnlock);
+        wait = op(chance(2) ? Kind::kLocked : Kind::kTryLock);
+        break;
+      case 1:
+        come = op(Kind::kQueuePush);
+        go = op(chance(2) ? Kind::kQueuePop : Kind::kQueueTryPop);
+        wait = op(chance(2) ? Kind::kQueuePop : Kind::kWaitKey);
+        break;
+      default:
+        come = op(Kind::kSet);
+        go = op(Kind::kDeleteKey);
+        wait = op(chance(3) ? Kind::kGet : chance(3) ? Kind::kWaitKeyFor : Kind::kWaitKey);
+        break;
+    }
+    go.a = wait.a = come.a;
+    go.prefixed = wait.prefixed = come.prefixed;
+    put(rank, come);
+    put(rank, go);
+    if (chance(2)) put(rank, between(Kind::kSet, Kind::kAppend));
+    put(rank, come);
+    if (come.kind == Kind::kLock) put(rank, go);
+    put(waiter, wait);
+    put(waiter, chance(2)                      ? between(Kind::kCheck, Kind::kNumKeys)
+                : wait.kind == Kind::kQueuePop ? Kind::kQueueLen
+                                               : Kind::kCheck);
+  }
+
   void store() {
     if (chance(12)) {
       for (int rank = 0; rank < ranks(); ++rank) put(rank, Kind::kStoreBarrier);
       return;
     }
+    if (drawn_ == 0 && chance(4)) return come_and_go();
     const Kind kind = between(Kind::kSet, Kind::kStoreTimeout);
     const int rank = some_rank();
     const SmallOp first = op(kind);
@@ -1080,6 +1118,7 @@ class Drawer {
   }
 
   void sync() {
+    if (drawn_ == 0 && chance(8)) return come_and_go();
     const Kind kind = between(Kind::kLock, Kind::kArriveAndWait);
     const int rank = some_rank();
     const SmallOp first = op(kind);
