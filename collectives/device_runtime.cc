@@ -69,8 +69,7 @@ void use_device(World& world, const std::shared_ptr<DeviceDriver>& driver) {
     made = true;
     return std::make_shared<internal::DeviceRuntime>(&world, driver);
   };
-  const auto runtime =
-      std::static_pointer_cast<internal::DeviceRuntime>(world.shared(kKey, make, World::Maker::kSame));
+  const auto runtime = std::static_pointer_cast<internal::DeviceRuntime>(world.shared(kKey, make, World::Maker::kSame));
   if (!made) return;
   world.on_abort([weak = std::weak_ptr(runtime)](const absl::Status& cause) {
     if (const auto alive = weak.lock(); alive != nullptr) alive->open_all(cause);
@@ -121,7 +120,8 @@ DeviceRuntime::DeviceRuntime(World* world, std::shared_ptr<DeviceDriver> driver)
 DeviceRuntime::~DeviceRuntime() { finish(); }
 
 std::shared_ptr<DeviceRuntime> DeviceRuntime::of(World& world) {
-  return std::static_pointer_cast<DeviceRuntime>(world.shared(kKey, [] { return nullptr; }, World::Maker::kSame));
+  return std::static_pointer_cast<DeviceRuntime>(world.shared(
+      kKey, [] { return nullptr; }, World::Maker::kSame));
 }
 
 absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,

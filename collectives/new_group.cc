@@ -138,9 +138,8 @@ void make_groups_alone(GroupRequest* request, int rank) {
                           absl::FunctionRef<std::shared_ptr<const Group>()> make) -> std::shared_ptr<const Group> {
     if (request->world == nullptr) return make();
     const std::string key = absl::StrCat("fake group ", request->parent->id(), " ", name);
-    std::shared_ptr<void> group =
-        request->world->shared(key, [&]() -> std::shared_ptr<void> { return std::const_pointer_cast<Group>(make()); },
-                               World::Maker::kSame);
+    std::shared_ptr<void> group = request->world->shared(
+        key, [&]() -> std::shared_ptr<void> { return std::const_pointer_cast<Group>(make()); }, World::Maker::kSame);
     return std::static_pointer_cast<const Group>(std::move(group));
   };
   switch (request->kind) {

@@ -190,17 +190,20 @@ namespace internal {
 std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
                                                    const GroupOptions& options) {
   World& world = rank.world();
-  std::shared_ptr<void> shared = world.shared(core_key(*group), [&]() -> std::shared_ptr<void> {
-    auto made = std::make_shared<ThreadedGroupCore>(&world, group);
-    // A work may have no waiter but a callback: an abort completes it.
-    world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {
-      if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
-    });
-    world.at_end([weak = std::weak_ptr<ThreadedGroupCore>(made)] {
-      if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close();
-    });
-    return made;
-  }, World::Maker::kSame);
+  std::shared_ptr<void> shared = world.shared(
+      core_key(*group),
+      [&]() -> std::shared_ptr<void> {
+        auto made = std::make_shared<ThreadedGroupCore>(&world, group);
+        // A work may have no waiter but a callback: an abort completes it.
+        world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {
+          if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
+        });
+        world.at_end([weak = std::weak_ptr<ThreadedGroupCore>(made)] {
+          if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close();
+        });
+        return made;
+      },
+      World::Maker::kSame);
   return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)),
                                                 options.eager_bytes);
 }

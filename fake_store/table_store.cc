@@ -129,8 +129,8 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
     if (!wait.timeout.has_value()) table_.tell_timeout(Access::kRead);
     if (missing.empty()) {
       // At its deadline a wait might have given up as well.
-      const bool at_end =
-          timeout == absl::ZeroDuration() || (!real_time && deadline->has_value() && (*deadline)->at_ns <= world->now_ns());
+      const bool at_end = timeout == absl::ZeroDuration() ||
+                          (!real_time && deadline->has_value() && (*deadline)->at_ns <= world->now_ns());
       for (std::string_view key : keys) at_end ? table_.gave_up(key, want) : table_.goes_on(key, want);
       return absl::OkStatus();
     }

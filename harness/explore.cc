@@ -591,9 +591,8 @@ ExploreReport Explorer::explore() {
 void observe_bytes(RankContext& rank, std::string_view name, std::string_view text, std::string_view bytes) {
   World& world = rank.world();
   const size_t ranks = static_cast<size_t>(world.size());
-  const std::shared_ptr<void> seen =
-      world.shared(
-          kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, World::Maker::kSame);
+  const std::shared_ptr<void> seen = world.shared(
+      kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, World::Maker::kSame);
   (*std::static_pointer_cast<Observations>(seen))[static_cast<size_t>(rank.rank())].push_back(
       {std::string(name), std::string(text), std::string(bytes)});
 }

@@ -31,7 +31,8 @@ class ScheduleTree {
     uint64_t shuffle = 0;
   };
   explicit ScheduleTree(bool reduce = true) : ScheduleTree(Options{.reduce = reduce}) {}
-  explicit ScheduleTree(const Options& options) : reduce_(options.reduce), shuffle_(options.shuffle), prng_(options.shuffle) {}
+  explicit ScheduleTree(const Options& options)
+      : reduce_(options.reduce), shuffle_(options.shuffle), prng_(options.shuffle) {}
 
   // There is a schedule that was not run.
   bool more() const { return !done_; }

@@ -146,8 +146,7 @@ void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
                     .ready_end = static_cast<int>(ready_.size())});
   if (texts_) step_texts_.push_back(site_text(task.site) + std::string(site_place(task.site)));
   const TaskFacts& facts = tasks_[static_cast<size_t>(number_of(task.id))];
-  if (task.info.rank >= 0 && task.info.kind != TaskKind::kCompletion)
-    add_here(What::kWrite, memory_of(task.info.rank));
+  if (task.info.rank >= 0 && task.info.kind != TaskKind::kCompletion) add_here(What::kWrite, memory_of(task.info.rank));
   for (const int rank : facts.guest) add_here(What::kWrite, memory_of(rank));
 }
 

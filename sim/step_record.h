@@ -61,9 +61,9 @@ class StepRecord {
   struct TaskFacts {
     TaskInfo info;
     TaskId id;
-    uint64_t name;           // as an object's
-    uint64_t made = 0;       // objects and tasks that it has made
-    uint64_t own_name = 0;   // within enter_name(): its own name and count
+    uint64_t name;          // as an object's
+    uint64_t made = 0;      // objects and tasks that it has made
+    uint64_t own_name = 0;  // within enter_name(): its own name and count
     uint64_t own_made = 0;
     std::vector<int> guest;  // ranks whose memory it touches beside its own: it runs their callbacks
   };
@@ -144,11 +144,11 @@ class StepRecord {
   bool stopped_ = false;
   int stopped_at_ = 0;
   const Scheduler* scheduler_ = nullptr;
-  uint64_t run_ = 0;           // in this process, from 1
-  uint64_t thread_ = 0;       // that made the run's world: ObjectName's number of it
-  uint64_t end_serial_ = 0;   // ObjectName's count there when the run before had ended,
-  uint64_t run_serial_ = 0;   // and when this run began
-  absl::Mutex mu_;             // taken after all others
+  uint64_t run_ = 0;         // in this process, from 1
+  uint64_t thread_ = 0;      // that made the run's world: ObjectName's number of it
+  uint64_t end_serial_ = 0;  // ObjectName's count there when the run before had ended,
+  uint64_t run_serial_ = 0;  // and when this run began
+  absl::Mutex mu_;           // taken after all others
   uint64_t made_outside_ = 0;
   std::vector<Step> steps_;
   std::vector<Op> ops_;

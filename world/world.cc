@@ -309,8 +309,8 @@ std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int>
                                               uint64_t object) {
   RankMutexLock lock(&mu_);
   record_group();
-  return keep_group(
-      Group(static_cast<int>(groups_.size()), std::move(name), std::move(ranks), std::move(description)), object);
+  return keep_group(Group(static_cast<int>(groups_.size()), std::move(name), std::move(ranks), std::move(description)),
+                    object);
 }
 
 std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
