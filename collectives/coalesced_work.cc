@@ -50,12 +50,12 @@ void CoalescedWork::part_done(const absl::Status& status) {
 
 void CoalescedWork::give_up(const absl::Status& status, bool filed) {
   const auto why = internal::Withdrawal::failure(status);
-  if (collectives_ != nullptr && !collectives_->is_completed() &&
+  if (collectives_ != nullptr && !collectives_->is_over() &&
       (!filed || rendezvous_->withdraw(*collectives_, why))) {
     collectives_->complete(status);
   }
   for (const std::shared_ptr<Message>& message : messages_) {
-    if (!message->is_completed() && mailbox_->withdraw(*message, why)) message->complete(status);
+    if (!message->is_over() && mailbox_->withdraw(*message, why)) message->complete(status);
   }
 }
 
@@ -71,9 +71,9 @@ Site CoalescedWork::wait_site(CodeSite code) const {
 }
 
 void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
-  if (collectives_ != nullptr && !collectives_->is_completed()) collectives_->append_ranks(ranks);
+  if (collectives_ != nullptr && !collectives_->is_over()) collectives_->append_ranks(ranks);
   for (const std::shared_ptr<Message>& message : messages_) {
-    if (!message->is_completed()) message->append_ranks(ranks);
+    if (!message->is_over()) message->append_ranks(ranks);
   }
   std::sort(ranks->begin(), ranks->end());
   ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
@@ -81,9 +81,9 @@ void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
 
 absl::Status CoalescedWork::explain() const {
   absl::Status cause =
-      collectives_ != nullptr && !collectives_->is_completed() ? collectives_->explain() : absl::OkStatus();
+      collectives_ != nullptr && !collectives_->is_over() ? collectives_->explain() : absl::OkStatus();
   for (const std::shared_ptr<Message>& message : messages_) {
-    if (cause.ok() && !message->is_completed()) cause = message->explain();
+    if (cause.ok() && !message->is_over()) cause = message->explain();
   }
   return cause;
 }
@@ -105,12 +105,12 @@ bool CoalescedWork::withdraw(const internal::Withdrawal& why) {
                                  ? why.cause
                                  : make_error(ErrorKind::kAborted, "the call was withdrawn");
   bool any = false;
-  if (collectives_ != nullptr && !collectives_->is_completed() && rendezvous_->withdraw(*collectives_, why)) {
+  if (collectives_ != nullptr && !collectives_->is_over() && rendezvous_->withdraw(*collectives_, why)) {
     any = true;
     collectives_->complete(ended);
   }
   for (const std::shared_ptr<Message>& message : messages_) {
-    if (message->is_completed() || !mailbox_->withdraw(*message, why)) continue;
+    if (message->is_over() || !mailbox_->withdraw(*message, why)) continue;
     any = true;
     message->complete(ended);
   }

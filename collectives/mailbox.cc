@@ -144,7 +144,7 @@ struct Mailbox::Inbox {
   std::vector<std::shared_ptr<Message>> take_all(bool eager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::vector<std::shared_ptr<Message>> taken;
     for (Message* const message : all()) {
-      if (message->is_completed() && !eager) continue;
+      if (message->is_over() && !eager) continue;
       if (message->state_ == Message::State::kPending || message->state_ == Message::State::kAlone) {
         unlink(*message);
         taken.push_back(std::move(message->self_));
@@ -287,7 +287,7 @@ struct Mailbox::UnwoundMessage {
 
   // Whether `message` is one that waits for such a one.
   bool meets(const Message& message) const {
-    if (message.sends() == sends || message.call_.tag != tag || message.is_completed()) return false;
+    if (message.sends() == sends || message.call_.tag != tag || message.is_over()) return false;
     const auto means = [](int who, int whom) { return who == whom || who == CollectiveCall::kAnySource; };
     return means(peer, message.group_rank_) && means(message.call_.peer, rank);
   }
@@ -548,7 +548,7 @@ void Mailbox::finish(Message& message, const absl::Status& status) {
   message.unpoison(!status.ok());
   // Waiting for a call on a stream does not wait for what the call writes.
   if (record_ != nullptr && message.call_.stream != nullptr) record_->write_memory(message.rank());
-  if (message.is_completed()) return;  // an eager send was done long ago
+  if (message.is_over()) return;  // an eager send was done long ago
   message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), status.ok());
   message.complete(status);
   uncount(message);
@@ -596,7 +596,7 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
   }
   if (taken) {
     // The data moves, for as long as a copy takes. No scheduling point: destructors come here.
-    while (!message.is_completed() && launch == nullptr) {
+    while (!message.is_over() && launch == nullptr) {
       sched_yield();
       RankMutexLock lock(&inbox->mu);
       launch = message.launch_;
@@ -703,7 +703,7 @@ std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
     if (inbox == nullptr) return;
     RankMutexLock lock(&inbox->mu);
     for (Message* const message : inbox->all()) {
-      if (message->group_rank_ != rank || message->is_completed()) continue;
+      if (message->group_rank_ != rank || message->is_over()) continue;
       messages.push_back(message->state_ == Message::State::kMatched ? message->partner_->partner_ : message->self_);
     }
   };
@@ -724,7 +724,7 @@ absl::Status Mailbox::tag_difference(const Message& message) const {
   if (inbox == nullptr) return absl::OkStatus();
   RankMutexLock lock(&inbox->mu);
   for (const Message* const other : inbox->all()) {
-    if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_completed())
+    if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_over())
       continue;
     const Message& send = message.sends() ? message : *other;
     const Message& recv = message.sends() ? *other : message;

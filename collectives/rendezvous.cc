@@ -547,7 +547,7 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
     return true;
   }
   // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
-  while (!state.is_completed()) {
+  while (!state.is_over()) {
     std::shared_ptr<internal::DeviceLaunch> launch;
     {
       RankMutexLock lock(&mu_);

@@ -60,8 +60,8 @@ bool WorkState::settled_elsewhere(const char* op) {
   }
   if (Task::current() == nullptr) return false;
   // A task of another world may read how it ended, but not wait for it.
-  if (!is_completed()) CallScope::check(world_, [this, op] { return called(op); });
-  return is_completed();
+  if (!is_over()) CallScope::check(world_, [this, op] { return called(op); });
+  return is_over();
 }
 
 void WorkState::abandon() noexcept {
@@ -75,7 +75,7 @@ absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, C
 }
 
 absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
-  if (is_completed()) {
+  if (is_over()) {
     timeout > absl::ZeroDuration() ? waited() : touched(Access::kRead);
     return status();
   }
@@ -170,7 +170,7 @@ void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   if (!internal::Completion::open()) [[likely]]
     return state->abandon();
   internal::Completion::run_later([state = std::move(state)] {
-    if (!state->is_completed()) state->abandon();
+    if (!state->is_over()) state->abandon();
   });
 }
 
@@ -275,7 +275,9 @@ struct Promise::State final : WorkState {
   State(Scheduler* scheduler, int rank) : WorkState(scheduler, rank, /*by_any_thread=*/true) {}
   std::vector<TensorView> result() override { return tensors; }
   const char* op() const override { return "promise"; }
-  std::atomic<bool> kept{false};    // by the first who says how it ends
+  // Whether the caller is the first to say how it ends. Others come after the first.
+  bool keep() { return !is_completed() && !kept.exchange(true); }
+  std::atomic<bool> kept{false};
   std::vector<TensorView> tensors;  // written before complete(), read after it
 };
 
@@ -285,13 +287,13 @@ Work Promise::work() const { return Work(state_); }
 Future Promise::future() const { return Future(state_); }
 
 void Promise::set_value(std::vector<TensorView> result) {
-  if (state_->is_completed() || state_->kept.exchange(true)) return;
+  if (!state_->keep()) return;
   state_->tensors = std::move(result);
   state_->complete(absl::OkStatus());
 }
 
 void Promise::set_error(const absl::Status& status) {
-  if (!state_->kept.exchange(true)) state_->complete(status);
+  if (state_->keep()) state_->complete(status);
 }
 
 void wait_all(std::span<Work> works, CodeSite code) {

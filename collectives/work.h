@@ -59,7 +59,12 @@ class WorkState {
   // A wait that has lasted so long is overdue(); it goes on.
   virtual absl::Duration warn_after() const { return absl::InfiniteDuration(); }
 
-  bool is_completed() const { return done_.load(std::memory_order_acquire); }
+  bool is_completed() const {
+    touched(Access::kRead);
+    return is_over();
+  }
+  // The same of code that tells an explored run in another way of what it looks at, or does nothing that the run sees.
+  bool is_over() const { return done_.load(std::memory_order_acquire); }
   // How it ended; OK while it has not.
   absl::Status status() const;
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
@@ -196,7 +201,6 @@ class [[nodiscard]] Work {
   void wait(absl::Duration timeout, CodeSite code = CodeSite::here());
 
   bool is_completed() const {
-    if (state_ != nullptr) state_->touched(Access::kRead);
     return state_ == nullptr || state_->is_completed() || state_->settled("is_completed");
   }
   // Done, and without error.
@@ -233,7 +237,7 @@ class [[nodiscard]] Work {
     }
     state_->handles_.store(0, std::memory_order_relaxed);
     state_->touched(Access::kRead);
-    if (!state_->is_completed()) WorkState::handles_gone(std::move(state_));
+    if (!state_->is_over()) WorkState::handles_gone(std::move(state_));
   }
   void check(const absl::Status& status) const;
 

@@ -285,10 +285,18 @@ void Latch::count_down(int64_t n, CodeSite code) {
     told.read();
     misuse(site, absl::StrCat("n is ", n, ", want 0 <= n <= what is left = ", left_));
   }
-  told.commute();
+  // Steps of one commute as long as something is left for each: whoever takes the last turns the others into errors.
+  if (n <= 1) {
+    told.commute();
+    if (n == 1) told.pass();
+  } else {
+    told.write();
+  }
   told.signal();
   left_ -= n;
-  if (left_ == 0) zero_.notify_all();
+  if (left_ > 0) return;
+  told.lower();
+  zero_.notify_all();
 }
 
 bool Latch::try_wait(CodeSite code) {

@@ -1,6 +1,6 @@
 // Compares the searches of many small programs (searches.h), in several processes, and prints what is wrong with any.
 //   brute_force_campaign [--first SEED] [--programs N] [--minutes M] [--processes P] [--unreduced RUNS] [--reduced RUNS]
-//                        [--seeds N] [--show SEED] [--no-shrink] [--leave-out N] [--without WHAT]
+//                        [--seeds N] [--shuffles N] [--show SEED] [--no-shrink] [--leave-out N] [--without WHAT]
 //                        [--counts]
 // --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up. --without: of no access
 // of this StepRecord::What, a number.
@@ -134,6 +134,8 @@ int main(int argc, char** argv) {
       options.limits.reduced = static_cast<int>(number);
     } else if (flag == "--seeds") {
       options.limits.seeds = static_cast<int>(number);
+    } else if (flag == "--shuffles") {
+      options.limits.shuffles = static_cast<int>(number);
     } else if (flag == "--leave-out") {
       options.leave_out = number;
     } else if (flag == "--without") {
