@@ -724,8 +724,7 @@ absl::Status Mailbox::tag_difference(const Message& message) const {
   if (inbox == nullptr) return absl::OkStatus();
   RankMutexLock lock(&inbox->mu);
   for (const Message* const other : inbox->all()) {
-    if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_over())
-      continue;
+    if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_over()) continue;
     const Message& send = message.sends() ? message : *other;
     const Message& recv = message.sends() ? *other : message;
     const bool meant = recv.call_.peer == CollectiveCall::kAnySource || recv.call_.peer == send.group_rank_;

@@ -200,9 +200,7 @@ class [[nodiscard]] Work {
   // Timeout when `timeout` (virtual time in deterministic runs) passes first; the call is withdrawn then.
   void wait(absl::Duration timeout, CodeSite code = CodeSite::here());
 
-  bool is_completed() const {
-    return state_ == nullptr || state_->is_completed() || state_->settled("is_completed");
-  }
+  bool is_completed() const { return state_ == nullptr || state_->is_completed() || state_->settled("is_completed"); }
   // Done, and without error.
   bool is_success() const { return is_completed() && (state_ == nullptr || state_->status().ok()); }
   // The DistError that wait() would throw, null if there is none (yet).
