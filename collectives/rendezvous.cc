@@ -466,10 +466,13 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
   absl::Status failed;
   {
     RankMutexLock lock(&mu_);
+    if (failed_.ok()) {
+      told_ = std::move(told);
+      return;
+    }
     failed = failed_;
-    if (failed.ok()) told_ = std::move(told);
   }
-  if (!failed.ok()) told(failed);
+  told(failed);
 }
 
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {

@@ -166,6 +166,7 @@ void SimStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout
 }
 
 Event SimStream::record(CodeSite code) {
+  const CallScope call(queue_->world, [this] { return queue_->called("event record"); });
   auto passed = std::make_shared<StreamWork>(&queue_->scheduler, queue_->rank, "event");
   queue_->push("event record", code, [passed](const absl::Status& cause) {
     passed->complete(cause);

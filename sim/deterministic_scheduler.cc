@@ -314,8 +314,8 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   self->reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
-  const bool goes_on = runs_to_block_ && step == Step::kAct && ++points_in_a_row_ < kFifoPatience;
-  if (goes_on && !threads_) {
+  const auto goes_on = [&] { return runs_to_block_ && step == Step::kAct && ++points_in_a_row_ < kFifoPatience; };
+  if (!threads_ && goes_on()) {
     // Its site is nobody's business as long as it runs.
     yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
@@ -329,7 +329,7 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   } else {
     yields_in_a_row_ = 0;
   }
-  if (goes_on) return;
+  if (threads_ && goes_on()) return;
   stop_running(*self, Task::State::kReady);
   make_ready(*self);
   yields_ = step == Step::kYield;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rankloom/rankloom.h"
+#include "sim/call_scope.h"
 #include "tests/collectives/random_program.h"
 #include "tests/world/every_world.h"
 
@@ -293,7 +294,7 @@ TEST(UnboundThreadTest, ADeadlockThereIsTheRanks) {
     // Until the thread is known as a helper, somebody outside may still move.
     std::optional<OutsideWaker> begins(rank.world().outside_waker());
     std::thread beside([&] {
-      const AdoptScope helper(&rank.world().scheduler(), 0);
+      const CallScope helper(&rank.world().scheduler(), 0);
       begins.reset();
       try {
         pg->barrier().wait();

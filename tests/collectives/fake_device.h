@@ -68,21 +68,20 @@ class FakeDriver final : public DeviceDriver {
     return static_cast<Queue*>(stream)->steps.empty();
   }
   absl::Status record(EventHandle event, StreamHandle stream) override {
-    auto* const mark = static_cast<Mark*>(event);
-    const uint64_t turn = ++mark->recorded;
-    enqueue(stream, [mark, turn] {
-      mark->passed = turn;
+    const auto recording = std::make_shared<std::atomic<bool>>(false);
+    {
+      const std::lock_guard lock(mu_);
+      *static_cast<Mark*>(event) = recording;
+    }
+    enqueue(stream, [recording] {
+      *recording = true;
       return true;
     });
     return absl::OkStatus();
   }
-  absl::StatusOr<bool> passed(EventHandle event) override {
-    const auto* const mark = static_cast<Mark*>(event);
-    return mark->passed >= mark->recorded;
-  }
+  absl::StatusOr<bool> passed(EventHandle event) override { return last_recording(event)->load(); }
   absl::Status wait_event(StreamHandle stream, EventHandle event) override {
-    const auto* const mark = static_cast<Mark*>(event);
-    enqueue(stream, [mark, turn = mark->recorded.load()] { return mark->passed >= turn; });
+    enqueue(stream, [recording = last_recording(event)] { return recording->load(); });
     return absl::OkStatus();
   }
   absl::Status wait_word(StreamHandle stream, ControlWord* word, absl::Duration /*limit*/) override {
@@ -93,7 +92,7 @@ class FakeDriver final : public DeviceDriver {
  protected:
   absl::StatusOr<EventHandle> make_event(int /*device*/) override {
     const std::lock_guard lock(mu_);
-    marks_.push_back(std::make_unique<Mark>());
+    marks_.push_back(std::make_unique<Mark>(std::make_shared<std::atomic<bool>>(true)));
     return marks_.back().get();
   }
   absl::StatusOr<std::vector<ControlWord*>> make_words(int /*device*/) override {
@@ -107,10 +106,13 @@ class FakeDriver final : public DeviceDriver {
   struct Queue {
     std::deque<Step> steps;
   };
-  struct Mark {
-    std::atomic<uint64_t> recorded = 0;
-    std::atomic<uint64_t> passed = 0;
-  };
+  // Whether the device passed the last recording. Each recording has a flag of its own, since an event is given back and
+  // recorded again, in another stream maybe, before the device passes the first; waits are for the recording they saw.
+  using Mark = std::shared_ptr<std::atomic<bool>>;
+  Mark last_recording(EventHandle event) {
+    const std::lock_guard lock(mu_);
+    return *static_cast<Mark*>(event);
+  }
 
   class FakeLane final : public Lane {
    public:

@@ -278,6 +278,52 @@ TEST(ExploreOnFibersTest, LocksOfDifferentRanksCommute) {
   EXPECT_EQ(report.shares[0].schedules, 1);
 }
 
+TEST(ExploreOnFibersTest, SeesMemoryThatIsWatched) {
+  const auto count = [](RankContext& rank, bool atomically) {
+    const auto counter = std::static_pointer_cast<Watched<int>>(rank.world().shared(
+        "counter", []() -> std::shared_ptr<void> { return std::make_shared<Watched<int>>(0); }, World::Maker::kSame));
+    auto pg = init_process_group(rank);
+    if (atomically) {
+      counter->update([](int& n) { ++n; });
+    } else {
+      counter->set(counter->get() + 1);
+    }
+    pg->barrier().wait();
+    observe(rank, "count", counter->get());
+  };
+  const ExploreOptions options = {.world = fibers(2), .strategies = {Strategy::exhaustive()}};
+  const ExploreReport lost = explore(options, [&](RankContext& rank) { count(rank, false); });
+  ASSERT_TRUE(lost.failure.has_value()) << lost.text();
+  EXPECT_THAT(lost.failure->headline, HasSubstr("rank 0's \"count\" is 1 here, and 2 under steered:1"));
+  const ExploreReport good = explore(options, [&](RankContext& rank) { count(rank, true); });
+  EXPECT_TRUE(good.verified) << good.text();
+}
+
+TEST(ExploreOnFibersTest, DoesNotVerifyAPoll) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        if (rank.rank() == 1) {
+          while (!rank.store().check({"ready"})) rank.yield();
+          return;
+        }
+        for (int i = 0; i < 8; ++i) rank.yield();
+        rank.store().set("ready", "1");
+      });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_FALSE(report.verified);
+  EXPECT_THAT(report.text(), HasSubstr("that rankloom can see, in "));
+  EXPECT_THAT(report.text(), HasSubstr(" (not seen: polls with yield(), beyond the first few)"));
+}
+
+TEST(ExploreOnFibersTest, DoesNotVerifyRanksThatUseNothing) {
+  const auto shared = std::make_shared<int>(0);
+  const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}},
+                                       [shared](RankContext& rank) { *shared = rank.rank(); });
+  EXPECT_FALSE(report.verified);
+  EXPECT_THAT(report.text(), HasSubstr("all 1 schedule that rankloom can see, in 1 run (not seen: whatever the ranks "
+                                       "share: they use nothing of rankloom's)"));
+}
+
 TEST(ExploreOnFibersTest, FindsLocksInOppositeOrder) {
   const auto transfer = [](RankContext& rank, bool ordered) {
     const auto accounts = accounts_of(rank);

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "sim/call_scope.h"
 #include "sim/parker.h"
 #include "tests/sim/scheduler_fixture.h"
 
@@ -67,7 +68,7 @@ TEST(RankMutexTest, LocksAHelperBesideItsRankUnderTheBaton) {
   };
   scheduler->run([&](int, Task&) {
     std::thread helper([&] {
-      const AdoptScope adopt(scheduler.get(), 0);
+      const CallScope adopt(scheduler.get(), 0);
       work();
     });
     work();
