@@ -4,13 +4,14 @@
 //                        [--counts]
 // --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up. --without: of no access
 // of this StepRecord::What, a number.
-// A process that crashes, or hangs for a minute in one program, is a failure, too; another one goes on after it.
+// A process that crashes, or hangs for some minutes in one program, is a failure, too; another one goes on after it.
 
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -78,10 +79,10 @@ void work(const Options& options, Told* told, int process) {
     told->runs += static_cast<uint64_t>(result.runs);
     ++told->flaws[static_cast<size_t>(result.flaw)];
     if (result.flaw == Flaw::kNone) continue;
-    alarm(300);
-    const std::string text = options.shrinks ? shrunk_text(program, limits, result.flaw)
+    // With the campaign's time, or after a minute, shrinking ends.
+    const absl::Duration most = absl::Seconds(std::clamp<int64_t>(end - now_s(), 10, 60));
+    const std::string text = options.shrinks ? shrunk_text(program, limits, result.flaw, most)
                                              : flaw_name(result.flaw) + ": " + to_text(program) + result.text;
-    alarm(0);
     const std::string whole = "== " + text + "\n";
     if (write(STDOUT_FILENO, whole.data(), whole.size()) < 0) return;
   }
@@ -175,7 +176,7 @@ int main(int argc, char** argv) {
     }
     for (const auto& [child, p] : processes) {
       // Shrinking has its own limit.
-      if (told->process[p].program != 0 && now_s() - told->process[p].since > 400) kill(child, SIGKILL);
+      if (told->process[p].program != 0 && now_s() - told->process[p].since > 200) kill(child, SIGKILL);
     }
     usleep(20'000);
   }

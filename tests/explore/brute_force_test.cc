@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sim/prng.h"
+#include "sim/sanitizers.h"
 #include "sim/step_record.h"
 #include "tests/explore/small_program.h"
 
@@ -25,9 +26,15 @@ namespace {
 
 const SearchLimits kLimits = {.unreduced = 1'500, .reduced = 1'500, .seeds = 10};
 
+#if defined(RANKLOOM_ASAN) || defined(RANKLOOM_TSAN)
+constexpr int kPrograms = 30;
+#else
+constexpr int kPrograms = 400;
+#endif
+
 int programs() {
   const char* const text = std::getenv("BRUTE_FORCE_PROGRAMS");
-  return text != nullptr ? std::atoi(text) : 500;
+  return text != nullptr ? std::atoi(text) : kPrograms;
 }
 
 // A crash prints the program that is being run.

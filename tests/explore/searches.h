@@ -78,7 +78,18 @@ struct Comparison {
   bool reduced_finished = false;
   int64_t runs = 0;
 };
-// Runs the program under all schedules, under the reduced ones and under seeds of every strategy, and compares.
+// What the searches of one program found.
+struct Searches {
+  Found unreduced;
+  Found reduced;
+  std::vector<Found> shuffled;
+  Found seeds;
+};
+// Runs the program under all schedules, under the reduced ones and under seeds of every strategy.
+Searches search_all(RunOnce run, const SearchLimits& limits);
+// The reduced ones only, again.
+void search_reduced(RunOnce run, const SearchLimits& limits, Searches* searches);
+Comparison compare(const Searches& searches, const SearchLimits& limits);
 Comparison compare_searches(RunOnce run, const SearchLimits& limits);
 
 }  // namespace rankloom

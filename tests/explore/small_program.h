@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "sim/fault_plan.h"
 #include "sim/schedule.h"
 #include "tests/explore/searches.h"
@@ -169,6 +170,17 @@ struct SmallOpRow {
   int a, b, c;             // how many values of each there are
 };
 std::span<const SmallOpRow> small_op_rows();
+const SmallOpRow& row_of(SmallOpKind kind);
+
+inline constexpr int kSmallProgramSlots = 6;   // works that a rank keeps
+inline constexpr int kSmallProgramGroups = 3;  // groups that it keeps
+
+inline bool is_store(SmallOpKind kind) { return kind <= SmallOpKind::kStoreBarrier; }
+// A collective, a message or a part of a coalesced call.
+inline bool is_call(SmallOpKind kind) { return kind >= SmallOpKind::kBroadcast && kind <= SmallOpKind::kEndCoalescing; }
+inline bool is_of_group(SmallOpKind kind) {
+  return is_call(kind) || (kind >= SmallOpKind::kInitGroup && kind <= SmallOpKind::kAttributes);
+}
 
 // The same program for the same seed, on every machine. Most are so small that all of their schedules can be run.
 SmallProgram draw_program(uint64_t seed);
@@ -187,7 +199,8 @@ Comparison compare_searches(const SmallProgram& program, const SearchLimits& lim
 // The smallest program found for which `fails` holds, as it does for `program`: operations and faults are left out one by one,
 // then ranks.
 SmallProgram shrink(const SmallProgram& program, const std::function<bool(const SmallProgram&)>& fails);
-// The smallest program with the same flaw, as text, with what is wrong.
-std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw);
+// The smallest program with the same flaw, as text, with what is wrong. Shrinking takes no longer than `most`.
+std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw,
+                        absl::Duration most = absl::Minutes(1));
 
 }  // namespace rankloom
