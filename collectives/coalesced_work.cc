@@ -10,6 +10,11 @@
 #include "sim/text.h"
 
 namespace rankloom {
+namespace {
+
+constexpr uint64_t kParts = 2;  // of the work in explored runs
+
+}  // namespace
 
 CoalescedWork::CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> rendezvous,
                              std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call)
@@ -40,7 +45,10 @@ void CoalescedWork::watch(std::shared_ptr<CallState> collectives, std::vector<st
 void CoalescedWork::part_done(const absl::Status& status) {
   absl::Status ended;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    // The first error counts: parts that end well may end in any order.
+    if (StepRecord* const record = object() != 0 ? this->record() : nullptr; record != nullptr)
+      record->access(numbered_object(object(), kParts), status.ok() ? Access::kCommute : Access::kWrite);
     if (first_.ok()) first_ = status;
     if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     ended = first_;

@@ -161,7 +161,7 @@ struct Mailbox::Inbox {
   }
 
   RankCounter open;  // messages of the member itself, here and in others' inboxes, that are not done
-  RankMutex mu;      // first of all
+  ObservedMutex mu;      // first of all
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
   Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
   size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
@@ -317,14 +317,16 @@ Mailbox::Inbox* Mailbox::existing_inbox(int destination) const {
 Mailbox::Inbox& Mailbox::inbox_of(int destination) {
   if (Inbox* const inbox = existing_inbox(destination); inbox != nullptr) [[likely]]
     return *inbox;
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // whoever comes first makes it
   std::atomic<Inbox*>& slot = inboxes_[static_cast<size_t>(destination)];
   if (slot.load(std::memory_order_relaxed) == nullptr) slot.store(new Inbox(&scheduler_), std::memory_order_release);
   return *slot.load(std::memory_order_relaxed);
 }
 
 absl::Status Mailbox::refusal(const Message& message) const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  touched_group(Access::kRead);
   return make_error(ErrorKind::kAborted,
                     absl::StrCat(message.who(), ": the group failed before: ", failure_.message()));
 }
@@ -348,9 +350,9 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
   Inbox& inbox = inbox_of(mine.receiver());
   std::shared_ptr<Message> other;
   {
-    RankMutexLock lock(&inbox.mu);
+    ObservedMutexLock lock(&inbox.mu);
     if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
-      if (record_ != nullptr) record_->access(object_, Access::kRead);
+      lock.apart();  // refusal() tells
       mine.unpoison(/*failed=*/true);
       return refusal(mine);
     }
@@ -414,9 +416,9 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
   scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
                   [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message, &inbox] {
                     {
-                      RankMutexLock lock(&inbox.mu);
+                      ObservedMutexLock lock(&inbox.mu);
                       // A withdrawal might have come first, or come later.
-                      if (self->record_ != nullptr) self->record_->access(self->object_, Access::kCommute);
+                      self->touched_group(Access::kCommute);
                       if (recv->state_ != Message::State::kMatched || recv->partner_ != send)
                         return;  // withdrawn meanwhile
                       inbox.unlink(*recv);
@@ -477,7 +479,7 @@ void Mailbox::record_post(Message& mine, Message* match) {
     const uint64_t channel = numbered_object(inbox, static_cast<uint64_t>(mine.sender()));
     record_->access(numbered_object(channel, mine.sends() ? 1 : 2), Access::kWrite);
   }
-  record_->access(object_, Access::kCommute);
+  touched_group(Access::kCommute);
   record_->signal(numbered_object(mine.object(), kPosted));
 }
 
@@ -510,7 +512,8 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
   const auto launch = std::make_shared<internal::DeviceLaunch>();
   {
     Inbox& inbox = inbox_of(recv->receiver());
-    RankMutexLock lock(&inbox.mu);
+    ObservedMutexLock lock(&inbox.mu);
+    lock.apart();  // a search vouches for nothing that a device does
     send->launch_ = recv->launch_ = launch;
   }
   KernelPlan plan;
@@ -560,10 +563,10 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
   std::shared_ptr<Message> partner;
   Inbox* const inbox = existing_inbox(message.receiver());
   bool taken = false;
-  if (record_ != nullptr) record_->access(object_, Access::kWrite);
   std::shared_ptr<internal::DeviceLaunch> launch;
   if (inbox != nullptr) {
-    RankMutexLock lock(&inbox->mu);
+    ObservedMutexLock lock(&inbox->mu);
+    touched_group(Access::kWrite);
     switch (message.state_) {
       case Message::State::kPending:
         inbox->unlink(message);
@@ -598,7 +601,8 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
     // The data moves, for as long as a copy takes. No scheduling point: destructors come here.
     while (!message.is_over() && launch == nullptr) {
       sched_yield();
-      RankMutexLock lock(&inbox->mu);
+      ObservedMutexLock lock(&inbox->mu);
+      lock.apart();  // the copy runs beside the explored steps
       launch = message.launch_;
     }
     if (launch != nullptr) internal::DeviceRuntime::of(world_)->await_device(*launch);
@@ -611,7 +615,8 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
     case Why::kAbort:
       break;
     case Why::kUnwinding: {
-      RankMutexLock lock(&mu_);
+      ObservedMutexLock lock(&mu_);
+      touched_group(Access::kWrite);
       unwound_.push_back({.by = {Task::current(), why.cause},
                           .sends = message.sends(),
                           .rank = message.group_rank_,
@@ -637,7 +642,8 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
   std::vector<std::string> news;
   std::vector<UnwoundMessage> caught;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kRead);
     for (UnwoundMessage& message : unwound_) {
       if (message.by.look()) news.emplace_back(message.by.cause.message());
       if (message.by.caught) caught.push_back(message);
@@ -649,7 +655,8 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
     const auto look = [&](int receiver) {
       Inbox* const inbox = existing_inbox(receiver);
       if (inbox == nullptr) return;
-      RankMutexLock lock(&inbox->mu);
+      ObservedMutexLock lock(&inbox->mu);
+      touched_group(Access::kRead);
       for (const Message* const message : inbox->all()) needed = needed || lost.meets(*message);
     };
     look(lost.sends ? lost.peer : lost.rank);
@@ -658,7 +665,8 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
 }
 
 absl::Status Mailbox::unwound_cause(const Message& message) const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
   for (const UnwoundMessage& unwound : unwound_) {
     if (unwound.meets(message)) return unwound.by.cause;
   }
@@ -667,8 +675,8 @@ absl::Status Mailbox::unwound_cause(const Message& message) const {
 
 void Mailbox::fail(const absl::Status& cause) {
   {
-    RankMutexLock lock(&mu_);
-    if (record_ != nullptr) record_->access(object_, Access::kWrite);
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kWrite);
     if (!failure_.ok()) return;
     failure_ = cause;
     unwound_.clear();
@@ -681,7 +689,8 @@ void Mailbox::fail(const absl::Status& cause) {
     if (inbox == nullptr) continue;
     std::vector<std::shared_ptr<Message>> taken;
     {
-      RankMutexLock lock(&inbox->mu);
+      ObservedMutexLock lock(&inbox->mu);
+      lock.apart();  // told above
       taken = inbox->take_all(/*eager=*/false);
     }
     for (std::shared_ptr<Message>& message : taken) {
@@ -697,11 +706,13 @@ std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
   std::vector<std::shared_ptr<Message>> messages;
   // Few members have messages on their way when they leave: not all have to look through all inboxes.
   const Inbox* const own = existing_inbox(rank);
+  touched_group(Access::kRead);
   if (own == nullptr || own->open.value() == 0) return messages;
   const auto add = [&](int destination) {
     Inbox* const inbox = existing_inbox(destination);
     if (inbox == nullptr) return;
-    RankMutexLock lock(&inbox->mu);
+    ObservedMutexLock lock(&inbox->mu);
+    lock.apart();  // told above
     for (Message* const message : inbox->all()) {
       if (message->group_rank_ != rank || message->is_over()) continue;
       messages.push_back(message->state_ == Message::State::kMatched ? message->partner_->partner_ : message->self_);
@@ -722,7 +733,8 @@ void Mailbox::await_moves(int rank) const {
 absl::Status Mailbox::tag_difference(const Message& message) const {
   Inbox* const inbox = existing_inbox(message.receiver());
   if (inbox == nullptr) return absl::OkStatus();
-  RankMutexLock lock(&inbox->mu);
+  ObservedMutexLock lock(&inbox->mu);
+  lock.apart();  // for reports
   for (const Message* const other : inbox->all()) {
     if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_over()) continue;
     const Message& send = message.sends() ? message : *other;
@@ -739,7 +751,8 @@ void Mailbox::close() {
     if (inbox == nullptr) continue;
     std::vector<std::shared_ptr<Message>> left;
     {
-      RankMutexLock lock(&inbox->mu);
+      ObservedMutexLock lock(&inbox->mu);
+      lock.apart();  // the world has ended
       left = inbox->take_all(/*eager=*/true);
     }
     const std::vector<std::shared_ptr<Message>> ended = left;

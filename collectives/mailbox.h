@@ -165,6 +165,11 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void look_at_unwound(const Message* mine = nullptr);
   // The cause, if a member has unwound out of a message that `message` could have met; else OK.
   absl::Status unwound_cause(const Message& message) const;
+  // As of Rendezvous: tells an explored run of something that posts in this group do not commute with.
+  void touched_group(Access how) const {
+    if (record_ != nullptr) [[unlikely]]
+      record_->access(object_, how);
+  }
   // Tells an explored run what the posting of `mine`, which met `match` or nobody, depends on.
   void record_post(Message& mine, Message* match);
 
@@ -175,7 +180,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   const bool poison_;
   const bool late_;
 
-  mutable RankMutex mu_;                                      // after an inbox's, before a work's
+  mutable ObservedMutex mu_;                                      // after an inbox's, before a work's
   absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

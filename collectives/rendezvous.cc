@@ -265,11 +265,8 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
   Slot* slot = nullptr;
   {
-    RankMutexLock lock(&mu_);
-    if (!failed_.ok()) {
-      touched_group(Access::kRead);
-      return refused(*state);
-    }
+    ObservedMutexLock lock(&mu_);
+    if (!failed_.ok()) return refused(*state);
     slot = slot_at(call.seq);
     if (slot == nullptr || slot->calls[rank] != nullptr) return refused(*state);
     if (record_ != nullptr) [[unlikely]] {
@@ -300,6 +297,7 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
 // Not inlined, as what follows: their locals would take hundreds of bytes of each rank's stack, which large worlds keep within
 // a page.
 [[gnu::noinline]] absl::Status Rendezvous::refused(CallState& state) const {
+  touched_group(Access::kRead);
   state.unpoison(/*failed=*/true);
   const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
                                        state.call().seq, ": ");
@@ -317,7 +315,7 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
                   Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = call.seq},
                   [self = shared_from_this(), slot, seq = call.seq] {
                     {
-                      RankMutexLock lock(&self->mu_);
+                      ObservedMutexLock lock(&self->mu_);
                       self->touched_group(Access::kCommute);  // a withdrawal might have come first, or come later
                       if (slot->seq != seq || slot->state != Slot::State::kReady) return;  // withdrawn meanwhile
                       slot->state = Slot::State::kRunning;
@@ -355,7 +353,8 @@ absl::Status Rendezvous::describe_difference(const Slot& slot) const {
 }
 
 absl::Status Rendezvous::known_cause(int64_t seq) const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
   for (const auto& [left, unwound] : unwound_) {
     if (left <= seq) return unwound.cause;
   }
@@ -400,7 +399,8 @@ absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
   }
   const auto launch = std::make_shared<internal::DeviceLaunch>();
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // a search vouches for nothing that a device does
     slot->launch = launch;
   }
   KernelPlan plan;
@@ -418,7 +418,8 @@ void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns)
   if (!status.ok()) [[unlikely]]
     return end_failed(slot, status, started_ns);
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // the slot is this step's own: run() told of what came before
     take_out(slot);
   }
   finish(slot, status, started_ns);
@@ -427,7 +428,7 @@ void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns)
 [[gnu::noinline]] void Rendezvous::end_failed(Slot* slot, const absl::Status& status, int64_t started_ns) {
   Failure failure;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     take_out(slot);
     failure = set_failed(status);
   }
@@ -465,7 +466,8 @@ void Rendezvous::spread(Failure failure) {
 void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
   absl::Status failed;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kRead);
     if (failed_.ok()) {
       told_ = std::move(told);
       return;
@@ -511,7 +513,8 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
   leaving_.add(-1);
   completion.end();
   for (std::shared_ptr<CallState>& state : slot->states) internal::Completion::drop(std::move(state));
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // an empty slot is like any other
   recycle(slot);
 }
 
@@ -522,7 +525,7 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
   Failure failure;
   bool taken = true;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     touched_group(Access::kWrite);
     Slot* const slot = find(seq);
     if (slot != nullptr && slot->states[rank].get() == &state && slot->state != Slot::State::kRunning) {
@@ -550,7 +553,8 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
   while (!state.is_over()) {
     std::shared_ptr<internal::DeviceLaunch> launch;
     {
-      RankMutexLock lock(&mu_);
+      ObservedMutexLock lock(&mu_);
+      lock.apart();  // the kernel runs beside the explored steps
       const Slot* const slot = find(seq);
       if (slot != nullptr && slot->states[rank].get() == &state) launch = slot->launch;
     }
@@ -566,7 +570,7 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
 void Rendezvous::fail(const absl::Status& cause) {
   Failure failure;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     touched_group(Access::kWrite);
     failure = set_failed(cause);
   }
@@ -577,7 +581,8 @@ void Rendezvous::fail(const absl::Status& cause) {
   std::vector<std::string> news;
   absl::Status cause;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kRead);
     for (auto& [seq, unwound] : unwound_) {
       if (unwound.look()) news.emplace_back(unwound.cause.message());
       const auto needs = [seq = seq](const Slot* slot) {
@@ -601,7 +606,7 @@ void Rendezvous::note_left() const {
       int more;
     };
     std::vector<Left> left;
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     for (const Slot* const slot : window_) {
       if (slot == nullptr || slot->arrived == 0) continue;
       std::vector<int> came;
@@ -640,7 +645,7 @@ void Rendezvous::note_left() const {
 }
 
 int64_t Rendezvous::wait_until_ns(int64_t seq) const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   const Slot* const slot = find(seq);
   int64_t latest = 0;
   touched_group(Access::kRead);
@@ -652,7 +657,8 @@ int64_t Rendezvous::wait_until_ns(int64_t seq) const {
 }
 
 void Rendezvous::append_missing(int64_t seq, std::vector<int>* ranks) const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
   const Slot* const slot = find(seq);
   if (slot == nullptr) return;
   for (int rank = 0; rank < size_; ++rank) {
@@ -661,7 +667,8 @@ void Rendezvous::append_missing(int64_t seq, std::vector<int>* ranks) const {
 }
 
 std::vector<std::shared_ptr<WorkState>> Rendezvous::unfinished(int rank) const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  touched_group(Access::kRead);
   std::vector<std::shared_ptr<WorkState>> works;
   for (const Slot* const slot : window_) {
     if (slot != nullptr && slot->states[static_cast<size_t>(rank)] != nullptr)

@@ -73,6 +73,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   const std::string name;
   Scheduler& scheduler;
   const WorldRef world;
+  // Memory of the rank, to which each step of the rank's tasks writes in an explored run: nobody else gets here but by status().
   mutable RankMutex mu;  // taken after no other lock
   std::deque<Item> items ABSL_GUARDED_BY(mu);
   bool draining ABSL_GUARDED_BY(mu) = false;  // a task empties `items`
@@ -213,6 +214,7 @@ bool SimStream::query(CodeSite code) {
 }
 
 absl::Status SimStream::status() const {
+  if (StepRecord* const record = queue_->scheduler.record(); record != nullptr) record->write_memory(queue_->rank);
   RankMutexLock lock(&queue_->mu);
   return queue_->failure;
 }

@@ -55,7 +55,8 @@ ThreadedGroupCore::ThreadedGroupCore(World* world, std::shared_ptr<const Group> 
       mu_(&world->scheduler()) {}
 
 std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // whoever comes first makes it
   if (mailbox_ == nullptr) {
     // A group fails as a whole: who waits for a member whose other call failed would wait for ever.
     mailbox_ = std::make_shared<Mailbox>(
@@ -71,7 +72,8 @@ void ThreadedGroupCore::close() {
   rendezvous_->note_left();
   std::shared_ptr<Mailbox> mailbox;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // the world has ended
     mailbox = mailbox_;
   }
   if (mailbox != nullptr) mailbox->close();
@@ -80,7 +82,8 @@ void ThreadedGroupCore::close() {
 
 void ThreadedGroupCore::leave() {
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // unshare() tells, of the last one
     if (++left_ < group_->size()) return;
   }
   world_.unshare(core_key(*group_));

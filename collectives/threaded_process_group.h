@@ -28,7 +28,7 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   World& world_;
   const std::shared_ptr<const Group> group_;
   const std::shared_ptr<Rendezvous> rendezvous_;
-  RankMutex mu_;  // taken after no other lock
+  ObservedMutex mu_;  // taken after no other lock
   std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
   int left_ ABSL_GUARDED_BY(mu_) = 0;  // members that have destroyed their handle
 };

@@ -23,7 +23,8 @@ WorkState::~WorkState() {
 }
 
 absl::Status WorkState::status() const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  touched(Access::kRead);
   return status_;
 }
 
@@ -94,7 +95,7 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
 }
 
 absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   const absl::Status waited = finished_.await(
       &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
       deadline);
@@ -121,7 +122,7 @@ void WorkState::complete(const absl::Status& status) {
   internal::Completion completion;
   std::vector<Callback> callbacks;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     if (completing_ || done_.load(std::memory_order_relaxed)) return touched(Access::kRead);
     touched(Access::kWrite);
     // Works that are made of this one end first: who sees this one done sees them done.
@@ -177,7 +178,7 @@ void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
 void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
   absl::Status ended;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     touched(Access::kRead);
     if (!done_.load(std::memory_order_relaxed)) {
       // Callbacks run in the order in which they were left.
@@ -194,7 +195,7 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
 void WorkState::when_done(std::unique_ptr<internal::Dependant> dependant) {
   absl::Status ended;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     touched(Access::kRead);
     if (!done_.load(std::memory_order_relaxed)) {
       callbacks_.push_back({nullptr, std::move(dependant)});

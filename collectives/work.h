@@ -16,7 +16,7 @@
 #include "sim/call_scope.h"
 #include "sim/code_site.h"
 #include "sim/prefetch.h"
-#include "sim/rank_mutex.h"
+#include "sim/observed_mutex.h"
 #include "sim/step_record.h"
 
 namespace rankloom {
@@ -117,6 +117,8 @@ class WorkState {
   }
 
  protected:
+  // Of the explored run that the work is part of; null in all others.
+  StepRecord* record() const;
   // What a wait shows in a report: subclasses add who could end it.
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
@@ -135,7 +137,6 @@ class WorkState {
   // Explored runs: the name of a work that the calling task makes; else 0.
   static uint64_t name_in(const Scheduler* scheduler);
   // Tells an explored run what becomes of this work, or who looks at it.
-  StepRecord* record() const;
   void touched(Access how) const {
     if (object_ != 0) [[unlikely]]
       record_touch(how);
@@ -160,7 +161,7 @@ class WorkState {
   const uint64_t object_;  // explored runs: its name; 0 in all others
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};
-  mutable RankMutex mu_;  // taken after no other lock but a rendezvous'
+  mutable ObservedMutex mu_;  // taken after no other lock but a rendezvous'
   RankCondVar finished_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   bool completing_ ABSL_GUARDED_BY(mu_) = false;  // complete() is at the callbacks of when_done()

@@ -65,11 +65,12 @@ void KeyTable::tell_set(std::string_view key) {
   if (find_here(key) != nullptr) return;
   tell_keys(Access::kCommute);
   tell_condition(Want::kValue, key, /*raise=*/true);
-  tell_presence(key, present_here(key), /*raise=*/true);
+  tell_presence(key, kQueue, present_here(key), /*raise=*/true);
 }
 
-void KeyTable::tell_presence(std::string_view key, bool stays, bool raise) {
-  // A change that leaves the presence alone has looked at it.
+void KeyTable::tell_presence(std::string_view key, Part other, bool stays, bool raise) {
+  // Whether the presence changes depends on the key's other part. A change that leaves the presence alone has looked at it.
+  tell(other, key, Access::kRead);
   tell(kPresence, key, stays ? Access::kRead : Access::kWrite);
   if (!stays) tell_condition(Want::kPresent, key, raise);
 }
@@ -132,7 +133,7 @@ bool KeyTable::erase(std::string_view key) {
     tell(kWatches, key, Access::kRead);
     tell_keys(Access::kCommute);
     tell_condition(Want::kValue, key, /*raise=*/false);
-    tell_presence(key, queue_len_here(key) > 0, /*raise=*/false);
+    tell_presence(key, kQueue, queue_len_here(key) > 0, /*raise=*/false);
   }
   if (!watches_.empty()) file_event(key, std::nullopt);
   values_.erase(it);
@@ -144,7 +145,7 @@ void KeyTable::push(std::string_view key, std::string_view value) {
     tell(kQueue, key, Access::kWrite);
     if (queue_len_here(key) == 0) {
       tell_condition(Want::kQueued, key, /*raise=*/true);
-      tell_presence(key, present_here(key), /*raise=*/true);
+      tell_presence(key, kValue, present_here(key), /*raise=*/true);
     }
   }
   queues_.try_emplace(key).first->second.emplace_back(value);
@@ -165,7 +166,7 @@ std::optional<std::string> KeyTable::pop(std::string_view key) {
     tell(kQueue, key, Access::kWrite);
     if (last) {
       tell_condition(Want::kQueued, key, /*raise=*/false);
-      tell_presence(key, present_here(key), /*raise=*/false);
+      tell_presence(key, kValue, present_here(key), /*raise=*/false);
     }
   }
   return value;

@@ -14,7 +14,7 @@
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "fake_store/store.h"
-#include "sim/rank_mutex.h"
+#include "sim/observed_mutex.h"
 #include "sim/step_record.h"
 #include "sim/text.h"
 
@@ -28,7 +28,7 @@ class KeyTable {
   explicit KeyTable(const Scheduler* scheduler);
 
   // Taken after no other lock; held neither in a wait nor in a watch callback.
-  RankMutex mu;
+  ObservedMutex mu;
 
   // Every method that a result can depend on tells an explored run of it (StepRecord), so that an operation made of them
   // need not think of that.
@@ -179,7 +179,7 @@ class KeyTable {
   void tell_set(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void tell_keys(Access how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // A change might have changed whether the key is present, or, if that `stays`, would have without others' changes.
-  void tell_presence(std::string_view key, bool stays, bool raise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void tell_presence(std::string_view key, Part other, bool stays, bool raise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // `raise`: the key gets its first value or the first of its queue; else it loses the last.
   void tell_condition(Want want, std::string_view key, bool raise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void wake(std::string_view key, bool queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

@@ -107,7 +107,7 @@ absl::Status TableStore::explain(const char* op, const absl::Status& status) con
 }
 
 void TableStore::do_set_timeout(absl::Duration timeout) {
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
   table_.tell_timeout(Access::kWrite);
   Store::do_set_timeout(timeout);
 }
@@ -207,7 +207,7 @@ absl::Status TableStore::await_log(RankCondVar* changed, std::string_view key, W
 absl::Status TableStore::set_status(std::string_view key, std::string_view value) {
   absl::Status status;
   {
-    RankMutexLock lock(&table_.mu);
+    ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
     status = hold.write(Change::kSet, key, value);
     if (status.ok()) table_.set(key, value);
@@ -218,7 +218,7 @@ absl::Status TableStore::set_status(std::string_view key, std::string_view value
 
 absl::StatusOr<std::string> TableStore::get_status(std::string_view key, const StoreWait& wait) {
   std::optional<Deadline> deadline;
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("get", key, s);
   if (!table_.may_be_explored()) [[likely]] {
     if (const std::string* const value = table_.find(key); value != nullptr) return *value;
@@ -248,9 +248,10 @@ absl::StatusOr<int64_t> TableStore::add_locked(std::string_view key, int64_t amo
 }
 
 absl::StatusOr<int64_t> TableStore::add_status(std::string_view key, int64_t amount) {
-  table_.mu.lock();
-  absl::StatusOr<int64_t> sum = add_locked(key, amount);
-  table_.mu.unlock();
+  absl::StatusOr<int64_t> sum = [&] {
+    ObservedMutexLock lock(&table_.mu);
+    return add_locked(key, amount);
+  }();
   table_.deliver_events();
   return sum;
 }
@@ -269,23 +270,26 @@ absl::StatusOr<std::string> TableStore::compare_set_locked(std::string_view key,
 
 absl::StatusOr<std::string> TableStore::compare_set_status(std::string_view key, std::string_view expected,
                                                            std::string_view desired) {
-  table_.mu.lock();
-  absl::StatusOr<std::string> value = compare_set_locked(key, expected, desired);
-  table_.mu.unlock();
+  absl::StatusOr<std::string> value = [&] {
+    ObservedMutexLock lock(&table_.mu);
+    return compare_set_locked(key, expected, desired);
+  }();
   table_.deliver_events();
   return value;
 }
 
 absl::Status TableStore::wait_status(const StringList& keys, const StoreWait& wait) {
   std::optional<Deadline> deadline;
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
+  if (keys.empty()) lock.apart();
   if (absl::Status s = refresh(); !s.ok()) return explain("wait", keys.empty() ? "" : keys[0], s);
   if (absl::Status s = await("store wait", keys, Want::kPresent, wait, &deadline); !s.ok()) return s;
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> TableStore::check_status(const StringList& keys) {
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
+  if (keys.empty()) lock.apart();
   if (absl::Status s = refresh(); !s.ok()) return explain("check", keys.empty() ? "" : keys[0], s);
   for (std::string_view key : keys) {
     if (!table_.present(key)) return false;
@@ -297,7 +301,7 @@ absl::StatusOr<bool> TableStore::delete_key_status(std::string_view key) {
   absl::Status status;
   bool existed = false;
   {
-    RankMutexLock lock(&table_.mu);
+    ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
     status = hold.status();
     existed = status.ok() && table_.find(key) != nullptr;
@@ -312,7 +316,7 @@ absl::StatusOr<bool> TableStore::delete_key_status(std::string_view key) {
 }
 
 absl::StatusOr<int64_t> TableStore::num_keys_status() {
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("num_keys", s);
   return static_cast<int64_t>(table_.size());
 }
@@ -320,7 +324,7 @@ absl::StatusOr<int64_t> TableStore::num_keys_status() {
 absl::Status TableStore::append_status(std::string_view key, std::string_view value) {
   absl::Status status;
   {
-    RankMutexLock lock(&table_.mu);
+    ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
     status = hold.write(Change::kAppend, key, value);
     if (status.ok()) table_.append(key, value);
@@ -333,7 +337,8 @@ absl::StatusOr<std::vector<std::string>> TableStore::multi_get_status(const Stri
   std::vector<std::string> values;
   values.reserve(keys.size());
   std::optional<Deadline> deadline;
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
+  if (keys.empty()) lock.apart();
   if (absl::Status s = refresh(); !s.ok()) return explain("multi_get", keys.empty() ? "" : keys[0], s);
   if (absl::Status s = await("store multi_get", keys, Want::kValue, wait, &deadline); !s.ok()) return s;
   for (std::string_view key : keys) values.push_back(*table_.find(key));
@@ -344,7 +349,7 @@ absl::Status TableStore::multi_set_status(const StringList& keys, const StringLi
   if (keys.empty()) return absl::OkStatus();
   absl::Status status;
   {
-    RankMutexLock lock(&table_.mu);
+    ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
     status = hold.logs() ? hold.write(Change::kBatch, "", FileLog::encode_batch(keys, values)) : hold.status();
     for (size_t i = 0; status.ok() && i < keys.size(); ++i) table_.set(keys[i], values[i]);
@@ -354,7 +359,7 @@ absl::Status TableStore::multi_set_status(const StringList& keys, const StringLi
 }
 
 absl::Status TableStore::queue_push_status(std::string_view key, std::string_view value) {
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
   Hold hold(log_.get(), &table_);
   if (absl::Status s = hold.write(Change::kPush, key, value); !s.ok()) return explain("queue_push", key, s);
   table_.push(key, value);
@@ -372,7 +377,7 @@ absl::StatusOr<std::optional<std::string>> TableStore::pop_locked(std::string_vi
 absl::StatusOr<std::optional<std::string>> TableStore::queue_pop_status(std::string_view key, bool block,
                                                                         const StoreWait& wait) {
   std::optional<Deadline> deadline;
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("queue_pop", key, s);
   for (;;) {
     if (block) {
@@ -385,19 +390,19 @@ absl::StatusOr<std::optional<std::string>> TableStore::queue_pop_status(std::str
 }
 
 absl::StatusOr<int64_t> TableStore::queue_len_status(std::string_view key) {
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("queue_len", key, s);
   return static_cast<int64_t>(table_.queue_len(key));
 }
 
 absl::StatusOr<std::vector<std::string>> TableStore::list_keys_status() {
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("list_keys", s);
   return table_.sorted_keys();
 }
 
 absl::Status TableStore::watch_key_status(std::string_view key, WatchCallback callback) {
-  RankMutexLock lock(&table_.mu);
+  ObservedMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain("watch_key", key, s);
   table_.watch(key, std::move(callback));
   return absl::OkStatus();

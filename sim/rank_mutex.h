@@ -37,8 +37,11 @@ class ABSL_LOCKABLE RankMutex {
   absl::Mutex mu_;
 };
 
+class ObservedMutex;
+
 class ABSL_SCOPED_LOCKABLE RankMutexLock {
  public:
+  explicit RankMutexLock(ObservedMutex* mu) = delete;  // ObservedMutexLock
   explicit RankMutexLock(RankMutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(*mu) { mu_.lock(); }
   ~RankMutexLock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
   RankMutexLock(const RankMutexLock&) = delete;

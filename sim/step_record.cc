@@ -151,8 +151,7 @@ void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
 }
 
 void StepRecord::write_memory(int rank) {
-  const Lock lock(this);
-  add_here(What::kWrite, memory_of(rank));
+  add(What::kWrite, memory_of(rank));
 }
 
 void StepRecord::enter_memory(int rank) {
@@ -187,6 +186,7 @@ void StepRecord::stop() {
 void StepRecord::add(What what, uint64_t object) {
   const Lock lock(this);
   saw_any_ |= what != What::kAllWere;
+  told_.fetch_add(1, std::memory_order_relaxed);
   add_here(what, object);
 }
 

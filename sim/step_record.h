@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -123,6 +124,8 @@ class StepRecord {
 
   // In any run a task did something that the record sees.
   bool saw_any() const { return saw_any_; }
+  // How often anything was told in all runs.
+  uint64_t told() const { return told_.load(std::memory_order_relaxed); }
 
   // For tests of what must be told: an op for which `skip` is true is left out. Null: none.
   void leave_out_for_tests(std::function<bool(const Op&)> skip) { skip_ = std::move(skip); }
@@ -141,6 +144,7 @@ class StepRecord {
   const bool texts_;
   bool threads_ = false;
   bool saw_any_ = false;
+  std::atomic<uint64_t> told_{0};
   bool stopped_ = false;
   int stopped_at_ = 0;
   const Scheduler* scheduler_ = nullptr;

@@ -93,7 +93,7 @@ void check(const absl::Status& status, const Site& site) {
 
 namespace internal {
 
-WatchedAccess::WatchedAccess(const ObjectName& object, RankMutex* mu, Access how, CodeSite code) : mu_(*mu) {
+WatchedAccess::WatchedAccess(const ObjectName& object, ObservedMutex* mu, Access how, CodeSite code) : mu_(*mu) {
   point(Site{.what = how == Access::kRead ? "watched get" : "watched set", .code = code});
   mu_.lock();
   const Told told(object);
@@ -112,8 +112,9 @@ void Mutex::lock(CodeSite code) {
 
 absl::Status Mutex::acquire(CodeSite code) {
   const Site site{.what = "mutex lock", .code = code, .detail = name_, .waits_for = this};
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   if (held_ && owner_ != nullptr && owner_ == Task::current()) {
+    lock.apart();  // nobody else can free it meanwhile
     misuse(site,
            absl::StrCat("this task holds it already", site_place(Site{.code = locked_at_}), ", want no second lock"));
   }
@@ -145,7 +146,7 @@ void Mutex::take(CodeSite code) {
 
 bool Mutex::try_lock(CodeSite code) {
   point(Site{.what = "mutex try_lock", .code = code, .detail = name_});
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   if (held_) {
     Told(object_).read();
     return false;
@@ -160,7 +161,7 @@ void Mutex::unlock(CodeSite code) {
 }
 
 void Mutex::release(CodeSite code) {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   const Told told(object_);
   if (!held_ || owner_ != Task::current()) {
     if (aborted()) return;  // a wait that failed did not lock it
@@ -178,12 +179,14 @@ void Mutex::release(CodeSite code) {
 }
 
 void Mutex::append_ranks(std::vector<int>* ranks) const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
   if (owner_rank_ >= 0) ranks->push_back(owner_rank_);
 }
 
 std::string Mutex::remark() const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
   return held_ ? absl::StrCat("locked at ", sv(base_name(locked_at_.file)), ":", locked_at_.line) : "";
 }
 
@@ -194,7 +197,7 @@ absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
   point(site);
   Waiter waiter;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     Told(object_).write();
     Waiter** last = &first_;
     while (*last != nullptr) last = &(*last)->next;
@@ -203,7 +206,7 @@ absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
   mu->release(code);
   absl::Status status;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     status = waiter.woken.await(
         &mu_, [&waiter] { return waiter.notified; }, site, deadline);
     if (waiter.notified) {
@@ -261,13 +264,13 @@ bool CondVar::notify_first() {
 
 void CondVar::notify_one(CodeSite code) {
   point(Site{.what = "condition notify_one", .code = code, .detail = name_});
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   notify_first();
 }
 
 void CondVar::notify_all(CodeSite code) {
   point(Site{.what = "condition notify_all", .code = code, .detail = name_});
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   while (notify_first()) {
   }
 }
@@ -279,7 +282,7 @@ Latch::Latch(int64_t count, std::string_view name) : name_(quoted(name)), count_
 void Latch::count_down(int64_t n, CodeSite code) {
   const Site site{.what = "latch count_down", .code = code, .detail = name_};
   point(site);
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   const Told told(object_);
   if (n < 0 || n > left_) {
     told.read();
@@ -301,7 +304,7 @@ void Latch::count_down(int64_t n, CodeSite code) {
 
 bool Latch::try_wait(CodeSite code) {
   point(Site{.what = "latch try_wait", .code = code, .detail = name_});
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   Told(object_).read();
   return left_ == 0;
 }
@@ -309,7 +312,7 @@ bool Latch::try_wait(CodeSite code) {
 void Latch::wait(CodeSite code) {
   const Site site{.what = "latch wait", .code = code, .detail = name_, .waits_for = this};
   point(site);
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   check(zero_.await(
             &mu_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return left_ == 0; }, site, Deadline::never()),
         site);
@@ -322,7 +325,8 @@ void Latch::arrive_and_wait(CodeSite code) {
 }
 
 std::string Latch::remark() const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
   return absl::StrCat(left_, " of ", count_, " left");
 }
 

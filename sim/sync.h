@@ -9,7 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "sim/code_site.h"
-#include "sim/rank_mutex.h"
+#include "sim/observed_mutex.h"
 #include "sim/step_record.h"
 #include "sim/task.h"
 
@@ -28,13 +28,13 @@ namespace internal {
 // One access to a Watched, from its scheduling point to its end.
 class ABSL_SCOPED_LOCKABLE WatchedAccess {
  public:
-  WatchedAccess(const ObjectName& object, RankMutex* mu, Access how, CodeSite code) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
+  WatchedAccess(const ObjectName& object, ObservedMutex* mu, Access how, CodeSite code) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
   ~WatchedAccess() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
   WatchedAccess(const WatchedAccess&) = delete;
   WatchedAccess& operator=(const WatchedAccess&) = delete;
 
  private:
-  RankMutex& mu_;
+  ObservedMutex& mu_;
 };
 
 }  // namespace internal
@@ -65,8 +65,8 @@ class ABSL_LOCKABLE Mutex final : private WaitsFor {
 
   const std::string name_;  // in quotes; empty: none
   const ObjectName object_;
-  mutable RankMutex mu_{nullptr};  // taken after no other lock
-  RankCondVar freed_;
+  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
+  RankCondVar freed_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   const Task* owner_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: a thread of no world
   int owner_rank_ ABSL_GUARDED_BY(mu_) = -1;
@@ -121,7 +121,7 @@ class CondVar final {
 
   const std::string name_;
   const ObjectName object_;
-  RankMutex mu_{nullptr};  // taken after no other lock
+  ObservedMutex mu_{nullptr};  // taken after no other lock
   Waiter* first_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
@@ -153,7 +153,7 @@ class Watched final {
 
  private:
   const ObjectName object_;
-  mutable RankMutex mu_{nullptr};  // taken after no other lock
+  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
   T value_{};
 };
 
@@ -179,8 +179,8 @@ class Latch final : private WaitsFor {
   const std::string name_;
   const int64_t count_;
   const ObjectName object_;
-  mutable RankMutex mu_{nullptr};  // taken after no other lock
-  RankCondVar zero_;
+  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
+  RankCondVar zero_ ABSL_GUARDED_BY(mu_);
   int64_t left_ ABSL_GUARDED_BY(mu_);
 };
 

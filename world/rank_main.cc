@@ -68,7 +68,8 @@ void World::rank_failed(int rank, std::exception_ptr failure) {
   bool relayed = false;
   std::string text = exception_text(failure, cause, &relayed);
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // the rank's own outcome, for the report; the abort below ends the explored run
     RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
     // A rank's first failure stays: it may be told early (by a helper, by a harness) and still unwind or return later.
     if (outcome.state == RankOutcome::State::kFailed) return;

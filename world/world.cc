@@ -160,7 +160,8 @@ RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
   bool attached = false;
   bool ran = false;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // before the run
     attached = std::find(attached_.begin(), attached_.end(), true) != attached_.end();
     if (!attached) ran = std::exchange(ran_, true);
   }
@@ -192,7 +193,7 @@ RankContext& World::attach(int rank) {
         {.rank = rank, .group = {}, .op = "attach"});
   }
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
     if (ran_) {
       throw_dist_error(make_error(ErrorKind::kInvalidArgument, "attach: the world has run, want another world"),
                        {.rank = rank, .group = {}, .op = "attach"});
@@ -250,18 +251,22 @@ void World::on_abort(std::function<void(const absl::Status&)> listener) {
 }
 
 void World::rank_returned(int rank) {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for the report
   RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
   if (outcome.state == RankOutcome::State::kRunning) outcome.state = RankOutcome::State::kReturned;
 }
 
 std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make,
                                     Maker maker) {
-  RankMutexLock lock(&shared_mu_);
+  ObservedMutexLock lock(&shared_mu_);
   std::shared_ptr<void>& slot = shared_[sv(key)];
   StepRecord* const record = scheduler_->record();
-  if (record != nullptr && maker == Maker::kMatters)
+  if (maker == Maker::kSame) {
+    lock.apart();
+  } else if (record != nullptr) {
     record->access(named_object(object_, key), slot == nullptr ? Access::kWrite : Access::kRead);
+  }
   if (slot == nullptr) {
     if (record != nullptr) record->enter_name(named_object(object_, key));
     slot = make();
@@ -276,13 +281,16 @@ void World::record_group() {
 }
 
 void World::unshare(std::string_view key) {
-  RankMutexLock lock(&shared_mu_);
+  ObservedMutexLock lock(&shared_mu_);
+  if (StepRecord* const record = scheduler_->record(); record != nullptr)
+    record->access(named_object(object_, key), Access::kWrite);
   shared_.erase(sv(key));
 }
 
 std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::string_view name) {
   const auto n = static_cast<size_t>(rank.world_groups_++);
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // whoever comes first makes it; what differs then is told below
   if (n == world_groups_.size()) {
     const int id = static_cast<int>(groups_.size());
     if (n == 0 && name.empty()) {
@@ -307,7 +315,7 @@ std::shared_ptr<const Group> World::keep_group(Group group, uint64_t object) {
 
 std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description,
                                               uint64_t object) {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   record_group();
   return keep_group(Group(static_cast<int>(groups_.size()), std::move(name), std::move(ranks), std::move(description)),
                     object);
@@ -315,19 +323,21 @@ std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int>
 
 std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
                                               std::string description, uint64_t object) {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
   record_group();
   return keep_group(
       Group(static_cast<int>(groups_.size()), std::move(name), first, stride, size, std::move(description)), object);
 }
 
 std::vector<std::shared_ptr<const Group>> World::groups() const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  if (StepRecord* const record = scheduler_->record(); record != nullptr) record->access(object_, Access::kRead);
   return groups_;
 }
 
 void World::note(std::string text) {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for the report
   notes_.push_back(std::move(text));
 }
 
@@ -341,12 +351,14 @@ void World::warn(const std::string& text) {
 }
 
 void World::at_end(std::function<void()> hook) {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // hooks run after all steps
   end_hooks_.push_back(std::move(hook));
 }
 
 bool World::all_ended() const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for the report
   return std::none_of(outcomes_.begin(), outcomes_.end(),
                       [](const RankOutcome& outcome) { return outcome.state == RankOutcome::State::kRunning; });
 }
@@ -354,7 +366,8 @@ bool World::all_ended() const {
 void World::run_end_hooks() {
   std::vector<std::function<void()>> hooks;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // after all steps
     hooks.swap(end_hooks_);
   }
   for (const std::function<void()>& hook : hooks) run_hook("a hook of at_end()", hook);
@@ -371,7 +384,8 @@ void World::stalled(const std::string& text) {
 }
 
 std::string World::ended_text(int rank) const {
-  RankMutexLock lock(&mu_);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
   const RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
   switch (outcome.state) {
     case RankOutcome::State::kRunning:
@@ -425,7 +439,8 @@ RunReport World::report() {
   }
   RunReport report;
   {
-    RankMutexLock lock(&mu_);
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // after all steps
     report.outcomes = outcomes_;
     report.first_failed = first_failed_;
     report.notes = notes_;

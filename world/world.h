@@ -15,7 +15,7 @@
 #include "fake_store/store.h"
 #include "sim/call_scope.h"
 #include "sim/prng.h"
-#include "sim/rank_mutex.h"
+#include "sim/observed_mutex.h"
 #include "sim/scheduler.h"
 #include "world/flight_recorder.h"
 #include "world/group.h"
@@ -237,10 +237,10 @@ class World {
   absl::Mutex listeners_mu_;  // taken after mu_
   std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
 
-  RankMutex shared_mu_;  // before mu_: what is made may add groups and listeners
+  ObservedMutex shared_mu_;  // before mu_: what is made may add groups and listeners
   absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(shared_mu_);
 
-  mutable RankMutex mu_;  // taken after no other lock but shared_mu_
+  mutable ObservedMutex mu_;  // taken after no other lock but shared_mu_
   std::vector<RankOutcome> outcomes_ ABSL_GUARDED_BY(mu_);
   std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
   bool ran_ ABSL_GUARDED_BY(mu_) = false;  // run() was called

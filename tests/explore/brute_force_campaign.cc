@@ -185,7 +185,7 @@ int main(int argc, char** argv) {
               told->done.load(), seconds, told->runs.load(), told->unreduced_finished.load(),
               told->reduced_finished.load(), crashes);
   uint64_t flaws = crashes;
-  for (size_t flaw = 1; flaw <= static_cast<size_t>(Flaw::kEndless); ++flaw) {
+  for (size_t flaw = 1; flaw <= static_cast<size_t>(Flaw::kUntold); ++flaw) {
     const uint64_t n = told->flaws[flaw];
     flaws += n;
     if (n > 0) std::printf("; %lu %s", n, flaw_name(static_cast<Flaw>(flaw)).c_str());

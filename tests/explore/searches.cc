@@ -77,6 +77,9 @@ Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
   found.schedules = tree->schedules();
   found.repeated = tree->repeated();
   found.all = !tree->more();
+  for (const std::string& why : tree->uncovered()) {
+    if (absl::StrContains(why, "tells of nothing")) absl::StrAppend(&found.untold, "  ", why, "\n");
+  }
   return found;
 }
 
@@ -124,6 +127,8 @@ std::string flaw_name(Flaw flaw) {
       return "not repeatable";
     case Flaw::kEndless:
       return "endless";
+    case Flaw::kUntold:
+      return "untold";
   }
   return "";
 }
@@ -171,6 +176,10 @@ Comparison compare(const Searches& searches, const SearchLimits& limits) {
   for (const Found* found : {&reduced, &unreduced, &seeds}) {
     if (!contains_abort(*found, "did not end within")) continue;
     flawed(Flaw::kEndless, listed(found->aborts));
+    return result;
+  }
+  if (!reduced.untold.empty()) {
+    flawed(Flaw::kUntold, reduced.untold);
     return result;
   }
   Found others = unreduced;

@@ -48,6 +48,7 @@ struct Found {
   int64_t schedules = 0;
   int64_t repeated = 0;
   bool all = false;  // the search came to its end
+  std::string untold;  // where rankloom changed or looked at something of which it told nothing; empty: nowhere
 };
 
 Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
@@ -67,6 +68,7 @@ enum class Flaw : uint8_t {
   kCountVaries,    // the same outcomes, but another number of schedules
   kOtherwise,      // a run under a schedule of the tree did not repeat itself
   kEndless,        // a run did not end
+  kUntold,         // rankloom did something of which it did not tell: explore() would not say "verified"
 };
 std::string flaw_name(Flaw flaw);
 std::ostream& operator<<(std::ostream& out, Flaw flaw);

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Holds the classes whose state tasks can come to in another order to state that an exhaustive search is told of.
+
+    tools/check_observed.py [ROOT]
+
+Runs as the test `observed` and in ./dev lint. Each data member of a class in CLASSES is const, or guarded by an ObservedMutex
+(sim/observed_mutex.h), or in UNOBSERVED with a reason. Prints `path:line: what is wrong` and exits with 1 if anything is.
+"""
+
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.dont_write_bytecode = True
+from check_layers import NOT_CODE, blank, line_of  # noqa: E402
+
+# File -> its classes, inner ones by their own name.
+CLASSES = {
+    "sim/sync.h": ["Mutex", "CondVar", "Waiter", "Watched", "Latch"],
+    "fake_store/key_table.h": ["KeyTable"],
+    "fake_store/table_store.h": ["TableStore"],
+    "world/group.h": ["Group"],
+    "world/world.h": ["World"],
+    "collectives/work.h": ["WorkState"],
+    "collectives/work.cc": ["State"],
+    "collectives/coalesced_work.h": ["CoalescedWork"],
+    "collectives/stream_work.h": ["StreamWork"],
+    "collectives/rendezvous.h": ["Rendezvous", "Slot", "CallState"],
+    "collectives/mailbox.h": ["Mailbox", "Message"],
+    "collectives/mailbox.cc": ["Inbox", "Channel", "Queue"],
+    "collectives/threaded_process_group.h": ["ThreadedGroupCore"],
+    "collectives/sim_stream.cc": ["SimEvent", "Queue"],
+}
+
+RANKS_OWN = "memory of one rank, to which each of its steps writes"
+BEFORE_THE_RUN = "const once the object is known to others"
+SPARES_A_LOOK = "says only that a look at guarded state can be spared"
+BY_MUTEX = "guarded by the mutex of its owner, which is one"
+# (class, member) -> why nobody need be told. "*": all members.
+UNOBSERVED = {
+    ("Waiter", "*"): BY_MUTEX,
+    ("Watched", "value_"): "reached by a WatchedAccess only, which tells",
+    ("KeyTable", "ever_watched_"): SPARES_A_LOOK,
+    ("TableStore", "table_"): "a class of this list",
+    ("TableStore", "poller_"): "of stores of several processes, which no search sees",
+    ("Group", "object_"): BEFORE_THE_RUN,
+    ("World", "poison_"): BEFORE_THE_RUN,
+    ("World", "late_completion_"): BEFORE_THE_RUN,
+    ("World", "scheduler_"): BEFORE_THE_RUN,
+    ("World", "faults_"): BEFORE_THE_RUN,
+    ("World", "store_"): BEFORE_THE_RUN,
+    ("World", "world_group_"): BEFORE_THE_RUN,
+    ("World", "contexts_"): BEFORE_THE_RUN,
+    ("World", "start_ns_"): BEFORE_THE_RUN,
+    ("World", "object_"): BEFORE_THE_RUN,
+    ("World", "listeners_mu_"): "of listeners_",
+    ("World", "listeners_"): "asked at an abort only, which ends the explored part of a run",
+    ("WorkState", "handles_"): "a count of references; who lets the last go looks at done_ and tells",
+    ("WorkState", "done_"): "read by is_completed(), which tells, and is_over(), whose callers tell; written under mu_",
+    ("State", "kept"): "between is_completed() and complete(), which tell, there is no scheduling point",
+    ("State", "tensors"): "written before complete(), read after it",
+    ("CoalescedWork", "collectives_"): BEFORE_THE_RUN,
+    ("CoalescedWork", "messages_"): BEFORE_THE_RUN,
+    ("CoalescedWork", "left_"): "a count of parts, each of which tells of its end",
+    ("Rendezvous", "leaving_"): "waited for in real time, beside the explored steps",
+    ("Rendezvous", "any_unwound_"): SPARES_A_LOOK,
+    ("Slot", "*"): BY_MUTEX,
+    ("CallState", "*"): "its rank's until the call is filed, then the slot's",
+    ("Mailbox", "on_failure_"): "called by the first fail(), which tells",
+    ("Mailbox", "failed_"): "written under mu_; who reads it tells, or posts, which commutes with all but fail()",
+    ("Mailbox", "any_unwound_"): SPARES_A_LOOK,
+    ("Message", "*"): "its rank's until the message is posted, then guarded by the mutex of the inbox, which is one",
+    ("Channel", "*"): BY_MUTEX,
+    ("Inbox", "open"): "counts what its rank has on the way, for that rank's shutdown(), which tells",
+    ("Queue", "*"): "of an inbox: " + BY_MUTEX + "; of a stream: " + RANKS_OWN,
+}
+
+
+def members(body):
+    """(name, whether const, guard or "", offset) of the data members of a class body without comments and strings."""
+    flat = list(body)
+    depth = 0
+    for i, char in enumerate(body):  # inner bodies and initializers
+        if char == "{":
+            depth += 1
+        if depth > 0 and char != "\n":
+            flat[i] = " "
+        if char == "}":
+            depth -= 1
+            if depth == 0 and re.match(r"\s*(?!;|,)\S", body[i + 1:]):
+                flat[i] = ";"  # the end of a function
+    text = "".join(flat)
+    text = re.sub(r"\b(public|private|protected):", lambda m: ";" + " " * (len(m.group(0)) - 1), text)
+    offset = 0
+    for statement in text.split(";"):
+        start, offset = offset, offset + len(statement) + 1
+        guard = re.search(r"ABSL_(?:PT_)?GUARDED_BY\(([\w.]+)\)", statement)
+        code = re.sub(r"ABSL_\w+(\([^()]*\))?", "", statement)
+        before = None
+        while before != code:  # template arguments, inner ones first
+            before, code = code, re.sub(r"<[^<>]*>", "", code)
+        code = code.split("=")[0].strip()
+        if re.match(r"(using|friend|enum|struct|class|static|template|typedef|inline|explicit|virtual)\b", code) or "(" in code:
+            continue
+        found = re.match(r"(?:mutable\s+)?([\w:\s*&]+?[\s*&])(\w+)\s*(\[[^\]]*\]\s*)*$", code)
+        if found is None:
+            continue
+        type_name, name = found.group(1).strip(), found.group(2)
+        is_const = bool(re.match(r"const\b[^*]*$", type_name) or re.search(r"\*\s*const$", type_name) or type_name.endswith("&"))
+        at = start + len(statement) - len(statement.lstrip())
+        yield name, type_name, is_const, guard.group(1) if guard else "", at
+
+
+def class_bodies(text, name):
+    """(offset, body) of each class or struct of this name, where it is defined."""
+    for match in re.finditer(r"\b(?:class|struct)\s+(?:ABSL_\w+(?:\([^()]*\))?\s+)*(?:\w+::)*" + name + r"\b(?!\s*[;>*&])[^;{]*{", text):
+        depth, at = 1, match.end()
+        while depth > 0 and at < len(text):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+        yield match.end(), text[match.end():at - 1]
+
+
+def check(root, classes=None, unobserved=None):
+    classes = CLASSES if classes is None else classes
+    unobserved = UNOBSERVED if unobserved is None else unobserved
+    problems, used = [], set()
+    for path, names in classes.items():
+        text = NOT_CODE.sub(blank, (root / path).read_text())
+        for name in names:
+            bodies = list(class_bodies(text, name))
+            if not bodies:
+                problems.append(f"{path}:1: no class {name}: tools/check_observed.py lists it")
+            for offset, body in bodies:
+                found = list(members(body))
+                observed = {member for member, type_name, *_ in found if type_name == "ObservedMutex"}
+                for member, type_name, is_const, guard, at in found:
+                    if is_const or member in observed or guard in observed:
+                        continue
+                    reason = (name, "*") if (name, "*") in unobserved else (name, member)
+                    if reason in unobserved:
+                        used.add(reason)
+                        continue
+                    problems.append(f"{path}:{line_of(text, offset + at)}: {name}::{member} is state that no exhaustive search is told of, "
+                                    "want ABSL_GUARDED_BY an ObservedMutex, or a reason in tools/check_observed.py")
+    problems += [f"tools/check_observed.py:1: {name}::{member} needs no reason" for name, member in unobserved
+                 if (name, member) not in used]
+    return problems
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
+    problems = check(root)
+    print("\n".join(problems), end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
