@@ -58,8 +58,7 @@ void CoalescedWork::part_done(const absl::Status& status) {
 
 void CoalescedWork::give_up(const absl::Status& status, bool filed) {
   const auto why = internal::Withdrawal::failure(status);
-  if (collectives_ != nullptr && !collectives_->is_over() &&
-      (!filed || rendezvous_->withdraw(*collectives_, why))) {
+  if (collectives_ != nullptr && !collectives_->is_over() && (!filed || rendezvous_->withdraw(*collectives_, why))) {
     collectives_->complete(status);
   }
   for (const std::shared_ptr<Message>& message : messages_) {
@@ -88,8 +87,7 @@ void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
 }
 
 absl::Status CoalescedWork::explain() const {
-  absl::Status cause =
-      collectives_ != nullptr && !collectives_->is_over() ? collectives_->explain() : absl::OkStatus();
+  absl::Status cause = collectives_ != nullptr && !collectives_->is_over() ? collectives_->explain() : absl::OkStatus();
   for (const std::shared_ptr<Message>& message : messages_) {
     if (cause.ok() && !message->is_over()) cause = message->explain();
   }

@@ -61,7 +61,7 @@ class CoalescedWork final : public WorkState, public WaitsFor, public std::enabl
   std::vector<std::shared_ptr<Message>> messages_;
 
   std::atomic<size_t> left_{0};              // parts that are not done
-  mutable ObservedMutex mu_;                     // taken after no other lock
+  mutable ObservedMutex mu_;                 // taken after no other lock
   absl::Status first_ ABSL_GUARDED_BY(mu_);  // the first error of a part
 };
 

@@ -161,7 +161,7 @@ struct Mailbox::Inbox {
   }
 
   RankCounter open;  // messages of the member itself, here and in others' inboxes, that are not done
-  ObservedMutex mu;      // first of all
+  ObservedMutex mu;  // first of all
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
   Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
   size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;

@@ -180,7 +180,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   const bool poison_;
   const bool late_;
 
-  mutable ObservedMutex mu_;                                      // after an inbox's, before a work's
+  mutable ObservedMutex mu_;                                  // after an inbox's, before a work's
   absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

@@ -168,9 +168,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   const bool poison_;
   const bool late_;
 
-  const uint64_t object_;  // explored runs: the name of the group's calls
-  RankCounter leaving_;    // slots out of the window whose works are not all done
-  mutable ObservedMutex mu_;   // before a work's
+  const uint64_t object_;     // explored runs: the name of the group's calls
+  RankCounter leaving_;       // slots out of the window whose works are not all done
+  mutable ObservedMutex mu_;  // before a work's
   // From index front_ on: the slots of the sequence numbers from base_ on; null: done.
   std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
   size_t front_ ABSL_GUARDED_BY(mu_) = 0;

@@ -15,8 +15,8 @@
 #include "collectives/tensor.h"
 #include "sim/call_scope.h"
 #include "sim/code_site.h"
-#include "sim/prefetch.h"
 #include "sim/observed_mutex.h"
+#include "sim/prefetch.h"
 #include "sim/step_record.h"
 
 namespace rankloom {

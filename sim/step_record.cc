@@ -150,9 +150,7 @@ void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
   for (const int rank : facts.guest) add_here(What::kWrite, memory_of(rank));
 }
 
-void StepRecord::write_memory(int rank) {
-  add(What::kWrite, memory_of(rank));
-}
+void StepRecord::write_memory(int rank) { add(What::kWrite, memory_of(rank)); }
 
 void StepRecord::enter_memory(int rank) {
   const Lock lock(this);

@@ -28,7 +28,8 @@ namespace internal {
 // One access to a Watched, from its scheduling point to its end.
 class ABSL_SCOPED_LOCKABLE WatchedAccess {
  public:
-  WatchedAccess(const ObjectName& object, ObservedMutex* mu, Access how, CodeSite code) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
+  WatchedAccess(const ObjectName& object, ObservedMutex* mu, Access how, CodeSite code)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
   ~WatchedAccess() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
   WatchedAccess(const WatchedAccess&) = delete;
   WatchedAccess& operator=(const WatchedAccess&) = delete;

@@ -47,7 +47,7 @@ struct Found {
   std::map<std::string, std::string> aborts;    // of those in which one did
   int64_t schedules = 0;
   int64_t repeated = 0;
-  bool all = false;  // the search came to its end
+  bool all = false;    // the search came to its end
   std::string untold;  // where rankloom changed or looked at something of which it told nothing; empty: nowhere
 };
 

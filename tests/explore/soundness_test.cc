@@ -132,6 +132,43 @@ std::vector<Race> store_races() {
              rank.yield();
              return absl::StrCat(rank.store().num_keys());
            }),
+      race("a key that goes before something is pushed under it, and a check", 2,
+           [](RankContext& rank) -> std::string {
+             Store& store = rank.store();
+             if (rank.rank() == 0) {
+               store.set("k", "0");
+               store.delete_key("k");
+               return "";
+             }
+             (void)store.get("k");
+             const bool there = store.check({"k"});
+             store.queue_push("k", "1");
+             return there ? "there" : "gone";
+           }),
+      race("what is popped before a value is set under its key, and a check", 2,
+           [](RankContext& rank) -> std::string {
+             Store& store = rank.store();
+             if (rank.rank() == 1) return store.queue_pop("k");
+             store.queue_push("k", "0");
+             const bool there = store.check({"k"});
+             store.set("k", "1");
+             return there ? "there" : "gone";
+           }),
+      race("what ranks share, let go of and made again", 2,
+           [](RankContext& rank) -> std::string {
+             const auto made = [&] {
+               bool mine = false;
+               (void)rank.world().shared("x", [&] {
+                 mine = true;
+                 return std::make_shared<int>(1);
+               });
+               return mine ? "made" : "found";
+             };
+             if (rank.rank() == 1) return made();
+             rank.world().unshare("x");
+             rank.store().set("k", "1");
+             return made();
+           }),
       race("looks at keys by a rank that also makes a group", 2,
            [](RankContext& rank) -> std::string {
              Store& store = rank.store();
@@ -230,6 +267,18 @@ std::vector<Race> time_races() {
 
 std::vector<Race> work_races() {
   return {
+      race("a group that is left while another rank aborts it", 2,
+           [](RankContext& rank) -> std::string {
+             auto pg = init_process_group(rank);
+             std::vector<float> x = {1};
+             const Work work = pg->all_reduce(x);
+             try {
+               rank.rank() == 0 ? pg->abort("enough") : pg->shutdown();
+             } catch (const DistError& error) {
+               return kind_of(error);
+             }
+             return work.is_success() ? "done" : "failed";
+           }),
       race("a callback and the rank that it is of", 2,
            [](RankContext& rank) -> std::string {
              auto pg = init_process_group(rank);
@@ -336,8 +385,42 @@ std::vector<Race> stream_races() {
   };
 }
 
+// How a promise that is kept ended.
+std::string error_of(const Promise& promise) {
+  const Work work = promise.work();
+  if (!work.is_completed()) return "open";
+  return work.is_success() ? "value" : "error";
+}
+
 std::vector<Race> sync_races() {
   return {
+      {"a promise that two ranks keep", 2,
+       [] {
+         return Program([promise = std::make_shared<Promise>()](RankContext& rank) -> std::string {
+           if (rank.rank() == 0) {
+             promise->set_value();
+             promise->set_value();
+             return error_of(*promise);
+           }
+           promise->set_error(make_error(ErrorKind::kAborted, "no"));
+           return error_of(*promise);
+         });
+       }},
+      race_on_shared("a latch that is counted down too often", 2,
+                     [](RankContext& rank, Shared& shared) -> std::string {
+                       const int times = rank.rank() == 0 ? 1 : 2;
+                       std::string seen;
+                       for (int i = 0; i < times; ++i) {
+                         try {
+                           shared.latch.count_down();
+                           seen += "counted ";
+                         } catch (const DistError& error) {
+                           seen += kind_of(error);
+                         }
+                         rank.store().add(absl::StrCat("steps ", rank.rank()), 1);
+                       }
+                       return seen;
+                     }),
       race_on_shared("try_lock between two turns of another rank", 2,
                      [](RankContext& rank, Shared& shared) -> std::string {
                        if (rank.rank() == 0) {
