@@ -29,21 +29,31 @@ absl::Status WorkState::status() const {
 }
 
 uint64_t WorkState::name_in(const Scheduler* scheduler) {
-  StepRecord* const record = scheduler != nullptr ? scheduler->record() : nullptr;
+  if (scheduler == nullptr) return kNamedOutside;
+  StepRecord* const record = scheduler->record();
   return record != nullptr ? record->new_object() : 0;
 }
 
-StepRecord* WorkState::record() const { return world_.known() && !world_.foreign() ? scheduler()->record() : nullptr; }
+uint64_t WorkState::name_in(const StepRecord& record, uint64_t part) const {
+  const uint64_t name = outside_name_ != nullptr ? outside_name_->in(record) : object_;
+  return part != 0 ? numbered_object(name, part) : name;
+}
+
+StepRecord* WorkState::record() const {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->scheduler == nullptr || (world_.known() && world_.foreign())) return nullptr;
+  return task->scheduler->record();
+}
 
 void WorkState::record_touch(Access how) const {
   StepRecord* const record = this->record();
   if (record == nullptr) return;
-  record->access(object_, how);
-  if (how == Access::kWrite) record->signal(object_);
+  record->access(name_in(*record), how);
+  if (how == Access::kWrite) record->signal(name_in(*record));
 }
 
 void WorkState::record_wait() const {
-  if (StepRecord* const record = this->record(); record != nullptr) record->await(object_);
+  if (StepRecord* const record = this->record(); record != nullptr) record->await(name_in(*record));
 }
 
 CalledHandle WorkState::called(const char* op) const {
@@ -71,6 +81,11 @@ void WorkState::abandon() noexcept {
   if (const WorldPin alive(world_); alive) dropped();
 }
 
+Scheduler* WorkState::clock_of_wait() const {
+  if (scheduler() != nullptr) return scheduler();
+  return Task::current() != nullptr ? Task::current()->scheduler : nullptr;
+}
+
 absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   return await_from(timeout, timeout_is_default, code, nullptr);
 }
@@ -82,7 +97,8 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
   }
   const auto deadline_after = [&](absl::Duration time) {
     if (time == absl::InfiniteDuration()) return Deadline::never();
-    if (scheduler() != nullptr) return scheduler()->deadline_after(time, timeout_is_default);
+    if (Scheduler* const clock = clock_of_wait(); clock != nullptr)
+      return clock->deadline_after(time, timeout_is_default);
     return Deadline::after(monotonic_ns(), time, timeout_is_default);
   };
   const Deadline deadline = deadline_after(timeout);
@@ -104,7 +120,8 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
     return waited;
   }
   // At its deadline the wait might have ended first.
-  const bool at_end = object_ != 0 && deadline.at_ns != Deadline::kNever && deadline.at_ns <= scheduler()->now_ns();
+  const bool at_end = object_ != 0 && deadline.at_ns != Deadline::kNever && clock_of_wait() != nullptr &&
+                      deadline.at_ns <= clock_of_wait()->now_ns();
   at_end ? touched(Access::kRead) : this->waited();
   return status_;
 }
@@ -183,7 +200,7 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
     if (!done_.load(std::memory_order_relaxed)) {
       // Callbacks run in the order in which they were left.
       if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr)
-        record->access(numbered_object(object_, kCallbacks), Access::kWrite);
+        record->access(name_in(*record, kCallbacks), Access::kWrite);
       callbacks_.push_back({std::move(callback), nullptr});
       return;
     }

@@ -32,7 +32,11 @@ class WorkState {
   // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
   // `by_any_thread`: also in a world of fibers threads of no world complete it.
   explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1, bool by_any_thread = false)
-      : world_(scheduler), rank_(rank), object_(name_in(scheduler)), mu_(by_any_thread ? nullptr : scheduler) {}
+      : world_(scheduler),
+        rank_(rank),
+        object_(name_in(scheduler)),
+        outside_name_(scheduler == nullptr ? std::make_unique<const ObjectName>() : nullptr),
+        mu_(by_any_thread ? nullptr : scheduler) {}
   virtual ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
@@ -101,7 +105,7 @@ class WorkState {
   Scheduler* scheduler() const { return world_.scheduler(); }
   const WorldRef& world_ref() const { return world_; }
   int rank() const { return rank_; }
-  // What explored runs call the work; 0 in all others.
+  // What explored runs call the work; 0 in all others. For works of a world.
   uint64_t object() const { return object_; }
 
   // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for waiters that
@@ -136,6 +140,7 @@ class WorkState {
   bool settled_elsewhere(const char* op);
   // Explored runs: the name of a work that the calling task makes; else 0.
   static uint64_t name_in(const Scheduler* scheduler);
+  static constexpr uint64_t kNamedOutside = 1;
   // Tells an explored run what becomes of this work, or who looks at it.
   void touched(Access how) const {
     if (object_ != 0) [[unlikely]]
@@ -147,6 +152,10 @@ class WorkState {
   }
   void record_touch(Access how) const;
   void record_wait() const;
+  // The work, or a part of it, in the run of `record`.
+  uint64_t name_in(const StepRecord& record, uint64_t part = 0) const;
+  // Whose time counts: of the work's world, else of the caller's. Null: real time, as for threads of no world.
+  Scheduler* clock_of_wait() const;
   // `site`: null, and it is asked for if there is something to wait for.
   absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
   absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
@@ -158,7 +167,8 @@ class WorkState {
 
   const WorldRef world_;
   const int rank_;
-  const uint64_t object_;  // explored runs: its name; 0 in all others
+  const uint64_t object_;  // explored runs: its name; 0 in all others; kNamedOutside: see below
+  const std::unique_ptr<const ObjectName> outside_name_;  // of a work of no world, which tasks of explored runs may use
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};
   mutable ObservedMutex mu_;  // taken after no other lock but a rendezvous'

@@ -182,6 +182,7 @@ void StepRecord::stop() {
 }
 
 void StepRecord::add(What what, uint64_t object) {
+  if (Task::current() == nullptr) return;  // after the run, or beside it
   const Lock lock(this);
   saw_any_ |= what != What::kAllWere;
   told_.fetch_add(1, std::memory_order_relaxed);
