@@ -119,6 +119,9 @@ constexpr SmallOpRow kRows[] = {
     {Kind::kTryWaitLatch, "Latch::try_wait", "latch.try_wait()", 1, 1, 1},
     {Kind::kWaitLatch, "Latch::wait", "latch.wait()", 1, 1, 1},
     {Kind::kArriveAndWait, "Latch::arrive_and_wait", "latch.arrive_and_wait()", 1, 1, 1},
+    {Kind::kWatchedGet, "Watched::get", "watched.get()", 1, 1, 1},
+    {Kind::kWatchedSet, "Watched::set", "watched.set($b)", 1, 2, 1},
+    {Kind::kWatchedUpdate, "Watched::update", "watched.update(10 * it + $b + 1)", 1, 2, 1},
 
     {Kind::kLaunch, "SimStream::SimStream SimStream::launch", "s$a.launch()", 2, 1, 1},
     {Kind::kStreamQuery, "SimStream::query", "s$a.query()", 2, 1, 1},

@@ -109,6 +109,9 @@ enum class SmallOpKind : uint8_t {
   kTryWaitLatch,
   kWaitLatch,
   kArriveAndWait,
+  kWatchedGet,
+  kWatchedSet,
+  kWatchedUpdate,
 
   kLaunch,
   kStreamQuery,
