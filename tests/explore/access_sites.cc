@@ -3,11 +3,15 @@
 #include <cxxabi.h>
 #include <execinfo.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <string_view>
+#include <utility>
 
 #include "absl/debugging/symbolize.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
@@ -20,43 +24,76 @@ const char* what_name(StepRecord::What what) {
   return kNames[static_cast<size_t>(what)];
 }
 
-// Without arguments and namespaces.
-std::string short_name(std::string name) {
-  name = absl::StrReplaceAll(name, {{"rankloom::", ""}, {"(anonymous namespace)::", ""}, {"internal::", ""}});
+// Without arguments and namespaces. What a lambda does is done by the function that it stands in.
+std::string short_name(const char* symbol) {
+  std::string name = symbol;
+  if (name.starts_with("_Z")) {  // with an ABI tag, for one
+    int status = 0;
+    char* const demangled = abi::__cxa_demangle(symbol, nullptr, nullptr, &status);
+    if (status == 0) name = demangled;
+    std::free(demangled);
+  }
+  name = absl::StrReplaceAll(
+      name, {{"rankloom::", ""}, {"(anonymous namespace)::", ""}, {"internal::", ""}, {"[abi:cxx11]", ""}});
   if (const size_t at = name.find('('); at != std::string::npos) name.resize(at);
+  if (const size_t at = name.find('<'); at != std::string::npos) name.resize(at);
+  if (const size_t at = name.rfind(' '); at != std::string::npos) name.erase(0, at + 1);  // a result's type
   return name;
 }
 
+// Functions that only hand on what they are told.
+bool hands_on(std::string_view function) {
+  constexpr std::string_view kClasses[] = {"StepRecord::", "Told::", "AccessSites::", "std::", "absl::", "Observed::"};
+  constexpr std::string_view kFunctions[] = {
+      "KeyTable::tell",         "KeyTable::tell_keys", "WorkState::record_touch", "WorkState::touched",
+      "WorkState::record_wait", "WorkState::waited",   "World::record_group",     "Rendezvous::touched_group"};
+  return std::any_of(std::begin(kClasses), std::end(kClasses), [&](auto name) { return function.starts_with(name); }) ||
+         std::find(std::begin(kFunctions), std::end(kFunctions), function) != std::end(kFunctions);
+}
+
+// Functions that tell several things in the name of their callers.
+bool tells_for_others(std::string_view function) { return function.starts_with("KeyTable::tell_"); }
+
 }  // namespace
+
+AccessSites::AccessSites() { absl::InitializeSymbolizer("access_sites"); }
 
 const std::string& AccessSites::function_at(void* pc) {
   const auto [it, added] = functions_.try_emplace(pc);
   if (!added) return it->second;
-  char name[512];
+  char symbol[1024];
   // The call, not what comes after it.
-  if (!absl::Symbolize(static_cast<char*>(pc) - 1, name, sizeof(name))) return it->second;
-  // How the record was told, and who asked for the test.
-  for (const char* const inner : {"StepRecord::", "ObjectName", "std::", "AccessSites", "leave_out", "Observed"}) {
-    if (absl::StrContains(name, inner)) return it->second;
-  }
-  return it->second = short_name(name);
+  if (!absl::Symbolize(static_cast<char*>(pc) - 1, symbol, sizeof(symbol))) return it->second;
+  std::string name = short_name(symbol);
+  if (hands_on(name) || name.find("leave_out") != std::string::npos) return it->second;
+  return it->second = std::move(name);
 }
 
 int AccessSites::site(const StepRecord::Op& op) {
-  void* pcs[16];
-  const int n = backtrace(pcs, 16);
+  void* pcs[24];
+  const int n = backtrace(pcs, 24);
   std::string name = absl::StrCat(what_name(op.what), ":");
-  int found = 0;
-  for (int i = 1; i < n && found < 3; ++i) {
+  const char* between = " ";
+  for (int i = 1; i < n; ++i) {
     const std::string& function = function_at(pcs[i]);
     if (function.empty()) continue;
-    if (absl::StrContains(function, "RankRun::")) break;  // the program
-    absl::StrAppend(&name, found == 0 ? " " : " < ", function);
-    ++found;
+    absl::StrAppend(&name, between, function);
+    if (!tells_for_others(function)) break;
+    between = " < ";
   }
   const auto [it, added] = numbers_.try_emplace(name, static_cast<int>(names_.size()));
-  if (added) names_.push_back(name);
+  if (added) {
+    names_.push_back(name);
+    whats_.push_back(op.what);
+  }
   return it->second;
+}
+
+bool AccessSites::tells_of_orders(int site) const {
+  using What = StepRecord::What;
+  const What what = whats_[static_cast<size_t>(site)];
+  return what == What::kSignal || what == What::kAwait || what == What::kRaise || what == What::kPass ||
+         what == What::kAllWere;
 }
 
 }  // namespace rankloom

@@ -1,9 +1,10 @@
 // Compares the searches of many small programs (searches.h), in several processes, and prints what is wrong with any.
 //   brute_force_campaign [--first SEED] [--programs N] [--minutes M] [--processes P] [--unreduced RUNS] [--reduced RUNS]
 //                        [--seeds N] [--shuffles N] [--show SEED] [--no-shrink] [--leave-out N] [--without WHAT]
-//                        [--counts]
+//                        [--counts] [--until-found TIMES]
 // --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up. --without: of no access
-// of this StepRecord::What, a number.
+// of this StepRecord::What, a number. --until-found: only says how many programs it takes until one shows what is left out, so
+// many times, each time for other programs and other accesses.
 // A process that crashes, or hangs for some minutes in one program, is a failure, too; another one goes on after it.
 
 #include <signal.h>
@@ -21,7 +22,6 @@
 #include <string>
 #include <vector>
 
-#include "sim/prng.h"
 #include "tests/explore/small_program.h"
 
 namespace {
@@ -37,7 +37,15 @@ struct Options {
   bool shrinks = true;
   uint64_t leave_out = 0;  // 0: nothing
   int without = -1;
+  int until_found = 0;  // times
   SearchLimits limits;
+
+  // Null: nothing.
+  LeaveOut left_out() const {
+    if (without >= 0)
+      return [w = without](const StepRecord::Op& op, uint64_t) { return static_cast<int>(op.what) == w; };
+    return leave_out != 0 ? leave_out_one_in(leave_out) : nullptr;
+  }
 };
 
 // What the processes tell each other; in memory that they share.
@@ -55,6 +63,7 @@ int64_t now_s() { return std::chrono::duration_cast<std::chrono::seconds>(Clock:
 
 void work(const Options& options, Told* told, int process) {
   const int64_t end = told->process[process].since;
+  const LeaveOut left_out = options.left_out();
   while (true) {
     const uint64_t i = told->next++;
     if (i >= options.programs || now_s() >= end) return;
@@ -63,15 +72,7 @@ void work(const Options& options, Told* told, int process) {
     told->process[process].since = now_s();
     const SmallProgram program = draw_program(seed);
     SearchLimits limits = options.limits;
-    if (options.leave_out != 0) {
-      limits.leave_out = [seed, n = options.leave_out](const StepRecord::Op& op) {
-        uint64_t state = seed ^ op.object ^ (static_cast<uint64_t>(op.what) << 56);
-        return Prng::splitmix64(state) % n == 0;
-      };
-    }
-    if (options.without >= 0) {
-      limits.leave_out = [&](const StepRecord::Op& op) { return static_cast<int>(op.what) == options.without; };
-    }
+    if (left_out != nullptr) limits.leave_out = [&](const StepRecord::Op& op) { return left_out(op, seed); };
     const Comparison result = compare_searches(program, limits);
     ++told->done;
     told->unreduced_finished += result.unreduced_finished;
@@ -99,6 +100,17 @@ pid_t start(const Options& options, Told* told, int process, int64_t end) {
     _exit(0);
   }
   return pid;
+}
+
+int say_until_found(const Options& options) {
+  uint64_t first = options.first;
+  for (int i = 0; i < options.until_found; ++i) {
+    const int64_t found = programs_until_found(options.left_out(), first, INT64_MAX, options.limits);
+    first += static_cast<uint64_t>(found);
+    std::printf("program %ld shows it: seed %lu\n", found, first - 1);
+    std::fflush(stdout);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -141,6 +153,8 @@ int main(int argc, char** argv) {
       options.leave_out = number;
     } else if (flag == "--without") {
       options.without = static_cast<int>(number);
+    } else if (flag == "--until-found") {
+      options.until_found = static_cast<int>(number);
     } else if (flag == "--show") {
       const SmallProgram program = draw_program(number);
       const Comparison result = compare_searches(program, options.limits);
@@ -152,6 +166,7 @@ int main(int argc, char** argv) {
     }
   }
   if (options.processes < 1 || options.processes > 64) return 2;
+  if (options.until_found > 0) return options.left_out() != nullptr ? say_until_found(options) : 2;
 
   Told* const told =
       static_cast<Told*>(mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));

@@ -1,58 +1,72 @@
 // Leaves out, one after the other, each place in the library that tells the reduced search of an access, and looks for a
-// program that shows it. Prints a line for each; those that no program shows come last: what they tell is told by others, too,
-// or says only which orders cannot be, or the programs are too weak.
-//   left_out_campaign [PROGRAMS [TIMES [FIRST]]]
+// program that shows it: one with few runs. Those that no program shows come last: what they tell is told by others, too, or
+// the programs are too weak. Those that tell only which orders cannot be are left alone. left_out_test holds what was found.
+//   left_out_campaign [PROGRAMS [TIMES [FIRST [MINUTES]]]]
 // PROGRAMS (1,000) are drawn from seeds from FIRST (1) on; a place is tried with at most TIMES (200) of those in which it
-// occurs.
+// occurs. After MINUTES (60) it ends.
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "absl/debugging/symbolize.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/explore/access_sites.h"
 #include "tests/explore/small_program.h"
 
 int main(int argc, char** argv) {
   using namespace rankloom;
-  absl::InitializeSymbolizer(argv[0]);
   const uint64_t programs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000;
   const int times = argc > 2 ? std::atoi(argv[2]) : 200;
   const uint64_t first = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
 
+  const absl::Time end = absl::Now() + absl::Minutes(argc > 4 ? std::atoi(argv[4]) : 60);
+  struct Place {
+    int tried = 0;      // programs
+    uint64_t seed = 0;  // of the program with the fewest runs that shows it; 0: none yet
+    int64_t runs = 0;
+  };
   AccessSites sites;
-  std::vector<int> tried;  // [place] so many programs
-  std::vector<bool> shown;
-  for (uint64_t seed = first; seed < first + programs; ++seed) {
+  std::vector<Place> places;
+  for (uint64_t seed = first; seed < first + programs && absl::Now() < end; ++seed) {
     const SmallProgram program = draw_program(seed);
     const auto run = [&](const Schedule& schedule) { return run_program(program, schedule); };
-    SearchLimits limits = {.unreduced = 1'000, .reduced = 1'000};
-    std::set<int> places;
-    limits.leave_out = [&](const StepRecord::Op& op) { return places.insert(sites.site(op)).second && false; };
+    SearchLimits limits = {.unreduced = 200, .reduced = 200, .seeds = 2};
+    std::set<int> here;
+    limits.leave_out = [&](const StepRecord::Op& op) { return here.insert(sites.site(op)).second && false; };
     Searches searches = search_all(run, limits);
     // Those that the reduced search does not end for show nothing.
-    if (!searches.reduced.all || compare(searches, limits).flaw != Flaw::kNone) continue;
-    tried.resize(static_cast<size_t>(sites.size()));
-    shown.resize(static_cast<size_t>(sites.size()));
-    for (const int place : places) {
-      const size_t i = static_cast<size_t>(place);
-      if (shown[i] || tried[i] == times) continue;
-      ++tried[i];
-      limits.leave_out = [&](const StepRecord::Op& op) { return sites.site(op) == place; };
+    const Comparison whole = compare(searches, limits);
+    if (!searches.reduced.all || whole.flaw != Flaw::kNone) continue;
+    places.resize(static_cast<size_t>(sites.size()));
+    for (const int i : here) {
+      Place& place = places[static_cast<size_t>(i)];
+      if (sites.tells_of_orders(i) || place.tried == times ||
+          (place.seed != 0 && (place.runs <= 60 || place.runs <= whole.runs)))
+        continue;
+      ++place.tried;
+      limits.leave_out = [&](const StepRecord::Op& op) { return sites.site(op) == i; };
       search_reduced(run, limits, &searches);
       if (compare(searches, limits).flaw == Flaw::kNone) continue;
-      shown[i] = true;
-      std::printf("%s: shown by seed %lu, after %d programs\n", sites.name(place).c_str(), seed, tried[i]);
-      std::fflush(stdout);
+      place.seed = seed;
+      place.runs = whole.runs;
     }
   }
-  std::printf("not shown:\n");
-  for (size_t i = 0; i < shown.size(); ++i) {
-    if (!shown[i]) std::printf("  %s: in %d programs\n", sites.name(static_cast<int>(i)).c_str(), tried[i]);
+  int shown = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto& [tried, seed, runs] = places[i];
+    if (seed == 0) continue;
+    ++shown;
+    std::printf("    {\"%s\", %lu},  // %ld runs\n", sites.name(static_cast<int>(i)).c_str(), seed, runs);
   }
-  std::printf("%zu places, %td shown\n", shown.size(), std::count(shown.begin(), shown.end(), true));
+  std::printf("not shown:\n");
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].seed == 0 && !sites.tells_of_orders(static_cast<int>(i)))
+      std::printf("    {\"%s\",\n     \"\"},  // in %d programs\n", sites.name(static_cast<int>(i)).c_str(),
+                  places[i].tried);
+  }
+  std::printf("%zu places, %d shown\n", places.size(), shown);
   return 0;
 }

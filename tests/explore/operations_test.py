@@ -22,7 +22,7 @@ HEADERS = {
     "collectives/device_mesh.h": ["DeviceMesh"],
     "fake_store/store.h": ["Store"],
     "fake_store/prefix_store.h": ["PrefixStore"],
-    "sim/sync.h": ["Mutex", "MutexLock", "CondVar", "Latch"],
+    "sim/sync.h": ["Mutex", "MutexLock", "CondVar", "Latch", "Watched"],
     "world/world.h": ["RankContext", "World", "OutsideWaker", "RankLocal"],
 }
 
@@ -40,7 +40,7 @@ EXCEPTIONS = {
     r"DeviceMesh::(ndim|shape|dim_names|size|get_coordinate|get_local_rank|slice|base|text)": SAME,
     r"Store::(\w+_status|kind|scheduler|world_ref)": INNER,
     r"PrefixStore::(\w+_status|kind|underlying)": INNER,
-    r"(Mutex|CondVar|Latch)::\1": "what ranks share is made before the run, or by World::shared()",
+    r"(Mutex|CondVar|Latch|Watched)::\1": "what ranks share is made before the run, or by World::shared()",
     r"RankContext::(world|store)": SAME,
     r"RankContext::recorder": "the flight recorder, which programs do not decide by",
     r"World::(World|options|size|scheduler|store|run|attach|detach|report|context|world_group|poison|late_completion|faults)":

@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "sim/prng.h"
 
 namespace rankloom {
 namespace {
@@ -118,6 +119,9 @@ constexpr SmallOpRow kRows[] = {
     {Kind::kTryWaitLatch, "Latch::try_wait", "latch.try_wait()", 1, 1, 1},
     {Kind::kWaitLatch, "Latch::wait", "latch.wait()", 1, 1, 1},
     {Kind::kArriveAndWait, "Latch::arrive_and_wait", "latch.arrive_and_wait()", 1, 1, 1},
+    {Kind::kWatchedGet, "Watched::get", "watched.get()", 1, 1, 1},
+    {Kind::kWatchedSet, "Watched::set", "watched.set($b)", 1, 2, 1},
+    {Kind::kWatchedUpdate, "Watched::update", "watched.update(10 * it + $b + 1)", 1, 2, 1},
 
     {Kind::kLaunch, "SimStream::SimStream SimStream::launch", "s$a.launch()", 2, 1, 1},
     {Kind::kStreamQuery, "SimStream::query", "s$a.query()", 2, 1, 1},
@@ -295,6 +299,32 @@ std::set<std::string> operations_of(const SmallProgram& program) {
 
 Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits) {
   return compare_searches([&](const Schedule& schedule) { return run_program(program, schedule); }, limits);
+}
+
+LeaveOut leave_out_one_in(uint64_t n) {
+  return [n](const StepRecord::Op& op, uint64_t seed) {
+    uint64_t state = seed ^ op.object ^ (static_cast<uint64_t>(op.what) << 56);
+    return Prng::splitmix64(state) % n == 0;
+  };
+}
+
+int64_t programs_until_found(const LeaveOut& leave_out, uint64_t first, int64_t most, const SearchLimits& limits) {
+  for (int64_t i = 1; i <= most; ++i) {
+    const SmallProgram program = draw_program(first + static_cast<uint64_t>(i) - 1);
+    bool left_out_any = false;
+    SearchLimits flawed = limits;
+    flawed.leave_out = [&](const StepRecord::Op& op) {
+      const bool out = leave_out(op, program.seed);
+      left_out_any |= out;
+      return out;
+    };
+    // Most programs do not tell of what is left out.
+    Searches searches;
+    search_reduced([&](const Schedule& schedule) { return run_program(program, schedule); }, flawed, &searches);
+    if (!left_out_any || compare_searches(program, flawed).flaw == Flaw::kNone) continue;
+    if (compare_searches(program, limits).flaw == Flaw::kNone) return i;
+  }
+  return -1;
 }
 
 SmallProgram shrink(const SmallProgram& program, const std::function<bool(const SmallProgram&)>& fails) {

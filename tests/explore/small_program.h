@@ -109,6 +109,9 @@ enum class SmallOpKind : uint8_t {
   kTryWaitLatch,
   kWaitLatch,
   kArriveAndWait,
+  kWatchedGet,
+  kWatchedSet,
+  kWatchedUpdate,
 
   kLaunch,
   kStreamQuery,
@@ -195,6 +198,14 @@ std::set<std::string> operations_of(const SmallProgram& program);
 // Blocking: the calling thread, which is one of fibers (with_fiber_thread) if many are to be run.
 Outcome run_program(const SmallProgram& program, const Schedule& schedule);
 Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
+
+// What a flaw on purpose leaves out of the program that was drawn from `seed`.
+using LeaveOut = std::function<bool(const StepRecord::Op&, uint64_t seed)>;
+// One access in n, drawn by object.
+LeaveOut leave_out_one_in(uint64_t n);
+// How many programs, drawn from `first` on, it takes until one shows that the reduced searches were not told of what
+// `leave_out` says; -1: more than `most`. Programs that have a flaw anyway do not count.
+int64_t programs_until_found(const LeaveOut& leave_out, uint64_t first, int64_t most, const SearchLimits& limits);
 
 // The smallest program found for which `fails` holds, as it does for `program`: operations and faults are left out one by one,
 // then ranks.

@@ -34,6 +34,7 @@ class Drawer {
     while (drawn_ < budget) emit(themes[below(2)]);
     for (auto& rank : program_.ranks) finish(&rank);
     if (chance(12)) program_.faults.push_back(fault());
+    watch();
     return std::move(program_);
   }
 
@@ -340,6 +341,19 @@ class Drawer {
         return;
       default:
         return;
+    }
+  }
+
+  // Watched memory, in some programs, somewhere between all else. Drawn apart: other programs do not depend on it.
+  void watch() {
+    Prng prng(program_.seed ^ 0x0a7c4ed);
+    const auto below = [&](size_t n) { return static_cast<size_t>(prng.below(n)); };
+    if (below(10) != 0) return;
+    for (size_t n = 2 + below(2); n > 0; --n) {
+      const Kind kind = static_cast<Kind>(static_cast<size_t>(Kind::kWatchedGet) + below(3));
+      std::vector<SmallOp>& ops = program_.ranks[below(program_.ranks.size())];
+      ops.insert(ops.begin() + static_cast<ptrdiff_t>(below(ops.size() + 1)),
+                 {.kind = kind, .b = static_cast<int>(below(2))});
     }
   }
 

@@ -38,6 +38,7 @@ struct Shared {
   Mutex mu{"mu"};
   CondVar cv{"cv"};
   Latch latch{2, "latch"};
+  Watched<int> watched{0};
   int n = 0;  // under mu
   std::optional<Promise> promise;
 };
@@ -176,7 +177,7 @@ class RankRun {
       return is_call(op.kind) ? do_call(op, *group) : do_group(op, group);
     }
     if (op.kind >= Kind::kWait && op.kind <= Kind::kPromiseSetError) return do_work(op, number);
-    if (op.kind >= Kind::kLock && op.kind <= Kind::kArriveAndWait) return do_sync(op);
+    if (op.kind >= Kind::kLock && op.kind <= Kind::kWatchedUpdate) return do_sync(op);
     if (op.kind >= Kind::kLaunch && op.kind <= Kind::kWaitEvent) return do_stream(op, number);
     switch (op.kind) {
       case Kind::kSpawnHelper:
@@ -611,6 +612,14 @@ class RankRun {
         return absl::StrCat(s.latch.try_wait());
       case Kind::kWaitLatch:
         s.latch.wait();
+        return "";
+      case Kind::kWatchedGet:
+        return absl::StrCat(s.watched.get());
+      case Kind::kWatchedSet:
+        s.watched.set(op.b);
+        return "";
+      case Kind::kWatchedUpdate:
+        s.watched.update([&](int& value) { value = 10 * value + op.b + 1; });
         return "";
       default:
         s.latch.arrive_and_wait();

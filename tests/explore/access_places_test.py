@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Every function of the library that tells the exhaustive search of an access stands in left_out_test.cc.
+
+    access_places_test.py SOURCE_ROOT
+
+That test holds what the search loses without each of them, or why it loses nothing.
+"""
+
+import pathlib
+import re
+import sys
+
+TABLE = "tests/explore/left_out_test.cc"
+FOLDERS = ["sim", "fake_store", "world", "collectives"]
+# The record itself, and who only reads it.
+NOT_PLACES = ["sim/step_record.cc", "sim/step_record.h", "sim/schedule_tree.cc"]
+
+TELLS = re.compile(
+    r"record\w*(\(\))?->(access|signal|await|raise|lower|miss|pass|write_memory|enter_memory|time_passed)\("
+    r"|\btold\.(read|commute|write|signal|await|raise|lower|miss|pass)\("
+    r"|\bTold\([^()]*\)\.\w+\("
+    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|record_post|tell_\w+)\("
+)
+# Functions that hand on what they are told, in the name of their callers.
+HAND_ON = {"read", "commute", "write", "signal", "await", "raise", "lower", "miss", "pass", "access", "touched", "waited",
+           "touched_group", "record_group", "record_touch", "record_wait", "tell", "tell_keys", "tell_condition",
+           "tell_presence", "tell_set", "tell_wait", "tell_timeout"}
+
+
+def enclosing(lines, at, deepest):
+    """The name of the function that line `at` stands in, "acquire" without its class; its head is indented by `deepest` at most."""
+    for i in range(at, -1, -1):
+        line = lines[i]
+        indent = len(line) - len(line.lstrip())
+        if indent > deepest or not line.strip() or re.match(r"\s*(//|#|public:|private:|protected:|\}|\)|if |for |return |case )", line):
+            continue
+        found = re.search(r"(~?\w+)\(", re.sub(r"ABSL_\w+\([^()]*\)", "", line))
+        if found and not line.rstrip().endswith(";"):
+            return found.group(1)
+    return None
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    table = (root / TABLE).read_text()
+    known = set()
+    for name in re.findall(r'"[a-z ]+: ([^"]*)"', table):
+        known |= {part.split("::")[-1] for part in name.split(" < ")}
+    wrong, places = [], 0
+    for folder in FOLDERS:
+        for path in sorted([*(root / folder).glob("**/*.cc"), *(root / folder).glob("**/*.h")]):
+            name = path.relative_to(root).as_posix()
+            if name in NOT_PLACES:
+                continue
+            lines = path.read_text().splitlines()
+            for at, line in enumerate(lines):
+                code = re.sub(r"//.*", "", line)
+                # Declarations, and what sim/sync.cc tells by.
+                if not TELLS.search(code) or re.match(r"\s*(void|bool) \w+\(", code):
+                    continue
+                if name == "sim/sync.cc" and "record_->" in code:
+                    continue
+                function = enclosing(lines, at, 2 if path.suffix == ".h" else 0)
+                if function is None or function in HAND_ON:
+                    continue
+                places += 1
+                if function not in known:
+                    wrong.append(f"{name}:{at + 1}: {function} tells of an access, and is not in {TABLE}")
+    print(f"{places} places")
+    if places < 60:
+        wrong.append("fewer places than there were: does this script still know what telling looks like?")
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
