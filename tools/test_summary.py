@@ -16,6 +16,17 @@ import xml.etree.ElementTree as ElementTree
 GOOD = {"OK", "EXPECTEDFAIL"}
 
 
+def logs(build):
+    """Newest first. A run with a wrapper has one of another name."""
+    return sorted((build / "meson-logs").glob("testlog*.json"), key=lambda log: log.stat().st_mtime, reverse=True)
+
+
+def records(build):
+    """What the last run says of each test."""
+    newest = logs(build)[:1]
+    return [json.loads(line) for log in newest for line in log.read_text().splitlines()]
+
+
 def find_cases(record, build):
     """The case list that GoogleTest wrote beside its program, or None."""
     program = record["name"].split(" / ")[-1]  # "project:suite / name", or the name alone
@@ -48,13 +59,12 @@ def count(record, build):
 def main(arguments):
     build = pathlib.Path(arguments[-1]).resolve()
     if arguments[0] == "--clear":
-        for old in [build / "meson-logs" / "testlog.json", *build.glob("tests/**/*.xml")]:
+        for old in [*logs(build), *build.glob("tests/**/*.xml")]:
             old.unlink(missing_ok=True)
         return 0
     passed = failed = skipped = 0
-    log = build / "meson-logs" / "testlog.json"
-    for line in log.read_text().splitlines() if log.exists() else []:
-        p, f, s, names = count(json.loads(line), build)
+    for record in records(build):
+        p, f, s, names = count(record, build)
         passed, failed, skipped = passed + p, failed + f, skipped + s
         for name in names:
             print(f"FAILED {name}")

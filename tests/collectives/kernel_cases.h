@@ -11,13 +11,10 @@
 #include "collectives/collective_call.h"
 #include "collectives/dtype.h"
 #include "collectives/kernels/kernels.h"
+#include "collectives/kernels/plan.h"
 #include "collectives/reduce_op.h"
 #include "collectives/tensor.h"
 #include "sim/prng.h"
-
-#ifdef RANKLOOM_TEST_PLANS
-#include "collectives/cuda/plan_tables.h"
-#endif
 
 namespace rankloom {
 
@@ -41,6 +38,9 @@ inline const ReduceOrder kAllOrders[] = {{.kind = ReduceOrder::Kind::kRank},
                                          {.kind = ReduceOrder::Kind::kRank, .accumulate_in_float = false},
                                          {.kind = ReduceOrder::Kind::kTree, .accumulate_in_float = false}};
 
+// Null in programs whose kernels do their work at once; else what runs the plans that they make instead.
+inline void (*plan_runner)(KernelPlan& plan) = nullptr;
+
 // Memory of a tensor between two guards. It begins at a multiple of the element's size, but of nothing larger, so that
 // kernels cannot rely on more; plans also see some that begin where vectors do, which they read in another way.
 class Buffer {
@@ -48,7 +48,7 @@ class Buffer {
   Buffer(DType dtype, int64_t numel)
       : dtype_(dtype),
         numel_(numel),
-        offset_(64 + (kSomeAligned && numel / 8 % 2 == 1 ? 0 : dtype_size(dtype))),
+        offset_(64 + (plan_runner != nullptr && numel / 8 % 2 == 1 ? 0 : dtype_size(dtype))),
         bytes_(offset_ + size() + 64, kGuard) {}
 
   void* data() { return bytes_.data() + offset_; }
@@ -86,11 +86,6 @@ class Buffer {
 
  private:
   static constexpr uint8_t kGuard = 0xc5;
-#ifdef RANKLOOM_TEST_PLANS
-  static constexpr bool kSomeAligned = true;
-#else
-  static constexpr bool kSomeAligned = false;
-#endif
 
   template <class Lane>
   void fill_lanes(Prng& prng) {
@@ -151,18 +146,18 @@ inline std::vector<TensorView> views(std::vector<Buffer>& buffers) {
   return all;
 }
 
-// Runs a kernel over calls[rank]; with RANKLOOM_TEST_PLANS, by way of a plan and what a device makes of it.
+// Runs a kernel over calls[rank], and the plan that it made.
 inline void run_kernel(void (*kernel)(MemberCalls, KernelPlan*), const std::vector<CollectiveCall>& calls) {
   std::vector<const CollectiveCall*> by_rank;
   by_rank.reserve(calls.size());
   for (const CollectiveCall& call : calls) by_rank.push_back(&call);
-#ifdef RANKLOOM_TEST_PLANS
-  KernelPlan plan;
-  kernel(by_rank, &plan);
-  cuda::run_tables(cuda::make_tables(plan));
-#else
-  kernel(by_rank, nullptr);
-#endif
+  if (plan_runner == nullptr) {
+    kernel(by_rank, nullptr);
+  } else {
+    KernelPlan plan;
+    kernel(by_rank, &plan);
+    plan_runner(plan);
+  }
 }
 
 // The calls of an all_reduce in place.

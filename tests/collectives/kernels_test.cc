@@ -16,7 +16,7 @@
 
 #include "tests/collectives/kernel_cases.h"
 
-#if defined(__x86_64__) && !defined(RANKLOOM_TEST_PLANS)
+#ifdef __x86_64__
 #include <xmmintrin.h>
 #endif
 
@@ -852,8 +852,9 @@ TEST(ReductionTest, BoolsComeOutAsZeroOrOne) {
   EXPECT_THAT(b, ElementsAre(0, 1, 1, 1));
 }
 
-#if defined(__x86_64__) && !defined(RANKLOOM_TEST_PLANS)
+#ifdef __x86_64__
 TEST(ReductionTest, TheThreadsFloatModesChangeNothing) {
+  if (plan_runner != nullptr) GTEST_SKIP() << "a device has no such modes";
   for (const DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64, DType::kComplex64}) {
     std::vector<Buffer> plain = filled_buffers(3, dtype, 1000, 2);
     for (Buffer& buffer : plain) std::memset(buffer.data(), 1, buffer.size() / 2);  // subnormal, or very small
