@@ -530,6 +530,7 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   if (running_ > 0 || away() > 0) return await_threads_beside(lock);
   const std::vector<Task*> blocked = parked_tasks();
   lock.unlock();
+  if (record_ != nullptr) record_->stop();  // before the report looks at everything
   const absl::Status cause = describe_deadlock(blocked);
   abort(cause);
   lock.lock();

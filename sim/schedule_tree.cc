@@ -155,11 +155,6 @@ void ScheduleTree::race(int first, int second) {
   // Of the steps that need not come after `first`, up to `second`: those that nothing else of these must precede.
   std::vector<int> before;
   std::vector<int> initials;
-  const auto comes_before = [&](int a, int b) {
-    const Clock& clock = clocks_[static_cast<size_t>(b)];
-    const size_t task = static_cast<size_t>(steps[static_cast<size_t>(a)].task);
-    return task < clock.size() && clock[task] >= a;
-  };
   for (int k = first + 1; k <= second; ++k) {
     if (k != second && comes_before(first, k)) continue;
     if (steps[static_cast<size_t>(k)].task == first_task) continue;
@@ -172,10 +167,14 @@ void ScheduleTree::race(int first, int second) {
   for (const int k : initials) {
     const StepRecord::Step& step = steps[static_cast<size_t>(k)];
     if (born_[static_cast<size_t>(step.task)] >= first || !contains(node.candidates, step.id)) continue;
-    if (contains(node.todo, step.id) ||
-        std::any_of(node.asleep.begin(), node.asleep.end(), [&](const Tried& t) { return t.id == step.id; })) {
-      return;
+    for (const std::vector<Tried>* const done : {&node.asleep, &node.tried}) {
+      for (const Tried& tried : *done) {
+        if (tried.id != step.id) continue;
+        if (touched_more(tried, k)) more_.push_back({.first = first, .task = step.task, .ops = tried.ops});
+        return;
+      }
     }
+    if (contains(node.todo, step.id)) return;
     able.push_back(step.id);
   }
   if (!able.empty()) {
@@ -186,6 +185,47 @@ void ScheduleTree::race(int first, int second) {
   for (const TaskId id : node.candidates) {
     if (!contains(node.todo, id)) node.todo.push_back(id);
   }
+}
+
+bool ScheduleTree::touched_more(const Tried& tried, int step) const {
+  return tried.one_way && std::any_of(tried.ops.begin(), tried.ops.end(), [&](const StepRecord::Op& op) {
+           const auto end = record_.ops().begin() + record_.steps()[static_cast<size_t>(step)].ops_end;
+           return std::none_of(record_.ops().begin() + ops_begin(step), end, [&](const StepRecord::Op& other) {
+             return other.object == op.object && other.what == op.what;
+           });
+         });
+}
+
+bool ScheduleTree::comes_before(int a, int b) const {
+  const Clock& clock = clocks_[static_cast<size_t>(b)];
+  const size_t task = static_cast<size_t>(record_.steps()[static_cast<size_t>(a)].task);
+  return task < clock.size() && clock[task] >= a;
+}
+
+void ScheduleTree::find_more() {
+  for (const More& more : more_) {
+    Node& node = nodes_[static_cast<size_t>(node_of_step_[static_cast<size_t>(more.first)])];
+    for (int m = more.first + 1; m < last_step(); ++m) {
+      if (record_.steps()[static_cast<size_t>(m)].task == more.task || comes_before(more.first, m) ||
+          !conflicts_with_step(more.ops, m)) {
+        continue;
+      }
+      // The first of the steps that lead to it.
+      int initial = m;
+      for (int k = more.first + 1; k < initial; ++k) {
+        if (!comes_before(more.first, k) && comes_before(k, m)) initial = k;
+      }
+      const StepRecord::Step& step = record_.steps()[static_cast<size_t>(initial)];
+      const auto is = [&](const Tried& t) { return t.id == step.id; };
+      if (step.task == more.task || born_[static_cast<size_t>(step.task)] >= more.first ||
+          !contains(node.candidates, step.id) || contains(node.todo, step.id) ||
+          std::any_of(node.asleep.begin(), node.asleep.end(), is)) {
+        continue;
+      }
+      node.todo.push_back(step.id);
+    }
+  }
+  more_.clear();
 }
 
 void ScheduleTree::find_races() {
@@ -298,6 +338,7 @@ void ScheduleTree::find_races() {
       for (Clock& each : now) join(&each, all);
     }
   }
+  find_more();
 }
 
 void ScheduleTree::advance() {

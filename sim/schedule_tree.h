@@ -73,6 +73,14 @@ class ScheduleTree {
     std::vector<Tried> tried;   // but for the one that runs now
     std::vector<Tried> asleep;  // what these would do was done by other runs
   };
+  // What a step touches may depend on what it finds. A race with step `first` need not be reversed, since the task was tried or
+  // sleeps at that node, with ops that its step in this run lacks: what conflicts with these commutes here, and no race shows
+  // that it may come before the task's step.
+  struct More {
+    int first;
+    int task;  // number
+    std::vector<StepRecord::Op> ops;
+  };
   using Clock = std::vector<int>;  // [number of a task] the last step of it that comes before; -1: none
   // Who touched an object last.
   struct Touches {
@@ -97,6 +105,11 @@ class ScheduleTree {
   int last_step() const;
   void find_races();
   void race(int first, int second);
+  bool comes_before(int a, int b) const;  // as the clocks of two steps of the run say
+  // Whether the step of a task, tried earlier, touched something that it does not touch as this step of the run.
+  bool touched_more(const Tried& tried, int step) const;
+  // Has those steps tried that conflict with what only the tried ones touched.
+  void find_more();
 
   const bool reduce_;
   const bool shuffle_;
@@ -113,7 +126,8 @@ class ScheduleTree {
   int new_from_ = 0;       // first step that the last run did not make
   std::vector<int> node_of_step_;
   std::vector<Clock> clocks_;  // [step], after it
-  std::vector<int> born_;      // [number of a task] the step that made it
+  std::vector<More> more_;
+  std::vector<int> born_;  // [number of a task] the step that made it
 };
 
 }  // namespace rankloom

@@ -252,7 +252,9 @@ void World::on_abort(std::function<void(const absl::Status&)> listener) {
 
 void World::rank_returned(int rank) {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // for the report
+  // Warnings of others may tell of it.
+  if (StepRecord* const record = scheduler_->record(); record != nullptr)
+    record->access(outcome_object(rank), Access::kWrite);
   RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
   if (outcome.state == RankOutcome::State::kRunning) outcome.state = RankOutcome::State::kReturned;
 }
@@ -385,7 +387,9 @@ void World::stalled(const std::string& text) {
 
 std::string World::ended_text(int rank) const {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // for reports
+  lock.apart();  // no task may be asking
+  if (StepRecord* const record = scheduler_->record(); record != nullptr)
+    record->access(outcome_object(rank), Access::kRead);
   const RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
   switch (outcome.state) {
     case RankOutcome::State::kRunning:

@@ -41,10 +41,11 @@ Outcome outcome_of(RunReport report, const std::vector<std::string>& seen) {
     notes.swap(report.notes);
     const std::string text = report.text();
     notes.swap(report.notes);
-    outcome.text = text.substr(0, text.find('\n'));
-    outcome.aborted = report.first_failed >= 0 || !text.starts_with("Deadlock: no rank can move");
+    // Whatever a rank does after a deadlock was told, it is that of the deadlock.
+    const bool deadlock = absl::StartsWith(report.cause.message(), "no rank can move");
+    outcome.text = deadlock ? "Deadlock: no rank can move: " : text.substr(0, text.find('\n'));
+    outcome.aborted = !deadlock;
     if (outcome.aborted) return outcome;
-    outcome.text += ": ";
   }
   outcome.text += absl::StrJoin(seen, " |");
   std::sort(report.notes.begin(), report.notes.end());

@@ -139,7 +139,10 @@ class RankRun {
     }
   }
 
-  void note(int number, std::string_view saw) { seen_.of(rank_->rank(), number) += saw.empty() ? "." : saw; }
+  // What the rank saw, unless that comes of the run's end.
+  void note(int number, std::string_view saw) {
+    if (!rank_->world().scheduler().aborted()) seen_.of(rank_->rank(), number) += saw.empty() ? "." : saw;
+  }
 
   // What runs `ops` as a task of this rank.
   auto body_of(const SmallOp& op, int number) {
