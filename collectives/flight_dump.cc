@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -17,6 +14,7 @@
 #include "collectives/dtype.h"
 #include "collectives/traces/trace_text.h"
 #include "sim/dist_error.h"
+#include "sim/write_file.h"
 #include "sim/text.h"
 #include "sim/version.h"
 
@@ -390,13 +388,9 @@ void dump_flight_records(World& world, const std::string& prefix, const FlightDu
     const std::string path =
         absl::StrCat(prefix, rank, options.format == FlightDumpOptions::Format::kJson ? ".json" : "");
     const std::string bytes = flight_records(world, rank, options);
-    errno = 0;
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
-    if (!file.good()) {
+    if (const absl::Status written = write_file(path, bytes); !written.ok()) {
       throw_dist_error(
-          make_error(ErrorKind::kCollectiveError, absl::StrCat("dump_flight_records: file \"", path,
-                                                               "\": cannot be written: ", std::strerror(errno))),
+          make_error(ErrorKind::kCollectiveError, absl::StrCat("dump_flight_records: ", written.message())),
           {.rank = rank, .group = {}, .op = "dump_flight_records"});
     }
   }

@@ -85,6 +85,7 @@ class Explorer {
     world_.schedule = {};
     if (!world_.seed.has_value()) world_.seed = options_.first_seed;
     world_.max_steps = options_.max_steps;
+    world_.trace_limit = Trace::kWhole;
   }
 
   ExploreReport explore();

@@ -74,6 +74,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
   }
   if (record_ != nullptr) record_->begin_run(this, options_.ranks, threads_);
   const Trace* const replayed = options_.schedule.trace();
+  trace_.set_limit(options_.trace_limit);
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
 }
 

@@ -44,10 +44,11 @@ class Scheduler {
     EngineKind engine = EngineKind::kThreads;
     Schedule schedule;
     int ranks = 1;
-    size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack
-    bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
-    bool late_completion = false;     // deterministic gears: finished calls complete when the policy says so
-    uint64_t max_steps = 0;           // deterministic gears: the run is aborted after so many points; 0: never
+    size_t stack_bytes = 128 * 1024;       // fibers: address space reserved for each stack
+    bool fresh_threads = false;            // threads: new ones, so that nobody's thread_locals leak in
+    bool late_completion = false;          // deterministic gears: finished calls complete when the policy says so
+    uint64_t max_steps = 0;                // deterministic gears: the run is aborted after so many points; 0: never
+    uint64_t trace_limit = Trace::kWhole;  // deterministic gears: with more choices than this no trace is kept
     // A task that comes to no scheduling point for this long, in real time, is told to on_stall (unset: stderr), by a thread
     // of its own; it must not wait for the end of the run. Infinite: nobody looks.
     absl::Duration stall = absl::Seconds(10);

@@ -27,6 +27,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .fresh_threads = options.fresh_threads,
           .late_completion = late_completion,
           .max_steps = options.max_steps,
+          .trace_limit = options.trace_limit,
           .stall = options.stall,
           .on_stall = std::move(on_stall),
           .stuck = options.stuck_after,
