@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -180,6 +181,13 @@ class Scheduler {
   using AbortListener = std::function<void(const absl::Status&)>;
   void set_abort_listener(AbortListener listener) { abort_listener_ = std::move(listener); }
 
+  // Told what code of `rank` threw while another task, or a thread of no world, ran it: a callback of a store. Set once, before
+  // run().
+  using FailureListener = std::function<void(int rank, std::exception_ptr failure)>;
+  void set_failure_listener(FailureListener listener) { failure_listener_ = std::move(listener); }
+  // False: nobody listens.
+  bool rank_failed(int rank, std::exception_ptr failure) const;
+
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
@@ -255,6 +263,7 @@ class Scheduler {
 
   DeadlockReporter deadlock_reporter_;
   AbortListener abort_listener_;
+  FailureListener failure_listener_;
   std::function<void*(int rank)> user_;
 
  private:

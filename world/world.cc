@@ -155,6 +155,10 @@ World::World(WorldOptions options)
 World::~World() {
   scheduler_->close();
   run_end_hooks();
+  scheduler_->set_failure_listener([this](int rank, std::exception_ptr failure) {
+    // As of a helper: what calls threw because the run was aborted is no failure.
+    if (!scheduler_->aborted()) rank_failed(rank, std::move(failure));
+  });
 }
 
 RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
