@@ -6,6 +6,7 @@
 #include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/fault_group.h"
+#include "collectives/keep_alive.h"
 #include "collectives/op_table.h"
 #include "collectives/stream.h"
 #include "collectives/threaded_process_group.h"
@@ -137,7 +138,9 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
   if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
     fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
   }
-  if (options.keep_alive != nullptr) call.keep_alive = options.keep_alive;
+  if (options.keep_alive != nullptr) {
+    call.keep_alive = context_ != nullptr ? internal::owned_by_rank(options.keep_alive, *context_) : options.keep_alive;
+  }
   call.stream = options.stream;
   if (numbered) {
     seq_ = call.seq;

@@ -30,8 +30,9 @@ struct Coalescing;
 struct CallOptions {
   std::optional<absl::Duration> timeout = {};     // unset: the group's
   std::optional<absl::Duration> warn_after = {};  // unset: the group's
-  std::shared_ptr<const void> keep_alive =
-      {};                                 // owners of the tensors, held until the call is done; its Work may be dropped
+  // Owners of the tensors, held until the call is done; its Work may be dropped. Where nothing else holds them, they end on the
+  // thread that drops the last handle of the done work, or, if that had gone before, as a helper of the rank: they may call.
+  std::shared_ptr<const void> keep_alive = {};
   std::optional<ReduceOrder> order = {};  // unset: the group's
   Stream* stream = nullptr;               // start after what is queued there, and order what follows
 };

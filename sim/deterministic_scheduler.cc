@@ -477,6 +477,7 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     note_running(task);
     lock.unlock();
     body();
+    body = nullptr;  // what it holds may spawn, too
     lock.lock();
     note_running(nullptr);
     Task::set_current(before);

@@ -57,6 +57,7 @@ UNOBSERVED = {
     ("World", "listeners_mu_"): "of listeners_",
     ("World", "listeners_"): "asked at an abort only, which ends the explored part of a run",
     ("WorkState", "handles_"): "a count of references; who lets the last go looks at done_ and tells",
+    ("WorkState", "holds_owners_"): BEFORE_THE_RUN,
     ("WorkState", "done_"): "read by is_completed(), which tells, and is_over(), whose callers tell; written under mu_",
     ("State", "kept"): "between is_completed() and complete(), which tell, there is no scheduling point",
     ("State", "tensors"): "written before complete(), read after it",
