@@ -45,7 +45,12 @@ ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank)
       timeout_(absl::InfiniteDuration()),
       name_(group_->name()) {}
 
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() {
+  // The world has its own groups for as long as records name them.
+  if (context_ == nullptr || left_ || group_->of_world()) [[likely]]
+    return;
+  if (const WorldPin alive(world_); alive) context_->recorder().left(group_);
+}
 
 std::string ProcessGroup::text() const {
   return absl::StrCat(backend_name(), " group ", group_name(), ": rank ", rank(), " of ", size());

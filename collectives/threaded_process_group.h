@@ -21,6 +21,8 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   void fail(const absl::Status& cause) { rendezvous_->fail(cause); }
   // At the world's end: notes what is left, and ends it.
   void close();
+  // Has the world tell of its end and of aborts; of one that is past, now. By whoever makes the core.
+  void listen();
   // A member has destroyed its handle; the world forgets the core with the last one.
   void leave();
 
@@ -31,6 +33,9 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   ObservedMutex mu_;  // taken after no other lock
   std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
   int left_ ABSL_GUARDED_BY(mu_) = 0;  // members that have destroyed their handle
+  // What the world is told to forget then; const after listen().
+  int64_t on_abort_ = 0;
+  int64_t at_end_ = 0;
 };
 
 // Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers. Sends

@@ -137,6 +137,7 @@ class Explorer {
 Outcome Explorer::run(WorldOptions options) {
   Outcome outcome;
   World world(std::move(options));
+  world.keep_all_groups();
   outcome.report = run_(world, program_, &outcome.failures);
   look_around(world, &outcome);
   if (outcome.report.ok()) {

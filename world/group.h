@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,7 @@
 namespace rankloom {
 
 // Which ranks talk to each other. The same object for all members. const after construction. Name and description are printable().
-class Group {
+class Group : public std::enable_shared_from_this<Group> {
  public:
   // The group of all ranks.
   Group(int id, std::string name, int world_size)
@@ -38,6 +39,9 @@ class Group {
   // What explored runs call the group; unlike its id, the same in whatever order groups are made. 0: outside of a world.
   uint64_t object() const { return object_; }
   void set_object(uint64_t object) { object_ = object; }
+  // A world has it in World::groups(), until all members have left.
+  bool of_world() const { return of_world_; }
+  void set_of_world() { of_world_ = true; }
   // And its calls, which commute but for what makes the group fail.
   uint64_t calls_object() const { return numbered_object(object_, 1); }
   const std::string& name() const { return name_; }                // what reports print: "0" for the group of all ranks
@@ -74,7 +78,9 @@ class Group {
   }
 
   const int id_;
-  uint64_t object_ = 0;  // const after the world has the group
+  // const after the world has the group
+  uint64_t object_ = 0;
+  bool of_world_ = false;
   const std::string name_;
   const std::string description_;
   const int size_;
