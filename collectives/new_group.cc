@@ -176,7 +176,7 @@ void make_groups_alone(GroupRequest* request, int rank) {
   world.unshare(key);
   // Of a split, each rank took its own color for everybody's.
   for (const auto& [name, slot] : made->by_name) {
-    if (slot.members < slot.group->size()) world.leave_group(*slot.group, slot.group->size() - slot.members);
+    if (slot.members < slot.group->size()) world.leave_group_absent(*slot.group, slot.group->size() - slot.members);
   }
 }
 
@@ -337,7 +337,7 @@ void ProcessGroup::end(CodeSite code) {
     if (context_ != nullptr) {
       // In this order: the group goes with the last member.
       context_->recorder().left(group_);
-      context_->world().leave_group(*group_);
+      context_->world().leave_group(*group_, context_->rank());
     }
   }
   if (first != nullptr) std::rethrow_exception(first);

@@ -46,8 +46,8 @@ ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank)
       name_(group_->name()) {}
 
 ProcessGroup::~ProcessGroup() {
-  // The world has its own groups for as long as records name them.
-  if (context_ == nullptr || left_ || group_->of_world()) [[likely]]
+  // The world has its own groups until all members have left, this one by another handle perhaps.
+  if (context_ == nullptr || left_ || (group_->of_world() && !group_->any_left())) [[likely]]
     return;
   if (const WorldPin alive(world_); alive) context_->recorder().left(group_);
 }

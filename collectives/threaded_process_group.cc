@@ -80,10 +80,13 @@ void ThreadedGroupCore::close() {
   rendezvous_->fail(world_ended());
 }
 
-void ThreadedGroupCore::leave() {
+void ThreadedGroupCore::leave(int rank) {
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // unshare() tells, of the last one
+    gone_.resize(static_cast<size_t>(group_->size()));
+    if (gone_[static_cast<size_t>(rank)]) return;
+    gone_[static_cast<size_t>(rank)] = true;
     if (++left_ < group_->size()) return;
   }
   world_.forget_on_abort(on_abort_);

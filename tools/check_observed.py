@@ -46,6 +46,7 @@ UNOBSERVED = {
     ("TableStore", "poller_"): "of stores of several processes, which no search sees",
     ("Group", "object_"): BEFORE_THE_RUN,
     ("Group", "of_world_"): BEFORE_THE_RUN,
+    ("Group", "any_left_"): "says only that a record must hold its group",
     ("World", "poison_"): BEFORE_THE_RUN,
     ("World", "late_completion_"): BEFORE_THE_RUN,
     ("World", "scheduler_"): BEFORE_THE_RUN,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -42,6 +43,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // A world has it in World::groups(), until all members have left.
   bool of_world() const { return of_world_; }
   void set_of_world() { of_world_ = true; }
+  // Some member has left it.
+  bool any_left() const { return std::atomic_ref(any_left_).load(std::memory_order_acquire); }
+  void set_any_left() const { std::atomic_ref(any_left_).store(true, std::memory_order_release); }
   // And its calls, which commute but for what makes the group fail.
   uint64_t calls_object() const { return numbered_object(object_, 1); }
   const std::string& name() const { return name_; }                // what reports print: "0" for the group of all ranks
@@ -81,6 +85,7 @@ class Group : public std::enable_shared_from_this<Group> {
   // const after the world has the group
   uint64_t object_ = 0;
   bool of_world_ = false;
+  mutable bool any_left_ = false;  // by an atomic_ref: groups are moved before others know them
   const std::string name_;
   const std::string description_;
   const int size_;

@@ -337,14 +337,24 @@ std::shared_ptr<const Group> World::keep_group(Group group, uint64_t object) {
   return kept;
 }
 
-void World::leave_group(const Group& group, int members) {
+void World::leave_group(const Group& group, int rank) { count_left(group, group.group_rank(rank), 1); }
+void World::leave_group_absent(const Group& group, int members) { count_left(group, -1, members); }
+
+void World::count_left(const Group& group, int rank, int members) {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // searches keep all groups
   if (keeps_all_groups_ || scheduler_->record() != nullptr) return;
   const auto at = groups_.find(group.id());
   if (at == groups_.end() || at->second.group.get() != &group || at->second.group == world_group_) return;
-  at->second.left += members;
-  if (at->second.left >= group.size()) groups_.erase(at);
+  Joined& joined = at->second;
+  if (rank >= 0) {
+    joined.gone.resize(static_cast<size_t>(group.size()));
+    if (joined.gone[static_cast<size_t>(rank)]) return;
+    joined.gone[static_cast<size_t>(rank)] = true;
+    group.set_any_left();
+  }
+  joined.left += members;
+  if (joined.left >= group.size()) groups_.erase(at);
 }
 
 void World::keep_all_groups() {

@@ -190,8 +190,10 @@ class World {
   // The same of `size` ranks from `first` on, `stride` apart.
   std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description,
                                          uint64_t object = 0);
-  // `members` of the group have left it, and make no more calls. Of any other world's group: nothing.
-  void leave_group(const Group& group, int members = 1);
+  // Global rank `rank` has left the group and makes no more calls; said twice, it counts once. Of any other world's group: nothing.
+  void leave_group(const Group& group, int rank);
+  // The same of so many members that never came.
+  void leave_group_absent(const Group& group, int members);
   // All groups but those that all members have left, by id; that of all ranks stays.
   std::vector<std::shared_ptr<const Group>> groups() const;
   // groups() has all groups of the run: for code that compares runs. To be called before the run.
@@ -230,6 +232,7 @@ class World {
   void run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept;
   void stalled(const std::string& text);
   void record_group();
+  void count_left(const Group& group, int rank, int members);
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status deadlock(const std::vector<Task*>& blocked);
 
@@ -261,7 +264,8 @@ class World {
   int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;
   struct Joined {
     std::shared_ptr<const Group> group;
-    int left = 0;  // members that have left it
+    int left = 0;            // members that have left it
+    std::vector<bool> gone;  // [rank in group] those, but for absent ones; empty as long as there are none
   };
   std::map<int, Joined> groups_ ABSL_GUARDED_BY(mu_);  // by id
   int group_ids_ ABSL_GUARDED_BY(mu_) = 0;
