@@ -40,6 +40,7 @@ class KeepingReporter final : public benchmark::ConsoleReporter {
       separator = ",\n";
     }
     file << "\n]}\n";
+    file.close();
     return file.good();
   }
 

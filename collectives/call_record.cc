@@ -455,7 +455,8 @@ CollectiveCall call_of(const FlightEntry& entry) {
 std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
   auto record = std::make_shared<CallRecord>();
   World& world = rank.world();
-  const std::vector<std::shared_ptr<const Group>> groups = world.groups();
+  const FlightEntries entries = rank.recorder().entries();
+  const std::vector<std::shared_ptr<const Group>>& groups = entries.groups();
   std::map<const Group*, int> indices;
   record->add_group(world.world_group(), rank.rank());
   indices[world.world_group().get()] = 0;
@@ -463,7 +464,7 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
   // (end, index) of calls on their way, the next to end first. A flight recorder does not know of waits: whatever had ended
   // before the program came to its next call counts as waited for.
   std::priority_queue<std::pair<int64_t, size_t>, std::vector<std::pair<int64_t, size_t>>, std::greater<>> open;
-  for (const FlightEntry& from : rank.recorder().entries()) {
+  for (const FlightEntry& from : entries) {
     const CollectiveCall call = call_of(from);
     if (call.op == OpType::kCoalesced || call.op == OpType::kNewGroup || call.op == OpType::kSplitGroup) continue;
     auto at = indices.find(from.group);

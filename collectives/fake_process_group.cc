@@ -90,7 +90,10 @@ absl::StatusOr<Work> FakeProcessGroup::execute(CollectiveCall&& call) {
       return written;
     }
   }
-  if (call.request != nullptr) internal::make_groups_alone(call.request, ProcessGroup::rank());
+  if (call.request != nullptr) {
+    call.request->seq = call.seq;
+    internal::make_groups_alone(call.request, ProcessGroup::rank());
+  }
   if (context() != nullptr) context()->recorder().close(call.record_id, context()->world().scheduler().now_ns(), true);
   if (options_.record != nullptr && call.request == nullptr) return options_.record->add(call, record_group_);
   return Work();

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -19,6 +16,7 @@
 #include "sim/dist_error.h"
 #include "sim/text.h"
 #include "sim/version.h"
+#include "sim/write_file.h"
 
 namespace rankloom {
 namespace {
@@ -183,28 +181,32 @@ void join(std::vector<Sizes>* shapes) {
 class Dump {
  public:
   Dump(World& world, int rank, const FlightDumpOptions& options, Writer& out)
-      : world_(world), rank_(rank), backend_(options.backend), out_(out) {
+      : rank_(rank), backend_(options.backend), out_(out), entries_(world.context(rank).recorder().entries()) {
+    // The rank's groups, and those that it has left since it made a call that is still recorded.
+    std::map<int, std::shared_ptr<const Group>> by_id;
+    for (const std::shared_ptr<const Group>& group : entries_.groups()) by_id.emplace(group->id(), group);
+    for (const std::shared_ptr<const Group>& group : world.groups()) {
+      if (group->group_rank(rank) >= 0) by_id.insert_or_assign(group->id(), group);
+    }
     // Names key the table of groups: of several groups with one name, those after the first get their id behind it.
     std::map<std::string, int> uses;
-    for (const std::shared_ptr<const Group>& group : world.groups()) {
-      if (group->group_rank(rank) < 0) continue;
+    for (const auto& [id, group] : by_id) {
       const bool first = ++uses[group->name()] == 1;
-      names_[group.get()] = first ? group->name() : absl::StrCat(group->name(), "#", group->id());
+      names_[group.get()] = first ? group->name() : absl::StrCat(group->name(), "#", id);
       groups_.push_back(group);
     }
   }
 
   void write() {
-    const std::vector<FlightEntry> entries = world_.context(rank_).recorder().entries();
     out_.begin_dict();
     field("version", kVersion);
     field("comm_lib_version", absl::StrCat("rankloom ", sv(version())));
     write_groups();
-    write_status(entries);
-    if (out_.has_frames() || !entries.empty()) {
+    write_status();
+    if (out_.has_frames() || !entries_.empty()) {
       out_.key("entries");
       out_.begin_list();
-      for (const FlightEntry& entry : entries) write_entry(entry);
+      for (const FlightEntry& entry : entries_) write_entry(entry);
       out_.end_list();
     }
     out_.end_dict();
@@ -242,12 +244,12 @@ class Dump {
   }
 
   // Of what is still in the ring.
-  void write_status(const std::vector<FlightEntry>& entries) {
+  void write_status() {
     out_.key("pg_status");
     out_.begin_dict();
     for (const std::shared_ptr<const Group>& group : groups_) {
       int64_t enqueued = -1, started = -1, completed = -1;
-      for (const FlightEntry& entry : entries) {
+      for (const FlightEntry& entry : entries_) {
         if (entry.group != group.get() || entry.is_p2p) continue;
         enqueued = std::max(enqueued, entry.seq);
         if (state_of(entry) != kScheduled) started = std::max(started, entry.seq);
@@ -356,11 +358,11 @@ class Dump {
     out_.end_dict();
   }
 
-  World& world_;
   const int rank_;
   const std::string backend_;
   Writer& out_;
-  std::vector<std::shared_ptr<const Group>> groups_;  // the rank's
+  const FlightEntries entries_;
+  std::vector<std::shared_ptr<const Group>> groups_;  // the rank's, by id
   std::map<const Group*, std::string> names_;
 };
 
@@ -390,13 +392,9 @@ void dump_flight_records(World& world, const std::string& prefix, const FlightDu
     const std::string path =
         absl::StrCat(prefix, rank, options.format == FlightDumpOptions::Format::kJson ? ".json" : "");
     const std::string bytes = flight_records(world, rank, options);
-    errno = 0;
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
-    if (!file.good()) {
+    if (const absl::Status written = write_file(path, bytes); !written.ok()) {
       throw_dist_error(
-          make_error(ErrorKind::kCollectiveError, absl::StrCat("dump_flight_records: file \"", path,
-                                                               "\": cannot be written: ", std::strerror(errno))),
+          make_error(ErrorKind::kCollectiveError, absl::StrCat("dump_flight_records: ", written.message())),
           {.rank = rank, .group = {}, .op = "dump_flight_records"});
     }
   }

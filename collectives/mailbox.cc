@@ -181,7 +181,9 @@ Message::Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int gro
       mailbox_(std::move(mailbox)),
       context_(context),
       group_rank_(group_rank),
-      call_(std::move(call)) {}
+      call_(std::move(call)) {
+  holds_owners(call_.keep_alive != nullptr);
+}
 
 Message::~Message() = default;
 

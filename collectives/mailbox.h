@@ -50,6 +50,7 @@ class Message final : public WorkState, public WaitsFor {
  protected:
   Site wait_site(CodeSite code) const override;
   void overdue(absl::Duration timeout, CodeSite code) override;
+  void let_go() noexcept override { call_.keep_alive.reset(); }
 
  private:
   friend class Mailbox;

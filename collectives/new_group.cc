@@ -1,6 +1,8 @@
 #include "collectives/new_group.h"
 
 #include <algorithm>
+#include <exception>
+#include <map>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -130,18 +132,57 @@ void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
 }
 
 namespace internal {
+namespace {
+
+// What ranks of a world have made of one call of fake groups, until all of the parent have called.
+struct FakeGroups {
+  explicit FakeGroups(Scheduler* scheduler) : mu(scheduler) {}
+  struct Made {
+    std::shared_ptr<const Group> group;
+    int members = 0;  // that have asked for it
+  };
+  ObservedMutex mu;  // before the world's
+  std::map<std::string, Made> by_name ABSL_GUARDED_BY(mu);
+  int ranks ABSL_GUARDED_BY(mu) = 0;  // that have called
+};
+
+using MakeGroup = absl::FunctionRef<std::shared_ptr<const Group>()>;
+// The group of this name, made if nobody has.
+using SharedGroup = absl::FunctionRef<std::shared_ptr<const Group>(const std::string& name, MakeGroup make)>;
+void make_alone(GroupRequest* request, int rank, SharedGroup shared);
+
+}  // namespace
 
 void make_groups_alone(GroupRequest* request, int rank) {
+  if (request->world == nullptr) {
+    make_alone(request, rank, [](const std::string&, MakeGroup make) { return make(); });
+    return;
+  }
   // Ranks of one world with fake groups still mean the same ones.
-  const auto shared = [request](
-                          const std::string& name,
-                          absl::FunctionRef<std::shared_ptr<const Group>()> make) -> std::shared_ptr<const Group> {
-    if (request->world == nullptr) return make();
-    const std::string key = absl::StrCat("fake group ", request->parent->id(), " ", name);
-    std::shared_ptr<void> group = request->world->shared(
-        key, [&]() -> std::shared_ptr<void> { return std::const_pointer_cast<Group>(make()); }, World::Maker::kSame);
-    return std::static_pointer_cast<const Group>(std::move(group));
-  };
+  World& world = *request->world;
+  const std::string key = absl::StrCat("fake groups ", request->parent->id(), " ", request->number);
+  const auto made = std::static_pointer_cast<FakeGroups>(world.shared(
+      key, [&]() -> std::shared_ptr<void> { return std::make_shared<FakeGroups>(&world.scheduler()); },
+      World::Maker::kSame));
+  ObservedMutexLock lock(&made->mu);
+  lock.apart();  // whoever comes first makes them
+  make_alone(request, rank, [&made](const std::string& name, MakeGroup make) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    FakeGroups::Made& slot = made->by_name[name];
+    if (slot.group == nullptr) slot.group = make();
+    ++slot.members;
+    return slot.group;
+  });
+  if (++made->ranks < request->parent->size()) return;
+  world.unshare(key);
+  // Of a split, each rank took its own color for everybody's.
+  for (const auto& [name, slot] : made->by_name) {
+    if (slot.members < slot.group->size()) world.leave_group_absent(*slot.group, slot.group->size() - slot.members);
+  }
+}
+
+namespace {
+
+void make_alone(GroupRequest* request, int rank, SharedGroup shared) {
   switch (request->kind) {
     case GroupRequest::Kind::kRanks:
       if (!std::binary_search(request->ranks.begin(), request->ranks.end(), rank)) return;
@@ -170,6 +211,8 @@ void make_groups_alone(GroupRequest* request, int rank) {
   }
 }
 
+}  // namespace
+
 std::string requested_ranks_text(const GroupRequest& request) {
   std::vector<int> ranks = request.ranks;
   if (request.parent != nullptr) {
@@ -196,6 +239,7 @@ GroupRequest ProcessGroup::request_of(const GroupOptions& options) {
   GroupRequest request;
   request.world = context_ != nullptr ? &context_->world() : nullptr;
   request.parent = group_.get();
+  request.number = ++request_count_;
   request.name = options.name.empty() ? absl::StrCat(group_->name(), ".", ++child_count_) : options.name;
   request.description = options.description.empty() ? "undefined" : options.description;
   return request;
@@ -225,6 +269,13 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<con
   child->set_timeout(options.timeout.value_or(timeout_));
   child->set_warn_after(options.warn_after.value_or(warn_after_));
   child->set_reduce_order(options.order.value_or(order_));
+  if (children_.size() >= sweep_children_at_) {
+    std::erase_if(children_, [](const std::weak_ptr<ProcessGroup>& weak) {
+      const std::shared_ptr<ProcessGroup> group = weak.lock();
+      return group == nullptr || group->left_;
+    });
+    sweep_children_at_ = std::max<size_t>(8, 2 * children_.size());
+  }
   children_.push_back(child);
   return child;
 }
@@ -266,13 +317,30 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, cons
 }
 
 void ProcessGroup::end(CodeSite code) {
+  std::exception_ptr first;
+  const auto attempt = [&first](absl::FunctionRef<void()> step) {
+    try {
+      step();
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  };
   // Those that were made last, first: they may be in use still.
   for (auto child = children_.rbegin(); child != children_.rend(); ++child) {
-    if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr) group->end(code);
+    if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr) attempt([&] { group->end(code); });
   }
   children_.clear();
-  shutdown(code);
-  leave();
+  attempt([&] { shutdown(code); });
+  shut_down_ = true;  // whatever a subclass makes of it
+  if (!std::exchange(left_, true)) {
+    attempt([&] { leave(); });
+    if (context_ != nullptr) {
+      // In this order: the group goes with the last member.
+      context_->recorder().left(group_);
+      context_->world().leave_group(*group_, context_->rank());
+    }
+  }
+  if (first != nullptr) std::rethrow_exception(first);
 }
 
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {

@@ -25,6 +25,7 @@ struct GroupRequest {
   std::vector<int> shape;              // kMesh: the parent's ranks in row-major order
   std::vector<std::string> dim_names;  // kMesh: empty, or one for each dimension
   int64_t seq = -1;                    // of the call, once it runs
+  int number = 0;                      // of the parent's calls that make groups, from 1
   // The result: empty for a non-member; kMesh: the group along each dimension.
   std::vector<std::shared_ptr<const Group>> made = {};
 };

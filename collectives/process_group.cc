@@ -6,6 +6,7 @@
 #include "collectives/coalescing.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/fault_group.h"
+#include "collectives/keep_alive.h"
 #include "collectives/op_table.h"
 #include "collectives/stream.h"
 #include "collectives/threaded_process_group.h"
@@ -44,7 +45,12 @@ ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank)
       timeout_(absl::InfiniteDuration()),
       name_(group_->name()) {}
 
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() {
+  // The world has its own groups until all members have left, this one by another handle perhaps.
+  if (context_ == nullptr || left_ || (group_->of_world() && !group_->any_left())) [[likely]]
+    return;
+  if (const WorldPin alive(world_); alive) context_->recorder().left(group_);
+}
 
 std::string ProcessGroup::text() const {
   return absl::StrCat(backend_name(), " group ", group_name(), ": rank ", rank(), " of ", size());
@@ -137,7 +143,9 @@ Work ProcessGroup::submit(CollectiveCall& call, const CallOptions& options, Code
   if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
     fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
   }
-  if (options.keep_alive != nullptr) call.keep_alive = options.keep_alive;
+  if (options.keep_alive != nullptr) {
+    call.keep_alive = context_ != nullptr ? internal::owned_by_rank(options.keep_alive, *context_) : options.keep_alive;
+  }
   call.stream = options.stream;
   if (numbered) {
     seq_ = call.seq;

@@ -30,8 +30,9 @@ struct Coalescing;
 struct CallOptions {
   std::optional<absl::Duration> timeout = {};     // unset: the group's
   std::optional<absl::Duration> warn_after = {};  // unset: the group's
-  std::shared_ptr<const void> keep_alive =
-      {};                                 // owners of the tensors, held until the call is done; its Work may be dropped
+  // Owners of the tensors, held until the call is done; its Work may be dropped. Where nothing else holds them, they end on the
+  // thread that drops the last handle of the done work, or, if that had gone before, as a helper of the rank: they may call.
+  std::shared_ptr<const void> keep_alive = {};
   std::optional<ReduceOrder> order = {};  // unset: the group's
   Stream* stream = nullptr;               // start after what is queued there, and order what follows
 };
@@ -272,12 +273,15 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   const std::shared_ptr<const Group> group_;
   int rank_;  // const, but for become()
   const int size_;
-  int64_t seq_ = 0;      // of collectives
-  int64_t p2p_seq_ = 0;  // of sends and recvs
-  int64_t op_id_ = 0;    // of all calls
-  int child_count_ = 0;  // groups made from this one
-  std::vector<std::weak_ptr<ProcessGroup>> children_;
+  int64_t seq_ = 0;                                    // of collectives
+  int64_t p2p_seq_ = 0;                                // of sends and recvs
+  int64_t op_id_ = 0;                                  // of all calls
+  int child_count_ = 0;                                // groups made from this one that were given no name
+  int request_count_ = 0;                              // calls that make groups
+  std::vector<std::weak_ptr<ProcessGroup>> children_;  // those that went are swept out now and then
+  size_t sweep_children_at_ = 8;
   bool shut_down_ = false;
+  bool left_ = false;                                 // end() was here
   bool destroyed_ = false;                            // by a call for this very group
   std::unique_ptr<internal::Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
   absl::Duration timeout_;
@@ -295,7 +299,8 @@ std::ostream& operator<<(std::ostream& out, const ProcessGroup& group);
 std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options = {});
 
 // This member has done with the group and those made from it: shutdown(), of the youngest first. Later calls fail. Does
-// nothing for null, which is what a rank has that is no member. Errors: Aborted if it was called for this group before.
+// nothing for null, which is what a rank has that is no member. Once all members have called it the world forgets the group, but
+// for what its records name. Errors: Aborted if it was called for this group before, and those of calls on their way.
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code = CodeSite::here());
 
 // One send or recv of batch_isend_irecv().

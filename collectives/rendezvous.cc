@@ -39,7 +39,9 @@ CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* contex
       rendezvous_(std::move(rendezvous)),
       context_(context),
       group_rank_(group_rank),
-      call_(std::move(call)) {}
+      call_(std::move(call)) {
+  holds_owners(call_.keep_alive != nullptr);
+}
 
 CallState::~CallState() = default;
 

@@ -48,6 +48,7 @@ class CallState final : public WorkState, public WaitsFor {
  protected:
   Site wait_site(CodeSite code) const override;
   void overdue(absl::Duration timeout, CodeSite code) override;
+  void let_go() noexcept override { call_.keep_alive.reset(); }
 
  private:
   friend class Rendezvous;

@@ -80,13 +80,30 @@ void ThreadedGroupCore::close() {
   rendezvous_->fail(world_ended());
 }
 
-void ThreadedGroupCore::leave() {
+void ThreadedGroupCore::leave(int rank) {
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // unshare() tells, of the last one
+    gone_.resize(static_cast<size_t>(group_->size()));
+    if (gone_[static_cast<size_t>(rank)]) return;
+    gone_[static_cast<size_t>(rank)] = true;
     if (++left_ < group_->size()) return;
   }
+  world_.forget_on_abort(on_abort_);
+  world_.forget_at_end(at_end_);
   world_.unshare(core_key(*group_));
+}
+
+void ThreadedGroupCore::listen() {
+  // A work may have no waiter but a callback: an abort completes it.
+  on_abort_ = world_.on_abort([weak = weak_from_this()](const absl::Status& cause) {
+    if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
+  });
+  at_end_ = world_.at_end([weak = weak_from_this()] {
+    if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close();
+  });
+  // Later ones are told to the listener.
+  if (world_.scheduler().aborted()) fail(world_.scheduler().abort_cause());
 }
 
 ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core,
@@ -197,13 +214,7 @@ std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std:
       core_key(*group),
       [&]() -> std::shared_ptr<void> {
         auto made = std::make_shared<ThreadedGroupCore>(&world, group);
-        // A work may have no waiter but a callback: an abort completes it.
-        world.on_abort([weak = std::weak_ptr<ThreadedGroupCore>(made)](const absl::Status& cause) {
-          if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
-        });
-        world.at_end([weak = std::weak_ptr<ThreadedGroupCore>(made)] {
-          if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close();
-        });
+        made->listen();
         return made;
       },
       World::Maker::kSame);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "collectives/mailbox.h"
 #include "collectives/process_group.h"
@@ -21,8 +22,10 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   void fail(const absl::Status& cause) { rendezvous_->fail(cause); }
   // At the world's end: notes what is left, and ends it.
   void close();
-  // A member has destroyed its handle; the world forgets the core with the last one.
-  void leave();
+  // Has the world tell of its end and of aborts; of one that is past, now. By whoever makes the core.
+  void listen();
+  // Member `rank` has destroyed a handle; the world forgets the core with the last one.
+  void leave(int rank);
 
  private:
   World& world_;
@@ -30,7 +33,11 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   const std::shared_ptr<Rendezvous> rendezvous_;
   ObservedMutex mu_;  // taken after no other lock
   std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
-  int left_ ABSL_GUARDED_BY(mu_) = 0;  // members that have destroyed their handle
+  int left_ ABSL_GUARDED_BY(mu_) = 0;            // members that have destroyed their handle
+  std::vector<bool> gone_ ABSL_GUARDED_BY(mu_);  // [rank in group] those
+  // What the world is told to forget then; const after listen().
+  int64_t on_abort_ = 0;
+  int64_t at_end_ = 0;
 };
 
 // Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers. Sends
@@ -47,7 +54,7 @@ class ThreadedProcessGroup final : public ProcessGroup {
  protected:
   std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
                                             const GroupOptions& options) override;
-  void leave() override { core_->leave(); }
+  void leave() override { core_->leave(ProcessGroup::rank()); }
 
  private:
   absl::StatusOr<Work> post(CollectiveCall&& call);           // a send or recv

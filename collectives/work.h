@@ -128,6 +128,9 @@ class WorkState {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
   CalledHandle called(const char* op) const;
+  // For constructors: let_go() is to be called, on the thread that drops the last handle, once the work is done.
+  void holds_owners(bool holds) { holds_owners_ = holds; }
+  virtual void let_go() noexcept {}
   // Tells of a wait that has lasted for warn_after(). On the rank that waits, with no lock held.
   virtual void overdue(absl::Duration /*timeout*/, CodeSite /*code*/) {}
 
@@ -171,7 +174,8 @@ class WorkState {
   const std::unique_ptr<const ObjectName> outside_name_;  // of a work of no world, which tasks of explored runs may use
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};
-  mutable ObservedMutex mu_;  // taken after no other lock but a rendezvous'
+  bool holds_owners_ = false;  // const after construction
+  mutable ObservedMutex mu_;   // taken after no other lock but a rendezvous'
   RankCondVar finished_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   bool completing_ ABSL_GUARDED_BY(mu_) = false;  // complete() is at the callbacks of when_done()
@@ -246,7 +250,10 @@ class [[nodiscard]] Work {
     }
     state_->handles_.store(0, std::memory_order_relaxed);
     state_->touched(Access::kRead);
-    if (!state_->is_over()) WorkState::handles_gone(std::move(state_));
+    if (!state_->is_over()) return WorkState::handles_gone(std::move(state_));
+    // Here, and not by whoever completes works, who may let the state itself go later.
+    if (state_->holds_owners_) [[unlikely]]
+      state_->let_go();
   }
   void check(const absl::Status& status) const;
 

@@ -202,7 +202,8 @@ void KeyTable::watch(std::string_view key, Store::WatchCallback callback) {
   const Task* const task = Task::current();
   watches_.try_emplace(key).first->second.push_back(
       {.callback = std::make_shared<Store::WatchCallback>(std::move(callback)),
-       .rank = task != nullptr ? task->info.rank : -1});
+       .rank = task != nullptr ? task->info.rank : -1,
+       .world = task != nullptr ? WorldRef(task->scheduler) : WorldRef()});
   ever_watched_.store(true, std::memory_order_relaxed);
 }
 
@@ -226,25 +227,32 @@ void KeyTable::deliver_filed() {
     record->access(numbered_object(object_.in(*record), kWatches), Access::kWrite);
   if (delivering_) return mu.unlock();
   delivering_ = true;
+  std::exception_ptr own;  // what the calling task's own callback threw: comes out when all events are delivered
   while (!events_.empty()) {
     Event event = std::move(events_.front());
     events_.pop_front();
     mu.unlock();
     if (record != nullptr) record->enter_memory(event.watch.rank);
+    std::exception_ptr thrown;
     try {
       (*event.watch.callback)(event.before, event.after);
     } catch (...) {
-      if (record != nullptr) record->leave_memory(event.watch.rank);
-      mu.lock();
-      delivering_ = false;
-      mu.unlock();
-      throw;
+      thrown = std::current_exception();
     }
     if (record != nullptr) record->leave_memory(event.watch.rank);
+    if (thrown != nullptr && !is_others_failure(event.watch, thrown) && own == nullptr) own = thrown;
     mu.lock();
   }
   delivering_ = false;
   mu.unlock();
+  if (own != nullptr) std::rethrow_exception(own);
+}
+
+bool KeyTable::is_others_failure(const Watch& watch, const std::exception_ptr& thrown) {
+  const Task* const task = Task::current();
+  if (watch.rank < 0 || (watch.world.has(task) && task->info.rank == watch.rank)) return false;
+  const WorldPin alive(watch.world);
+  return !alive || watch.world.scheduler()->rank_failed(watch.rank, thrown);
 }
 
 }  // namespace rankloom::internal

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "fake_store/store.h"
+#include "sim/call_scope.h"
 #include "sim/observed_mutex.h"
 #include "sim/step_record.h"
 #include "sim/text.h"
@@ -148,7 +150,8 @@ class KeyTable {
   using Map = absl::flat_hash_map<std::string, T, Hash, Equal>;
   struct Watch {
     std::shared_ptr<Store::WatchCallback> callback;
-    int rank;  // that left it here; -1: a thread of no world
+    int rank;        // that left it here; -1: a thread of no world
+    WorldRef world;  // of that rank
   };
   struct Event {
     Watch watch;
@@ -185,6 +188,8 @@ class KeyTable {
   void wake(std::string_view key, bool queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void file_event(std::string_view key, std::optional<std::string_view> after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void deliver_filed() ABSL_LOCKS_EXCLUDED(mu);
+  // Whether `thrown` by a callback is the failure of a rank other than the caller's; it is told of, if its world still lives.
+  static bool is_others_failure(const Watch& watch, const std::exception_ptr& thrown);
 
   const Scheduler* const scheduler_;  // null: of no world, used by tasks of any
   const bool may_be_explored_;

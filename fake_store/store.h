@@ -119,7 +119,8 @@ class Store {
   std::vector<std::string> list_keys(CodeSite code = CodeSite::here());
 
   // Calls `callback` for each later change of the value at `key`, in the order of the changes, as long as the store
-  // lives: on the thread of a rank that changes a key, after the change, with no lock held. It may use the store.
+  // lives: on the thread of a rank that changes a key, after the change, with no lock held. It may use the store. What it throws
+  // is a failure of the rank that left it here, and an exception of the changing call if that is the same rank.
   // Changes by other processes (FileStore) are seen when this one next uses the store.
   void watch_key(std::string_view key, WatchCallback callback, CodeSite code = CodeSite::here());
 

@@ -85,6 +85,7 @@ class Explorer {
     world_.schedule = {};
     if (!world_.seed.has_value()) world_.seed = options_.first_seed;
     world_.max_steps = options_.max_steps;
+    world_.trace_limit = Trace::kWhole;
   }
 
   ExploreReport explore();
@@ -136,6 +137,7 @@ class Explorer {
 Outcome Explorer::run(WorldOptions options) {
   Outcome outcome;
   World world(std::move(options));
+  world.keep_all_groups();
   outcome.report = run_(world, program_, &outcome.failures);
   look_around(world, &outcome);
   if (outcome.report.ok()) {

@@ -228,6 +228,8 @@ void MultiThreadedTestCase::tell(const Run& run, Expected expected) const {
 }
 
 std::string MultiThreadedTestCase::save_trace(const Run& run) const {
+  // The report of a run that failed says so itself.
+  if (run.report.trace.cut()) return run.report.ok() ? absl::StrCat("\n", run.report.trace.why_cut()) : "";
   if (run.report.trace.empty() || run.options.schedule.kind() == Schedule::Kind::kReplay) return "";
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   const std::string name = absl::StrCat(program_invocation_short_name, ".", test.test_suite_name(), ".", test.name(),

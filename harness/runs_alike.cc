@@ -100,6 +100,7 @@ testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void
   if (absl::Status status = apply_environment(&options); !status.ok()) {
     return testing::AssertionFailure() << std::string(status.message().data(), status.message().size());
   }
+  options.trace_limit = Trace::kWhole;
   if (!options.schedule.deterministic()) {
     return testing::AssertionFailure() << "the schedule is " << options.schedule.text()
                                        << ", want one that repeats itself";

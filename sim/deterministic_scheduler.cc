@@ -74,6 +74,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
   }
   if (record_ != nullptr) record_->begin_run(this, options_.ranks, threads_);
   const Trace* const replayed = options_.schedule.trace();
+  trace_.set_limit(options_.trace_limit);
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
 }
 
@@ -476,6 +477,7 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     note_running(task);
     lock.unlock();
     body();
+    body = nullptr;  // what it holds may spawn, too
     lock.lock();
     note_running(nullptr);
     Task::set_current(before);

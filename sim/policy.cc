@@ -185,6 +185,10 @@ class ReplayPolicy final : public SchedulePolicy {
                      point.at != nullptr ? point.at->site.what : "start",
                      point.at != nullptr && point.at->site.seq >= 0 ? absl::StrCat(" seq ", point.at->site.seq) : "",
                      ", ", point.size, point.kind == ChoiceKind::kNextTask ? " ready" : " alternatives");
+    if (trace_.cut()) {
+      error_ = absl::StrCat("cannot replay: ", trace_.why_cut());
+      return;
+    }
     if (next_ >= trace_.steps().size()) {
       error_ = absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace",
                             trace_.empty() ? ", which is empty" : "", ", found ", found);

@@ -169,6 +169,12 @@ void Scheduler::announce_abort() {
   if (abort_listener_) abort_listener_(abort_cause());
 }
 
+bool Scheduler::rank_failed(int rank, std::exception_ptr failure) const {
+  if (!failure_listener_) return false;
+  failure_listener_(rank, std::move(failure));
+  return true;
+}
+
 bool Scheduler::set_abort_cause(const absl::Status& cause) {
   absl::MutexLock lock(&cause_mu_);
   if (!cause_.ok()) return false;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,10 +45,11 @@ class Scheduler {
     EngineKind engine = EngineKind::kThreads;
     Schedule schedule;
     int ranks = 1;
-    size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack
-    bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
-    bool late_completion = false;     // deterministic gears: finished calls complete when the policy says so
-    uint64_t max_steps = 0;           // deterministic gears: the run is aborted after so many points; 0: never
+    size_t stack_bytes = 128 * 1024;       // fibers: address space reserved for each stack
+    bool fresh_threads = false;            // threads: new ones, so that nobody's thread_locals leak in
+    bool late_completion = false;          // deterministic gears: finished calls complete when the policy says so
+    uint64_t max_steps = 0;                // deterministic gears: the run is aborted after so many points; 0: never
+    uint64_t trace_limit = Trace::kWhole;  // deterministic gears: with more choices than this no trace is kept
     // A task that comes to no scheduling point for this long, in real time, is told to on_stall (unset: stderr), by a thread
     // of its own; it must not wait for the end of the run. Infinite: nobody looks.
     absl::Duration stall = absl::Seconds(10);
@@ -179,6 +181,13 @@ class Scheduler {
   using AbortListener = std::function<void(const absl::Status&)>;
   void set_abort_listener(AbortListener listener) { abort_listener_ = std::move(listener); }
 
+  // Told what code of `rank` threw while another task, or a thread of no world, ran it: a callback of a store. Set once, before
+  // run().
+  using FailureListener = std::function<void(int rank, std::exception_ptr failure)>;
+  void set_failure_listener(FailureListener listener) { failure_listener_ = std::move(listener); }
+  // False: nobody listens.
+  bool rank_failed(int rank, std::exception_ptr failure) const;
+
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
@@ -254,6 +263,7 @@ class Scheduler {
 
   DeadlockReporter deadlock_reporter_;
   AbortListener abort_listener_;
+  FailureListener failure_listener_;
   std::function<void*(int rank)> user_;
 
  private:

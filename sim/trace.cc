@@ -11,6 +11,7 @@
 #include "sim/dist_error.h"
 #include "sim/scheduler.h"
 #include "sim/text.h"
+#include "sim/write_file.h"
 
 namespace rankloom {
 namespace {
@@ -81,6 +82,20 @@ uint16_t Trace::intern(std::string_view name) {
   return static_cast<uint16_t>(names_.size() - 1);
 }
 
+void Trace::cut_off() {
+  cut_ = true;
+  std::vector<TraceStep>().swap(steps_);
+  // Nor what follows.
+  if (limit_ > 0) limit_was_ = std::exchange(limit_, 0);
+}
+
+std::string Trace::why_cut() const {
+  if (!cut_) return "";
+  if (limit_was_ == 0) return "no trace was kept: trace_limit is 0";
+  return absl::StrCat("no trace was kept: the run made more than ", limit_was_,
+                      " choices, want a larger trace_limit (RANKLOOM_TRACE_LIMIT) to replay it");
+}
+
 std::string Trace::describe(const TraceStep& step) const {
   const bool next = step.kind == static_cast<uint8_t>(ChoiceKind::kNextTask);
   return absl::StrCat("rank ", step.rank, " at ", names_[step.what],
@@ -89,6 +104,7 @@ std::string Trace::describe(const TraceStep& step) const {
 }
 
 std::string Trace::serialize() const {
+  if (cut_) return "";
   std::string out(kMagic);
   put_text(&out, schedule_);
   put_varint(&out, names_.size());
@@ -169,12 +185,9 @@ absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
 }
 
 absl::Status Trace::save(const std::string& path) const {
-  std::ofstream file(path, std::ios::binary);
-  const std::string bytes = serialize();
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.flush();
-  if (!file) return make_error(ErrorKind::kInvalidArgument, absl::StrCat("cannot write the trace to ", path));
-  return absl::OkStatus();
+  if (cut_) return make_error(ErrorKind::kInvalidArgument, why_cut());
+  const absl::Status written = write_file(path, serialize());
+  return written.ok() ? written : make_error(ErrorKind::kInvalidArgument, absl::StrCat("trace ", written.message()));
 }
 
 absl::StatusOr<Trace> Trace::load(const std::string& path) {

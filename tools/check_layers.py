@@ -50,6 +50,8 @@ BANNED = [
     ("random", r"\brandom_device\b|absl::(Insecure)?BitGen\b|\bmt19937|(?<![\w.>:])(std::|::)?s?rand\s*\(", CORE,
      "the seed is the only source of choice; use sim/prng.h"),
     ("getenv", r"\b(secure_)?getenv\s*\(", [*CORE, "harness"], "the environment is read in world/run_options.cc"),
+    ("file", r"\b(ofstream|fstream)\b(?!>)|\bf(re)?open\s*\(|\bfwrite\s*\(|\bfputs\s*\(|(?<![\w.>])p?writev?\s*\(\s*\w*fd", [*CORE, "harness"],
+     "write_file() looks at each step that can fail"),
 ]
 
 # (rule, files, reason)
@@ -57,6 +59,8 @@ EXCEPTIONS = [
     ("steady_clock", "sim/*", "the monotonic clock of the free gear"),
     ("sleep", "fake_store/file_store.cc", "polls a file that other processes write"),
     ("getenv", "world/run_options.cc", "the one reader of the environment"),
+    ("file", "sim/write_file.cc", "the one writer of files"),
+    ("file", "fake_store/file_log.cc", "appends to a file that processes share, and looks at each step, too"),
 ]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -1,6 +1,7 @@
 #include "world/flight_recorder.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,8 @@ namespace rankloom {
 
 FlightEntry& RankRecorder::next_entry() {
   const int64_t record_id = next_++;
+  if (record_id >= left_until_) [[unlikely]]
+    drop_left();
   if (static_cast<int64_t>(ring_.size()) < capacity_) {
     if (ring_.size() == ring_.capacity()) {
       // Not from 1 upwards: each of a large world's first calls would move all entries.
@@ -34,6 +37,24 @@ FlightEntry* RankRecorder::find(int64_t record_id) {
   return entry.record_id == record_id ? &entry : nullptr;
 }
 
+void RankRecorder::left(const std::shared_ptr<const Group>& group) {
+  RankMutexLock lock(&mu_);
+  int64_t last = -1;
+  for (const FlightEntry& entry : ring_) {
+    if (entry.group == group.get()) last = std::max(last, entry.record_id);
+  }
+  if (last < 0) return;
+  const int64_t until = last + capacity_;
+  const auto at = std::find_if(left_.begin(), left_.end(), [until](const Left& left) { return left.until <= until; });
+  left_.insert(at, {until, group});
+  left_until_ = left_.back().until;
+}
+
+void RankRecorder::drop_left() {
+  while (!left_.empty() && left_.back().until < next_) left_.pop_back();
+  left_until_ = left_.empty() ? std::numeric_limits<int64_t>::max() : left_.back().until;
+}
+
 void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns) {
   RankMutexLock lock(&mu_);
   if (FlightEntry* const entry = find(record_id); entry != nullptr) {
@@ -48,17 +69,32 @@ void RankRecorder::set_peer(int64_t record_id, int peer) {
   if (FlightEntry* const entry = find(record_id); entry != nullptr) entry->peer = peer;
 }
 
-std::vector<FlightEntry> RankRecorder::entries() const {
-  RankMutexLock lock(&mu_);
-  std::vector<FlightEntry> entries = ring_;
+FlightEntries RankRecorder::entries() const {
+  std::vector<FlightEntry> entries;
+  std::vector<std::shared_ptr<const Group>> groups;
+  {
+    RankMutexLock lock(&mu_);
+    entries = ring_;
+    std::vector<const Group*> named;
+    for (const FlightEntry& entry : ring_) {
+      if (entry.group != nullptr && (named.empty() || entry.group != named.back())) named.push_back(entry.group);
+    }
+    std::sort(named.begin(), named.end(), std::less<>());
+    named.erase(std::unique(named.begin(), named.end()), named.end());
+    for (const Group* const group : named) {
+      if (std::shared_ptr<const Group> held = group->weak_from_this().lock(); held != nullptr)
+        groups.push_back(std::move(held));
+    }
+  }
+  std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
   std::sort(entries.begin(), entries.end(),
             [](const FlightEntry& a, const FlightEntry& b) { return a.record_id < b.record_id; });
-  return entries;
+  return {std::move(entries), std::move(groups)};
 }
 
 std::vector<std::string> RankRecorder::last_calls(int n) const {
   static constexpr const char* kStates[] = {"scheduled", "completed", "failed"};
-  const std::vector<FlightEntry> all = entries();
+  const FlightEntries all = entries();
   std::vector<std::string> lines;
   for (size_t i = all.size() > static_cast<size_t>(n) ? all.size() - static_cast<size_t>(n) : 0; i < all.size(); ++i) {
     const FlightEntry& entry = all[i];

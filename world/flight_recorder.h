@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,8 +51,8 @@ class FlightShapes {
 // One call of one rank, as the recorder keeps it. Types are opaque numbers here: the layer above knows their names.
 struct FlightEntry {
   enum class State : uint8_t { kScheduled, kCompleted, kFailed };
-  int64_t record_id = -1;  // position in the rank's sequence of calls, from 0
-  const Group* group = nullptr;
+  int64_t record_id = -1;        // position in the rank's sequence of calls, from 0
+  const Group* group = nullptr;  // lives as long as the entry: RankRecorder::left()
   const char* op = "";
   const char* recorder_name = "";  // what PyTorch's recorder calls the operation
   int64_t seq = -1;                // collective or point-to-point sequence number in the group
@@ -70,6 +71,24 @@ struct FlightEntry {
   uint16_t inputs = 0;  // how many of the shapes below are inputs
   uint16_t outputs = 0;
   FlightShapes shapes;
+};
+
+// Calls that a recorder had at some moment, oldest first, and their groups, which live as long as this.
+class FlightEntries {
+ public:
+  FlightEntries(std::vector<FlightEntry> entries, std::vector<std::shared_ptr<const Group>> groups)
+      : entries_(std::move(entries)), groups_(std::move(groups)) {}
+  size_t size() const { return entries_.size(); }
+  bool empty() const { return entries_.empty(); }
+  const FlightEntry& operator[](size_t i) const { return entries_[i]; }
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+  // By id, each once.
+  const std::vector<std::shared_ptr<const Group>>& groups() const { return groups_; }
+
+ private:
+  std::vector<FlightEntry> entries_;
+  std::vector<std::shared_ptr<const Group>> groups_;
 };
 
 // The last calls of one rank: a ring that grows up to its capacity. Costs at most 15 ns a call (bench/).
@@ -95,15 +114,19 @@ class RankRecorder {
   }
   // `started_ns`: when all members had arrived, if it is known.
   void close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns = -1);
+  // The rank makes no more calls of `group`, which somebody has held until now: the recorder does from here on, for as long as
+  // an entry names it.
+  void left(const std::shared_ptr<const Group>& group);
   // A recv_any has found its source.
   void set_peer(int64_t record_id, int peer);
   // Oldest first.
-  std::vector<FlightEntry> entries() const;
+  FlightEntries entries() const;
   // The last `n` calls, oldest first, one line each: "all_reduce seq 3 (completed)".
   std::vector<std::string> last_calls(int n) const;
 
  private:
   FlightEntry& next_entry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void drop_left() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   FlightEntry* find(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A division of 64 bits is a good part of what a record costs; the default capacity needs none.
   size_t place_of(int64_t record_id) const {
@@ -116,6 +139,13 @@ class RankRecorder {
   mutable RankMutex mu_;  // taken after no other lock
   std::vector<FlightEntry> ring_ ABSL_GUARDED_BY(mu_);
   int64_t next_ ABSL_GUARDED_BY(mu_) = 0;
+  // Groups that the rank has left and entries still name; no more than entries.
+  struct Left {
+    int64_t until;  // the record that takes the place of the last entry that names it
+    std::shared_ptr<const Group> group;
+  };
+  std::vector<Left> left_ ABSL_GUARDED_BY(mu_);                                    // by `until`, the last to go first
+  int64_t left_until_ ABSL_GUARDED_BY(mu_) = std::numeric_limits<int64_t>::max();  // the least of those
 };
 
 }  // namespace rankloom

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +14,7 @@
 namespace rankloom {
 
 // Which ranks talk to each other. The same object for all members. const after construction. Name and description are printable().
-class Group {
+class Group : public std::enable_shared_from_this<Group> {
  public:
   // The group of all ranks.
   Group(int id, std::string name, int world_size)
@@ -38,6 +40,12 @@ class Group {
   // What explored runs call the group; unlike its id, the same in whatever order groups are made. 0: outside of a world.
   uint64_t object() const { return object_; }
   void set_object(uint64_t object) { object_ = object; }
+  // A world has it in World::groups(), until all members have left.
+  bool of_world() const { return of_world_; }
+  void set_of_world() { of_world_ = true; }
+  // Some member has left it.
+  bool any_left() const { return std::atomic_ref(any_left_).load(std::memory_order_acquire); }
+  void set_any_left() const { std::atomic_ref(any_left_).store(true, std::memory_order_release); }
   // And its calls, which commute but for what makes the group fail.
   uint64_t calls_object() const { return numbered_object(object_, 1); }
   const std::string& name() const { return name_; }                // what reports print: "0" for the group of all ranks
@@ -74,7 +82,10 @@ class Group {
   }
 
   const int id_;
-  uint64_t object_ = 0;  // const after the world has the group
+  // const after the world has the group
+  uint64_t object_ = 0;
+  bool of_world_ = false;
+  mutable bool any_left_ = false;  // by an atomic_ref: groups are moved before others know them
   const std::string name_;
   const std::string description_;
   const int size_;

@@ -92,6 +92,10 @@ absl::Status apply_environment(WorldOptions* options) {
       return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_BREAK_AT: ", parsed.status().message()));
     options->break_at = *std::move(parsed);
   }
+  if (const char* text = std::getenv("RANKLOOM_TRACE_LIMIT"); text != nullptr) {
+    if (!absl::SimpleAtoi(text, &options->trace_limit))
+      return bad_variable("RANKLOOM_TRACE_LIMIT", text, "a number of choices from 0");
+  }
   return absl::OkStatus();
 }
 

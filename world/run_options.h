@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "sim/fault_plan.h"
 #include "sim/schedule.h"
+#include "sim/trace.h"
 
 namespace rankloom {
 
@@ -39,6 +40,10 @@ struct WorldOptions {
   // Flight recorder: calls kept per rank; 0: none. Unset: 64, and in worlds of more than 4,096 ranks fewer, down to 8, since every
   // call of every rank touches that memory.
   std::optional<int> recorded_calls = {};
+  // Deterministic runs: how many choices the trace may have, some 24 bytes each, and about four a call. A run that makes more
+  // keeps no trace, since half of one replays nothing, and its report says so; the command that repeats it by its seed stays.
+  // 0: none, Trace::kWhole: no bound. Searches and comparisons of runs (explore(), runs_alike()) keep traces whole.
+  uint64_t trace_limit = 10'000'000;
 
   // What goes wrong, and where: groups and the store are wrapped accordingly.
   FaultPlan faults = {};
@@ -74,6 +79,7 @@ struct WorldOptions {
 //   RANKLOOM_FAULTS    what FaultPlan::parse() reads
 //   RANKLOOM_REPLAY    the path of a trace: Schedule::replay
 //   RANKLOOM_BREAK_AT  RANK:GROUP:SEQ: WorldOptions::break_at
+//   RANKLOOM_TRACE_LIMIT  a number: WorldOptions::trace_limit
 // Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 

@@ -49,6 +49,8 @@ std::string RunReport::text() const {
     if (!all_stopped.empty()) absl::StrAppend(&text, "\n", ranks_text(all_stopped), " stopped for it");
   }
   for (const std::string& note : notes) absl::StrAppend(&text, "\nnote: ", note);
+  // Of a run that went well nobody misses what was not wanted.
+  if (trace.cut() && (!ok() || trace.limit() > 0)) absl::StrAppend(&text, "\nnote: ", trace.why_cut());
   if (!ok() && !rerun.empty())
     absl::StrAppend(&text, "\nschedule ", schedule, ", engine ", engine, "; run it again: ", rerun);
   return text;

@@ -28,13 +28,13 @@ struct RunReport {
   std::vector<RankOutcome> outcomes;  // by rank
   int first_failed = -1;              // the rank whose failure came first: the headline
   absl::Status cause;                 // why the world was aborted; OK if it was not
-  Trace trace;                        // replays with Schedule::replay(trace); empty in the free gear
-  std::string schedule;               // "seeded:7"
-  std::string engine;                 // "fibers"
-  uint64_t steps = 0;                 // scheduling points passed
-  std::vector<Fault> faults;          // those that happened; as a plan, they happen again
-  std::vector<std::string> notes;     // leaks and warnings: works dropped, messages unmatched, timeouts near
-  std::string rerun;                  // the command that repeats this run; empty in the free gear
+  Trace trace;                     // replays with Schedule::replay(trace); empty in the free gear, and if it is cut()
+  std::string schedule;            // "seeded:7"
+  std::string engine;              // "fibers"
+  uint64_t steps = 0;              // scheduling points passed
+  std::vector<Fault> faults;       // those that happened; as a plan, they happen again
+  std::vector<std::string> notes;  // leaks and warnings: works dropped, messages unmatched, timeouts near
+  std::string rerun;               // the command that repeats this run; empty in the free gear
 
   // All ranks returned and nobody aborted the world.
   bool ok() const;

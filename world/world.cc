@@ -27,6 +27,7 @@ Scheduler::Options scheduler_options(const WorldOptions& options, bool late_comp
           .fresh_threads = options.fresh_threads,
           .late_completion = late_completion,
           .max_steps = options.max_steps,
+          .trace_limit = options.trace_limit,
           .stall = options.stall,
           .on_stall = std::move(on_stall),
           .stuck = options.stuck_after,
@@ -127,13 +128,19 @@ World::World(WorldOptions options)
                                                                               {.rank = rank, .group = {}, .op = {}})));
                         })),
       store_(std::make_unique<HashStore>(scheduler_.get())),
-      world_group_(std::make_shared<const Group>(0, "0", options_.world_size)),
       start_ns_(scheduler_->now_ns()),
       shared_mu_(scheduler_.get()),
       mu_(scheduler_.get()),
       outcomes_(static_cast<size_t>(options_.world_size)),
-      attached_(static_cast<size_t>(options_.world_size)),
-      groups_{world_group_} {
+      attached_(static_cast<size_t>(options_.world_size)) {
+  {
+    Group all(0, "0", options_.world_size);
+    all.set_of_world();
+    world_group_ = std::make_shared<const Group>(std::move(all));
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // before the run
+    groups_[group_ids_++] = {.group = world_group_};
+  }
   if (StepRecord* const record = scheduler_->record(); record != nullptr) object_ = record->new_object();
   if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
   store_->set_timeout(options_.timeout);
@@ -144,9 +151,13 @@ World::World(WorldOptions options)
     std::vector<std::function<void(const absl::Status&)>> listeners;
     {
       absl::MutexLock lock(&listeners_mu_);
-      listeners = listeners_;
+      for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
     }
     for (const auto& listener : listeners) run_hook("a listener of on_abort()", [&] { listener(cause); });
+  });
+  scheduler_->set_failure_listener([this](int rank, std::exception_ptr failure) {
+    // As of a helper: what calls threw because the run was aborted is no failure.
+    if (!scheduler_->aborted()) rank_failed(rank, std::move(failure));
   });
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
@@ -245,9 +256,15 @@ void World::spawn_helper(absl::AnyInvocable<void()> body) {
 
 void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }
 
-void World::on_abort(std::function<void(const absl::Status&)> listener) {
+int64_t World::on_abort(std::function<void(const absl::Status&)> listener) {
   absl::MutexLock lock(&listeners_mu_);
-  listeners_.push_back(std::move(listener));
+  listeners_.emplace(++listener_ids_, std::move(listener));
+  return listener_ids_;
+}
+
+void World::forget_on_abort(int64_t listener) {
+  absl::MutexLock lock(&listeners_mu_);
+  listeners_.erase(listener);
 }
 
 void World::rank_returned(int rank) {
@@ -293,48 +310,82 @@ std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::str
   const auto n = static_cast<size_t>(rank.world_groups_++);
   ObservedMutexLock lock(&mu_);
   lock.apart();  // whoever comes first makes it; what differs then is told below
-  if (n == world_groups_.size()) {
-    const int id = static_cast<int>(groups_.size());
+  const size_t at = n - world_groups_before_;
+  if (at == world_groups_.size()) {
     if (n == 0 && name.empty()) {
-      world_groups_.push_back(world_group_);
+      world_groups_.push_back({.group = world_group_});
     } else {
       record_group();
-      world_groups_.push_back(keep_group(Group(id, name.empty() ? absl::StrCat(n) : std::string(name), size()),
-                                         numbered_object(object_, n)));
+      world_groups_.push_back(
+          {.group = keep_group(Group(group_ids_, name.empty() ? absl::StrCat(n) : std::string(name), size()),
+                               numbered_object(object_, n))});
     }
   } else if (StepRecord* const record = scheduler_->record();
-             record != nullptr && !name.empty() && world_groups_[n]->name() != name) {
+             record != nullptr && !name.empty() && world_groups_[at].group->name() != name) {
     record->access(object_, Access::kRead);  // the rank that comes first names the group
   }
-  return world_groups_[n];
+  std::shared_ptr<const Group> group = world_groups_[at].group;
+  ++world_groups_[at].ranks;
+  for (; !world_groups_.empty() && world_groups_.front().ranks == size(); ++world_groups_before_)
+    world_groups_.pop_front();
+  return group;
 }
 
 std::shared_ptr<const Group> World::keep_group(Group group, uint64_t object) {
   group.set_object(object);
-  groups_.push_back(std::make_shared<const Group>(std::move(group)));
-  return groups_.back();
+  group.set_of_world();
+  auto kept = std::make_shared<const Group>(std::move(group));
+  groups_[group_ids_++] = {.group = kept};
+  return kept;
+}
+
+void World::leave_group(const Group& group, int rank) { count_left(group, group.group_rank(rank), 1); }
+void World::leave_group_absent(const Group& group, int members) { count_left(group, -1, members); }
+
+void World::count_left(const Group& group, int rank, int members) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // searches keep all groups
+  if (keeps_all_groups_ || scheduler_->record() != nullptr) return;
+  const auto at = groups_.find(group.id());
+  if (at == groups_.end() || at->second.group.get() != &group || at->second.group == world_group_) return;
+  Joined& joined = at->second;
+  if (rank >= 0) {
+    joined.gone.resize(static_cast<size_t>(group.size()));
+    if (joined.gone[static_cast<size_t>(rank)]) return;
+    joined.gone[static_cast<size_t>(rank)] = true;
+    group.set_any_left();
+  }
+  joined.left += members;
+  if (joined.left >= group.size()) groups_.erase(at);
+}
+
+void World::keep_all_groups() {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // before the run
+  keeps_all_groups_ = true;
 }
 
 std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description,
                                               uint64_t object) {
   ObservedMutexLock lock(&mu_);
   record_group();
-  return keep_group(Group(static_cast<int>(groups_.size()), std::move(name), std::move(ranks), std::move(description)),
-                    object);
+  return keep_group(Group(group_ids_, std::move(name), std::move(ranks), std::move(description)), object);
 }
 
 std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
                                               std::string description, uint64_t object) {
   ObservedMutexLock lock(&mu_);
   record_group();
-  return keep_group(
-      Group(static_cast<int>(groups_.size()), std::move(name), first, stride, size, std::move(description)), object);
+  return keep_group(Group(group_ids_, std::move(name), first, stride, size, std::move(description)), object);
 }
 
 std::vector<std::shared_ptr<const Group>> World::groups() const {
   ObservedMutexLock lock(&mu_);
   if (StepRecord* const record = scheduler_->record(); record != nullptr) record->access(object_, Access::kRead);
-  return groups_;
+  std::vector<std::shared_ptr<const Group>> all;
+  all.reserve(groups_.size());
+  for (const auto& [id, joined] : groups_) all.push_back(joined.group);
+  return all;
 }
 
 void World::note(std::string text) {
@@ -352,10 +403,17 @@ void World::warn(const std::string& text) {
   }
 }
 
-void World::at_end(std::function<void()> hook) {
+int64_t World::at_end(std::function<void()> hook) {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // hooks run after all steps
-  end_hooks_.push_back(std::move(hook));
+  end_hooks_.emplace(++hook_ids_, std::move(hook));
+  return hook_ids_;
+}
+
+void World::forget_at_end(int64_t hook) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // as at_end()
+  end_hooks_.erase(hook);
 }
 
 bool World::all_ended() const {
@@ -366,13 +424,13 @@ bool World::all_ended() const {
 }
 
 void World::run_end_hooks() {
-  std::vector<std::function<void()>> hooks;
+  std::map<int64_t, std::function<void()>> hooks;
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // after all steps
     hooks.swap(end_hooks_);
   }
-  for (const std::function<void()>& hook : hooks) run_hook("a hook of at_end()", hook);
+  for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
 }
 
 void World::stalled(const std::string& text) {

@@ -2,7 +2,9 @@
 
 #include <any>
 #include <atomic>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -161,8 +163,10 @@ class World {
   // Ends the run: all waits and later calls fail with this cause (Aborted).
   void abort(std::string_view reason);
   // `listener` is told the cause when the world is aborted, on the thread that aborts it: for what nobody waits in, such as
-  // works whose completion others were promised. It must not wait. Not called for an abort that is past.
-  void on_abort(std::function<void(const absl::Status&)> listener);
+  // works whose completion others were promised. It must not wait. Not called for an abort that is past. Returns what
+  // forget_on_abort() takes.
+  int64_t on_abort(std::function<void(const absl::Status&)> listener);
+  void forget_on_abort(int64_t listener);
   // Ends the run for a failure of `rank`; the first one is the headline. A rank that is told of twice keeps its first.
   void rank_failed(int rank, std::exception_ptr failure);
 
@@ -179,15 +183,21 @@ class World {
 
   // A group of all ranks: the n-th call of a rank gives what the n-th call of the others does. `name` may be empty.
   std::shared_ptr<const Group> next_world_group(RankContext& rank, std::string_view name);
-  // A group of these global ranks, in this order, with an id of its own. The world keeps it for its records. `object`: its name
-  // in explored runs (Group::object).
+  // A group of these global ranks, in this order, with an id of its own, which no other group of the world ever gets. The world
+  // has it until all members have left. `object`: its name in explored runs (Group::object).
   std::shared_ptr<const Group> add_group(std::string name, std::vector<int> ranks, std::string description,
                                          uint64_t object = 0);
   // The same of `size` ranks from `first` on, `stride` apart.
   std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description,
                                          uint64_t object = 0);
-  // All groups so far, by id.
+  // Global rank `rank` has left the group and makes no more calls; said twice, it counts once. Of any other world's group: nothing.
+  void leave_group(const Group& group, int rank);
+  // The same of so many members that never came.
+  void leave_group_absent(const Group& group, int members);
+  // All groups but those that all members have left, by id; that of all ranks stays.
   std::vector<std::shared_ptr<const Group>> groups() const;
+  // groups() has all groups of the run: for code that compares runs. To be called before the run.
+  void keep_all_groups();
 
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }
@@ -200,8 +210,10 @@ class World {
   // A note that is told at once, to WorldOptions::on_warning as well.
   void warn(const std::string& text);
 
-  // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over.
-  void at_end(std::function<void()> hook);
+  // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over. Returns what
+  // forget_at_end() takes.
+  int64_t at_end(std::function<void()> hook);
+  void forget_at_end(int64_t hook);
 
   // Where all ranks are, one line for those that are alike: who waits in what, from which line and for whom, who runs, who
   // has ended. For a debugger, and for ranks; from another thread it is right only while no rank moves.
@@ -222,6 +234,7 @@ class World {
   void record_group();
   // Explored runs: how a rank ended.
   uint64_t outcome_object(int rank) const { return numbered_object(object_, ~static_cast<uint64_t>(rank)); }
+  void count_left(const Group& group, int rank, int members);
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status deadlock(const std::vector<Task*>& blocked);
 
@@ -237,7 +250,8 @@ class World {
   uint64_t object_ = 0;  // explored runs: the name of the ids of groups, and of what ranks share
 
   absl::Mutex listeners_mu_;  // taken after mu_
-  std::vector<std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
+  std::map<int64_t, std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
+  int64_t listener_ids_ ABSL_GUARDED_BY(listeners_mu_) = 0;
 
   ObservedMutex shared_mu_;  // before mu_: what is made may add groups and listeners
   absl::flat_hash_map<std::string, std::shared_ptr<void>> shared_ ABSL_GUARDED_BY(shared_mu_);
@@ -248,9 +262,23 @@ class World {
   bool ran_ ABSL_GUARDED_BY(mu_) = false;  // run() was called
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::shared_ptr<const Group>> groups_ ABSL_GUARDED_BY(mu_);        // by id
-  std::vector<std::shared_ptr<const Group>> world_groups_ ABSL_GUARDED_BY(mu_);  // those of all ranks, in their order
+  std::map<int64_t, std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
+  int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;
+  struct Joined {
+    std::shared_ptr<const Group> group;
+    int left = 0;            // members that have left it
+    std::vector<bool> gone;  // [rank in group] those, but for absent ones; empty as long as there are none
+  };
+  std::map<int, Joined> groups_ ABSL_GUARDED_BY(mu_);  // by id
+  int group_ids_ ABSL_GUARDED_BY(mu_) = 0;
+  bool keeps_all_groups_ ABSL_GUARDED_BY(mu_) = false;
+  struct Asked {
+    std::shared_ptr<const Group> group;
+    int ranks = 0;  // that have asked for it
+  };
+  // The groups of all ranks that some rank has not asked for yet, in their order, and how many there were before.
+  std::deque<Asked> world_groups_ ABSL_GUARDED_BY(mu_);
+  size_t world_groups_before_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 // Runs `program` on `options.world_size` ranks and returns what became of them. Throws DistError(InvalidArgument) for

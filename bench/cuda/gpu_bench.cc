@@ -162,7 +162,8 @@ int run(int argc, char** argv) {
   if (argc == 3 && std::strcmp(argv[1], "--json") == 0) {
     std::ofstream file(argv[2]);
     file << json;
-    if (!file.flush().good()) {
+    file.close();
+    if (!file.good()) {
       std::fprintf(stderr, "cannot write %s\n", argv[2]);
       return 1;
     }

@@ -1,14 +1,12 @@
 #include "collectives/traces/trace_text.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "sim/dist_error.h"
 #include "sim/text.h"
+#include "sim/write_file.h"
 
 namespace rankloom::internal {
 namespace {
@@ -146,12 +144,9 @@ int rank_stride(const Group& group) {
 }
 
 void write_file(std::string_view path, std::string_view text, const char* op) {
-  std::ofstream file(std::string(path), std::ios::binary);
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  file.close();
-  if (file.good()) return;
-  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                              absl::StrCat(op, ": cannot write ", sv(path), ": ", std::strerror(errno))),
+  const absl::Status written = rankloom::write_file(std::string(path), text);
+  if (written.ok()) return;
+  throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat(op, ": ", written.message())),
                    {.rank = -1, .group = {}, .op = op});
 }
 

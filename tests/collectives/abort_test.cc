@@ -701,6 +701,50 @@ TEST(Whereabouts, AreAppendedToADeadlock) {
   EXPECT_THAT(report.text(), HasSubstr("stack of rank 0: here"));
 }
 
+// --- groups that are made after an abort
+
+class AfterAbortTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, AfterAbortTest, every_world(), world_name);
+
+TEST_P(AfterAbortTest, AGroupIsToldAtItsFirstCall) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto before = init_process_group(rank);
+    if (rank.rank() == 1) {
+      EXPECT_THAT([&] { rank.store().wait({"never"}); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr("planned")));
+      return;
+    }
+    rank.world().abort("planned");
+    const auto first_call_of_a_new_group_throws = [&](absl::FunctionRef<void(ProcessGroup&)> call) {
+      auto pg = init_process_group(rank);
+      EXPECT_THAT([&] { call(*pg); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr("planned")));
+    };
+    std::vector<float> x(2);
+    first_call_of_a_new_group_throws([&](ProcessGroup& pg) { (void)pg.all_reduce(x); });
+    first_call_of_a_new_group_throws([&](ProcessGroup& pg) { (void)pg.send(x, 1); });
+    first_call_of_a_new_group_throws([&](ProcessGroup& pg) { (void)pg.recv_any(x); });
+    first_call_of_a_new_group_throws([&](ProcessGroup& pg) { pg.monitored_barrier(); });
+    first_call_of_a_new_group_throws([&](ProcessGroup& pg) { (void)pg.new_group(); });
+    first_call_of_a_new_group_throws([&](ProcessGroup& pg) {
+      pg.start_coalescing();
+      (void)pg.all_reduce(x);
+      (void)pg.end_coalescing();
+    });
+    // As a group does that wraps another one.
+    auto pg = init_process_group(rank);
+    for (const OpType op : {OpType::kBarrier, OpType::kSend}) {
+      CollectiveCall call;
+      call.op = op;
+      call.seq = op == OpType::kBarrier ? 1 : -1;
+      if (op == OpType::kSend) call.inputs = TensorList(TensorView(x));
+      call.peer = op == OpType::kSend ? 1 : -1;
+      const absl::StatusOr<Work> work = pg->execute(std::move(call));
+      EXPECT_EQ(error_kind(work.status()), ErrorKind::kAborted);
+      EXPECT_THAT(std::string(work.status().message()), HasSubstr("the group failed before: planned"));
+    }
+  });
+  EXPECT_THAT(report.text(), HasSubstr("planned"));
+}
+
 // --- handles that outlive their world
 
 class OutlivesTest : public EveryWorldTest {

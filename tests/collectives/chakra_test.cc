@@ -100,9 +100,10 @@ TEST(ChakraTest, NamesFilesByRank) {
   pg->barrier().wait();
   const TempDir folder;
   EXPECT_THAT(write_chakra({record}, folder.file("step")), ElementsAre(folder.file("step.3.et")));
-  EXPECT_THAT([&] { (void)write_chakra({record}, "no/such/folder/step"); },
-              ThrowsDistError(ErrorKind::kInvalidArgument,
-                              HasSubstr("write_chakra: cannot write no/such/folder/step.3.et: No such file")));
+  EXPECT_THAT(
+      [&] { (void)write_chakra({record}, "no/such/folder/step"); },
+      ThrowsDistError(ErrorKind::kInvalidArgument,
+                      HasSubstr("write_chakra: file \"no/such/folder/step.3.et\": cannot be written: No such file")));
 }
 
 }  // namespace

@@ -221,11 +221,12 @@ TEST_P(CoalescingTest, NamesADroppedWork) {
 }
 
 TEST_P(CoalescingTest, LeavesADroppedWorkAloneThatOwnsItsTensors) {
-  run(2, [](RankContext& rank) {
+  std::weak_ptr<std::vector<int32_t>> held[2];
+  run(2, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
     auto x = std::make_shared<std::vector<int32_t>>(2, rank.rank() + 1);
     auto y = std::make_shared<std::vector<int32_t>>(2, rank.rank() + 1);
-    const std::weak_ptr<std::vector<int32_t>> held = y;
+    held[rank.rank()] = y;
     pg->start_coalescing();
     (void)pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
     (void)(rank.rank() == 0 ? pg->send(*y, 1, 0, {.keep_alive = y}) : pg->recv(*y, 0, 0, {.keep_alive = y}));
@@ -236,10 +237,9 @@ TEST_P(CoalescingTest, LeavesADroppedWorkAloneThatOwnsItsTensors) {
     if (rank.rank() == 1) {
       EXPECT_THAT(*y, ElementsAre(1, 1));
     }
-    if (rank.rank() == 0) {
-      EXPECT_TRUE(held.expired());
-    }
   });
+  EXPECT_TRUE(held[0].expired());
+  EXPECT_TRUE(held[1].expired());
 }
 
 TEST_P(CoalescingTest, RefusesMisuse) {

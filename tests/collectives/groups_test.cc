@@ -318,7 +318,7 @@ TEST_P(GroupsTest, ForgetsWhatAllHaveDestroyed) {
     return std::make_shared<int>(0);
   });
   EXPECT_TRUE(made);
-  EXPECT_EQ(world.groups().size(), 1U);  // the records still name it
+  EXPECT_EQ(world.groups().size(), 1U);  // that of all ranks stays
 }
 
 TEST_P(GroupsTest, DrainsBeforeItShutsDown) {

@@ -701,7 +701,7 @@ TEST_P(PointToPointTest, RecordsPeersAndNumbers) {
     if (rank.rank() == 1) pg->recv(value, 0).wait();
     if (rank.rank() == 2) pg->recv_any(value).wait();
     pg->barrier().wait();
-    const std::vector<FlightEntry> entries = rank.recorder().entries();
+    const FlightEntries entries = rank.recorder().entries();
     const FlightEntry& first = entries[0];
     EXPECT_TRUE(first.is_p2p);
     EXPECT_EQ(first.seq, 1);
@@ -710,8 +710,8 @@ TEST_P(PointToPointTest, RecordsPeersAndNumbers) {
     if (rank.rank() == 0) {
       EXPECT_EQ(entries[1].seq, 2);
     }
-    EXPECT_FALSE(entries.back().is_p2p);
-    EXPECT_EQ(entries.back().seq, 1);
+    EXPECT_FALSE(entries[entries.size() - 1].is_p2p);
+    EXPECT_EQ(entries[entries.size() - 1].seq, 1);
   });
 }
 

@@ -1,6 +1,8 @@
 // Stores in a world: who is woken, what a stuck job says, whose time passes.
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "fake_store/fake_store.h"
 #include "tests/fake_store/store_fixture.h"
@@ -132,6 +134,47 @@ TEST_P(WorldStoreGearTest, AWatchIsCalledInTheOrderOfChangesByAllRanks) {
   }).throw_if_failed();
   ASSERT_EQ(seen.size(), static_cast<size_t>(kRanks * kEach));
   EXPECT_EQ(seen.back(), std::to_string(kRanks * kEach));
+}
+
+TEST_P(WorldStoreGearTest, WhatAWatchThrowsIsTheFailureOfTheRankThatLeftIt) {
+  int delivered = 0;
+  const RunReport report = run_world(options(3), [&](RankContext& rank) {
+    if (rank.rank() == 2) return;
+    if (rank.rank() == 1) {
+      rank.store().watch_key("n", [](auto, auto) { throw std::runtime_error("from the watch of 1"); });
+      // Those after it are called all the same.
+      rank.store().watch_key("n", [&](auto, auto) { ++delivered; });
+      rank.store().set("watching", "");
+      rank.store().wait({"never"});
+    } else {
+      rank.store().wait({"watching"});
+      EXPECT_NO_THROW(rank.store().set("n", "1"));
+      EXPECT_EQ(delivered, 1);
+      EXPECT_THAT(error_of([&] { rank.store().wait({"never"}); }).what(),
+                  HasSubstr("rank 1 failed: from the watch of 1"));
+    }
+  });
+  EXPECT_EQ(report.first_failed, 1);
+  EXPECT_EQ(report.outcomes[0].state, RankOutcome::State::kReturned);
+  EXPECT_THAT(report.text(), testing::StartsWith("rank 1 failed: from the watch of 1"));
+}
+
+TEST_P(WorldStoreGearTest, WhatARanksOwnWatchThrowsComesOutOfItsCall) {
+  run_world(options(2), [&](RankContext& rank) {
+    if (rank.rank() == 0) {
+      int calls = 0;
+      rank.store().watch_key("n", [&](auto, auto) {
+        ++calls;
+        throw std::runtime_error("mine");
+      });
+      rank.store().watch_key("n", [&](auto, auto) { ++calls; });
+      EXPECT_THAT([&] { rank.store().set("n", "1"); },
+                  testing::ThrowsMessage<std::runtime_error>(testing::StrEq("mine")));
+      EXPECT_EQ(calls, 2);
+      EXPECT_EQ(rank.store().get("n"), "1");
+    }
+    store_barrier(rank.store(), "done", rank.rank(), 2);
+  }).throw_if_failed();
 }
 
 TEST(WorldStoreTest, OneSeedGivesOneOrderOnBothEngines) {

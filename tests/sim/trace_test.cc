@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -181,7 +182,42 @@ TEST(TraceTest, ACountThatCannotBeTrueAllocatesNothing) {
 
 TEST(TraceTest, FilesThatCannotBeReadOrWrittenAreNamed) {
   EXPECT_EQ(Trace::load("no/such/file").status().message(), "cannot read the trace no/such/file");
-  EXPECT_EQ(small_trace().save("no/such/folder/t").message(), "cannot write the trace to no/such/folder/t");
+  EXPECT_EQ(small_trace().save("no/such/folder/t").message(),
+            "trace file \"no/such/folder/t\": cannot be written: No such file or directory");
+  EXPECT_EQ(small_trace().save("/dev/full").message(),
+            "trace file \"/dev/full\": cannot be written: No space left on device");
+}
+
+TEST(TraceTest, OneThatWouldBeTooLongIsCutAndSaysSo) {
+  Trace whole = small_trace();
+  Trace cut;
+  cut.set_schedule(whole.schedule());
+  cut.set_limit(whole.steps().size());
+  for (const std::string& name : whole.names()) cut.intern(name);
+  for (const TraceStep& step : whole.steps()) cut.add(step);
+  EXPECT_FALSE(cut.cut());
+  EXPECT_EQ(cut.why_cut(), "");
+  EXPECT_EQ(cut, whole);  // whatever might have been
+
+  for (int i = 0; i < 3; ++i) {
+    cut.add(whole.steps()[0]);
+    EXPECT_TRUE(cut.cut());
+    EXPECT_TRUE(cut.empty());
+    EXPECT_EQ(cut.limit(), whole.steps().size());
+  }
+  const std::string why = "no trace was kept: the run made more than " + std::to_string(whole.steps().size()) +
+                          " choices, want a larger trace_limit (RANKLOOM_TRACE_LIMIT) to replay it";
+  EXPECT_EQ(cut.why_cut(), why);
+  EXPECT_EQ(cut.serialize(), "");
+  const TempDir dir;
+  EXPECT_EQ(cut.save(dir.file("t")).message(), why);
+  EXPECT_FALSE(std::filesystem::exists(dir.file("t")));
+
+  Trace none;
+  none.set_limit(0);
+  EXPECT_FALSE(none.cut());  // nothing is missing yet
+  none.add({});
+  EXPECT_EQ(none.why_cut(), "no trace was kept: trace_limit is 0");
 }
 
 TEST(TraceTest, DescribesAStep) {

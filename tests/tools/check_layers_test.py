@@ -54,6 +54,11 @@ PLANTED = [
     ("collectives/a.cc", "int i = rand();\n", "sim/prng.h"),
     ("sim/a.cc", 'std::getenv("X");\n', "world/run_options.cc"),
     ("harness/a.cc", 'getenv("X");\n', "world/run_options.cc"),
+    ("sim/trace.cc", "std::ofstream file(path);\n", "write_file()"),
+    ("harness/a.cc", "std::fstream file(path);\n", "write_file()"),
+    ("collectives/a.cc", 'FILE* f = fopen(path, "w");\n', "write_file()"),
+    ("world/a.cc", "std::fwrite(p, 1, n, f);\n", "write_file()"),
+    ("fake_store/a.cc", "write(fd, p, n);\n", "write_file()"),
     ("sim/a.cc", "char c = '\"'; usleep(3); char d = '\"';\n", "time is virtual"),
 ]
 

@@ -18,9 +18,9 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr const char* kVariables[] = {"RANKLOOM_ENGINE",    "RANKLOOM_SEED",     "RANKLOOM_SCHEDULE",
-                                      "RANKLOOM_REPLAY",    "RANKLOOM_BREAK_AT", "RANKLOOM_TRACE_DIR",
-                                      "RANKLOOM_REPLAY_RUN"};
+constexpr const char* kVariables[] = {"RANKLOOM_ENGINE",     "RANKLOOM_SEED",       "RANKLOOM_SCHEDULE",
+                                      "RANKLOOM_REPLAY",     "RANKLOOM_BREAK_AT",   "RANKLOOM_TRACE_DIR",
+                                      "RANKLOOM_REPLAY_RUN", "RANKLOOM_TRACE_LIMIT"};
 
 // Tests set variables; what was there comes back.
 class EnvironmentTest : public testing::Test {
@@ -118,6 +118,19 @@ TEST_F(EnvironmentTest, NamesABreakPoint) {
     setenv("RANKLOOM_BREAK_AT", wrong, 1);
     EXPECT_EQ(error(),
               std::string("RANKLOOM_BREAK_AT: break point \"") + wrong + "\" is not RANK:GROUP:SEQ, such as 2:0:15");
+  }
+}
+
+TEST_F(EnvironmentTest, NamesHowMuchOfATraceIsKept) {
+  EXPECT_EQ(applied().trace_limit, 10'000'000u);
+  EXPECT_EQ(applied({.trace_limit = 5}).trace_limit, 5u);
+  setenv("RANKLOOM_TRACE_LIMIT", "0", 1);
+  EXPECT_EQ(applied({.trace_limit = 5}).trace_limit, 0u);
+  setenv("RANKLOOM_TRACE_LIMIT", "18446744073709551615", 1);
+  EXPECT_EQ(applied().trace_limit, Trace::kWhole);
+  for (const char* wrong : {"", "-1", "all", "1.5"}) {
+    setenv("RANKLOOM_TRACE_LIMIT", wrong, 1);
+    EXPECT_EQ(error(), std::string("RANKLOOM_TRACE_LIMIT is \"") + wrong + "\", want a number of choices from 0");
   }
 }
 

@@ -136,6 +136,55 @@ TEST_P(ReportTest, ATraceReplaysTheFailure) {
   ADD_FAILURE() << "no seed made rank 2 the first";
 }
 
+TEST_P(ReportTest, ARunThatIsTooLongForItsTraceSaysSo) {
+  const bool records = GetParam().schedule.kind() == Schedule::Kind::kSeeded;
+  const auto run_with = [](WorldOptions options, uint64_t limit, bool fails) {
+    options.trace_limit = limit;
+    return run_world(options, [fails](RankContext& rank) {
+      for (int i = 0; i < 20; ++i) rank.yield();
+      if (fails && rank.rank() == 1) throw std::runtime_error("planned");
+    });
+  };
+  const std::string why =
+      "no trace was kept: the run made more than 8 choices, want a larger trace_limit (RANKLOOM_TRACE_LIMIT) to replay "
+      "it";
+  const RunReport failed = run_with(GetParam().options(3), 8, true);
+  EXPECT_EQ(failed.trace.cut(), records);
+  EXPECT_THAT(failed.text(), testing::StartsWith("rank 1 failed: planned"));
+  const RunReport good = run_with(GetParam().options(3), 8, false);
+  EXPECT_TRUE(good.ok());
+  EXPECT_THAT(good.notes, testing::IsEmpty());  // nothing is left over
+  if (!records) {
+    EXPECT_THAT(failed.text(), Not(HasSubstr("trace")));
+    EXPECT_EQ(good.text(), "ok");
+    return;
+  }
+  EXPECT_THAT(failed.text(), HasSubstr("\nnote: " + why + "\nschedule " + GetParam().schedule.text()));
+  EXPECT_EQ(good.text(), "ok\nnote: " + why);
+  EXPECT_TRUE(failed.trace.empty());
+  // The seed repeats it, with the whole trace where there is room.
+  EXPECT_THAT(failed.rerun, HasSubstr("RANKLOOM_SEED="));
+  const RunReport whole = run_with(GetParam().options(3), Trace::kWhole, true);
+  EXPECT_FALSE(whole.trace.cut());
+  EXPECT_GT(whole.trace.steps().size(), 8u);
+  EXPECT_EQ(whole.outcomes[1].text, "planned");
+  EXPECT_THAT(whole.text(), Not(HasSubstr("trace")));
+  // One that just fits is kept.
+  EXPECT_EQ(run_with(GetParam().options(3), whole.trace.steps().size(), true).trace, whole.trace);
+  EXPECT_TRUE(run_with(GetParam().options(3), whole.trace.steps().size() - 1, true).trace.cut());
+  // A trace that was not kept replays nothing.
+  WorldOptions again = GetParam().options(3);
+  again.schedule = Schedule::replay(failed.trace);
+  EXPECT_THAT(run_with(again, Trace::kWhole, true).text(), testing::StartsWith("Aborted: cannot replay: " + why));
+  // A replay of a whole one may keep none itself.
+  again.schedule = Schedule::replay(whole.trace);
+  const RunReport replayed = run_with(again, 0, true);
+  EXPECT_THAT(replayed.text(), testing::StartsWith("rank 1 failed: planned"));
+  EXPECT_THAT(replayed.text(), HasSubstr("\nnote: no trace was kept: trace_limit is 0\n"));
+  // Who wanted none is not told of a run that went well.
+  EXPECT_EQ(run_with(GetParam().options(3), 0, false).text(), "ok");
+}
+
 // What a run takes from its schedule beside the choices: numbers, and whether completions come late.
 TEST(ReplayTest, IsAsTheRecordedRunInAllElse) {
   for (const Schedule& schedule : {Schedule::seeded(9), Schedule::pct(9, 2), Schedule::round_robin()}) {

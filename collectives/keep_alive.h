@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+
+namespace rankloom {
+
+class RankContext;
+
+namespace internal {
+
+// `owner`, of CallOptions::keep_alive, for a call of `rank`: the destructor of what it owns runs as that rank, whoever lets the
+// last reference go. The rank's own tasks run it where they are; for anybody else, and while works are completed, a helper of the
+// rank does, which may wait. Once the world has ended the caller does.
+std::shared_ptr<const void> owned_by_rank(std::shared_ptr<const void> owner, RankContext& rank);
+
+}  // namespace internal
+}  // namespace rankloom

@@ -1,0 +1,183 @@
+// Where the owners that calls keep alive end: as the rank that gave them, where they may call and wait.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "harness/matchers.h"
+#include "rankloom/rankloom.h"
+#include "tests/world/every_world.h"
+
+namespace rankloom {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A tensor whose end calls back.
+struct Guarded {
+  Guarded(size_t size, std::function<void()> at_end) : numbers(size), at_end(std::move(at_end)) {}
+  ~Guarded() { at_end(); }
+  std::vector<float> numbers;
+  std::function<void()> at_end;
+};
+
+class KeepAliveTest : public EveryWorldTest {
+ protected:
+  // On which ranks owners ended; -1: a thread that is none's.
+  void ended() {
+    const RankContext* const context = RankContext::current();
+    const std::lock_guard<std::mutex> lock(mu_);
+    ends_.push_back(context != nullptr ? context->rank() : -1);
+  }
+  const std::vector<int>& ends() const { return ends_; }
+
+  // Rank 1 drops a call that rank 0 then completes. Its owner ends where it can wait for what rank 0 does afterwards.
+  void expect_ends_on_rank_1(absl::FunctionRef<Work(ProcessGroup&, std::vector<float>&, const CallOptions&)> call) {
+    run(2, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      if (rank.rank() == 1) {
+        auto owner = std::make_shared<Guarded>(3, [&] {
+          RankContext::current()->store().wait({"0 has gone on"});
+          ended();
+        });
+        { Work dropped = call(*pg, owner->numbers, {.keep_alive = owner}); }
+        owner.reset();
+        rank.store().set("dropped", "");
+        rank.store().wait({"0 has gone on"});
+      } else {
+        rank.store().wait({"dropped"});
+        std::vector<float> x(3);
+        call(*pg, x, {}).wait();
+        rank.store().set("0 has gone on", "");
+      }
+    });
+    EXPECT_THAT(ends(), ElementsAre(1));
+  }
+
+ private:
+  std::mutex mu_;
+  std::vector<int> ends_;
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, KeepAliveTest, every_world(), world_name);
+
+TEST_P(KeepAliveTest, TheOwnerOfADroppedCollectiveEndsAsItsRank) {
+  expect_ends_on_rank_1([](ProcessGroup& pg, std::vector<float>& x, const CallOptions& options) {
+    return pg.all_reduce(x, ReduceOp::kSum, options);
+  });
+}
+
+TEST_P(KeepAliveTest, TheOwnerOfADroppedReceiveEndsAsItsRank) {
+  expect_ends_on_rank_1([](ProcessGroup& pg, std::vector<float>& x, const CallOptions& options) {
+    return pg.rank() == 1 ? pg.recv(x, 0, 0, options) : pg.send(x, 1, 0, options);
+  });
+}
+
+TEST_P(KeepAliveTest, TheOwnerOfADroppedSendEndsAsItsRank) {
+  expect_ends_on_rank_1([](ProcessGroup& pg, std::vector<float>& x, const CallOptions& options) {
+    return pg.rank() == 1 ? pg.send(x, 0, 0, options) : pg.recv(x, 1, 0, options);
+  });
+}
+
+TEST_P(KeepAliveTest, TheOwnerOfDroppedCoalescedCallsEndsAsItsRank) {
+  expect_ends_on_rank_1([](ProcessGroup& pg, std::vector<float>& x, const CallOptions& options) {
+    pg.start_coalescing();
+    (void)pg.all_reduce(x, ReduceOp::kSum, options);
+    return pg.end_coalescing(options);
+  });
+}
+
+TEST_P(KeepAliveTest, TheOwnerEndsAsItsRankWhenAnotherOneFails) {
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) {
+      rank.store().wait({"dropped"});
+      throw std::runtime_error("planned");
+    }
+    auto owner = std::make_shared<Guarded>(3, [&] { ended(); });
+    { Work dropped = pg->all_reduce(owner->numbers, ReduceOp::kSum, {.keep_alive = owner}); }
+    owner.reset();
+    rank.store().set("dropped", "");
+    rank.store().wait({"never"});
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: planned"));
+  EXPECT_THAT(ends(), ElementsAre(0));
+}
+
+TEST_P(KeepAliveTest, WhatTheOwnersEndThrowsIsNoBusinessOfOthers) {
+  // A destructor that calls finds the world as any call of its rank would.
+  std::string told;
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) {
+      rank.store().wait({"dropped"});
+      throw std::runtime_error("planned");
+    }
+    auto owner = std::make_shared<Guarded>(3, [&] {
+      try {
+        RankContext::current()->store().get("never");
+      } catch (const DistError& error) {
+        told = error.what();
+      }
+    });
+    { Work dropped = pg->all_reduce(owner->numbers, ReduceOp::kSum, {.keep_alive = owner}); }
+    owner.reset();
+    rank.store().set("dropped", "");
+    rank.store().wait({"never"});
+  });
+  EXPECT_THAT(told, HasSubstr("rank 1 failed: planned"));
+}
+
+// Who waits for a call and drops its handle has the owner back, whatever others still do with the call.
+TEST_P(KeepAliveTest, TheOwnerGoesWithTheLastHandleOfADoneCall) {
+  run(4, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    for (int i = 0; i < 100; ++i) {
+      bool gone = false;
+      auto owner = std::make_shared<Guarded>(1, [&gone, mine = rank.rank()] {
+        gone = RankContext::current() != nullptr && RankContext::current()->rank() == mine;
+      });
+      owner->numbers[0] = static_cast<float>(rank.rank());
+      Work work = pg->all_reduce(owner->numbers, ReduceOp::kSum, {.keep_alive = owner});
+      Work copy = work;
+      std::vector<float>& numbers = owner->numbers;
+      owner.reset();
+      work.wait();
+      work = Work();
+      ASSERT_FALSE(gone);
+      EXPECT_EQ(numbers[0], 6);
+      copy = Work();
+      ASSERT_TRUE(gone);
+
+      auto message = std::make_shared<Guarded>(1, [&gone] { gone = true; });
+      gone = false;
+      const int peer = rank.rank() ^ 1;
+      Work moved = rank.rank() < peer ? pg->send(message->numbers, peer, 0, {.keep_alive = message})
+                                      : pg->recv(message->numbers, peer, 0, {.keep_alive = message});
+      message.reset();
+      moved.wait();
+      moved = Work();
+      ASSERT_TRUE(gone);
+    }
+  });
+}
+
+TEST_P(KeepAliveTest, TheOwnerOfACallThatNobodyCompletesGoesWithTheWorld) {
+  bool gone = false;
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return;
+    auto owner = std::make_shared<Guarded>(1, [&gone] { gone = true; });
+    { Work dropped = pg->all_reduce(owner->numbers, ReduceOp::kSum, {.keep_alive = owner}); }
+  });
+  EXPECT_TRUE(gone);
+}
+
+}  // namespace
+}  // namespace rankloom
