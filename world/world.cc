@@ -269,9 +269,7 @@ void World::forget_on_abort(int64_t listener) {
 
 void World::rank_returned(int rank) {
   ObservedMutexLock lock(&mu_);
-  // Warnings of others may tell of it.
-  if (StepRecord* const record = scheduler_->record(); record != nullptr)
-    record->access(outcome_object(rank), Access::kWrite);
+  lock.apart();  // the end of a rank is a step of its own, which ended_text() conflicts with
   RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
   if (outcome.state == RankOutcome::State::kRunning) outcome.state = RankOutcome::State::kReturned;
 }
@@ -445,9 +443,9 @@ void World::stalled(const std::string& text) {
 
 std::string World::ended_text(int rank) const {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // no task may be asking
-  if (StepRecord* const record = scheduler_->record(); record != nullptr)
-    record->access(outcome_object(rank), Access::kRead);
+  lock.apart();  // after the run nobody need be told
+  // Whether the rank has made its last step: for warnings.
+  if (StepRecord* const record = scheduler_->record(); record != nullptr) record->write_memory(rank);
   const RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
   switch (outcome.state) {
     case RankOutcome::State::kRunning:

@@ -232,8 +232,6 @@ class World {
   void run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept;
   void stalled(const std::string& text);
   void record_group();
-  // Explored runs: how a rank ended.
-  uint64_t outcome_object(int rank) const { return numbered_object(object_, ~static_cast<uint64_t>(rank)); }
   void count_left(const Group& group, int rank, int members);
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status deadlock(const std::vector<Task*>& blocked);
