@@ -160,7 +160,10 @@ Comparison compare_searches(RunOnce run, const SearchLimits& limits) {
 }
 
 Comparison compare(const Searches& searches, const SearchLimits& limits) {
-  const auto& [unreduced, reduced, shuffled, seeds] = searches;
+  const Found& unreduced = searches.unreduced;
+  const Found& reduced = searches.reduced;
+  const std::vector<Found>& shuffled = searches.shuffled;
+  const Found& seeds = searches.seeds;
   Comparison result;
   result.unreduced_finished = unreduced.all;
   result.reduced_finished = reduced.all;

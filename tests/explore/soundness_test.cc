@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "collectives/process_group.h"
@@ -737,7 +738,7 @@ std::vector<FailingProgram> failing_programs() {
          rank.store().set("k", "1");
        }},
       {"a lock between two turns", 2,
-       [](RankContext& rank) {
+       [](RankContext& rank) ABSL_NO_THREAD_SAFETY_ANALYSIS {
          const auto shared =
              std::static_pointer_cast<Shared>(rank.world().shared("shared", [] { return std::make_shared<Shared>(); }));
          if (rank.rank() == 0) {
