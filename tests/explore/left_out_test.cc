@@ -175,6 +175,17 @@ std::vector<Shown> shown() {
                                        return "counted";
                                      });
                                    }};
+  const Program counted_twice = {"who counts a latch down by two\n", [](const Schedule& schedule) {
+                                   Latch latch(2);
+                                   return run_once(2, schedule, [&latch](RankContext& rank) -> std::string {
+                                     try {
+                                       latch.count_down(rank.rank() == 0 ? 2 : 1);
+                                       return "counted";
+                                     } catch (const DistError& error) {
+                                       return kind_of(error);
+                                     }
+                                   });
+                                 }};
   const Program received_first = written(3, [](RankContext& rank) -> std::string {
     auto pg = init_process_group(rank);
     std::vector<float> x = {1};
@@ -344,6 +355,9 @@ std::vector<Shown> shown() {
                                              return "";
                                            })},
       {"lower: Latch::count_down", counted_too_far},
+      {"write: Latch::count_down", counted_twice},
+      {"read: CondVar::wait_until", by_ranks({{{.kind = Kind::kCondWaitFor, .c = 1}},
+                                              {{.kind = Kind::kSleep, .c = 1}, {.kind = Kind::kNotifyOne, .b = 1}}})},
       {"write: Mailbox::record_post", received_first},
       {"write: Mailbox::finish", streamed},
       {"write: World::rank_returned", warned},
