@@ -45,8 +45,9 @@ std::string short_name(const char* symbol) {
 bool hands_on(std::string_view function) {
   constexpr std::string_view kClasses[] = {"StepRecord::", "Told::", "AccessSites::", "std::", "absl::", "Observed::"};
   constexpr std::string_view kFunctions[] = {
-      "KeyTable::tell",         "KeyTable::tell_keys", "WorkState::record_touch", "WorkState::touched",
-      "WorkState::record_wait", "WorkState::waited",   "World::record_group",     "Rendezvous::touched_group"};
+      "KeyTable::tell",      "KeyTable::tell_keys",       "WorkState::record_touch",
+      "WorkState::touched",  "WorkState::record_wait",    "WorkState::waited",
+      "World::record_group", "Rendezvous::touched_group", "Mailbox::touched_group"};
   return std::any_of(std::begin(kClasses), std::end(kClasses), [&](auto name) { return function.starts_with(name); }) ||
          std::find(std::begin(kFunctions), std::end(kFunctions), function) != std::end(kFunctions);
 }
@@ -64,9 +65,7 @@ const std::string& AccessSites::function_at(void* pc) {
   char symbol[1024];
   // The call, not what comes after it.
   if (!absl::Symbolize(static_cast<char*>(pc) - 1, symbol, sizeof(symbol))) return it->second;
-  std::string name = short_name(symbol);
-  if (hands_on(name) || name.find("leave_out") != std::string::npos) return it->second;
-  return it->second = std::move(name);
+  return it->second = short_name(symbol);
 }
 
 int AccessSites::site(const StepRecord::Op& op) {
@@ -74,9 +73,12 @@ int AccessSites::site(const StepRecord::Op& op) {
   const int n = backtrace(pcs, 24);
   std::string name = absl::StrCat(what_name(op.what), ":");
   const char* between = " ";
-  for (int i = 1; i < n; ++i) {
+  int i = 1;
+  // Until the record: what asks which site this is.
+  while (i < n && !function_at(pcs[i]).starts_with("StepRecord::")) ++i;
+  for (; i < n; ++i) {
     const std::string& function = function_at(pcs[i]);
-    if (function.empty()) continue;
+    if (function.empty() || hands_on(function)) continue;
     absl::StrAppend(&name, between, function);
     if (!tells_for_others(function)) break;
     between = " < ";
