@@ -269,7 +269,7 @@ std::vector<Shown> shown() {
       {"read: Mutex::try_lock", drawn(1102)},
       {"read: KeyTable::size", drawn(718)},
       {"write: DeterministicScheduler::pick", drawn(72)},
-      {"read: Work::release", drawn(26)},
+      {"read: Work::release", drawn(280)},
       {"write: Rendezvous::set_failed", drawn(442)},
       {"read: WorkState::is_completed", drawn(164)},
       {"read: Rendezvous::refused", drawn(284)},
