@@ -460,6 +460,8 @@ std::string World::ended_text(int rank) const {
 }
 
 std::string World::describe() const {
+  if (Task::current() != nullptr && scheduler_->record() != nullptr)
+    scheduler_->record()->uncovered("World::describe(), which looks at all tasks");
   std::string text = absl::StrCat("world of ", size(), " ranks, engine ", sv(engine_kind_name(options_.engine)),
                                   ", schedule ", scheduler_->options().schedule.text(), ", at ",
                                   absl::FormatDuration(absl::Nanoseconds(scheduler_->now_ns() - start_ns_)));

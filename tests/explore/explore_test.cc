@@ -324,6 +324,16 @@ TEST(ExploreOnFibersTest, DoesNotVerifyRanksThatUseNothing) {
                                        "share: they use nothing of rankloom's)"));
 }
 
+TEST(ExploreOnFibersTest, DoesNotVerifyRanksThatDescribeTheirWorld) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        rank.store().add("n", 1);
+        (void)rank.world().describe();
+      });
+  EXPECT_FALSE(report.verified);
+  EXPECT_THAT(report.text(), HasSubstr(" (not seen: World::describe(), which looks at all tasks)"));
+}
+
 TEST(ExploreOnFibersTest, FindsLocksInOppositeOrder) {
   const auto transfer = [](RankContext& rank, bool ordered) {
     const auto accounts = accounts_of(rank);
