@@ -747,7 +747,7 @@ absl::Status Mailbox::tag_difference(const Message& message) const {
   return absl::OkStatus();
 }
 
-void Mailbox::close() {
+void Mailbox::close(const absl::Status& cause) {
   for (int rank = 0; rank < group_->size(); ++rank) {
     Inbox* const inbox = existing_inbox(rank);
     if (inbox == nullptr) continue;
@@ -774,9 +774,9 @@ void Mailbox::close() {
         absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
       world_.note(absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
     }
-    for (const std::shared_ptr<Message>& message : ended) finish(*message, world_ended());
+    for (const std::shared_ptr<Message>& message : ended) finish(*message, cause);
   }
-  fail(world_ended());
+  fail(cause);
 }
 
 }  // namespace rankloom

@@ -133,8 +133,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // When all of those are done or withdrawn: waits for data that another thread moves, for as long as a copy takes.
   void await_moves(int rank) const;
 
-  // At the end of the world: notes what was never matched, and lets go of it.
-  void close();
+  // When nobody uses the group any more: notes what was never matched, lets go of it, and fails with `cause`.
+  void close(const absl::Status& cause);
 
   const Group& group() const { return *group_; }
   World& world() const { return world_; }

@@ -68,16 +68,16 @@ std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
   return mailbox_;
 }
 
-void ThreadedGroupCore::close() {
+void ThreadedGroupCore::close(const absl::Status& cause) {
   rendezvous_->note_left();
   std::shared_ptr<Mailbox> mailbox;
   {
     ObservedMutexLock lock(&mu_);
-    lock.apart();  // the world has ended
+    lock.apart();  // nobody uses the group any more
     mailbox = mailbox_;
   }
-  if (mailbox != nullptr) mailbox->close();
-  rendezvous_->fail(world_ended());
+  if (mailbox != nullptr) mailbox->close(cause);
+  rendezvous_->fail(cause);
 }
 
 void ThreadedGroupCore::leave(int rank) {
@@ -89,6 +89,8 @@ void ThreadedGroupCore::leave(int rank) {
     gone_[static_cast<size_t>(rank)] = true;
     if (++left_ < group_->size()) return;
   }
+  // Messages that nobody received hold the mailbox.
+  close(make_error(ErrorKind::kAborted, absl::StrCat("all members have left group ", sv(group_->name()))));
   world_.forget_on_abort(on_abort_);
   world_.forget_at_end(at_end_);
   world_.unshare(core_key(*group_));
@@ -100,7 +102,7 @@ void ThreadedGroupCore::listen() {
     if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
   });
   at_end_ = world_.at_end([weak = weak_from_this()] {
-    if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close();
+    if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close(world_ended());
   });
   // Later ones are told to the listener.
   if (world_.scheduler().aborted()) fail(world_.scheduler().abort_cause());

@@ -20,8 +20,8 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   std::shared_ptr<Mailbox> mailbox();
   // Ends all calls on their way, and refuses later ones. Each failure of a call does.
   void fail(const absl::Status& cause) { rendezvous_->fail(cause); }
-  // At the world's end: notes what is left, and ends it.
-  void close();
+  // At the world's end, or when all members have left: notes what is on its way still, and ends it.
+  void close(const absl::Status& cause);
   // Has the world tell of its end and of aborts; of one that is past, now. By whoever makes the core.
   void listen();
   // Member `rank` has destroyed a handle; the world forgets the core with the last one.

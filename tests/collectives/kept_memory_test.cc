@@ -164,6 +164,21 @@ TEST_P(LeftGroupTest, IsNamedAsLongAsARecordNamesIt) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
+// The message holds its group's mailbox, and the mailbox the message.
+TEST_P(LeftGroupTest, TakesAMessageAlongThatNobodyReceived) {
+  std::weak_ptr<const Group> left;
+  const RunReport report = run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto group = pg->new_group(GroupOptions{.name = "letters", .eager_bytes = 64});
+    std::vector<int32_t> x = {7};
+    if (rank.rank() == 1) group->send(x, 0, 3).wait();
+    destroy_process_group(group);
+    if (rank.rank() == 1) left = group->group();
+  });
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("rank 1, group letters, send to rank 0, tag 3: was never received")));
+  EXPECT_TRUE(left.expired());
+}
+
 TEST_P(LeftGroupTest, StaysUntilItsLastMemberHasLeft) {
   WorldOptions world_options = options(3);
   World world(world_options);
