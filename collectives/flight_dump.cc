@@ -375,6 +375,8 @@ std::string flight_records(World& world, int rank, const FlightDumpOptions& opti
                    absl::StrCat("flight_records: rank is ", rank, ", want 0 <= rank < world_size = ", world.size())),
         {.rank = rank, .group = {}, .op = "flight_records"});
   }
+  if (StepRecord* const record = world.scheduler().record(); record != nullptr && Task::current() != nullptr)
+    record->uncovered("flight records, which tell of all calls so far");
   const auto write = [&](Writer& out) {
     Dump(world, rank, options, out).write();
     return out.finish();

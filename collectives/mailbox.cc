@@ -754,7 +754,7 @@ void Mailbox::close(const absl::Status& cause) {
     std::vector<std::shared_ptr<Message>> left;
     {
       ObservedMutexLock lock(&inbox->mu);
-      lock.apart();  // the world has ended
+      lock.apart();  // nobody uses the group any more, and the fail() below tells
       left = inbox->take_all(/*eager=*/true);
     }
     const std::vector<std::shared_ptr<Message>> ended = left;

@@ -609,6 +609,7 @@ void Rendezvous::note_left() const {
     };
     std::vector<Left> left;
     ObservedMutexLock lock(&mu_);
+    lock.apart();  // nobody uses the group any more, and the fail() that follows tells
     for (const Slot* const slot : window_) {
       if (slot == nullptr || slot->arrived == 0) continue;
       std::vector<int> came;

@@ -141,7 +141,10 @@ World::World(WorldOptions options)
     lock.apart();  // before the run
     groups_[group_ids_++] = {.group = world_group_};
   }
-  if (StepRecord* const record = scheduler_->record(); record != nullptr) object_ = record->new_object();
+  if (StepRecord* const record = scheduler_->record(); record != nullptr) {
+    object_ = record->new_object();
+    if (!late_completion_) record->uncovered("who comes last to a call, which is done at once: late_completion is off");
+  }
   if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
   store_->set_timeout(options_.timeout);
   contexts_.reserve(outcomes_.size());
