@@ -141,7 +141,7 @@ def check(root, classes=None, unobserved=None):
             for offset, body in bodies:
                 found = list(members(body))
                 observed = {member for member, type_name, *_ in found if type_name == "ObservedMutex"}
-                for member, type_name, is_const, guard, at in found:
+                for member, _, is_const, guard, at in found:
                     if is_const or member in observed or guard in observed:
                         continue
                     reason = (name, "*") if (name, "*") in unobserved else (name, member)

@@ -73,7 +73,7 @@ def main(arguments):
             entries.setdefault(source, entry)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         marks = list(pool.map(lambda entry: passed / fingerprint(entry, salt), entries.values()))
-    todo = [(source, mark) for source, mark in zip(entries, marks) if not mark.exists()]
+    todo = [(source, mark) for source, mark in zip(entries, marks, strict=True) if not mark.exists()]
     for old in set(passed.iterdir()) - set(marks):
         old.unlink()
 
