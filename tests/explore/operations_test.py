@@ -45,7 +45,8 @@ EXCEPTIONS = {
     r"RankContext::recorder": "the flight recorder, which programs do not decide by",
     r"World::(World|options|size|scheduler|store|run|attach|detach|report|context|world_group|poison|late_completion|faults)":
         OUTSIDE,
-    r"World::(next_world_group|add_group|leave_group|leave_group_absent|groups|keep_all_groups|at_end|forget_at_end|forget_on_abort|run_helper)": INNER,
+    r"World::(next_world_group|add_group|leave_group|leave_group_absent|groups|keep_all_groups|at_end|forget_at_end|forget_on_abort|run_helper)":
+        INNER,
     r"RankContext::(unwinding|when_caught)": INNER,
     r"World::(describe|ended_text)": "for reports and debuggers",
     r"World::(outside_waker)|OutsideWaker::\w+": "real time: no schedule decides when it ends",
@@ -100,7 +101,7 @@ def public_part(body, keyword):
     access = "public" if keyword == "struct" else "private"
     parts = re.split(r"\b(public|protected|private):", body)
     public = parts[0] if access == "public" else ""
-    for specifier, part in zip(parts[1::2], parts[2::2]):
+    for specifier, part in zip(parts[1::2], parts[2::2], strict=True):
         if specifier == "public":
             public += part
     return public
