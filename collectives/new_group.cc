@@ -344,7 +344,8 @@ void ProcessGroup::end(CodeSite code) {
 }
 
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {
-  if (group == nullptr) return;  // a rank that is no member of it
+  if (group == nullptr) return;            // a rank that is no member of it
+  if (group->world_ref().ended()) return;  // so has the group
   const CallScope scope = group->enter("destroy_process_group");
   if (std::exchange(group->destroyed_, true)) {
     throw_dist_error(

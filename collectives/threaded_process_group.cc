@@ -123,6 +123,7 @@ void ThreadedProcessGroup::abort(std::string_view reason) {
 }
 
 void ThreadedProcessGroup::shutdown(CodeSite code) {
+  if (world_ref().ended()) return ProcessGroup::shutdown(code);  // all that was on its way has ended with the world
   const CallScope call = enter("shutdown");
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {
