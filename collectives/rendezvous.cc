@@ -365,6 +365,7 @@ absl::Status Rendezvous::known_cause(int64_t seq) const {
 }
 
 void Rendezvous::await_leaving() const {
+  if (scheduler_.deterministic()) return;  // nobody completes anything beside the calling step
   while (leaving_.value() > 0) sched_yield();
 }
 

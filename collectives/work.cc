@@ -175,13 +175,13 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
       internal::Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
     return;
   }
-  // Whoever completes the work makes the task.
+  // Whoever completes the work makes the task. A world that ends takes no more, and its scheduler drops the body at once.
   if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
-  scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper},
-                     [callbacks = std::move(callbacks), status, context]() mutable {
-                       for (Callback& callback : callbacks)
-                         context->world().run_helper(context->rank(), [&] { callback.run(status); });
-                     });
+  auto kept = std::make_shared<std::vector<Callback>>(std::move(callbacks));
+  scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper}, [kept, status, context] {
+    for (Callback& callback : *kept) context->world().run_helper(context->rank(), [&] { callback.run(status); });
+  });
+  internal::Completion::drop(std::move(kept));
 }
 
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {

@@ -852,6 +852,18 @@ TEST_P(OutlivesTest, ACallbackThatThrowsWhenItIsToldOfTheEnd) {
   EXPECT_EQ(error, "Aborted: rank 0, group 0, barrier: the world has ended");
 }
 
+// The world that ends runs no more tasks: the callback goes while the message is completed, and a work with it.
+TEST_P(OutlivesTest, ACallbackThatHoldsAPromiseGoesWithTheWorld) {
+  const RunReport report = run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) return;
+    auto x = std::make_shared<std::vector<float>>(1, 1.0F);
+    Work work = pg->send(*x, 0, 0, kept(x));
+    work.then([promise = Promise(&rank.world().scheduler(), 1)](const absl::Status&) mutable { promise.set_value(); });
+  });
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("rank 1, group 0, send to rank 0: was never received")));
+}
+
 TEST_P(OutlivesTest, UnmatchedCallsThatAreAlikeShareANote) {
   auto x = std::make_shared<std::vector<float>>(1, 1.0F);
   const RunReport report = run_and_end(2, [&](RankContext& rank) {
