@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collectives/op_table.h"
 #include "collectives/process_group.h"
 #include "sim/dist_error.h"
+#include "sim/site_text.h"
 #include "world/world.h"
 
 namespace rankloom {
@@ -135,6 +137,28 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   for (const std::shared_ptr<internal::PartWork>& part : parts)
     state->when_done(internal::tell(std::weak_ptr(part), &WorkState::complete));
   return whole;
+}
+
+void ProcessGroup::drop_coalescing() noexcept {
+  const std::unique_ptr<internal::Coalescing> gathered = std::move(coalescing_);
+  if (gathered == nullptr || gathered->calls.empty()) return;
+  std::vector<int64_t> records;
+  std::vector<std::string> ops;
+  for (const CollectiveCall& call : gathered->calls) {
+    records.push_back(call.record_id);
+    ops.push_back(op_row(call.op).name);
+  }
+  const absl::Status status = make_error(
+      ErrorKind::kInvalidArgument,
+      absl::StrCat("rank ", global_rank(), ", group ", group_name(),
+                   ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", ")));
+  if (const WorldPin alive(world_); alive && context_ != nullptr) {
+    internal::CloseRecords(context_, std::move(records)).ended(status);
+    // The program of a rank that fails between the two is not to blame.
+    if (!context_->unwinding())
+      context_->world().note(absl::StrCat(status.message(), site_place(Site{.code = gathered->calls.back().code})));
+  }
+  for (const std::shared_ptr<internal::PartWork>& part : gathered->parts) part->complete(status);
 }
 
 namespace internal {

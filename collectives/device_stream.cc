@@ -39,7 +39,7 @@ DeviceStream::~DeviceStream() = default;
 
 std::string_view DeviceStream::name() const { return state_->name; }
 
-void DeviceStream::point(const char* what, CodeSite code) const {
+void DeviceStream::point(const char* what, CodeSite code, bool polls) const {
   if (const Task* const task = Task::current();
       task != nullptr && (task->scheduler != &runtime_->scheduler() || task->info.rank != state_->rank)) {
     throw_dist_error(
@@ -47,7 +47,8 @@ void DeviceStream::point(const char* what, CodeSite code) const {
                                                              task->info.rank, ", want the rank that made the stream")),
         {.rank = task->info.rank, .group = {}, .op = what});
   }
-  runtime_->scheduler().point(Site{.what = what, .code = code, .detail = state_->name});
+  const Site site{.what = what, .code = code, .detail = state_->name};
+  polls ? runtime_->scheduler().poll(site) : runtime_->scheduler().point(site);
 }
 
 CalledHandle DeviceStream::called(const char* what) const {
@@ -141,7 +142,7 @@ void DeviceStream::synchronize(CodeSite code) {
 
 bool DeviceStream::query(CodeSite code) {
   const CallScope call(runtime_->world_ref(), [this] { return called("stream query"); });
-  point("stream query", code);
+  point("stream query", code, /*polls=*/true);
   const absl::StatusOr<bool> idle = runtime_->driver().idle(handle_);
   check(idle.status(), "stream query");
   return *idle;

@@ -45,7 +45,7 @@ class DeviceStream : public Stream {
  private:
   CalledHandle called(const char* what) const;
   // A scheduling point of whoever uses the stream. Throws if that is another rank.
-  void point(const char* what, CodeSite code) const;
+  void point(const char* what, CodeSite code, bool polls = false) const;
   void check(const absl::Status& status, const char* what) const;
   absl::StatusOr<std::shared_ptr<internal::DeviceMark>> mark();
   absl::Status block(Work work, absl::Duration timeout, CodeSite code);

@@ -131,7 +131,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // What member `rank` has not finished, oldest first.
   std::vector<std::shared_ptr<Message>> unfinished(int rank);
   // When all of those are done or withdrawn: waits for data that another thread moves, for as long as a copy takes.
-  void await_moves(int rank) const;
+  void await_moves(int rank);
 
   // When nobody uses the group any more: notes what was never matched, lets go of it, and fails with `cause`.
   void close(const absl::Status& cause);

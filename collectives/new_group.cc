@@ -330,6 +330,7 @@ void ProcessGroup::end(CodeSite code) {
     if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr) attempt([&] { group->end(code); });
   }
   children_.clear();
+  drop_coalescing();
   attempt([&] { shutdown(code); });
   shut_down_ = true;  // whatever a subclass makes of it
   if (!std::exchange(left_, true)) {

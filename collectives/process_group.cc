@@ -46,6 +46,8 @@ ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank)
       name_(group_->name()) {}
 
 ProcessGroup::~ProcessGroup() {
+  if (coalescing_ != nullptr) [[unlikely]]
+    drop_coalescing();
   // The world has its own groups until all members have left, this one by another handle perhaps.
   if (context_ == nullptr || left_ || (group_->of_world() && !group_->any_left())) [[likely]]
     return;

@@ -236,6 +236,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
   // submit() between start_coalescing() and end_coalescing().
   Work gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code);
+  // The member leaves, or its handle goes: calls since start_coalescing() are never issued.
+  void drop_coalescing() noexcept;
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
   Scheduler* scheduler() const { return scheduler_; }

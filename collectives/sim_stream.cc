@@ -25,7 +25,7 @@ class SimEvent final : public internal::EventState {
   bool done() override {
     if (passed_->is_completed()) return true;
     const CallScope call(passed_->world_ref(), [this] { return called("query"); });
-    passed_->scheduler()->point(Site{.what = "event query"});
+    passed_->scheduler()->poll(Site{.what = "event query"});
     return passed_->is_completed();
   }
   absl::Status wait(CodeSite code) override {
@@ -67,7 +67,8 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   }
   std::string who() const { return absl::StrCat("rank ", rank, ", stream ", name, ": "); }
   // A scheduling point of whoever uses the stream. Throws if that is another rank.
-  void point(const char* what, CodeSite code) const;
+  // `polls`: the user asks whether something has happened yet.
+  void point(const char* what, CodeSite code, bool polls = false) const;
 
   const int rank;
   const std::string name;
@@ -81,7 +82,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   absl::Status failure ABSL_GUARDED_BY(mu);
 };
 
-void SimStream::Queue::point(const char* what, CodeSite code) const {
+void SimStream::Queue::point(const char* what, CodeSite code, bool polls) const {
   if (const Task* const task = Task::current();
       task != nullptr && (task->scheduler != &scheduler || task->info.rank != rank)) {
     throw_dist_error(
@@ -89,7 +90,8 @@ void SimStream::Queue::point(const char* what, CodeSite code) const {
                                                              ", want the rank that made the stream")),
         {.rank = task->info.rank, .group = {}, .op = what});
   }
-  scheduler.point(Site{.what = what, .code = code, .detail = name});
+  const Site site{.what = what, .code = code, .detail = name};
+  polls ? scheduler.poll(site) : scheduler.point(site);
 }
 
 void SimStream::Queue::push(const char* what, CodeSite code,
@@ -208,7 +210,7 @@ void SimStream::synchronize(CodeSite code) {
 
 bool SimStream::query(CodeSite code) {
   const CallScope call(queue_->world, [this] { return queue_->called("query"); });
-  queue_->point("stream query", code);
+  queue_->point("stream query", code, /*polls=*/true);
   RankMutexLock lock(&queue_->mu);
   return !queue_->draining;
 }

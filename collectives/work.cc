@@ -75,6 +75,14 @@ bool WorkState::settled_elsewhere(const char* op) {
   return is_over();
 }
 
+bool WorkState::polled(CodeSite code) {
+  if (settled("is_completed")) return true;
+  if (Task::current() == nullptr) return false;
+  clock_of_wait()->poll(
+      Site{.what = "is_completed", .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())});
+  return is_completed();
+}
+
 void WorkState::abandon() noexcept {
   if (!world_.known()) return dropped();
   // A world that is gone, or about to, has nothing to be told.
@@ -252,8 +260,8 @@ void Work::wait(absl::Duration timeout, CodeSite code) {
   if (state_ != nullptr) check(state_->wait(timeout, /*timeout_is_default=*/false, code));
 }
 
-std::exception_ptr Work::exception() const {
-  if (state_ == nullptr || !is_completed()) return nullptr;
+std::exception_ptr Work::exception(CodeSite code) const {
+  if (state_ == nullptr || !is_completed(code)) return nullptr;
   try {
     check(state_->status());
   } catch (...) {
@@ -326,25 +334,53 @@ void wait_all(std::span<Work> works, CodeSite code) {
   if (first != nullptr) std::rethrow_exception(first);
 }
 
+namespace {
+
+// The caller's own, completed by the first of several works that is done.
+class AnyWork final : public WorkState {
+ public:
+  AnyWork(Scheduler* scheduler, const WorkState& first, size_t works)
+      : WorkState(scheduler, first.rank(), /*by_any_thread=*/true),
+        group_(first.group()),
+        detail_(absl::StrCat("of ", works, works == 1 ? " work: " : " works, the first: ", first.op(),
+                             first.seq() >= 0 ? absl::StrCat(" seq ", first.seq()) : "")) {}
+  const char* op() const override { return "wait_any"; }
+  std::string_view group() const override { return group_; }
+
+ private:
+  Site wait_site(CodeSite code) const override {
+    return Site{.what = op(), .code = code, .group = group_, .detail = detail_};
+  }
+
+  const std::string group_;
+  const std::string detail_;
+};
+
+}  // namespace
+
 size_t wait_any(std::span<Work> works, CodeSite code) {
   if (works.empty())
     throw_dist_error(make_error(ErrorKind::kInvalidArgument, "wait_any: the list is empty, want at least one work"),
                      {.rank = -1, .group = {}, .op = "wait_any"});
   const auto first_done = [&]() -> size_t {
     for (size_t i = 0; i < works.size(); ++i) {
-      if (works[i].is_completed()) return i;
+      if (works[i].state() == nullptr || works[i].state()->is_completed() || works[i].state()->settled("wait_any"))
+        return i;
     }
     return works.size();
   };
   if (const size_t done = first_done(); done < works.size()) return done;
-  // A promise of the caller's own that any of them completes.
   const WorkState& state = *works[0].state();
-  Promise any = [&state] {
+  const auto any = [&] {
     const WorldPin alive(state.world_ref());
-    return Promise(alive ? state.scheduler() : nullptr, state.rank());
+    return std::make_shared<AnyWork>(alive ? state.scheduler() : nullptr, state, works.size());
   }();
-  for (Work& work : works) work.then([any](const absl::Status&) mutable { any.set_value(); });
-  any.work().wait(code);
+  for (Work& work : works) {
+    work.then([any](const absl::Status&) {
+      if (!any->is_completed()) any->complete(absl::OkStatus());
+    });
+  }
+  Work(any).wait(code);
   return first_done();
 }
 

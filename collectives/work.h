@@ -141,6 +141,8 @@ class WorkState {
   void abandon() noexcept;
 
   bool settled_elsewhere(const char* op);
+  // Of a work that is not done: whether it is after a scheduling point.
+  bool polled(CodeSite code);
   // Explored runs: the name of a work that the calling task makes; else 0.
   static uint64_t name_in(const Scheduler* scheduler);
   static constexpr uint64_t kNamedOutside = 1;
@@ -215,15 +217,23 @@ class [[nodiscard]] Work {
   // Timeout when `timeout` (virtual time in deterministic runs) passes first; the call is withdrawn then.
   void wait(absl::Duration timeout, CodeSite code = CodeSite::here());
 
-  bool is_completed() const { return state_ == nullptr || state_->is_completed() || state_->settled("is_completed"); }
+  // While it is false, a scheduling point: other ranks may go on, and the work may be done meanwhile. A loop that asks nothing
+  // else ends in every gear.
+  bool is_completed(CodeSite code = CodeSite::here()) const {
+    return state_ == nullptr || state_->is_completed() || state_->polled(code);
+  }
   // Done, and without error.
-  bool is_success() const { return is_completed() && (state_ == nullptr || state_->status().ok()); }
+  bool is_success(CodeSite code = CodeSite::here()) const {
+    return is_completed(code) && (state_ == nullptr || state_->status().ok());
+  }
   // The DistError that wait() would throw, null if there is none (yet).
-  std::exception_ptr exception() const;
+  std::exception_ptr exception(CodeSite code = CodeSite::here()) const;
   // The tensors that the call wrote. Waits for it.
   std::vector<TensorView> result(CodeSite code = CodeSite::here());
   // Of a recv or recv_any: the rank in the group that sent, once it is done. Else -1.
-  int source() const { return state_ != nullptr && is_completed() ? state_->source() : -1; }
+  int source(CodeSite code = CodeSite::here()) const {
+    return state_ != nullptr && is_completed(code) ? state_->source() : -1;
+  }
   Future get_future();
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
   // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.
@@ -265,7 +275,7 @@ class Future {
  public:
   explicit Future(std::shared_ptr<WorkState> state) : work_(std::move(state)) {}
 
-  bool done() const { return work_.is_completed(); }
+  bool done(CodeSite code = CodeSite::here()) const { return work_.is_completed(code); }
   // Waits; throws the work's DistError.
   std::vector<TensorView> value(CodeSite code = CodeSite::here()) { return work_.result(code); }
   void then(absl::AnyInvocable<void(const absl::Status&)> callback) { work_.then(std::move(callback)); }

@@ -36,8 +36,8 @@ class FaultStore final : public Store {
   std::string_view kind() const override { return store_->kind(); }
 
  protected:
-  void do_set_timeout(absl::Duration timeout) override { store_->set_timeout(timeout); }
-  absl::Duration get_timeout() const override { return store_->timeout(); }
+  void set_timeout_now(absl::Duration timeout) override { store_->set_timeout_now(timeout); }
+  absl::Duration timeout_now() const override { return store_->timeout_now(); }
 
  private:
   // `operation`, with what goes wrong before and after it.

@@ -55,10 +55,6 @@ void KeyTable::tell_wait(std::string_view key, Want want, StepRecord::What what)
   }
 }
 
-void KeyTable::tell_timeout(Access how) {
-  if (may_be_explored_) tell(kTimeout, {}, how);
-}
-
 void KeyTable::tell_set(std::string_view key) {
   tell(kValue, key, Access::kWrite);
   tell(kWatches, key, Access::kRead);

@@ -82,9 +82,6 @@ class KeyTable {
       tell_wait(key, want, StepRecord::What::kPass);
   }
 
-  // The store's own timeout is changed, or decides on a wait.
-  void tell_timeout(Access how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-
   // --- changes: each wakes whom it concerns and files an event if the key is watched
 
   void set(std::string_view key, std::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -160,7 +157,7 @@ class KeyTable {
   };
 
   // The parts of a key that are told apart.
-  enum Part : uint64_t { kValue = 1, kPresence, kQueue, kWatches, kTimeout };
+  enum Part : uint64_t { kValue = 1, kPresence, kQueue, kWatches };
   const std::string* find_here(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     const auto it = values_.find(key);
     return it != values_.end() ? &it->second : nullptr;

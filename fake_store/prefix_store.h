@@ -39,8 +39,8 @@ class PrefixStore final : public Store {
   std::string_view kind() const override { return "PrefixStore"; }
 
  protected:
-  void do_set_timeout(absl::Duration timeout) override { store_->set_timeout(timeout); }
-  absl::Duration get_timeout() const override { return store_->timeout(); }
+  void set_timeout_now(absl::Duration timeout) override { store_->set_timeout_now(timeout); }
+  absl::Duration timeout_now() const override { return store_->timeout_now(); }
 
  private:
   std::string join(std::string_view key) const;

@@ -1,5 +1,6 @@
 #include "fake_store/store.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -26,13 +27,19 @@ absl::Status abort_cause(const Store& store) {
 
 }  // namespace
 
-void Store::enter_world(const char* op, std::string_view key, CodeSite code) {
+Store::Store(Scheduler* scheduler)
+    : world_(scheduler), timeout_object_(scheduler != nullptr ? ObjectName(scheduler->record()) : ObjectName()) {}
+
+Store::Store(const WorldRef& world) : world_(world) {}
+
+void Store::enter_world(const char* op, std::string_view key, CodeSite code, bool polls) const {
   if (world_.foreign()) [[unlikely]]
     enter_as_stranger(op);
   const Task* const task = Task::current();
   Scheduler* const world = task != nullptr ? task->scheduler : nullptr;
   if (world == nullptr) return;
-  world->point(Site{.what = op, .code = code, .detail = key});
+  const Site site{.what = op, .code = code, .detail = key};
+  polls ? world->poll(site) : world->point(site);
   if (world->aborted()) [[unlikely]]
     fail(world->abort_cause(), op);
 }
@@ -87,7 +94,7 @@ void Store::wait(const StringList& keys, absl::Duration timeout, CodeSite code) 
 }
 
 bool Store::check(const StringList& keys, CodeSite code) {
-  enter("store check", keys.empty() ? "" : keys[0], code);
+  enter("store check", keys.empty() ? "" : keys[0], code, /*polls=*/true);
   return value_of(check_status(keys), "store check");
 }
 
@@ -153,18 +160,37 @@ void Store::watch_key(std::string_view key, WatchCallback callback, CodeSite cod
   check_ok(watch_key_status(key, std::move(callback)), "store watch_key");
 }
 
-void Store::set_timeout(absl::Duration timeout) {
+void Store::set_timeout(absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
     fail(internal::negative_timeout(absl::StrCat(sv(kind()), " set_timeout"), timeout), "store set_timeout");
   }
-  do_set_timeout(timeout);
+  enter("store set_timeout", "", code);
+  set_timeout_now(timeout);
 }
 
-void Store::do_set_timeout(absl::Duration timeout) {
-  timeout_ns_.store(absl::ToInt64Nanoseconds(timeout), std::memory_order_relaxed);  // saturates
+absl::Duration Store::timeout(CodeSite code) const {
+  enter("store timeout", "", code);
+  return timeout_now();
 }
 
-absl::Duration Store::get_timeout() const {
+void Store::tell_timeout(Access how) const {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->scheduler == nullptr) return;
+  StepRecord* const record = task->scheduler->record();
+  if (record == nullptr || (world_.known() && world_.scheduler() != task->scheduler)) return;
+  record->access(timeout_object_.in(*record), how);
+}
+
+void Store::set_timeout_now(absl::Duration timeout) {
+  tell_timeout(Access::kWrite);
+  constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
+  const int64_t ns = absl::ToInt64Nanoseconds(timeout);  // saturates
+  timeout_ns_.store(timeout == absl::InfiniteDuration() ? kForEver : std::min(ns, kForEver - 1),
+                    std::memory_order_relaxed);
+}
+
+absl::Duration Store::timeout_now() const {
+  tell_timeout(Access::kRead);
   const int64_t ns = timeout_ns_.load(std::memory_order_relaxed);
   return ns == std::numeric_limits<int64_t>::max() ? absl::InfiniteDuration() : absl::Nanoseconds(ns);
 }
@@ -224,11 +250,12 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   if (!abort_cause(store).ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
   const absl::StatusOr<std::string> arrived =
       store.get_status(arrived_key, {.timeout = absl::ZeroDuration(), .code = code});
-  throw_dist_error(make_error(ErrorKind::kTimeout,
-                              absl::StrCat("rank ", rank, ", ", who, ": timed out after ",
-                                           absl::FormatDuration(timeout.value_or(store.timeout())), ": missing ",
-                                           missing_ranks(arrived.ok() ? *arrived : "", size), " of ", size)),
-                   origin);
+  throw_dist_error(
+      make_error(ErrorKind::kTimeout,
+                 absl::StrCat("rank ", rank, ", ", who, ": timed out after ",
+                              absl::FormatDuration(timeout.has_value() ? *timeout : store.timeout_now()), ": missing ",
+                              missing_ranks(arrived.ok() ? *arrived : "", size), " of ", size)),
+      origin);
 }
 
 }  // namespace rankloom

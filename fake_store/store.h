@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "sim/call_scope.h"
 #include "sim/code_site.h"
+#include "sim/step_record.h"
 #include "sim/task.h"
 
 namespace rankloom {
@@ -125,8 +126,8 @@ class Store {
   void watch_key(std::string_view key, WatchCallback callback, CodeSite code = CodeSite::here());
 
   // The store's own timeout, of all ranks that share it. absl::InfiniteDuration() waits for ever. StoreError: negative.
-  void set_timeout(absl::Duration timeout);
-  absl::Duration timeout() const { return get_timeout(); }
+  void set_timeout(absl::Duration timeout, CodeSite code = CodeSite::here());
+  absl::Duration timeout(CodeSite code = CodeSite::here()) const;
 
   // What the methods above do, without scheduling point and exception. Called by them and by wrapping stores only.
   virtual absl::Status set_status(std::string_view key, std::string_view value) = 0;
@@ -148,6 +149,8 @@ class Store {
   virtual absl::StatusOr<int64_t> queue_len_status(std::string_view key) = 0;
   virtual absl::StatusOr<std::vector<std::string>> list_keys_status() = 0;
   virtual absl::Status watch_key_status(std::string_view key, WatchCallback callback) = 0;
+  virtual void set_timeout_now(absl::Duration timeout);  // 0 or more
+  virtual absl::Duration timeout_now() const;
 
   // "HashStore", ...: as error texts name it.
   virtual std::string_view kind() const = 0;
@@ -157,17 +160,19 @@ class Store {
   const WorldRef& world_ref() const { return world_; }
 
  protected:
-  explicit Store(const WorldRef& world) : world_(world) {}
+  explicit Store(Scheduler* scheduler);
+  // A wrapping store, which has no timeout of its own. The world may be gone.
+  explicit Store(const WorldRef& world);
 
-  // A wrapping store passes both on to what it wraps.
-  virtual void do_set_timeout(absl::Duration timeout);
-  virtual absl::Duration get_timeout() const;
+  // Tells an explored run that the store's own timeout is changed, or decides on a wait.
+  void tell_timeout(Access how) const;
 
  private:
-  void enter(const char* op, std::string_view key, CodeSite code) {
-    if (world_.known() || Task::current() != nullptr) enter_world(op, key, code);
+  // `polls`: the caller asks whether something has happened yet.
+  void enter(const char* op, std::string_view key, CodeSite code, bool polls = false) const {
+    if (world_.known() || Task::current() != nullptr) enter_world(op, key, code, polls);
   }
-  void enter_world(const char* op, std::string_view key, CodeSite code);
+  void enter_world(const char* op, std::string_view key, CodeSite code, bool polls) const;
   void enter_as_stranger(const char* op) const;
   void check_ok(const absl::Status& status, const char* op) const {
     if (!status.ok()) [[unlikely]]
@@ -183,6 +188,7 @@ class Store {
   [[noreturn]] void fail(const absl::Status& status, const char* op) const;
 
   const WorldRef world_;
+  const ObjectName timeout_object_;
   std::atomic<int64_t> timeout_ns_{absl::ToInt64Nanoseconds(kDefaultTimeout)};  // INT64_MAX: for ever
 };
 

@@ -106,12 +106,6 @@ absl::Status TableStore::explain(const char* op, const absl::Status& status) con
   return make_error(error_kind(status), absl::StrCat(sv(kind()), " ", op, ": ", status.message()));
 }
 
-void TableStore::do_set_timeout(absl::Duration timeout) {
-  ObservedMutexLock lock(&table_.mu);
-  table_.tell_timeout(Access::kWrite);
-  Store::do_set_timeout(timeout);
-}
-
 absl::Status TableStore::refresh() { return log_ != nullptr ? log_->refresh(&table_) : absl::OkStatus(); }
 
 absl::Status TableStore::await(const char* op, const StringList& keys, Want want, const StoreWait& wait,
@@ -120,13 +114,12 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
   // The caller's world counts the time, or, for a thread of none and for a store of several processes, the monotonic clock.
   Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
   const bool real_time = shared_ || world == nullptr;
-  const absl::Duration timeout = wait.timeout.value_or(this->timeout());
+  const absl::Duration timeout = wait.timeout.has_value() ? *wait.timeout : timeout_now();
   for (;;) {
     std::vector<std::string_view> missing;
     for (std::string_view key : keys) {
       if (!table_.holds(key, want)) missing.push_back(key);
     }
-    if (!wait.timeout.has_value()) table_.tell_timeout(Access::kRead);
     if (missing.empty()) {
       // At its deadline a wait might have given up as well.
       const bool at_end = timeout == absl::ZeroDuration() ||

@@ -43,8 +43,6 @@ class TableStore : public Store {
   explicit TableStore(Scheduler* scheduler, std::unique_ptr<FileLog> log = nullptr, bool shared = false);
   ~TableStore() override;
 
-  void do_set_timeout(absl::Duration timeout) override;
-
  private:
   class Hold;
 

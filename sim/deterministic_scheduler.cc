@@ -23,6 +23,8 @@ constexpr int kGraceLooks = 20;
 
 // Scheduling points after which a rank under fifo lets others run although it did not block.
 constexpr int kFifoPatience = 1000;
+// A task that asks more often, and does nothing else, waits for others.
+constexpr int kPolls = 3;
 
 // From so many ranks on, what a switch to one touches has left the caches by its next turn: it is fetched ahead. Measured in
 // docs/decisions/0008-hot-path.md.
@@ -314,8 +316,13 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   if (self == nullptr) return;
   self->reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (step == Step::kPoll) {
+    if (++self->polls_in_a_row > kPolls) step = Step::kYield;
+  } else {
+    self->polls_in_a_row = 0;
+  }
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
-  const auto goes_on = [&] { return runs_to_block_ && step == Step::kAct && ++points_in_a_row_ < kFifoPatience; };
+  const auto goes_on = [&] { return runs_to_block_ && step != Step::kYield && ++points_in_a_row_ < kFifoPatience; };
   if (!threads_ && goes_on()) {
     // Its site is nobody's business as long as it runs.
     yields_in_a_row_ = 0;

@@ -62,7 +62,7 @@ class ScheduleTree::Policy final : public SchedulePolicy {
       return 0;
     }
     node.candidates = order_.candidates();
-    if (order_.polls()) tree_.record_.uncovered("polls with yield(), beyond the first few");
+    if (order_.polls()) tree_.record_.uncovered("polls, beyond the first few");
     const auto awake = [&node](TaskId id) {
       return std::none_of(node.asleep.begin(), node.asleep.end(), [id](const Tried& t) { return t.id == id; });
     };

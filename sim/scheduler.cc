@@ -152,7 +152,6 @@ void Scheduler::close() {
 }
 
 Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
-  if (timeout == absl::InfiniteDuration()) return {.at_ns = Deadline::kNever, .weak = weak};
   // By the clock of whoever will wait: a thread of no world has only the real one.
   const Task* const task = Task::current();
   return Deadline::after(task == nullptr ? monotonic_ns() : task->scheduler->now_ns(), timeout, weak);

@@ -107,6 +107,20 @@ class Scheduler {
     if (breaks_) [[unlikely]]
       break_here(site);
   }
+  // A point of a caller that asks whether something has happened yet, and may ask again: as point(), but a task that does
+  // nothing else counts as one that yields.
+  void poll(const Site& site) {
+    Task* const task = Task::current();
+    if (task != nullptr && task->scheduler != this) [[unlikely]]
+      refuse_stranger(*task, site);
+    if (deterministic_) {
+      deterministic_point(site, Step::kPoll);
+    } else if (task != nullptr) {
+      task->reach(site);
+    }
+    if (breaks_) [[unlikely]]
+      break_here(site);
+  }
   // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
   // who can run only yield.
   void yield(const Site& site) {
@@ -220,7 +234,7 @@ class Scheduler {
     begin_life();
   }
 
-  enum class Step : uint8_t { kAct, kYield };
+  enum class Step : uint8_t { kAct, kPoll, kYield };
   virtual void deterministic_point(const Site& site, Step step) = 0;
   static void run_after_end(absl::AnyInvocable<void()>& body) {
     try {

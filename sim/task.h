@@ -62,10 +62,11 @@ struct Deadline {
   bool weak = true;
 
   static Deadline never() { return {}; }
-  // `timeout` after `now_ns` >= 0; never if that is beyond the clock's end.
+  // `timeout` after `now_ns` >= 0; one that ends beyond the clock's end, in 292 years, ends there, and only an infinite one never.
   static Deadline after(int64_t now_ns, absl::Duration timeout, bool weak) {
+    if (timeout == absl::InfiniteDuration()) return {.at_ns = kNever, .weak = weak};
     const int64_t ns = absl::ToInt64Nanoseconds(timeout);  // saturates
-    return {.at_ns = ns >= kNever - now_ns ? kNever : now_ns + ns, .weak = weak};
+    return {.at_ns = ns >= kNever - now_ns ? kNever - 1 : now_ns + ns, .weak = weak};
   }
 };
 
@@ -114,6 +115,7 @@ struct Task {
   State state = State::kNew;
   bool permit = false;
   WakeCause cause = WakeCause::kUnparked;
+  int polls_in_a_row = 0;                  // points since the last that did something
   uint32_t timer = 0;                      // generation of the pending own deadline; 0: none
   int64_t deadline_ns = Deadline::kNever;  // while parked: own or default
   absl::AnyInvocable<void()> body;

@@ -143,10 +143,11 @@ World::World(WorldOptions options)
   }
   if (StepRecord* const record = scheduler_->record(); record != nullptr) {
     object_ = record->new_object();
+    if (!poison_) record->uncovered("reads of outputs before wait(): poison is off");
     if (!late_completion_) record->uncovered("who comes last to a call, which is done at once: late_completion is off");
   }
   if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
-  store_->set_timeout(options_.timeout);
+  store_->set_timeout_now(options_.timeout);
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.emplace_back(new RankContext(this, rank));
   scheduler_->set_user([this](int rank) { return static_cast<void*>(contexts_[static_cast<size_t>(rank)].get()); });
@@ -345,8 +346,7 @@ void World::leave_group_absent(const Group& group, int members) { count_left(gro
 
 void World::count_left(const Group& group, int rank, int members) {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // searches keep all groups
-  if (keeps_all_groups_ || scheduler_->record() != nullptr) return;
+  lock.apart();  // groups() tells
   const auto at = groups_.find(group.id());
   if (at == groups_.end() || at->second.group.get() != &group || at->second.group == world_group_) return;
   Joined& joined = at->second;
@@ -357,7 +357,8 @@ void World::count_left(const Group& group, int rank, int members) {
     group.set_any_left();
   }
   joined.left += members;
-  if (joined.left >= group.size()) groups_.erase(at);
+  const bool kept = keeps_all_groups_ || scheduler_->record() != nullptr;
+  if (joined.left >= group.size() && !kept) groups_.erase(at);
 }
 
 void World::keep_all_groups() {
@@ -382,10 +383,14 @@ std::shared_ptr<const Group> World::add_group(std::string name, int first, int s
 
 std::vector<std::shared_ptr<const Group>> World::groups() const {
   ObservedMutexLock lock(&mu_);
-  if (StepRecord* const record = scheduler_->record(); record != nullptr) record->access(object_, Access::kRead);
+  StepRecord* const record = Task::current() != nullptr ? scheduler_->record() : nullptr;
+  if (record != nullptr) record->access(object_, Access::kRead);
   std::vector<std::shared_ptr<const Group>> all;
   all.reserve(groups_.size());
-  for (const auto& [id, joined] : groups_) all.push_back(joined.group);
+  for (const auto& [id, joined] : groups_) {
+    all.push_back(joined.group);
+    if (record != nullptr && joined.left > 0) record->uncovered("which groups were left: a search keeps them all");
+  }
   return all;
 }
 

@@ -82,7 +82,7 @@ void TorchStore::wait(const std::vector<std::string>& keys, const std::chrono::m
 
 void TorchStore::setTimeout(const std::chrono::milliseconds& timeout) {
   c10d::Store::setTimeout(timeout);
-  store_->set_timeout(absl::FromChrono(timeout));
+  store_->set_timeout_now(absl::FromChrono(timeout));
 }
 
 void TorchStore::append(const std::string& key, const std::vector<uint8_t>& value) {

@@ -36,7 +36,9 @@ std::vector<at::Tensor> stacked(const std::vector<at::Tensor>& tensors, const st
 }  // namespace
 
 bool TorchWork::done() const {
-  return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) { return work.is_completed(); });
+  return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) {
+    return work.state() == nullptr || work.state()->is_completed();
+  });
 }
 
 bool TorchWork::isCompleted() {
@@ -45,7 +47,7 @@ bool TorchWork::isCompleted() {
     const GilRelease no_gil;
     if (job_ != nullptr && job_->deterministic()) {
       const CallScope call(&job_->world().scheduler(), rank_);
-      job_->world().scheduler().point(Site{.what = "is_completed", .code = python_site()});
+      job_->world().scheduler().poll(Site{.what = "is_completed", .code = python_site()});
       job_->after_point(rank_);
     }
   }
@@ -55,8 +57,10 @@ bool TorchWork::isCompleted() {
 }
 
 bool TorchWork::isSuccess() const {
+  if (!done()) return false;
   const GilRelease no_gil;
-  return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) { return work.is_success(); });
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const rankloom::Work& work) { return work.state() == nullptr || work.state()->status().ok(); });
 }
 
 std::exception_ptr TorchWork::exception() const {

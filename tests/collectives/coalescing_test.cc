@@ -171,6 +171,41 @@ TEST_P(CoalescingTest, NamesWhomItWaitsFor) {
           HasSubstr("rank 2 waits in coalesced for rank 3 (returned) [group 0, coalescing_test.cc:")));
 }
 
+TEST_P(CoalescingTest, TellsOfCallsThatWereNeverIssued) {
+  const RunReport report = run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    pg->start_coalescing();
+    if (rank.rank() == 1) return pg->end_coalescing().wait();  // nothing was called, and nothing is missing
+    Work reduced = pg->all_reduce(x);
+    Work sent = pg->send(x, 1);
+    destroy_process_group(pg);
+    for (Work* work : {&reduced, &sent}) {
+      EXPECT_THAT(
+          [&] { work->wait(); },
+          ThrowsDistError(ErrorKind::kInvalidArgument,
+                          "InvalidArgument: rank 0, group 0: start_coalescing() without end_coalescing(): never "
+                          "issued: all_reduce, send"));
+    }
+  });
+  EXPECT_THAT(report.notes, testing::ElementsAre(testing::ContainsRegex(
+                                "^rank 0, group 0: start_coalescing\\(\\) without end_coalescing\\(\\): never issued: "
+                                "all_reduce, send \\[coalescing_test.cc:[0-9]+\\]$")));
+}
+
+TEST_P(CoalescingTest, TellsOfCallsWhoseHandleWent) {
+  const RunReport report = run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    if (rank.rank() == 0) return;
+    pg->start_coalescing();
+    (void)pg->broadcast(x, 0);
+  });
+  EXPECT_THAT(report.notes,
+              testing::ElementsAre(
+                  HasSubstr("rank 1, group 0: start_coalescing() without end_coalescing(): never issued: broadcast")));
+}
+
 TEST_P(CoalescingTest, TimesOutAsAWhole) {
   run(3, [](RankContext& rank) {
     auto pg = init_process_group(rank);

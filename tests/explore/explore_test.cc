@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/flight_dump.h"
 #include "collectives/process_group.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
@@ -312,7 +313,7 @@ TEST(ExploreOnFibersTest, DoesNotVerifyAPoll) {
   EXPECT_TRUE(report.ok()) << report.text();
   EXPECT_FALSE(report.verified);
   EXPECT_THAT(report.text(), HasSubstr("that rankloom can see, in "));
-  EXPECT_THAT(report.text(), HasSubstr(" (not seen: polls with yield(), beyond the first few)"));
+  EXPECT_THAT(report.text(), HasSubstr(" (not seen: polls, beyond the first few)"));
 }
 
 TEST(ExploreOnFibersTest, DoesNotVerifyRanksThatUseNothing) {
@@ -332,6 +333,43 @@ TEST(ExploreOnFibersTest, DoesNotVerifyRanksThatDescribeTheirWorld) {
       });
   EXPECT_FALSE(report.verified);
   EXPECT_THAT(report.text(), HasSubstr(" (not seen: World::describe(), which looks at all tasks)"));
+}
+
+// Programs that look at what a search does not reorder.
+struct Unseen {
+  WorldOptions world;
+  void (*run)(RankContext& rank);
+  const char* reason;
+};
+
+TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
+  WorldOptions at_once = fibers(2), unpoisoned = fibers(2);
+  at_once.late_completion = false;
+  unpoisoned.poison = false;
+  const auto meet = [](RankContext& rank) { init_process_group(rank)->barrier().wait(); };
+  const Unseen programs[] = {
+      {at_once, meet, "who comes last to a call, which is done at once: late_completion is off"},
+      {unpoisoned, meet, "reads of outputs before wait(): poison is off"},
+      {fibers(2),
+       [](RankContext& rank) {
+         init_process_group(rank)->barrier().wait();
+         (void)flight_records(rank.world(), 1 - rank.rank());
+       },
+       "flight records, which tell of all calls so far"},
+      {fibers(2),
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         destroy_process_group(pg->new_group());
+         (void)rank.world().groups();
+       },
+       "which groups were left: a search keeps them all"},
+  };
+  for (const Unseen& program : programs) {
+    const ExploreReport report = explore({.world = program.world, .strategies = {Strategy::exhaustive()}}, program.run);
+    EXPECT_FALSE(report.verified) << program.reason;
+    EXPECT_FALSE(report.failure.has_value()) << report.text();
+    EXPECT_THAT(report.text(), HasSubstr(absl::StrCat(" (not seen: ", program.reason, ")")));
+  }
 }
 
 TEST(ExploreOnFibersTest, FindsLocksInOppositeOrder) {
@@ -442,6 +480,48 @@ TEST(ExploreOnFibersTest, LateCompletionIsFoundByWhoeverAsksTooEarly) {
   const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, looks);
   ASSERT_TRUE(report.failure.has_value()) << report.text();
   EXPECT_THAT(report.failure->headline, HasSubstr("\"done\" is 1 here, and 0 under steered:1"));
+}
+
+TEST(ExploreOnFibersTest, ACallMayBeDoneAtOnce) {
+  // Between the call and the question there is no other act of the rank.
+  const auto looks = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    Work work = pg->all_reduce(x);
+    const bool done = work.is_completed();
+    work.wait();
+    observe(rank, "done", done ? 1 : 0);
+  };
+  const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, looks);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("rank "));
+  EXPECT_THAT(report.failure->headline, HasSubstr("'s \"done\" is "));
+}
+
+TEST(ExploreOnFibersTest, APollAloneEndsAndIsNotVerified) {
+  const auto polls = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 1) rank.store().wait({"go"});
+    Work work = pg->all_reduce(x);
+    if (rank.rank() == 0) rank.store().set("go", "");
+    while (!work.is_completed()) {
+    }
+  };
+  const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, polls);
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_FALSE(report.verified);
+  EXPECT_THAT(report.text(), HasSubstr(" (not seen: polls, beyond the first few)"));
+}
+
+TEST(ExploreOnFibersTest, TheTimeoutOfAStoreIsAPieceOfItsState) {
+  const auto looks = [](RankContext& rank) {
+    if (rank.rank() == 0) return rank.store().set_timeout(absl::Milliseconds(7));
+    observe(rank, "timeout", absl::ToInt64Milliseconds(rank.store().timeout()));
+  };
+  const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, looks);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("\"timeout\" is "));
 }
 
 TEST(NoFailureOnFibersTest, CountsFailedAssertionsOfRanks) {

@@ -130,10 +130,10 @@ TEST(ParkerTest, TimeoutsAndPermitsMeetWithoutLoss) {
 TEST(DeadlineTest, StopsAtTheClocksEnd) {
   EXPECT_EQ(Deadline::after(5, absl::Nanoseconds(7), /*weak=*/false).at_ns, 12);
   EXPECT_FALSE(Deadline::after(5, absl::Nanoseconds(7), /*weak=*/false).weak);
-  EXPECT_EQ(Deadline::after(5, absl::Hours(1'000'000'000), /*weak=*/true).at_ns, Deadline::kNever);
+  EXPECT_EQ(Deadline::after(5, absl::Hours(1'000'000'000), /*weak=*/true).at_ns, Deadline::kNever - 1);
   EXPECT_TRUE(Deadline::after(5, absl::Hours(1'000'000'000), /*weak=*/true).weak);
   EXPECT_EQ(Deadline::after(0, absl::InfiniteDuration(), /*weak=*/true).at_ns, Deadline::kNever);
-  EXPECT_EQ(Deadline::after(kNever - 1, absl::Nanoseconds(1), /*weak=*/true).at_ns, Deadline::kNever);
+  EXPECT_EQ(Deadline::after(kNever - 1, absl::Nanoseconds(1), /*weak=*/true).at_ns, kNever - 1);
 }
 
 }  // namespace

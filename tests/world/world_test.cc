@@ -162,6 +162,17 @@ TEST_P(WorldTest, TimeBeginsAtZeroAndSleepsAdvanceIt) {
   }).throw_if_failed();
 }
 
+TEST_P(WorldTest, ASleepOfThreeHundredYearsIsNoneForEver) {
+  if (!GetParam().schedule.deterministic()) return;  // it takes as long
+  run_world(GetParam().options(2), [&](RankContext& rank) {
+    if (rank.rank() == 1) return rank.store().wait({"awake"}, absl::InfiniteDuration());
+    rank.sleep_for(absl::Hours(24 * 365 * 300));
+    EXPECT_GE(rank.now(), absl::Hours(24 * 365 * 290));
+    rank.sleep_for(absl::Seconds(1));  // the clock stands at its end
+    rank.store().set("awake", "");
+  }).throw_if_failed();
+}
+
 TEST_P(WorldTest, ASleepEndsWhenTheWorldIsAborted) {
   const RunReport report = run_world(GetParam().options(2), [&](RankContext& rank) {
     if (rank.rank() == 1) throw std::runtime_error("planned");

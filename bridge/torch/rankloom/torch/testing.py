@@ -153,11 +153,13 @@ class MultiProcessTestCase(TestCase):
     """As PyTorch's class of this name, for tests that make their own groups; but the ranks are threads.
 
     Each rank runs the test method on an instance of its own, as a process would, with `rank` and `file_name` set.
+    One rank runs at a time, in a fixed order, unless `seed`, `schedule` ("free": all at once) or RANKLOOM_SEED and its like
+    say otherwise: then torch's default generator is each rank's own, as a process's is.
     """
 
     MAIN_PROCESS_RANK = -1
     seed: ClassVar[int | None] = None
-    schedule: ClassVar[str | None] = None
+    schedule: ClassVar[str | None] = None  # without a seed: "fifo"
     timeout: ClassVar[float | None] = None
 
     rank: int
@@ -226,7 +228,7 @@ class MultiProcessTestCase(TestCase):
             rank_main,
             self.world_size,
             seed=self.seed,
-            schedule=self.schedule,
+            schedule=self.schedule if self.schedule is not None or self.seed is not None else "fifo",
             backend=None,
             timeout=self.timeout,
         )
