@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/fake_process_group.h"
 #include "collectives/new_group.h"
 #include "collectives/process_group.h"
+#include "collectives/sim_stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "harness/matchers.h"
@@ -342,6 +344,34 @@ TEST_P(GroupsTest, DrainsBeforeItShutsDown) {
                                 HasSubstr(absl::StrCat("rank ", rank.rank(),
                                                        ", group 0, barrier seq 2: the group was shut down"))));
     pg->shutdown();
+  });
+}
+
+// A stream that posts a message while shutdown() waits for an older one: shutdown() does not wait for the newer one.
+TEST_P(GroupsTest, ShutdownWaitsForNoMessageThatAStreamPostsMeanwhile) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {rank.rank() + 1};
+    std::vector<int64_t> y = {rank.rank() + 5};
+    if (rank.rank() == 0) {
+      SimStream stream(rank, "late");
+      stream.launch([&rank] { rank.store().wait({"go"}); });
+      Work second = pg->recv(y, 1, 2, {.stream = &stream});
+      Work first = pg->recv(x, 1, 1);
+      pg->shutdown();
+      EXPECT_TRUE(first.is_success());
+      rank.store().set("shut down", "");
+      stream.synchronize();
+      EXPECT_THAT(x, ElementsAre(2));
+      EXPECT_THAT(y, ElementsAre(6));
+      return;
+    }
+    while (!absl::StrContains(rank.world().describe(), "rank 0 waits in recv")) rank.yield();
+    rank.store().set("go", "");
+    while (!absl::StrContains(rank.world().describe(), "(its stream)")) rank.yield();
+    pg->send(x, 0, 1).wait();
+    rank.store().wait({"shut down"});
+    pg->send(y, 0, 2).wait();
   });
 }
 
