@@ -11,9 +11,9 @@
 
 #include "bench/floors.h"
 #include "benchmark/benchmark.h"
+#include "collectives/group/process_group.h"
 #include "collectives/kernels/kernels.h"
-#include "collectives/process_group.h"
-#include "sim/scheduler.h"
+#include "sim/scheduler/scheduler.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "collectives/process_group.h"
+#include "collectives/group/process_group.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "harness/explore.h"
-#include "sim/fiber_engine.h"
-#include "sim/schedule_tree.h"
+#include "sim/engine/fiber_engine.h"
+#include "sim/schedule/schedule_tree.h"
 
 namespace rankloom {
 namespace {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "collectives/call_record.h"
-#include "collectives/device_mesh.h"
-#include "collectives/fake_process_group.h"
+#include "collectives/fake/fake_process_group.h"
+#include "collectives/group/device_mesh.h"
+#include "collectives/records/call_record.h"
 
 namespace rankloom {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/scheduler.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
 

@@ -13,8 +13,8 @@
 
 #include "bench/floors.h"
 #include "benchmark/benchmark.h"
-#include "collectives/device_mesh.h"
-#include "collectives/process_group.h"
+#include "collectives/group/device_mesh.h"
+#include "collectives/group/process_group.h"
 #include "world/world.h"
 
 namespace rankloom {

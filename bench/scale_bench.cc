@@ -9,8 +9,8 @@
 
 #include "bench/floors.h"
 #include "benchmark/benchmark.h"
-#include "collectives/process_group.h"
-#include "sim/parker.h"
+#include "collectives/group/process_group.h"
+#include "sim/base/parker.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "sim/scheduler.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
 

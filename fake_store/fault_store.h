@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "fake_store/store.h"
-#include "sim/fault_plan.h"
+#include "sim/faults/fault_plan.h"
 
 namespace rankloom {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/scheduler.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "sim/parker.h"
-#include "sim/task.h"
+#include "sim/base/parker.h"
+#include "sim/base/task.h"
 
 namespace rankloom::internal {
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/dist_error.h"
-#include "sim/task.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/task.h"
 
 namespace rankloom {
 

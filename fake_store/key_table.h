@@ -15,10 +15,10 @@
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "fake_store/store.h"
-#include "sim/call_scope.h"
-#include "sim/observed_mutex.h"
-#include "sim/step_record.h"
-#include "sim/text.h"
+#include "sim/base/text.h"
+#include "sim/schedule/step_record.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/sync/observed_mutex.h"
 
 namespace rankloom::internal {
 

@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "sim/call_scope.h"
-#include "sim/code_site.h"
-#include "sim/step_record.h"
-#include "sim/task.h"
+#include "sim/base/code_site.h"
+#include "sim/base/task.h"
+#include "sim/schedule/step_record.h"
+#include "sim/scheduler/call_scope.h"
 
 namespace rankloom {
 

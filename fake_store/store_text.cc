@@ -4,8 +4,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "sim/dist_error.h"
-#include "sim/text.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
 
 namespace rankloom::internal {
 

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "fake_store/store_text.h"
-#include "sim/dist_error.h"
-#include "sim/parker.h"
-#include "sim/scheduler.h"
-#include "sim/text.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/parker.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
 namespace {

@@ -12,7 +12,7 @@
 #include "fake_store/file_poller.h"
 #include "fake_store/key_table.h"
 #include "fake_store/store.h"
-#include "sim/task.h"
+#include "sim/base/task.h"
 
 namespace rankloom::internal {
 

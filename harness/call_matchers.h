@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/call_record.h"
-#include "collectives/op_table.h"
+#include "collectives/ops/op_table.h"
+#include "collectives/records/call_record.h"
 #include "gmock/gmock.h"
 
 namespace rankloom {

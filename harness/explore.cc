@@ -15,12 +15,12 @@
 #include "absl/strings/substitute.h"
 #include "harness/explore_workers.h"
 #include "harness/story.h"
-#include "sim/dist_error.h"
-#include "sim/fiber_engine.h"
-#include "sim/parker.h"
-#include "sim/schedule_tree.h"
-#include "sim/text.h"
-#include "sim/trace.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/parker.h"
+#include "sim/base/text.h"
+#include "sim/engine/fiber_engine.h"
+#include "sim/schedule/schedule_tree.h"
+#include "sim/schedule/trace.h"
 
 namespace rankloom {
 namespace internal {

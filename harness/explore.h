@@ -11,8 +11,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "sim/fault_plan.h"
-#include "sim/schedule.h"
+#include "sim/faults/fault_plan.h"
+#include "sim/schedule/schedule.h"
 #include "world/world.h"
 
 namespace rankloom {
@@ -90,7 +90,7 @@ struct FoundFailure {
   std::vector<std::string> failures;  // what the report does not say: failed assertions, results that differ, leaks
   std::string story;                  // what each rank did in it, only the steps that matter
   std::string rerun;                  // the command that repeats it
-  int found_switches = 0;             // switches (sim/schedule.h) from the default order before shrinking
+  int found_switches = 0;             // switches (sim/schedule/schedule.h) from the default order before shrinking
   int64_t shrink_runs = 0;
 
   // Switches and faults of the smallest run: how long its trace is in what a reader has to follow.

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "harness/rank_failures.h"
-#include "sim/site_text.h"
-#include "sim/text.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
 
 namespace rankloom {
 namespace {

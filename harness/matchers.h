@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "sim/dist_error.h"
+#include "sim/base/dist_error.h"
 #include "world/run_report.h"
 
 namespace rankloom {

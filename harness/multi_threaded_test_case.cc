@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "harness/rank_output.h"
-#include "sim/dist_error.h"
-#include "sim/text.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
 
 namespace rankloom {
 namespace {

@@ -10,8 +10,8 @@
 #include "gtest/gtest.h"
 #include "harness/rank_failures.h"
 #include "harness/rank_trace.h"
-#include "sim/code_site.h"
-#include "sim/schedule.h"
+#include "sim/base/code_site.h"
+#include "sim/schedule/schedule.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -7,9 +7,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
-#include "sim/deadlock_report.h"
-#include "sim/fiber_hook.h"
-#include "sim/text.h"
+#include "sim/base/text.h"
+#include "sim/engine/fiber_hook.h"
+#include "sim/scheduler/deadlock_report.h"
 
 namespace rankloom::internal {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "sim/code_site.h"
+#include "sim/base/code_site.h"
 #include "world/world.h"
 
 namespace rankloom {

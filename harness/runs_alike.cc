@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "harness/rank_failures.h"
-#include "sim/trace.h"
+#include "sim/schedule/trace.h"
 
 namespace rankloom {
 namespace {

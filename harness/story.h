@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "sim/step_record.h"
+#include "sim/schedule/step_record.h"
 #include "world/run_report.h"
 
 namespace rankloom::internal {

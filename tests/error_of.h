@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "sim/dist_error.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom {
 

@@ -21,16 +21,16 @@ SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".cpp", ".hpp"}
 
 # (headers, files that may include them, who that is). A glob's * crosses folders.
 PACKAGES = [
-    (r"boost/", ["sim/fiber_engine.*", "bench/*", "tests/*"], "the fiber engine"),
+    (r"boost/", ["sim/engine/fiber_engine.*", "bench/*", "tests/*"], "the fiber engine"),
     (r"(gtest|gmock)/", ["harness/*", "tests/*", "include/rankloom/testing.h"], "harness and tests"),
     (r"(torch|ATen|c10|pybind11)/|(Python|pybind11|torch)\b", ["bridge/*", "tests/bridge/*"], "the bridge"),
     (r"(hwy|tbb|oneapi)/", ["collectives/kernels/*", "bench/*", "tests/*"], "collectives/kernels"),
     (r"cu(da|da_runtime|da_runtime_api|da_fp16|da_bf16|da_fp8)\.h|cuda/", ["collectives/cuda/*", "bridge/*", "bench/*", "tests/*"],
      "collectives/cuda"),
     (r"benchmark/", ["bench/*"], "bench"),
-    (r"google/protobuf/", ["collectives/traces/chakra.*", "tests/*"], "Chakra traces"),
+    (r"google/protobuf/", ["collectives/records/chakra.*", "tests/*"], "Chakra traces"),
     (r"absl/flags/", ["world/run_options.*", "tools/*", "bench/*", "examples/*", "tests/*"], "programs, which have flags"),
-    (r"absl/random/", [], "nobody: sim/prng.h is our generator"),
+    (r"absl/random/", [], "nobody: sim/base/prng.h is our generator"),
     (r"rankloom/", ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*"], "users of the library"),
 ]
 
@@ -48,7 +48,7 @@ BANNED = [
      r"|(?<![\w.>:])(std::|::)?time\s*\(\s*(nullptr|NULL|0|&\s*\w+)\s*\)", CORE, "time is virtual; ask the world's clock"),
     ("steady_clock", r"\bsteady_clock\b|\bCLOCK_MONOTONIC\b", CORE, "time is virtual; ask the world's clock"),
     ("random", r"\brandom_device\b|absl::(Insecure)?BitGen\b|\bmt19937|(?<![\w.>:])(std::|::)?s?rand\s*\(", CORE,
-     "the seed is the only source of choice; use sim/prng.h"),
+     "the seed is the only source of choice; use sim/base/prng.h"),
     ("getenv", r"\b(secure_)?getenv\s*\(", [*CORE, "harness"], "the environment is read in world/run_options.cc"),
     ("file", r"\b(ofstream|fstream)\b(?!>)|\bf(re)?open\s*\(|\bfwrite\s*\(|\bfputs\s*\(|(?<![\w.>])p?writev?\s*\(\s*\w*fd", [*CORE, "harness"],
      "write_file() looks at each step that can fail"),
@@ -59,7 +59,7 @@ EXCEPTIONS = [
     ("steady_clock", "sim/*", "the monotonic clock of the free gear"),
     ("sleep", "fake_store/file_store.cc", "polls a file that other processes write"),
     ("getenv", "world/run_options.cc", "the one reader of the environment"),
-    ("file", "sim/write_file.cc", "the one writer of files"),
+    ("file", "sim/base/write_file.cc", "the one writer of files"),
     ("file", "fake_store/file_log.cc", "appends to a file that processes share, and looks at each step, too"),
 ]
 

@@ -4,7 +4,7 @@
     tools/check_observed.py [ROOT]
 
 Runs as the test `observed` and in ./dev lint. Each data member of a class in CLASSES is const, or guarded by an ObservedMutex
-(sim/observed_mutex.h), or in UNOBSERVED with a reason. Prints `path:line: what is wrong` and exits with 1 if anything is.
+(sim/sync/observed_mutex.h), or in UNOBSERVED with a reason. Prints `path:line: what is wrong` and exits with 1 if anything is.
 """
 
 import pathlib
@@ -17,20 +17,20 @@ from check_layers import NOT_CODE, blank, line_of  # noqa: E402
 
 # File -> its classes, inner ones by their own name.
 CLASSES = {
-    "sim/sync.h": ["Mutex", "CondVar", "Waiter", "Watched", "Latch"],
+    "sim/sync/sync.h": ["Mutex", "CondVar", "Waiter", "Watched", "Latch"],
     "fake_store/key_table.h": ["KeyTable"],
     "fake_store/table_store.h": ["TableStore"],
     "world/group.h": ["Group"],
     "world/world.h": ["World"],
-    "collectives/work.h": ["WorkState"],
-    "collectives/work.cc": ["State"],
-    "collectives/coalesced_work.h": ["CoalescedWork"],
-    "collectives/stream_work.h": ["StreamWork"],
-    "collectives/rendezvous.h": ["Rendezvous", "Slot", "CallState"],
-    "collectives/mailbox.h": ["Mailbox", "Message"],
-    "collectives/mailbox.cc": ["Inbox", "Channel", "Queue"],
-    "collectives/threaded_process_group.h": ["ThreadedGroupCore"],
-    "collectives/sim_stream.cc": ["SimEvent", "Queue"],
+    "collectives/work/work.h": ["WorkState"],
+    "collectives/work/work.cc": ["State"],
+    "collectives/threaded/coalesced_work.h": ["CoalescedWork"],
+    "collectives/work/stream_work.h": ["StreamWork"],
+    "collectives/threaded/rendezvous.h": ["Rendezvous", "Slot", "CallState"],
+    "collectives/threaded/mailbox.h": ["Mailbox", "Message"],
+    "collectives/threaded/mailbox.cc": ["Inbox", "Channel", "Queue"],
+    "collectives/threaded/threaded_process_group.h": ["ThreadedGroupCore"],
+    "collectives/streams/sim_stream.cc": ["SimEvent", "Queue"],
 }
 
 RANKS_OWN = "memory of one rank, to which each of its steps writes"

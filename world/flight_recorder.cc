@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/site_text.h"
-#include "sim/text.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
 
 namespace rankloom {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/code_site.h"
-#include "sim/rank_mutex.h"
+#include "sim/base/code_site.h"
+#include "sim/sync/rank_mutex.h"
 #include "world/group.h"
 
 namespace rankloom {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "sim/printable.h"
-#include "sim/step_record.h"
+#include "sim/base/printable.h"
+#include "sim/schedule/step_record.h"
 
 namespace rankloom {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/dist_error.h"
-#include "sim/text.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -9,9 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "sim/dist_error.h"
-#include "sim/text.h"
-#include "sim/trace.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
+#include "sim/schedule/trace.h"
 
 namespace rankloom {
 namespace {

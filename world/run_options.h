@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "sim/fault_plan.h"
-#include "sim/schedule.h"
-#include "sim/trace.h"
+#include "sim/faults/fault_plan.h"
+#include "sim/schedule/schedule.h"
+#include "sim/schedule/trace.h"
 
 namespace rankloom {
 

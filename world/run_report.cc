@@ -4,8 +4,8 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "sim/deadlock_report.h"
-#include "sim/dist_error.h"
+#include "sim/base/dist_error.h"
+#include "sim/scheduler/deadlock_report.h"
 
 namespace rankloom {
 

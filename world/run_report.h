@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "sim/fault_plan.h"
-#include "sim/trace.h"
+#include "sim/faults/fault_plan.h"
+#include "sim/schedule/trace.h"
 
 namespace rankloom {
 

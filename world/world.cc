@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "fake_store/fault_store.h"
 #include "fake_store/hash_store.h"
-#include "sim/deadlock_report.h"
-#include "sim/dist_error.h"
-#include "sim/prng.h"
-#include "sim/text.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/prng.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/deadlock_report.h"
 
 namespace rankloom {
 namespace {

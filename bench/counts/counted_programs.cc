@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "collectives/process_group.h"
+#include "collectives/group/process_group.h"
 #include "world/world.h"
 
 namespace rankloom {

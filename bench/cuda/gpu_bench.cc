@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "rankloom/cuda.h"
-#include "sim/parker.h"
+#include "sim/base/parker.h"
 
 namespace rankloom {
 namespace {

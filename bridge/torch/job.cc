@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
-#include "collectives/threaded_process_group.h"
-#include "sim/scheduler.h"
+#include "collectives/threaded/threaded_process_group.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
 namespace {

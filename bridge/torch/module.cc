@@ -13,8 +13,8 @@
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_backend.h"
 #include "bridge/torch/torch_store.h"
-#include "collectives/fake_process_group.h"
-#include "sim/scheduler.h"
+#include "collectives/fake/fake_process_group.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
 namespace {

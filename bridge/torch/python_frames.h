@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/code_site.h"
+#include "sim/base/code_site.h"
 
 struct _ts;  // PyThreadState
 

@@ -2,7 +2,7 @@
 
 #include "bridge/torch/job.h"
 #include "bridge/torch/python_frames.h"
-#include "sim/scheduler.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
 namespace {

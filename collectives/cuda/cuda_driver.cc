@@ -16,8 +16,8 @@
 #include "collectives/cuda/cuda_status.h"
 #include "collectives/cuda/launch.h"
 #include "collectives/cuda/plan_tables.h"
-#include "collectives/device_runtime.h"
-#include "sim/dist_error.h"
+#include "collectives/streams/device_runtime.h"
+#include "sim/base/dist_error.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "collectives/device_driver.h"
+#include "collectives/streams/device_driver.h"
 
 namespace rankloom {
 

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "sim/dist_error.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom::cuda {
 

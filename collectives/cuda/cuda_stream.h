@@ -1,6 +1,6 @@
 #pragma once
 
-#include "collectives/device_stream.h"
+#include "collectives/streams/device_stream.h"
 
 // As cuda_runtime_api.h has it, which users of this header need not include.
 struct CUstream_st;

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "collectives/tensor.h"
+#include "collectives/call/tensor.h"
 
 namespace rankloom {
 

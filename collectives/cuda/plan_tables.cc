@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "sim/dist_error.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom::cuda {
 namespace {

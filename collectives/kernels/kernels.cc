@@ -12,7 +12,7 @@
 #include "collectives/kernels/parallel.h"
 #include "collectives/kernels/plan.h"
 #include "collectives/kernels/reduce.h"
-#include "sim/prng.h"
+#include "sim/base/prng.h"
 
 namespace rankloom {
 namespace {

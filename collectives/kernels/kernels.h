@@ -1,7 +1,7 @@
 #pragma once
 
 #include "absl/types/span.h"
-#include "collectives/collective_call.h"
+#include "collectives/call/collective_call.h"
 
 namespace rankloom {
 

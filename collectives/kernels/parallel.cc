@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sim/sanitizers.h"
+#include "sim/base/sanitizers.h"
 #include "tbb/blocked_range.h"
 #include "tbb/parallel_for.h"
 #include "tbb/task_arena.h"

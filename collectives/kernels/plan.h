@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "collectives/dtype.h"
+#include "collectives/call/dtype.h"
 #include "collectives/kernels/reduce.h"
 
 namespace rankloom {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "collectives/dtype.h"
-#include "collectives/reduce_op.h"
+#include "collectives/call/dtype.h"
+#include "collectives/call/reduce_op.h"
 
 namespace rankloom::internal {
 

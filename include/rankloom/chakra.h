@@ -2,4 +2,4 @@
 
 // Chakra execution traces. Link rankloom-chakra, which needs protobuf.
 
-#include "collectives/traces/chakra.h"
+#include "collectives/records/chakra.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/collectives/kernel_cases.h"
+#include "tests/collectives/kernels/kernel_cases.h"
 #include "tests/cuda/cuda_world.h"
 #include "tests/error_of.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/collectives/blocked_stream_cases.h"
+#include "tests/collectives/streams/blocked_stream_cases.h"
 #include "tests/cuda/cuda_world.h"
 #include "tests/cuda/test_kernels.h"
 #include "tests/error_of.h"

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "collectives/op_table.h"
+#include "collectives/ops/op_table.h"
 #include "examples/transformer/step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

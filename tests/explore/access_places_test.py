@@ -13,7 +13,7 @@ import sys
 TABLE = "tests/explore/left_out_test.cc"
 FOLDERS = ["sim", "fake_store", "world", "collectives"]
 # The record itself, and who only reads it.
-NOT_PLACES = ["sim/step_record.cc", "sim/step_record.h", "sim/schedule_tree.cc"]
+NOT_PLACES = ["sim/schedule/step_record.cc", "sim/schedule/step_record.h", "sim/schedule/schedule_tree.cc"]
 
 TELLS = re.compile(
     r"record\w*(\(\))?->(access|signal|await|raise|lower|miss|pass|write_memory|enter_memory|time_passed)\("
@@ -55,10 +55,10 @@ def main():
             lines = path.read_text().splitlines()
             for at, line in enumerate(lines):
                 code = re.sub(r"//.*", "", line)
-                # Declarations, and what sim/sync.cc tells by.
+                # Declarations, and what sim/sync/sync.cc tells by.
                 if not TELLS.search(code) or re.match(r"\s*(void|bool) \w+\(", code):
                     continue
-                if name == "sim/sync.cc" and "record_->" in code:
+                if name == "sim/sync/sync.cc" and "record_->" in code:
                     continue
                 function = enclosing(lines, at, 2 if path.suffix == ".h" else 0)
                 if function is None or function in HAND_ON:

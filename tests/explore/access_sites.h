@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/step_record.h"
+#include "sim/schedule/step_record.h"
 
 namespace rankloom {
 

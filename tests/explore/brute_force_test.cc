@@ -16,8 +16,8 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sim/sanitizers.h"
-#include "sim/step_record.h"
+#include "sim/base/sanitizers.h"
+#include "sim/schedule/step_record.h"
 #include "tests/explore/small_program.h"
 
 namespace rankloom {

@@ -8,13 +8,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/flight_dump.h"
-#include "collectives/process_group.h"
+#include "collectives/group/process_group.h"
+#include "collectives/records/flight_dump.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "harness/explore_test.h"
-#include "sim/sync.h"
+#include "sim/sync/sync.h"
 
 namespace rankloom {
 namespace {

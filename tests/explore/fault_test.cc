@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/process_group.h"
+#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "harness/explore.h"
-#include "sim/dist_error.h"
+#include "sim/base/dist_error.h"
 #include "tests/world/every_world.h"
 #include "world/world.h"
 

@@ -19,9 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
-#include "sim/fiber_engine.h"
-#include "sim/prng.h"
-#include "sim/schedule_tree.h"
+#include "sim/base/prng.h"
+#include "sim/engine/fiber_engine.h"
+#include "sim/schedule/schedule_tree.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -15,14 +15,14 @@ TABLE = "tests/explore/small_program.cc"
 
 # header: classes of which ranks call the public methods. Free functions of the headers count, too.
 HEADERS = {
-    "collectives/process_group.h": ["ProcessGroup"],
-    "collectives/work.h": ["Work", "Future", "Promise"],
-    "collectives/stream.h": ["Stream", "Event"],
-    "collectives/sim_stream.h": ["SimStream"],
-    "collectives/device_mesh.h": ["DeviceMesh"],
+    "collectives/group/process_group.h": ["ProcessGroup"],
+    "collectives/work/work.h": ["Work", "Future", "Promise"],
+    "collectives/work/stream.h": ["Stream", "Event"],
+    "collectives/streams/sim_stream.h": ["SimStream"],
+    "collectives/group/device_mesh.h": ["DeviceMesh"],
     "fake_store/store.h": ["Store"],
     "fake_store/prefix_store.h": ["PrefixStore"],
-    "sim/sync.h": ["Mutex", "MutexLock", "CondVar", "Latch", "Watched"],
+    "sim/sync/sync.h": ["Mutex", "MutexLock", "CondVar", "Latch", "Watched"],
     "world/world.h": ["RankContext", "World", "OutsideWaker", "RankLocal"],
 }
 

@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/process_group.h"
+#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sim/fiber_engine.h"
-#include "sim/prng.h"
-#include "sim/schedule_tree.h"
+#include "sim/base/prng.h"
+#include "sim/engine/fiber_engine.h"
+#include "sim/schedule/schedule_tree.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "sim/fiber_engine.h"
+#include "sim/engine/fiber_engine.h"
 
 namespace rankloom {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "sim/schedule.h"
-#include "sim/schedule_tree.h"
-#include "sim/step_record.h"
+#include "sim/schedule/schedule.h"
+#include "sim/schedule/schedule_tree.h"
+#include "sim/schedule/step_record.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "sim/prng.h"
+#include "sim/base/prng.h"
 
 namespace rankloom {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "sim/fault_plan.h"
-#include "sim/schedule.h"
+#include "sim/faults/fault_plan.h"
+#include "sim/schedule/schedule.h"
 #include "tests/explore/searches.h"
 
 namespace rankloom {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "sim/prng.h"
+#include "sim/base/prng.h"
 #include "tests/explore/small_program.h"
 
 namespace rankloom {

@@ -15,8 +15,8 @@
 #include <sstream>
 
 #include "fake_store/crc32c.h"
-#include "sim/parker.h"
-#include "sim/prng.h"
+#include "sim/base/parker.h"
+#include "sim/base/prng.h"
 #include "tests/fake_store/store_fixture.h"
 
 namespace rankloom {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "sim/dist_error.h"
-#include "sim/prng.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/prng.h"
 
 namespace rankloom {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "sim/prng.h"
+#include "sim/base/prng.h"
 #include "tests/fake_store/history.h"
 #include "tests/fake_store/store_fixture.h"
 

@@ -16,7 +16,7 @@
 #include "fake_store/file_store.h"
 #include "fake_store/hash_store.h"
 #include "fake_store/prefix_store.h"
-#include "sim/dist_error.h"
+#include "sim/base/dist_error.h"
 #include "tests/temp_dir.h"
 #include "world/world.h"
 

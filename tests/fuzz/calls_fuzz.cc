@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/process_group.h"
-#include "sim/dist_error.h"
-#include "sim/sanitizers.h"
+#include "collectives/group/process_group.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/sanitizers.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/prng.h"
+#include "sim/base/prng.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/process_group.h"
+#include "collectives/group/process_group.h"
 #include "harness/multi_threaded_test_case.h"
 #include "harness/runs_alike.h"
 

@@ -14,7 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "harness/matchers.h"
-#include "sim/dist_error.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom {
 namespace {

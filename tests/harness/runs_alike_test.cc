@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/process_group.h"
+#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "harness/multi_threaded_test_case.h"
 

@@ -12,9 +12,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_replace.h"
-#include "sim/dist_error.h"
-#include "sim/rank_mutex.h"
-#include "sim/scheduler.h"
+#include "sim/base/dist_error.h"
+#include "sim/scheduler/scheduler.h"
+#include "sim/sync/rank_mutex.h"
 
 namespace rankloom {
 

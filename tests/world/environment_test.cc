@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
-#include "sim/dist_error.h"
-#include "sim/trace.h"
+#include "sim/base/dist_error.h"
+#include "sim/schedule/trace.h"
 #include "tests/temp_dir.h"
 #include "world/run_options.h"
 #include "world/world.h"

@@ -5,7 +5,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "gtest/gtest.h"
-#include "sim/schedule.h"
+#include "sim/schedule/schedule.h"
 #include "world/world.h"
 
 namespace rankloom {

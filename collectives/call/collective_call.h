@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/call/rare.h"
+#include "collectives/call/reduce_op.h"
+#include "collectives/call/tensor.h"
+#include "sim/base/code_site.h"
+
+namespace rankloom {
+
+class Stream;
+struct GroupRequest;
+
+namespace internal {
+class DeviceMark;
+}
+
+// Every operation. Rows of the op table are in this order.
+enum class OpType : uint8_t {
+  kBroadcast,
+  kAllReduce,
+  kAllReduceCoalesced,
+  kReduce,
+  kAllGather,
+  kAllGatherIntoTensor,
+  kAllGatherIntoTensorCoalesced,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kReduceScatterTensor,
+  kReduceScatterTensorCoalesced,
+  kAllToAll,
+  kAllToAllSingle,
+  kBarrier,
+  kMonitoredBarrier,
+  kSend,
+  kRecv,
+  kCoalesced,   // the calls between start_coalescing and end_coalescing, as one
+  kNewGroup,    // the agreement of members on new groups: one of a list of ranks, or those of a mesh
+  kSplitGroup,  // the same, where each member says which group it wants to be in
+};
+inline constexpr int kOpTypeCount = static_cast<int>(OpType::kSplitGroup) + 1;
+
+// A list of views; one is held without an allocation.
+class TensorList {
+ public:
+  TensorList() = default;
+  TensorList(const TensorView& view) : size_(1), one_(view) {}        // NOLINT: implicit
+  TensorList(TensorView&& view) : size_(1), one_(std::move(view)) {}  // NOLINT: implicit
+  TensorList(std::vector<TensorView> views);                          // NOLINT: implicit
+
+  void set(const TensorView& view) {
+    one_ = view;
+    size_ = 1;
+  }
+  void set(TensorView&& view) {
+    one_ = std::move(view);
+    size_ = 1;
+  }
+
+  int size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const TensorView& operator[](int i) const { return size_ == 1 ? one_ : many_[static_cast<size_t>(i)]; }
+  const TensorView* begin() const { return size_ == 1 ? &one_ : many_.data(); }
+  const TensorView* end() const { return begin() + size_; }
+
+ private:
+  int size_ = 0;  // first: with the view's data pointer in one cache line, all that a kernel reads of most lists
+  TensorView one_;
+  internal::Rare<std::vector<TensorView>> many_;
+};
+
+// One member's call, as data: what the front builds, the shape rule checks, members compare and the kernel reads.
+//
+// What is in `inputs` and `outputs`, by operation (n = size of the group):
+//   broadcast                        outputs[0] = the buffer; the root's is the source
+//   all_reduce                       inputs[0] = outputs[0] = the buffer (in place)
+//   all_reduce_coalesced             inputs = outputs = the buffers
+//   reduce                           inputs[0] = outputs[0] = the buffer; only the root's is written
+//   all_gather                       inputs[0]; outputs = n tensors
+//   all_gather_into_tensor           inputs[0]; outputs[0] holds n inputs
+//   gather                           inputs[0]; outputs = n tensors at the root, none elsewhere
+//   scatter                          inputs = n tensors at the root, none elsewhere; outputs[0]
+//   reduce_scatter                   inputs = n tensors; outputs[0]
+//   reduce_scatter_tensor            inputs[0] holds n outputs; outputs[0]
+//   ..._coalesced                    pairwise: inputs[i] with outputs[i]
+//   all_to_all                       n inputs, n outputs
+//   all_to_all_single                inputs[0], outputs[0]; splits count rows (elements of dimension 0), empty: equal parts
+//   send / recv                      inputs[0] / outputs[0]; peer, tag
+//   barrier                          none
+struct CollectiveCall {
+  OpType op = OpType::kBarrier;
+  ReduceOp reduce_op;
+  ReduceOrder order;
+  int root = -1;  // rank in the group; -1: the operation has none
+  int peer = -1;  // send, recv: the other's rank in the group; kAnySource for recv_any
+  int tag = 0;
+  int64_t seq =
+      -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
+  TensorList inputs;
+  TensorList outputs;
+  internal::Rare<std::vector<int64_t>> in_splits;
+  internal::Rare<std::vector<int64_t>> out_splits;
+  absl::Duration timeout = absl::InfiniteDuration();
+  bool timeout_is_default = true;  // from the group: does not keep a stuck job from being a deadlock
+  absl::Duration warn_after = absl::InfiniteDuration();  // a wait that lasts longer is told of
+  int64_t wait_until_ns = 0;  // monitored_barrier with wait_all_ranks: when this member's time is up; 0: without
+  CodeSite code;
+  internal::Rare<std::string> label;       // barrier: the caller's word for it
+  std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
+  Stream* stream = nullptr;
+  std::shared_ptr<internal::DeviceMark> ready;        // of a device's stream: when the tensors may be used; null: now
+  internal::Rare<std::vector<CollectiveCall>> parts;  // kCoalesced
+  GroupRequest* request = nullptr;                    // kNewGroup, kSplitGroup: on the stack of a caller that waits
+  int64_t record_id = -1;                             // in the flight recorder; -1: not recorded
+
+  static constexpr int kAnySource = -2;
+};
+
+// Where the call's tensors are: the device of the first one, its parts' included; the CPU for a call without tensors.
+Device call_device(const CollectiveCall& call);
+// InvalidArgument if its tensors are on more than one device.
+absl::Status one_device(const CollectiveCall& call);
+
+}  // namespace rankloom

@@ -1,0 +1,64 @@
+#include "collectives/call/poison.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "collectives/call/half.h"
+
+namespace rankloom::internal {
+namespace {
+
+template <typename T>
+void fill_with(const TensorView& tensor, T value) {
+  std::fill_n(static_cast<T*>(tensor.data()), tensor.numel(), value);
+}
+
+}  // namespace
+
+bool overlap(const TensorView& a, const TensorView& b) {
+  const auto begin_a = reinterpret_cast<uintptr_t>(a.data());
+  const auto begin_b = reinterpret_cast<uintptr_t>(b.data());
+  return begin_a < begin_b + b.bytes() && begin_b < begin_a + a.bytes();
+}
+
+uint64_t checksum(const TensorView& tensor) {
+  // FNV-1a over words: it must notice a change, not resist an attack.
+  const auto* const bytes = static_cast<const unsigned char*>(tensor.data());
+  uint64_t hash = 0xcbf29ce484222325;
+  size_t i = 0;
+  for (; i + 8 <= tensor.bytes(); i += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes + i, 8);
+    hash = (hash ^ word) * 0x100000001b3;
+  }
+  for (; i < tensor.bytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
+  return hash;
+}
+
+void fill_with_poison(const TensorView& tensor) {
+  switch (tensor.dtype()) {
+    case DType::kFloat32:
+      fill_with(tensor, std::numeric_limits<float>::quiet_NaN());
+      break;
+    case DType::kFloat64:
+      fill_with(tensor, std::numeric_limits<double>::quiet_NaN());
+      break;
+    case DType::kFloat16:
+      fill_with(tensor, Half::from_bits(0x7e00));
+      break;
+    case DType::kBFloat16:
+      fill_with(tensor, BFloat16::from_bits(0x7fc0));
+      break;
+    case DType::kComplex64:
+      fill_with(tensor, Complex64(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::quiet_NaN()));
+      break;
+    case DType::kComplex128:
+      fill_with(tensor, Complex128(std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()));
+      break;
+    default:
+      if (tensor.bytes() > 0) std::memset(tensor.data(), 0xEB, tensor.bytes());
+  }
+}
+
+}  // namespace rankloom::internal

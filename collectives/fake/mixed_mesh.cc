@@ -1,0 +1,79 @@
+#include "collectives/fake/mixed_mesh.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "collectives/fake/fake_process_group.h"
+#include "sim/base/dist_error.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+[[noreturn]] void fail(const RankContext& rank, const std::string& text) {
+  throw_dist_error(
+      make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", rank.rank(), ", init_mixed_mesh: ", text)),
+      {.rank = rank.rank(), .group = {}, .op = "device_mesh"});
+}
+
+bool is_real(const MixedDim& dim) { return dim.backend == BackendKind::kThreaded; }
+
+void check(const RankContext& rank, const std::vector<MixedDim>& dims) {
+  int64_t real = 1;
+  int64_t all = 1;
+  std::vector<int> sizes;
+  for (const MixedDim& dim : dims) {
+    if (dim.size < 1) fail(rank, absl::StrCat("dimension ", dim.name, " has size ", dim.size, ", want at least 1"));
+    all *= dim.size;
+    if (all > std::numeric_limits<int>::max()) fail(rank, "the mesh has more than 2^31 - 1 ranks");
+    if (is_real(dim)) {
+      real *= dim.size;
+      sizes.push_back(dim.size);
+    } else if (dim.coordinate < 0 || dim.coordinate >= dim.size) {
+      fail(rank, absl::StrCat("dimension ", dim.name, " has coordinate ", dim.coordinate,
+                              ", want 0 <= coordinate < size = ", dim.size));
+    }
+  }
+  if (real != rank.world_size()) {
+    const std::string product =
+        sizes.size() > 1 ? absl::StrCat(absl::StrJoin(sizes, " * "), " = ", real) : absl::StrCat(real);
+    fail(rank, absl::StrCat("its real dimensions have ", product, " ranks, want the world's ", rank.world_size()));
+  }
+}
+
+}  // namespace
+
+DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<MixedDim>& dims, const MixedMeshOptions& options,
+                           CodeSite code) {
+  check(rank, dims);
+  std::vector<int> shape, real_shape;
+  std::vector<std::string> names, real_names;
+  int rest = rank.world_size();  // of the world's ranks, along the real dimensions still to come
+  int place = 0;                 // in the whole mesh
+  for (const MixedDim& dim : dims) {
+    shape.push_back(dim.size);
+    names.push_back(dim.name);
+    int coordinate = dim.coordinate;
+    if (is_real(dim)) {
+      real_shape.push_back(dim.size);
+      real_names.push_back(dim.name);
+      rest /= dim.size;
+      coordinate = rank.rank() / rest % dim.size;
+    }
+    place = place * dim.size + coordinate;
+  }
+  int64_t whole = 1;
+  for (const int size : shape) whole *= size;
+  const auto base = make_fake_process_group({.rank = place, .world_size = whole, .options = options.fake});
+  DeviceMesh mesh = init_device_mesh(base, shape, names, {}, code);
+  if (real_shape.empty()) return mesh;
+  const DeviceMesh real = init_device_mesh(rank, real_shape, real_names, options.real, code);
+  for (size_t dim = 0, next = 0; dim < dims.size(); ++dim) {
+    if (is_real(dims[dim])) mesh.groups_[dim] = real.groups_[next++];
+  }
+  return mesh;
+}
+
+}  // namespace rankloom

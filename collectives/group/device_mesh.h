@@ -1,0 +1,76 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/group/process_group.h"
+
+namespace rankloom {
+
+struct MixedDim;
+struct MixedMeshOptions;
+
+// The ranks of a group as a grid with named dimensions, and a group along each: a rank's group along "tp" holds the ranks
+// that differ from it in that coordinate only. A value; one rank's view of the grid.
+// Errors: InvalidArgument that names the mesh and what it has.
+class DeviceMesh {
+ public:
+  int ndim() const { return static_cast<int>(shape_.size()); }
+  const std::vector<int>& shape() const { return shape_; }
+  const std::vector<std::string>& dim_names() const { return dim_names_; }  // empty: they have none
+  int size() const;                                                         // of all dimensions
+  int size(int dim) const;
+  int size(std::string_view name) const { return size(dim_of(name)); }
+
+  // This rank's place in each dimension.
+  const std::vector<int>& get_coordinate() const { return coordinate_; }
+  int get_local_rank(int dim) const;
+  int get_local_rank(std::string_view name) const { return get_local_rank(dim_of(name)); }
+
+  // This rank's group along a dimension; without one, of a mesh that has one dimension.
+  const std::shared_ptr<ProcessGroup>& get_group(int dim) const;
+  const std::shared_ptr<ProcessGroup>& get_group(std::string_view name) const { return get_group(dim_of(name)); }
+  const std::shared_ptr<ProcessGroup>& get_group() const;
+
+  // The part of the mesh through this rank along one dimension, or several in the mesh's own order. Shares its groups.
+  DeviceMesh operator[](std::string_view name) const { return slice({std::string(name)}); }
+  DeviceMesh slice(const std::vector<std::string>& names) const;
+
+  // The group that the whole mesh was made of.
+  const std::shared_ptr<ProcessGroup>& base() const { return base_; }
+  // "mesh [2, 4] (dp, tp)".
+  std::string text() const;
+
+ private:
+  friend DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
+                                     const std::vector<std::string>& dim_names, const GroupOptions& options,
+                                     CodeSite code);
+  friend DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<MixedDim>& dims,
+                                    const MixedMeshOptions& options, CodeSite code);
+  DeviceMesh() = default;
+  int dim_of(std::string_view name) const;
+  int checked(int dim) const;
+  [[noreturn]] void fail(std::string_view text) const;
+
+  std::shared_ptr<ProcessGroup> base_;
+  std::vector<int> shape_;
+  std::vector<std::string> dim_names_;
+  std::vector<int> coordinate_;
+  std::vector<std::shared_ptr<ProcessGroup>> groups_;  // [dim]
+};
+
+// A mesh over the ranks of `base`, in row-major order: the last dimension varies fastest. Collective, and waits for the other
+// members; they give the same shape and names, or all get a Mismatch. All groups are made in one step.
+// Shape: its product is the size of `base`. Names: none, or one for each dimension.
+DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
+                            const std::vector<std::string>& dim_names = {}, const GroupOptions& options = {},
+                            CodeSite code = CodeSite::here());
+
+// The same over a group of all ranks, which it makes with `options`.
+DeviceMesh init_device_mesh(RankContext& rank, const std::vector<int>& shape,
+                            const std::vector<std::string>& dim_names = {}, const GroupOptions& options = {},
+                            CodeSite code = CodeSite::here());
+
+}  // namespace rankloom

@@ -1,0 +1,192 @@
+#include "collectives/group/fault_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/call/poison.h"
+#include "collectives/ops/op_table.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+using Kind = Fault::Kind;
+using When = Fault::When;
+
+bool any_of(const std::vector<Fault>& faults, Kind kind, When when) {
+  return std::any_of(faults.begin(), faults.end(),
+                     [&](const Fault& fault) { return fault.kind == kind && fault.when == when; });
+}
+
+// In the sign and exponent of a float, so that nobody takes it for a rounding error.
+void flip_bit(const TensorView& tensor) {
+  if (tensor.bytes() == 0) return;
+  char* const first = static_cast<char*>(tensor.data());
+  first[tensor.bytes() / static_cast<size_t>(tensor.numel()) - 1] ^= 0x40;
+}
+
+// A tensor of our own with the same numbers, that flips together with its call.
+std::pair<TensorView, std::shared_ptr<std::vector<char>>> copy_of(const TensorView& tensor) {
+  const char* const bytes = static_cast<const char*>(tensor.data());
+  auto owner = std::make_shared<std::vector<char>>(bytes, bytes + tensor.bytes());
+  return {TensorView(owner->data(), tensor.dtype(), Dims(tensor.sizes())), owner};
+}
+
+// Both owners.
+std::shared_ptr<const void> both(std::shared_ptr<const void> a, std::shared_ptr<const void> b) {
+  if (a == nullptr) return b;
+  return std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(std::move(a),
+                                                                                               std::move(b));
+}
+
+// Another group's work, with what goes wrong once it is done.
+class FaultWork final : public WorkState, public std::enable_shared_from_this<FaultWork> {
+ public:
+  FaultWork(Scheduler* scheduler, int rank, Work inner, std::vector<Fault> faults, FaultInjector* injector,
+            std::string op, std::string group, int64_t seq, std::shared_ptr<ProcessGroup> aborts,
+            std::vector<TensorView> outputs)
+      : WorkState(scheduler, rank),
+        inner_(std::move(inner)),
+        faults_(std::move(faults)),
+        injector_(*injector),
+        op_(std::move(op)),
+        group_(std::move(group)),
+        seq_(seq),
+        aborts_(std::move(aborts)),
+        outputs_(std::move(outputs)) {}
+
+  void watch() { inner_.state()->when_done(internal::tell(weak_from_this(), &WorkState::complete)); }
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
+    const absl::Status waited = inner_.state()->wait(timeout, timeout_is_default, code);
+    complete(waited);
+    for (const Fault& fault : std::exchange(faults_, {})) {
+      const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
+      if (!acted.ok()) return acted;
+      if (fault.kind == Kind::kCorrupt && waited.ok() && !outputs_.empty()) flip_bit(outputs_[0]);
+      if (fault.kind == Kind::kAbort) aborts_->abort("injected, after the call");
+    }
+    return waited;
+  }
+  std::vector<TensorView> result() override { return inner_.state()->result(); }
+  int source() const override { return inner_.source(); }
+  const char* op() const override { return op_.c_str(); }
+  std::string_view group() const override { return group_; }
+  int64_t seq() const override { return seq_; }
+
+ private:
+  Work inner_;
+  std::vector<Fault> faults_;
+  FaultInjector& injector_;
+  const std::string op_;
+  const std::string group_;
+  const int64_t seq_;
+  const std::shared_ptr<ProcessGroup> aborts_;
+  const std::vector<TensorView> outputs_;
+};
+
+}  // namespace
+
+FaultGroup::FaultGroup(RankContext* context, std::shared_ptr<ProcessGroup> group, FaultInjector* injector)
+    : ProcessGroup(context, group->group()), inner_(std::move(group)), injector_(injector) {}
+
+void FaultGroup::shutdown(CodeSite code) {
+  inner_->shutdown(code);
+  ProcessGroup::shutdown(code);
+}
+
+std::shared_ptr<ProcessGroup> FaultGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                      const GroupOptions& options) {
+  return internal::with_faults(*context(), inner_->make_member(group, options));
+}
+
+absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
+  const char* const name = op_row(call.op).name;
+  const FaultInjector::Call what{.rank = context()->rank(),
+                                 .group = group()->name(),
+                                 .op = name,
+                                 .seq = call.seq,
+                                 .sends = call.op == OpType::kSend};
+  std::vector<Fault> faults = injector_->at(what);
+  if (faults.empty()) return inner_->execute(std::move(call));
+  const CodeSite code = call.code;
+  const int64_t seq = call.seq;
+  std::vector<TensorView> outputs(call.outputs.begin(), call.outputs.end());
+  for (const Fault& fault : faults) {
+    if (fault.when != When::kBefore) continue;
+    if (absl::Status acted = injector_->act(fault, what, code); !acted.ok()) return acted;
+    if (fault.kind == Kind::kAbort) inner_->abort("injected, before the call");
+  }
+  absl::StatusOr<Work> work = execute_once(std::move(call), faults);
+  if (!work.ok()) return work;
+  for (const Fault& fault : faults) {
+    if (fault.when != When::kInside) continue;
+    if (absl::Status acted = injector_->act(fault, what, code); !acted.ok()) return acted;
+    if (fault.kind == Kind::kAbort) inner_->abort("injected, inside the call");
+  }
+  std::erase_if(faults, [](const Fault& fault) { return fault.when != When::kAfter; });
+  if (faults.empty() || work->state() == nullptr) return work;
+  auto wrapped = std::make_shared<FaultWork>(scheduler(), context()->rank(), *std::move(work), std::move(faults),
+                                             injector_, name, group()->name(), seq, inner_, std::move(outputs));
+  wrapped->watch();
+  return Work(std::move(wrapped));
+}
+
+absl::StatusOr<Work> FaultGroup::execute_once(CollectiveCall&& call, const std::vector<Fault>& faults) {
+  const auto asked = [&faults](Kind kind) {
+    return any_of(faults, kind, When::kBefore) || any_of(faults, kind, When::kInside) ||
+           any_of(faults, kind, When::kAfter);
+  };
+  const bool sends = call.op == OpType::kSend;
+  if (sends && asked(Kind::kDrop)) {
+    context()->recorder().close(call.record_id, scheduler()->now_ns(), /*ok=*/true);
+    return Work();
+  }
+  if (any_of(faults, Kind::kCorrupt, When::kBefore) || any_of(faults, Kind::kCorrupt, When::kInside)) {
+    if (!call.inputs.empty()) {
+      const bool in_place = !call.outputs.empty() && internal::overlap(call.inputs[0], call.outputs[0]);
+      if (in_place || call.inputs.size() > 1) {
+        flip_bit(call.inputs[0]);
+      } else {  // the caller's own numbers stay
+        auto [copy, owner] = copy_of(call.inputs[0]);
+        flip_bit(copy);
+        call.inputs = TensorList(copy);
+        call.keep_alive = both(call.keep_alive, std::move(owner));
+      }
+    }
+  }
+  if (sends && asked(Kind::kDuplicate)) {
+    CollectiveCall again;
+    auto [copy, owner] = copy_of(call.inputs[0]);
+    again.op = call.op;
+    again.inputs = TensorList(copy);
+    again.peer = call.peer;
+    again.tag = call.tag;
+    again.code = call.code;
+    again.keep_alive = std::move(owner);
+    absl::StatusOr<Work> first = inner_->execute(std::move(call));
+    if (first.ok()) {
+      const absl::StatusOr<Work> second = inner_->execute(std::move(again));
+      if (!second.ok()) return second.status();
+    }
+    return first;
+  }
+  return inner_->execute(std::move(call));
+}
+
+namespace internal {
+
+std::shared_ptr<ProcessGroup> with_faults(RankContext& rank, std::shared_ptr<ProcessGroup> group) {
+  FaultInjector* const injector = rank.world().faults();
+  if (injector == nullptr) return group;
+  return std::make_shared<FaultGroup>(&rank, std::move(group), injector);
+}
+
+}  // namespace internal
+}  // namespace rankloom

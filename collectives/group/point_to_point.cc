@@ -1,0 +1,77 @@
+// The point-to-point part of the front.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/group/process_group.h"
+#include "collectives/ops/op_table.h"
+#include "sim/base/dist_error.h"
+
+namespace rankloom {
+namespace {
+
+CollectiveCall make_call(OpType op, TensorView&& tensor, int peer, int tag) {
+  CollectiveCall call;
+  call.op = op;
+  (op == OpType::kSend ? call.inputs : call.outputs).set(std::move(tensor));
+  call.peer = peer;
+  call.tag = tag;
+  return call;
+}
+
+OpType op_of(const P2POp& op) { return op.kind == P2POp::Kind::kSend ? OpType::kSend : OpType::kRecv; }
+
+absl::Status check(const P2POp& op, const P2POp& first) {
+  if (op.group == nullptr) return make_error(ErrorKind::kInvalidArgument, "group is null");
+  if (op.group != first.group) {
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        absl::StrCat("group is ", op.group->group_name(), ", want that of the first, ", first.group->group_name()));
+  }
+  if (op.kind != P2POp::Kind::kSend && op.kind != P2POp::Kind::kRecv) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      absl::StrCat("kind is ", static_cast<int>(op.kind), ", want kSend or kRecv"));
+  }
+  const OpType type = op_of(op);
+  return op_row(type).check(make_call(type, TensorView(op.tensor), op.peer, op.tag), op.group->rank(),
+                            op.group->size());
+}
+
+}  // namespace
+
+Work ProcessGroup::send(ConstTensorView input, int destination, int tag, const CallOptions& options, CodeSite code) {
+  CollectiveCall call = make_call(OpType::kSend, std::move(input).view(), destination, tag);
+  return submit(call, options, code);
+}
+
+Work ProcessGroup::recv(TensorView output, int source, int tag, const CallOptions& options, CodeSite code) {
+  // kAnySource is no rank: recv_any() is the way to ask for it.
+  CollectiveCall call =
+      make_call(OpType::kRecv, std::move(output), source == CollectiveCall::kAnySource ? -1 : source, tag);
+  return submit(call, options, code);
+}
+
+Work ProcessGroup::recv_any(TensorView output, int tag, const CallOptions& options, CodeSite code) {
+  CollectiveCall call = make_call(OpType::kRecv, std::move(output), CollectiveCall::kAnySource, tag);
+  return submit(call, options, code);
+}
+
+std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options, CodeSite code) {
+  for (size_t i = 0; i < ops.size(); ++i) {
+    absl::Status checked = check(ops[i], ops[0]);
+    if (checked.ok()) continue;
+    const ProcessGroup* const group = ops[i].group;
+    throw_dist_error(make_error(error_kind(checked), absl::StrCat("batch_isend_irecv: operation ", i, ", ",
+                                                                  op_row(op_of(ops[i])).name, ": ", checked.message())),
+                     {.rank = group != nullptr ? group->global_rank() : -1, .group = {}, .op = "batch_isend_irecv"});
+  }
+  std::vector<Work> works;
+  works.reserve(ops.size());
+  for (const P2POp& op : ops) {
+    works.push_back(op.kind == P2POp::Kind::kSend ? op.group->send(op.tensor, op.peer, op.tag, options, code)
+                                                  : op.group->recv(op.tensor, op.peer, op.tag, options, code));
+  }
+  return works;
+}
+
+}  // namespace rankloom

@@ -1,0 +1,329 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/call/collective_call.h"
+#include "collectives/call/fake_options.h"
+#include "collectives/work/work.h"
+#include "world/group.h"
+
+namespace rankloom {
+
+class DeviceMesh;
+class RankContext;
+class Scheduler;
+struct GroupRequest;
+namespace internal {
+struct Coalescing;
+}  // namespace internal
+
+// What a call may say beside its tensors. An aggregate; every field has a default.
+struct CallOptions {
+  std::optional<absl::Duration> timeout = {};     // unset: the group's
+  std::optional<absl::Duration> warn_after = {};  // unset: the group's
+  // Owners of the tensors, held until the call is done; its Work may be dropped. Where nothing else holds them, they end on the
+  // thread that drops the last handle of the done work, or, if that had gone before, as a helper of the rank: they may call.
+  std::shared_ptr<const void> keep_alive = {};
+  std::optional<ReduceOrder> order = {};  // unset: the group's
+  Stream* stream = nullptr;               // start after what is queued there, and order what follows
+};
+
+enum class BackendKind : uint8_t {
+  kThreaded,  // real collectives in shared memory
+  kFake,      // checks shapes, moves nothing
+};
+
+class ProcessGroup;
+
+// How a rank gets its group. An aggregate; every field has a default. Members give the same ones.
+struct GroupOptions {
+  std::optional<BackendKind> backend = {};  // unset: kThreaded, or that of the group which this one is made from
+  std::optional<FakeOptions> fake = {};     // of a fake group; unset: those of the group which this one is made from
+  // The caller's own group instead. Called once per rank.
+  std::function<std::shared_ptr<ProcessGroup>(RankContext&, const std::shared_ptr<const Group>&)> make = {};
+  std::string name = {};         // unset: "0" for the first group of all ranks, "0.2" for the second one made from that
+  std::string description = {};  // unset: "default_pg" for a group of all ranks, "undefined" for others, as c10d has it
+  std::optional<absl::Duration> timeout = {};  // unset: the world's, or that of the group which this one is made from
+  std::optional<absl::Duration> warn_after = {};  // the same
+  std::optional<ReduceOrder> order = {};          // the same; unset for the first: rank order
+  // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
+  size_t eager_bytes = 0;
+};
+
+// One member's handle on a group. Public methods build a CollectiveCall, check it, number it, record it and pass it to
+// execute(), the one function that a subclass supplies.
+// Order: members issue the same calls in the same order. A member that differs is named in a mismatch report, and no data
+//   moves.
+// Errors, for every method, thrown as DistError before any data moves: InvalidArgument (this member breaks a rule below, or
+//   there is no kernel for the dtype), Aborted (the group was shut down or failed before), RankFailed or another first cause
+//   (the world was aborted). docs/errors.md lists the texts.
+// Blocking: none; a call is a scheduling point before it takes effect. Work::wait() blocks.
+// Buffers: must stay, and inputs unchanged, until the call is done.
+// Thread-safety: thread-compatible; a handle belongs to its rank. A thread that belongs to no rank acts as its helper.
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
+ public:
+  // For subclasses that need no world: a user's own group.
+  ProcessGroup(int rank, int size);
+  virtual ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  // --- attributes: virtual, since users override them
+
+  virtual int rank() const { return rank_; }  // in this group: 0 <= rank < size(); a world rank is called global_rank
+  virtual int size() const { return size_; }
+  virtual std::string backend_name() const { return "custom"; }
+  virtual std::string group_name() const { return name_; }
+  virtual void set_group_name(std::string_view name) { name_ = name; }
+  virtual std::string description() const { return description_; }
+  virtual void set_description(std::string_view description) { description_ = description; }
+  // "threaded group tp: rank 1 of 4".
+  virtual std::string text() const;
+  // The rank in the world of a rank in this group.
+  int global_rank(int rank) const;
+  int global_rank() const { return global_rank(rank_); }
+
+  // --- collectives. Shapes are in elements; n = size()
+
+  // Every member's `buffer` becomes the root's. Shapes: count and dtype equal on all members.
+  Work broadcast(TensorView buffer, int root, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+
+  // Reduces `buffer` in place. Shapes: count and dtype equal on all members.
+  // Determinism: applied in rank order 0..n-1 unless options.order says otherwise, so bits do not depend on who came first.
+  Work all_reduce(TensorView buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
+                  CodeSite code = CodeSite::here());
+  // Several buffers as one call.
+  Work all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op = ReduceOp::kSum,
+                            const CallOptions& options = {}, CodeSite code = CodeSite::here());
+
+  // As all_reduce, but only the root's `buffer` is written.
+  Work reduce(TensorView buffer, int root, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
+              CodeSite code = CodeSite::here());
+
+  // outputs[i] becomes member i's input. Shapes: n outputs; outputs[i] as large as member i's input, which may differ.
+  Work all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options = {},
+                  CodeSite code = CodeSite::here());
+  // Puts every member's `input` into `output`, in rank order. Shapes: output.numel() == n * input.numel().
+  // In place: iff input is element rank() * input.numel() of output.
+  Work all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options = {},
+                              CodeSite code = CodeSite::here());
+  Work all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                                        const CallOptions& options = {}, CodeSite code = CodeSite::here());
+
+  // outputs[i] becomes member i's input, at the root; other members give an empty list.
+  Work gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options = {},
+              CodeSite code = CodeSite::here());
+  // `output` becomes the root's inputs[rank()]; other members give an empty list.
+  Work scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options = {},
+               CodeSite code = CodeSite::here());
+
+  // `output` becomes the reduction of all members' inputs[rank()]. Shapes: n inputs; inputs[i] as large as member i's output,
+  // which may differ.
+  Work reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op = ReduceOp::kSum,
+                      const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  // `output` becomes part rank() of the reduction of all inputs. Shapes: input.numel() == n * output.numel().
+  // In place: iff output is element rank() * output.numel() of input.
+  Work reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op = ReduceOp::kSum,
+                             const CallOptions& options = {}, CodeSite code = CodeSite::here());
+  Work reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
+                                       ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
+                                       CodeSite code = CodeSite::here());
+
+  // outputs[i] becomes member i's inputs[rank()]. Shapes: n of each; a pair of members agrees on what passes between them.
+  Work all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options = {},
+                  CodeSite code = CodeSite::here());
+  // The same in one tensor each. Splits count rows (elements of dimension 0) per member; empty: equal parts.
+  Work all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits = {},
+                         std::vector<int64_t> input_splits = {}, const CallOptions& options = {},
+                         CodeSite code = CodeSite::here());
+
+  // Done when all members have called it. `label` is the caller's word for it, in reports; members agree on it.
+  Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
+  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get its Timeout, which
+  // names every member that has not come; those get Aborted when they do. wait_all_ranks: this member does not give up while
+  // the time of another one that has come, and said so too, still runs: so who is late is told apart from who does not come.
+  // The group is of no use after a Timeout, as after any other.
+  void monitored_barrier(std::optional<absl::Duration> timeout = {}, bool wait_all_ranks = false,
+                         std::string_view label = {}, CodeSite code = CodeSite::here());
+
+  // --- point-to-point. Ranks are those in this group; tags are 0 or more
+
+  // Gives `input` to `destination`, which receives it under the same tag. Done when it was received, or at once if it is no
+  // larger than GroupOptions::eager_bytes: a copy travels then, and only the receiver is told of an error.
+  // Order: what one member sends to another under one tag arrives in the order of the calls. Shapes: count and dtype equal
+  // on both sides; where they differ, both get the Mismatch.
+  Work send(ConstTensorView input, int destination, int tag = 0, const CallOptions& options = {},
+            CodeSite code = CodeSite::here());
+  // `output` becomes what `source` sends under `tag`.
+  Work recv(TensorView output, int source, int tag = 0, const CallOptions& options = {},
+            CodeSite code = CodeSite::here());
+  // The same from whoever sends; Work::source() says who did. If several have sent, the schedule chooses.
+  Work recv_any(TensorView output, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
+
+  // --- several calls as one
+
+  // From here to end_coalescing(), this member's calls are gathered and issued as one: the collectives of all members must be
+  // the same ones in the same order, sends and recvs are matched one by one. Each is checked at once; its Work is done when
+  // the whole is, and cannot be waited for before end_coalescing(). A timeout that a call gives is one of the whole; a stream is given to
+  // end_coalescing(), and one that a call gives counts for nothing.
+  void start_coalescing();
+  // The work of all that was gathered.
+  Work end_coalescing(const CallOptions& options = {}, CodeSite code = CodeSite::here());
+
+  // --- further groups. Collective: every member of this group makes the same call, and waits in it for the others. Ranks are
+  // those in this group. Members that disagree get a Mismatch
+
+  // A group of `ranks`, in ascending order. Null on a rank that is not among them.
+  std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks, const GroupOptions& options = {},
+                                          CodeSite code = CodeSite::here());
+  // A further group of all members.
+  std::shared_ptr<ProcessGroup> new_group(const GroupOptions& options = {}, CodeSite code = CodeSite::here());
+  // A group of the members that give the same `color`, in the order of `key` and then of rank(). Null for kNoColor.
+  // A fake group has no peers to ask: all its members are taken to give this color.
+  std::shared_ptr<ProcessGroup> split_group(int color, int key = 0, const GroupOptions& options = {},
+                                            CodeSite code = CodeSite::here());
+  static constexpr int kNoColor = -1;
+
+  // --- state
+
+  // Of collectives: how many this member has issued.
+  int64_t sequence_number() const { return seq_; }
+  // For calls that say nothing else, from now on. A wait that lasts longer than `warn_after` is told of in the report's notes
+  // and to WorldOptions::on_warning, and goes on; one that lasts longer than the timeout fails. Both are virtual time in
+  // deterministic runs. Neither keeps a stuck job from being reported as a Deadlock at once.
+  void set_timeout(absl::Duration timeout);
+  absl::Duration timeout() const { return timeout_; }
+  void set_warn_after(absl::Duration warn_after);
+  absl::Duration warn_after() const { return warn_after_; }
+  void set_reduce_order(const ReduceOrder& order) { order_ = order; }
+
+  // Ends all members' waits with Aborted. Later calls fail. Does nothing by default.
+  virtual void abort(std::string_view reason = "abort() was called");
+  // No more calls of this member. Waits for those on their way, at most as long as their timeouts say; throws the first error
+  // of one. By default it has none.
+  virtual void shutdown(CodeSite code = CodeSite::here());
+
+  // Does what `call` says: it was checked, numbered and recorded. Called by the front above, and by groups that wrap this
+  // one. Does not block, and returns before the call is done. An error means that the call did not happen.
+  virtual absl::StatusOr<Work> execute(CollectiveCall&& call) = 0;
+  // Called by the front and by groups that wrap this one, too.
+  // This member's handle on a group that was made from this one. By default CollectiveError: the caller must say how, with
+  // GroupOptions::make.
+  virtual std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                                    const GroupOptions& options);
+  // destroy_process_group() was called: lets go of what members share.
+  virtual void leave() {}
+
+  const std::shared_ptr<const Group>& group() const { return group_; }
+  RankContext* context() const { return context_; }
+
+ protected:
+  // A group inside a world: `context` is this member's rank.
+  ProcessGroup(RankContext* context, std::shared_ptr<const Group> group);
+  // A group without one, of known ranks; `rank` is that in the group.
+  ProcessGroup(std::shared_ptr<const Group> group, int rank);
+
+  // Point, check, number, record, execute: the way of every call.
+  Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
+  // submit() between start_coalescing() and end_coalescing().
+  Work gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code);
+  // The member leaves, or its handle goes: calls since start_coalescing() are never issued.
+  void drop_coalescing() noexcept;
+  // "rank 2, group 0, all_gather seq 1: ".
+  std::string who(const CollectiveCall& call) const;
+  Scheduler* scheduler() const { return scheduler_; }
+  // The way in of each public method that touches the world: `const CallScope call = enter("shutdown");`.
+  CallScope enter(const char* op) const {
+    return CallScope(world_, [this, op] { return called(op); });
+  }
+  const WorldRef& world_ref() const { return world_; }
+  // For groups that can stand for any of their members.
+  void become(int rank) { rank_ = rank; }
+
+ private:
+  friend DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
+                                     const std::vector<std::string>& dim_names, const GroupOptions& options,
+                                     CodeSite code);
+  friend void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
+
+  CalledHandle called(const char* op) const;
+  [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
+  // The call's or the group's; refuses negative ones.
+  void set_times(CollectiveCall& call, const CallOptions& options) const;
+  // `what`: "timeout", "warn_after".
+  void check_duration(const char* op, const char* what, absl::Duration duration) const;
+  GroupRequest request_of(const GroupOptions& options);
+  void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
+  std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options);
+  void record(CollectiveCall& call);
+  // execute() did not take the call: takes its number and record back, and throws.
+  [[noreturn]] void refuse(OpType op, bool numbered, int64_t record_id, const absl::Status& status);
+  void end(CodeSite code);
+
+  RankContext* const context_ = nullptr;  // null outside a world
+  Scheduler* const scheduler_ = nullptr;
+  const WorldRef world_;
+  const std::shared_ptr<const Group> group_;
+  int rank_;  // const, but for become()
+  const int size_;
+  int64_t seq_ = 0;                                    // of collectives
+  int64_t p2p_seq_ = 0;                                // of sends and recvs
+  int64_t op_id_ = 0;                                  // of all calls
+  int child_count_ = 0;                                // groups made from this one that were given no name
+  int request_count_ = 0;                              // calls that make groups
+  std::vector<std::weak_ptr<ProcessGroup>> children_;  // those that went are swept out now and then
+  size_t sweep_children_at_ = 8;
+  bool shut_down_ = false;
+  bool left_ = false;                                 // end() was here
+  bool destroyed_ = false;                            // by a call for this very group
+  std::unique_ptr<internal::Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
+  absl::Duration timeout_;
+  absl::Duration warn_after_ = absl::InfiniteDuration();
+  ReduceOrder order_;
+  std::string name_;
+  std::string description_;
+};
+
+// Prints text().
+std::ostream& operator<<(std::ostream& out, const ProcessGroup& group);
+
+// This rank's handle on the group of all ranks. Does not wait for the others. Every call of a rank makes a further group, with
+// numbers of its own; its n-th call goes with the n-th of the others, destroy_process_group() between them or not.
+std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options = {});
+
+// This member has done with the group and those made from it: shutdown(), of the youngest first. Later calls fail. Does
+// nothing for null, which is what a rank has that is no member. Once all members have called it the world forgets the group, but
+// for what its records name. Errors: Aborted if it was called for this group before, and those of calls on their way.
+void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code = CodeSite::here());
+
+// One send or recv of batch_isend_irecv().
+struct P2POp {
+  enum class Kind : uint8_t { kSend, kRecv };
+  Kind kind = Kind::kSend;
+  TensorView tensor;
+  int peer = -1;  // rank in the group
+  ProcessGroup* group = nullptr;
+  int tag = 0;
+};
+
+// Issues all of them, in order, and returns their works. They are checked first: if one is wrong (InvalidArgument names its
+// place in the list), none is issued.
+std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options = {},
+                                    CodeSite code = CodeSite::here());
+
+namespace internal {
+// A member as `options` ask for it.
+std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                                const GroupOptions& options);
+}  // namespace internal
+
+}  // namespace rankloom

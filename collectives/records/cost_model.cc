@@ -1,0 +1,127 @@
+#include "collectives/records/cost_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <numeric>
+
+namespace rankloom {
+namespace {
+
+int64_t log2_up(int size) { return std::bit_width(static_cast<unsigned>(size) - 1); }
+
+// bytes * a / b, rounded up.
+int64_t share(int64_t bytes, int64_t a, int64_t b) {
+  using Wide = __int128;
+  return static_cast<int64_t>((static_cast<Wide>(bytes) * a + b - 1) / b);
+}
+
+// At most what int64 counts.
+int64_t times(int64_t bytes, int64_t size) {
+  int64_t product;
+  return __builtin_mul_overflow(bytes, size, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
+int64_t bytes_of(const TensorList& list) {
+  return std::accumulate(list.begin(), list.end(), int64_t{0}, [](int64_t sum, const TensorView& tensor) {
+    return sum + static_cast<int64_t>(tensor.bytes());
+  });
+}
+
+}  // namespace
+
+WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int64_t bytes) {
+  if (size <= 1) return {};
+  const bool ring = algorithm == WireAlgorithm::kRing;
+  const int64_t n = size;
+  const int64_t lg = log2_up(size);
+  switch (op) {
+    case OpType::kAllReduce:
+    case OpType::kAllReduceCoalesced:
+      return ring ? WireCost{2 * (n - 1), share(bytes, 2 * (n - 1), n)} : WireCost{2 * lg, times(bytes, 2)};
+    case OpType::kBroadcast:
+    case OpType::kReduce:
+      return {ring ? n - 1 : lg, bytes};
+    case OpType::kAllGather:
+    case OpType::kAllGatherIntoTensor:
+    case OpType::kAllGatherIntoTensorCoalesced:
+    case OpType::kGather:
+    case OpType::kScatter:
+    case OpType::kReduceScatter:
+    case OpType::kReduceScatterTensor:
+    case OpType::kReduceScatterTensorCoalesced:
+      return {ring ? n - 1 : lg, share(bytes, n - 1, n)};
+    case OpType::kAllToAll:
+    case OpType::kAllToAllSingle:
+      return ring ? WireCost{n - 1, share(bytes, n - 1, n)} : WireCost{lg, share(bytes, lg, 2)};
+    case OpType::kSend:
+    case OpType::kRecv:
+      return {1, bytes};
+    case OpType::kBarrier:
+    case OpType::kMonitoredBarrier:
+      return {ring ? 2 * (n - 1) : lg, 0};
+    case OpType::kCoalesced:  // its parts cost
+    case OpType::kNewGroup:
+    case OpType::kSplitGroup:
+      return {};
+  }
+  return {};
+}
+
+int64_t wire_payload(const CollectiveCall& call, int size) {
+  switch (call.op) {
+    case OpType::kBroadcast:
+    case OpType::kAllReduce:
+    case OpType::kAllReduceCoalesced:
+    case OpType::kReduce:
+    case OpType::kAllGather:
+    case OpType::kAllGatherIntoTensor:
+    case OpType::kAllGatherIntoTensorCoalesced:
+    case OpType::kRecv:
+      return bytes_of(call.outputs);
+    case OpType::kGather:
+      return times(bytes_of(call.inputs), size);
+    case OpType::kScatter:
+      return times(bytes_of(call.outputs), size);
+    case OpType::kReduceScatter:
+    case OpType::kReduceScatterTensor:
+    case OpType::kReduceScatterTensorCoalesced:
+    case OpType::kAllToAll:
+    case OpType::kAllToAllSingle:
+    case OpType::kSend:
+      return bytes_of(call.inputs);
+    case OpType::kCoalesced:
+      return std::accumulate(
+          call.parts.begin(), call.parts.end(), int64_t{0},
+          [size](int64_t sum, const CollectiveCall& part) { return sum + wire_payload(part, size); });
+    case OpType::kBarrier:
+    case OpType::kMonitoredBarrier:
+    case OpType::kNewGroup:
+    case OpType::kSplitGroup:
+      return 0;
+  }
+  return 0;
+}
+
+const Link* CostModel::link_of(std::string_view dim) const {
+  if (const auto at = dims.find(dim); at != dims.end()) return &at->second;
+  return link.has_value() ? &*link : nullptr;
+}
+
+absl::Duration CostModel::time(const Link& over, OpType op, int size, int64_t bytes) const {
+  const auto takes = [&](WireAlgorithm with) {
+    const WireCost cost = wire_cost(with, op, size, bytes);
+    return over.latency * cost.steps + absl::Seconds(static_cast<double>(cost.bytes) / over.bytes_per_second);
+  };
+  switch (algorithm) {
+    case Choice::kRing:
+      return takes(WireAlgorithm::kRing);
+    case Choice::kTree:
+      return takes(WireAlgorithm::kTree);
+    case Choice::kFaster:
+      break;
+  }
+  return std::min(takes(WireAlgorithm::kRing), takes(WireAlgorithm::kTree));
+}
+
+}  // namespace rankloom

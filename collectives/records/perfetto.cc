@@ -1,0 +1,143 @@
+#include "collectives/records/perfetto.h"
+
+#include <map>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "collectives/records/trace_text.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+
+namespace rankloom {
+namespace {
+
+using internal::json_list;
+using internal::json_string;
+
+constexpr size_t kListed = 30;  // longer lists are cut, as Kineto does
+
+std::string micros(absl::Duration time) { return absl::StrFormat("%.3f", absl::ToDoubleMicroseconds(time)); }
+
+std::string arguments(const CallRecord& record, const RecordedCall& call) {
+  const CallRecord::GroupInfo& info = record.groups()[static_cast<size_t>(call.group)];
+  const Group& group = *info.group;
+  std::string text = absl::StrCat(
+      "\"Collective name\": ", json_string(internal::torch_collective(call.op)),
+      ", \"dtype\": ", json_string(internal::torch_dtype(internal::dtype_of(call))),
+      ", \"In msg nelems\": ", internal::input_elements(call),
+      ", \"Out msg nelems\": ", internal::output_elements(call),
+      ", \"In split size\": ", json_string(json_list(call.in_splits, kListed)),
+      ", \"Out split size\": ", json_string(json_list(call.out_splits, kListed)),
+      ", \"Global rank start\": ", group.global_rank(0), ", \"Global rank stride\": ", internal::rank_stride(group),
+      ", \"Group size\": ", group.size(), ", \"Process Group Name\": ", json_string(group.name()),
+      ", \"Process Group Description\": ", json_string(group.description()), ", \"Process Group Ranks\": ",
+      json_string(json_list(internal::first_ranks(group, static_cast<int>(kListed) + 1), kListed)),
+      ", \"Rank\": ", record.global_rank());
+  if (call.op == OpType::kSend || call.op == OpType::kRecv) {
+    const int peer = call.peer >= 0 ? group.global_rank(call.peer) : -1;
+    absl::StrAppend(&text, ", \"Src Rank\": ", call.op == OpType::kSend ? record.global_rank() : peer,
+                    ", \"Dst Rank\": ", call.op == OpType::kSend ? peer : record.global_rank());
+  } else if (call.root >= 0) {
+    absl::StrAppend(&text, ", \"Root rank\": ", group.global_rank(call.root));
+  }
+  absl::StrAppend(&text, ", \"Seq\": ", call.seq, ", \"Ring bytes\": ", call.ring.bytes,
+                  ", \"Tree bytes\": ", call.tree.bytes,
+                  ", \"Call site\": ", json_string(absl::StrCat(sv(base_name(call.code.file)), ":", call.code.line)));
+  return text;
+}
+
+// What members of one call share. Of a send and its recv: the group, who and to whom, the tag, the how many-th of these; of a
+// collective: the group with the number, -1, the operation, 0, the how many-th of these.
+using CallKey = std::tuple<std::string, int, int, int, int64_t>;
+
+struct Bound {  // where an arrow begins or ends
+  int pid;
+  int tid;
+  absl::Duration start;
+};
+
+class Writer {
+ public:
+  std::string write(const std::vector<std::shared_ptr<CallRecord>>& ranks) {
+    for (const std::shared_ptr<CallRecord>& record : ranks) write_rank(*record);
+    write_arrows();
+    return absl::StrCat("{\"displayTimeUnit\": \"ns\", \"traceEvents\": [", events_, "\n]}\n");
+  }
+
+ private:
+  void event(const std::string& fields) { absl::StrAppend(&events_, events_.empty() ? "\n{" : ",\n{", fields, "}"); }
+
+  void name(const char* kind, int pid, int tid, std::string_view what) {
+    event(absl::StrCat("\"name\": \"", kind, "\", \"ph\": \"M\", \"pid\": ", pid, ", \"tid\": ", tid,
+                       ", \"args\": {\"name\": ", json_string(what), "}"));
+  }
+
+  void write_rank(const CallRecord& record) {
+    const int pid = record.global_rank();
+    name("process_name", pid, 0, absl::StrCat("rank ", pid));
+    name("thread_name", pid, 0, "compute");
+    for (size_t g = 0; g < record.groups().size(); ++g) {
+      name("thread_name", pid, static_cast<int>(g) + 1, absl::StrCat("group ", record.groups()[g].label()));
+    }
+    std::map<CallKey, int64_t> numbers;
+    for (size_t i = 0; i < record.size(); ++i) {
+      const RecordedCall call = record[i];
+      const int tid = call.is_compute ? 0 : call.group + 1;
+      const bool ended = call.duration >= absl::ZeroDuration();
+      std::string fields = absl::StrCat("\"name\": ", json_string(call.name), ", \"cat\": \"",
+                                        call.is_compute ? "compute" : "collective", "\", \"ph\": \"", ended ? "X" : "B",
+                                        "\", \"pid\": ", pid, ", \"tid\": ", tid, ", \"ts\": ", micros(call.start));
+      if (ended) absl::StrAppend(&fields, ", \"dur\": ", micros(call.duration));
+      if (!call.is_compute) absl::StrAppend(&fields, ", \"args\": {", arguments(record, call), "}");
+      event(fields);
+      if (call.is_compute) continue;
+      const Group& group = *record.groups()[static_cast<size_t>(call.group)].group;
+      const bool send = call.op == OpType::kSend;
+      // Parts of a coalesced call have one number: their place among those of the operation tells them apart.
+      CallKey key = {absl::StrCat(group.name(), " ", call.seq), -1, static_cast<int>(call.op), 0, 0};
+      if (send || call.op == OpType::kRecv) {
+        const int peer = call.peer >= 0 ? group.global_rank(call.peer) : -1;
+        key = {group.name(), send ? pid : peer, send ? peer : pid, call.tag, 0};
+      }
+      std::get<4>(key) = numbers[key]++;
+      calls_[key].push_back({pid, tid, call.start});
+    }
+  }
+
+  void write_arrows() {
+    int64_t id = 0;
+    for (const auto& [key, members] : calls_) {
+      if (members.size() < 2) continue;
+      size_t first = 0;
+      for (size_t i = 1; i < members.size(); ++i) {
+        if (members[i].start < members[first].start) first = i;
+      }
+      for (size_t i = 0; i < members.size(); ++i) {
+        if (i == first) continue;
+        ++id;
+        arrow("s", id, members[first]);
+        arrow("f", id, members[i]);
+      }
+    }
+  }
+
+  void arrow(const char* phase, int64_t id, const Bound& at) {
+    event(absl::StrCat("\"name\": \"members\", \"cat\": \"collective\", \"ph\": \"", phase,
+                       "\", \"bp\": \"e\", \"id\": ", id, ", \"pid\": ", at.pid, ", \"tid\": ", at.tid,
+                       ", \"ts\": ", micros(at.start)));
+  }
+
+  std::string events_;
+  std::map<CallKey, std::vector<Bound>> calls_;
+};
+
+}  // namespace
+
+std::string perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks) { return Writer().write(ranks); }
+
+void write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path) {
+  internal::write_file(path, perfetto_json(ranks), "write_perfetto");
+}
+
+}  // namespace rankloom

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/records/call_record.h"
+
+// What the trace formats have in common.
+namespace rankloom::internal {
+
+// As a JSON string, with quotes.
+std::string json_string(std::string_view text);
+// "[1, 2]"; at most `limit` of them, then "...".
+std::string json_list(const std::vector<int64_t>& values, size_t limit = ~size_t{0});
+
+// PyTorch's words: "Float", "BFloat16"; "allreduce", "_allgather_base".
+const char* torch_dtype(DType dtype);
+const char* torch_collective(OpType op);
+
+// Of the first tensor; float32 if there is none, as for a barrier.
+DType dtype_of(const RecordedCall& call);
+int64_t input_elements(const RecordedCall& call);
+int64_t output_elements(const RecordedCall& call);
+
+// In the world.
+std::vector<int64_t> first_ranks(const Group& group, int limit);
+// Between neighbours; 0: they are not evenly spaced.
+int rank_stride(const Group& group);
+
+// Puts `text` into the file. Errors: DistError (InvalidArgument) if it cannot be written; `op` asks.
+void write_file(std::string_view path, std::string_view text, const char* op);
+
+}  // namespace rankloom::internal

@@ -1,0 +1,405 @@
+#include "collectives/streams/device_runtime.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+namespace {
+
+constexpr std::string_view kKey = "device runtime";
+// How often a device that is silent is asked whether it still lives.
+constexpr int64_t kHealthNs = 100'000'000;
+
+// A rank that waits for a mark: in reports, for whoever could end what the stream is blocked on.
+class MarkWait final : public WorkState, public WaitsFor {
+ public:
+  MarkWait(internal::DeviceRuntime* runtime, int rank, const char* what, std::string detail,
+           internal::DeviceGates gates)
+      : WorkState(&runtime->scheduler(), rank),
+        runtime_(*runtime),
+        what_(what),
+        detail_(std::move(detail)),
+        gates_(std::move(gates)) {}
+
+  const char* op() const override { return what_; }
+  void append_ranks(std::vector<int>* ranks) const override {
+    for_each_awaited([ranks](const WaitsFor& waits) { waits.append_ranks(ranks); });
+    std::sort(ranks->begin(), ranks->end());
+    ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+  }
+  absl::Status explain() const override {
+    absl::Status cause;
+    for_each_awaited([&cause](const WaitsFor& waits) {
+      if (cause.ok()) cause = waits.explain();
+    });
+    return cause;
+  }
+
+ protected:
+  Site wait_site(CodeSite code) const override {
+    return Site{.what = what_, .code = code, .detail = detail_, .waits_for = this};
+  }
+
+ private:
+  void for_each_awaited(absl::FunctionRef<void(const WaitsFor&)> visit) const {
+    for (const std::shared_ptr<WorkState>& work : runtime_.awaited(gates_)) {
+      if (const Site site = work->site({}); site.waits_for != nullptr) visit(*site.waits_for);
+    }
+  }
+
+  internal::DeviceRuntime& runtime_;
+  const char* const what_;
+  const std::string detail_;
+  const internal::DeviceGates gates_;
+};
+
+}  // namespace
+
+void use_device(World& world, const std::shared_ptr<DeviceDriver>& driver) {
+  bool made = false;
+  if (StepRecord* const record = world.scheduler().record(); record != nullptr) record->uncovered("a device");
+  const auto make = [&] {
+    made = true;
+    return std::make_shared<internal::DeviceRuntime>(&world, driver);
+  };
+  const auto runtime = std::static_pointer_cast<internal::DeviceRuntime>(world.shared(kKey, make, World::Maker::kSame));
+  if (!made) return;
+  world.on_abort([weak = std::weak_ptr(runtime)](const absl::Status& cause) {
+    if (const auto alive = weak.lock(); alive != nullptr) alive->open_all(cause);
+  });
+  world.at_end([weak = std::weak_ptr(runtime)] {
+    if (const auto alive = weak.lock(); alive != nullptr) alive->finish();
+  });
+}
+
+namespace internal {
+
+std::string DeviceStreamState::who() const { return absl::StrCat("rank ", rank, ", stream ", name, ": "); }
+
+void DeviceStreamState::fail(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  if (failure_.ok()) failure_ = status;
+}
+
+absl::Status DeviceStreamState::status() const {
+  absl::MutexLock lock(&mu_);
+  return failure_;
+}
+
+DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, int device, DeviceDriver::EventHandle event,
+                       DeviceGates gates)
+    : runtime_(std::move(runtime)), rank_(rank), device_(device), event_(event), gates_(std::move(gates)) {}
+
+DeviceMark::~DeviceMark() { runtime_->driver().give_event(device_, event_); }
+
+bool DeviceMark::done() {
+  const CallScope call(runtime_->world_ref(),
+                       [this] { return CalledHandle{.rank = rank_, .handle = "event", .op = "query"}; });
+  runtime_->scheduler().point(Site{.what = "event query"});
+  const absl::StatusOr<bool> passed = runtime_->driver().passed(event_);
+  return passed.ok() && *passed;
+}
+
+absl::Status DeviceMark::wait(CodeSite code) {
+  const CallScope call(runtime_->world_ref(),
+                       [this] { return CalledHandle{.rank = rank_, .handle = "event", .op = "synchronize"}; });
+  runtime_->scheduler().point(Site{.what = "event synchronize", .code = code});
+  return runtime_->await(*this, rank_, "event synchronize", "", code);
+}
+
+DeviceRuntime::DeviceRuntime(World* world, std::shared_ptr<DeviceDriver> driver)
+    : world_(*world), scheduler_(world->scheduler()), world_ref_(&scheduler_), driver_(std::move(driver)) {}
+
+DeviceRuntime::~DeviceRuntime() { finish(); }
+
+std::shared_ptr<DeviceRuntime> DeviceRuntime::of(World& world) {
+  return std::static_pointer_cast<DeviceRuntime>(world.shared(
+      kKey, [] { return nullptr; }, World::Maker::kSame));
+}
+
+absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,
+                                   KernelPlan* plan, absl::Span<const DeviceMark* const> after, Done done) {
+  launch->runtime_ = this;
+  launch->rank_ = rank;
+  launch->device_ = device;
+  launch->done_ = std::move(done);
+  absl::Status started = start(launch, site, plan, after);
+  if (!started.ok()) {
+    launch->done_ = nullptr;
+    launch->off_device.store(true, std::memory_order_release);
+  }
+  return started;
+}
+
+void DeviceRuntime::await_device(const DeviceLaunch& launch) {
+  if (scheduler_.aborted()) open_all(scheduler_.abort_cause());
+  while (!launch.off_device.load(std::memory_order_acquire) && launch.closed.load(std::memory_order_acquire) == 0) {
+    sched_yield();
+  }
+}
+
+absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch, const Site& site, KernelPlan* plan,
+                                  absl::Span<const DeviceMark* const> after) {
+  const int device = launch->device_;
+  std::unique_ptr<DeviceDriver::Lane> lane;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto idle =
+        std::find_if(lanes_.begin(), lanes_.end(), [device](const auto& entry) { return entry.first == device; });
+    if (idle != lanes_.end()) {
+      lane = std::move(idle->second);
+      lanes_.erase(idle);
+    }
+  }
+  if (lane == nullptr) {
+    absl::StatusOr<std::unique_ptr<DeviceDriver::Lane>> made = driver_->make_lane(device);
+    if (!made.ok()) return made.status();
+    lane = *std::move(made);
+  }
+  // A lane in which something failed is not used again.
+  for (const DeviceMark* const mark : after) {
+    const absl::StatusOr<bool> passed = driver_->passed(mark->event());
+    if (!passed.ok()) return passed.status();
+    if (*passed) continue;
+    if (absl::Status waits = lane->wait_event(mark->event()); !waits.ok()) return waits;
+  }
+  if (plan != nullptr) {
+    if (absl::Status runs = lane->run(*plan); !runs.ok()) return runs;
+  }
+  DeviceDriver::Lane* const raw_lane = lane.get();
+  launch->site_ = site;
+  launch->lane_ = std::move(lane);
+  {
+    absl::MutexLock lock(&mu_);
+    std::vector<const DeviceGate*> closed;
+    for (const DeviceMark* const mark : after) {
+      for (const std::shared_ptr<DeviceGate>& gate : mark->gates()) {
+        if (gate->open.load(std::memory_order_relaxed) || gate->strong) continue;
+        if (std::find(closed.begin(), closed.end(), gate.get()) != closed.end()) continue;
+        closed.push_back(gate.get());
+        gate->behind.push_back(launch);
+      }
+    }
+    launch->closed.store(static_cast<int>(closed.size()), std::memory_order_release);
+    if (closed.empty()) launch->waker_ = std::make_unique<OutsideWaker>(&scheduler_);
+    launches_.push_back(launch);
+    start_thread();
+  }
+  absl::Status asked = raw_lane->call_host(&on_host, launch.get());
+  if (asked.ok()) return asked;
+  std::unique_ptr<OutsideWaker> waker;
+  {
+    absl::MutexLock lock(&mu_);
+    std::erase(launches_, launch);
+    launch->finished_ = true;
+    waker = std::move(launch->waker_);
+  }
+  return asked;
+}
+
+void DeviceRuntime::on_host(void* launch) {
+  auto* const raw = static_cast<DeviceLaunch*>(launch);
+  DeviceRuntime& self = *raw->runtime_;
+  // The runtime stays: its end waits for this launch, which the thread below hears of.
+  absl::MutexLock lock(&self.mu_);
+  self.ended_.push_back(raw->shared_from_this());
+  self.parker_.unpark();
+}
+
+void DeviceRuntime::start_thread() {
+  if (!thread_.joinable()) thread_ = std::thread([this] { thread_main(); });
+}
+
+void DeviceRuntime::thread_main() {
+  int64_t health_at = 0;
+  for (;;) {
+    std::vector<std::shared_ptr<DeviceLaunch>> ended;
+    std::vector<std::shared_ptr<DeviceLaunch>> silent;
+    std::vector<std::shared_ptr<DeviceGate>> expired;
+    const int64_t now = monotonic_ns();
+    int64_t next = now + kHealthNs;  // launches do not wake this thread
+    {
+      absl::MutexLock lock(&mu_);
+      ended.swap(ended_);
+      for (const std::shared_ptr<DeviceGate>& gate : gates_) {
+        if (gate->deadline_ns <= now) {
+          expired.push_back(gate);
+        } else {
+          next = std::min(next, gate->deadline_ns);
+        }
+      }
+      if (!launches_.empty()) {
+        if (ended.empty() && now >= health_at) silent.assign(launches_.begin(), launches_.end());
+        if (now >= health_at) health_at = now + kHealthNs;
+      }
+      if (stop_ && launches_.empty() && ended.empty()) return;
+    }
+    for (const std::shared_ptr<DeviceLaunch>& launch : ended) end(launch, absl::OkStatus());
+    for (const std::shared_ptr<DeviceLaunch>& launch : silent) {
+      const absl::Status health = launch->lane_ != nullptr ? launch->lane_->health() : absl::OkStatus();
+      if (!health.ok()) end(launch, health);
+    }
+    for (const std::shared_ptr<DeviceGate>& gate : expired) {
+      open(gate,
+           make_error(ErrorKind::kTimeout,
+                      absl::StrCat(gate->stream->who(), "waited ", absl::FormatDuration(gate->timeout),
+                                   " for a work: ", gate->text)),
+           OpenedBy::kTimeout);
+    }
+    if (ended.empty() && expired.empty()) parker_.park(next);
+  }
+}
+
+void DeviceRuntime::end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (std::exchange(launch->finished_, true)) return;
+    if (status.ok()) {
+      lanes_.emplace_back(launch->device_, std::move(launch->lane_));
+    } else {
+      lost_.push_back(launch);
+    }
+  }
+  launch->off_device.store(true, std::memory_order_release);
+  scheduler_.post({.rank = launch->rank_, .kind = TaskKind::kCompletion}, launch->site_,
+                  [done = std::move(launch->done_), status]() mutable { done(status); });
+  std::unique_ptr<OutsideWaker> waker;  // goes after the step was put in, and without the lock
+  {
+    absl::MutexLock lock(&mu_);
+    waker = std::move(launch->waker_);
+    std::erase(launches_, launch);
+  }
+}
+
+struct DeviceRuntime::GateOpener final : Dependant {
+  GateOpener(std::shared_ptr<DeviceRuntime> runtime, std::shared_ptr<DeviceGate> gate)
+      : runtime(std::move(runtime)), gate(std::move(gate)) {}
+  void ended(const absl::Status& status) override { runtime->open(gate, status, OpenedBy::kWork); }
+
+  const std::shared_ptr<DeviceRuntime> runtime;
+  const std::shared_ptr<DeviceGate> gate;
+};
+
+absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shared_ptr<DeviceStreamState>& stream,
+                                                                 int device, DeviceDriver::StreamHandle handle,
+                                                                 Work work, absl::Duration timeout, CodeSite code) {
+  const std::shared_ptr<WorkState> state = work.shared_state();
+  auto gate = std::make_shared<DeviceGate>();
+  gate->stream = stream;
+  gate->device = device;
+  gate->strong = timeout != absl::InfiniteDuration();
+  gate->timeout = gate->strong ? timeout : world_.options().timeout;
+  const Site site = state->site(code);
+  gate->text = absl::StrCat(site_text(site), site_place(site));
+  gate->code = code;
+  gate->deadline_ns = Deadline::after(monotonic_ns(), gate->timeout, !gate->strong).at_ns;
+  absl::StatusOr<DeviceDriver::Wait> wait = driver_->take_wait(device);
+  if (!wait.ok()) return wait.status();
+  gate->wait = *wait;
+  if (absl::Status waits = driver_->wait_word(handle, wait->word, gate->timeout); !waits.ok()) {
+    driver_->give_wait(device, *wait);
+    return waits;
+  }
+  if (absl::Status marked = driver_->record(wait->behind, handle); !marked.ok()) {
+    wait->word->released.store(1, std::memory_order_release);  // the stream has the word for good
+    return marked;
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    gate->work = std::move(work);
+    gates_.push_back(gate);
+    if (gate->deadline_ns != Deadline::kNever) {
+      start_thread();
+      parker_.unpark();
+    }
+  }
+  state->when_done(std::make_unique<GateOpener>(shared_from_this(), gate));
+  if (scheduler_.aborted()) open(gate, scheduler_.abort_cause(), OpenedBy::kEnd);
+  return gate;
+}
+
+void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by) {
+  if (gate->open.load(std::memory_order_acquire)) return;
+  Work handle;
+  {
+    absl::MutexLock lock(&mu_);
+    if (gate->open.load(std::memory_order_relaxed)) return;
+    // Before anybody can see that it is open.
+    if (!status.ok()) gate->stream->fail(status);
+    if (gate->wait.word->gave_up.load(std::memory_order_relaxed) != 0) {
+      gate->stream->fail(
+          make_error(ErrorKind::kTimeout,
+                     absl::StrCat(gate->stream->who(), "the device gave up waiting for a work: ", gate->text)));
+    }
+    gate->open.store(true, std::memory_order_release);
+    for (const std::weak_ptr<DeviceLaunch>& weak : gate->behind) {
+      const std::shared_ptr<DeviceLaunch> launch = weak.lock();
+      if (launch == nullptr || launch->closed.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
+      if (!launch->finished_) launch->waker_ = std::make_unique<OutsideWaker>(&scheduler_);
+    }
+    std::erase(gates_, gate);
+    handle = std::move(gate->work);
+  }
+  gate->wait.word->released.store(1, std::memory_order_release);
+  driver_->give_wait(gate->device, gate->wait);
+  if (by == OpenedBy::kTimeout) {
+    // Letting go of the last handle withdraws the call, as the rank that owns it.
+    scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [handle = std::move(handle)] {});
+  }
+}
+
+absl::Status DeviceRuntime::await(const DeviceMark& mark, int rank, const char* what, std::string detail,
+                                  CodeSite code) {
+  const absl::StatusOr<bool> passed = driver_->passed(mark.event());
+  if (!passed.ok()) return passed.status();
+  if (*passed) return absl::OkStatus();
+  auto waiting = std::make_shared<MarkWait>(this, rank, what, std::move(detail), mark.gates());
+  const auto launch = std::make_shared<DeviceLaunch>();
+  const DeviceMark* const after = &mark;
+  absl::Status started =
+      this->launch(launch, rank, mark.device(), Site{.what = what, .code = code}, nullptr, {&after, 1},
+                   [waiting](const absl::Status& status) { waiting->complete(status); });
+  if (!started.ok()) return started;
+  return waiting->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+}
+
+std::vector<std::shared_ptr<WorkState>> DeviceRuntime::awaited(const DeviceGates& gates) const {
+  std::vector<std::shared_ptr<WorkState>> works;
+  absl::MutexLock lock(&mu_);
+  for (const std::shared_ptr<DeviceGate>& gate : gates) {
+    if (gate->work.shared_state() != nullptr) works.push_back(gate->work.shared_state());
+  }
+  return works;
+}
+
+void DeviceRuntime::open_all(const absl::Status& cause) {
+  std::vector<std::shared_ptr<DeviceGate>> closed;
+  {
+    absl::MutexLock lock(&mu_);
+    closed.assign(gates_.begin(), gates_.end());
+  }
+  for (const std::shared_ptr<DeviceGate>& gate : closed) open(gate, cause, OpenedBy::kEnd);
+}
+
+void DeviceRuntime::finish() {
+  open_all(make_error(ErrorKind::kAborted, "the world ended while the stream waited for a work"));
+  std::thread thread;
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+    thread.swap(thread_);
+  }
+  if (!thread.joinable()) return;
+  parker_.unpark();
+  thread.join();
+}
+
+}  // namespace internal
+}  // namespace rankloom

@@ -1,0 +1,185 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "collectives/streams/device_driver.h"
+#include "collectives/work/stream.h"
+#include "sim/base/parker.h"
+#include "world/world.h"
+
+namespace rankloom {
+
+// Lets the calls of this world use memory of a device, which `driver` stands for. Asked for twice, the first driver stays.
+void use_device(World& world, const std::shared_ptr<DeviceDriver>& driver);
+
+namespace internal {
+
+class DeviceRuntime;
+
+// What becomes of a stream, for itself and for the waits in it. Thread-safety: all methods.
+class DeviceStreamState {
+ public:
+  DeviceStreamState(int rank, std::string_view name) : rank(rank), name(name) {}
+  const int rank;
+  const std::string name;
+
+  std::string who() const;  // "rank 0, stream comm: "
+  void fail(const absl::Status& status);
+  absl::Status status() const;
+
+ private:
+  friend class DeviceRuntime;
+  mutable absl::Mutex mu_;  // after the runtime's
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+};
+
+// A wait of a stream for a work, which ends by a write of the host only. Fields without a comment are const.
+struct DeviceGate {
+  std::shared_ptr<DeviceStreamState> stream;
+  int device = 0;
+  DeviceDriver::Wait wait;
+  absl::Duration timeout;
+  int64_t deadline_ns = Deadline::kNever;  // of the monotonic clock
+  bool strong = false;                     // the timeout is the caller's own: the wait ends by itself
+  std::string text;                        // what is awaited, for reports
+  CodeSite code;
+  std::atomic<bool> open = false;  // written under the runtime's mutex
+  // Guarded by the runtime's mutex.
+  Work work;
+  std::vector<std::weak_ptr<struct DeviceLaunch>> behind;
+};
+using DeviceGates = std::vector<std::shared_ptr<DeviceGate>>;
+
+// A point in a stream.
+class DeviceMark final : public EventState {
+ public:
+  DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, int device, DeviceDriver::EventHandle event,
+             DeviceGates gates);
+  ~DeviceMark() override;
+
+  bool done() override;
+  absl::Status wait(CodeSite code) override;
+
+  int device() const { return device_; }
+  DeviceDriver::EventHandle event() const { return event_; }
+  const std::shared_ptr<DeviceRuntime>& runtime() const { return runtime_; }
+  // Those before it that may be closed still.
+  const DeviceGates& gates() const { return gates_; }
+
+ private:
+  const std::shared_ptr<DeviceRuntime> runtime_;
+  const int rank_;
+  const int device_;
+  const DeviceDriver::EventHandle event_;
+  const DeviceGates gates_;
+};
+
+// Something on its way through a device, at whose end the host is told. Made by whoever asks for it, so that it can be found
+// before it ends; launch() fills it.
+struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
+  std::atomic<bool> off_device = false;  // the device is through with it, or never got it
+  std::atomic<int> closed = 0;           // gates before it that only a rank can open; written under the runtime's mutex
+
+ private:
+  friend class DeviceRuntime;
+  // Written by launch() before the device has it.
+  DeviceRuntime* runtime_ = nullptr;  // whose end waits for this one's
+  int rank_ = -1;
+  int device_ = 0;
+  Site site_;
+  absl::AnyInvocable<void(const absl::Status&)> done_;
+  std::unique_ptr<DeviceDriver::Lane> lane_;
+  // Guarded by the runtime's mutex.
+  bool finished_ = false;
+  std::unique_ptr<OutsideWaker> waker_;  // while the device can go on by itself
+};
+
+// What the ranks of a world share to use a device: lanes on which plans run, the thread that hears of their ends, and the
+// gates at which streams wait. The host never blocks in here, and a device is told to go on by host writes only, so nothing
+// depends on which streams share a queue of the hardware.
+//
+// Ends of launches come when the device is done, in real time, and are steps of the world's schedule from there on: a seeded
+// run with a device is not repeatable bit by bit. Timeouts of gates are real time too: a device knows no other.
+// Thread-safety: all methods.
+class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
+ public:
+  using Done = absl::AnyInvocable<void(const absl::Status&)>;
+
+  DeviceRuntime(World* world, std::shared_ptr<DeviceDriver> driver);
+  ~DeviceRuntime();
+  DeviceRuntime(const DeviceRuntime&) = delete;
+  DeviceRuntime& operator=(const DeviceRuntime&) = delete;
+
+  // Of a world that use_device() was called for, else null.
+  static std::shared_ptr<DeviceRuntime> of(World& world);
+
+  DeviceDriver& driver() const { return *driver_; }
+  World& world() const { return world_; }
+  Scheduler& scheduler() const { return scheduler_; }
+  const WorldRef& world_ref() const { return world_ref_; }
+
+  // Starts, on `device`, `plan` (null: nothing) once all marks are passed; then calls `done`, which must not wait, as a step
+  // of `rank`. An error: `done` will not be called.
+  absl::Status launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,
+                      KernelPlan* plan, absl::Span<const DeviceMark* const> after, Done done);
+  // Until the device is through with it, unless that takes a rank that opens a gate. No scheduling point: destructors come
+  // here.
+  void await_device(const DeviceLaunch& launch);
+
+  // Makes a stream wait for a work that is not done. `timeout` infinite: the world's default, which no report counts on.
+  absl::StatusOr<std::shared_ptr<DeviceGate>> block(const std::shared_ptr<DeviceStreamState>& stream, int device,
+                                                    DeviceDriver::StreamHandle handle, Work work,
+                                                    absl::Duration timeout, CodeSite code);
+
+  // Blocks the calling rank until the mark is passed. Errors: the cause, when the world was aborted meanwhile.
+  absl::Status await(const DeviceMark& mark, int rank, const char* what, std::string detail, CodeSite code);
+
+  // The works that these gates wait for still.
+  std::vector<std::shared_ptr<WorkState>> awaited(const DeviceGates& gates) const;
+
+  // Opens all gates; what is blocked later is so no more. Called when the world is aborted.
+  void open_all(const absl::Status& cause);
+  // At the world's end: opens all gates and hears of all launches.
+  void finish();
+
+ private:
+  enum class OpenedBy : uint8_t { kWork, kTimeout, kEnd };
+  struct GateOpener;
+
+  absl::Status start(const std::shared_ptr<DeviceLaunch>& launch, const Site& site, KernelPlan* plan,
+                     absl::Span<const DeviceMark* const> after);
+  static void on_host(void* launch);
+  void thread_main();
+  void start_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
+  void open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by);
+
+  World& world_;
+  Scheduler& scheduler_;
+  const WorldRef world_ref_;
+  const std::shared_ptr<DeviceDriver> driver_;
+  Parker parker_;  // of the thread
+
+  mutable absl::Mutex mu_;  // taken after no other lock; never held in a callback or in the driver
+  std::vector<std::shared_ptr<DeviceGate>> gates_ ABSL_GUARDED_BY(mu_);       // those that are closed
+  std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // those whose end was not told yet
+  std::vector<std::shared_ptr<DeviceLaunch>> ended_ ABSL_GUARDED_BY(mu_);     // for the thread
+  std::vector<std::shared_ptr<DeviceLaunch>> lost_
+      ABSL_GUARDED_BY(mu_);  // of a device that failed: it may yet name them
+  std::vector<std::pair<int, std::unique_ptr<DeviceDriver::Lane>>> lanes_ ABSL_GUARDED_BY(mu_);  // idle ones, by device
+  std::thread thread_ ABSL_GUARDED_BY(mu_);
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace internal
+}  // namespace rankloom

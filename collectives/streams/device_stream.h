@@ -1,0 +1,63 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "collectives/streams/device_runtime.h"
+#include "collectives/work/stream.h"
+
+namespace rankloom {
+
+// A stream of a device. Its queue is the device's: what rankloom puts there are marks, waits for marks, and waits for words
+// that the host writes, so kernels of any origin may stand between.
+//
+// A call on the stream whose tensors are the device's: its kernel waits for the stream's mark and the stream for its end;
+// neither blocks the host. A call whose tensors are the host's, or that has none, is issued when the stream gets there.
+// Timeouts are real time. A timeout that is not given is the world's, so that no device waits for ever.
+// Thread-safety: as Stream's.
+class DeviceStream : public Stream {
+ public:
+  ~DeviceStream() override;
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+
+  int device() const { return device_; }
+
+  std::string_view name() const override;
+  void wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout = absl::InfiniteDuration(),
+                CodeSite code = CodeSite::here()) override;
+  Event record(CodeSite code = CodeSite::here()) override;
+  void wait_event(const Event& event, CodeSite code = CodeSite::here()) override;
+  void synchronize(CodeSite code = CodeSite::here()) override;
+  bool query(CodeSite code = CodeSite::here()) override;
+  absl::Status status() const override;
+  absl::StatusOr<Work> issue(ProcessGroup& group, CollectiveCall&& call) override;
+
+ protected:
+  // `handle`: the device's stream, which the subclass keeps at least as long as this. use_device() was called for the world.
+  DeviceStream(RankContext& rank, int device, DeviceDriver::StreamHandle handle, std::string_view name);
+
+  DeviceDriver::StreamHandle handle() const { return handle_; }
+
+ private:
+  CalledHandle called(const char* what) const;
+  // A scheduling point of whoever uses the stream. Throws if that is another rank.
+  void point(const char* what, CodeSite code, bool polls = false) const;
+  void check(const absl::Status& status, const char* what) const;
+  absl::StatusOr<std::shared_ptr<internal::DeviceMark>> mark();
+  absl::Status block(Work work, absl::Duration timeout, CodeSite code);
+  // The gates that are closed still.
+  internal::DeviceGates gates();
+
+  const std::shared_ptr<internal::DeviceRuntime> runtime_;
+  const int device_;
+  const DeviceDriver::StreamHandle handle_;
+  const std::shared_ptr<internal::DeviceStreamState> state_;
+  absl::Mutex mu_;  // taken after no other lock
+  internal::DeviceGates gates_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace rankloom

@@ -1,0 +1,156 @@
+#include "collectives/threaded/coalesced_work.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+namespace {
+
+constexpr uint64_t kParts = 2;  // of the work in explored runs
+
+}  // namespace
+
+CoalescedWork::CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> rendezvous,
+                             std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call)
+    : WorkState(&context->world().scheduler(), context->rank()),
+      context_(context),
+      rendezvous_(std::move(rendezvous)),
+      mailbox_(std::move(mailbox)),
+      seq_(call.seq),
+      timeout_(call.timeout),
+      timeout_is_default_(call.timeout_is_default),
+      warn_after_(call.warn_after),
+      keeps_alive_(call.keep_alive != nullptr),
+      code_(call.code),
+      mu_(&context->world().scheduler()) {}
+
+CoalescedWork::~CoalescedWork() = default;
+
+void CoalescedWork::watch(std::shared_ptr<CallState> collectives, std::vector<std::shared_ptr<Message>> messages) {
+  collectives_ = std::move(collectives);
+  messages_ = std::move(messages);
+  left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);
+  // Parts that own their tensors outlive a handle that was dropped.
+  const auto told = [this] { return internal::tell(weak_from_this(), &CoalescedWork::part_done); };
+  if (collectives_ != nullptr) collectives_->when_done(told());
+  for (const std::shared_ptr<Message>& message : messages_) message->when_done(told());
+}
+
+void CoalescedWork::part_done(const absl::Status& status) {
+  absl::Status ended;
+  {
+    ObservedMutexLock lock(&mu_);
+    // The first error counts: parts that end well may end in any order.
+    if (StepRecord* const record = object() != 0 ? this->record() : nullptr; record != nullptr)
+      record->access(numbered_object(object(), kParts), status.ok() ? Access::kCommute : Access::kWrite);
+    if (first_.ok()) first_ = status;
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    ended = first_;
+  }
+  complete(ended);
+}
+
+void CoalescedWork::give_up(const absl::Status& status, bool filed) {
+  const auto why = internal::Withdrawal::failure(status);
+  if (collectives_ != nullptr && !collectives_->is_over() && (!filed || rendezvous_->withdraw(*collectives_, why))) {
+    collectives_->complete(status);
+  }
+  for (const std::shared_ptr<Message>& message : messages_) {
+    if (!message->is_over() && mailbox_->withdraw(*message, why)) message->complete(status);
+  }
+}
+
+std::string_view CoalescedWork::group() const { return rendezvous_->group().name(); }
+
+std::string CoalescedWork::who() const {
+  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", coalesced",
+                      seq_ >= 0 ? absl::StrCat(" seq ", seq_) : "");
+}
+
+Site CoalescedWork::wait_site(CodeSite code) const {
+  return Site{.what = op(), .code = code, .group = group(), .seq = seq_, .waits_for = this};
+}
+
+void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
+  if (collectives_ != nullptr && !collectives_->is_over()) collectives_->append_ranks(ranks);
+  for (const std::shared_ptr<Message>& message : messages_) {
+    if (!message->is_over()) message->append_ranks(ranks);
+  }
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+}
+
+absl::Status CoalescedWork::explain() const {
+  absl::Status cause = collectives_ != nullptr && !collectives_->is_over() ? collectives_->explain() : absl::OkStatus();
+  for (const std::shared_ptr<Message>& message : messages_) {
+    if (cause.ok() && !message->is_over()) cause = message->explain();
+  }
+  return cause;
+}
+
+std::vector<TensorView> CoalescedWork::result() {
+  std::vector<TensorView> tensors;
+  if (collectives_ != nullptr) {
+    for (const CollectiveCall& part : collectives_->call().parts)
+      tensors.insert(tensors.end(), part.outputs.begin(), part.outputs.end());
+  }
+  for (const std::shared_ptr<Message>& message : messages_) {
+    for (const TensorView& tensor : message->result()) tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
+bool CoalescedWork::withdraw(const internal::Withdrawal& why) {
+  const absl::Status ended = why.why == internal::Withdrawal::Why::kFailure
+                                 ? why.cause
+                                 : make_error(ErrorKind::kAborted, "the call was withdrawn");
+  bool any = false;
+  if (collectives_ != nullptr && !collectives_->is_over() && rendezvous_->withdraw(*collectives_, why)) {
+    any = true;
+    collectives_->complete(ended);
+  }
+  for (const std::shared_ptr<Message>& message : messages_) {
+    if (message->is_over() || !mailbox_->withdraw(*message, why)) continue;
+    any = true;
+    message->complete(ended);
+  }
+  return any;
+}
+
+absl::Status CoalescedWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (timeout_is_default) {
+    timeout = timeout_;
+    timeout_is_default = timeout_is_default_;
+  }
+  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  if (waited.ok() || is_completed()) return waited;
+  const ErrorKind kind = error_kind(waited);
+  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
+  if (!withdraw(internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
+  return waited;
+}
+
+internal::MemberWait CoalescedWork::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
+}
+
+void CoalescedWork::overdue(absl::Duration timeout, CodeSite code) {
+  internal::warn_of(member_wait(who(), timeout, code), warn_after_);
+}
+
+void CoalescedWork::dropped() noexcept {
+  if (keeps_alive_) return;
+  const internal::Withdrawal why =
+      internal::withdrawal_of_drop(*context_, who(), seq_ >= 0 ? absl::StrCat("coalesced seq ", seq_) : "coalesced",
+                                   "the call can never be complete", wait_site(code_));
+  if (withdraw(why) && why.why == internal::Withdrawal::Why::kFailure)
+    context_->world().note(std::string(why.cause.message()));
+}
+
+}  // namespace rankloom

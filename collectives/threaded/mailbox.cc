@@ -1,0 +1,784 @@
+#include "collectives/threaded/mailbox.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/call/poison.h"
+#include "collectives/kernels/copy.h"
+#include "collectives/ops/mismatch.h"
+#include "collectives/ops/op_table.h"
+#include "collectives/streams/device_runtime.h"
+#include "collectives/work/withdrawal.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+namespace {
+
+// A report that lists who could send to a recv_any is of use in groups up to this size only.
+constexpr int kMaxAnySources = 1024;
+// Channels that no message is in are dropped when there are this many.
+constexpr size_t kSweepChannels = 256;
+constexpr uint64_t kMessages = 2;  // part of a group in explored runs
+constexpr uint64_t kPosted = 2;    // part of a work there
+
+}  // namespace
+
+// Messages in the order in which they were posted, linked through themselves.
+struct Mailbox::Queue {
+  Message* first = nullptr;
+  Message* last = nullptr;
+
+  bool empty() const { return first == nullptr; }
+  void push(Message& message) {
+    message.before_ = last;
+    message.after_ = nullptr;
+    (last != nullptr ? last->after_ : first) = &message;
+    last = &message;
+  }
+  void remove(Message& message) {
+    (message.before_ != nullptr ? message.before_->after_ : first) = message.after_;
+    (message.after_ != nullptr ? message.after_->before_ : last) = message.before_;
+  }
+};
+
+// What goes from one member to another under one tag. At most one of the queues has something in it.
+struct Mailbox::Channel {
+  int source = 0;
+  int tag = 0;
+  int64_t sent = 0;      // sequence number of the last send
+  int64_t expected = 0;  // and of the last recv
+  Queue sends;
+  Queue recvs;
+
+  bool idle() const { return sends.empty() && recvs.empty(); }
+};
+
+// What one member is sent, and what it asked for.
+struct Mailbox::Inbox {
+  explicit Inbox(const Scheduler* scheduler) : open(scheduler), mu(scheduler) {}
+
+  Channel& channel(int source, int tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (recent != nullptr && recent->source == source && recent->tag == tag) return *recent;
+    if (channels.size() >= sweep_at) sweep();
+    std::unique_ptr<Channel>& slot = channels[{source, tag}];
+    if (slot == nullptr)
+      slot = std::make_unique<Channel>(Channel{.source = source, .tag = tag, .sends = {}, .recvs = {}});
+    recent = slot.get();
+    return *recent;
+  }
+
+  // A program that counts its tags up must not fill the memory. Sequence numbers of a tag that comes back begin anew.
+  void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    absl::erase_if(channels, [](const auto& entry) { return entry.second->idle(); });
+    sweep_at = std::max(kSweepChannels, 2 * channels.size());
+    recent = nullptr;
+  }
+
+  // The recv that takes a send: the first one posted of those that can.
+  Message* match_for_send(const Channel& from) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    Message* recv = from.recvs.first;
+    for (Message* any = recv_anys.first; any != nullptr; any = any->after_) {
+      if (any->call_.tag != from.tag) continue;
+      return recv == nullptr || any->order_ < recv->order_ ? any : recv;
+    }
+    return recv;
+  }
+
+  // The send that a recv_any takes: the first one of a source that the schedule chooses.
+  Message* match_for_any(Scheduler& scheduler, const Message& recv) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    absl::InlinedVector<Message*, 16> heads;
+    for (const auto& [key, channel] : channels) {
+      if (channel->tag == recv.call_.tag && !channel->sends.empty()) heads.push_back(channel->sends.first);
+    }
+    if (heads.empty()) return nullptr;
+    const int chosen =
+        scheduler.choose(ChoiceKind::kAnySource, static_cast<int>(heads.size()), recv.wait_site(recv.call_.code));
+    // In rank order: the map has an order of its own, which must not decide.
+    const auto nth = heads.begin() + chosen;
+    std::nth_element(heads.begin(), nth, heads.end(),
+                     [](const Message* a, const Message* b) { return a->group_rank_ < b->group_rank_; });
+    return *nth;
+  }
+
+  void link(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).push(message); }
+  void unlink(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).remove(message); }
+  Queue& queue_of(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (message.state_ == Message::State::kMatched) return matched;
+    if (message.state_ == Message::State::kAlone) return alone;
+    if (message.channel_ == nullptr) return recv_anys;
+    Channel& channel = *static_cast<Channel*>(message.channel_);
+    return message.sends() ? channel.sends : channel.recvs;
+  }
+
+  // All that wait here, oldest first: queues of a hash map in the order of their messages.
+  std::vector<Message*> all() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    std::vector<Message*> messages;
+    const auto add = [&messages](const Queue& queue) {
+      for (Message* message = queue.first; message != nullptr; message = message->after_) messages.push_back(message);
+    };
+    for (const auto& [key, channel] : channels) {
+      add(channel->sends);
+      add(channel->recvs);
+    }
+    add(recv_anys);
+    add(alone);
+    for (Message* recv = matched.first; recv != nullptr; recv = recv->after_) {
+      messages.push_back(recv);
+      messages.push_back(recv->partner_.get());
+    }
+    std::sort(messages.begin(), messages.end(),
+              [](const Message* a, const Message* b) { return a->order_ < b->order_; });
+    return messages;
+  }
+
+  // Takes out all that wait here, oldest first; `eager`: those sends too that are done for their sender.
+  std::vector<std::shared_ptr<Message>> take_all(bool eager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    std::vector<std::shared_ptr<Message>> taken;
+    for (Message* const message : all()) {
+      if (message->is_over() && !eager) continue;
+      if (message->state_ == Message::State::kPending || message->state_ == Message::State::kAlone) {
+        unlink(*message);
+        taken.push_back(std::move(message->self_));
+      } else if (message->state_ == Message::State::kMatched) {  // else it went with its partner
+        unlink(message->sends() ? *message->partner_ : *message);
+        std::shared_ptr<Message> partner = std::move(message->partner_);
+        taken.push_back(std::move(partner->partner_));
+        partner->state_ = Message::State::kTaken;
+        taken.push_back(std::move(partner));
+      }
+      message->state_ = Message::State::kTaken;
+    }
+    return taken;
+  }
+
+  RankCounter open;  // messages of the member itself, here and in others' inboxes, that are not done
+  ObservedMutex mu;  // first of all
+  absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
+  Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
+  size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
+  Queue recv_anys ABSL_GUARDED_BY(mu);
+  Queue matched ABSL_GUARDED_BY(mu);  // the recvs of pairs in state kMatched
+  Queue alone ABSL_GUARDED_BY(mu);    // in state kAlone
+  int64_t posted ABSL_GUARDED_BY(mu) = 0;
+};
+
+struct Message::Aside {
+  std::vector<char> output;  // of a recv: what it held, to be put back if the call fails
+  uint64_t sum = 0;          // of a send: the caller must not change it
+};
+
+Message::Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall&& call)
+    : WorkState(&context->world().scheduler(), context->rank()),
+      mailbox_(std::move(mailbox)),
+      context_(context),
+      group_rank_(group_rank),
+      call_(std::move(call)) {
+  holds_owners(call_.keep_alive != nullptr);
+}
+
+Message::~Message() = default;
+
+const char* Message::op() const {
+  if (sends()) return "send";
+  return call_.peer == CollectiveCall::kAnySource ? "recv_any" : "recv";
+}
+std::string_view Message::group() const { return mailbox_->group().name(); }
+
+std::vector<TensorView> Message::result() { return {call_.outputs.begin(), call_.outputs.end()}; }
+
+int Message::source() const { return is_completed() ? source_ : -1; }
+
+Site Message::wait_site(CodeSite code) const {
+  return Site{
+      .what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = tag_text_.data(), .waits_for = this};
+}
+
+void Message::append_ranks(std::vector<int>* ranks) const {
+  const Group& group = mailbox_->group();
+  if (call_.peer != CollectiveCall::kAnySource) {
+    ranks->push_back(group.global_rank(call_.peer));
+    return;
+  }
+  if (group.size() > kMaxAnySources) return;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank != group_rank_) ranks->push_back(group.global_rank(rank));
+  }
+}
+
+absl::Status Message::explain() const {
+  const absl::Status cause = mailbox_->unwound_cause(*this);
+  return cause.ok() ? mailbox_->tag_difference(*this) : cause;
+}
+
+std::string Message::who() const {
+  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what(/*numbered=*/false));
+}
+
+std::string Message::what(bool numbered) const {
+  std::string text = op();
+  if (numbered && call_.seq >= 0) absl::StrAppend(&text, " seq ", call_.seq);
+  if (call_.peer >= 0)
+    absl::StrAppend(&text, sends() ? " to" : " from", " rank ", mailbox_->group().global_rank(call_.peer));
+  if (call_.tag != 0) absl::StrAppend(&text, ", tag ", call_.tag);
+  return text;
+}
+
+absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (timeout_is_default) {
+    timeout = call_.timeout;
+    timeout_is_default = call_.timeout_is_default;
+  }
+  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  if (waited.ok() || is_completed()) return waited;
+  // The wait ended early. Nobody may write into this rank's memory after this.
+  const ErrorKind kind = error_kind(waited);
+  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
+  if (!mailbox_->withdraw(*this, internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
+  complete(waited);
+  return waited;
+}
+
+internal::MemberWait Message::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
+}
+
+void Message::overdue(absl::Duration timeout, CodeSite code) {
+  internal::warn_of(member_wait(who(), timeout, code), call_.warn_after);
+}
+
+void Message::dropped() noexcept {
+  if (call_.keep_alive != nullptr) return;  // the tensor lives as long as the call
+  const internal::Withdrawal why = internal::withdrawal_of_drop(*context_, who(), what(/*numbered=*/true),
+                                                                "the message can never arrive", wait_site(call_.code));
+  if (!mailbox_->withdraw(*this, why)) return;
+  complete(make_error(ErrorKind::kAborted, "the work was dropped"));
+  if (why.why == internal::Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
+}
+
+void Message::poison() {
+  aside_ = std::make_unique<Aside>();
+  if (sends()) {
+    aside_->sum = internal::checksum(tensor());
+    return;
+  }
+  const char* const bytes = static_cast<const char*>(tensor().data());
+  aside_->output.assign(bytes, bytes + tensor().bytes());
+  internal::fill_with_poison(tensor());
+}
+
+void Message::unpoison(bool failed) {
+  if (aside_ == nullptr || !failed || aside_->output.empty()) return;
+  std::memcpy(tensor().data(), aside_->output.data(), aside_->output.size());
+}
+
+struct Mailbox::UnwoundMessage {
+  internal::Unwound by;
+  bool sends;
+  int rank;  // in the group
+  int peer;  // kAnySource of a recv_any
+  int tag;
+
+  // Whether `message` is one that waits for such a one.
+  bool meets(const Message& message) const {
+    if (message.sends() == sends || message.call_.tag != tag || message.is_over()) return false;
+    const auto means = [](int who, int whom) { return who == whom || who == CollectiveCall::kAnySource; };
+    return means(peer, message.group_rank_) && means(message.call_.peer, rank);
+  }
+};
+
+Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
+                 absl::AnyInvocable<void(const absl::Status&)> on_failure)
+    : world_(*world),
+      scheduler_(world->scheduler()),
+      record_(scheduler_.record()),
+      group_(std::move(group)),
+      poison_(world->poison()),
+      late_(world->late_completion()),
+      mu_(&scheduler_),
+      on_failure_(std::move(on_failure)),
+      object_(group_->calls_object()),
+      inboxes_(new std::atomic<Inbox*>[static_cast<size_t>(group_->size())]()) {}
+
+Mailbox::~Mailbox() {
+  for (int rank = 0; rank < group_->size(); ++rank) delete existing_inbox(rank);
+}
+
+Mailbox::Inbox* Mailbox::existing_inbox(int destination) const {
+  return inboxes_[static_cast<size_t>(destination)].load(std::memory_order_acquire);
+}
+
+Mailbox::Inbox& Mailbox::inbox_of(int destination) {
+  if (Inbox* const inbox = existing_inbox(destination); inbox != nullptr) [[likely]]
+    return *inbox;
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // whoever comes first makes it
+  std::atomic<Inbox*>& slot = inboxes_[static_cast<size_t>(destination)];
+  if (slot.load(std::memory_order_relaxed) == nullptr) slot.store(new Inbox(&scheduler_), std::memory_order_release);
+  return *slot.load(std::memory_order_relaxed);
+}
+
+absl::Status Mailbox::refusal(const Message& message) const {
+  ObservedMutexLock lock(&mu_);
+  touched_group(Access::kRead);
+  return make_error(ErrorKind::kAborted,
+                    absl::StrCat(message.who(), ": the group failed before: ", failure_.message()));
+}
+
+absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes) {
+  Message& mine = *message;
+  const bool sends = mine.sends();
+  const bool any = mine.call_.peer == CollectiveCall::kAnySource;
+  const bool on_host = mine.tensor().device().kind == Device::Kind::kCpu;
+  const bool eager = sends && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
+  mine.eager_ = eager;
+  char* text = mine.tag_text_.data();
+  if (mine.call_.tag != 0) {
+    std::memcpy(text, "tag ", 4);
+    text = std::to_chars(text + 4, text + mine.tag_text_.size() - 1, mine.call_.tag).ptr;
+  }
+  *text = '\0';
+  if (any_unwound_.load(std::memory_order_relaxed)) [[unlikely]]
+    look_at_unwound(&mine);
+  if (poison_ && on_host && !eager) mine.poison();
+  Inbox& inbox = inbox_of(mine.receiver());
+  std::shared_ptr<Message> other;
+  {
+    ObservedMutexLock lock(&inbox.mu);
+    if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
+      lock.apart();  // refusal() tells
+      mine.unpoison(/*failed=*/true);
+      return refusal(mine);
+    }
+    mine.order_ = ++inbox.posted;
+    Message* match = nullptr;
+    if (any) {
+      match = inbox.match_for_any(scheduler_, mine);
+      if (match != nullptr) ++static_cast<Channel*>(match->channel_)->expected;
+    } else {
+      Channel& channel = inbox.channel(mine.sender(), mine.call_.tag);
+      mine.channel_ = &channel;
+      if (sends) {
+        mine.call_.seq = ++channel.sent;
+        match = inbox.match_for_send(channel);
+        if (match != nullptr && match->channel_ == nullptr) ++channel.expected;
+      } else {
+        mine.call_.seq = ++channel.expected;
+        match = channel.sends.first;
+      }
+    }
+    if (record_ != nullptr) [[unlikely]]
+      record_post(mine, match);
+    if (match == nullptr) {
+      mine.state_ = Message::State::kPending;
+      mine.self_ = std::move(message);
+      inbox.link(mine);
+      if (!eager) {
+        count(mine);
+        if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+          return absl::OkStatus();
+      } else {
+        copy_aside(mine);
+      }
+    } else {
+      inbox.unlink(*match);
+      other = std::move(match->self_);
+      if (late_) {
+        Message& recv = sends ? *other : mine;
+        Message& send = sends ? mine : *other;
+        send.partner_ = sends ? other : message;
+        recv.partner_ = sends ? message : other;
+        send.state_ = recv.state_ = Message::State::kMatched;
+        inbox.link(recv);
+        eager ? copy_aside(mine) : count(mine);
+      } else {
+        mine.state_ = other->state_ = Message::State::kTaken;
+      }
+    }
+  }
+  if (other == nullptr) {
+    eager ? finish(mine, absl::OkStatus()) : look_at_unwound();
+    return absl::OkStatus();
+  }
+  if (!late_) {
+    sends ? move(message, other) : move(other, message);
+    return absl::OkStatus();
+  }
+  if (eager) finish(mine, absl::OkStatus());
+  // Whichever side comes second makes the task.
+  if (record_ != nullptr) StepRecord::name_next_task(numbered_object(mine.object() ^ other->object(), kPosted));
+  scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
+                  [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message, &inbox] {
+                    {
+                      ObservedMutexLock lock(&inbox.mu);
+                      // A withdrawal might have come first, or come later.
+                      self->touched_group(Access::kCommute);
+                      if (recv->state_ != Message::State::kMatched || recv->partner_ != send)
+                        return;  // withdrawn meanwhile
+                      inbox.unlink(*recv);
+                      send->partner_.reset();
+                      recv->partner_.reset();
+                      send->state_ = recv->state_ = Message::State::kTaken;
+                    }
+                    self->move(send, recv);
+                  });
+  return absl::OkStatus();
+}
+
+void Mailbox::copy_aside(Message& send) {
+  const TensorView& input = send.tensor();
+  const char* const bytes = static_cast<const char*>(input.data());
+  send.payload_.assign(bytes, bytes + input.bytes());
+  send.call_.inputs = TensorList(TensorView(send.payload_.data(), input.dtype(), Dims(input.sizes())));
+}
+
+absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
+  if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
+    return describe_difference(send, recv);
+  if (send.aside_ != nullptr && internal::checksum(send.tensor()) != send.aside_->sum) [[unlikely]] {
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        absl::StrCat(send.who(),
+                     ": the input was changed between the call and its completion, want it unchanged until wait()",
+                     site_place(send.wait_site(send.call_.code))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Mailbox::describe_difference(const Message& send, const Message& recv) const {
+  const std::array<const Message*, 2> messages = {&send, &recv};
+  const std::array<const CollectiveCall*, 2> calls = {&send.call_, &recv.call_};
+  const auto message = [&messages](int i) { return messages[static_cast<size_t>(i)]; };
+  const auto global = [&](int i) { return message(i)->rank(); };
+  const auto last_calls = [&](int i) { return message(i)->context_->recorder().last_calls(5); };
+  const auto whereabouts = [](int) { return std::string(); };
+  return describe_mismatch({.group = group_->name(),
+                            .seq = send.seq(),
+                            .global_rank = global,
+                            .last_calls = last_calls,
+                            .whereabouts = whereabouts},
+                           MemberCalls(calls));
+}
+
+void Mailbox::record_post(Message& mine, Message* match) {
+  const auto any = [](const Message& message) { return message.call_.peer == CollectiveCall::kAnySource; };
+  // Sends of several members commute, but for a recv_any that could take either.
+  const uint64_t messages = numbered_object(group_->object(), kMessages);
+  const uint64_t inbox = numbered_object(numbered_object(messages, static_cast<uint64_t>(mine.receiver())),
+                                         static_cast<uint64_t>(mine.call_.tag));
+  const bool chooses = any(mine) || (match != nullptr && any(*match));
+  record_->access(inbox, chooses ? Access::kWrite : Access::kCommute);
+  // Those of one source are matched in their order, and a rank may have helpers.
+  if (!any(mine)) {
+    const uint64_t channel = numbered_object(inbox, static_cast<uint64_t>(mine.sender()));
+    record_->access(numbered_object(channel, mine.sends() ? 1 : 2), Access::kWrite);
+  }
+  touched_group(Access::kCommute);
+  record_->signal(numbered_object(mine.object(), kPosted));
+}
+
+void Mailbox::move(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv) {
+  if (record_ != nullptr) {
+    record_->await(numbered_object(send->object(), kPosted));
+    record_->await(numbered_object(recv->object(), kPosted));
+  }
+  absl::Status status = agree(*send, *recv);
+  const TensorView& from = send->tensor();
+  if (status.ok() && from.device().kind != Device::Kind::kCpu) [[unlikely]] {
+    status = start_on_device(send, recv);
+    if (status.ok()) return;
+  } else if (status.ok()) [[likely]] {
+    internal::CopyBatch copy(static_cast<int64_t>(from.bytes()));
+    copy.add(recv->tensor().data(), from.data(), from.bytes());
+    copy.run();
+  }
+  end(*send, *recv, status);
+}
+
+absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv) {
+  const TensorView& from = send->tensor();
+  const TensorView& to = recv->tensor();
+  if (from.device() != to.device()) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      absl::StrCat(recv->who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
+                                   from.device().name(), ", want one device"));
+  }
+  const auto launch = std::make_shared<internal::DeviceLaunch>();
+  {
+    Inbox& inbox = inbox_of(recv->receiver());
+    ObservedMutexLock lock(&inbox.mu);
+    lock.apart();  // a search vouches for nothing that a device does
+    send->launch_ = recv->launch_ = launch;
+  }
+  KernelPlan plan;
+  plan.add_copy(to.data(), from.data(), static_cast<int64_t>(from.bytes()));
+  std::vector<const internal::DeviceMark*> ready;
+  for (const Message* const message : {send.get(), recv.get()}) {
+    if (message->call_.ready != nullptr) ready.push_back(message->call_.ready.get());
+  }
+  return internal::DeviceRuntime::of(world_)->launch(
+      launch, recv->rank(), to.device().index, recv->wait_site(recv->call_.code), &plan, ready,
+      [self = shared_from_this(), send, recv](const absl::Status& status) { self->end(*send, *recv, status); });
+}
+
+void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
+  recv.source_ = send.group_rank_;
+  if (recv.call_.peer == CollectiveCall::kAnySource)
+    recv.context_->recorder().set_peer(recv.call_.record_id, send.group_rank_);
+  internal::Completion completion;
+  if (!status.ok()) fail(status);
+  finish(recv, status);
+  finish(send, send.eager_ ? absl::OkStatus() : status);
+  completion.end();
+}
+
+void Mailbox::count(Message& message) {
+  message.counted_ = true;
+  inbox_of(message.group_rank_).open.add(1);
+}
+
+void Mailbox::uncount(Message& message) {
+  if (std::exchange(message.counted_, false)) existing_inbox(message.group_rank_)->open.add(-1);
+}
+
+void Mailbox::finish(Message& message, const absl::Status& status) {
+  message.unpoison(!status.ok());
+  // Waiting for a call on a stream does not wait for what the call writes.
+  if (record_ != nullptr && message.call_.stream != nullptr) record_->write_memory(message.rank());
+  if (message.is_over()) return;  // an eager send was done long ago
+  message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), status.ok());
+  message.complete(status);
+  uncount(message);
+}
+
+bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
+  using Why = internal::Withdrawal::Why;
+  std::shared_ptr<Message> self;
+  std::shared_ptr<Message> partner;
+  Inbox* const inbox = existing_inbox(message.receiver());
+  bool taken = false;
+  std::shared_ptr<internal::DeviceLaunch> launch;
+  if (inbox != nullptr) {
+    ObservedMutexLock lock(&inbox->mu);
+    touched_group(Access::kWrite);
+    switch (message.state_) {
+      case Message::State::kPending:
+        inbox->unlink(message);
+        self = std::move(message.self_);
+        break;
+      case Message::State::kMatched:
+        partner = std::move(message.partner_);
+        inbox->unlink(message.sends() ? *partner : message);
+        self = std::move(partner->partner_);
+        if (why.why == Why::kFailure) {
+          partner->state_ = Message::State::kTaken;
+        } else {
+          partner->state_ = Message::State::kAlone;
+          inbox->link(*partner);
+          partner->self_ = partner;
+        }
+        break;
+      case Message::State::kAlone:
+        inbox->unlink(message);
+        self = std::move(message.self_);
+        break;
+      case Message::State::kNew:
+        break;
+      case Message::State::kTaken:
+        taken = true;
+        launch = message.launch_;
+        break;
+    }
+    if (!taken) message.state_ = Message::State::kNew;
+  }
+  if (taken) {
+    // The data moves, for as long as a copy takes. No scheduling point: destructors come here.
+    while (!message.is_over() && launch == nullptr) {
+      sched_yield();
+      ObservedMutexLock lock(&inbox->mu);
+      lock.apart();  // the copy runs beside the explored steps
+      launch = message.launch_;
+    }
+    if (launch != nullptr) internal::DeviceRuntime::of(world_)->await_device(*launch);
+    return false;
+  }
+  uncount(message);
+  message.unpoison(/*failed=*/true);
+  message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), false);
+  switch (why.why) {
+    case Why::kAbort:
+      break;
+    case Why::kUnwinding: {
+      ObservedMutexLock lock(&mu_);
+      touched_group(Access::kWrite);
+      unwound_.push_back({.by = {Task::current(), why.cause},
+                          .sends = message.sends(),
+                          .rank = message.group_rank_,
+                          .peer = message.call_.peer,
+                          .tag = message.call_.tag});
+      any_unwound_.store(true, std::memory_order_relaxed);
+    }
+      message.context_->when_caught([weak = weak_from_this()] {
+        if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
+      });
+      break;
+    case Why::kFailure: {
+      internal::Completion completion;
+      if (partner != nullptr) finish(*partner, why.cause);
+      fail(why.cause);
+      completion.end();
+    } break;
+  }
+  return true;
+}
+
+[[gnu::noinline]] void Mailbox::look_at_unwound(const Message* mine) {
+  std::vector<std::string> news;
+  std::vector<UnwoundMessage> caught;
+  {
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kRead);
+    for (UnwoundMessage& message : unwound_) {
+      if (message.by.look()) news.emplace_back(message.by.cause.message());
+      if (message.by.caught) caught.push_back(message);
+    }
+  }
+  for (std::string& text : news) world_.note(std::move(text));
+  for (const UnwoundMessage& lost : caught) {
+    bool needed = mine != nullptr && lost.by.task == Task::current();
+    const auto look = [&](int receiver) {
+      Inbox* const inbox = existing_inbox(receiver);
+      if (inbox == nullptr) return;
+      ObservedMutexLock lock(&inbox->mu);
+      touched_group(Access::kRead);
+      for (const Message* const message : inbox->all()) needed = needed || lost.meets(*message);
+    };
+    look(lost.sends ? lost.peer : lost.rank);
+    if (needed) return fail(lost.by.cause);
+  }
+}
+
+absl::Status Mailbox::unwound_cause(const Message& message) const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
+  for (const UnwoundMessage& unwound : unwound_) {
+    if (unwound.meets(message)) return unwound.by.cause;
+  }
+  return absl::OkStatus();
+}
+
+void Mailbox::fail(const absl::Status& cause) {
+  {
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kWrite);
+    if (!failure_.ok()) return;
+    failure_ = cause;
+    unwound_.clear();
+    any_unwound_.store(false, std::memory_order_relaxed);
+    failed_.store(true, std::memory_order_release);
+  }
+  internal::Completion completion;
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    Inbox* const inbox = existing_inbox(rank);
+    if (inbox == nullptr) continue;
+    std::vector<std::shared_ptr<Message>> taken;
+    {
+      ObservedMutexLock lock(&inbox->mu);
+      lock.apart();  // told above
+      taken = inbox->take_all(/*eager=*/false);
+    }
+    for (std::shared_ptr<Message>& message : taken) {
+      finish(*message, cause);
+      internal::Completion::drop(std::move(message));
+    }
+  }
+  if (on_failure_) on_failure_(cause);
+  completion.end();
+}
+
+std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
+  std::vector<std::shared_ptr<Message>> messages;
+  // Few members have messages on their way when they leave: not all have to look through all inboxes.
+  const Inbox* const own = existing_inbox(rank);
+  touched_group(Access::kRead);
+  if (own == nullptr || own->open.value() == 0) return messages;
+  const auto add = [&](int destination) {
+    Inbox* const inbox = existing_inbox(destination);
+    if (inbox == nullptr) return;
+    ObservedMutexLock lock(&inbox->mu);
+    lock.apart();  // told above
+    for (Message* const message : inbox->all()) {
+      if (message->group_rank_ != rank || message->is_over()) continue;
+      messages.push_back(message->state_ == Message::State::kMatched ? message->partner_->partner_ : message->self_);
+    }
+  };
+  add(rank);
+  for (int destination = 0; destination < group_->size(); ++destination) {
+    if (destination != rank) add(destination);
+  }
+  return messages;
+}
+
+void Mailbox::await_moves(int rank) {
+  if (scheduler_.deterministic()) return;  // nobody moves anything beside the calling step
+  const Inbox* const own = existing_inbox(rank);
+  // Messages that a stream has posted meanwhile are not on the move, and nobody waits for them here.
+  while (own != nullptr && own->open.value() > 0 && unfinished(rank).empty()) sched_yield();
+}
+
+absl::Status Mailbox::tag_difference(const Message& message) const {
+  Inbox* const inbox = existing_inbox(message.receiver());
+  if (inbox == nullptr) return absl::OkStatus();
+  ObservedMutexLock lock(&inbox->mu);
+  lock.apart();  // for reports
+  for (const Message* const other : inbox->all()) {
+    if (other->sends() == message.sends() || other->state_ != Message::State::kPending || other->is_over()) continue;
+    const Message& send = message.sends() ? message : *other;
+    const Message& recv = message.sends() ? *other : message;
+    const bool meant = recv.call_.peer == CollectiveCall::kAnySource || recv.call_.peer == send.group_rank_;
+    if (meant && send.call_.tag != recv.call_.tag) return describe_difference(send, recv);
+  }
+  return absl::OkStatus();
+}
+
+void Mailbox::close(const absl::Status& cause) {
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    Inbox* const inbox = existing_inbox(rank);
+    if (inbox == nullptr) continue;
+    std::vector<std::shared_ptr<Message>> left;
+    {
+      ObservedMutexLock lock(&inbox->mu);
+      lock.apart();  // nobody uses the group any more, and the fail() below tells
+      left = inbox->take_all(/*eager=*/true);
+    }
+    const std::vector<std::shared_ptr<Message>> ended = left;
+    // Those that are alike but for their sequence number share a line, under the first.
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (left[i] == nullptr) continue;
+      const std::shared_ptr<Message> first = std::move(left[i]);
+      const std::string who = first->who();
+      int more = 0;
+      for (std::shared_ptr<Message>& other : left) {
+        if (other == nullptr || other->who() != who) continue;
+        other.reset();
+        ++more;
+      }
+      std::string text = absl::StrCat(who, first->sends() ? ": was never received" : ": was never sent");
+      if (more > 0)
+        absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
+      world_.note(absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
+    }
+    for (const std::shared_ptr<Message>& message : ended) finish(*message, cause);
+  }
+  fail(cause);
+}
+
+}  // namespace rankloom

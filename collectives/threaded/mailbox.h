@@ -1,0 +1,195 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "collectives/call/collective_call.h"
+#include "collectives/work/wait_text.h"
+#include "collectives/work/withdrawal.h"
+#include "collectives/work/work.h"
+#include "world/world.h"
+
+namespace rankloom {
+
+class Mailbox;
+
+namespace internal {
+struct DeviceLaunch;
+}
+
+// A send or a recv on its way, and the work that its rank waits for.
+class Message final : public WorkState, public WaitsFor {
+ public:
+  Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall&& call);
+  ~Message() override;
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  std::vector<TensorView> result() override;
+  int source() const override;
+  void dropped() noexcept override;
+  const char* op() const override;  // "send", "recv", "recv_any"
+  std::string_view group() const override;
+  int64_t seq() const override { return call_.seq; }
+  // WaitsFor: the other side; of a recv_any, every other member.
+  void append_ranks(std::vector<int>* ranks) const override;
+  // WaitsFor: the Mismatch, if the other side sends to this one under another tag.
+  absl::Status explain() const override;
+
+  absl::Duration warn_after() const override { return call_.warn_after; }
+
+  const CollectiveCall& call() const { return call_; }
+
+ protected:
+  Site wait_site(CodeSite code) const override;
+  void overdue(absl::Duration timeout, CodeSite code) override;
+  void let_go() noexcept override { call_.keep_alive.reset(); }
+
+ private:
+  friend class Mailbox;
+
+  // Guarded by the mutex of the inbox.
+  enum class State : uint8_t {
+    kNew,      // not posted, or withdrawn
+    kPending,  // in a queue of the inbox, which holds it
+    kMatched,  // seeded runs: moves at some later step; withdrawn until then, it leaves its partner kAlone
+    kAlone,    // its partner was withdrawn by a rank that leaves: nobody will ever match it; the inbox holds it
+    kTaken,    // by whoever completes it, now or soon
+  };
+
+  bool sends() const { return call_.op == OpType::kSend; }
+  // The ranks in the group between which it goes; the source of a recv_any is kAnySource.
+  int sender() const { return sends() ? group_rank_ : call_.peer; }
+  int receiver() const { return sends() ? call_.peer : group_rank_; }
+  const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
+  // "rank 1, group 0, recv from rank 0, tag 3".
+  std::string who() const;
+  // "recv from rank 0, tag 3"; `numbered`: "recv seq 1 from rank 0, tag 3", if it has a number.
+  std::string what(bool numbered) const;
+  // `who` must outlive the result.
+  internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
+
+  // As of CallState: seeded runs only.
+  void poison();
+  void unpoison(bool failed);
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  RankContext* const context_;
+  const int group_rank_;
+  CollectiveCall call_;
+  int source_ = -1;  // of a recv: who sent it; written before complete()
+  // Guarded by the mutex of the inbox.
+  State state_ = State::kNew;
+  bool eager_ = false;    // done as soon as it is posted; const after that
+  bool counted_ = false;  // in its member's count of messages that are not done
+  int64_t order_ = 0;     // when it was posted, among all messages of the inbox
+  Message* before_ = nullptr;
+  Message* after_ = nullptr;
+  void* channel_ = nullptr;                         // Mailbox::Channel; null for recv_any
+  std::shared_ptr<Message> self_;                   // while it is in a queue
+  std::shared_ptr<Message> partner_;                // kMatched
+  std::vector<char> payload_;                       // an eager send's own copy, unless it moved at once
+  std::shared_ptr<internal::DeviceLaunch> launch_;  // kTaken, while a device moves it
+  struct Aside;
+  std::unique_ptr<Aside> aside_;   // poisoned runs only
+  std::array<char, 16> tag_text_;  // "tag 7": what a wait shows
+};
+
+// Where the sends and recvs of one group meet. Messages are filed under (source, destination, tag) and matched in the
+// order in which they were posted; the side that comes second moves the data.
+// Order: the n-th send from s to d under a tag meets the n-th recv of d that can take it; a recv_any and a recv that could
+//   both take a send: the one posted first does.
+// Determinism: a recv_any that finds sends of several members takes the one that the schedule chooses (ChoiceKind::kAnySource).
+// A message that can no longer be delivered (a timeout, a dropped work, an abort, a mismatch) fails the group: nothing that
+//   waits could ever be matched in order again.
+// Cost: no allocation beyond the work, but for new (source, destination, tag); recv_any is linear in the channels of its member.
+// Thread-safety: all methods.
+class Mailbox : public std::enable_shared_from_this<Mailbox> {
+ public:
+  // `on_failure` is told once why the group can do no more.
+  Mailbox(World* world, std::shared_ptr<const Group> group, absl::AnyInvocable<void(const absl::Status&)> on_failure);
+  ~Mailbox();
+
+  // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at once,
+  // whatever becomes of the message.
+  // Never blocks on another member.
+  absl::Status post(std::shared_ptr<Message> message, size_t eager_bytes);
+
+  // Takes a message back whose data has not moved; waits for a move under way. False: the message was done before.
+  bool withdraw(Message& message, const internal::Withdrawal& why);
+
+  // Ends all messages on their way and refuses later ones.
+  void fail(const absl::Status& cause);
+
+  // What member `rank` has not finished, oldest first.
+  std::vector<std::shared_ptr<Message>> unfinished(int rank);
+  // When all of those are done or withdrawn: waits for data that another thread moves, for as long as a copy takes.
+  void await_moves(int rank);
+
+  // When nobody uses the group any more: notes what was never matched, lets go of it, and fails with `cause`.
+  void close(const absl::Status& cause);
+
+  const Group& group() const { return *group_; }
+  World& world() const { return world_; }
+
+ private:
+  friend class Message;
+  struct Queue;
+  struct Channel;
+  struct Inbox;
+
+  Inbox& inbox_of(int destination);
+  Inbox* existing_inbox(int destination) const;
+  // Compares, moves the data and completes both. On a device the data moves later.
+  void move(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv);
+  // Starts the move on a device: end() follows, but for an error.
+  absl::Status start_on_device(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv);
+  void end(Message& send, Message& recv, const absl::Status& status);
+  absl::Status agree(const Message& send, const Message& recv) const;
+  absl::Status describe_difference(const Message& send, const Message& recv) const;
+  // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.
+  absl::Status tag_difference(const Message& message) const;
+  void finish(Message& message, const absl::Status& status);
+  // An eager send's data outlive the call.
+  static void copy_aside(Message& send);
+  void count(Message& message);
+  void uncount(Message& message);
+  absl::Status refusal(const Message& message) const;
+  // As of Rendezvous. `mine`: the calling task is about to post it, so what it has unwound out of is needed.
+  void look_at_unwound(const Message* mine = nullptr);
+  // The cause, if a member has unwound out of a message that `message` could have met; else OK.
+  absl::Status unwound_cause(const Message& message) const;
+  // As of Rendezvous: tells an explored run of something that posts in this group do not commute with.
+  void touched_group(Access how) const {
+    if (record_ != nullptr) [[unlikely]]
+      record_->access(object_, how);
+  }
+  // Tells an explored run what the posting of `mine`, which met `match` or nobody, depends on.
+  void record_post(Message& mine, Message* match);
+
+  World& world_;
+  Scheduler& scheduler_;
+  StepRecord* const record_;  // explored runs only
+  const std::shared_ptr<const Group> group_;
+  const bool poison_;
+  const bool late_;
+
+  mutable ObservedMutex mu_;                                  // after an inbox's, before a work's
+  absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
+  std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  struct UnwoundMessage;
+  std::vector<UnwoundMessage> unwound_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> any_unwound_{false};                  // written under mu_
+  const uint64_t object_;                                 // explored runs: the name of the group's calls
+  const std::unique_ptr<std::atomic<Inbox*>[]> inboxes_;  // [destination], each made at its first message
+};
+
+}  // namespace rankloom

@@ -1,0 +1,684 @@
+#include "collectives/threaded/rendezvous.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/call/poison.h"
+#include "collectives/ops/mismatch.h"
+#include "collectives/ops/op_table.h"
+#include "collectives/streams/device_runtime.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/deadlock_report.h"
+
+namespace rankloom {
+using internal::checksum;
+using internal::fill_with_poison;
+using internal::overlap;
+
+struct CallState::Aside {
+  struct Saved {
+    TensorView user;  // the caller's memory
+    const char* bytes;
+  };
+  absl::InlinedVector<Saved, 1> outputs;  // what they held, to be put back if the call fails
+  absl::InlinedVector<std::pair<TensorView, uint64_t>, 1>
+      sums;                        // inputs that the caller must not change, with checksums
+  std::unique_ptr<char[]> copies;  // of all outputs, and of inputs that the kernel reads instead of the caller's
+};
+
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank,
+                     CollectiveCall&& call)
+    : WorkState(&context->world().scheduler(), context->rank()),
+      rendezvous_(std::move(rendezvous)),
+      context_(context),
+      group_rank_(group_rank),
+      call_(std::move(call)) {
+  holds_owners(call_.keep_alive != nullptr);
+}
+
+CallState::~CallState() = default;
+
+const char* CallState::op() const { return op_row(call_.op).name; }
+std::string_view CallState::group() const { return rendezvous_->group().name(); }
+
+std::vector<TensorView> CallState::result() { return {call_.outputs.begin(), call_.outputs.end()}; }
+
+Site CallState::wait_site(CodeSite code) const {
+  return Site{.what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = call_.label, .waits_for = this};
+}
+
+void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->append_missing(call_.seq, ranks); }
+
+absl::Status CallState::explain() const { return rendezvous_->known_cause(call_.seq); }
+
+absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (timeout_is_default) {
+    timeout = call_.timeout;
+    timeout_is_default = call_.timeout_is_default;
+  }
+  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  while (call_.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
+    const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
+    if (longer_ns <= 0) break;  // nobody else's time runs
+    timeout += absl::Nanoseconds(longer_ns);
+    waited = await(absl::Nanoseconds(longer_ns), timeout_is_default, code);
+  }
+  if (waited.ok() || is_completed()) return waited;
+  // The wait ended early. No kernel may write into this rank's memory after this.
+  const ErrorKind kind = error_kind(waited);
+  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(code), timeout, code));
+  if (!rendezvous_->withdraw(*this, internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
+  complete(waited);
+  return waited;
+}
+
+std::string CallState::who(CodeSite code) const {
+  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)));
+}
+
+internal::MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+  // All have come: a device is at it.
+  return {.who = who,
+          .world = context_->world(),
+          .awaited = *this,
+          .site = wait_site(code),
+          .timeout = timeout,
+          .otherwise = "its kernel"};
+}
+
+void CallState::overdue(absl::Duration timeout, CodeSite code) {
+  internal::warn_of(member_wait(who(code), timeout, code), call_.warn_after);
+}
+
+void CallState::dropped() noexcept {
+  if (call_.keep_alive != nullptr) return;  // the tensors live as long as the call
+  const std::string what = absl::StrCat(op(), " seq ", call_.seq);
+  const internal::Withdrawal why =
+      internal::withdrawal_of_drop(*context_, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what), what,
+                                   "the call can never be complete", wait_site(call_.code));
+  if (!rendezvous_->withdraw(*this, why)) return;
+  complete(make_error(ErrorKind::kAborted, "the work was dropped"));
+  if (why.why == internal::Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
+}
+
+void CallState::poison() {
+  aside_ = std::make_unique<Aside>();
+  const bool writes = writes_outputs(call_, group_rank_);
+  size_t room = 0;
+  for (const TensorList* list : {&call_.inputs, &call_.outputs}) {
+    for (const TensorView& tensor : *list) room += writes ? tensor.bytes() : 0;
+  }
+  aside_->copies = std::make_unique_for_overwrite<char[]>(room);
+  auto copy = [free = aside_->copies.get()](const TensorView& tensor) mutable {
+    char* const bytes = std::exchange(free, free + tensor.bytes());
+    if (tensor.bytes() > 0) std::memcpy(bytes, tensor.data(), tensor.bytes());
+    return bytes;
+  };
+  const auto apart = [&](const TensorView& input) {
+    if (input.bytes() == 0) return input;
+    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(),
+                                                [&](const TensorView& output) { return overlap(input, output); });
+    if (in_place) return TensorView(copy(input), input.dtype(), input.sizes());
+    aside_->sums.emplace_back(input, checksum(input));
+    return input;
+  };
+  if (call_.inputs.size() == 1) {
+    call_.inputs.set(apart(call_.inputs[0]));
+  } else {
+    std::vector<TensorView> inputs;
+    for (const TensorView& input : call_.inputs) inputs.push_back(apart(input));
+    call_.inputs = std::move(inputs);
+  }
+  if (op_row(call_.op).writes == Writes::kOthers && !writes) {
+    for (const TensorView& source : call_.outputs) aside_->sums.emplace_back(source, checksum(source));
+  }
+  if (!writes) return;
+  for (const TensorView& output : call_.outputs) {
+    aside_->outputs.push_back({output, copy(output)});
+    fill_with_poison(output);
+  }
+}
+
+void CallState::unpoison(bool failed) {
+  if (aside_ == nullptr) return;
+  if (failed) {
+    for (const Aside::Saved& saved : aside_->outputs) {
+      if (saved.user.bytes() > 0) std::memcpy(saved.user.data(), saved.bytes, saved.user.bytes());
+    }
+  }
+}
+
+bool CallState::input_changed() const {
+  if (aside_ == nullptr) return false;
+  return std::any_of(aside_->sums.begin(), aside_->sums.end(),
+                     [](const auto& sum) { return checksum(sum.first) != sum.second; });
+}
+
+Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
+    : world_(*world),
+      scheduler_(world->scheduler()),
+      record_(scheduler_.record()),
+      group_(std::move(group)),
+      size_(group_->size()),
+      poison_(world->poison()),
+      late_(world->late_completion()),
+      object_(group_->calls_object()),
+      leaving_(&scheduler_),
+      mu_(&scheduler_) {}
+
+// What is to be told of a failure.
+struct Rendezvous::Failure {
+  absl::Status cause;
+  std::vector<Slot*> slots;  // out of the window
+  absl::AnyInvocable<void(const absl::Status&)> told;
+};
+
+Rendezvous::Slot* Rendezvous::find(int64_t seq) const {
+  if (seq < base_) return nullptr;
+  const size_t i = front_ + static_cast<size_t>(seq - base_);
+  return i < window_.size() ? window_[i] : nullptr;
+}
+
+Rendezvous::Slot* Rendezvous::slot_at(int64_t seq) {
+  for (int64_t next = base_ + static_cast<int64_t>(window_.size() - front_); next <= seq; ++next) {
+    Slot* slot = nullptr;
+    if (!free_.empty()) {
+      slot = free_.back();
+      free_.pop_back();
+    } else {
+      slots_.push_back(std::make_unique<Slot>());
+      slot = slots_.back().get();
+      slot->calls.resize(static_cast<size_t>(size_));
+      slot->states.resize(static_cast<size_t>(size_));
+    }
+    slot->seq = next;
+    window_.push_back(slot);
+  }
+  return find(seq);
+}
+
+void Rendezvous::take_out(Slot* slot) {
+  leaving_.add(1);
+  window_[front_ + static_cast<size_t>(slot->seq - base_)] = nullptr;
+  while (front_ < window_.size() && window_[front_] == nullptr) {
+    ++front_;
+    ++base_;
+  }
+  if (front_ == window_.size()) {
+    window_.clear();
+    front_ = 0;
+  } else if (front_ >= 64 && front_ >= window_.size() / 2) {
+    window_.erase(window_.begin(), window_.begin() + static_cast<ptrdiff_t>(front_));
+    front_ = 0;
+  }
+}
+
+void Rendezvous::recycle(Slot* slot) {
+  slot->state = Slot::State::kCollecting;
+  slot->arrived = 0;
+  slot->mismatch = false;
+  slot->first = -1;
+  slot->seq = 0;
+  slot->launch = nullptr;
+  free_.push_back(slot);
+}
+
+void Rendezvous::enter(Slot& slot, std::shared_ptr<CallState>&& state) {
+  const size_t rank = static_cast<size_t>(state->group_rank_);
+  const CollectiveCall& call = state->call();
+  if (slot.first < 0) {
+    slot.first = static_cast<int>(rank);
+  } else if (!slot.mismatch) {
+    const CollectiveCall& first = *slot.calls[static_cast<size_t>(slot.first)];
+    slot.mismatch = !op_row(first.op).same(first, call);
+  }
+  slot.calls[rank] = &call;
+  slot.states[rank] = std::move(state);
+  ++slot.arrived;
+}
+
+void Rendezvous::leave(Slot& slot, size_t rank) {
+  slot.calls[rank] = nullptr;
+  slot.states[rank].reset();
+  --slot.arrived;
+  slot.state = Slot::State::kCollecting;
+  // Those who stay are compared among themselves.
+  slot.first = -1;
+  slot.mismatch = false;
+  for (size_t other = 0; other < slot.calls.size(); ++other) {
+    const CollectiveCall* const call = slot.calls[other];
+    if (call == nullptr) continue;
+    if (slot.first < 0) slot.first = static_cast<int>(other);
+    const CollectiveCall& first = *slot.calls[static_cast<size_t>(slot.first)];
+    slot.mismatch = slot.mismatch || !op_row(first.op).same(first, *call);
+  }
+}
+
+absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
+  const CollectiveCall& call = state->call();
+  const size_t rank = static_cast<size_t>(state->group_rank_);
+  if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
+  Slot* slot = nullptr;
+  {
+    ObservedMutexLock lock(&mu_);
+    if (!failed_.ok()) return refused(*state);
+    slot = slot_at(call.seq);
+    if (slot == nullptr || slot->calls[rank] != nullptr) return refused(*state);
+    if (record_ != nullptr) [[unlikely]] {
+      record_->access(object_, Access::kCommute);
+      record_->signal(object_of(*slot));
+    }
+    enter(*slot, std::move(state));
+    if (slot->arrived < size_) {
+      if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+        return absl::OkStatus();
+      slot = nullptr;
+    } else {
+      slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+    }
+  }
+  if (slot == nullptr) [[unlikely]] {
+    look_at_unwound();
+    return absl::OkStatus();
+  }
+  if (late_) {
+    run_later(slot, call, static_cast<int>(rank));
+  } else {
+    run(slot);
+  }
+  return absl::OkStatus();
+}
+
+// Not inlined, as what follows: their locals would take hundreds of bytes of each rank's stack, which large worlds keep within
+// a page.
+[[gnu::noinline]] absl::Status Rendezvous::refused(CallState& state) const {
+  touched_group(Access::kRead);
+  state.unpoison(/*failed=*/true);
+  const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
+                                       state.call().seq, ": ");
+  if (!failed_.ok())
+    return make_error(ErrorKind::kAborted, absl::StrCat(who, "the group failed before: ", failed_.message()));
+  return make_error(
+      ErrorKind::kInvalidArgument,
+      absl::StrCat(who, "this rank has filed a call with this number already, want one handle per rank and group"));
+}
+
+[[gnu::noinline]] void Rendezvous::run_later(Slot* slot, const CollectiveCall& call, int rank) {
+  // Whichever member comes last makes the task.
+  if (record_ != nullptr) StepRecord::name_next_task(object_of(*slot));
+  scheduler_.post({.rank = group_->global_rank(rank), .kind = TaskKind::kCompletion},
+                  Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = call.seq},
+                  [self = shared_from_this(), slot, seq = call.seq] {
+                    {
+                      ObservedMutexLock lock(&self->mu_);
+                      self->touched_group(Access::kCommute);  // a withdrawal might have come first, or come later
+                      if (slot->seq != seq || slot->state != Slot::State::kReady) return;  // withdrawn meanwhile
+                      slot->state = Slot::State::kRunning;
+                    }
+                    self->run(slot);
+                  });
+}
+
+absl::Status Rendezvous::agree(const Slot& slot) const {
+  const MemberCalls calls(slot.calls);
+  const OpRow& row = op_row(calls[0]->op);
+  bool fault = slot.mismatch;
+  if (!fault && row.cross != nullptr) {
+    row.cross(calls, [&fault](const PairFault&) {
+      fault = true;
+      return false;
+    });
+  }
+  return fault ? describe_difference(slot) : absl::OkStatus();
+}
+
+absl::Status Rendezvous::describe_difference(const Slot& slot) const {
+  const auto global = [this](int rank) { return group_->global_rank(rank); };
+  const auto last_calls = [&](int rank) { return world_.context(group_->global_rank(rank)).recorder().last_calls(5); };
+  const auto whereabouts = [&](int rank) {
+    const std::string ended = world_.ended_text(group_->global_rank(rank));
+    return ended.empty() ? std::string("has not called") : ended;
+  };
+  return describe_mismatch({.group = group_->name(),
+                            .seq = slot.seq,
+                            .global_rank = global,
+                            .last_calls = last_calls,
+                            .whereabouts = whereabouts},
+                           MemberCalls(slot.calls));
+}
+
+absl::Status Rendezvous::known_cause(int64_t seq) const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
+  for (const auto& [left, unwound] : unwound_) {
+    if (left <= seq) return unwound.cause;
+  }
+  const Slot* const slot = find(seq);
+  return slot != nullptr && slot->mismatch ? describe_difference(*slot) : absl::OkStatus();
+}
+
+void Rendezvous::await_leaving() const {
+  if (scheduler_.deterministic()) return;  // nobody completes anything beside the calling step
+  while (leaving_.value() > 0) sched_yield();
+}
+
+void Rendezvous::run(Slot* slot) {
+  if (record_ != nullptr) record_->await(object_of(*slot));
+  const int64_t started_ns = scheduler_.now_ns();
+  absl::Status status = agree(*slot);
+  if (poison_ && status.ok()) status = inputs_unchanged(*slot);
+  if (status.ok()) {
+    if (call_device(*slot->calls[0]).kind != Device::Kind::kCpu) [[unlikely]] {
+      status = start_on_device(slot, started_ns);
+      if (status.ok()) return;
+    } else {
+      op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
+    }
+  }
+  end(slot, status, started_ns);
+}
+
+absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
+  const auto error = [what = op_row(slot->calls[0]->op).name, seq = slot->seq, this](const absl::Status& status) {
+    return make_error(error_kind(status),
+                      absl::StrCat("group ", group_->name(), ", ", what, " seq ", seq, ": ", status.message()));
+  };
+  const Device device = call_device(*slot->calls[0]);
+  std::vector<const internal::DeviceMark*> ready;
+  for (const CollectiveCall* const call : slot->calls) {
+    const Device mine = call_device(*call);
+    if (call->ready != nullptr) ready.push_back(call->ready.get());
+    if (mine != device) {
+      return error(absl::InvalidArgumentError(
+          absl::StrCat("members' tensors are on ", device.name(), " and ", mine.name(), ", want one device")));
+    }
+  }
+  const auto launch = std::make_shared<internal::DeviceLaunch>();
+  {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // a search vouches for nothing that a device does
+    slot->launch = launch;
+  }
+  KernelPlan plan;
+  op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), &plan);
+  const Site site{.what = op_row(slot->calls[0]->op).name, .group = group_->name(), .seq = slot->seq};
+  const absl::Status started = internal::DeviceRuntime::of(world_)->launch(
+      launch, group_->global_rank(0), device.index, site, &plan, ready,
+      [self = shared_from_this(), slot, error, started_ns](const absl::Status& status) {
+        self->end(slot, status.ok() ? status : error(status), started_ns);
+      });
+  return started.ok() ? started : error(started);
+}
+
+void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  if (!status.ok()) [[unlikely]]
+    return end_failed(slot, status, started_ns);
+  {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // the slot is this step's own: run() told of what came before
+    take_out(slot);
+  }
+  finish(slot, status, started_ns);
+}
+
+[[gnu::noinline]] void Rendezvous::end_failed(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  Failure failure;
+  {
+    ObservedMutexLock lock(&mu_);
+    take_out(slot);
+    failure = set_failed(status);
+  }
+  internal::Completion completion;
+  finish(slot, status, started_ns);
+  spread(std::move(failure));
+  completion.end();
+}
+
+Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
+  Failure failure;
+  touched_group(Access::kWrite);
+  if (!failed_.ok()) return failure;
+  failed_ = failure.cause = cause;
+  failure.told = std::move(told_);
+  unwound_.clear();
+  any_unwound_.store(false, std::memory_order_relaxed);
+  for (Slot* slot : window_) {
+    if (slot != nullptr && slot->state != Slot::State::kRunning) failure.slots.push_back(slot);
+  }
+  for (Slot* slot : failure.slots) {
+    slot->state = Slot::State::kCollecting;
+    take_out(slot);
+  }
+  return failure;
+}
+
+void Rendezvous::spread(Failure failure) {
+  internal::Completion completion;
+  for (Slot* slot : failure.slots) finish(slot, failure.cause);
+  if (failure.told) failure.told(failure.cause);
+  completion.end();
+}
+
+void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
+  absl::Status failed;
+  {
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kRead);
+    if (failed_.ok()) {
+      told_ = std::move(told);
+      return;
+    }
+    failed = failed_;
+  }
+  told(failed);
+}
+
+absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
+  for (const std::shared_ptr<CallState>& state : slot.states) {
+    if (!state->input_changed()) continue;
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
+                     ": an input was changed between the call and its completion, want it unchanged until wait()",
+                     site_place(Site{.code = state->call().code, .group = group_->name()})));
+  }
+  return absl::OkStatus();
+}
+
+void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  internal::Completion completion;
+  const int64_t now = scheduler_.now_ns();
+  const auto fetch = [slot](size_t rank, WorkState::Ahead step) {
+    if (rank < slot->states.size() && slot->states[rank] != nullptr) slot->states[rank]->prefetch(step);
+  };
+  for (size_t rank = 0; rank < slot->states.size(); ++rank) {
+    if (scheduler_.prefetches()) {
+      fetch(rank + 12, WorkState::Ahead::kWork);
+      fetch(rank + 8, WorkState::Ahead::kWaiter);
+      fetch(rank + 4, WorkState::Ahead::kTask);
+    }
+    slot->calls[rank] = nullptr;
+    const std::shared_ptr<CallState>& state = slot->states[rank];
+    if (state == nullptr) continue;
+    state->unpoison(!status.ok());
+    // Waiting for a call on a stream does not wait for what the call writes.
+    if (record_ != nullptr && state->call().stream != nullptr) record_->write_memory(state->rank());
+    state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
+    state->complete(status);
+  }
+  leaving_.add(-1);
+  completion.end();
+  for (std::shared_ptr<CallState>& state : slot->states) internal::Completion::drop(std::move(state));
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // an empty slot is like any other
+  recycle(slot);
+}
+
+bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
+  using Why = internal::Withdrawal::Why;
+  const size_t rank = static_cast<size_t>(state.group_rank_);
+  const int64_t seq = state.call().seq;
+  Failure failure;
+  bool taken = true;
+  {
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kWrite);
+    Slot* const slot = find(seq);
+    if (slot != nullptr && slot->states[rank].get() == &state && slot->state != Slot::State::kRunning) {
+      taken = false;
+      state.unpoison(/*failed=*/true);
+      state.context_->recorder().close(state.call().record_id, scheduler_.now_ns(), false);
+      leave(*slot, rank);
+      if (why.why == Why::kFailure) failure = set_failed(why.cause);
+      if (why.why == Why::kUnwinding) {
+        unwound_.emplace_back(seq, internal::Unwound{Task::current(), why.cause});
+        any_unwound_.store(true, std::memory_order_relaxed);
+      }
+    }
+  }
+  if (!taken) {
+    spread(std::move(failure));
+    if (why.why == Why::kUnwinding) {
+      state.context_->when_caught([weak = weak_from_this()] {
+        if (const std::shared_ptr<Rendezvous> self = weak.lock(); self != nullptr) self->look_at_unwound();
+      });
+    }
+    return true;
+  }
+  // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
+  while (!state.is_over()) {
+    std::shared_ptr<internal::DeviceLaunch> launch;
+    {
+      ObservedMutexLock lock(&mu_);
+      lock.apart();  // the kernel runs beside the explored steps
+      const Slot* const slot = find(seq);
+      if (slot != nullptr && slot->states[rank].get() == &state) launch = slot->launch;
+    }
+    if (launch != nullptr) {
+      internal::DeviceRuntime::of(world_)->await_device(*launch);
+      return false;
+    }
+    sched_yield();
+  }
+  return false;
+}
+
+void Rendezvous::fail(const absl::Status& cause) {
+  Failure failure;
+  {
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kWrite);
+    failure = set_failed(cause);
+  }
+  spread(std::move(failure));
+}
+
+[[gnu::noinline]] void Rendezvous::look_at_unwound() {
+  std::vector<std::string> news;
+  absl::Status cause;
+  {
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kRead);
+    for (auto& [seq, unwound] : unwound_) {
+      if (unwound.look()) news.emplace_back(unwound.cause.message());
+      const auto needs = [seq = seq](const Slot* slot) {
+        return slot != nullptr && slot->seq >= seq && slot->arrived > 0;
+      };
+      if (unwound.caught && cause.ok() && std::any_of(window_.begin(), window_.end(), needs)) cause = unwound.cause;
+    }
+  }
+  for (std::string& text : news) world_.note(std::move(text));
+  if (!cause.ok()) fail(cause);
+}
+
+void Rendezvous::note_left() const {
+  std::vector<std::string> notes;
+  {
+    // Calls of the same members that are alike but for their sequence number share a line, under the first.
+    struct Left {
+      std::string who;
+      std::string missing;
+      const CollectiveCall* first;
+      int more;
+    };
+    std::vector<Left> left;
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // nobody uses the group any more, and the fail() that follows tells
+    for (const Slot* const slot : window_) {
+      if (slot == nullptr || slot->arrived == 0) continue;
+      std::vector<int> came;
+      std::vector<int> missing;
+      const CollectiveCall* first = nullptr;
+      for (int rank = 0; rank < size_; ++rank) {
+        const CollectiveCall* const call = slot->calls[static_cast<size_t>(rank)];
+        (call != nullptr ? came : missing).push_back(group_->global_rank(rank));
+        if (first == nullptr) first = call;
+      }
+      std::sort(came.begin(), came.end());
+      std::sort(missing.begin(), missing.end());
+      const auto ranks = [](const std::vector<int>& list) {
+        return absl::StrCat(list.size() == 1 ? "rank " : "ranks ", rank_ranges(list));
+      };
+      Left next{.who = absl::StrCat(ranks(came), ", group ", group_->name(), ", ", op_row(first->op).name),
+                .missing = ranks(missing),
+                .first = first,
+                .more = 0};
+      if (!left.empty() && left.back().who == next.who && left.back().missing == next.missing) {
+        ++left.back().more;
+      } else {
+        left.push_back(std::move(next));
+      }
+    }
+    for (const Left& calls : left) {
+      notes.push_back(absl::StrCat(
+          calls.who, " seq ", calls.first->seq, ": ", calls.missing, " never came",
+          calls.more == 0
+              ? ""
+              : absl::StrCat(", nor to the ", calls.more == 1 ? "one" : absl::StrCat(calls.more), " after it"),
+          site_place(Site{.code = calls.first->code})));
+    }
+  }
+  for (std::string& note : notes) world_.note(std::move(note));
+}
+
+int64_t Rendezvous::wait_until_ns(int64_t seq) const {
+  ObservedMutexLock lock(&mu_);
+  const Slot* const slot = find(seq);
+  int64_t latest = 0;
+  touched_group(Access::kRead);
+  if (slot == nullptr || slot->state != Slot::State::kCollecting) return latest;
+  for (const CollectiveCall* const call : slot->calls) {
+    if (call != nullptr) latest = std::max(latest, call->wait_until_ns);
+  }
+  return latest;
+}
+
+void Rendezvous::append_missing(int64_t seq, std::vector<int>* ranks) const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
+  const Slot* const slot = find(seq);
+  if (slot == nullptr) return;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (slot->calls[static_cast<size_t>(rank)] == nullptr) ranks->push_back(group_->global_rank(rank));
+  }
+}
+
+std::vector<std::shared_ptr<WorkState>> Rendezvous::unfinished(int rank) const {
+  ObservedMutexLock lock(&mu_);
+  touched_group(Access::kRead);
+  std::vector<std::shared_ptr<WorkState>> works;
+  for (const Slot* const slot : window_) {
+    if (slot != nullptr && slot->states[static_cast<size_t>(rank)] != nullptr)
+      works.push_back(slot->states[static_cast<size_t>(rank)]);
+  }
+  return works;
+}
+
+}  // namespace rankloom

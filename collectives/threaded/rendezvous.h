@@ -1,0 +1,187 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "collectives/call/collective_call.h"
+#include "collectives/kernels/kernels.h"
+#include "collectives/work/wait_text.h"
+#include "collectives/work/withdrawal.h"
+#include "collectives/work/work.h"
+#include "world/world.h"
+
+namespace rankloom {
+
+class Rendezvous;
+
+namespace internal {
+struct DeviceLaunch;
+}
+
+// One member's call on its way through a rendezvous, and the work that its rank waits for.
+class CallState final : public WorkState, public WaitsFor {
+ public:
+  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
+  ~CallState() override;
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  std::vector<TensorView> result() override;
+  void dropped() noexcept override;
+  const char* op() const override;
+  std::string_view group() const override;
+  int64_t seq() const override { return call_.seq; }
+  // WaitsFor: the members that have not arrived.
+  void append_ranks(std::vector<int>* ranks) const override;
+  // WaitsFor: the Mismatch, if those that have arrived differ already.
+  absl::Status explain() const override;
+
+  absl::Duration warn_after() const override { return call_.warn_after; }
+
+  const CollectiveCall& call() const { return call_; }
+
+ protected:
+  Site wait_site(CodeSite code) const override;
+  void overdue(absl::Duration timeout, CodeSite code) override;
+  void let_go() noexcept override { call_.keep_alive.reset(); }
+
+ private:
+  friend class Rendezvous;
+
+  // Seeded runs: outputs hold NaN or 0xEB until the call is done, and inputs that must survive that are copied aside.
+  void poison();
+  // After the kernel, or before a failure is told: puts back what was copied aside if `failed`.
+  void unpoison(bool failed);
+  // Whether the rank wrote into an input between the call and its completion.
+  bool input_changed() const;
+  std::string who(CodeSite code) const;
+  // `who` must outlive the result.
+  internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
+
+  const std::shared_ptr<Rendezvous> rendezvous_;
+  RankContext* const context_;
+  const int group_rank_;
+  CollectiveCall call_;
+  // poisoned runs only
+  struct Aside;
+  std::unique_ptr<Aside> aside_;
+};
+
+// Where the members of one group meet. A call is filed under its sequence number; the member that arrives last compares all
+// calls and runs the kernel.
+// invariant: a slot leaves the window exactly once, when done or withdrawn by all who had arrived.
+// Thread-safety: all methods.
+class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
+ public:
+  Rendezvous(World* world, std::shared_ptr<const Group> group);
+
+  // Files a call; runs it if this member is the last. Never blocks on another member.
+  absl::Status file(std::shared_ptr<CallState> state);
+
+  // Takes a call back that no kernel has touched; waits for a kernel that runs. False: the call was done before, or a device
+  // has it and will be through with it later. The call can never be complete then: its rank does not file the number again.
+  bool withdraw(CallState& state, const internal::Withdrawal& why);
+
+  // Ends all calls on their way and refuses later ones. The first cause stays.
+  void fail(const absl::Status& cause);
+  // `told` is called once with why the group can do no more, without a lock; at once, if that is so already.
+  void when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
+
+  // At the world's end: notes the calls that some members made and others did not.
+  void note_left() const;
+
+  // The latest CollectiveCall::wait_until_ns of those that have arrived.
+  int64_t wait_until_ns(int64_t seq) const;
+  void append_missing(int64_t seq, std::vector<int>* ranks) const;
+  // Why the call can never be complete, if it is known: the Mismatch of those that have arrived so far, or a member that
+  // unwound out of it. Else OK.
+  absl::Status known_cause(int64_t seq) const;
+
+  // What member `rank` has not finished, oldest first.
+  std::vector<std::shared_ptr<WorkState>> unfinished(int rank) const;
+  // When all of those are done: waits for works that other threads complete right now.
+  void await_leaving() const;
+
+  const Group& group() const { return *group_; }
+  World& world() const { return world_; }
+
+ private:
+  struct Slot {
+    enum class State : uint8_t { kCollecting, kReady, kRunning };
+    int64_t seq = 0;
+    State state = State::kCollecting;
+    int arrived = 0;
+    bool mismatch = false;
+    int first = -1;                                  // a member of those in `calls`, -1: there is none
+    std::vector<const CollectiveCall*> calls;        // [rank in group]
+    std::vector<std::shared_ptr<CallState>> states;  // [rank in group]
+    std::shared_ptr<internal::DeviceLaunch> launch;  // kRunning, on a device
+  };
+
+  // Why a call cannot be filed: the group has failed, or this rank has filed one with this number.
+  absl::Status refused(CallState& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Looks whether the calling task has caught the exception by which it left a call. The group fails once that is known and
+  // somebody needs the call.
+  void look_at_unwound();
+  // The two ways in which `calls` and `states` of a slot change before a kernel has it.
+  void enter(Slot& slot, std::shared_ptr<CallState>&& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void leave(Slot& slot, size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Has run() called as a step of its own, when the schedule says.
+  void run_later(Slot* slot, const CollectiveCall& call, int rank);
+  Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What explored runs call the call of a slot.
+  uint64_t object_of(const Slot& slot) const { return numbered_object(object_, static_cast<uint64_t>(slot.seq)); }
+  // Tells an explored run of something that arrivals in this group do not commute with.
+  void touched_group(Access how) const {
+    if (record_ != nullptr) [[unlikely]]
+      record_->access(object_, how);
+  }
+  void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The one place that makes the group fail: takes out all that no kernel has. spread() follows, without the lock. Only the
+  // first cause counts.
+  struct Failure;
+  Failure set_failed(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void spread(Failure failure);
+  void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends later.
+  void run(Slot* slot);
+  // Starts the kernel on a device: end() follows, but for an error.
+  absl::Status start_on_device(Slot* slot, int64_t started_ns);
+  void end(Slot* slot, const absl::Status& status, int64_t started_ns);
+  void end_failed(Slot* slot, const absl::Status& status, int64_t started_ns);
+  absl::Status agree(const Slot& slot) const;
+  absl::Status describe_difference(const Slot& slot) const;
+  absl::Status inputs_unchanged(const Slot& slot) const;
+  // Tells every member of a slot, which is out of the window, how it ended.
+  void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
+
+  World& world_;
+  Scheduler& scheduler_;
+  StepRecord* const record_;  // explored runs only
+  const std::shared_ptr<const Group> group_;
+  const int size_;
+  const bool poison_;
+  const bool late_;
+
+  const uint64_t object_;     // explored runs: the name of the group's calls
+  RankCounter leaving_;       // slots out of the window whose works are not all done
+  mutable ObservedMutex mu_;  // before a work's
+  // From index front_ on: the slots of the sequence numbers from base_ on; null: done.
+  std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
+  size_t front_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t base_ ABSL_GUARDED_BY(mu_) = 1;
+  std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);  // all of them
+  std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);                                 // why the group can do no more
+  absl::AnyInvocable<void(const absl::Status&)> told_ ABSL_GUARDED_BY(mu_);  // of the failure
+  std::vector<std::pair<int64_t, internal::Unwound>> unwound_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> any_unwound_{false};  // written under mu_
+};
+
+}  // namespace rankloom

@@ -1,0 +1,229 @@
+#include "collectives/threaded/threaded_process_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/group/coalescing.h"
+#include "collectives/ops/op_table.h"
+#include "collectives/streams/device_runtime.h"
+#include "collectives/threaded/coalesced_work.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+namespace {
+
+// The first tensor that is not of this kind of device, or null.
+const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) {
+  for (const TensorList* list : {&call.inputs, &call.outputs}) {
+    for (const TensorView& tensor : *list) {
+      if (tensor.device().kind != home) return &tensor;
+    }
+  }
+  if (call.parts.empty()) return nullptr;
+  for (const CollectiveCall& part : call.parts) {
+    if (const TensorView* const tensor = foreign_tensor(part, home); tensor != nullptr) return tensor;
+  }
+  return nullptr;
+}
+
+// Why the call's `tensor`, which is no memory of the process, cannot be reached; OK if it is a device's, and use_device() was called.
+// Not inlined: its locals would be part of every call's stack.
+[[gnu::noinline]] absl::Status foreign(const CollectiveCall& call, const TensorView& tensor, World& world) {
+  if (tensor.device().kind == Device::Kind::kMeta) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor is ", tensor.text(), ", want memory of this process; tensors without data need a fake group"));
+  }
+  if (internal::DeviceRuntime::of(world) == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor is ", tensor.text(), ", want use_device() called for the world first (use_cuda(rank))"));
+  }
+  return one_device(call);
+}
+
+// Where members of a world find the core.
+std::string core_key(const Group& group) { return absl::StrCat("core of group ", group.id()); }
+
+}  // namespace
+
+ThreadedGroupCore::ThreadedGroupCore(World* world, std::shared_ptr<const Group> group)
+    : world_(*world),
+      group_(std::move(group)),
+      rendezvous_(std::make_shared<Rendezvous>(world, group_)),
+      mu_(&world->scheduler()) {}
+
+std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // whoever comes first makes it
+  if (mailbox_ == nullptr) {
+    // A group fails as a whole: who waits for a member whose other call failed would wait for ever.
+    mailbox_ = std::make_shared<Mailbox>(
+        &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
+    rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
+      if (const std::shared_ptr<Mailbox> other = mailbox.lock(); other != nullptr) other->fail(cause);
+    });
+  }
+  return mailbox_;
+}
+
+void ThreadedGroupCore::close(const absl::Status& cause) {
+  rendezvous_->note_left();
+  std::shared_ptr<Mailbox> mailbox;
+  {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // nobody uses the group any more
+    mailbox = mailbox_;
+  }
+  if (mailbox != nullptr) mailbox->close(cause);
+  rendezvous_->fail(cause);
+}
+
+void ThreadedGroupCore::leave(int rank) {
+  {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // unshare() tells, of the last one
+    gone_.resize(static_cast<size_t>(group_->size()));
+    if (gone_[static_cast<size_t>(rank)]) return;
+    gone_[static_cast<size_t>(rank)] = true;
+    if (++left_ < group_->size()) return;
+  }
+  // Messages that nobody received hold the mailbox.
+  close(make_error(ErrorKind::kAborted, absl::StrCat("all members have left group ", sv(group_->name()))));
+  world_.forget_on_abort(on_abort_);
+  world_.forget_at_end(at_end_);
+  world_.unshare(core_key(*group_));
+}
+
+void ThreadedGroupCore::listen() {
+  // A work may have no waiter but a callback: an abort completes it.
+  on_abort_ = world_.on_abort([weak = weak_from_this()](const absl::Status& cause) {
+    if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
+  });
+  at_end_ = world_.at_end([weak = weak_from_this()] {
+    if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close(world_ended());
+  });
+  // Later ones are told to the listener.
+  if (world_.scheduler().aborted()) fail(world_.scheduler().abort_cause());
+}
+
+ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core,
+                                           size_t eager_bytes)
+    : ProcessGroup(context, core->group()),
+      core_(std::move(core)),
+      rendezvous_(core_->rendezvous()),
+      eager_bytes_(eager_bytes) {}
+
+void ThreadedProcessGroup::abort(std::string_view reason) {
+  const WorldPin alive(world_ref());
+  if (!alive) return;  // all that was on its way has ended with the world
+  core_->fail(make_error(ErrorKind::kAborted,
+                         absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
+}
+
+void ThreadedProcessGroup::shutdown(CodeSite code) {
+  if (world_ref().ended()) return ProcessGroup::shutdown(code);  // all that was on its way has ended with the world
+  const CallScope call = enter("shutdown");
+  std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
+  if (mailbox_ != nullptr) {
+    for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
+      works.push_back(std::move(message));
+  }
+  absl::Status first;
+  std::string op;
+  for (const std::shared_ptr<WorkState>& work : works) {
+    const absl::Status ended = work->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+    if (!first.ok() || ended.ok()) continue;
+    first = ended;
+    op = work->op();
+  }
+  rendezvous_->await_leaving();
+  if (mailbox_ != nullptr) mailbox_->await_moves(ProcessGroup::rank());
+  ProcessGroup::shutdown(code);
+  throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = op});
+}
+
+std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                                const GroupOptions& options) {
+  return internal::make_threaded_member(*context(), group, options);
+}
+
+absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
+  if (const TensorView* const tensor = foreign_tensor(call, Device::Kind::kCpu); tensor != nullptr) [[unlikely]] {
+    if (const absl::Status there = foreign(call, *tensor, context()->world()); !there.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(call), there.message()));
+  }
+  if (!op_row(call.op).is_collective()) return post(std::move(call));
+  if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
+  auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
+  Work work = Work::first(state);
+  if (absl::Status filed = rendezvous_->file(std::move(state)); !filed.ok()) [[unlikely]] {
+    work.state()->complete(filed);  // so that dropping the handle means nothing
+    return filed;
+  }
+  return work;
+}
+
+absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call) {
+  if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
+  auto message = std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(call));
+  Work work = Work::first(message);
+  if (absl::Status posted = mailbox_->post(std::move(message), eager_bytes_); !posted.ok()) [[unlikely]] {
+    work.state()->complete(posted);
+    return posted;
+  }
+  return work;
+}
+
+absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) {
+  std::vector<CollectiveCall>& parts = call.parts.mutable_get();
+  const auto first_message = std::stable_partition(
+      parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
+  std::vector<std::shared_ptr<Message>> messages;
+  for (auto part = first_message; part != parts.end(); ++part) {
+    if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
+    part->keep_alive = call.keep_alive;
+    part->ready = call.ready;
+    messages.push_back(std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(*part)));
+  }
+  parts.erase(first_message, parts.end());
+  auto whole = std::make_shared<CoalescedWork>(context(), rendezvous_, mailbox_, call);
+  Work work(whole);
+  std::shared_ptr<CallState> collectives;
+  if (call.parts.empty()) {
+    whole->when_done(std::make_unique<internal::CloseRecords>(context(), std::vector<int64_t>{call.record_id}));
+  } else {
+    collectives = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
+  }
+  whole->watch(collectives, messages);
+  const absl::Status filed = collectives != nullptr ? rendezvous_->file(collectives) : absl::OkStatus();
+  absl::Status posted = filed;
+  for (const std::shared_ptr<Message>& message : messages) {
+    if (posted.ok()) posted = mailbox_->post(message, eager_bytes_);
+  }
+  if (posted.ok()) [[likely]]
+    return work;
+  whole->give_up(posted, filed.ok());
+  return posted;
+}
+
+namespace internal {
+
+std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                                   const GroupOptions& options) {
+  World& world = rank.world();
+  std::shared_ptr<void> shared = world.shared(
+      core_key(*group),
+      [&]() -> std::shared_ptr<void> {
+        auto made = std::make_shared<ThreadedGroupCore>(&world, group);
+        made->listen();
+        return made;
+      },
+      World::Maker::kSame);
+  return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)),
+                                                options.eager_bytes);
+}
+
+}  // namespace internal
+}  // namespace rankloom

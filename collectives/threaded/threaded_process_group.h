@@ -1,0 +1,74 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collectives/group/process_group.h"
+#include "collectives/threaded/mailbox.h"
+#include "collectives/threaded/rendezvous.h"
+
+namespace rankloom {
+
+// What the members of a threaded group share. Thread-safety: all methods.
+class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore> {
+ public:
+  ThreadedGroupCore(World* world, std::shared_ptr<const Group> group);
+
+  const std::shared_ptr<const Group>& group() const { return group_; }
+  const std::shared_ptr<Rendezvous>& rendezvous() const { return rendezvous_; }
+  // Made by the first member that sends or receives: most groups never do.
+  std::shared_ptr<Mailbox> mailbox();
+  // Ends all calls on their way, and refuses later ones. Each failure of a call does.
+  void fail(const absl::Status& cause) { rendezvous_->fail(cause); }
+  // At the world's end, or when all members have left: notes what is on its way still, and ends it.
+  void close(const absl::Status& cause);
+  // Has the world tell of its end and of aborts; of one that is past, now. By whoever makes the core.
+  void listen();
+  // Member `rank` has destroyed a handle; the world forgets the core with the last one.
+  void leave(int rank);
+
+ private:
+  World& world_;
+  const std::shared_ptr<const Group> group_;
+  const std::shared_ptr<Rendezvous> rendezvous_;
+  ObservedMutex mu_;  // taken after no other lock
+  std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
+  int left_ ABSL_GUARDED_BY(mu_) = 0;            // members that have destroyed their handle
+  std::vector<bool> gone_ ABSL_GUARDED_BY(mu_);  // [rank in group] those
+  // What the world is told to forget then; const after listen().
+  int64_t on_abort_ = 0;
+  int64_t at_end_ = 0;
+};
+
+// Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers. Sends
+// and recvs meet in a Mailbox.
+class ThreadedProcessGroup final : public ProcessGroup {
+ public:
+  ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core, size_t eager_bytes);
+
+  std::string backend_name() const override { return "threaded"; }
+  void abort(std::string_view reason) override;
+  void shutdown(CodeSite code) override;
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override;
+
+ protected:
+  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                            const GroupOptions& options) override;
+  void leave() override { core_->leave(ProcessGroup::rank()); }
+
+ private:
+  absl::StatusOr<Work> post(CollectiveCall&& call);           // a send or recv
+  absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
+
+  const std::shared_ptr<ThreadedGroupCore> core_;
+  const std::shared_ptr<Rendezvous> rendezvous_;  // the core's
+  std::shared_ptr<Mailbox> mailbox_;              // the core's; null until this member sends or receives
+  const size_t eager_bytes_;
+};
+
+namespace internal {
+std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                                   const GroupOptions& options);
+}  // namespace internal
+
+}  // namespace rankloom

@@ -1,0 +1,27 @@
+#include "collectives/work/completion.h"
+
+#include <exception>
+
+namespace rankloom::internal {
+
+void Completion::run_later(absl::AnyInvocable<void()> action) {
+  if (current_ == nullptr) return action();
+  if (current_->due_ == nullptr) current_->due_ = std::make_unique<Due>();
+  current_->due_->push_back(std::move(action));
+}
+
+void Completion::run_due() {
+  const std::unique_ptr<Due> due = std::move(due_);
+  std::exception_ptr thrown;
+  for (absl::AnyInvocable<void()>& action : *due) {
+    try {
+      action();
+      action = nullptr;
+    } catch (...) {
+      if (thrown == nullptr) thrown = std::current_exception();
+    }
+  }
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
+}  // namespace rankloom::internal

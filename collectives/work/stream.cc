@@ -1,0 +1,11 @@
+#include "collectives/work/stream.h"
+
+#include "sim/base/dist_error.h"
+
+namespace rankloom {
+
+void Event::synchronize(CodeSite code) const {
+  if (state_ != nullptr) throw_if_error(state_->wait(code), {.rank = -1, .group = {}, .op = "event synchronize"});
+}
+
+}  // namespace rankloom

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/call/collective_call.h"
+#include "collectives/work/work.h"
+#include "sim/base/code_site.h"
+
+namespace rankloom {
+
+class ProcessGroup;
+
+namespace internal {
+
+// What an Event stands for: one kind for each kind of stream.
+class EventState {
+ public:
+  virtual ~EventState() = default;
+  virtual bool done() = 0;
+  virtual absl::Status wait(CodeSite code) = 0;
+};
+
+}  // namespace internal
+
+// A mark in a stream, made by Stream::record(). Cheap to copy; outlives its stream. A default one is done.
+// Thread-safety: all methods.
+class Event {
+ public:
+  Event() = default;
+  explicit Event(std::shared_ptr<internal::EventState> state) : state_(std::move(state)) {}
+
+  // Whether the stream has passed the mark. Never waits.
+  bool query() const { return state_ == nullptr || state_->done(); }
+  // Blocks the calling rank until then. Throws what ended the world, if it was aborted meanwhile.
+  void synchronize(CodeSite code = CodeSite::here()) const;
+
+  const std::shared_ptr<internal::EventState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<internal::EventState> state_;
+};
+
+// A queue of work that runs in order, beside the rank that fills it: a CUDA stream, or a simulated one. What is queued starts
+// when all before it has ended; two streams know nothing of each other but what wait_event() and wait_for() say.
+//
+// Failure: a wait that times out, is aborted or whose work failed releases the stream, so that what follows runs, and marks
+// the stream failed for good: status() says why, synchronize() throws it.
+// Lifetime: a stream may go while work is queued; the work still runs.
+// Thread-safety: a stream is filled by its rank and that rank's helpers.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  virtual std::string_view name() const = 0;
+
+  // What is queued later starts only when `work` is done. Does not block the caller. The stream holds what it needs for that,
+  // so the caller's handles may go. `timeout` counts from when the stream gets there.
+  // Errors: InvalidArgument for a negative timeout.
+  virtual void wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout = absl::InfiniteDuration(),
+                        CodeSite code = CodeSite::here()) = 0;
+
+  // A mark behind all that is queued now.
+  virtual Event record(CodeSite code = CodeSite::here()) = 0;
+  // What is queued later starts only when the mark, of this or another stream of the same kind, was passed.
+  virtual void wait_event(const Event& event, CodeSite code = CodeSite::here()) = 0;
+
+  // Blocks the calling rank until all that is queued has ended. Throws status() if it is an error.
+  virtual void synchronize(CodeSite code = CodeSite::here()) = 0;
+  // Whether all that was queued has ended. Never waits.
+  virtual bool query(CodeSite code = CodeSite::here()) = 0;
+  // The first failure, OK if there was none.
+  virtual absl::Status status() const = 0;
+
+  // Queues a call, checked and numbered, that CallOptions::stream put here. Its Work is done when the call is; wait() of it
+  // without a timeout returns at once, since what is queued later is behind it anyway. Called by ProcessGroup.
+  virtual absl::StatusOr<Work> issue(ProcessGroup& group, CollectiveCall&& call) = 0;
+};
+
+}  // namespace rankloom

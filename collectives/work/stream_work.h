@@ -1,0 +1,61 @@
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/work/work.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom::internal {
+
+// How `body`, which runs for a stream, ended: its own status, or what it threw; `who` is at the head of the text then.
+inline absl::Status caught(std::string_view who, absl::FunctionRef<absl::Status()> body) {
+  try {
+    return body();
+  } catch (const DistError& error) {
+    return error.status();
+  } catch (const std::exception& error) {
+    return make_error(ErrorKind::kCollectiveError, absl::StrCat(sv(who), " threw: ", error.what()));
+  } catch (...) {
+    return make_error(ErrorKind::kCollectiveError,
+                      absl::StrCat(sv(who), " threw: an exception that is no std::exception"));
+  }
+}
+
+// The work of a call on a stream, and of a mark in one. Its wait() without a timeout does not wait: what is queued later is
+// behind it anyway.
+class StreamWork final : public WorkState {
+ public:
+  StreamWork(Scheduler* scheduler, int rank, const char* op, std::string group = {}, int64_t seq = -1,
+             std::vector<TensorView> outputs = {})
+      : WorkState(scheduler, rank), op_(op), group_(std::move(group)), seq_(seq), outputs_(std::move(outputs)) {}
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
+    if (!timeout_is_default) return WorkState::wait(timeout, timeout_is_default, code);
+    if (settled("wait")) [[unlikely]]
+      return status();
+    const CallScope call(world_ref(), [this] { return called("wait"); });
+    scheduler()->point(wait_site(code));
+    return is_completed() ? status() : absl::OkStatus();
+  }
+  std::vector<TensorView> result() override { return outputs_; }
+  const char* op() const override { return op_; }
+  std::string_view group() const override { return group_; }
+  int64_t seq() const override { return seq_; }
+
+ private:
+  const char* const op_;
+  const std::string group_;
+  const int64_t seq_;
+  const std::vector<TensorView> outputs_;
+};
+
+}  // namespace rankloom::internal

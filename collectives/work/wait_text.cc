@@ -1,0 +1,55 @@
+#include "collectives/work/wait_text.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/deadlock_report.h"
+#include "world/world.h"
+
+namespace rankloom::internal {
+namespace {
+
+// More ranks than this show no last call: one text is read by people.
+constexpr size_t kMaxLastCalls = 8;
+
+std::string awaited_text(const MemberWait& wait, const std::vector<int>& ranks) {
+  if (ranks.empty()) return std::string(wait.otherwise);
+  return targets_text(ranks, {.ended = [&wait](int rank) { return wait.world.ended_text(rank); }, .last_calls = {}});
+}
+
+std::vector<int> awaited_ranks(const MemberWait& wait) {
+  std::vector<int> ranks;
+  wait.awaited.append_ranks(&ranks);
+  return ranks;
+}
+
+}  // namespace
+
+absl::Status timeout_error(const MemberWait& wait) {
+  const std::vector<int> ranks = awaited_ranks(wait);
+  std::string text = absl::StrCat(sv(wait.who), ": timed out after ", absl::FormatDuration(wait.timeout),
+                                  " waiting for ", awaited_text(wait, ranks), site_place(wait.site));
+  size_t shown = 0;
+  for (const int rank : ranks) {
+    if (shown == kMaxLastCalls || !wait.world.ended_text(rank).empty()) continue;
+    for (const std::string& line : wait.world.context(rank).recorder().last_calls(1)) {
+      absl::StrAppend(&text, "\n  last call of rank ", rank, ": ", line);
+      ++shown;
+    }
+  }
+  return make_error(ErrorKind::kTimeout, text);
+}
+
+void warn_of(const MemberWait& wait, absl::Duration waited) {
+  wait.world.warn(absl::StrCat(
+      sv(wait.who), ": has waited ", absl::FormatDuration(waited), " for ", awaited_text(wait, awaited_ranks(wait)),
+      wait.timeout == absl::InfiniteDuration() ? ""
+                                               : absl::StrCat(", times out after ", absl::FormatDuration(wait.timeout)),
+      site_place(wait.site)));
+}
+
+}  // namespace rankloom::internal

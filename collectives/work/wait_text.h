@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "sim/base/task.h"
+
+namespace rankloom {
+
+class World;
+
+namespace internal {
+
+// A wait of a rank for other members, as texts tell of it.
+struct MemberWait {
+  std::string_view who;  // "rank 0, group 0, all_reduce seq 3"
+  World& world;
+  const WaitsFor& awaited;
+  Site site;  // for its place
+  absl::Duration timeout;
+  std::string_view otherwise = "any rank";  // what is awaited if `awaited` names no rank
+};
+
+// "WHO: timed out after 5s waiting for rank 1 (returned) and ranks 3-4 [group 0, train.cc:12]", and the last calls of some of
+// those that still run.
+absl::Status timeout_error(const MemberWait& wait);
+
+// Warns "WHO: has waited 1s for rank 2, times out after 30m [group 0, train.cc:12]".
+void warn_of(const MemberWait& wait, absl::Duration waited);
+
+}  // namespace internal
+}  // namespace rankloom

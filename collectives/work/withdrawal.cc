@@ -1,0 +1,37 @@
+#include "collectives/work/withdrawal.h"
+
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+
+namespace rankloom::internal {
+
+Withdrawal Withdrawal::of_wait(const absl::Status& waited) {
+  return error_kind(waited) == ErrorKind::kTimeout ? failure(waited) : Withdrawal{};
+}
+
+Withdrawal withdrawal_of_drop(RankContext& context, const std::string& who, const std::string& what, const char* lost,
+                              const Site& site) {
+  if (context.world().scheduler().aborted()) return {};
+  if (context.unwinding()) {
+    return {Withdrawal::Why::kUnwinding,
+            make_error(ErrorKind::kRankFailed,
+                       absl::StrCat("group ", sv(site.group), ": rank ", context.rank(), " dropped its ", what,
+                                    " while an exception unwound, so ", lost,
+                                    ", want wait() or keep_alive, or the rank to end", site_place(site)))};
+  }
+  return Withdrawal::failure(
+      make_error(ErrorKind::kRankFailed,
+                 absl::StrCat(who, ": the work was dropped unfinished, want wait() or keep_alive", site_place(site))));
+}
+
+bool Unwound::look() {
+  if (caught || task != Task::current() || std::uncaught_exceptions() > 0) return false;
+  caught = true;
+  return true;
+}
+
+}  // namespace rankloom::internal

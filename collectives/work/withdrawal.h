@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "sim/base/task.h"
+#include "world/world.h"
+
+namespace rankloom::internal {
+
+// Why a rank takes a call back.
+struct Withdrawal {
+  enum class Why : uint8_t {
+    kFailure,    // of the call, for this rank: the group fails with `cause`
+    kAbort,      // of the world, which tells all members
+    kUnwinding,  // an exception that may end the rank: the group fails with `cause` once the rank is seen to go on
+  };
+  Why why = Why::kAbort;
+  absl::Status cause;
+
+  // After a wait that ended early with `waited`: a Timeout is a failure, all else is the world's abort.
+  static Withdrawal of_wait(const absl::Status& waited);
+  static Withdrawal failure(const absl::Status& cause) { return {Why::kFailure, cause}; }
+};
+
+// Of a work of `context`'s rank whose last handle went, unfinished. `who`: "rank 0, group 0, send to rank 1"; `what`: "send
+// seq 1 to rank 1"; `lost`: "the message can never arrive". `site`: of the call.
+Withdrawal withdrawal_of_drop(RankContext& context, const std::string& who, const std::string& what, const char* lost,
+                              const Site& site);
+
+// A rank that unwound out of a call.
+struct Unwound {
+  const Task* task;
+  absl::Status cause;
+  bool caught = false;  // the rank was seen to go on: `cause` holds for who needs the call
+
+  // The calling task is not unwinding any more, or never was. True: that is news.
+  bool look();
+};
+
+}  // namespace rankloom::internal

@@ -1,0 +1,70 @@
+#include "sim/base/parker.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <limits>
+
+namespace rankloom {
+namespace {
+
+// Measured on 2 cores, 4 ranks: below 10 most rounds pay for a futex, above 40 nothing is gained and other ranks lose time.
+constexpr int kSpins = 20;
+// A yield that took so long gave the core to others than threads that wait as well: on a busy machine each costs a time slice,
+// 20 of them a tenth of a second, while a thread that sleeps is put before the others when it wakes.
+constexpr int64_t kBusyNs = 200'000;
+
+}  // namespace
+
+int64_t monotonic_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+bool Parker::spin() {
+  if (try_take()) return true;  // the clock is not needed
+  int64_t before = monotonic_ns();
+  for (int i = 0; i < kSpins; ++i) {
+    if (try_take()) return true;
+    sched_yield();
+    const int64_t now = monotonic_ns();
+    if (now - before > kBusyNs) break;
+    before = now;
+  }
+  return try_take();
+}
+
+bool Parker::prepare(bool counted) {
+  uint32_t expected = kEmpty;
+  if (state_.compare_exchange_strong(expected, counted ? kSleepingCounted : kSleeping)) return true;
+  // An exchange, no store: a second permit that comes between the two must be seen, with all that was written before it.
+  state_.exchange(kEmpty);
+  return false;
+}
+
+bool Parker::sleep(int64_t deadline_ns) {
+  timespec until{};
+  const bool timed = deadline_ns != std::numeric_limits<int64_t>::max();
+  if (timed) {
+    const int64_t at = std::max<int64_t>(deadline_ns, 0);  // the kernel refuses times before 0
+    until.tv_sec = at / 1'000'000'000;
+    until.tv_nsec = at % 1'000'000'000;
+  }
+  for (uint32_t state = state_.load(); state >= kSleeping; state = state_.load()) {
+    const long rc = syscall(SYS_futex, &state_, FUTEX_WAIT_BITSET_PRIVATE, state, timed ? &until : nullptr, nullptr,
+                            FUTEX_BITSET_MATCH_ANY);
+    if (rc == -1 && errno == ETIMEDOUT && state_.compare_exchange_strong(state, kEmpty)) return false;
+  }
+  state_.exchange(kEmpty);
+  return true;
+}
+
+void Parker::wake() { syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
+
+}  // namespace rankloom

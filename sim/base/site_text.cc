@@ -1,0 +1,28 @@
+#include "sim/base/site_text.h"
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/text.h"
+
+namespace rankloom {
+std::string_view base_name(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+std::string site_text(const Site& site) {
+  std::string text = site.what;
+  if (site.seq >= 0) absl::StrAppend(&text, " seq ", site.seq);
+  if (!site.detail.empty()) absl::StrAppend(&text, " ", sv(site.detail));
+  return text;
+}
+
+std::string site_place(const Site& site) {
+  const bool has_file = site.code.file != nullptr && *site.code.file != '\0';
+  if (site.group.empty() && !has_file) return "";
+  std::string text = " [";
+  if (!site.group.empty()) absl::StrAppend(&text, "group ", sv(site.group), has_file ? ", " : "");
+  if (has_file) absl::StrAppend(&text, sv(base_name(site.code.file)), ":", site.code.line);
+  return absl::StrCat(text, "]");
+}
+
+}  // namespace rankloom

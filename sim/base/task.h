@@ -1,0 +1,147 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "sim/base/code_site.h"
+#include "sim/base/parker.h"
+
+namespace rankloom {
+
+class Scheduler;
+
+using TaskId = int32_t;
+
+enum class TaskKind : uint8_t {
+  kRank,        // the main task of a rank
+  kHelper,      // a further thread of a rank: spawned by it, or adopted for the length of a call
+  kStream,      // the queue of a simulated stream
+  kCompletion,  // a call that finishes late; has no stack of its own
+};
+
+struct TaskInfo {
+  int rank = -1;  // the rank that this task belongs to
+  TaskKind kind = TaskKind::kRank;
+};
+
+// What a blocked task waits for. Asked only when a report is written, while no task of the run moves.
+class WaitsFor {
+ public:
+  virtual ~WaitsFor() = default;
+  // Appends the global ranks that could end this wait. Leaves `ranks` alone if it is not known who could.
+  virtual void append_ranks(std::vector<int>* ranks) const = 0;
+  // What else a report should say of it; empty: nothing.
+  virtual std::string remark() const { return {}; }
+  // A better cause than "nobody can move", if the wait knows one: members that issued different calls. Else OK.
+  virtual absl::Status explain() const { return absl::OkStatus(); }
+};
+
+// A step of a task at a scheduling point: what it is about to do, or waits in. Views must outlive the point; `what` and the
+// file's name must live as long as the process, since they are told as a task's last point after it has gone on.
+struct Site {
+  const char* what = "start";    // the operation, as reports print it: "all_reduce", "store get", "sleep"
+  CodeSite code = {};            // the caller's line
+  std::string_view group = {};   // empty: no group
+  int64_t seq = -1;              // sequence number of the call in its group, -1: none
+  std::string_view detail = {};  // "key \"done\"", "label \"epoch\""
+  const WaitsFor* waits_for = nullptr;
+};
+
+// When a wait ends by itself. Times are nanoseconds of Scheduler::now_ns().
+struct Deadline {
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  int64_t at_ns = kNever;
+  // A default or group timeout is weak: it still fires, but does not keep a stuck job from being reported as a deadlock.
+  bool weak = true;
+
+  static Deadline never() { return {}; }
+  // `timeout` after `now_ns` >= 0; one that ends beyond the clock's end, in 292 years, ends there, and only an infinite one never.
+  static Deadline after(int64_t now_ns, absl::Duration timeout, bool weak) {
+    if (timeout == absl::InfiniteDuration()) return {.at_ns = kNever, .weak = weak};
+    const int64_t ns = absl::ToInt64Nanoseconds(timeout);  // saturates
+    return {.at_ns = ns >= kNever - now_ns ? kNever - 1 : now_ns + ns, .weak = weak};
+  }
+};
+
+enum class WakeCause : uint8_t { kUnparked, kTimeout };
+
+// The scheduling point that a task came by last, as far as it can be told from another thread while the task goes on.
+// Written by the task, after it has counted the step: whoever reads a part of it sees that step, too.
+class LastPoint {
+ public:
+  // A site with what, code and seq only.
+  Site site() const {
+    return {.what = what_.load(std::memory_order_acquire),
+            .code = {file_.load(std::memory_order_acquire), line_.load(std::memory_order_acquire)},
+            .seq = seq_.load(std::memory_order_acquire)};
+  }
+  void set(const Site& site) {
+    what_.store(site.what, std::memory_order_release);
+    file_.store(site.code.file, std::memory_order_release);
+    line_.store(site.code.line, std::memory_order_release);
+    seq_.store(site.seq, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<const char*> what_{"start"};
+  std::atomic<const char*> file_{""};
+  std::atomic<int> line_{0};
+  std::atomic<int64_t> seq_{-1};
+};
+
+// One thread of control under a scheduler. Upper layers hold pointers and pass them to Scheduler; the fields are the
+// scheduler's and its engine's.
+struct Task {
+  enum class State : uint8_t { kNew, kReady, kRunning, kParked, kDone };
+
+  // The task that runs on this thread, or nullptr on a thread that belongs to no world.
+  static Task* current() { return current_; }
+  static void set_current(Task* task) { current_ = task; }
+
+  // const after the task was made
+  Scheduler* scheduler = nullptr;
+  TaskId id = -1;
+  TaskInfo info;
+  bool adopted = false;  // a foreign thread that attached
+
+  // deterministic gears: guarded by the baton
+  State state = State::kNew;
+  bool permit = false;
+  WakeCause cause = WakeCause::kUnparked;
+  int polls_in_a_row = 0;                  // points since the last that did something
+  uint32_t timer = 0;                      // generation of the pending own deadline; 0: none
+  int64_t deadline_ns = Deadline::kNever;  // while parked: own or default
+  absl::AnyInvocable<void()> body;
+
+  // written by the task before it stops at a point, read by reports while it is stopped
+  Site site;
+  std::atomic<uint64_t> steps = 0;  // scheduling points passed; relaxed
+  LastPoint last;
+
+  // The task is at a point.
+  void reach(const Site& point) {
+    steps.store(steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    last.set(point);
+  }
+
+  // engines
+  std::atomic<int> thread = 0;  // threads: its id in the kernel
+  Parker parker;                // threads
+  void* context = nullptr;      // fibers: boost::fibers::context* of the one that runs it
+  void* fiber_state = nullptr;  // fibers: FiberState of the one that runs it
+  const void* frame = nullptr;  // fibers: where its stack had come to when it stopped
+  const void* ahead = nullptr;  // fibers: 256 bytes that it writes soon after it goes on
+  void* user = nullptr;         // RankContext of a rank and its helpers
+
+ private:
+  static inline thread_local Task* current_ = nullptr;
+};
+
+}  // namespace rankloom

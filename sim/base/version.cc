@@ -1,0 +1,7 @@
+#include "sim/base/version.h"
+
+namespace rankloom {
+
+std::string_view version() { return RANKLOOM_VERSION; }
+
+}  // namespace rankloom

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "sim/base/prefetch.h"
+#include "sim/base/task.h"
+
+namespace rankloom {
+
+// The switch between tasks, and nothing else: who runs next is decided above it. The deterministic scheduler unparks the
+// next task and parks the running one; engines never choose.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // Runs `main` on the host: a context that is no task and that starts the run and sees its end. Fibers: on a thread of our
+  // own, never on the caller's, whose fiber scheduler would be replaced.
+  virtual void run_host(absl::FunctionRef<void()> main) = 0;
+
+  // Prepares a task; at its first unpark() it begins with `entry(task)`.
+  virtual void spawn(Task& task, void (*entry)(Task&)) = 0;
+  // The calling thread is `task` from now on.
+  virtual void attach(Task& task) = 0;
+
+  // park() is called by the task itself (or the host). One unpark() is kept, so either may come first.
+  virtual void park(Task& task) = 0;
+  virtual void unpark(Task& task) = 0;
+
+  // `task` is unparked soon: a hint to fetch what a switch to it touches. First with kPointers, some switches later with kStack.
+  enum class Prefetch : uint8_t { kPointers, kStack };
+  virtual void prefetch(const Task& /*task*/, Prefetch /*what*/) {}
+};
+
+}  // namespace rankloom

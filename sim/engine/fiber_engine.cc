@@ -1,0 +1,376 @@
+#include "sim/engine/fiber_engine.h"
+
+#include <cxxabi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <boost/fiber/algo/algorithm.hpp>
+#include <boost/fiber/context.hpp>
+#include <boost/fiber/fiber.hpp>
+#include <boost/fiber/operations.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/sanitizers.h"
+#include "sim/engine/fiber_hook.h"
+#include "sim/engine/stack_pool.h"
+#include "sim/engine/thread_pool.h"
+
+#ifdef RANKLOOM_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace rankloom {
+namespace {
+
+namespace bf = boost::fibers;
+
+// What the Itanium C++ ABI keeps per thread about exceptions in flight (section 2.2.2). Fibers share their thread's.
+struct ExceptionGlobals {
+  void* caught = nullptr;
+  unsigned int uncaught = 0;
+};
+
+ExceptionGlobals& exception_globals() { return *reinterpret_cast<ExceptionGlobals*>(abi::__cxa_get_globals()); }
+
+}  // namespace
+
+// What the engine keeps of a fiber beside its context. A fiber runs one task after another, of one world after another: making
+// and ending one costs more than many tasks do.
+struct FiberState {
+  bf::context* context = nullptr;
+  Task* task = nullptr;  // null: it is to end
+  void (*entry)(Task&) = nullptr;
+  ExceptionGlobals globals;
+  int saved_errno = 0;
+  StackPool::Stack stack;      // empty for the host
+  void* fake_stack = nullptr;  // ASan's shadow of this fiber's frames while it is stopped
+  const void* asan_bottom = nullptr;
+  size_t asan_size = 0;
+};
+
+// One per pool thread that ever ran fibers: Boost.Fiber's scheduler of that thread, which asks us who runs.
+struct FiberThread {
+  class Algorithm final : public bf::algo::algorithm {
+   public:
+    explicit Algorithm(FiberThread* thread) : thread_(*thread) {}
+
+    void awakened(bf::context* context) noexcept override {
+      if (context->is_context(bf::type::dispatcher_context)) thread_.dispatcher = context;
+      if (thread_.making != nullptr && context->is_context(bf::type::worker_context)) thread_.making->context = context;
+    }
+
+    // Asked when a fiber ends, for which the dispatcher is next: it frees the fiber and asks in turn. Then the host goes on, which
+    // told the fiber to end.
+    bf::context* pick_next() noexcept override {
+      if (bf::context::active() == thread_.dispatcher) {
+        FiberThread::arrive_in_dispatcher();
+        FiberThread::leave(nullptr, thread_.host_state);
+        return thread_.host_state.context;
+      }
+      thread_.leave_to_dispatcher();
+      return thread_.dispatcher;
+    }
+    bool has_ready_fibers() const noexcept override { return false; }
+    void suspend_until(const std::chrono::steady_clock::time_point&) noexcept override {
+      fatal("the fiber dispatcher has nobody to run");
+    }
+    void notify() noexcept override {}
+
+   private:
+    FiberThread& thread_;
+  };
+
+  FiberThread() {
+    host_state.context = bf::context::active();
+    host.context = host_state.context;
+    host.fiber_state = &host_state;
+    bf::context::active()->get_scheduler()->set_algo(new Algorithm(this));
+    install_overflow_handler();
+  }
+
+  static FiberThread& of_this_thread() {
+    static thread_local FiberThread* thread = nullptr;
+    if (thread == nullptr) thread = new FiberThread;  // as long as the pool thread: until the process ends
+    current = thread;
+    return *thread;
+  }
+
+  // ASan must know of every switch before and after it, or a later throw is reported as an overflow.
+  // `state` is where the leaving fiber's fake stack is kept; null if it never comes back.
+  static void leave([[maybe_unused]] FiberState* state, [[maybe_unused]] const FiberState& to) {
+#ifdef RANKLOOM_ASAN
+    __sanitizer_start_switch_fiber(state != nullptr ? &state->fake_stack : nullptr, to.asan_bottom, to.asan_size);
+#endif
+  }
+  // The leaving fiber has ended.
+  void leave_to_dispatcher() const {
+#ifdef RANKLOOM_ASAN
+    // Boost puts the dispatcher's control block at the top of its default stack.
+    const size_t size = boost::context::stack_traits::default_size();
+    __sanitizer_start_switch_fiber(nullptr, reinterpret_cast<const char*>(dispatcher) - size, size);
+#endif
+  }
+  // The dispatcher's code is Boost's: the first that we see of it is its question who runs next.
+  static void arrive_in_dispatcher() {
+#ifdef RANKLOOM_ASAN
+    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+#endif
+  }
+  void arrive([[maybe_unused]] FiberState* state) {
+#ifdef RANKLOOM_ASAN
+    const void* from_bottom = nullptr;
+    size_t from_size = 0;
+    __sanitizer_finish_switch_fiber(state->fake_stack, &from_bottom, &from_size);
+    state->fake_stack = nullptr;
+    if (host_state.asan_bottom == nullptr && state != &host_state) {  // the first switch of all came from the host
+      host_state.asan_bottom = from_bottom;
+      host_state.asan_size = from_size;
+    }
+#endif
+  }
+
+  // A fault in a guard page is an overflow of the stack above it: say whose, then die as usual.
+  // ASan has its own handler and its own stack for it.
+  static void install_overflow_handler() {
+#ifndef RANKLOOM_ASAN
+    // The handler needs a stack of its own.
+    static constexpr size_t kSignalStack = 64 * 1024;
+    stack_t alternative{};
+    alternative.ss_sp = new char[kSignalStack];
+    alternative.ss_size = kSignalStack;
+    sigaltstack(&alternative, nullptr);
+    static std::once_flag once;
+    std::call_once(once, [] {
+      struct sigaction action {};
+      action.sa_sigaction = &FiberThread::on_fault;
+      action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+      sigaction(SIGSEGV, &action, &previous);
+    });
+#endif
+  }
+  static void on_fault(int signal, siginfo_t* info, void* context) {
+    const Task* const task = Task::current();
+    const auto* const state = task != nullptr ? static_cast<const FiberState*>(task->fiber_state) : nullptr;
+    if (current != nullptr && state != nullptr && state->stack.guarded) {
+      const char* const bottom = static_cast<const char*>(state->stack.bottom);
+      const char* const at = static_cast<const char*>(info->si_addr);
+      if (at < bottom && at >= bottom - 4096) {
+        char text[200];
+        const int size =
+            std::snprintf(text, sizeof text,
+                          "rankloom: fatal (rank %d): overflow of the fiber's stack of %zu bytes; larger ones: "
+                          "WorldOptions::stack_bytes\n",
+                          task->info.rank, state->stack.size());
+        [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, static_cast<size_t>(size));
+        std::abort();
+      }
+    }
+    // Not ours: what was there before us decides.
+    if (previous.sa_flags & SA_SIGINFO && previous.sa_sigaction != nullptr) {
+      previous.sa_sigaction(signal, info, context);
+      return;
+    }
+    if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+      previous.sa_handler(signal);
+      return;
+    }
+    ::signal(SIGSEGV, SIG_DFL);
+    raise(SIGSEGV);
+  }
+
+  static inline thread_local FiberThread* current = nullptr;
+  static inline thread_local bool lent = false;  // this thread runs no fibers now, and may
+  static inline struct sigaction previous {};
+
+  Task host;
+  FiberState host_state;
+  bf::context* dispatcher = nullptr;
+  FiberState* making = nullptr;  // the fiber that is being made
+  Task* next = nullptr;          // was unparked and runs when the running one parks or ends
+  std::vector<FiberState*> idle;
+  StackPool stacks;
+
+  // Fibers for the next world. Those with other stacks than it wants end.
+  void begin(size_t stack_bytes, bool guarded, int expected) {
+    if (!stacks.fits(stack_bytes, guarded)) {
+      for (FiberState* const fiber : idle) {
+        fiber->task = nullptr;
+        switch_to(host_state, *fiber);
+        delete fiber;
+      }
+      idle.clear();
+    }
+    stacks.begin(stack_bytes, guarded, expected);
+  }
+
+  // A fiber that waits for its first task or for another.
+  FiberState* take();
+
+  // Stops the fiber that runs and lets another one go on; returns when it is this one's turn again.
+  void switch_to(FiberState& from, FiberState& to) {
+    leave(&from, to);
+    to.context->resume();
+    arrive(&from);
+  }
+
+  // What a fiber does.
+  void run_tasks(FiberState& self) {
+    arrive(&self);
+    while (self.task != nullptr) {
+      Task& task = *self.task;
+      Task::set_current(&task);
+      exception_globals() = {};
+      errno = 0;
+      self.entry(task);
+      check_stack(self);
+      Task::set_current(nullptr);
+      task.fiber_state = nullptr;
+      idle.push_back(&self);
+      Task* const follows = std::exchange(next, nullptr);
+      if (follows == nullptr) fatal("a fiber ended and nobody was unparked");
+      switch_to(self, *static_cast<FiberState*>(follows->fiber_state));
+    }
+  }
+
+  static void check_stack(const FiberState& fiber) {
+    if (StackPool::intact(fiber.stack)) return;
+    fatal(absl::StrCat("overflow of the fiber's stack of ", fiber.stack.size(),
+                       " bytes; larger ones: WorldOptions::stack_bytes"));
+  }
+};
+
+namespace {
+
+// Boost's name for what gives stacks.
+class StackSource {
+ public:
+  StackSource(StackPool* pool, StackPool::Stack stack) : pool_(pool), stack_(stack) {}
+  boost::context::stack_context allocate() {
+    boost::context::stack_context context;
+    context.sp = stack_.top;
+    context.size = stack_.size();
+    return context;
+  }
+  void deallocate(boost::context::stack_context& context) { pool_->give(context.sp); }
+
+ private:
+  StackPool* pool_;
+  StackPool::Stack stack_;
+};
+
+}  // namespace
+
+FiberState* FiberThread::take() {
+  if (!idle.empty()) {
+    FiberState* const fiber = idle.back();
+    idle.pop_back();
+    return fiber;
+  }
+  const StackPool::Stack stack = stacks.take();
+  auto* const made = new FiberState;
+  made->stack = stack;
+  made->asan_bottom = stack.bottom;
+  made->asan_size = stack.size();
+  making = made;
+  bf::fiber(bf::launch::post, std::allocator_arg, StackSource(&stacks, stack), [this, made] {
+    run_tasks(*made);
+  }).detach();
+  making = nullptr;
+  return made;
+}
+
+void FiberEngine::run_host(absl::FunctionRef<void()> main) {
+  const auto run = [&] {
+    thread_ = &FiberThread::of_this_thread();
+    thread_->begin(stack_bytes_, stacks_ <= StackPool::kMaxGuarded, stacks_);
+    main();
+  };
+  if (FiberThread::lent) {  // by with_fiber_thread()
+    FiberThread::lent = false;
+    run();
+    FiberThread::lent = true;
+    return;
+  }
+  Parker done;
+  ThreadPool::shared().start("rankloom fibers", [&] {
+    run();
+    done.unpark();
+  });
+  done.park(Deadline::kNever);
+}
+
+void with_fiber_thread(absl::FunctionRef<void()> body) {
+  Parker done;
+  std::exception_ptr thrown;
+  ThreadPool::shared().start("rankloom fibers", [&] {
+    FiberThread::lent = true;
+    try {
+      body();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    FiberThread::lent = false;
+    done.unpark();
+  });
+  done.park(Deadline::kNever);
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
+void FiberEngine::attach(Task&) { fatal("a thread cannot become a fiber"); }
+
+void FiberEngine::spawn(Task& task, void (*entry)(Task&)) {
+  FiberState* const fiber = thread_->take();
+  fiber->task = &task;
+  fiber->entry = entry;
+  task.fiber_state = fiber;
+  task.context = fiber->context;
+  task.frame = nullptr;
+}
+
+void FiberEngine::park(Task& task_or_host) {
+  FiberThread& thread = *thread_;
+  Task& task = task_or_host.id < 0 ? thread.host : task_or_host;
+  Task* const next = thread.next;
+  thread.next = nullptr;
+  if (next == &task) return;
+  if (next == nullptr) fatal("a fiber parked and nobody was unparked");
+  FiberState& state = *static_cast<FiberState*>(task.fiber_state);
+  if (&task != &thread.host) FiberThread::check_stack(state);
+  const FiberHook* const hook = &task != &thread.host ? fiber_hook.load(std::memory_order_acquire) : nullptr;
+  if (hook != nullptr) [[unlikely]]
+    hook->leave(task);
+  ExceptionGlobals& globals = exception_globals();
+  state.globals = globals;
+  state.saved_errno = errno;
+  task.frame = __builtin_frame_address(0);
+  thread.switch_to(state, *static_cast<FiberState*>(next->fiber_state));
+  globals = state.globals;
+  errno = state.saved_errno;
+  Task::set_current(&task == &thread.host ? nullptr : &task);
+  if (hook != nullptr) [[unlikely]]
+    hook->arrive(task);
+}
+
+void FiberEngine::prefetch(const Task& task, Prefetch what) {
+  if (what == Prefetch::kPointers) {
+    prefetch_lines(task.context, 0, 64);
+    prefetch_lines(task.fiber_state, 0, sizeof(FiberState));
+  } else if (task.frame != nullptr) {
+    // A wait's frames and those of the call around it; less or more gained less.
+    prefetch_lines(task.frame, -512, 2048);
+  }
+}
+
+void FiberEngine::unpark(Task& task) { thread_->next = task.id < 0 ? &thread_->host : &task; }
+
+}  // namespace rankloom

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+
+#include "sim/engine/engine.h"
+
+namespace rankloom {
+
+struct FiberThread;
+
+// The fibers' switch: every task is a Boost.Fiber fiber, all on one pool thread. A switch keeps what belongs to a task and
+// lives in the thread: errno and the C++ exception globals.
+class FiberEngine final : public Engine {
+ public:
+  // `stacks`: how many tasks are expected; decides between guard pages and slabs (stack_pool.h).
+  FiberEngine(size_t stack_bytes, int stacks) : stack_bytes_(stack_bytes), stacks_(stacks) {}
+
+  void run_host(absl::FunctionRef<void()> main) override;
+  void spawn(Task& task, void (*entry)(Task&)) override;
+  void attach(Task& task) override;  // never called: Scheduler refuses before
+  void park(Task& task) override;
+  void unpark(Task& task) override;
+  void prefetch(const Task& task, Prefetch what) override;
+
+ private:
+  const size_t stack_bytes_;
+  const int stacks_;
+  FiberThread* thread_ = nullptr;  // of the pool thread that runs the world; set by run_host
+};
+
+// Runs `body` on a thread of the fibers: worlds of fibers that it makes run there, one after another, without a hand-over from
+// thread to thread for each. What it throws comes out here. The caller is no task.
+void with_fiber_thread(absl::FunctionRef<void()> body);
+
+}  // namespace rankloom

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "sim/engine/engine.h"
+
+namespace rankloom {
+
+// The baton gear's switch: every task is a thread, and the one that was unparked last runs.
+class ThreadEngine final : public Engine {
+ public:
+  explicit ThreadEngine(bool fresh_threads) : fresh_threads_(fresh_threads) {}
+
+  void run_host(absl::FunctionRef<void()> main) override { main(); }
+  void spawn(Task& task, void (*entry)(Task&)) override;
+  void attach(Task& task) override;
+  void park(Task& task) override { task.parker.park(Deadline::kNever); }
+  void unpark(Task& task) override { task.parker.unpark(); }
+
+ private:
+  const bool fresh_threads_;
+};
+
+// The id of the calling thread in the kernel.
+int this_thread();
+// Whether a thread of this process uses a core, or waits for one or for a disk. A thread that sleeps in a lock does not.
+bool thread_runs(int thread);
+
+// What a debugger shows as the thread's name.
+std::string thread_name(const TaskInfo& info);
+
+}  // namespace rankloom

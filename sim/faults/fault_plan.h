@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sim/base/code_site.h"
+#include "sim/sync/rank_mutex.h"
+
+namespace rankloom {
+
+class Scheduler;
+
+// Something that goes wrong at a certain call. An aggregate; fields that are left out fit every call.
+struct Fault {
+  enum class Kind : uint8_t {
+    kCrash,         // the rank fails; its peers get RankFailed, as they do when a rank throws
+    kHang,          // the rank stops for good; its peers wait, until somebody's timeout or a Deadlock report
+    kDelay,         // the rank loses `by` of virtual time
+    kDrop,          // a send: it is done for the sender, and never arrives
+    kDuplicate,     // a send: it arrives twice
+    kCorrupt,       // a bit of the first tensor is flipped: of an input before, of an output after the call
+    kAbort,         // the group is aborted
+    kStoreTimeout,  // a store operation ends with Timeout
+  };
+  enum class When : uint8_t {
+    kBefore,  // the call has no effect
+    kInside,  // it is on its way, the peers have seen it, and it is not done
+    kAfter,   // it is done; for an asynchronous call, when its wait() returns
+  };
+
+  Kind kind = Kind::kCrash;
+  int rank = -1;           // global; -1: any
+  std::string group = {};  // its name; empty: any, or a store
+  std::string op = {};     // "all_reduce", "store get"; empty: any
+  int64_t seq = -1;        // sequence number of a collective; -1: any
+  int64_t nth = -1;        // the rank's n-th call, from 1, of those that group, op and seq fit; -1: each of them
+  When when = When::kBefore;
+  absl::Duration by = absl::Milliseconds(100);
+  bool maybe = false;  // the schedule chooses whether it happens (ChoiceKind::kFault)
+
+  // "crash@rank=1,op=all_reduce,seq=3,when=inside": what FaultPlan::parse() reads.
+  std::string text() const;
+  friend bool operator==(const Fault&, const Fault&) = default;
+};
+
+// Which faults a run has: those listed, and those drawn from a seed. A value; empty: none.
+class FaultPlan {
+ public:
+  FaultPlan() = default;
+  FaultPlan(std::vector<Fault> faults) : faults_(std::move(faults)) {}  // NOLINT: implicit
+  FaultPlan(std::initializer_list<Fault> faults) : faults_(faults) {}
+
+  // Each call of each rank goes wrong with probability `rate`, in a way that suits it and is drawn from `seed`, the rank and
+  // the number of the call: the schedule changes nothing. `kinds`: of these only; empty: all.
+  static FaultPlan seeded(uint64_t seed, double rate, std::vector<Fault::Kind> kinds = {});
+
+  // This plan, and these faults.
+  FaultPlan plus(const std::vector<Fault>& faults) const {
+    FaultPlan plan = *this;
+    plan.faults_.insert(plan.faults_.end(), faults.begin(), faults.end());
+    return plan;
+  }
+
+  bool empty() const { return faults_.empty() && rate_ == 0; }
+  const std::vector<Fault>& faults() const { return faults_; }
+  uint64_t seed() const { return seed_; }
+  double rate() const { return rate_; }
+  const std::vector<Fault::Kind>& kinds() const { return kinds_; }
+
+  // "crash@rank=1,seq=3;seeded:7:0.01": what parse() reads, and RANKLOOM_FAULTS.
+  std::string text() const;
+  // Errors: InvalidArgument that names the part that makes no sense.
+  static absl::StatusOr<FaultPlan> parse(std::string_view text);
+
+ private:
+  std::vector<Fault> faults_;
+  uint64_t seed_ = 0;
+  double rate_ = 0;
+  std::vector<Fault::Kind> kinds_;
+};
+
+std::string_view fault_kind_name(Fault::Kind kind);
+
+// Finds the faults of a run's calls. Belongs to a world; wrapping groups and stores ask it.
+// Thread-safety: all methods.
+class FaultInjector {
+ public:
+  struct Call {
+    int rank;
+    std::string_view group;  // empty: a store
+    std::string_view op;
+    int64_t seq = -1;
+    bool sends = false;
+  };
+
+  // `crash` tells the world that a rank failed, and why.
+  FaultInjector(FaultPlan plan, Scheduler* scheduler, int ranks, std::function<void(int, const std::string&)> crash);
+
+  // Counts the call and returns what goes wrong in it. May be a scheduling point, for faults that are `maybe`.
+  std::vector<Fault> at(const Call& call);
+  // Does what is the same for all calls: crash, hang, delay. A crash unwinds the rank. Errors: what the call fails with; for a
+  // hang, the cause of the abort that ended it.
+  absl::Status act(const Fault& fault, const Call& call, CodeSite code);
+  // What happened so far, each with the number of its call among all of its rank's: as a plan, they happen again.
+  std::vector<Fault> happened() const;
+
+ private:
+  const FaultPlan plan_;
+  Scheduler* const scheduler_;
+  const std::function<void(int, const std::string&)> crash_;
+  mutable RankMutex mu_;                                            // taken after no other lock
+  std::vector<int64_t> calls_ ABSL_GUARDED_BY(mu_);                 // [rank]
+  std::vector<std::vector<int64_t>> matched_ ABSL_GUARDED_BY(mu_);  // [fault of the plan][rank]
+  std::vector<Fault> happened_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace rankloom

@@ -1,0 +1,251 @@
+#include "sim/schedule/policy.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/prng.h"
+#include "sim/schedule/schedule_tree.h"
+#include "sim/schedule/steering.h"
+#include "sim/schedule/trace.h"
+
+namespace rankloom {
+namespace {
+
+class FifoPolicy final : public SchedulePolicy {
+ public:
+  int choose(const ChoicePoint& point) override {
+    return point.kind == ChoiceKind::kNextTask ? point.ready->oldest() : 0;
+  }
+  ReadySet::Order order() const override { return ReadySet::Order::kQueue; }
+  bool runs_to_block() const override { return true; }
+};
+
+class RoundRobinPolicy final : public SchedulePolicy {
+ public:
+  int choose(const ChoicePoint& point) override {
+    if (point.kind != ChoiceKind::kNextTask) return 0;
+    last_ = point.ready->first_after(last_);
+    return last_;
+  }
+
+ private:
+  TaskId last_ = -1;
+};
+
+class RandomPolicy final : public SchedulePolicy {
+ public:
+  explicit RandomPolicy(uint64_t seed) : prng_(seed) {}
+
+  int choose(const ChoicePoint& point) override {
+    const int i = static_cast<int>(prng_.below(static_cast<uint64_t>(point.size)));
+    return point.kind == ChoiceKind::kNextTask ? point.ready->nth(i) : i;
+  }
+
+ private:
+  Prng prng_;
+};
+
+// Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not known
+// beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
+// Strict priorities starve: a task that polls would run for ever. So who yields falls to the bottom, and so does who was
+// chosen kPatience times in a row while others could run.
+class PctPolicy final : public SchedulePolicy {
+ public:
+  PctPolicy(uint64_t seed, int depth) : prng_(seed) {
+    for (int i = 1; i < depth; ++i) change_at_.push_back(prng_.below(kSteps));
+  }
+
+  int choose(const ChoicePoint& point) override {
+    if (point.kind != ChoiceKind::kNextTask) return static_cast<int>(prng_.below(static_cast<uint64_t>(point.size)));
+    if (point.at != nullptr) {
+      if (point.yields || in_a_row_ >= kPatience) {
+        priority(point.at->id) = --lowest_;
+        in_a_row_ = 0;
+      }
+      for (size_t i = 0; i < change_at_.size(); ++i) {
+        if (change_at_[i] == step_) priority(point.at->id) = --lowest_;
+      }
+    }
+    ++step_;
+    TaskId best = -1;
+    int64_t best_priority = 0;
+    point.ready->for_each([&](TaskId id) {
+      const int64_t p = priority(id);
+      if (best < 0 || p > best_priority) {
+        best = id;
+        best_priority = p;
+      }
+    });
+    in_a_row_ = best == last_ ? in_a_row_ + 1 : 0;
+    last_ = best;
+    return best;
+  }
+
+ private:
+  static constexpr uint64_t kSteps = 200;
+  static constexpr int kPatience = 1000;
+
+  // Drawn ones are positive, later ones negative and ever lower.
+  int64_t& priority(TaskId id) {
+    while (priorities_.size() <= static_cast<size_t>(id)) {
+      priorities_.push_back(static_cast<int64_t>(prng_.next() >> 2) + 1);
+    }
+    return priorities_[static_cast<size_t>(id)];
+  }
+
+  Prng prng_;
+  uint64_t step_ = 0;
+  int64_t lowest_ = 0;
+  TaskId last_ = -1;
+  int in_a_row_ = 0;
+  std::vector<uint64_t> change_at_;
+  std::vector<int64_t> priorities_;
+};
+
+// Who runs is drawn at random, but for a victim that waits as long as others can run, at most kPatience choices; then another
+// is drawn. All calls that complete count as one.
+class StarvePolicy final : public SchedulePolicy {
+ public:
+  explicit StarvePolicy(uint64_t seed) : prng_(seed) {}
+
+  int choose(const ChoicePoint& point) override {
+    const int size = point.size;
+    if (point.kind != ChoiceKind::kNextTask) return static_cast<int>(prng_.below(static_cast<uint64_t>(size)));
+    if (left_ == 0) {
+      victim_ = key(point, point.ready->nth(static_cast<int>(prng_.below(static_cast<uint64_t>(size)))));
+      left_ = 1 + static_cast<int>(prng_.below(kPatience));
+    }
+    --left_;
+    int others = 0;
+    point.ready->for_each([&](TaskId id) { others += key(point, id) != victim_ ? 1 : 0; });
+    if (others == 0) {
+      return point.ready->nth(static_cast<int>(prng_.below(static_cast<uint64_t>(size))));
+    }
+    int skip = static_cast<int>(prng_.below(static_cast<uint64_t>(others)));
+    TaskId chosen = -1;
+    point.ready->for_each([&](TaskId id) {
+      if (key(point, id) != victim_ && skip-- == 0) chosen = id;
+    });
+    return chosen;
+  }
+
+ private:
+  static constexpr int kPatience = 60;
+
+  static TaskId key(const ChoicePoint& point, TaskId id) {
+    return point.tasks->task(id).info.kind == TaskKind::kCompletion ? -2 : id;
+  }
+
+  Prng prng_;
+  TaskId victim_ = -1;
+  int left_ = 0;
+};
+
+// Ranks are drawn at random; a call completes when nobody else can run, or one time in eight.
+class LatePolicy final : public SchedulePolicy {
+ public:
+  explicit LatePolicy(uint64_t seed) : prng_(seed) {}
+
+  int choose(const ChoicePoint& point) override {
+    const auto draw = [this](int n) { return static_cast<int>(prng_.below(static_cast<uint64_t>(n))); };
+    if (point.kind != ChoiceKind::kNextTask) return draw(point.size);
+    const auto completes = [&point](TaskId id) { return point.tasks->task(id).info.kind == TaskKind::kCompletion; };
+    int late = 0;
+    point.ready->for_each([&](TaskId id) { late += completes(id) ? 1 : 0; });
+    const bool now = late == point.size || (late > 0 && draw(8) == 0);
+    int skip = draw(now ? late : point.size - late);
+    TaskId chosen = -1;
+    point.ready->for_each([&](TaskId id) {
+      if (completes(id) == now && skip-- == 0) chosen = id;
+    });
+    return chosen;
+  }
+
+ private:
+  Prng prng_;
+};
+
+class ReplayPolicy final : public SchedulePolicy {
+ public:
+  explicit ReplayPolicy(const Trace* trace) : trace_(*trace) {}
+
+  int choose(const ChoicePoint& point) override {
+    if (error_.empty()) check(point);
+    if (!error_.empty()) return point.kind == ChoiceKind::kNextTask ? point.ready->nth(0) : 0;
+    return trace_.steps()[next_++].value;
+  }
+  std::string error() const override { return error_; }
+
+ private:
+  void check(const ChoicePoint& point) {
+    const std::string found =
+        absl::StrCat("rank ", point.at != nullptr ? point.at->info.rank : -1, " at ",
+                     point.at != nullptr ? point.at->site.what : "start",
+                     point.at != nullptr && point.at->site.seq >= 0 ? absl::StrCat(" seq ", point.at->site.seq) : "",
+                     ", ", point.size, point.kind == ChoiceKind::kNextTask ? " ready" : " alternatives");
+    if (trace_.cut()) {
+      error_ = absl::StrCat("cannot replay: ", trace_.why_cut());
+      return;
+    }
+    if (next_ >= trace_.steps().size()) {
+      error_ = absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace",
+                            trace_.empty() ? ", which is empty" : "", ", found ", found);
+      return;
+    }
+    const TraceStep& step = trace_.steps()[next_];
+    const char* what = point.at != nullptr ? point.at->site.what : "start";
+    const int32_t rank = point.at != nullptr ? point.at->info.rank : -1;
+    const int64_t seq = point.at != nullptr ? point.at->site.seq : -1;
+    // Task ids are looked for among the ready ones.
+    const bool possible = step.what < trace_.names().size() &&
+                          (point.kind == ChoiceKind::kNextTask || (step.value >= 0 && step.value < step.size));
+    if (!possible) {
+      error_ = absl::StrCat("the trace is of no run: its step ", next_, " chooses number ", step.value, " of ",
+                            step.size, " at operation ", step.what, " of ", trace_.names().size());
+      return;
+    }
+    const bool fits = step.kind == static_cast<uint8_t>(point.kind) && step.size == point.size && step.rank == rank &&
+                      step.seq == seq && trace_.names()[step.what] == what &&
+                      (point.kind != ChoiceKind::kNextTask || point.ready->contains(step.value));
+    if (!fits) {
+      error_ = absl::StrCat("replay diverged at step ", next_, ": expected ", trace_.describe(step), ", found ", found);
+    }
+  }
+
+  const Trace& trace_;  // owned by the schedule in Scheduler::Options
+  size_t next_ = 0;
+  std::string error_;
+};
+
+}  // namespace
+
+std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule) {
+  switch (schedule.kind()) {
+    case Schedule::Kind::kRoundRobin:
+      return std::make_unique<RoundRobinPolicy>();
+    case Schedule::Kind::kSeeded:
+      return std::make_unique<RandomPolicy>(schedule.seed());
+    case Schedule::Kind::kPct:
+      return std::make_unique<PctPolicy>(schedule.seed(), schedule.depth());
+    case Schedule::Kind::kStarve:
+      return std::make_unique<StarvePolicy>(schedule.seed());
+    case Schedule::Kind::kLate:
+      return std::make_unique<LatePolicy>(schedule.seed());
+    case Schedule::Kind::kSteered:
+      return std::make_unique<SteeredPolicy>(schedule.switches());
+    case Schedule::Kind::kTree:
+      return schedule.tree()->policy();
+    case Schedule::Kind::kReplay:
+      // A fifo run records nothing: its trace is replayed by running fifo again.
+      if (schedule.trace()->schedule() == "fifo") return std::make_unique<FifoPolicy>();
+      if (schedule.departures() != nullptr)
+        return std::make_unique<SteeredPolicy>(std::make_unique<ReplayPolicy>(schedule.trace()), schedule.departures());
+      return std::make_unique<ReplayPolicy>(schedule.trace());
+    default:
+      return std::make_unique<FifoPolicy>();
+  }
+}
+
+}  // namespace rankloom

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "sim/schedule/ready_set.h"
+#include "sim/schedule/schedule.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+
+// All tasks of a run, for a policy that wants more than ids: what a ready task is, and its pending step.
+class TaskTable {
+ public:
+  virtual const Task& task(TaskId id) const = 0;
+
+ protected:
+  ~TaskTable() = default;
+};
+
+// What a policy sees when it must choose. Valid during choose() only.
+struct ChoicePoint {
+  ChoiceKind kind;
+  int size;               // alternatives: at least 2, but for a policy that sees_all()
+  const Task* at;         // the task that reached the point; its site is its pending step. Null before the first one
+  const ReadySet* ready;  // kNextTask: the ready tasks, the one at the point included if it can go on
+  bool yields;            // kNextTask: the task at the point waits for the others to do something
+  const TaskTable* tasks;
+};
+
+// Chooses. One policy serves one run; called by one task at a time.
+class SchedulePolicy {
+ public:
+  virtual ~SchedulePolicy() = default;
+
+  // kNextTask: the id of a ready task. Other kinds: 0 <= result < size.
+  virtual int choose(const ChoicePoint& point) = 0;
+  // Non-empty: the run cannot go on as asked (a replay that diverged).
+  virtual std::string error() const { return {}; }
+
+  // How the policy wants its ready tasks.
+  virtual ReadySet::Order order() const { return ReadySet::Order::kAscending; }
+  // A task goes on at a point until it blocks; points are no choices then.
+  virtual bool runs_to_block() const { return false; }
+  // Asked even if only one task can run. What is no choice is not recorded.
+  virtual bool sees_all() const { return false; }
+};
+
+// `schedule` is deterministic.
+std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule);
+
+}  // namespace rankloom

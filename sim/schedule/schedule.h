@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace rankloom {
+
+class ScheduleTree;
+class StepRecord;
+class Trace;
+
+enum class EngineKind : uint8_t { kThreads, kFibers };
+
+// "threads" or "fibers".
+std::string_view engine_kind_name(EngineKind engine);
+
+// A departure from the order in which a steered run goes by itself.
+struct Switch {
+  static constexpr int kStart = -1;  // `at` before the first step of the run
+  enum class Kind : uint8_t {
+    kTask,        // the task `to` runs next
+    kCompletion,  // the call that completes next is the one that comes `to`-th among those that could, from 0
+    kValue,       // alternative `to` of a choice of another kind: which of several sends a recv_any takes
+  };
+  Kind kind = Kind::kTask;
+  int at = kStart;  // the task at the point: a rank, or a helper's id
+  int nth = 0;      // of the choices at that task, from 0: kValue counts apart from the two others
+  int to = 0;
+
+  friend bool operator==(const Switch&, const Switch&) = default;
+};
+
+// Where a run stops for a debugger: before this rank makes the call with this number in this group.
+struct BreakPoint {
+  int rank = -1;
+  std::string group;  // its name, as reports print it: "0" for the group of all ranks
+  int64_t seq = -1;
+
+  // "2:0:15": rank, group, sequence number. Errors: InvalidArgument.
+  static absl::StatusOr<BreakPoint> parse(std::string_view text);
+};
+
+// How the next rank is chosen at each scheduling point. A value; cheap to copy.
+class Schedule {
+ public:
+  enum class Kind : uint8_t {
+    kUnset,
+    kFree,
+    kFifo,
+    kRoundRobin,
+    kSeeded,
+    kPct,
+    kStarve,
+    kLate,
+    kSteered,
+    kTree,
+    kReplay
+  };
+
+  // Unset: free() on threads, fifo() on fibers.
+  Schedule() = default;
+
+  // All ranks at once, as the machine has it. Threads only.
+  static Schedule free() { return Schedule(Kind::kFree, 0, 0); }
+  // A rank runs until it blocks, yields or has passed 1,000 points (it may be polling); then the one that has been ready for
+  // longest. No choice is left, so nothing is recorded.
+  static Schedule fifo() { return Schedule(Kind::kFifo, 0, 0); }
+  // The next ready rank by number, at every scheduling point.
+  static Schedule round_robin() { return Schedule(Kind::kRoundRobin, 0, 0); }
+  // Uniformly random at every scheduling point, from this seed.
+  static Schedule seeded(uint64_t seed) { return Schedule(Kind::kSeeded, seed, 0); }
+  // Random priorities and depth - 1 random points where the running task falls to the lowest one: finds every bug of that
+  // depth with a guaranteed probability. S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of
+  // Finding Bugs", ASPLOS 2010. depth >= 1.
+  static Schedule pct(uint64_t seed, int depth) { return Schedule(Kind::kPct, seed, depth); }
+  // Random, but somebody - a rank, a helper, the calls that complete - is held back for long while others can run; then
+  // somebody else is.
+  static Schedule starve(uint64_t seed) { return Schedule(Kind::kStarve, seed, 0); }
+  // Random, but calls complete as late as possible most of the time, and in any order.
+  static Schedule late_completion(uint64_t seed) { return Schedule(Kind::kLate, seed, 0); }
+  // A rank runs until it blocks or yields, then the next by number; calls complete when nobody else can run; but for
+  // `switches`. Those that find their task unable to run are left out. `seed`: of the ranks' own randomness.
+  static Schedule steered(uint64_t seed, std::vector<Switch> switches);
+  // The next run that `tree` wants to see. sim/schedule/schedule_tree.h.
+  static Schedule exploring(std::shared_ptr<ScheduleTree> tree);
+  // What a run recorded. The first step that does not fit ends the run with an error that names it.
+  static Schedule replay(Trace trace);
+  // The same, and notes where the run departs from the order of a steered one: steered() with these repeats it, and can be
+  // cut down. `departures` outlives the run.
+  static Schedule replay(Trace trace, std::vector<Switch>* departures);
+
+  Kind kind() const { return kind_; }
+  uint64_t seed() const { return seed_; }
+  int depth() const { return depth_; }
+  const Trace* trace() const { return trace_.get(); }
+  // The schedule that the replayed run was recorded under; any other one itself.
+  Schedule recorded() const;
+  const std::vector<Switch>& switches() const;
+  ScheduleTree* tree() const { return tree_.get(); }
+  // The same schedule, whose run tells `record` what its steps touch. `record` outlives the run.
+  Schedule recorded_by(StepRecord* record) const;
+  StepRecord* record() const { return record_; }
+  std::vector<Switch>* departures() const { return departures_; }
+  bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
+
+  // Ranks draw from a seed, calls complete late, outputs are poisoned: all but fifo and round robin.
+  bool explores() const;
+
+  // "seeded:7", "pct:7:3", "steered:7:0@5>1", "fifo": what parse() reads, and RANKLOOM_SCHEDULE.
+  std::string text() const;
+  // Errors: InvalidArgument that lists what is known.
+  static absl::StatusOr<Schedule> parse(std::string_view text);
+
+ private:
+  Schedule(Kind kind, uint64_t seed, int depth) : kind_(kind), depth_(depth), seed_(seed) {}
+
+  Kind kind_ = Kind::kUnset;
+  int depth_ = 0;
+  uint64_t seed_ = 0;
+  std::shared_ptr<const Trace> trace_;
+  std::shared_ptr<const std::vector<Switch>> switches_;
+  std::shared_ptr<ScheduleTree> tree_;
+  StepRecord* record_ = nullptr;
+  std::vector<Switch>* departures_ = nullptr;
+};
+
+}  // namespace rankloom

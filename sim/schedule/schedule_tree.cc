@@ -1,0 +1,393 @@
+#include "sim/schedule/schedule_tree.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace rankloom {
+namespace {
+
+using What = StepRecord::What;
+
+bool is_access(What what) { return what <= What::kWrite; }
+
+bool conflict(What a, What b) {
+  if (is_access(a) && is_access(b)) return a == What::kWrite || b == What::kWrite || a != b;
+  return (a == What::kPass && b == What::kLower) || (a == What::kLower && b == What::kPass);
+}
+
+// What decides whether another step may come first.
+bool orders(What what) { return is_access(what) || what == What::kPass || what == What::kLower; }
+
+bool contains(const std::vector<TaskId>& ids, TaskId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+}  // namespace
+
+// Follows the tree's path, then lengthens it.
+class ScheduleTree::Policy final : public SchedulePolicy {
+ public:
+  explicit Policy(ScheduleTree* tree) : tree_(*tree) {}
+
+  bool sees_all() const override { return true; }
+  std::string error() const override { return error_; }
+
+  int choose(const ChoicePoint& point) override {
+    const bool next_task = point.kind == ChoiceKind::kNextTask;
+    if (next_task) order_.look(point);
+    if (at_ < tree_.prefix_) {
+      Node& node = tree_.nodes_[at_++];
+      const bool fits =
+          node.kind == point.kind && (next_task ? point.ready->contains(node.chosen) : node.size == point.size);
+      if (fits) {
+        if (next_task) order_.chose(point, node.chosen);
+        return node.chosen;
+      }
+      if (error_.empty()) {
+        error_ = absl::StrCat("the program is not deterministic: at choice ", at_ - 1, " of the run, rank ",
+                              point.at != nullptr ? point.at->info.rank : -1, " at ",
+                              point.at != nullptr ? point.at->site.what : "start",
+                              ", it did not come to where an equal run came before");
+      }
+      tree_.depth_ = tree_.prefix_ = at_ - 1;
+    }
+    ++at_;
+    Node& node = tree_.push(point.kind);
+    node.size = point.size;
+    node.step = static_cast<int>(tree_.record_.steps().size());
+    if (!next_task) {
+      node.chosen = 0;
+      return 0;
+    }
+    node.candidates = order_.candidates();
+    if (order_.polls()) tree_.record_.uncovered("polls, beyond the first few");
+    const auto awake = [&node](TaskId id) {
+      return std::none_of(node.asleep.begin(), node.asleep.end(), [id](const Tried& t) { return t.id == id; });
+    };
+    TaskId id = tree_.shuffle_ ? tree_.any_of(node.candidates, awake) : order_.next(point, awake);
+    if (id < 0) {
+      if (tree_.repeats_from_ < 0) tree_.repeats_from_ = node.step;
+      id = order_.next(point, [](TaskId) { return true; });
+    }
+    order_.chose(point, id);
+    node.chosen = id;
+    if (tree_.reduce_ || tree_.record_.stopped()) {
+      node.todo.assign(1, id);
+    } else {
+      node.todo = node.candidates;
+    }
+    return id;
+  }
+
+ private:
+  ScheduleTree& tree_;
+  DefaultOrder order_;
+  size_t at_ = 0;
+  std::string error_;
+};
+
+std::unique_ptr<SchedulePolicy> ScheduleTree::policy() {
+  depth_ = prefix_;
+  repeats_from_ = -1;
+  return std::make_unique<Policy>(this);
+}
+
+TaskId ScheduleTree::any_of(const std::vector<TaskId>& ids, absl::FunctionRef<bool(TaskId)> allowed) {
+  std::vector<TaskId> some;
+  std::copy_if(ids.begin(), ids.end(), std::back_inserter(some), allowed);
+  return some.empty() ? -1 : some[static_cast<size_t>(prng_.below(some.size()))];
+}
+
+ScheduleTree::Node& ScheduleTree::push(ChoiceKind kind) {
+  if (depth_ == nodes_.size()) nodes_.emplace_back();
+  Node& node = nodes_[depth_++];
+  node.candidates.clear();
+  node.todo.clear();
+  node.tried.clear();
+  node.asleep.clear();
+  node.kind = kind;
+  node.chose_within = false;
+  size_t before = depth_ - 1;
+  while (before > 0 && nodes_[before - 1].kind != ChoiceKind::kNextTask) --before;
+  if (before == 0) return node;
+  if (kind != ChoiceKind::kNextTask) {
+    nodes_[before - 1].chose_within = true;
+  } else if (reduce_ && repeats_from_ < 0) {
+    fall_asleep(nodes_[before - 1], &node);
+  }
+  return node;
+}
+
+// Those who were tried before, or slept, sleep on until a step comes that theirs conflict with.
+void ScheduleTree::fall_asleep(const Node& before, Node* node) const {
+  for (const std::vector<Tried>* from : {&before.asleep, &before.tried}) {
+    for (const Tried& tried : *from) {
+      if (tried.id == before.chosen || !tried.one_way || conflicts_with_step(tried.ops, before.step)) continue;
+      node->asleep.push_back(tried);
+    }
+  }
+}
+
+bool ScheduleTree::conflicts_with_step(const std::vector<StepRecord::Op>& ops, int step) const {
+  for (int i = ops_begin(step); i < record_.steps()[static_cast<size_t>(step)].ops_end; ++i) {
+    const StepRecord::Op& done = record_.ops()[static_cast<size_t>(i)];
+    if (done.what == What::kAllWere) return true;
+    if (!orders(done.what)) continue;
+    for (const StepRecord::Op& op : ops) {
+      if (op.object == done.object && conflict(op.what, done.what)) return true;
+    }
+  }
+  return false;
+}
+
+int ScheduleTree::last_step() const {
+  int last = record_.stopped() ? record_.stopped_at() : static_cast<int>(record_.steps().size());
+  if (repeats_from_ >= 0) last = std::min(last, repeats_from_);
+  return last;
+}
+
+void ScheduleTree::race(int first, int second) {
+  const auto& steps = record_.steps();
+  Node& node = nodes_[static_cast<size_t>(node_of_step_[static_cast<size_t>(first)])];
+  const int first_task = steps[static_cast<size_t>(first)].task;
+  // Of the steps that need not come after `first`, up to `second`: those that nothing else of these must precede.
+  std::vector<int> before;
+  std::vector<int> initials;
+  for (int k = first + 1; k <= second; ++k) {
+    if (k != second && comes_before(first, k)) continue;
+    if (steps[static_cast<size_t>(k)].task == first_task) continue;
+    if (std::none_of(before.begin(), before.end(), [&](int earlier) { return comes_before(earlier, k); })) {
+      initials.push_back(k);
+    }
+    before.push_back(k);
+  }
+  std::vector<TaskId> able;
+  for (const int k : initials) {
+    const StepRecord::Step& step = steps[static_cast<size_t>(k)];
+    if (born_[static_cast<size_t>(step.task)] >= first || !contains(node.candidates, step.id)) continue;
+    for (const std::vector<Tried>* const done : {&node.asleep, &node.tried}) {
+      for (const Tried& tried : *done) {
+        if (tried.id != step.id) continue;
+        if (touched_more(tried, k)) more_.push_back({.first = first, .task = step.task, .ops = tried.ops});
+        return;
+      }
+    }
+    if (contains(node.todo, step.id)) return;
+    able.push_back(step.id);
+  }
+  if (!able.empty()) {
+    node.todo.push_back(able.back());
+    return;
+  }
+  // Nobody who could do it was ready: what made them ready may have to come earlier, too.
+  for (const TaskId id : node.candidates) {
+    if (!contains(node.todo, id)) node.todo.push_back(id);
+  }
+}
+
+bool ScheduleTree::touched_more(const Tried& tried, int step) const {
+  return tried.one_way && std::any_of(tried.ops.begin(), tried.ops.end(), [&](const StepRecord::Op& op) {
+           const auto end = record_.ops().begin() + record_.steps()[static_cast<size_t>(step)].ops_end;
+           return std::none_of(record_.ops().begin() + ops_begin(step), end, [&](const StepRecord::Op& other) {
+             return other.object == op.object && other.what == op.what;
+           });
+         });
+}
+
+bool ScheduleTree::comes_before(int a, int b) const {
+  const Clock& clock = clocks_[static_cast<size_t>(b)];
+  const size_t task = static_cast<size_t>(record_.steps()[static_cast<size_t>(a)].task);
+  return task < clock.size() && clock[task] >= a;
+}
+
+void ScheduleTree::find_more() {
+  for (const More& more : more_) {
+    Node& node = nodes_[static_cast<size_t>(node_of_step_[static_cast<size_t>(more.first)])];
+    for (int m = more.first + 1; m < last_step(); ++m) {
+      if (record_.steps()[static_cast<size_t>(m)].task == more.task || comes_before(more.first, m) ||
+          !conflicts_with_step(more.ops, m)) {
+        continue;
+      }
+      // The first of the steps that lead to it.
+      int initial = m;
+      for (int k = more.first + 1; k < initial; ++k) {
+        if (!comes_before(more.first, k) && comes_before(k, m)) initial = k;
+      }
+      const StepRecord::Step& step = record_.steps()[static_cast<size_t>(initial)];
+      const auto is = [&](const Tried& t) { return t.id == step.id; };
+      if (step.task == more.task || born_[static_cast<size_t>(step.task)] >= more.first ||
+          !contains(node.candidates, step.id) || contains(node.todo, step.id) ||
+          std::any_of(node.asleep.begin(), node.asleep.end(), is)) {
+        continue;
+      }
+      node.todo.push_back(step.id);
+    }
+  }
+  more_.clear();
+}
+
+void ScheduleTree::find_races() {
+  const auto& steps = record_.steps();
+  const auto& ops = record_.ops();
+  const int last = last_step();
+  node_of_step_.assign(steps.size(), -1);
+  for (size_t i = 0; i < depth_; ++i) {
+    if (nodes_[i].kind == ChoiceKind::kNextTask && nodes_[i].step < last) {
+      node_of_step_[static_cast<size_t>(nodes_[i].step)] = static_cast<int>(i);
+    }
+  }
+  const size_t tasks = record_.tasks().size();
+  std::vector<Clock> now(tasks, Clock(tasks, -1));  // [task] what comes before its next step
+  born_.assign(tasks, -1);
+  if (clocks_.size() < steps.size()) clocks_.resize(steps.size());
+  absl::flat_hash_map<uint64_t, std::vector<int>> signals;  // the steps that gave it
+  absl::flat_hash_map<uint64_t, Touches> touches;
+  absl::flat_hash_map<uint64_t, Condition> conditions;
+  const auto join = [](Clock* to, const Clock& from) {
+    if (to->size() < from.size()) to->resize(from.size(), -1);
+    for (size_t i = 0; i < from.size(); ++i) (*to)[i] = std::max((*to)[i], from[i]);
+  };
+  std::vector<int> rivals;
+  std::vector<std::pair<int, int>> races;
+  for (int j = 0; j < last; ++j) {
+    const size_t task = static_cast<size_t>(steps[static_cast<size_t>(j)].task);
+    Clock& clock = now[task];
+    clock[task] = j;
+    bool all_were = false;
+    // This step comes after step i (-1: none): it needs what that one did.
+    const auto follow = [&](int i) {
+      if (i < 0 || i == j || clock[static_cast<size_t>(steps[static_cast<size_t>(i)].task)] >= i) return false;
+      join(&clock, clocks_[static_cast<size_t>(i)]);
+      return true;
+    };
+    // The same, but it might have come before step i.
+    const auto meet = [&](int i) {
+      if (follow(i) && j >= new_from_) races.emplace_back(i, j);
+    };
+    for (int o = ops_begin(j); o < steps[static_cast<size_t>(j)].ops_end; ++o) {
+      const StepRecord::Op& op = ops[static_cast<size_t>(o)];
+      switch (op.what) {
+        case What::kSignal:
+          signals[op.object].push_back(j);
+          break;
+        case What::kAwait:
+          if (const auto it = signals.find(op.object); it != signals.end()) {
+            for (const int i : it->second) follow(i);
+          }
+          break;
+        case What::kRaise: {
+          Condition& condition = conditions[op.object];
+          condition.raise = j;
+          condition.lower_before = condition.lower;
+          break;
+        }
+        case What::kLower:
+          conditions[op.object].lower = j;
+          break;
+        case What::kPass: {
+          const Condition& condition = conditions[op.object];
+          if (condition.raise == j) break;
+          meet(condition.lower_before);
+          follow(condition.raise);
+          break;
+        }
+        case What::kMiss:
+          meet(conditions[op.object].lower);
+          break;
+        case What::kBorn:
+          born_[op.object] = j;
+          break;
+        case What::kAllWere:
+          all_were = true;
+          break;
+        case What::kRead:
+        case What::kCommute:
+        case What::kWrite: {
+          Touches& touched = touches[op.object];
+          rivals.clear();
+          if (touched.write >= 0) rivals.push_back(touched.write);
+          if (op.what != What::kRead) rivals.insert(rivals.end(), touched.reads.begin(), touched.reads.end());
+          if (op.what != What::kCommute) rivals.insert(rivals.end(), touched.commutes.begin(), touched.commutes.end());
+          // The latest first: what comes before it needs no look of its own.
+          std::sort(rivals.begin(), rivals.end(), std::greater<>());
+          for (const int i : rivals) meet(i);
+          if (op.what == What::kWrite) {
+            touched.write = j;
+            touched.reads.clear();
+            touched.commutes.clear();
+          } else {
+            std::vector<int>& list = op.what == What::kRead ? touched.reads : touched.commutes;
+            if (list.empty() || list.back() != j) list.push_back(j);
+          }
+          break;
+        }
+      }
+    }
+    clocks_[static_cast<size_t>(j)] = clock;
+    for (int o = ops_begin(j); o < steps[static_cast<size_t>(j)].ops_end; ++o) {
+      const StepRecord::Op& op = ops[static_cast<size_t>(o)];
+      if (op.what == What::kBorn) join(&now[op.object], clock);
+    }
+    for (const auto& [first, second] : races) race(first, second);
+    races.clear();
+    if (all_were) {
+      Clock all(tasks, -1);
+      for (int i = 0; i <= j; ++i) all[static_cast<size_t>(steps[static_cast<size_t>(i)].task)] = i;
+      for (Clock& each : now) join(&each, all);
+    }
+  }
+  find_more();
+}
+
+void ScheduleTree::advance() {
+  record_.end_run();
+  ++(repeats_from_ >= 0 ? repeated_ : schedules_);
+  if (reduce_) find_races();
+  for (; depth_ > 0; --depth_) {
+    Node& node = nodes_[depth_ - 1];
+    if (node.kind != ChoiceKind::kNextTask) {
+      if (node.chosen + 1 >= node.size || node.step > last_step()) continue;
+      ++node.chosen;
+      prefix_ = depth_;
+      new_from_ = std::max(0, node.step - 1);
+      return;
+    }
+    if (node.todo.size() <= node.tried.size() + 1 || node.step >= last_step()) continue;
+    Tried tried{.id = node.chosen, .one_way = !std::exchange(node.chose_within, false), .ops = {}};
+    if (reduce_ && tried.one_way) {
+      for (int i = ops_begin(node.step); i < record_.steps()[static_cast<size_t>(node.step)].ops_end; ++i) {
+        if (orders(record_.ops()[static_cast<size_t>(i)].what))
+          tried.ops.push_back(record_.ops()[static_cast<size_t>(i)]);
+      }
+    }
+    node.tried.push_back(std::move(tried));
+    const auto untried = [&node](TaskId id) {
+      const auto is = [id](const Tried& t) { return t.id == id; };
+      return std::none_of(node.tried.begin(), node.tried.end(), is) &&
+             std::none_of(node.asleep.begin(), node.asleep.end(), is);
+    };
+    const auto first = std::find_if(node.todo.begin(), node.todo.end(), untried);
+    if (first == node.todo.end()) continue;
+    node.chosen = shuffle_ ? any_of(node.todo, untried) : *first;
+    prefix_ = depth_;
+    new_from_ = node.step;
+    return;
+  }
+  done_ = true;
+}
+
+int64_t ScheduleTree::open() const {
+  if (done_) return 0;
+  int64_t open = 1;  // the next run
+  for (size_t i = 0; i < prefix_; ++i) {
+    const Node& node = nodes_[i];
+    open += node.kind == ChoiceKind::kNextTask
+                ? static_cast<int64_t>(node.todo.size()) - static_cast<int64_t>(node.tried.size()) - 1
+                : node.size - node.chosen - 1;
+  }
+  return open;
+}
+
+}  // namespace rankloom

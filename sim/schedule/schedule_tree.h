@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "sim/base/prng.h"
+#include "sim/schedule/policy.h"
+#include "sim/schedule/steering.h"
+#include "sim/schedule/step_record.h"
+
+namespace rankloom {
+
+// All schedules of a program, one run at a time, depth first: each run follows the last one up to some choice, makes that one
+// differently, and goes on in DefaultOrder.
+// With `reduce`, only one of all schedules that differ in the order of steps which do not conflict (StepRecord) is run:
+// dynamic partial-order reduction with source sets and sleep sets. P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Optimal
+// Dynamic Partial Order Reduction", POPL 2014 (the algorithm "Source-DPOR"). Its classes are Mazurkiewicz traces, but for a
+// task that finds the condition of its wait false: that step may change places with the one that makes the condition true.
+// Where a condition was taken away (StepRecord::lower) before the step that let a waiter go on, the waiter races with the
+// taking: the step in between is what the waiter needs, and cannot come after it.
+// Use: while (tree.more()) { run a world under Schedule::exploring(tree); tree.advance(); }
+// Requires: equal choices make equal runs; a run that differs ends with an error that names the step.
+class ScheduleTree {
+ public:
+  struct Options {
+    bool reduce = true;
+    // 0: depth first along the default order. Else the search goes in a random order of this seed; what it finds is the same.
+    uint64_t shuffle = 0;
+  };
+  explicit ScheduleTree(bool reduce = true) : ScheduleTree(Options{.reduce = reduce}) {}
+  explicit ScheduleTree(const Options& options)
+      : reduce_(options.reduce), shuffle_(options.shuffle), prng_(options.shuffle) {}
+
+  // There is a schedule that was not run.
+  bool more() const { return !done_; }
+  // After a run: finds the next.
+  void advance();
+
+  // Runs whose results may differ from those of all others.
+  int64_t schedules() const { return schedules_; }
+  // Runs that only repeated others, which was found out on the way.
+  int64_t repeated() const { return repeated_; }
+  // Choices known to be worth making differently: 0 once all is done, else a lower bound for the runs to come.
+  int64_t open() const;
+
+  // What the runs did that no search over schedules can vouch for: why "all" means all that rankloom can see. Empty: nothing.
+  const std::vector<std::string>& uncovered() const { return record_.uncovered(); }
+
+  StepRecord& record() { return record_; }
+  // Of the next run.
+  std::unique_ptr<SchedulePolicy> policy();
+
+ private:
+  class Policy;
+  // A task that has been tried at a node or need not be, with what its step there touches.
+  struct Tried {
+    TaskId id;
+    bool one_way;  // no further choice was made in its step, which might have touched other things
+    std::vector<StepRecord::Op> ops;
+  };
+  // A choice on the path that the current run took.
+  struct Node {
+    ChoiceKind kind = ChoiceKind::kNextTask;
+    int size = 0;               // other kinds than kNextTask: alternatives
+    int chosen = 0;             // TaskId, or the alternative
+    int step = 0;               // kNextTask: the step that it began; else the one after that in which it was made
+    bool chose_within = false;  // kNextTask: a choice of another kind was made in the step
+    std::vector<TaskId> candidates;
+    std::vector<TaskId> todo;   // of the candidates: those to be tried, those tried included
+    std::vector<Tried> tried;   // but for the one that runs now
+    std::vector<Tried> asleep;  // what these would do was done by other runs
+  };
+  // What a step touches may depend on what it finds. A race with step `first` need not be reversed, since the task was tried or
+  // sleeps at that node, with ops that its step in this run lacks: what conflicts with these commutes here, and no race shows
+  // that it may come before the task's step.
+  struct More {
+    int first;
+    int task;  // number
+    std::vector<StepRecord::Op> ops;
+  };
+  using Clock = std::vector<int>;  // [number of a task] the last step of it that comes before; -1: none
+  // Who touched an object last.
+  struct Touches {
+    int write = -1;
+    std::vector<int> reads;     // since then
+    std::vector<int> commutes;  // since then
+  };
+  // What became of a condition.
+  struct Condition {
+    int raise = -1;         // the step that made it true last
+    int lower = -1;         // the step that made it false last
+    int lower_before = -1;  // and the last one before `raise`
+  };
+
+  Node& push(ChoiceKind kind);
+  // One of those that are allowed, at random; -1: none is.
+  TaskId any_of(const std::vector<TaskId>& ids, absl::FunctionRef<bool(TaskId)> allowed);
+  void fall_asleep(const Node& before, Node* node) const;
+  bool conflicts_with_step(const std::vector<StepRecord::Op>& ops, int step) const;
+  int ops_begin(int step) const { return step == 0 ? 0 : record_.steps()[static_cast<size_t>(step - 1)].ops_end; }
+  // The steps of the run that count.
+  int last_step() const;
+  void find_races();
+  void race(int first, int second);
+  bool comes_before(int a, int b) const;  // as the clocks of two steps of the run say
+  // Whether the step of a task, tried earlier, touched something that it does not touch as this step of the run.
+  bool touched_more(const Tried& tried, int step) const;
+  // Has those steps tried that conflict with what only the tried ones touched.
+  void find_more();
+
+  const bool reduce_;
+  const bool shuffle_;
+  Prng prng_;
+  StepRecord record_;
+  bool done_ = false;
+  int64_t schedules_ = 0;
+  int64_t repeated_ = 0;
+
+  std::vector<Node> nodes_;  // those beyond depth_ are kept for their memory
+  size_t depth_ = 0;
+  size_t prefix_ = 0;      // how many of them the current run has to follow
+  int repeats_from_ = -1;  // step from which on the current run only repeats others; -1: none
+  int new_from_ = 0;       // first step that the last run did not make
+  std::vector<int> node_of_step_;
+  std::vector<Clock> clocks_;  // [step], after it
+  std::vector<More> more_;
+  std::vector<int> born_;  // [number of a task] the step that made it
+};
+
+}  // namespace rankloom

@@ -1,0 +1,223 @@
+#include "sim/schedule/step_record.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "sim/base/site_text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+namespace {
+
+std::atomic<uint64_t> runs{0};  // of all records of the process
+
+// A thread that makes objects outside of recorded runs.
+struct Maker {
+  Maker() : thread(threads.fetch_add(1) + 1) {}
+  static inline std::atomic<uint64_t> threads{0};
+  const uint64_t thread;
+  uint64_t made = 0;
+};
+Maker& this_thread() {
+  thread_local Maker maker;
+  return maker;
+}
+
+// What names begin with, so that names of different kinds differ.
+constexpr uint64_t kRankTask = 0x9ae16a3b2f90404f;
+constexpr uint64_t kMemory = 0xc949d7c7509e6557;
+constexpr uint64_t kOutside = 0xff51afd7ed558ccd;
+constexpr uint64_t kOlder = 0xb492b66fbe98f273;
+constexpr uint64_t kBetweenRuns = 0x9ddfea08eb382d69;
+
+thread_local uint64_t next_task_name = 0;
+
+uint64_t memory_of(int rank) { return numbered_object(kMemory, static_cast<uint64_t>(rank)); }
+
+}  // namespace
+
+uint64_t numbered_object(uint64_t object, uint64_t number) {
+  // The finalizer of SplitMix64 over both. G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
+  uint64_t z = object * 0x9e3779b97f4a7c15 + number + 0x632be59bd9b4e019;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+uint64_t named_object(uint64_t object, std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return numbered_object(object, hash);
+}
+
+// On fibers everything runs on one thread.
+class StepRecord::Lock {
+ public:
+  explicit Lock(StepRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS : mu_(record->threads_ ? &record->mu_ : nullptr) {
+    if (mu_ != nullptr) mu_->Lock();
+  }
+  ~Lock() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (mu_ != nullptr) mu_->Unlock();
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  absl::Mutex* const mu_;
+};
+
+StepRecord::StepRecord(bool texts) : texts_(texts), end_serial_(this_thread().made) {}
+
+void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) {
+  threads_ = threads;
+  stopped_ = false;
+  scheduler_ = scheduler;
+  run_ = runs.fetch_add(1) + 1;
+  thread_ = this_thread().thread;
+  run_serial_ = this_thread().made;
+  made_outside_ = 0;
+  steps_.clear();
+  ops_.clear();
+  tasks_.clear();
+  ready_.clear();
+  number_of_.clear();
+  step_texts_.clear();
+  for (int rank = 0; rank < ranks; ++rank) {
+    name_next_task(numbered_object(kRankTask, static_cast<uint64_t>(rank)));
+    born(rank, {.rank = rank, .kind = TaskKind::kRank});
+  }
+}
+
+void StepRecord::end_run() { end_serial_ = this_thread().made; }
+
+StepRecord::TaskFacts* StepRecord::current_facts() {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->scheduler != scheduler_) return nullptr;
+  if (task->id < 0 || static_cast<size_t>(task->id) >= number_of_.size()) return nullptr;
+  return &tasks_[static_cast<size_t>(number_of(task->id))];
+}
+
+uint64_t StepRecord::new_object() {
+  const Lock lock(this);
+  TaskFacts* const maker = current_facts();
+  return maker != nullptr ? numbered_object(maker->name, ++maker->made) : numbered_object(kOutside, ++made_outside_);
+}
+
+void StepRecord::enter_name(uint64_t name) {
+  const Lock lock(this);
+  TaskFacts* const maker = current_facts();
+  if (maker == nullptr || maker->own_name != 0) return;
+  maker->own_name = std::exchange(maker->name, name);
+  maker->own_made = std::exchange(maker->made, 0);
+}
+
+void StepRecord::leave_name() {
+  const Lock lock(this);
+  TaskFacts* const maker = current_facts();
+  if (maker == nullptr || maker->own_name == 0) return;
+  maker->name = std::exchange(maker->own_name, 0);
+  maker->made = maker->own_made;
+}
+
+void StepRecord::name_next_task(uint64_t name) { next_task_name = name; }
+
+void StepRecord::born(TaskId id, const TaskInfo& info) {
+  const Lock lock(this);
+  uint64_t name = std::exchange(next_task_name, 0);
+  if (name == 0) {
+    TaskFacts* const maker = current_facts();
+    name = maker != nullptr ? numbered_object(maker->name, ++maker->made) : numbered_object(kOutside, ++made_outside_);
+  }
+  if (static_cast<size_t>(id) >= number_of_.size()) number_of_.resize(static_cast<size_t>(id) + 1, -1);
+  number_of_[static_cast<size_t>(id)] = static_cast<int>(tasks_.size());
+  tasks_.push_back({.info = info, .id = id, .name = name, .guest = {}});
+  if (steps_.empty()) return;  // all begin with the run
+  ops_.push_back({What::kBorn, static_cast<uint64_t>(tasks_.size()) - 1});
+  steps_.back().ops_end = static_cast<int>(ops_.size());
+}
+
+void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
+  const Lock lock(this);
+  ready.for_each([this](TaskId id) { ready_.push_back(id); });
+  steps_.push_back({.task = number_of(task.id),
+                    .id = task.id,
+                    .ops_end = static_cast<int>(ops_.size()),
+                    .ready_end = static_cast<int>(ready_.size())});
+  if (texts_) step_texts_.push_back(site_text(task.site) + std::string(site_place(task.site)));
+  const TaskFacts& facts = tasks_[static_cast<size_t>(number_of(task.id))];
+  if (task.info.rank >= 0 && task.info.kind != TaskKind::kCompletion) add_here(What::kWrite, memory_of(task.info.rank));
+  for (const int rank : facts.guest) add_here(What::kWrite, memory_of(rank));
+}
+
+void StepRecord::write_memory(int rank) { add(What::kWrite, memory_of(rank)); }
+
+void StepRecord::enter_memory(int rank) {
+  const Lock lock(this);
+  TaskFacts* const facts = current_facts();
+  if (facts == nullptr || rank < 0 || rank == facts->info.rank) return;
+  facts->guest.push_back(rank);
+  add_here(What::kWrite, memory_of(rank));
+}
+
+void StepRecord::leave_memory(int rank) {
+  const Lock lock(this);
+  TaskFacts* const facts = current_facts();
+  if (facts == nullptr) return;
+  const auto last = std::find(facts->guest.rbegin(), facts->guest.rend(), rank);
+  if (last != facts->guest.rend()) facts->guest.erase(std::next(last).base());
+}
+
+void StepRecord::uncovered(std::string_view what) {
+  const Lock lock(this);
+  const auto at = std::lower_bound(uncovered_.begin(), uncovered_.end(), what);
+  if (at == uncovered_.end() || *at != what) uncovered_.emplace(at, what);
+}
+
+void StepRecord::stop() {
+  const Lock lock(this);
+  if (stopped_) return;
+  stopped_ = true;
+  stopped_at_ = static_cast<int>(steps_.size());
+}
+
+void StepRecord::add(What what, uint64_t object) {
+  if (Task::current() == nullptr) return;  // after the run, or beside it
+  const Lock lock(this);
+  saw_any_ |= what != What::kAllWere;
+  told_.fetch_add(1, std::memory_order_relaxed);
+  add_here(what, object);
+}
+
+void StepRecord::add_here(What what, uint64_t object) {
+  if (stopped_ || steps_.empty()) return;
+  const Op op{what, object};
+  if (skip_ && skip_(op)) return;
+  ops_.push_back(op);
+  steps_.back().ops_end = static_cast<int>(ops_.size());
+}
+
+ObjectName::ObjectName() {
+  const Task* const task = Task::current();
+  StepRecord* const record = task != nullptr && task->scheduler != nullptr ? task->scheduler->record() : nullptr;
+  if (record != nullptr) {
+    name_ = record->new_object();
+    run_ = record->run();
+  } else {
+    thread_ = this_thread().thread;
+    serial_ = ++this_thread().made;
+  }
+}
+
+ObjectName::ObjectName(StepRecord* record)
+    : name_(record != nullptr ? record->new_object() : 0), run_(record != nullptr ? record->run() : 0) {}
+
+uint64_t ObjectName::in(const StepRecord& record) const {
+  if (run_ != 0) return run_ == record.run_ ? name_ : numbered_object(kOlder, name_);
+  if (thread_ != record.thread_) return numbered_object(numbered_object(kOlder, thread_), serial_);
+  if (serial_ > record.run_serial_) return numbered_object(kOutside, ~(serial_ - record.run_serial_));
+  if (serial_ > record.end_serial_) return numbered_object(kBetweenRuns, serial_ - record.end_serial_);
+  return numbered_object(kOlder, serial_);
+}
+
+}  // namespace rankloom

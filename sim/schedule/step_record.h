@@ -1,0 +1,190 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "sim/base/task.h"
+#include "sim/schedule/ready_set.h"
+
+namespace rankloom {
+
+// How a step touches an object. Two steps may change places unless they touch one object in ways that conflict: reads do not
+// conflict with reads, nor kCommute with kCommute (arrivals in one collective); all else does.
+enum class Access : uint8_t { kRead, kCommute, kWrite };
+
+// What happened in one run, step by step: which task ran, what it touched, what it enabled. The layers above tell it while
+// the run goes on; explorers read it afterwards. A step is what a task does from one scheduling point to its next.
+//
+// Objects have names: numbers that are equal in all runs that made the same choices up to the object's birth, and that no
+// order of later steps changes. A name comes from the task that makes the object and the count of what that task made
+// before; an object that whoever comes first makes is named by what it is (named_object). Never by address, nor by who
+// touches the object first.
+//
+// Waits. A wait for what, once true, stays true until the waiter has gone on (a call that completes, a latch) is a signal()
+// of each step that the wait needs, and an await() by the waiter; there is nothing to reverse. A wait for what others can
+// take away again (a key, a lock, a queue) is a condition: raise() and lower() where it becomes true and false, miss() by a
+// task that finds it false and waits, pass() by one that finds it true. A condition's changes touch an object as well,
+// which non-blocking looks and timeouts read.
+//
+// What is missed: memory that ranks of one process share behind rankloom's back. Ranks of a distributed job have none. The
+// memory of one rank is an object that each step of its tasks writes to, but for completions, which run no code of a user.
+// Thread-safety: under the baton any thread may tell; reading is for after the run.
+class StepRecord {
+ public:
+  enum class What : uint8_t {
+    kRead,
+    kCommute,
+    kWrite,
+    kSignal,   // what was done before is before what is done after a kAwait of this object
+    kAwait,    // the task could not have come here before the signals of this object
+    kRaise,    // the condition becomes true
+    kLower,    // the condition becomes false
+    kMiss,     // the task found the condition false, and waits
+    kPass,     // the task found the condition true; it would have waited otherwise
+    kBorn,     // object: the number of a task that begins after this
+    kAllWere,  // all steps so far are before whatever follows: time has passed
+  };
+  struct Op {
+    What what;
+    uint64_t object;
+  };
+  struct Step {
+    int task = -1;    // number of the task: ranks first, then all others in the order in which they were made
+    TaskId id = -1;   // its id, which others may have had before
+    int ops_end = 0;  // its ops end here; they begin where the last step's end
+    int ready_end = 0;
+  };
+  struct TaskFacts {
+    TaskInfo info;
+    TaskId id;
+    uint64_t name;          // as an object's
+    uint64_t made = 0;      // objects and tasks that it has made
+    uint64_t own_name = 0;  // within enter_name(): its own name and count
+    uint64_t own_made = 0;
+    std::vector<int> guest;  // ranks whose memory it touches beside its own: it runs their callbacks
+  };
+
+  // `texts`: keep what each step was about to do, for a story.
+  explicit StepRecord(bool texts = false);
+
+  // --- told by the scheduler
+
+  void begin_run(const Scheduler* scheduler, int ranks, bool threads);
+  void born(TaskId id, const TaskInfo& info);
+  void begin_step(const Task& task, const ReadySet& ready);
+  void time_passed() { add(What::kAllWere, 0); }
+  // From now on nothing counts: the world was aborted, and the ranks leave.
+  void stop();
+  // The world is gone; what is made from now on is made for the next run.
+  void end_run();
+
+  // --- told by the layers above
+
+  // A name for an object that the calling task, or a thread of no task, makes now.
+  uint64_t new_object();
+  // What the calling task makes until leave_name() is named after `name`: whichever task comes first makes it. Not nested.
+  void enter_name(uint64_t name);
+  void leave_name();
+  // The next task that the calling thread makes has this name: whoever comes first makes it.
+  static void name_next_task(uint64_t name);
+  void access(uint64_t object, Access how) { add(static_cast<What>(how), object); }
+  void signal(uint64_t object) { add(What::kSignal, object); }
+  void await(uint64_t object) { add(What::kAwait, object); }
+  void raise(uint64_t condition) { add(What::kRaise, condition); }
+  void lower(uint64_t condition) { add(What::kLower, condition); }
+  void miss(uint64_t condition) { add(What::kMiss, condition); }
+  void pass(uint64_t condition) { add(What::kPass, condition); }
+  // The calling task writes to the memory of `rank`, whose own tasks may look there at any time.
+  void write_memory(int rank);
+  // The calling task touches the memory of `rank`, too, until leave_memory(): it runs what that rank left with others.
+  void enter_memory(int rank);
+  void leave_memory(int rank);
+  // The run did something whose order the record does not see, so that an exhaustive search cannot vouch for it: "a device".
+  void uncovered(std::string_view what);
+
+  // --- after the run
+
+  const std::vector<Step>& steps() const { return steps_; }
+  const std::vector<Op>& ops() const { return ops_; }
+  const std::vector<TaskFacts>& tasks() const { return tasks_; }
+  const std::vector<TaskId>& ready() const { return ready_; }
+  const std::vector<std::string>& texts() const { return step_texts_; }
+  // How many steps had begun by stop().
+  bool stopped() const { return stopped_; }
+  int stopped_at() const { return stopped_at_; }
+  // The number of the task that has this id now.
+  int number_of(TaskId id) const { return number_of_[static_cast<size_t>(id)]; }
+  // What uncovered() was told, in all runs; sorted, each once.
+  const std::vector<std::string>& uncovered() const { return uncovered_; }
+
+  // In any run a task did something that the record sees.
+  bool saw_any() const { return saw_any_; }
+  // How often anything was told in all runs.
+  uint64_t told() const { return told_.load(std::memory_order_relaxed); }
+
+  // For tests of what must be told: an op for which `skip` is true is left out. Null: none.
+  void leave_out_for_tests(std::function<bool(const Op&)> skip) { skip_ = std::move(skip); }
+
+  uint64_t run() const { return run_; }
+
+ private:
+  friend class ObjectName;
+  // As DeterministicScheduler's state: locked on threads, where a helper may run beside the baton.
+  class Lock;
+  void add(What what, uint64_t object);
+  void add_here(What what, uint64_t object);  // locked
+  // Null on a thread that is no task of the run.
+  TaskFacts* current_facts();
+
+  const bool texts_;
+  bool threads_ = false;
+  bool saw_any_ = false;
+  std::atomic<uint64_t> told_{0};
+  bool stopped_ = false;
+  int stopped_at_ = 0;
+  const Scheduler* scheduler_ = nullptr;
+  uint64_t run_ = 0;         // in this process, from 1
+  uint64_t thread_ = 0;      // that made the run's world: ObjectName's number of it
+  uint64_t end_serial_ = 0;  // ObjectName's count there when the run before had ended,
+  uint64_t run_serial_ = 0;  // and when this run began
+  absl::Mutex mu_;           // taken after all others
+  uint64_t made_outside_ = 0;
+  std::vector<Step> steps_;
+  std::vector<Op> ops_;
+  std::vector<TaskFacts> tasks_;
+  std::vector<TaskId> ready_;
+  std::vector<int> number_of_;  // [TaskId]
+  std::vector<std::string> step_texts_;
+  std::vector<std::string> uncovered_;
+  std::function<bool(const Op&)> skip_;
+};
+
+// A name for an object that has a text for one: of a key in the store `object`.
+uint64_t named_object(uint64_t object, std::string_view name);
+// The same for a number: of a call in a group.
+uint64_t numbered_object(uint64_t object, uint64_t number);
+
+// The name of an object that users make, inside of runs or before them: a member of the object.
+// An object that a task of a run makes has a name in that run. One that was made outside is counted, by the thread that made
+// it: those older than the explorer from the beginning, those made for one run (by a thread that runs the program again and
+// again) from the end of the run before.
+class ObjectName {
+ public:
+  ObjectName();
+  // Of an object that belongs to a world, whose record is this; null: the world is not explored.
+  explicit ObjectName(StepRecord* record);
+  uint64_t in(const StepRecord& record) const;
+
+ private:
+  uint64_t name_ = 0;    // in the run below
+  uint64_t run_ = 0;     // 0: made outside of recorded runs
+  uint64_t thread_ = 0;  // that made it, outside
+  uint64_t serial_ = 0;  // among those that it made outside
+};
+
+}  // namespace rankloom

@@ -1,0 +1,200 @@
+#include "sim/scheduler/call_scope.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "sim/base/dist_error.h"
+#include "sim/engine/thread_engine.h"
+#include "sim/scheduler/live_worlds.h"
+
+namespace rankloom {
+
+LiveWorlds& LiveWorlds::shared() {
+  static LiveWorlds* const worlds = [] {
+    // A child made by fork finds the list whole and free, whoever held it in the parent.
+    pthread_atfork([] { shared().lock_for_fork(); }, [] { shared().unlock_after_fork(); },
+                   [] { shared().unlock_after_fork(); });
+    return new LiveWorlds;
+  }();
+  return *worlds;
+}
+
+void LiveWorlds::add(Scheduler* scheduler) {
+  absl::MutexLock lock(&mu_);
+  worlds_[scheduler->serial()].scheduler = scheduler;
+}
+
+Scheduler* LiveWorlds::pin(uint64_t serial, bool open) {
+  absl::MutexLock lock(&mu_);
+  const auto it = worlds_.find(serial);
+  if (it == worlds_.end() || it->second.gone || (open && it->second.over)) return nullptr;
+  ++it->second.pins;
+  return it->second.scheduler;
+}
+
+void LiveWorlds::unpin(uint64_t serial) {
+  absl::MutexLock lock(&mu_);
+  --worlds_.at(serial).pins;
+}
+
+bool LiveWorlds::over(uint64_t serial) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = worlds_.find(serial);
+  return it == worlds_.end() || it->second.over;
+}
+
+bool LiveWorlds::close_if(uint64_t serial, absl::FunctionRef<bool()> idle) {
+  absl::MutexLock lock(&mu_);
+  Entry& entry = worlds_.at(serial);
+  if (entry.pins > 0 || !idle()) return false;
+  return entry.over = true;
+}
+
+bool LiveWorlds::close(uint64_t serial) {
+  absl::MutexLock lock(&mu_);
+  const auto it = worlds_.find(serial);
+  if (it == worlds_.end()) return false;
+  it->second.over = it->second.gone = true;
+  return it->second.pins > 0;
+}
+
+void LiveWorlds::remove(uint64_t serial) {
+  absl::MutexLock lock(&mu_);
+  const auto it = worlds_.find(serial);
+  if (it == worlds_.end()) return;
+  const auto free = [&it] { return it->second.pins == 0; };
+  mu_.Await(absl::Condition(&free));
+  worlds_.erase(it);
+}
+
+bool WorldRef::ended() const { return foreign() && LiveWorlds::shared().over(serial_); }
+
+WorldPin::WorldPin(const WorldRef& world) {
+  if (!world.foreign()) {
+    lives_ = world.known();
+    return;
+  }
+  pinned_ = LiveWorlds::shared().pin(world.serial_, /*open=*/false);
+  lives_ = pinned_ != nullptr;
+}
+
+WorldPin::~WorldPin() {
+  if (pinned_ != nullptr) LiveWorlds::shared().unpin(pinned_->serial());
+}
+
+absl::Status world_ended() { return make_error(ErrorKind::kAborted, "the world has ended"); }
+
+namespace {
+
+std::string who(const CalledHandle& called) {
+  std::string text = called.rank >= 0 ? absl::StrCat("rank ", called.rank) : "";
+  for (const std::string* part : {&called.handle, &called.op}) {
+    if (!part->empty()) absl::StrAppend(&text, text.empty() ? "" : ", ", *part);
+  }
+  return text.empty() ? text : text + ": ";
+}
+
+[[noreturn]] void refuse(ErrorKind kind, std::string_view text, const CalledHandle& called) {
+  throw_dist_error(make_error(kind, text), {.rank = called.rank, .group = {}, .op = called.op});
+}
+
+[[noreturn]] void refuse_ended(const CalledHandle& called) {
+  refuse(ErrorKind::kAborted, absl::StrCat(who(called), "the world has ended"), called);
+}
+
+}  // namespace
+
+namespace {
+
+// The worlds that this thread, which belongs to none, has called into: each is told when the thread ends.
+class StrangerThread {
+ public:
+  ~StrangerThread() {
+    for (const auto& [serial, id] : ids_) forget(serial, id);
+  }
+
+  static StrangerThread& current() {
+    static thread_local StrangerThread thread;
+    return thread;
+  }
+
+  // By which number `scheduler` knows this thread, which is about to call for `rank`. `known`: it has called before.
+  uint64_t id_in(Scheduler* scheduler, int rank, bool* known) {
+    for (const auto& [serial, id] : ids_) {
+      *known = serial == scheduler->serial();
+      if (*known) return id;
+    }
+    if (ids_.size() >= sweep_at_) {
+      std::erase_if(ids_, [](const auto& entry) { return LiveWorlds::shared().over(entry.first); });
+      sweep_at_ = std::max<size_t>(16, 2 * ids_.size());
+    }
+    ids_.emplace_back(scheduler->serial(), scheduler->add_stranger(rank, this_thread()));
+    return ids_.back().second;
+  }
+
+ private:
+  static void forget(uint64_t serial, uint64_t id) {
+    Scheduler* const scheduler = LiveWorlds::shared().pin(serial, /*open=*/false);
+    if (scheduler == nullptr) return;
+    scheduler->stranger_ended(id);
+    LiveWorlds::shared().unpin(serial);
+  }
+
+  std::vector<std::pair<uint64_t, uint64_t>> ids_;  // serial of the world, number of the thread there
+  size_t sweep_at_ = 16;
+};
+
+}  // namespace
+
+void CallScope::refuse_strangers(const WorldRef& world, const CalledHandle& called, bool after_run) {
+  if (after_run ? !WorldPin(world) : world.ended()) refuse_ended(called);
+  const Task* const task = Task::current();
+  if (task == nullptr || task->scheduler == nullptr) return;
+  const bool inner = task->scheduler->is_inside(world.serial_);
+  const std::string handle = called.handle.empty() ? absl::StrCat("handle of rank ", called.rank) : called.handle;
+  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                              absl::StrCat("rank ", task->info.rank,
+                                           inner ? " of an inner world used the outer world's " : " used the ", handle,
+                                           inner ? "" : " of another world", called.op.empty() ? "" : " in ", called.op,
+                                           ": want one of its own world")),
+                   {.rank = task->info.rank, .group = {}, .op = called.op});
+}
+
+CallScope::CallScope(Scheduler* scheduler, int rank)
+    : CallScope(WorldRef(scheduler), [rank] { return CalledHandle{.rank = rank, .handle = {}, .op = {}}; }) {}
+
+void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
+  refuse_strangers(world, called, /*after_run=*/false);
+  scheduler_ = LiveWorlds::shared().pin(world.serial_, /*open=*/true);
+  if (scheduler_ == nullptr) refuse_ended(called);
+  if (scheduler_->options().engine == EngineKind::kFibers) {
+    LiveWorlds::shared().unpin(std::exchange(scheduler_, nullptr)->serial());
+    refuse(ErrorKind::kInvalidArgument,
+           absl::StrCat(who(called),
+                        "called from a thread that is not the ranks', but the ranks are fibers of one thread; want "
+                        "engine threads"),
+           called);
+  }
+  if (StepRecord* const record = scheduler_->record(); record != nullptr)
+    record->uncovered("threads that ranks made by themselves");
+  bool known = false;
+  stranger_ = StrangerThread::current().id_in(scheduler_, called.rank, &known);
+  // Counted as a task before it is no stranger any more, and the other way round: never as nobody.
+  task_ = scheduler_->attach({.rank = called.rank, .kind = TaskKind::kHelper});
+  if (known) scheduler_->stranger_away(stranger_, called.rank, false);
+}
+
+void CallScope::leave() {
+  scheduler_->stranger_away(stranger_, task_->info.rank, true);
+  scheduler_->detach(task_);
+  LiveWorlds::shared().unpin(scheduler_->serial());
+}
+
+}  // namespace rankloom

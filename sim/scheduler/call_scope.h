@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "sim/base/task.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+
+// Which run a handle belongs to. Unlike a pointer to the scheduler, a name that may outlive the run: a scheduler that is gone,
+// or another one at its address, is not taken for it.
+class WorldRef {
+ public:
+  WorldRef() = default;  // of no world
+  // Null: of no world.
+  WorldRef(Scheduler* scheduler) : scheduler_(scheduler), serial_(scheduler != nullptr ? scheduler->serial() : 0) {}
+
+  bool known() const { return scheduler_ != nullptr; }
+  // Whether the caller is something else than a task of this world. False for a handle of no world: anybody may use it.
+  bool foreign() const { return scheduler_ != nullptr && !has(Task::current()); }
+  bool has(const Task* task) const {
+    return task != nullptr && task->scheduler == scheduler_ && scheduler_->serial() == serial_;
+  }
+  // The world takes no further calls. Cheap for its own tasks only.
+  bool ended() const;
+  // Good while the world is known to live: its own tasks, and whoever holds a WorldPin, may ask.
+  Scheduler* scheduler() const { return scheduler_; }
+
+ private:
+  friend class WorldPin;
+  friend class CallScope;
+  Scheduler* scheduler_ = nullptr;
+  uint64_t serial_ = 0;
+};
+
+// Keeps a world's memory for as long as it lives, if there still is any: the end of the world waits for it. Not for waits.
+class WorldPin {
+ public:
+  explicit WorldPin(const WorldRef& world);
+  ~WorldPin();
+  WorldPin(const WorldPin&) = delete;
+  WorldPin& operator=(const WorldPin&) = delete;
+  explicit operator bool() const { return lives_; }
+
+ private:
+  Scheduler* pinned_ = nullptr;  // null: the caller is a task of it, which is enough, or it is gone
+  bool lives_ = false;
+};
+
+// "the world has ended", which everything that was unfinished then fails with.
+absl::Status world_ended();
+
+// What is called and through which handle, for errors.
+struct CalledHandle {
+  int rank = -1;       // the global rank that the handle belongs to; -1: none
+  std::string handle;  // "group 0", "HashStore"
+  std::string op;      // "all_reduce"
+};
+
+// The way in of every call through a handle, for the length of the call. A task of the handle's world just enters. A thread
+// that is no task (autograd, a callback, a thread of the rank's own) becomes a helper of the handle's rank. Throws DistError:
+// Aborted when the world has ended, InvalidArgument for a task of another world, and for a thread of no world if the ranks are
+// fibers.
+class CallScope {
+ public:
+  CallScope(const WorldRef& world, absl::FunctionRef<CalledHandle()> called) {
+    if (world.foreign()) [[unlikely]]
+      enter(world, called());
+  }
+  CallScope(Scheduler* scheduler, int rank);
+  ~CallScope() {
+    if (task_ != nullptr) [[unlikely]]
+      leave();
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  // What the constructor throws, but for one thing: a thread of no world stays one. `after_run`: once the run is over, too, as
+  // long as the world's memory is there.
+  static void check(const WorldRef& world, absl::FunctionRef<CalledHandle()> called, bool after_run = false) {
+    if (world.foreign()) [[unlikely]]
+      refuse_strangers(world, called(), after_run);
+  }
+
+ private:
+  static void refuse_strangers(const WorldRef& world, const CalledHandle& called, bool after_run);
+  void enter(const WorldRef& world, const CalledHandle& called);
+  void leave();
+
+  Scheduler* scheduler_ = nullptr;
+  Task* task_ = nullptr;
+  uint64_t stranger_ = 0;
+};
+
+}  // namespace rankloom

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/base/task.h"
+
+namespace rankloom {
+
+// What the layer above knows of ranks.
+struct RankFacts {
+  // "returned", "failed: ...", or "" for a rank that is still there.
+  std::function<std::string(int rank)> ended;
+  // The last calls of a rank, oldest first, one line each.
+  std::function<std::vector<std::string>(int rank)> last_calls;
+};
+
+// The text of a deadlock: who waits in what and for whom, where those are, and the cycle if there is one. Ranks that wait
+// alike share a line: "ranks 0-6 wait in all_reduce seq 3 for rank 7 (returned) [group 0, train.cc:12]".
+std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts);
+
+// "rank 1 (returned) and ranks 3-4".
+std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts);
+
+// "0, 2-5, 9". `ranks` ascends.
+std::string rank_ranges(const std::vector<int>& ranks);
+
+}  // namespace rankloom

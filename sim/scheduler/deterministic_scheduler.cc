@@ -1,0 +1,842 @@
+#include "sim/scheduler/deterministic_scheduler.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/engine/fiber_engine.h"
+#include "sim/engine/thread_engine.h"
+#include "sim/engine/thread_pool.h"
+#include "sim/scheduler/call_scope.h"
+
+namespace rankloom {
+namespace {
+
+// A rank whose helper is parked counts as parked, although its main thread is at no point. Before time goes on, such a thread
+// gets this long, in real time, to come to a point; as long as it computes, it gets more.
+constexpr int64_t kGraceNs = 1'000'000'000;
+constexpr int kGraceLooks = 20;
+
+// Scheduling points after which a rank under fifo lets others run although it did not block.
+constexpr int kFifoPatience = 1000;
+// A task that asks more often, and does nothing else, waits for others.
+constexpr int kPolls = 3;
+
+// From so many ranks on, what a switch to one touches has left the caches by its next turn: it is fetched ahead. Measured in
+// docs/decisions/0008-hot-path.md.
+constexpr int kPrefetchRanks = 512;
+
+std::unique_ptr<Engine> make_engine(const Scheduler::Options& options) {
+  if (options.engine == EngineKind::kFibers) return std::make_unique<FiberEngine>(options.stack_bytes, options.ranks);
+  return std::make_unique<ThreadEngine>(options.fresh_threads);
+}
+
+}  // namespace
+
+// Locks the state on threads. Fibers of one thread need no lock.
+class DeterministicScheduler::StateLock {
+ public:
+  explicit StateLock(const DeterministicScheduler* scheduler) : mu_(scheduler->threads_ ? &scheduler->mu_ : nullptr) {
+    lock();
+  }
+  ~StateLock() { unlock(); }
+  void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (mu_ != nullptr) mu_->Lock();
+  }
+  void unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (mu_ != nullptr) mu_->Unlock();
+  }
+
+ private:
+  absl::Mutex* const mu_;
+};
+
+DeterministicScheduler::DeterministicScheduler(Options options)
+    : Scheduler(std::move(options), /*deterministic=*/true),
+      threads_(options_.engine == EngineKind::kThreads),
+      engine_(make_engine(options_)),
+      policy_(make_policy(options_.schedule)),
+      runs_to_block_(policy_->runs_to_block()),
+      recording_(!runs_to_block_),
+      sees_all_(policy_->sees_all()),
+      rank_tasks_(new Task[static_cast<size_t>(options_.ranks)]),
+      ready_(policy_->order()) {
+  host_.scheduler = this;
+  prefetches_ = !threads_ && runs_to_block_ && options_.ranks >= kPrefetchRanks;
+  if (threads_) running_of_rank_.resize(static_cast<size_t>(options_.ranks));
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    Task& task = rank_tasks_[static_cast<size_t>(rank)];
+    task.scheduler = this;
+    task.id = rank;
+    task.info = {.rank = rank, .kind = TaskKind::kRank};
+  }
+  if (record_ != nullptr) record_->begin_run(this, options_.ranks, threads_);
+  const Trace* const replayed = options_.schedule.trace();
+  trace_.set_limit(options_.trace_limit);
+  trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
+}
+
+DeterministicScheduler::~DeterministicScheduler() { close(); }
+
+bool DeterministicScheduler::idle() const {
+  const StateLock lock(this);
+  return live_ == 0;
+}
+
+void DeterministicScheduler::end_tasks(bool strangers) {
+  if (!threads_) return;
+  {
+    const StateLock lock(this);
+    refuse_attached(live_tasks());
+  }
+  if (strangers) abort(world_ended());
+  for (;;) {
+    {
+      StateLock lock(this);
+      if (live_ == 0 && !moving_) return;
+      if (!moving_) {  // helpers that began before their ranks, which never came
+        set_abort_cause(make_error(ErrorKind::kAborted, "the world ended before all its ranks had attached"));
+        engine_->unpark(*set_off(lock));
+      }
+    }
+    engine_->park(host_);
+  }
+}
+
+void DeterministicScheduler::task_main(Task& task) {
+  auto& self = *static_cast<DeterministicScheduler*>(task.scheduler);
+  if (task.info.kind == TaskKind::kRank) {
+    (*self.body_)(task.info.rank, task);
+  } else {
+    task.body();
+    task.body = nullptr;
+  }
+  self.end(task);
+}
+
+void DeterministicScheduler::end(Task& task) {
+  pass_baton([this, &task](StateLock& lock) { return finish(task, lock); });
+}
+
+void DeterministicScheduler::pass_baton(absl::FunctionRef<Task*(StateLock& lock)> choose) {
+  Engine* const engine = engine_.get();
+  Task* next = nullptr;
+  {
+    StateLock lock(this);
+    next = choose(lock);
+    // The host takes the lock before it lets the scheduler go, so this one has let go of it by then.
+    if (next == &host_) {
+      engine->unpark(host_);
+      return;
+    }
+    if (next != nullptr && next->state != Task::State::kRunning) start_running(*next);
+  }
+  if (next != nullptr) engine->unpark(*next);
+}
+
+void DeterministicScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
+  body_.emplace(body);
+  watch_.begin();
+  engine_->run_host([this] {
+    {
+      StateLock lock(this);
+      live_ += options_.ranks;
+      for (int rank = 0; rank < options_.ranks; ++rank) {
+        engine_->spawn(rank_tasks_[static_cast<size_t>(rank)], &task_main);
+        make_ready(rank_tasks_[static_cast<size_t>(rank)]);
+      }
+      engine_->unpark(*set_off(lock));
+    }
+    engine_->park(host_);
+    const StateLock lock(this);
+  });
+}
+
+Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
+  TaskId id;
+  if (!free_ids_.empty()) {
+    id = free_ids_.back();
+    free_ids_.pop_back();
+  } else {
+    id = static_cast<TaskId>(options_.ranks + static_cast<int>(extra_.size()));
+    extra_.push_back(std::make_unique<Task>());
+  }
+  Task* const task = task_at(id);
+  task->scheduler = this;
+  task->id = id;
+  task->info = info;
+  task->user = user_of(info.rank);
+  task->adopted = false;
+  task->state = Task::State::kNew;
+  task->permit = false;
+  task->last.set(Site{});
+  task->timer = 0;
+  task->deadline_ns = Deadline::kNever;
+  if (record_ != nullptr) [[unlikely]]
+    record_->born(id, info);
+  return task;
+}
+
+void DeterministicScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
+  if (ended_.load(std::memory_order_acquire) || closed()) {
+    run_after_end(body);
+  } else if (runs_here()) {
+    const StateLock lock(this);
+    spawn_here(info, std::move(body));
+  } else {
+    StepRecord::name_next_task(0);
+    send([this, info, body = std::move(body)]() mutable { spawn_here(info, std::move(body)); });
+  }
+}
+
+void DeterministicScheduler::spawn_here(const TaskInfo& info, absl::AnyInvocable<void()> body) {
+  Task* const task = add_extra(info);
+  task->body = std::move(body);
+  task->site = {};
+  ++live_;
+  engine_->spawn(*task, &task_main);
+  make_ready(*task);
+}
+
+void DeterministicScheduler::post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) {
+  if (ended_.load(std::memory_order_acquire) || closed()) {
+    body();
+  } else if (runs_here()) {
+    const StateLock lock(this);
+    post_here(info, site, std::move(body));
+  } else {
+    StepRecord::name_next_task(0);
+    send([this, info, site, body = std::move(body)]() mutable { post_here(info, site, std::move(body)); });
+  }
+}
+
+void DeterministicScheduler::post_here(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) {
+  Task* const task = add_extra(info);
+  task->body = std::move(body);
+  task->site = site;
+  task->last.set(site);
+  make_ready(*task);
+}
+
+Task* DeterministicScheduler::attach(const TaskInfo& info) {
+  watch_.begin();
+  StateLock lock(this);
+  Task* task = nullptr;
+  if (info.kind == TaskKind::kRank) {
+    task = &rank_tasks_[static_cast<size_t>(info.rank)];
+    task->user = user_of(info.rank);
+    ++attached_;
+  } else {
+    task = add_extra(info);
+  }
+  task->adopted = true;
+  ++live_;
+  engine_->attach(*task);
+  if (info.kind != TaskKind::kRank && moving_ && baton_rank_ == info.rank) {
+    start_running(*task);
+    return task;
+  }
+  make_ready(*task);
+  // No choice before all ranks are there: who came first must not matter. After an abort it does not.
+  const bool complete = attached_ == options_.ranks || aborted();
+  if (!moving_ && (started_ || (complete && attached_ > 0))) {
+    Task* const first = set_off(lock);
+    if (first == task) return task;
+    engine_->unpark(*first);
+  }
+  lock.unlock();
+  engine_->park(*task);
+  lock.lock();
+  return task;
+}
+
+Task* DeterministicScheduler::set_off(StateLock& lock) {
+  started_ = true;
+  ended_.store(false, std::memory_order_relaxed);
+  Task* const first = pick(nullptr, lock);
+  start_running(*first);
+  return first;
+}
+
+void DeterministicScheduler::detach(Task* task) {
+  Task::set_current(nullptr);
+  end(*task);
+}
+
+void DeterministicScheduler::make_ready(Task& task) {
+  task.state = Task::State::kReady;
+  ready_.insert(task.id);
+  if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
+}
+
+void DeterministicScheduler::start_running(Task& task) {
+  task.state = Task::State::kRunning;
+  ++running_;
+  note_running(task.id < 0 ? nullptr : &task);
+  if (!threads_ || task.id < 0) return;
+  baton_rank_ = task.info.rank;
+  ++running_of_rank_[static_cast<size_t>(task.info.rank)];
+}
+
+void DeterministicScheduler::stop_running(Task& task, Task::State next) {
+  if (task.state == Task::State::kRunning) {
+    --running_;
+    if (threads_) --running_of_rank_[static_cast<size_t>(task.info.rank)];
+  }
+  task.state = next;
+}
+
+void DeterministicScheduler::ensure_baton(Task& self, StateLock& lock) {
+  if (!threads_) return;
+  while (baton_rank_ != self.info.rank) {
+    stop_running(self, Task::State::kReady);
+    make_ready(self);
+    lock.unlock();
+    engine_->park(self);
+    lock.lock();
+  }
+}
+
+void DeterministicScheduler::give_way(Task& self, StateLock& lock) {
+  Task* const next = pick(&self, lock);
+  start_running(*next);
+  if (next == &self) return;
+  engine_->unpark(*next);
+  lock.unlock();
+  engine_->park(self);
+  lock.lock();
+}
+
+void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
+  Task* const self = Task::current();
+  if (self == nullptr) return;
+  self->reach(site);
+  steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (step == Step::kPoll) {
+    if (++self->polls_in_a_row > kPolls) step = Step::kYield;
+  } else {
+    self->polls_in_a_row = 0;
+  }
+  // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
+  const auto goes_on = [&] { return runs_to_block_ && step != Step::kYield && ++points_in_a_row_ < kFifoPatience; };
+  if (!threads_ && goes_on()) {
+    // Its site is nobody's business as long as it runs.
+    yields_in_a_row_ = 0;
+    if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
+    return;
+  }
+  self->site = site;
+  StateLock lock(this);
+  ensure_baton(*self, lock);
+  if (step == Step::kYield) {
+    count_yield();
+  } else {
+    yields_in_a_row_ = 0;
+  }
+  if (threads_ && goes_on()) return;
+  stop_running(*self, Task::State::kReady);
+  make_ready(*self);
+  yields_ = step == Step::kYield;
+  give_way(*self, lock);
+}
+
+void DeterministicScheduler::count_yield() {
+  // Often enough that each of those who can run had its turn, under any policy that is not unfair on purpose.
+  if (++yields_in_a_row_ <= 4 * (ready_.size() + 16)) return;
+  yields_in_a_row_ = 0;
+  advance_clock();
+}
+
+WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
+  Task& self = *Task::current();
+  self.site = site;
+  self.reach(site);
+  steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  StateLock lock(this);
+  ensure_baton(self, lock);
+  yields_in_a_row_ = 0;
+  if (self.permit) {
+    self.permit = false;
+    return WakeCause::kUnparked;
+  }
+  self.cause = WakeCause::kUnparked;
+  self.deadline_ns = deadline.at_ns;
+  self.timer = 0;
+  if (deadline.weak) {
+    weak_floor_ns_ = std::min(weak_floor_ns_, deadline.at_ns);
+  } else if (deadline.at_ns != Deadline::kNever) {
+    self.timer = ++timer_generation_;
+    timers_.push_back({deadline.at_ns, timer_order_++, self.id, self.timer});
+    std::push_heap(timers_.begin(), timers_.end(), std::greater<>());
+  }
+  stop_running(self, Task::State::kParked);
+  if (timers_.size() >= timers_to_forget_at_) forget_dead_timers();
+  give_way(self, lock);
+  self.timer = 0;
+  self.site.waits_for = nullptr;
+  return self.cause;
+}
+
+void DeterministicScheduler::unpark(Task& task) {
+  if (!runs_here()) {
+    send([this, &task] { unpark_here(task); });
+    return;
+  }
+  const StateLock lock(this);
+  unpark_here(task);
+}
+
+void DeterministicScheduler::unpark_here(Task& task) {
+  if (task.state == Task::State::kParked) {
+    task.cause = WakeCause::kUnparked;
+    make_ready(task);
+  } else {
+    task.permit = true;
+  }
+}
+
+int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
+  if (n <= 1) return 0;
+  Task* const self = Task::current();
+  if (self != nullptr) self->site = site;
+  StateLock lock(this);
+  const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false, .tasks = this};
+  const int value = policy_->choose(point);
+  // Not here: the caller may hold a lock that those who are told of the abort take.
+  if (!policy_->error().empty()) [[unlikely]]
+    misled_ = true;
+  add_choice(kind, self, n, value);
+  return value;
+}
+
+void DeterministicScheduler::add_choice(ChoiceKind kind, const Task* at, int size, int value) {
+  if (!recording_) return;
+  trace_.add({.kind = static_cast<uint8_t>(kind),
+              .what = trace_.intern(at != nullptr ? at->site.what : "start"),
+              .rank = at != nullptr ? at->info.rank : -1,
+              .size = size,
+              .value = value,
+              .seq = at != nullptr ? at->site.seq : -1});
+}
+
+TaskId DeterministicScheduler::choose_next(const Task* at) {
+  const int size = ready_.size();
+  if (runs_to_block_) return ready_.oldest();
+  if (size == 1 && !sees_all_) return ready_.nth(0);
+  const ChoicePoint point{.kind = ChoiceKind::kNextTask,
+                          .size = size,
+                          .at = at,
+                          .ready = &ready_,
+                          .yields = std::exchange(yields_, false),
+                          .tasks = this};
+  const TaskId id = policy_->choose(point);
+  if (size > 1) add_choice(ChoiceKind::kNextTask, at, size, id);
+  return id;
+}
+
+Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
+  points_in_a_row_ = 0;
+  moving_ = true;
+  baton_rank_ = -1;
+  for (;;) {
+    if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
+    if (options_.max_steps > 0 && steps() > options_.max_steps && !aborted()) [[unlikely]]
+      end_endless(lock);
+    if (misled_ && !aborted()) [[unlikely]] {
+      lock.unlock();
+      abort(make_error(ErrorKind::kAborted, policy_->error()));
+      lock.lock();
+    }
+    if (ready_.empty()) {
+      if (live_ == 0) {
+        moving_ = false;
+        ended_.store(true, std::memory_order_release);
+        note_running(nullptr);
+        return &host_;
+      }
+      nobody_ready(lock);
+      continue;
+    }
+    const TaskId id = choose_next(at);
+    Task* const task = task_at(id);
+    if (record_ != nullptr) [[unlikely]]
+      record_->begin_step(*task, ready_);
+    ready_.remove(id);
+    if (prefetches_) prefetch();
+    if (!runs_to_block_ && !policy_->error().empty() && !aborted()) {
+      make_ready(*task);
+      lock.unlock();
+      abort(make_error(ErrorKind::kAborted, policy_->error()));
+      lock.lock();
+      continue;
+    }
+    if (task->info.kind != TaskKind::kCompletion) return task;
+    // A posted body: it runs here, as a step of its own, and may make others ready.
+    task->state = Task::State::kRunning;
+    auto body = std::move(task->body);
+    task->body = nullptr;
+    Task* const before = Task::current();
+    Task::set_current(task);
+    note_running(task);
+    lock.unlock();
+    body();
+    body = nullptr;  // what it holds may spawn, too
+    lock.lock();
+    note_running(nullptr);
+    Task::set_current(before);
+    task->state = Task::State::kDone;
+    free_ids_.push_back(id);
+  }
+}
+
+void DeterministicScheduler::prefetch() {
+  // In turns until then: first the task, then what it points to, then its stack.
+  static constexpr int kTask = 6;
+  static constexpr int kPointers = 4;
+  static constexpr int kStack = 2;
+  if (ready_.size() <= kTask) return;
+  prefetch_lines(task_at(ready_.oldest_after(kTask)), 0, sizeof(Task));
+  const Task& soon = *task_at(ready_.oldest_after(kPointers));
+  engine_->prefetch(soon, Engine::Prefetch::kPointers);
+  if (soon.ahead != nullptr) prefetch_lines(soon.ahead, 0, 256);
+  // The work that it waits for, which looks at itself and goes: where a CallState is about its WaitsFor.
+  if (soon.site.waits_for != nullptr) prefetch_lines(soon.site.waits_for, -192, 448);
+  engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
+}
+
+void DeterministicScheduler::end_endless(StateLock& lock) {
+  std::string text = absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points");
+  for (const Task* task : live_tasks()) {
+    absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
+  }
+  lock.unlock();
+  abort(make_error(ErrorKind::kDeadlock, text));
+  lock.lock();
+}
+
+void DeterministicScheduler::nobody_ready(StateLock& lock) {
+  const bool outside = outside_.load(std::memory_order_acquire) > 0;
+  // What they sent before they went is seen now.
+  if (inbox_full_.load(std::memory_order_acquire)) return;
+  // The one at the point has stopped already: who runs is a thread beside the baton.
+  if (outside && wait_beside(/*grace_ns=*/0, lock)) return;
+  if (running_ > 0 && any_timer() && wait_beside(kGraceNs, lock)) return;
+  if (advance_clock()) return;
+  if (aborted()) {
+    // Everybody was woken by the abort already; who still parks asks again and leaves.
+    wake_all_here();
+    if (!ready_.empty()) return;
+    if (running_ > 0) {
+      wait_beside(kGraceNs, lock);
+      return;
+    }
+    fatal(absl::StrCat("nothing is ready and nothing is parked, but ", live_, " tasks are left"));
+  }
+  if (running_ > 0 || away() > 0) return await_threads_beside(lock);
+  const std::vector<Task*> blocked = parked_tasks();
+  lock.unlock();
+  if (record_ != nullptr) record_->stop();  // before the report looks at everything
+  const absl::Status cause = describe_deadlock(blocked);
+  abort(cause);
+  lock.lock();
+}
+
+std::vector<Task*> DeterministicScheduler::parked_tasks() const {
+  std::vector<Task*> parked;
+  for (Task* task : live_tasks()) {
+    if (task->state == Task::State::kParked) parked.push_back(task);
+  }
+  return parked;
+}
+
+bool DeterministicScheduler::wait_beside(int64_t grace_ns, StateLock& lock) {
+  std::vector<int> threads;
+  for (const Task* task : live_tasks()) {
+    if (task->state == Task::State::kRunning) threads.push_back(task->thread);
+  }
+  idle_.store(true, std::memory_order_relaxed);
+  note_running(nullptr);
+  lock.unlock();
+  bool moved = false;
+  if (grace_ns == 0) {
+    moved = idle_parker_.park(Deadline::kNever);
+  } else {
+    for (int i = 0; i < kGraceLooks && !moved; ++i) {
+      moved = idle_parker_.park(monotonic_ns() + grace_ns / kGraceLooks) ||
+              std::any_of(threads.begin(), threads.end(), [](int thread) { return thread_runs(thread); });
+    }
+    moved = moved || strangers_compute();
+  }
+  lock.lock();
+  idle_.store(false, std::memory_order_relaxed);
+  return moved || !ready_.empty();
+}
+
+void DeterministicScheduler::await_threads_beside(StateLock& lock) {
+  const auto now_beside = [this] { return std::pair<int, int>(running_, away()); };
+  const std::pair<int, int> beside = now_beside();
+  const int64_t slice_ns = std::min(kGraceNs, stuck_ns() / 4);
+  int64_t since_ns = monotonic_ns();
+  bool told = false;
+  // Who comes or goes is looked at anew by the caller.
+  while (ready_.empty() && !aborted() && !inbox_full_.load(std::memory_order_acquire) && now_beside() == beside) {
+    if (wait_beside(slice_ns, lock)) {
+      since_ns = monotonic_ns();
+      continue;
+    }
+    const int64_t stuck_for_ns = monotonic_ns() - since_ns;
+    const bool ends = stuck_for_ns >= stuck_ns();
+    if (!ends && (told || stuck_for_ns < stall_ns())) continue;
+    const std::vector<Task*> blocked = parked_tasks();
+    if (blocked.empty()) continue;  // a long computation beside the baton
+    std::vector<int> ranks;
+    for (const Task* task : live_tasks()) {
+      if (task->state == Task::State::kRunning) ranks.push_back(task->info.rank);
+    }
+    lock.unlock();
+    const absl::Status stuck = describe_stuck(blocked, std::move(ranks), ends ? stuck_ns() : stall_ns());
+    if (ends) {
+      abort(stuck);
+    } else {
+      watch_.tell(std::string(stuck.message()));
+    }
+    lock.lock();
+    told = true;
+  }
+}
+
+Task* DeterministicScheduler::ready_beside(int rank) const {
+  for (const std::unique_ptr<Task>& task : extra_) {
+    if (task->state == Task::State::kReady && task->adopted && task->info.rank == rank) return task.get();
+  }
+  return nullptr;
+}
+
+// A rank may hold the baton and wait, in a way of its own, for a thread of its own: a join. If that one is ready, it runs beside
+// the rank, as it would have done if it had come to its point now. If it waits for others, they get the baton.
+void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* /*texts*/) {
+  if (!threads_) return;
+  Task* helper = nullptr;
+  {
+    const StateLock lock(this);
+    const uint64_t steps = steps_.load(std::memory_order_relaxed);
+    bool computes = !moving_ || baton_rank_ < 0 || running_of_rank_[static_cast<size_t>(baton_rank_)] == 0;
+    bool waits = false;
+    for (const Task* task : live_tasks()) {
+      if (computes || task->info.rank != baton_rank_) continue;
+      waits = waits || (task->adopted && task->state != Task::State::kRunning);
+      if (task->state == Task::State::kRunning) computes = thread_runs(task->thread);
+    }
+    if (computes || !waits || ready_.empty() || steps != still_at_step_) {
+      still_at_step_ = steps;
+      still_since_ns_ = now_ns;
+      return;
+    }
+    if (now_ns - still_since_ns_ < std::min(kGraceNs, stall_ns())) return;
+    still_since_ns_ = now_ns;
+    helper = ready_beside(baton_rank_);
+    if (helper != nullptr) {
+      ready_.remove(helper->id);
+      start_running(*helper);
+    } else {
+      baton_rank_ = -1;  // the thread below is the mover from now on
+    }
+  }
+  if (helper != nullptr) {
+    engine_->unpark(*helper);
+  } else {
+    ThreadPool::shared().start("baton",
+                               [this] { pass_baton([this](StateLock& lock) { return pick(nullptr, lock); }); });
+  }
+}
+
+void DeterministicScheduler::away_changed(int) { idle_parker_.unpark(); }
+
+bool DeterministicScheduler::any_timer() const {
+  return std::any_of(timers_.begin(), timers_.end(), [this](const Timer& timer) { return alive(timer); });
+}
+
+bool DeterministicScheduler::alive(const Timer& timer) const {
+  const Task& task = *task_at(timer.task);
+  return task.timer == timer.generation && task.state == Task::State::kParked;
+}
+
+void DeterministicScheduler::forget_dead_timers() {
+  std::erase_if(timers_, [this](const Timer& timer) { return !alive(timer); });
+  std::make_heap(timers_.begin(), timers_.end(), std::greater<>());
+  timers_to_forget_at_ = std::max<size_t>(1024, 2 * timers_.size());
+}
+
+bool DeterministicScheduler::advance_clock() {
+  const auto take_out = [this] {
+    std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
+    timers_.pop_back();
+  };
+  while (!timers_.empty() && !alive(timers_.front())) take_out();
+  if (timers_.empty()) return false;
+  // Default timeouts keep nothing alive, but they do pass when time goes on for another reason, each in its turn.
+  int64_t at_ns = timers_.front().at_ns;
+  std::vector<Task*> weak;
+  if (weak_floor_ns_ <= at_ns) {
+    weak_floor_ns_ = Deadline::kNever;
+    for (Task* task : live_tasks()) {
+      if (task->state != Task::State::kParked || task->timer != 0 || task->deadline_ns == Deadline::kNever) continue;
+      if (task->deadline_ns < at_ns) {
+        weak_floor_ns_ = std::min(weak_floor_ns_, at_ns);
+        at_ns = task->deadline_ns;
+        weak.clear();
+      }
+      if (task->deadline_ns == at_ns) {
+        weak.push_back(task);
+      } else {
+        weak_floor_ns_ = std::min(weak_floor_ns_, task->deadline_ns);
+      }
+    }
+  }
+  clock_ns_.store(std::max(now_ns(), at_ns), std::memory_order_relaxed);
+  if (record_ != nullptr) record_->time_passed();
+  const auto time_out = [this](Task& task) {
+    task.cause = WakeCause::kTimeout;
+    task.timer = 0;
+    make_ready(task);
+  };
+  while (!timers_.empty() && timers_.front().at_ns <= at_ns) {
+    const Timer timer = timers_.front();
+    take_out();
+    if (alive(timer)) time_out(*task_at(timer.task));
+  }
+  for (Task* task : weak) time_out(*task);
+  return true;
+}
+
+Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
+  if (task.state != Task::State::kRunning) fatal("a task ended that did not run");
+  const bool held = !threads_ || baton_rank_ == task.info.rank;
+  stop_running(task, Task::State::kDone);
+  --live_;
+  Task* next = nullptr;
+  // Else another thread of the rank goes on with the baton, or somebody else holds it.
+  if (held && (!threads_ || running_of_rank_[static_cast<size_t>(task.info.rank)] == 0)) {
+    next = pick(&task, lock);
+  } else if (next = held ? ready_beside(task.info.rank) : nullptr; next != nullptr) {
+    // The rank's other thread may be waiting for it, in a way of its own.
+    ready_.remove(next->id);
+  } else if (idle_.load(std::memory_order_relaxed)) {
+    idle_parker_.unpark();
+  }
+  // After the pick, which may have spawned tasks.
+  if (task.id >= options_.ranks) free_ids_.push_back(task.id);
+  return next;
+}
+
+bool DeterministicScheduler::runs_here() const {
+  if (threads_) return true;
+  const Task* const task = Task::current();
+  return task != nullptr && task->scheduler == this;
+}
+
+void DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
+  {
+    absl::MutexLock lock(&inbox_mu_);
+    inbox_.push_back(std::move(what));
+    inbox_full_.store(true, std::memory_order_release);
+  }
+  idle_parker_.unpark();
+}
+
+void DeterministicScheduler::drain_inbox() {
+  std::vector<absl::AnyInvocable<void()>> asked;
+  {
+    absl::MutexLock lock(&inbox_mu_);
+    asked.swap(inbox_);
+    inbox_full_.store(false, std::memory_order_relaxed);
+  }
+  for (absl::AnyInvocable<void()>& what : asked) what();
+}
+
+void DeterministicScheduler::wake_all() {
+  if (!runs_here()) {
+    send([this] { wake_all_here(); });
+    return;
+  }
+  StateLock lock(this);
+  wake_all_here();
+  // Ranks that wait for others to attach.
+  if (!moving_ && attached_ > 0 && !ready_.empty()) engine_->unpark(*set_off(lock));
+}
+
+void DeterministicScheduler::wake_all_here() {
+  for (Task* task : live_tasks()) {
+    if (task->state != Task::State::kParked) continue;
+    task->cause = WakeCause::kUnparked;
+    make_ready(*task);
+  }
+}
+
+void DeterministicScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+  const Task* const self = Task::current();
+  StateLock lock(this);
+  std::vector<Task*> waiting;
+  for (Task* task : live_tasks()) {
+    if (task->state == Task::State::kParked) waiting.push_back(task);
+  }
+  // As while somebody picks: a helper that comes to a point meanwhile queues.
+  const bool moves = self != nullptr && self->scheduler == this && self->info.rank == baton_rank_;
+  const int baton_rank = moves ? std::exchange(baton_rank_, -1) : baton_rank_;
+  lock.unlock();
+  look(waiting);
+  lock.lock();
+  if (moves) baton_rank_ = baton_rank;
+}
+
+void DeterministicScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {
+  // As long as anybody moves, the others wait for their turn.
+  const uint64_t steps = steps_.load(std::memory_order_relaxed);
+  if (!threads_) {
+    if (const Task* const task = runs_.load(std::memory_order_acquire); task != nullptr) {
+      outstanding->push_back({.id = task->id,
+                              .info = runs_info_.load(std::memory_order_relaxed),
+                              .steps = steps,
+                              .last = task->last.site()});
+    }
+    return;
+  }
+  const StateLock lock(this);
+  const auto add = [&](const Task& task) {
+    if (task.state != Task::State::kRunning) return;
+    outstanding->push_back({.id = task.id, .info = task.info, .steps = steps, .last = task.last.site()});
+  };
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    const Task& task = rank_tasks_[static_cast<size_t>(rank)];
+    add(task);
+    if (!started_ && attached_ > 0 && task.state == Task::State::kNew) {
+      outstanding->push_back(
+          {.id = task.id, .info = task.info, .attached = false, .steps = static_cast<uint64_t>(attached_), .last = {}});
+    }
+  }
+  for (const std::unique_ptr<Task>& task : extra_) add(*task);
+}
+
+void DeterministicScheduler::outside_changed(int n) {
+  outside_.fetch_add(n, std::memory_order_acq_rel);
+  // Whether or not the run is idle yet: it may be about to be.
+  if (n < 0) idle_parker_.unpark();
+}
+
+std::vector<Task*> DeterministicScheduler::live_tasks() const {
+  std::vector<Task*> tasks;
+  const auto add = [&tasks](Task* task) {
+    if (task->id >= 0 && task->state != Task::State::kNew && task->state != Task::State::kDone &&
+        task->info.kind != TaskKind::kCompletion)
+      tasks.push_back(task);
+  };
+  for (int rank = 0; rank < options_.ranks; ++rank) add(&rank_tasks_[static_cast<size_t>(rank)]);
+  for (const std::unique_ptr<Task>& task : extra_) add(task.get());
+  return tasks;
+}
+
+}  // namespace rankloom

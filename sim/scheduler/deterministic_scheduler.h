@@ -1,0 +1,181 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "sim/engine/engine.h"
+#include "sim/schedule/policy.h"
+#include "sim/schedule/ready_set.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+
+// One task runs at a time; at every scheduling point the policy says who is next. The same code drives threads (the running
+// one holds the baton) and fibers, so one seed gives one trace on both.
+//
+// On threads the baton belongs to a rank: a helper thread of that rank may run beside it. A helper that parks passes the
+// baton on; a task that comes to a point while its rank does not hold the baton queues as ready.
+//
+// invariant: from the first pick until all tasks have ended exactly one task is the mover: it runs with the baton, or it
+// picks who is next. Nobody holds the baton while the mover picks, so who comes to a point meanwhile queues.
+class DeterministicScheduler final : public Scheduler, private TaskTable {
+ public:
+  explicit DeterministicScheduler(Options options);
+  ~DeterministicScheduler() override;
+
+  void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
+  void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
+  void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
+  Task* attach(const TaskInfo& info) override;
+  void detach(Task* task) override;
+  WakeCause park(const Site& site, Deadline deadline) override;
+  void unpark(Task& task) override;
+  int choose(ChoiceKind kind, int n, const Site& site) override;
+  int64_t now_ns() const override { return clock_ns_.load(std::memory_order_relaxed); }
+  std::vector<Task*> live_tasks() const override;
+  void append_outstanding(std::vector<Outstanding>* outstanding) const override;
+  const Trace& trace() const override { return trace_; }
+  uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
+  void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
+
+ protected:
+  void deterministic_point(const Site& site, Step step) override;
+  void wake_all() override;
+  bool idle() const override;
+  void away_changed(int n) override;
+  void end_tasks(bool strangers) override;
+  void outside_changed(int n) override;
+  void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
+
+ private:
+  class StateLock;
+
+  const Task& task(TaskId id) const override { return *task_at(id); }
+
+  // All below run with the state locked (threads) or on the fibers' thread.
+  Task* task_at(TaskId id) const {
+    return id < options_.ranks ? &rank_tasks_[static_cast<size_t>(id)]
+                               : extra_[static_cast<size_t>(id - options_.ranks)].get();
+  }
+  Task* add_extra(const TaskInfo& info);
+  void spawn_here(const TaskInfo& info, absl::AnyInvocable<void()> body);
+  void post_here(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body);
+  void unpark_here(Task& task);
+  void wake_all_here();
+  void make_ready(Task& task);
+  void start_running(Task& task);
+  // `task` (null: nobody) has the fibers' thread from now on.
+  void note_running(const Task* task) {
+    if (threads_) return;
+    if (task != nullptr) runs_info_.store(task->info, std::memory_order_relaxed);
+    runs_.store(task, std::memory_order_release);
+  }
+  void stop_running(Task& task, Task::State next);
+  void ensure_baton(Task& self, StateLock& lock);
+  // `self` yields: the clock goes on if nobody did anything else for long.
+  void count_yield();
+  // Who runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
+  Task* pick(const Task* at, StateLock& lock);
+  // `self` stops here until it is picked again.
+  void give_way(Task& self, StateLock& lock);
+  // The first pick: the caller is no task, or a ready one.
+  Task* set_off(StateLock& lock);
+  // Ends `task`. The one that runs next; null: nobody new.
+  Task* finish(Task& task, StateLock& lock);
+  void nobody_ready(StateLock& lock);
+  // Fetches what switches to the next tasks in the queue will touch.
+  void prefetch();
+  // max_steps have passed.
+  void end_endless(StateLock& lock);
+  // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
+  bool wait_beside(int64_t grace_ns, StateLock& lock);
+  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or Options::stuck passed.
+  void await_threads_beside(StateLock& lock);
+  // A thread of the caller's own that is ready as a helper of `rank`; null: there is none.
+  Task* ready_beside(int rank) const;
+  std::vector<Task*> parked_tasks() const;
+  bool any_timer() const;
+  void end(Task& task);
+  // Lets the task run that `choose` gives, with the state locked; null: nobody. The caller is no task any more.
+  void pass_baton(absl::FunctionRef<Task*(StateLock& lock)> choose);
+  bool advance_clock();
+  void forget_dead_timers();
+  void drain_inbox();
+  bool runs_here() const;
+  // Has `what` done on the fibers' thread: they cannot be touched from elsewhere.
+  void send(absl::AnyInvocable<void()> what);
+  TaskId choose_next(const Task* at);
+  void add_choice(ChoiceKind kind, const Task* at, int size, int value);
+  static void task_main(Task& task);
+
+  const bool threads_;
+  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<SchedulePolicy> policy_;
+  const bool runs_to_block_;
+  const bool recording_;
+  const bool sees_all_;
+
+  mutable absl::Mutex mu_;  // guards all below on threads; unused on fibers. Before inbox_mu_
+  Task host_;
+  std::unique_ptr<Task[]> rank_tasks_;
+  std::vector<std::unique_ptr<Task>> extra_;
+  std::vector<TaskId> free_ids_;
+  ReadySet ready_;
+  std::optional<absl::FunctionRef<void(int, Task&)>> body_;
+  int live_ = 0;          // tasks that have not ended, posted ones excepted
+  int attached_ = 0;      // ranks that have attached
+  bool started_ = false;  // choices may be drawn
+  bool moving_ = false;   // there is a mover
+  int baton_rank_ = -1;
+  std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning
+  int running_ = 0;
+  int points_in_a_row_ = 0;  // of the running task since it was picked
+  Trace trace_;
+  int64_t yields_in_a_row_ = 0;
+  bool misled_ = false;  // choose() asked a policy that cannot go on: the next pick() aborts the run
+  bool yields_ = false;  // the task that gives way said so
+  std::atomic<int64_t> clock_ns_{0};
+  std::atomic<uint64_t> steps_{0};
+
+  struct Timer {
+    int64_t at_ns;
+    uint64_t order;
+    TaskId task;
+    uint32_t generation;
+    friend bool operator>(const Timer& a, const Timer& b) {
+      return std::tie(a.at_ns, a.order) > std::tie(b.at_ns, b.order);
+    }
+  };
+  bool alive(const Timer& timer) const;
+  // A heap of own deadlines, the earliest on top; those whose wait has ended otherwise are forgotten later.
+  std::vector<Timer> timers_;
+  size_t timers_to_forget_at_ = 1024;
+  uint64_t timer_order_ = 0;
+  uint32_t timer_generation_ = 0;
+  // Default deadlines are on the tasks; none of a parked task is earlier than this.
+  int64_t weak_floor_ns_ = Deadline::kNever;
+
+  // What threads outside the fibers' ask for.
+  absl::Mutex inbox_mu_;
+  std::vector<absl::AnyInvocable<void()>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
+  std::atomic<bool> inbox_full_{false};
+  std::atomic<bool> ended_{false};  // all tasks have
+  std::atomic<int> outside_{0};
+  std::atomic<bool> idle_{false};
+  Parker idle_parker_;
+
+  // Fibers: who runs, and what it is, for the watchdog's thread.
+  std::atomic<const Task*> runs_{nullptr};
+  std::atomic<TaskInfo> runs_info_{TaskInfo{}};
+
+  // The watchdog's: since when the rank with the baton stands still, and at which step.
+  int64_t still_since_ns_ = 0;
+  uint64_t still_at_step_ = 0;
+
+  StallWatch watch_{this};  // the last: goes first
+};
+
+}  // namespace rankloom

@@ -1,0 +1,308 @@
+#include "sim/scheduler/free_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/engine/thread_engine.h"
+#include "sim/engine/thread_pool.h"
+#include "sim/scheduler/call_scope.h"
+
+namespace rankloom {
+
+FreeScheduler::FreeScheduler(Options options)
+    : Scheduler(std::move(options), /*deterministic=*/false),
+      counts_(int64_t{options_.ranks} * kLive + kBias),
+      live_ranks_(options_.ranks),
+      came_(static_cast<size_t>(options_.ranks)) {}
+
+FreeScheduler::~FreeScheduler() { close(); }
+
+bool FreeScheduler::idle() const { return live_ranks_.load(std::memory_order_relaxed) == 0 && live_tasks().empty(); }
+
+void FreeScheduler::end_tasks(bool strangers) {
+  refuse_attached(live_tasks());
+  if (strangers) abort(world_ended());
+  // Helpers end by themselves, unless they wait for a rank that never came.
+  if (live_ranks_.load(std::memory_order_relaxed) > 0) {
+    abort(make_error(ErrorKind::kAborted, "the world ended before all its ranks had attached"));
+  }
+  wait_for_threads();
+}
+
+Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
+  auto task = std::make_unique<Task>();
+  task->scheduler = this;
+  task->info = info;
+  task->user = user_of(info.rank);
+  task->adopted = adopted;
+  task->state = Task::State::kRunning;
+  Task* const raw = task.get();
+  absl::MutexLock lock(&tasks_mu_);
+  if (!adopted) ++threads_;
+  if (info.kind == TaskKind::kRank) came_[static_cast<size_t>(info.rank)] = true;
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    if (tasks_[i] == nullptr) {
+      task->id = static_cast<TaskId>(i);
+      tasks_[i] = std::move(task);
+      return raw;
+    }
+  }
+  task->id = static_cast<TaskId>(tasks_.size());
+  tasks_.push_back(std::move(task));
+  return raw;
+}
+
+void FreeScheduler::start_thread(Task* task, absl::AnyInvocable<void()> body) {
+  ThreadPool::shared().start(
+      thread_name(task->info),
+      [this, task, body = std::move(body)]() mutable {
+        task->thread = this_thread();
+        Task::set_current(task);
+        body();
+        body = nullptr;
+        Task::set_current(nullptr);
+        finish(task);
+        absl::MutexLock lock(&tasks_mu_);
+        if (--threads_ == 0) threads_ended_.unpark();
+      },
+      options_.fresh_threads);
+}
+
+void FreeScheduler::wait_for_threads() {
+  for (;;) {
+    {
+      // With the lock: who counted itself off has let go of it, and of everything else here.
+      absl::MutexLock lock(&tasks_mu_);
+      if (threads_ == 0) return;
+    }
+    threads_ended_.park(Deadline::kNever);
+  }
+}
+
+void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
+  watch_.begin();
+  std::vector<Task*> ranks;
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    ranks.push_back(add_task({.rank = rank, .kind = TaskKind::kRank}, false));
+  }
+  for (Task* task : ranks) {
+    start_thread(task, [task, body] { body(task->info.rank, *task); });
+  }
+  wait_for_threads();
+}
+
+void FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
+  if (closed()) return run_after_end(body);
+  Task* const task = add_task(info, false);
+  counts_.fetch_add(kLive);
+  start_thread(task, std::move(body));
+}
+
+void FreeScheduler::post(const TaskInfo&, const Site&, absl::AnyInvocable<void()> body) { body(); }
+
+Task* FreeScheduler::attach(const TaskInfo& info) {
+  watch_.begin();
+  Task* const task = add_task(info, true);
+  task->thread = this_thread();
+  // Ranks are counted from the start, so that a world whose ranks come late is not taken for a stuck one.
+  if (info.kind != TaskKind::kRank) counts_.fetch_add(kLive);
+  Task::set_current(task);
+  return task;
+}
+
+void FreeScheduler::detach(Task* task) {
+  Task::set_current(nullptr);
+  finish(task);
+}
+
+void FreeScheduler::finish(Task* task) {
+  {
+    absl::MutexLock lock(&tasks_mu_);
+    ended_steps_ += task->steps.load(std::memory_order_relaxed);
+    if (task->info.kind == TaskKind::kRank) live_ranks_.fetch_sub(1, std::memory_order_relaxed);
+    tasks_[static_cast<size_t>(task->id)].reset();
+  }
+  counts_.fetch_sub(kLive);
+  check_deadlock();
+}
+
+WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
+  Task& self = *Task::current();
+  self.reach(site);
+  if (self.parker.spin()) return WakeCause::kUnparked;
+  self.site = site;
+  const bool counted = deadline.weak;
+  if (!self.parker.prepare(counted)) return WakeCause::kUnparked;
+  if (counted) {
+    counts_.fetch_add(1);
+    check_deadlock();
+  }
+  const bool woken = self.parker.sleep(deadline.at_ns);
+  if (!woken && counted) counts_.fetch_sub(1);
+  if (reporting_.load()) [[unlikely]] {
+    absl::MutexLock until_told(&report_mu_);
+  }
+  return woken ? WakeCause::kUnparked : WakeCause::kTimeout;
+}
+
+void FreeScheduler::unpark(Task& task) {
+  // The task may run, and end, from the moment it has its permit: it is counted off by what the parker says, not by what
+  // stands in the task.
+  const Parker::Was was = task.parker.give();
+  if (was < Parker::Was::kAsleep) return;
+  if (was == Parker::Was::kAsleepCounted) counts_.fetch_sub(1);
+  task.parker.wake();
+}
+
+int FreeScheduler::choose(ChoiceKind, int, const Site&) { return 0; }
+
+bool FreeScheduler::nobody_can_move() const {
+  const int64_t counts = counts_.load();
+  const int64_t live = counts / kLive;
+  const int64_t asleep = counts % kLive - kBias;
+  return live != 0 && asleep == live;
+}
+
+bool FreeScheduler::all_asleep(std::vector<Task*>* sleepers) const {
+  absl::MutexLock lock(&tasks_mu_);
+  bool all = true;
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task == nullptr) continue;
+    if (task->parker.asleep()) {
+      sleepers->push_back(task.get());
+    } else {
+      all = false;
+    }
+  }
+  return all;
+}
+
+void FreeScheduler::check_deadlock() {
+  if (!nobody_can_move() || aborted()) return;
+  bool stuck = false;
+  {
+    absl::MutexLock lock(&report_mu_);
+    if (aborted()) return;
+    reporting_.store(true);
+    std::vector<Task*> blocked;
+    // Else somebody was woken meanwhile, by a default timeout or from outside: it will come by here again.
+    stuck = all_asleep(&blocked) && nobody_can_move() && set_abort_cause(describe_deadlock(blocked));
+    reporting_.store(false);
+  }
+  if (stuck) announce_abort();
+}
+
+void FreeScheduler::away_changed(int n) {
+  counts_.fetch_add(n * kLive);
+  if (n < 0) check_deadlock();
+}
+
+void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) {
+  absl::Status end;
+  {
+    absl::MutexLock lock(&report_mu_);
+    if (aborted() || !strangers_seen()) return;
+    reporting_.store(true);
+    std::vector<Task*> blocked;
+    all_asleep(&blocked);
+    std::vector<int> beside;
+    int tasks = 0;
+    bool computes = strangers_compute();
+    uint64_t steps = 0;
+    {
+      absl::MutexLock tasks_lock(&tasks_mu_);
+      steps = ended_steps_;
+      for (const std::unique_ptr<Task>& task : tasks_) {
+        if (task == nullptr) continue;
+        ++tasks;
+        steps += task->steps.load(std::memory_order_relaxed);
+        if (task->parker.asleep()) continue;
+        beside.push_back(task->info.rank);
+        computes = computes || thread_runs(task->thread.load(std::memory_order_relaxed));
+      }
+    }
+    const int64_t counts = counts_.load();
+    // Whoever waits with a deadline of its own, or for somebody outside, is not stuck.
+    const bool stuck = !blocked.empty() && counts / kLive == tasks + away() &&
+                       counts % kLive - kBias == static_cast<int64_t>(blocked.size()) &&
+                       static_cast<size_t>(tasks) == blocked.size() + beside.size();
+    if (!stuck || computes || steps != stuck_at_step_ || stuck_since_ns_ < 0) {
+      stuck_since_ns_ = stuck && !computes ? now_ns : -1;
+      stuck_at_step_ = steps;
+      stuck_told_ = false;
+    } else if (now_ns - stuck_since_ns_ >= stuck_ns()) {
+      end = describe_stuck(blocked, std::move(beside), stuck_ns());
+      if (!set_abort_cause(end)) end = absl::OkStatus();
+    } else if (now_ns - stuck_since_ns_ >= stall_ns() && !std::exchange(stuck_told_, true)) {
+      texts->emplace_back(describe_stuck(blocked, std::move(beside), stall_ns()).message());
+    }
+    reporting_.store(false);
+  }
+  if (!end.ok()) announce_abort();
+}
+
+void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
+  absl::MutexLock lock(&report_mu_);
+  reporting_.store(true);
+  std::vector<Task*> waiting;
+  all_asleep(&waiting);
+  look(waiting);
+  reporting_.store(false);
+}
+
+void FreeScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {
+  absl::MutexLock lock(&tasks_mu_);
+  // What one task of a rank does, moves the rank: its main thread may wait for a helper in a way of its own.
+  std::vector<uint64_t> steps(came_.size());
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task != nullptr) steps[static_cast<size_t>(task->info.rank)] += task->steps.load(std::memory_order_relaxed);
+  }
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task == nullptr || task->parker.asleep()) continue;
+    outstanding->push_back({.id = task->id,
+                            .info = task->info,
+                            .steps = steps[static_cast<size_t>(task->info.rank)],
+                            .last = task->last.site()});
+  }
+  const bool any_came = std::find(came_.begin(), came_.end(), true) != came_.end();
+  for (size_t rank = 0; rank < came_.size(); ++rank) {
+    if (any_came && !came_[rank]) {
+      const int number = static_cast<int>(rank);
+      outstanding->push_back({.id = -1 - number, .info = {.rank = number}, .attached = false, .steps = 0, .last = {}});
+    }
+  }
+}
+
+void FreeScheduler::wake_all() {
+  absl::MutexLock lock(&tasks_mu_);
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task != nullptr) unpark(*task);
+  }
+}
+
+void FreeScheduler::outside_changed(int n) {
+  counts_.fetch_add(n * kLive);
+  if (n < 0) check_deadlock();
+}
+
+std::vector<Task*> FreeScheduler::live_tasks() const {
+  absl::MutexLock lock(&tasks_mu_);
+  std::vector<Task*> tasks;
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task != nullptr) tasks.push_back(task.get());
+  }
+  return tasks;
+}
+
+uint64_t FreeScheduler::steps() const {
+  absl::MutexLock lock(&tasks_mu_);
+  uint64_t steps = ended_steps_;
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task != nullptr) steps += task->steps.load(std::memory_order_relaxed);
+  }
+  return steps;
+}
+
+}  // namespace rankloom

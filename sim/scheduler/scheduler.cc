@@ -1,0 +1,267 @@
+#include "sim/scheduler/scheduler.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/engine/thread_engine.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/deadlock_report.h"
+#include "sim/scheduler/deterministic_scheduler.h"
+#include "sim/scheduler/free_scheduler.h"
+#include "sim/scheduler/live_worlds.h"
+
+namespace rankloom {
+
+namespace {
+
+// A deadlock's text without its headline.
+std::string lines_of(const absl::Status& deadlock) {
+  const std::string text(deadlock.message().data(), deadlock.message().size());
+  constexpr std::string_view kHeadline = "no rank can move";
+  return text.compare(0, kHeadline.size(), kHeadline) == 0 ? text.substr(kHeadline.size()) : "\n" + text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
+  if (options.ranks < 1) {
+    return make_error(ErrorKind::kInvalidArgument, absl::StrCat("world_size is ", options.ranks, ", want at least 1"));
+  }
+  const bool fibers = options.engine == EngineKind::kFibers;
+  if (options.schedule.kind() == Schedule::Kind::kUnset)
+    options.schedule = fibers ? Schedule::fifo() : Schedule::free();
+  if (fibers && options.schedule.kind() == Schedule::Kind::kFree) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      "schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
+  }
+  if (!options.schedule.deterministic()) return std::unique_ptr<Scheduler>(new FreeScheduler(std::move(options)));
+  return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options)));
+}
+
+void Scheduler::begin_life() {
+  static std::atomic<uint64_t> serials{0};
+  serial_ = serials.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr) {
+    outer_ = task->scheduler->outer_;
+    outer_.push_back(task->scheduler->serial_);
+  }
+  LiveWorlds::shared().add(this);
+}
+
+Scheduler::~Scheduler() = default;
+
+bool Scheduler::is_inside(uint64_t serial) const {
+  return std::find(outer_.begin(), outer_.end(), serial) != outer_.end();
+}
+
+void Scheduler::refuse_stranger(const Task& task, const Site& site) {
+  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                              absl::StrCat("rank ", task.info.rank, " of another world came to ", site_text(site),
+                                           site_place(site), ", want a handle of its own world")),
+                   {.rank = task.info.rank, .group = site.group, .op = site.what});
+}
+
+uint64_t Scheduler::add_stranger(int rank, int thread) {
+  absl::MutexLock lock(&strangers_mu_);
+  strangers_[++stranger_ids_] = {.rank = rank, .thread = thread, .away = false};
+  return stranger_ids_;
+}
+
+void Scheduler::stranger_away(uint64_t id, int rank, bool away) {
+  {
+    absl::MutexLock lock(&strangers_mu_);
+    Stranger& stranger = strangers_.at(id);
+    stranger.rank = rank;
+    stranger.away = away;
+  }
+  away_.fetch_add(away ? 1 : -1);
+  away_changed(away ? 1 : -1);
+}
+
+void Scheduler::stranger_ended(uint64_t id) {
+  {
+    absl::MutexLock lock(&strangers_mu_);
+    strangers_.erase(id);
+  }
+  away_.fetch_sub(1);
+  away_changed(-1);
+}
+
+bool Scheduler::strangers_seen() const {
+  absl::MutexLock lock(&strangers_mu_);
+  return stranger_ids_ > 0;
+}
+
+bool Scheduler::strangers_compute() const {
+  absl::MutexLock lock(&strangers_mu_);
+  return std::any_of(strangers_.begin(), strangers_.end(),
+                     [](const auto& entry) { return entry.second.away && thread_runs(entry.second.thread); });
+}
+
+absl::Status Scheduler::describe_stuck(const std::vector<Task*>& blocked, std::vector<int> beside,
+                                       int64_t stuck_ns) const {
+  const absl::Status stuck = describe_deadlock(blocked);
+  if (error_kind(stuck) != ErrorKind::kDeadlock) return stuck;  // a better cause
+  std::vector<int> foreign;
+  {
+    absl::MutexLock lock(&strangers_mu_);
+    for (const auto& [id, stranger] : strangers_) {
+      if (stranger.away) foreign.push_back(stranger.rank);
+    }
+  }
+  const auto of_ranks = [](std::vector<int>* ranks) {
+    std::sort(ranks->begin(), ranks->end());
+    ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+    return absl::StrCat(ranks->size() == 1 ? "rank " : "ranks ", rank_ranges(*ranks));
+  };
+  std::string who;
+  if (!beside.empty()) who = of_ranks(&beside);
+  if (!foreign.empty()) absl::StrAppend(&who, who.empty() ? "" : " and ", "foreign threads of ", of_ranks(&foreign));
+  const std::string time = absl::FormatDuration(absl::Nanoseconds(stuck_ns));
+  return make_error(ErrorKind::kTimeout,
+                    absl::StrCat("stuck for ", time, " of real time: ", who,
+                                 " could still act, but came to no scheduling point for that long", lines_of(stuck)));
+}
+
+bool Scheduler::close_if_idle() {
+  if (!LiveWorlds::shared().close_if(serial_, [this] { return idle(); })) return false;
+  closed_.store(true, std::memory_order_release);
+  return true;
+}
+
+void Scheduler::refuse_attached(const std::vector<Task*>& tasks) {
+  for (const Task* task : tasks) {
+    if (task->adopted && task->info.kind == TaskKind::kRank)
+      fatal(absl::StrCat("a world ended while a thread was attached as rank ", task->info.rank));
+  }
+}
+
+void Scheduler::close() {
+  if (const Task* const task = Task::current(); task != nullptr && task->scheduler == this && !task->adopted)
+    fatal(absl::StrCat("a world was ended by its own rank ", task->info.rank));
+  end_tasks(LiveWorlds::shared().close(serial_));
+  closed_.store(true, std::memory_order_release);
+  LiveWorlds::shared().remove(serial_);
+}
+
+Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
+  // By the clock of whoever will wait: a thread of no world has only the real one.
+  const Task* const task = Task::current();
+  return Deadline::after(task == nullptr ? monotonic_ns() : task->scheduler->now_ns(), timeout, weak);
+}
+
+bool Scheduler::abort(const absl::Status& cause) {
+  if (!set_abort_cause(cause)) return false;
+  announce_abort();
+  return true;
+}
+
+void Scheduler::announce_abort() {
+  wake_all();
+  if (abort_listener_) abort_listener_(abort_cause());
+}
+
+bool Scheduler::rank_failed(int rank, std::exception_ptr failure) const {
+  if (!failure_listener_) return false;
+  failure_listener_(rank, std::move(failure));
+  return true;
+}
+
+bool Scheduler::set_abort_cause(const absl::Status& cause) {
+  absl::MutexLock lock(&cause_mu_);
+  if (!cause_.ok()) return false;
+  cause_ = cause;
+  aborted_.store(true, std::memory_order_release);
+  if (record_ != nullptr) record_->stop();
+  return true;
+}
+
+absl::Status Scheduler::abort_cause() const {
+  absl::MutexLock lock(&cause_mu_);
+  return cause_;
+}
+
+absl::Status Scheduler::sleep(const Site& site, absl::Duration duration) {
+  const Deadline deadline = deadline_after(duration, /*weak=*/false);
+  do {
+    if (aborted()) return abort_cause();
+    park(site, deadline);
+  } while (now_ns() < deadline.at_ns);
+  return aborted() ? abort_cause() : absl::OkStatus();
+}
+
+std::string Scheduler::waits_text(const std::vector<Task*>& waiting) const {
+  return lines_of(describe_deadlock(waiting));
+}
+
+std::string Scheduler::who_waits(const Site& site) {
+  Task* const self = Task::current();
+  self->site = site;
+  std::string text;
+  while_nobody_moves([&](std::vector<Task*> waiting) {
+    waiting.insert(std::find_if(waiting.begin(), waiting.end(), [self](const Task* t) { return t->id > self->id; }),
+                   self);
+    text = waits_text(waiting);
+  });
+  return text;
+}
+
+std::string Scheduler::describe() {
+  std::string text;
+  while_nobody_moves([&](const std::vector<Task*>& waiting) {
+    if (!waiting.empty()) text = waits_text(waiting);
+  });
+  // Ranks in the same state share a line.
+  std::map<std::string, std::vector<int>> others;
+  const auto add = [&others](const TaskInfo& info, const char* state, const Site& last) {
+    others[absl::StrCat(info.kind == TaskKind::kRank ? "" : " (its helper)", state,
+                        "; its last point: ", site_text(last), site_place(last))]
+        .push_back(info.rank);
+  };
+  if (deterministic_) {
+    for (const Task* task : live_tasks()) {
+      if (task->state == Task::State::kReady) add(task->info, " can run", task->last.site());
+    }
+  }
+  std::vector<Outstanding> outstanding;
+  append_outstanding(&outstanding);
+  for (const Outstanding& who : outstanding) {
+    add(who.info, who.attached ? " runs" : " has not attached", who.last);
+  }
+  for (auto& [what, ranks] : others) {
+    std::sort(ranks.begin(), ranks.end());
+    absl::StrAppend(&text, "\n  ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks), what);
+  }
+  return text.empty() ? text : text.substr(1);
+}
+
+void Scheduler::break_here(const Site& site) {
+  const Task* const task = Task::current();
+  const BreakPoint& at = *options_.break_at;
+  if (task == nullptr || task->info.rank != at.rank || site.seq != at.seq || site.group != at.group) return;
+  if (broke_.exchange(true)) return;
+  if (options_.on_break) return options_.on_break();
+  std::fprintf(stderr,
+               "rankloom: rank %d stops before %s%s; in the debugger, call rankloom_describe() lists the ranks\n",
+               at.rank, site_text(site).c_str(), site_place(site).c_str());
+  raise(SIGTRAP);
+}
+
+void Scheduler::add_outside(int n) {
+  if (n > 0 && record_ != nullptr) record_->uncovered("something outside of the run that wakes ranks");
+  outside_changed(n);
+}
+
+absl::Status Scheduler::describe_deadlock(const std::vector<Task*>& blocked) const {
+  if (deadlock_reporter_) return deadlock_reporter_(blocked);
+  return make_error(ErrorKind::kDeadlock, deadlock_text(blocked, {}));
+}
+
+}  // namespace rankloom

@@ -1,0 +1,311 @@
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "sim/base/task.h"
+#include "sim/schedule/schedule.h"
+#include "sim/schedule/step_record.h"
+#include "sim/schedule/trace.h"
+#include "sim/scheduler/stall_watch.h"
+
+namespace rankloom {
+
+// What a choice is about. Values are part of the trace format.
+enum class ChoiceKind : uint8_t {
+  kNextTask = 0,    // which ready task runs next
+  kAnySource = 1,   // which of several matching sends a receive takes
+  kCompletion = 2,  // whether a finished call completes now or later
+  kFault = 3,       // whether a planned fault happens
+};
+
+// Schedules the tasks of one run. Two kinds: the free gear lets all threads run at once; the deterministic gears let one
+// task run between scheduling points and ask a policy who is next.
+//
+// Protocol of a task: point() before each visible act, park() to wait, unpark() to end another's wait. Nothing else blocks.
+// Thread-safety: all methods may be called from tasks of this scheduler; unpark(), abort() and outside() from any thread.
+class Scheduler {
+ public:
+  struct Options {
+    EngineKind engine = EngineKind::kThreads;
+    Schedule schedule;
+    int ranks = 1;
+    size_t stack_bytes = 128 * 1024;       // fibers: address space reserved for each stack
+    bool fresh_threads = false;            // threads: new ones, so that nobody's thread_locals leak in
+    bool late_completion = false;          // deterministic gears: finished calls complete when the policy says so
+    uint64_t max_steps = 0;                // deterministic gears: the run is aborted after so many points; 0: never
+    uint64_t trace_limit = Trace::kWhole;  // deterministic gears: with more choices than this no trace is kept
+    // A task that comes to no scheduling point for this long, in real time, is told to on_stall (unset: stderr), by a thread
+    // of its own; it must not wait for the end of the run. Infinite: nobody looks.
+    absl::Duration stall = absl::Seconds(10);
+    std::function<void(const std::string&)> on_stall;
+    // No task can move, but threads of ranks are at no scheduling point and may still act: the run is aborted when none of
+    // them came to one for this long, in real time, and none computed. Without such threads that is a deadlock at once.
+    absl::Duration stuck = absl::Minutes(1);
+    // on_break is called there, by the task itself (unset: raises SIGTRAP).
+    std::optional<BreakPoint> break_at;
+    std::function<void()> on_break;
+  };
+
+  // Errors: InvalidArgument for free() on fibers, ranks < 1.
+  static absl::StatusOr<std::unique_ptr<Scheduler>> make(Options options);
+  virtual ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  bool deterministic() const { return deterministic_; }
+  // Unlike the address, no other scheduler of this process ever has it.
+  uint64_t serial() const { return serial_; }
+  const Options& options() const { return options_; }
+
+  // --- tasks
+
+  // Runs `body(rank)` once on a task per rank and returns when all tasks of the run have ended. Called once, by a thread
+  // that is no task.
+  virtual void run(absl::FunctionRef<void(int rank, Task& task)> body) = 0;
+
+  // Starts a further task; it begins at some later scheduling point. Bodies must not throw. Once the run has ended they run on
+  // the caller; what they throw then, being told of the end, is nobody's.
+  virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
+
+  // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: it must not wait.
+  // In the free gear it runs now.
+  virtual void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) = 0;
+
+  // Makes the calling thread a task of this run until detach(). A rank blocks here until all ranks have attached.
+  // Threads only.
+  virtual Task* attach(const TaskInfo& info) = 0;
+  virtual void detach(Task* task) = 0;
+
+  // --- scheduling points
+
+  // The policy may let others run first. The caller's step becomes visible after it.
+  void point(const Site& site) {
+    Task* const task = Task::current();
+    if (task != nullptr && task->scheduler != this) [[unlikely]]
+      refuse_stranger(*task, site);
+    if (deterministic_) {
+      deterministic_point(site, Step::kAct);
+    } else if (task != nullptr) {
+      task->reach(site);
+    }
+    if (breaks_) [[unlikely]]
+      break_here(site);
+  }
+  // A point of a caller that asks whether something has happened yet, and may ask again: as point(), but a task that does
+  // nothing else counts as one that yields.
+  void poll(const Site& site) {
+    Task* const task = Task::current();
+    if (task != nullptr && task->scheduler != this) [[unlikely]]
+      refuse_stranger(*task, site);
+    if (deterministic_) {
+      deterministic_point(site, Step::kPoll);
+    } else if (task != nullptr) {
+      task->reach(site);
+    }
+    if (breaks_) [[unlikely]]
+      break_here(site);
+  }
+  // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
+  // who can run only yield.
+  void yield(const Site& site) {
+    Task* const task = Task::current();
+    if (task != nullptr && task->scheduler != this) [[unlikely]]
+      refuse_stranger(*task, site);
+    if (deterministic_) {
+      deterministic_point(site, Step::kYield);
+    } else {
+      if (task != nullptr) task->reach(site);
+      sched_yield();
+    }
+  }
+
+  // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.
+  virtual WakeCause park(const Site& site, Deadline deadline) = 0;
+  // Lets `duration` pass. Errors: the cause, when the run is aborted meanwhile.
+  absl::Status sleep(const Site& site, absl::Duration duration);
+  virtual void unpark(Task& task) = 0;
+
+  // One of n >= 1 alternatives of this kind, by the policy; recorded. 0 in the free gear.
+  virtual int choose(ChoiceKind kind, int n, const Site& site) = 0;
+
+  // Where a run that is explored is told what each step touches; null in all others.
+  StepRecord* record() const { return record_; }
+  // Whether what tasks will touch is fetched ahead: in large worlds of fibers under fifo.
+  bool prefetches() const { return prefetches_; }
+
+  // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
+
+  virtual int64_t now_ns() const = 0;
+  // For a wait of the calling thread: by the clock of its own run, the real one if it is in none.
+  Deadline deadline_after(absl::Duration timeout, bool weak) const;
+
+  // --- ends
+
+  // Ends the run: every wait returns `cause`, and later ones at once. False: it was aborted before, and that cause stays.
+  bool abort(const absl::Status& cause);
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  absl::Status abort_cause() const;
+
+  // While one is held, somebody outside the run may still wake a task: a stuck run is then no deadlock, and time does not
+  // jump.
+  void add_outside(int n);
+
+  // From here on handles of this run answer that the world has ended. The first form only if no task lives. The second ends
+  // those that do: helpers beside the ranks are waited for, calls of threads of no world fail; it must come before what tasks
+  // use is gone, by no task of this run. A thread that is attached as a rank still is a fatal error.
+  bool close_if_idle();
+  void close();
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+  // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is away, in no
+  // call, keeps a stuck run from being a deadlock. From any thread. `thread`: its id in the kernel.
+  uint64_t add_stranger(int rank, int thread);
+  void stranger_away(uint64_t id, int rank, bool away);
+  void stranger_ended(uint64_t id);
+
+  // What the watchdog tells beside those who stand still, and what it ends: nothing in deterministic gears, which see it
+  // themselves.
+  virtual void look_for_stuck(int64_t /*now_ns*/, std::vector<std::string>* /*texts*/) {}
+
+  // Whether this run was begun by a task of that one, or by one of a run within it.
+  bool is_inside(uint64_t serial) const;
+
+  // Told when nobody can move: text for the report's head. Set once, before run().
+  using DeadlockReporter = std::function<absl::Status(const std::vector<Task*>&)>;
+  void set_deadlock_reporter(DeadlockReporter reporter) { deadlock_reporter_ = std::move(reporter); }
+
+  // Told once, after everybody was woken: how the run was aborted. For works that nobody waits in. On the thread that
+  // aborts, with no lock held. Set once, before run().
+  using AbortListener = std::function<void(const absl::Status&)>;
+  void set_abort_listener(AbortListener listener) { abort_listener_ = std::move(listener); }
+
+  // Told what code of `rank` threw while another task, or a thread of no world, ran it: a callback of a store. Set once, before
+  // run().
+  using FailureListener = std::function<void(int rank, std::exception_ptr failure)>;
+  void set_failure_listener(FailureListener listener) { failure_listener_ = std::move(listener); }
+  // False: nobody listens.
+  bool rank_failed(int rank, std::exception_ptr failure) const;
+
+  // What Task::user of each task of a rank holds. Set once, before run().
+  void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
+  void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
+
+  // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds to its
+  // text. Holds nobody up but those who are woken meanwhile.
+  std::string who_waits(const Site& site);
+
+  // Where all tasks are, in lines: who waits in what and for whom, who could run, who runs. For a debugger, and for a task of
+  // this run; from another thread it is right only while nobody moves.
+  std::string describe();
+
+  // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
+  virtual std::vector<Task*> live_tasks() const = 0;
+
+  // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
+  virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
+
+  // What was chosen so far (deterministic gears; empty in the free gear and under fifo).
+  virtual const Trace& trace() const = 0;
+  // Scheduling points passed by all tasks.
+  virtual uint64_t steps() const = 0;
+
+ protected:
+  Scheduler(Options options, bool deterministic)
+      : options_(std::move(options)),
+        deterministic_(deterministic),
+        breaks_(options_.break_at.has_value()),
+        record_(deterministic ? options_.schedule.record() : nullptr) {
+    begin_life();
+  }
+
+  enum class Step : uint8_t { kAct, kPoll, kYield };
+  virtual void deterministic_point(const Site& site, Step step) = 0;
+  static void run_after_end(absl::AnyInvocable<void()>& body) {
+    try {
+      body();
+    } catch (...) {  // there is no rank any more that could fail
+    }
+  }
+  virtual void wake_all() = 0;
+  virtual bool idle() const = 0;
+  // Returns when all tasks have ended. `strangers`: threads of no world are in a call, which must be ended.
+  virtual void end_tasks(bool strangers) = 0;
+  virtual void outside_changed(int n) = 0;
+  // Calls `look` with the tasks that are parked; none of them leaves its wait meanwhile, if the caller is a task of this run.
+  virtual void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
+
+  // The two halves of abort(). The second follows if the first says true, with no lock held.
+  bool set_abort_cause(const absl::Status& cause);
+  void announce_abort();
+
+  // The text of a deadlock, from deadlock_report.cc or the layer above.
+  // The strangers that are away: how many; and whether one of them computes.
+  int away() const { return away_.load(); }
+  bool strangers_seen() const;
+  bool strangers_compute() const;
+  virtual void away_changed(int n) = 0;
+  // Why a run that is stuck but for threads at no point, of the ranks `beside` and strangers, ends or is warned of.
+  absl::Status describe_stuck(const std::vector<Task*>& blocked, std::vector<int> beside, int64_t stuck_ns) const;
+  int64_t stall_ns() const { return absl::ToInt64Nanoseconds(options_.stall); }
+  int64_t stuck_ns() const { return absl::ToInt64Nanoseconds(options_.stuck); }
+
+  // A thread that is attached as a rank would wait for a world that is gone.
+  static void refuse_attached(const std::vector<Task*>& tasks);
+  absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
+
+  const Options options_;
+  const bool deterministic_;
+  const bool breaks_;
+  StepRecord* const record_;
+  bool prefetches_ = false;  // fifo over many fibers; const after the scheduler was made
+
+  DeadlockReporter deadlock_reporter_;
+  AbortListener abort_listener_;
+  FailureListener failure_listener_;
+  std::function<void*(int rank)> user_;
+
+ private:
+  void begin_life();
+  // A scheduling point of another run's task.
+  [[noreturn]] static void refuse_stranger(const Task& task, const Site& site);
+  void break_here(const Site& site);
+  // The lines about those who wait: a deadlock's without its headline.
+  std::string waits_text(const std::vector<Task*>& waiting) const;
+
+  uint64_t serial_ = 0;          // const after construction
+  std::vector<uint64_t> outer_;  // of the runs that this one was begun in; const after construction
+  std::atomic<bool> closed_{false};
+
+  struct Stranger {
+    int rank;
+    int thread;
+    bool away;
+  };
+  mutable absl::Mutex strangers_mu_;  // taken after no other lock
+  std::map<uint64_t, Stranger> strangers_ ABSL_GUARDED_BY(strangers_mu_);
+  uint64_t stranger_ids_ ABSL_GUARDED_BY(strangers_mu_) = 0;
+  std::atomic<int> away_{0};
+
+  std::atomic<bool> broke_{false};  // it has stopped there: a call may have further points, as its wait
+  std::atomic<bool> aborted_{false};
+  mutable absl::Mutex cause_mu_;  // taken after no other lock
+  absl::Status cause_ ABSL_GUARDED_BY(cause_mu_);
+};
+
+}  // namespace rankloom

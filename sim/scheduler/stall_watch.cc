@@ -1,0 +1,189 @@
+#include "sim/scheduler/stall_watch.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "sim/base/site_text.h"
+#include "sim/engine/thread_pool.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+
+// The thread that looks, and what it looks at. Process-wide; lives until the process ends.
+class Watchdog {
+ public:
+  // Looks four times in the time after which somebody is told: who is told has stood still for that time and no more than a
+  // quarter longer.
+  static int64_t period_ns(const StallWatch& watch) {
+    const int64_t stuck_ns = absl::ToInt64Nanoseconds(watch.scheduler_.options().stuck);
+    return std::max<int64_t>(std::min(watch.stall_ns_, stuck_ns) / 4, 1'000'000);
+  }
+
+  static Watchdog& shared() {
+    static Watchdog* const watchdog = [] {
+      pthread_atfork(nullptr, nullptr, &Watchdog::forget_after_fork);
+      return new Watchdog;
+    }();
+    return *watchdog;
+  }
+
+  void add(StallWatch* watch) {
+    bool wake = false;
+    {
+      absl::MutexLock lock(&mu_);
+      watches_.push_back(watch);
+      ++added_;
+      if (!started_) {
+        started_ = true;
+        ThreadPool::shared().start(
+            "stall watch", [this] { run(); }, /*fresh=*/true);
+      }
+      if (watch->next_look_ns_ < wakes_at_ns_) {
+        wakes_at_ns_ = watch->next_look_ns_;
+        wake = true;
+      }
+    }
+    if (wake) parker_.unpark();
+  }
+
+  void remove(StallWatch* watch) {
+    absl::MutexLock lock(&mu_);
+    const auto it = std::find(watches_.begin(), watches_.end(), watch);
+    if (it == watches_.end()) return;  // this process was forked from the one in which it began
+    watches_.erase(it);
+    const auto told = [watch] { return !watch->telling_; };
+    mu_.Await(absl::Condition(&told));
+  }
+
+ private:
+  static void forget_after_fork() { new (&shared()) Watchdog; }  // the child has no such thread
+
+  void run() {
+    for (;;) {
+      int64_t until = 0;
+      {
+        absl::MutexLock lock(&mu_);
+        look_at_all();
+        until = wakes_at_ns_;
+      }
+      parker_.park(until);
+    }
+  }
+
+  void look_at_all() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const int64_t now = monotonic_ns();
+    int64_t next = Deadline::kNever;
+    // By index: the list may change while somebody is told.
+    for (size_t i = 0; i < watches_.size(); ++i) {
+      StallWatch* const watch = watches_[i];
+      if (watch->next_look_ns_ <= now) {
+        watch->next_look_ns_ = now + period_ns(*watch);
+        if (const std::vector<std::string> texts = watch->look(now); !texts.empty()) tell(watch, texts);
+      }
+    }
+    for (const StallWatch* watch : watches_) next = std::min(next, watch->next_look_ns_);
+    // Where one world follows another, each would have to wake this thread: it goes to sleep for good only when no world
+    // began since it looked last.
+    if (watches_.empty() && added_ != added_when_looked_) next = now + 1'000'000'000;
+    added_when_looked_ = added_;
+    wakes_at_ns_ = next;
+  }
+
+  void tell(StallWatch* watch, const std::vector<std::string>& texts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    watch->telling_ = true;
+    const Scheduler::Options& options = watch->scheduler_.options();
+    mu_.Unlock();
+    for (const std::string& text : texts) {
+      if (options.on_stall) {
+        options.on_stall(text);
+      } else {
+        std::fprintf(stderr, "rankloom: %s\n", text.c_str());
+      }
+    }
+    mu_.Lock();
+    watch->telling_ = false;
+  }
+
+  absl::Mutex mu_;  // before a scheduler's
+  std::vector<StallWatch*> watches_ ABSL_GUARDED_BY(mu_);
+  bool started_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t wakes_at_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t added_ ABSL_GUARDED_BY(mu_) = 0;  // watches, ever
+  uint64_t added_when_looked_ ABSL_GUARDED_BY(mu_) = 0;
+  Parker parker_;
+};
+
+StallWatch::StallWatch(Scheduler* scheduler)
+    : scheduler_(*scheduler), stall_ns_(absl::ToInt64Nanoseconds(scheduler->options().stall)) {}
+
+void StallWatch::begin_once() {
+  const Scheduler::Options& options = scheduler_.options();
+  if (std::min(options.stall, options.stuck) == absl::InfiniteDuration() || begun_.exchange(true)) return;
+  next_look_ns_ = monotonic_ns() + Watchdog::period_ns(*this);
+  Watchdog::shared().add(this);
+}
+
+void StallWatch::end() { Watchdog::shared().remove(this); }
+
+std::vector<std::string> StallWatch::look(int64_t now_ns) {
+  ++looks_;
+  std::vector<Outstanding> outstanding;
+  scheduler_.append_outstanding(&outstanding);
+  std::vector<std::string> texts;
+  for (const Outstanding& who : outstanding) {
+    const auto [entry, first] = seen_.try_emplace(who.id);
+    Seen& seen = entry->second;
+    if (first || seen.steps != who.steps) seen = {.steps = who.steps, .since_ns = now_ns};
+    seen.look = looks_;
+    if (!seen.told && now_ns - seen.since_ns >= stall_ns_) {
+      seen.told = true;
+      texts.push_back(stall_text(who, stall_ns_));
+    }
+  }
+  std::erase_if(seen_, [this](const auto& entry) { return entry.second.look != looks_; });
+  scheduler_.look_for_stuck(now_ns, &texts);
+  absl::MutexLock lock(&texts_mu_);
+  texts.insert(texts.end(), std::make_move_iterator(texts_.begin()), std::make_move_iterator(texts_.end()));
+  texts_.clear();
+  return texts;
+}
+
+void StallWatch::tell(std::string text) {
+  absl::MutexLock lock(&texts_mu_);
+  texts_.push_back(std::move(text));
+}
+
+std::string stall_text(const Outstanding& who, int64_t stall_ns) {
+  const std::string time = absl::FormatDuration(absl::Nanoseconds(stall_ns));
+  if (!who.attached) {
+    return absl::StrCat("rank ", who.info.rank, " has not attached for ", time,
+                        " of real time; the ranks that have wait for it");
+  }
+  const char* kind = "";
+  switch (who.info.kind) {
+    case TaskKind::kRank:
+      break;
+    case TaskKind::kHelper:
+      kind = "a helper of ";
+      break;
+    case TaskKind::kStream:
+      kind = "the stream of ";
+      break;
+    case TaskKind::kCompletion:
+      kind = "a completion of ";
+      break;
+  }
+  return absl::StrCat(kind, "rank ", who.info.rank, " has come to no scheduling point for ", time,
+                      " of real time: it computes, or it blocks in what is not rankloom's\n  its last point: ",
+                      site_text(who.last), site_place(who.last));
+}
+
+}  // namespace rankloom

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "sim/base/task.h"
+
+namespace rankloom {
+
+class Scheduler;
+
+// What should be at a scheduling point soon: a task that runs outside of rankloom, or a rank that has not attached while
+// others wait for it.
+struct Outstanding {
+  TaskId id = -1;
+  TaskInfo info;
+  bool attached = true;
+  uint64_t steps = 0;  // as long as this stays as it is, nothing moves
+  Site last;           // what, code and seq only
+};
+
+// Has the process's watchdog look after a scheduler: a task that comes to no scheduling point for Options::stall of real time
+// is told to Options::on_stall (unset: stderr), once until it moves. The watchdog is one thread, asleep between looks and for
+// good while nothing is watched; tasks pay nothing for it.
+// Thread-safety: begin() from any thread.
+class StallWatch {
+ public:
+  explicit StallWatch(Scheduler* scheduler);
+  // When it returns, nobody looks at the scheduler any more, and on_stall has returned.
+  ~StallWatch() {
+    if (begun_.load(std::memory_order_relaxed)) end();
+  }
+  StallWatch(const StallWatch&) = delete;
+  StallWatch& operator=(const StallWatch&) = delete;
+
+  // One look, at this time: the texts of those who have stood still for too long. The watchdog's, and tests'.
+  std::vector<std::string> look(int64_t now_ns);
+
+  // Has the watchdog tell this at its next look. From any thread.
+  void tell(std::string text);
+
+  // The watchdog looks from the first call on. Called with no lock held.
+  void begin() {
+    if (!begun_.load(std::memory_order_relaxed)) begin_once();
+  }
+
+ private:
+  friend class Watchdog;
+  void begin_once();
+  void end();
+  struct Seen {
+    uint64_t steps = 0;
+    int64_t since_ns = 0;
+    bool told = false;
+    uint64_t look = 0;  // the last one that saw it
+  };
+
+  Scheduler& scheduler_;
+  const int64_t stall_ns_;
+  std::atomic<bool> begun_{false};
+  // The watchdog's, under its lock.
+  int64_t next_look_ns_ = 0;
+  bool telling_ = false;  // its on_stall runs
+  uint64_t looks_ = 0;
+  std::map<TaskId, Seen> seen_;
+
+  absl::Mutex texts_mu_;  // taken after no other lock
+  std::vector<std::string> texts_ ABSL_GUARDED_BY(texts_mu_);
+};
+
+// "rank 2 has come to no scheduling point for 10s of real time ...".
+std::string stall_text(const Outstanding& who, int64_t stall_ns);
+
+}  // namespace rankloom

@@ -1,0 +1,25 @@
+#include "sim/sync/observed_mutex.h"
+
+#include "absl/strings/str_cat.h"
+#include "sim/schedule/step_record.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+
+ObservedMutex::ObservedMutex(const Scheduler* scheduler)
+    : RankMutex(scheduler), may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr) {}
+
+void ObservedMutexLock::begin(CodeSite code) {
+  const Task* const task = Task::current();
+  record_ = task != nullptr && task->scheduler != nullptr ? task->scheduler->record() : nullptr;
+  if (record_ == nullptr) return;
+  told_ = record_->told();
+  code_ = code;
+}
+
+void ObservedMutexLock::end() {
+  if (record_->told() == told_ && !record_->stopped())
+    record_->uncovered(absl::StrCat("a part of rankloom that tells of nothing (", code_.file, ":", code_.line, ")"));
+}
+
+}  // namespace rankloom

@@ -1,0 +1,119 @@
+#include "sim/sync/rank_mutex.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+namespace {
+
+// Whether ranks may run at the same time, or helper threads beside them.
+bool has_threads(const Scheduler* scheduler) {
+  return scheduler == nullptr || scheduler->options().engine == EngineKind::kThreads;
+}
+
+}  // namespace
+
+RankMutex::RankMutex(const Scheduler* scheduler) : real_(has_threads(scheduler)) {}
+RankCounter::RankCounter(const Scheduler* scheduler) : real_(has_threads(scheduler)) {}
+
+void RankMutex::lock_real() { mu_.Lock(); }
+void RankMutex::unlock_real() { mu_.Unlock(); }
+
+absl::Status RankCondVar::await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline) {
+  if (done()) return absl::OkStatus();
+  Task* const self = Task::current();
+  return self != nullptr ? await_as(self, mu, done, site, deadline) : await_as_stranger(mu, done, site, deadline);
+}
+
+// Not inlined: the stacks of a million ranks wait here, and a few hundred bytes decide whether each takes one page or two.
+[[gnu::noinline]] absl::Status RankCondVar::await_as_stranger(RankMutex* mu, absl::FunctionRef<bool()> done,
+                                                              const Site& site, Deadline deadline) {
+  Task stranger;
+  return await_as(&stranger, mu, done, site, deadline);
+}
+
+namespace {
+
+// Not inlined for the same reason.
+[[gnu::noinline]] absl::Status timed_out(Scheduler* scheduler, const Site& site, Deadline deadline) {
+  // Only an own deadline's text names the others: a default one passes when a job hangs for another reason.
+  const std::string who_waits = scheduler != nullptr && !deadline.weak ? scheduler->who_waits(site) : "";
+  return make_error(ErrorKind::kTimeout, absl::StrCat("timed out in ", site_text(site), who_waits));
+}
+
+}  // namespace
+
+absl::Status RankCondVar::await_as(Task* self, RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site,
+                                   Deadline deadline) {
+  Scheduler* const scheduler = self->scheduler;
+  Waiter waiter{.task = self};
+  bool queued = false;
+  absl::Status failure;
+  while (failure.ok()) {
+    if (scheduler != nullptr && scheduler->aborted()) {
+      failure = scheduler->abort_cause();
+      break;
+    }
+    if (!waiter.linked) {  // who was woken for no reason keeps its place
+      link(&waiter);
+      queued = true;
+    }
+    mu->unlock();
+    const bool timeout = scheduler != nullptr ? scheduler->park(site, deadline) == WakeCause::kTimeout
+                                              : !self->parker.park(deadline.at_ns);
+    absl::Status late;
+    if (timeout) late = timed_out(scheduler, site, deadline);
+    mu->lock();
+    if (done()) {
+      if (waiter.linked) unlink(&waiter);
+      return absl::OkStatus();
+    }
+    failure = std::move(late);
+  }
+  if (waiter.linked) {
+    unlink(&waiter);
+  } else if (queued) {
+    notify_one();  // it was meant for somebody who goes on waiting
+  }
+  return failure;
+}
+
+void RankCondVar::link(Waiter* waiter) {
+  waiter->next = nullptr;
+  waiter->linked = true;
+  (last_ != nullptr ? last_->next : first_) = waiter;
+  last_ = waiter;
+}
+
+void RankCondVar::notify_all() {
+  while (first_ != nullptr) notify_one();
+}
+
+void RankCondVar::notify_one() {
+  Waiter* const waiter = first_;
+  if (waiter == nullptr) return;
+  first_ = waiter->next;
+  if (first_ == nullptr) last_ = nullptr;
+  Task& task = *waiter->task;
+  waiter->linked = false;  // from here on the waiter may be gone as soon as the mutex is free
+  if (task.scheduler != nullptr) {
+    task.scheduler->unpark(task);
+  } else {
+    task.parker.unpark();
+  }
+}
+
+void RankCondVar::unlink(Waiter* waiter) {
+  Waiter* before = nullptr;
+  for (Waiter* w = first_; w != waiter; w = w->next) before = w;
+  (before != nullptr ? before->next : first_) = waiter->next;
+  if (last_ == waiter) last_ = before;
+  waiter->linked = false;
+}
+
+}  // namespace rankloom

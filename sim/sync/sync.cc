@@ -1,0 +1,333 @@
+#include "sim/sync/sync.h"
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+namespace {
+
+std::string quoted(std::string_view name) { return name.empty() ? "" : absl::StrCat("\"", sv(name), "\""); }
+
+void point(const Site& site) {
+  if (const Task* const task = Task::current(); task != nullptr) task->scheduler->point(site);
+}
+
+// An object as the explored run of the calling task knows it; nothing in other runs.
+class Told {
+ public:
+  explicit Told(const ObjectName& object) {
+    const Task* const task = Task::current();
+    record_ = task != nullptr && task->scheduler != nullptr ? task->scheduler->record() : nullptr;
+    if (record_ != nullptr) [[unlikely]]
+      object_ = object.in(*record_);
+  }
+  void read() const { access(Access::kRead); }
+  void commute() const { access(Access::kCommute); }
+  void write() const { access(Access::kWrite); }
+  // Of what never comes back.
+  void signal() const {
+    if (record_ != nullptr) record_->signal(object_);
+  }
+  void await() const {
+    if (record_ != nullptr) record_->await(object_);
+  }
+  // Of the condition that waiters of the object wait for.
+  void raise() const {
+    if (record_ != nullptr) record_->raise(condition());
+  }
+  void lower() const {
+    if (record_ != nullptr) record_->lower(condition());
+  }
+  void miss() const {
+    if (record_ != nullptr) record_->miss(condition());
+  }
+  void pass() const {
+    if (record_ != nullptr) record_->pass(condition());
+  }
+
+ private:
+  void access(Access how) const {
+    if (record_ != nullptr) record_->access(object_, how);
+  }
+  uint64_t condition() const { return numbered_object(object_, 1); }
+
+  StepRecord* record_ = nullptr;
+  uint64_t object_ = 0;
+};
+
+// Wakes those who wait for what one of them will take. In a deterministic run all of them: the order in which they came to
+// wait must not decide, since an explored run does not take it for a choice.
+void wake_takers(RankCondVar* waiters) {
+  const Task* const task = Task::current();
+  if (task != nullptr && task->scheduler != nullptr && task->scheduler->deterministic()) {
+    waiters->notify_all();
+  } else {
+    waiters->notify_one();
+  }
+}
+
+bool aborted() {
+  const Task* const task = Task::current();
+  return task != nullptr && task->scheduler->aborted();
+}
+
+// Throws unless it went well: "rank 2, mutex lock "m": ...".
+void check(const absl::Status& status, const Site& site) {
+  if (status.ok()) return;
+  const Task* const task = Task::current();
+  throw_dist_error(status, {.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = site.what});
+}
+
+[[noreturn]] void misuse(const Site& site, std::string_view text) {
+  const Task* const task = Task::current();
+  const std::string who = task != nullptr ? absl::StrCat("rank ", task->info.rank, ", ") : "";
+  throw_dist_error(
+      make_error(ErrorKind::kInvalidArgument, absl::StrCat(who, site_text(site), ": ", sv(text), site_place(site))),
+      {.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = site.what});
+}
+
+}  // namespace
+
+namespace internal {
+
+WatchedAccess::WatchedAccess(const ObjectName& object, ObservedMutex* mu, Access how, CodeSite code) : mu_(*mu) {
+  point(Site{.what = how == Access::kRead ? "watched get" : "watched set", .code = code});
+  mu_.lock();
+  const Told told(object);
+  how == Access::kRead ? told.read() : told.write();
+}
+
+}  // namespace internal
+
+Mutex::Mutex(std::string_view name) : name_(quoted(name)) {}
+
+void Mutex::lock(CodeSite code) {
+  const Site site{.what = "mutex lock", .code = code, .detail = name_};
+  point(site);
+  check(acquire(code), site);
+}
+
+absl::Status Mutex::acquire(CodeSite code) {
+  const Site site{.what = "mutex lock", .code = code, .detail = name_, .waits_for = this};
+  ObservedMutexLock lock(&mu_);
+  if (held_ && owner_ != nullptr && owner_ == Task::current()) {
+    lock.apart();  // nobody else can free it meanwhile
+    misuse(site,
+           absl::StrCat("this task holds it already", site_place(Site{.code = locked_at_}), ", want no second lock"));
+  }
+  const Told told(object_);
+  bool waited = false;
+  const auto is_free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (held_) told.miss();
+    waited |= held_;
+    return !held_;
+  };
+  absl::Status status = freed_.await(&mu_, is_free, site, Deadline::never());
+  if (!status.ok()) return status;
+  // The task that held it may have left because of the abort that this one waited through.
+  if (waited && aborted()) return Task::current()->scheduler->abort_cause();
+  told.pass();
+  take(code);
+  return absl::OkStatus();
+}
+
+void Mutex::take(CodeSite code) {
+  const Told told(object_);
+  told.write();
+  told.lower();
+  held_ = true;
+  owner_ = Task::current();
+  owner_rank_ = owner_ != nullptr ? owner_->info.rank : -1;
+  locked_at_ = code;
+}
+
+bool Mutex::try_lock(CodeSite code) {
+  point(Site{.what = "mutex try_lock", .code = code, .detail = name_});
+  ObservedMutexLock lock(&mu_);
+  if (held_) {
+    Told(object_).read();
+    return false;
+  }
+  take(code);
+  return true;
+}
+
+void Mutex::unlock(CodeSite code) {
+  point(Site{.what = "mutex unlock", .code = code, .detail = name_});
+  release(code);
+}
+
+void Mutex::release(CodeSite code) {
+  ObservedMutexLock lock(&mu_);
+  const Told told(object_);
+  if (!held_ || owner_ != Task::current()) {
+    if (aborted()) return;  // a wait that failed did not lock it
+    told.read();
+    misuse(Site{.what = "mutex unlock", .code = code, .detail = name_},
+           absl::StrCat(held_ ? absl::StrCat("rank ", owner_rank_, " holds it") : "nobody holds it",
+                        ", want the one that locked it"));
+  }
+  told.write();
+  told.raise();
+  held_ = false;
+  owner_ = nullptr;
+  owner_rank_ = -1;
+  wake_takers(&freed_);
+}
+
+void Mutex::append_ranks(std::vector<int>* ranks) const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
+  if (owner_rank_ >= 0) ranks->push_back(owner_rank_);
+}
+
+std::string Mutex::remark() const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
+  return held_ ? absl::StrCat("locked at ", sv(base_name(locked_at_.file)), ":", locked_at_.line) : "";
+}
+
+CondVar::CondVar(std::string_view name) : name_(quoted(name)) {}
+
+absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
+  const Site site{.what = "condition wait", .code = code, .detail = name_};
+  point(site);
+  Waiter waiter;
+  {
+    ObservedMutexLock lock(&mu_);
+    Told(object_).write();
+    Waiter** last = &first_;
+    while (*last != nullptr) last = &(*last)->next;
+    *last = &waiter;
+  }
+  mu->release(code);
+  absl::Status status;
+  {
+    ObservedMutexLock lock(&mu_);
+    status = waiter.woken.await(
+        &mu_, [&waiter] { return waiter.notified; }, site, deadline);
+    if (waiter.notified) {
+      const Task* const task = Task::current();
+      // At its deadline the wait might have ended first.
+      if (task != nullptr && task->scheduler != nullptr && deadline.at_ns <= task->scheduler->now_ns())
+        Told(object_).read();
+      Told(waiter.object).await();
+    } else {
+      Told(object_).write();
+      unlink(&waiter);
+    }
+  }
+  // After an abort it may be held by somebody who never lets go; then this task is without it.
+  const absl::Status locked = mu->acquire(code);
+  return locked.ok() ? status : locked;
+}
+
+void CondVar::wait(Mutex* mu, CodeSite code) {
+  check(wait_until(mu, Deadline::never(), code), Site{.what = "condition wait"});
+}
+
+void CondVar::wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code) {
+  while (!done()) wait(mu, code);
+}
+
+bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool()> done, CodeSite code) {
+  const Task* const task = Task::current();
+  const int64_t now = task != nullptr ? task->scheduler->now_ns() : monotonic_ns();
+  const Deadline deadline = Deadline::after(now, timeout, /*weak=*/false);
+  while (!done()) {
+    const absl::Status status = wait_until(mu, deadline, code);
+    if (error_kind(status) == ErrorKind::kTimeout && !status.ok()) return done();
+    check(status, Site{.what = "condition wait"});
+  }
+  return true;
+}
+
+void CondVar::unlink(Waiter* waiter) {
+  Waiter** at = &first_;
+  while (*at != waiter) at = &(*at)->next;
+  *at = waiter->next;
+}
+
+bool CondVar::notify_first() {
+  Waiter* const waiter = first_;
+  Told(object_).write();
+  if (waiter == nullptr) return false;
+  Told(waiter->object).signal();
+  first_ = waiter->next;
+  waiter->notified = true;
+  waiter->woken.notify_one();
+  return true;
+}
+
+void CondVar::notify_one(CodeSite code) {
+  point(Site{.what = "condition notify_one", .code = code, .detail = name_});
+  ObservedMutexLock lock(&mu_);
+  notify_first();
+}
+
+void CondVar::notify_all(CodeSite code) {
+  point(Site{.what = "condition notify_all", .code = code, .detail = name_});
+  ObservedMutexLock lock(&mu_);
+  while (notify_first()) {
+  }
+}
+
+Latch::Latch(int64_t count, std::string_view name) : name_(quoted(name)), count_(count), left_(count) {
+  if (count < 0) misuse(Site{.what = "latch", .detail = name_}, absl::StrCat("count is ", count, ", want at least 0"));
+}
+
+void Latch::count_down(int64_t n, CodeSite code) {
+  const Site site{.what = "latch count_down", .code = code, .detail = name_};
+  point(site);
+  ObservedMutexLock lock(&mu_);
+  const Told told(object_);
+  if (n < 0 || n > left_) {
+    told.read();
+    misuse(site, absl::StrCat("n is ", n, ", want 0 <= n <= what is left = ", left_));
+  }
+  // Steps of one commute as long as something is left for each: whoever takes the last turns the others into errors.
+  if (n <= 1) {
+    told.commute();
+    if (n == 1) told.pass();
+  } else {
+    told.write();
+  }
+  told.signal();
+  left_ -= n;
+  if (left_ > 0) return;
+  told.lower();
+  zero_.notify_all();
+}
+
+bool Latch::try_wait(CodeSite code) {
+  point(Site{.what = "latch try_wait", .code = code, .detail = name_});
+  ObservedMutexLock lock(&mu_);
+  Told(object_).read();
+  return left_ == 0;
+}
+
+void Latch::wait(CodeSite code) {
+  const Site site{.what = "latch wait", .code = code, .detail = name_, .waits_for = this};
+  point(site);
+  ObservedMutexLock lock(&mu_);
+  check(zero_.await(
+            &mu_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return left_ == 0; }, site, Deadline::never()),
+        site);
+  Told(object_).await();
+}
+
+void Latch::arrive_and_wait(CodeSite code) {
+  count_down(1, code);
+  wait(code);
+}
+
+std::string Latch::remark() const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
+  return absl::StrCat(left_, " of ", count_, " left");
+}
+
+}  // namespace rankloom

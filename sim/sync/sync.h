@@ -1,0 +1,188 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "sim/base/code_site.h"
+#include "sim/base/task.h"
+#include "sim/schedule/step_record.h"
+#include "sim/sync/observed_mutex.h"
+
+namespace rankloom {
+
+// For rank programs that synchronise beside the collectives: what std::mutex, std::condition_variable and std::latch are, but
+// known to the scheduler. A rank that waits here lets others run (fibers, the baton), the schedule decides who is next, and a
+// deadlock report names what is waited for and who holds it. May be shared by ranks, their helpers and threads of no world.
+//
+// Each method is a scheduling point. Names are for reports. Errors, thrown as DistError by what waits: the cause, when the
+// world is aborted meanwhile (nothing is held then, and unlocking is harmless); InvalidArgument for misuse.
+// Thread-safety: all methods. Not copyable; must outlive those who use it.
+
+namespace internal {
+
+// One access to a Watched, from its scheduling point to its end.
+class ABSL_SCOPED_LOCKABLE WatchedAccess {
+ public:
+  WatchedAccess(const ObjectName& object, ObservedMutex* mu, Access how, CodeSite code)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
+  ~WatchedAccess() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+  WatchedAccess(const WatchedAccess&) = delete;
+  WatchedAccess& operator=(const WatchedAccess&) = delete;
+
+ private:
+  ObservedMutex& mu_;
+};
+
+}  // namespace internal
+
+// Not recursive. In the free gear the task that waited longest is asked first, but a task that runs may take it before; in
+// deterministic runs all that wait are asked, and the schedule decides.
+class ABSL_LOCKABLE Mutex final : private WaitsFor {
+ public:
+  explicit Mutex(std::string_view name = {});
+  ~Mutex() override = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  // Errors: InvalidArgument if the calling task holds it.
+  void lock(CodeSite code = CodeSite::here()) ABSL_EXCLUSIVE_LOCK_FUNCTION();
+  bool try_lock(CodeSite code = CodeSite::here()) ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true);
+  // Errors: InvalidArgument if the calling task does not hold it; nothing happens after an abort.
+  void unlock(CodeSite code = CodeSite::here()) ABSL_UNLOCK_FUNCTION();
+
+ private:
+  friend class CondVar;
+  void append_ranks(std::vector<int>* ranks) const override;
+  std::string remark() const override;
+  // Without a point first.
+  absl::Status acquire(CodeSite code);
+  void release(CodeSite code);
+  void take(CodeSite code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string name_;  // in quotes; empty: none
+  const ObjectName object_;
+  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
+  RankCondVar freed_ ABSL_GUARDED_BY(mu_);
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+  const Task* owner_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: a thread of no world
+  int owner_rank_ ABSL_GUARDED_BY(mu_) = -1;
+  CodeSite locked_at_ ABSL_GUARDED_BY(mu_);
+};
+
+// Holds a Mutex for a scope, and remembers the caller's line for reports, which std::lock_guard cannot.
+class ABSL_SCOPED_LOCKABLE MutexLock {
+ public:
+  explicit MutexLock(Mutex* mu, CodeSite code = CodeSite::here()) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu)
+      : mu_(*mu), code_(code) {
+    mu_.lock(code);
+  }
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(code_); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mu_;
+  const CodeSite code_;
+};
+
+class CondVar final {
+ public:
+  explicit CondVar(std::string_view name = {});
+  CondVar(const CondVar&) = delete;
+  CondVar& operator=(const CondVar&) = delete;
+
+  // Frees `mu`, waits for a notification, locks `mu` again. May come back for no reason only after an abort, by throwing.
+  void wait(Mutex* mu, CodeSite code = CodeSite::here()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Until `done()`, which is asked with `mu` held.
+  void wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code = CodeSite::here())
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // The same for at most `timeout`, of the world's time: virtual in deterministic runs. Whether `done()` holds.
+  bool wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool()> done, CodeSite code = CodeSite::here())
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+
+  // In the order in which they came. Who comes later has no part in it.
+  void notify_one(CodeSite code = CodeSite::here());
+  void notify_all(CodeSite code = CodeSite::here());
+
+ private:
+  struct Waiter {
+    RankCondVar woken;
+    ObjectName object;
+    bool notified = false;
+    Waiter* next = nullptr;
+  };
+  absl::Status wait_until(Mutex* mu, Deadline deadline, CodeSite code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void unlink(Waiter* waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool notify_first() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string name_;
+  const ObjectName object_;
+  ObservedMutex mu_{nullptr};  // taken after no other lock
+  Waiter* first_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+// A value in memory that ranks share beside the store and the collectives: a global, what a lambda captured. Each access is a
+// scheduling point, and an exhaustive search sees it; what it does not see it cannot reorder.
+// Thread-safety: all methods; each is atomic by itself.
+template <typename T>
+class Watched final {
+ public:
+  Watched() = default;
+  explicit Watched(T value) : value_(std::move(value)) {}
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+  T get(CodeSite code = CodeSite::here()) const {
+    const internal::WatchedAccess access(object_, &mu_, Access::kRead, code);
+    return value_;
+  }
+  void set(T value, CodeSite code = CodeSite::here()) {
+    const internal::WatchedAccess access(object_, &mu_, Access::kWrite, code);
+    value_ = std::move(value);
+  }
+  // Calls `change` with the value, in one access. `change` must use nothing of rankloom's.
+  template <typename Change>
+  void update(Change change, CodeSite code = CodeSite::here()) {
+    const internal::WatchedAccess access(object_, &mu_, Access::kWrite, code);
+    change(value_);
+  }
+
+ private:
+  const ObjectName object_;
+  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
+  T value_{};
+};
+
+// Counts down once; who waits goes on at zero.
+class Latch final : private WaitsFor {
+ public:
+  // Errors: InvalidArgument for a negative count.
+  explicit Latch(int64_t count, std::string_view name = {});
+  ~Latch() override = default;
+  Latch(const Latch&) = delete;
+  Latch& operator=(const Latch&) = delete;
+
+  // Errors: InvalidArgument for n < 0 or more than what is left; nothing is counted then.
+  void count_down(int64_t n = 1, CodeSite code = CodeSite::here());
+  bool try_wait(CodeSite code = CodeSite::here());
+  void wait(CodeSite code = CodeSite::here());
+  void arrive_and_wait(CodeSite code = CodeSite::here());
+
+ private:
+  void append_ranks(std::vector<int>*) const override {}  // who has not counted yet is not known
+  std::string remark() const override;
+
+  const std::string name_;
+  const int64_t count_;
+  const ObjectName object_;
+  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
+  RankCondVar zero_ ABSL_GUARDED_BY(mu_);
+  int64_t left_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace rankloom

@@ -1,7 +1,0 @@
-#include "sim/version.h"
-
-namespace rankloom {
-
-std::string_view version() { return RANKLOOM_VERSION; }
-
-}  // namespace rankloom

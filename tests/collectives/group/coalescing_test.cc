@@ -1,0 +1,336 @@
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/fake/fake_process_group.h"
+#include "collectives/group/process_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "harness/matchers.h"
+#include "sim/base/dist_error.h"
+#include "tests/world/every_world.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class CoalescingTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CoalescingTest, every_world(), world_name);
+
+TEST_P(CoalescingTest, IssuesCollectivesAsOne) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> a = {rank.rank(), 1};
+    std::vector<int64_t> b = {rank.rank() == 1 ? 7 : 0};
+    std::vector<int32_t> all(3);
+    const std::vector<int32_t> mine = {10 * rank.rank()};
+    pg->start_coalescing();
+    Work reduced = pg->all_reduce(a);
+    Work sent = pg->broadcast(b, 1);
+    Work gathered = pg->all_gather_into_tensor(all, mine);
+    EXPECT_FALSE(reduced.is_completed());
+    Work work = pg->end_coalescing();
+    EXPECT_EQ(pg->sequence_number(), 1);
+    work.wait();
+    EXPECT_THAT(a, ElementsAre(3, 3));
+    EXPECT_THAT(b, ElementsAre(7));
+    EXPECT_THAT(all, ElementsAre(0, 10, 20));
+    EXPECT_TRUE(reduced.is_success());
+    EXPECT_TRUE(gathered.is_success());
+    sent.wait();
+    EXPECT_EQ(work.result().size(), 3U);
+    EXPECT_EQ(sent.result()[0].data(), b.data());
+  });
+}
+
+TEST_P(CoalescingTest, RunsPartsInTheirOrder) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {rank.rank() + 1};
+    pg->start_coalescing();
+    (void)pg->all_reduce(x);                      // 3 3
+    (void)pg->all_reduce(x, ReduceOp::kProduct);  // 9 9
+    pg->end_coalescing().wait();
+    EXPECT_THAT(x, ElementsAre(9));
+  });
+}
+
+TEST_P(CoalescingTest, MatchesSendsAndRecvsOneByOne) {
+  run(4, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const int me = rank.rank();
+    // Everybody with everybody: not one of them could be waited for in this order.
+    std::vector<std::array<int32_t, 1>> mine(4);
+    std::vector<std::array<int32_t, 1>> got(4);
+    pg->start_coalescing();
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer == me) continue;
+      mine[static_cast<size_t>(peer)] = {10 * me + peer};
+      (void)pg->send(mine[static_cast<size_t>(peer)], peer);
+    }
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer != me) (void)pg->recv(got[static_cast<size_t>(peer)], peer);
+    }
+    pg->end_coalescing().wait();
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer != me) {
+        EXPECT_EQ(got[static_cast<size_t>(peer)][0], 10 * peer + me);
+      }
+    }
+    EXPECT_EQ(pg->sequence_number(), 0);
+    pg->barrier().wait();
+  });
+}
+
+TEST_P(CoalescingTest, MatchesASendInItWithARecvOutsideOfIt) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {rank.rank(), rank.rank() + 5};
+    std::vector<int32_t> sum = {rank.rank()};
+    if (rank.rank() == 0) {
+      pg->start_coalescing();
+      (void)pg->send(x, 1);
+      (void)pg->all_reduce(sum);
+      (void)pg->send(x, 2);
+      pg->end_coalescing().wait();
+    } else {
+      pg->start_coalescing();
+      (void)pg->all_reduce(sum);
+      Work work = pg->end_coalescing();
+      pg->recv(x, 0).wait();
+      work.wait();
+      EXPECT_THAT(x, ElementsAre(0, 5));
+    }
+    EXPECT_THAT(sum, ElementsAre(3));
+  });
+}
+
+TEST_P(CoalescingTest, IsNothingWithoutCalls) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) {
+      pg->start_coalescing();
+      EXPECT_TRUE(pg->end_coalescing().is_success());
+    }
+    EXPECT_EQ(pg->sequence_number(), 0);
+    pg->barrier().wait();
+  });
+}
+
+TEST_P(CoalescingTest, TellsOfDifferentCalls) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    std::vector<int32_t> y = {1, 2, 3};
+    pg->start_coalescing();
+    Work first = pg->all_reduce(x);
+    Work second = pg->all_reduce(rank.rank() == 0 ? x : y);
+    Work work = pg->end_coalescing();
+    EXPECT_THAT([&] { second.wait(); }, ThrowsDistError(ErrorKind::kMismatch));
+    EXPECT_THAT(x, ElementsAre(1, 2));
+    work.wait();
+  });
+  EXPECT_THAT(report.text(), StartsWith("ranks 0-1 failed: Mismatch: group 0, seq 1: members issued different calls\n"
+                                        "  field        | value | ranks | call site\n"
+                                        "  call 1 shape | [2]   | 0     | coalescing_test.cc:"));
+}
+
+TEST_P(CoalescingTest, TellsOfDifferentNumbersOfCalls) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    pg->start_coalescing();
+    (void)pg->all_reduce(x);
+    if (rank.rank() == 0) (void)pg->broadcast(x, 0);
+    pg->end_coalescing().wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("\n  calls | all_reduce, broadcast | 0     | coalescing_test.cc:"));
+}
+
+TEST_P(CoalescingTest, NamesWhomItWaitsFor) {
+  const RunReport report = run_to_failure(4, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    if (rank.rank() == 3) return;
+    pg->start_coalescing();
+    if (rank.rank() != 2) (void)pg->all_reduce(x);
+    if (rank.rank() == 2) (void)pg->recv(x, 3);
+    pg->end_coalescing().wait();
+  });
+  EXPECT_THAT(
+      report.text(),
+      AllOf(
+          HasSubstr("ranks 0-1 wait in coalesced seq 1 for rank 2 and rank 3 (returned) [group 0, coalescing_test.cc:"),
+          HasSubstr("rank 2 waits in coalesced for rank 3 (returned) [group 0, coalescing_test.cc:")));
+}
+
+TEST_P(CoalescingTest, TellsOfCallsThatWereNeverIssued) {
+  const RunReport report = run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    pg->start_coalescing();
+    if (rank.rank() == 1) return pg->end_coalescing().wait();  // nothing was called, and nothing is missing
+    Work reduced = pg->all_reduce(x);
+    Work sent = pg->send(x, 1);
+    destroy_process_group(pg);
+    for (Work* work : {&reduced, &sent}) {
+      EXPECT_THAT(
+          [&] { work->wait(); },
+          ThrowsDistError(ErrorKind::kInvalidArgument,
+                          "InvalidArgument: rank 0, group 0: start_coalescing() without end_coalescing(): never "
+                          "issued: all_reduce, send"));
+    }
+  });
+  EXPECT_THAT(report.notes, testing::ElementsAre(testing::ContainsRegex(
+                                "^rank 0, group 0: start_coalescing\\(\\) without end_coalescing\\(\\): never issued: "
+                                "all_reduce, send \\[coalescing_test.cc:[0-9]+\\]$")));
+}
+
+TEST_P(CoalescingTest, TellsOfCallsWhoseHandleWent) {
+  const RunReport report = run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    if (rank.rank() == 0) return;
+    pg->start_coalescing();
+    (void)pg->broadcast(x, 0);
+  });
+  EXPECT_THAT(report.notes,
+              testing::ElementsAre(
+                  HasSubstr("rank 1, group 0: start_coalescing() without end_coalescing(): never issued: broadcast")));
+}
+
+TEST_P(CoalescingTest, TimesOutAsAWhole) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    std::vector<int32_t> y = {3, 4};
+    if (rank.rank() != 0) return rank.store().wait({"late"});
+    pg->start_coalescing();
+    Work first = pg->all_reduce(x, ReduceOp::kSum, {.timeout = absl::Milliseconds(3)});
+    Work second = pg->recv(y, 2, 0, {.timeout = absl::Milliseconds(5)});
+    Work work = pg->end_coalescing();
+    EXPECT_THAT([&] { work.wait(); },
+                ThrowsDistError(ErrorKind::kTimeout,
+                                HasSubstr("rank 0, group 0, coalesced seq 1: timed out after 3ms waiting for "
+                                          "ranks 1-2 [group 0, coalescing_test.cc:")));
+    EXPECT_THAT([&] { second.wait(); }, ThrowsDistError(ErrorKind::kTimeout));
+    EXPECT_THAT(x, ElementsAre(1, 2));
+    EXPECT_THAT(y, ElementsAre(3, 4));
+    EXPECT_THAT([&] { pg->recv(y, 1).wait(); },
+                ThrowsDistError(ErrorKind::kAborted,
+                                HasSubstr("the group failed before: rank 0, group 0, coalesced seq 1: timed out")));
+    EXPECT_THAT([&] { pg->barrier().wait(); }, ThrowsDistError(ErrorKind::kAborted));
+    pg->start_coalescing();
+    Work refused = pg->recv(y, 1);
+    EXPECT_THAT([&] { (void)pg->end_coalescing(); },
+                ThrowsDistError(ErrorKind::kAborted, HasSubstr("recv from rank 1: the group failed before")));
+    EXPECT_THAT([&] { refused.wait(); }, ThrowsDistError(ErrorKind::kAborted));
+    rank.store().set("late", "");
+  });
+}
+
+TEST_P(CoalescingTest, NamesADroppedWork) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    if (rank.rank() == 0) {
+      pg->start_coalescing();
+      (void)pg->all_reduce(x);
+      (void)pg->send(x, 1);
+      { Work dropped = pg->end_coalescing(); }
+      rank.store().set("dropped", "");
+    } else {
+      rank.store().wait({"dropped"});
+      pg->recv(x, 0).wait();
+    }
+  });
+  EXPECT_THAT(report.text(), HasSubstr("note: rank 0, group 0, coalesced seq 1: the work was dropped unfinished, want "
+                                       "wait() or keep_alive [group 0, coalescing_test.cc:"));
+}
+
+TEST_P(CoalescingTest, LeavesADroppedWorkAloneThatOwnsItsTensors) {
+  std::weak_ptr<std::vector<int32_t>> held[2];
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<int32_t>>(2, rank.rank() + 1);
+    auto y = std::make_shared<std::vector<int32_t>>(2, rank.rank() + 1);
+    held[rank.rank()] = y;
+    pg->start_coalescing();
+    (void)pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
+    (void)(rank.rank() == 0 ? pg->send(*y, 1, 0, {.keep_alive = y}) : pg->recv(*y, 0, 0, {.keep_alive = y}));
+    { Work dropped = pg->end_coalescing(); }
+    if (rank.rank() == 0) y.reset();
+    pg->barrier().wait();
+    EXPECT_THAT(*x, ElementsAre(3, 3));
+    if (rank.rank() == 1) {
+      EXPECT_THAT(*y, ElementsAre(1, 1));
+    }
+  });
+  EXPECT_TRUE(held[0].expired());
+  EXPECT_TRUE(held[1].expired());
+}
+
+TEST_P(CoalescingTest, RefusesMisuse) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(2);
+    const std::string who = "InvalidArgument: rank " + std::to_string(rank.rank()) + ", group 0, ";
+    EXPECT_THAT(
+        [&] { (void)pg->end_coalescing(); },
+        ThrowsDistError(ErrorKind::kInvalidArgument, who + "end_coalescing: want start_coalescing() before it"));
+    pg->start_coalescing();
+    EXPECT_THAT([&] { pg->start_coalescing(); },
+                ThrowsDistError(ErrorKind::kInvalidArgument,
+                                who + "start_coalescing: it was called before, want end_coalescing() between"));
+    EXPECT_THAT(
+        [&] { (void)pg->broadcast(x, 2); },
+        ThrowsDistError(ErrorKind::kInvalidArgument, who + "broadcast seq 1: root is 2, want 0 <= root < size = 2"));
+    Work part = pg->all_reduce(x);
+    EXPECT_THAT([&] { part.wait(); },
+                ThrowsDistError(ErrorKind::kInvalidArgument,
+                                who + "all_reduce: wait() before end_coalescing(): the call was not issued yet"));
+    EXPECT_THAT([&] { pg->end_coalescing({.timeout = absl::Seconds(1)}).wait(absl::Seconds(-1)); },
+                ThrowsDistError(ErrorKind::kInvalidArgument, "InvalidArgument: wait: timeout is -1s, want 0 or more"));
+    part.wait();
+    pg->start_coalescing();
+    (void)pg->all_reduce(TensorView::meta({2}, DType::kFloat32));
+    EXPECT_THAT([&] { (void)pg->end_coalescing(); },
+                ThrowsDistError(ErrorKind::kInvalidArgument,
+                                who + "coalesced seq 2: a tensor is float32[2] on meta, want memory of this process; "
+                                      "tensors without data need a fake group"));
+  });
+}
+
+TEST_P(CoalescingTest, RecordsPartsAndTheWhole) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1, 2};
+    pg->start_coalescing();
+    (void)pg->all_reduce(x);
+    (void)pg->broadcast(x, 0);
+    pg->end_coalescing().wait();
+    pg->start_coalescing();
+    std::vector<int32_t> y(2);
+    (void)(rank.rank() == 0 ? pg->send(x, 1) : pg->recv(y, 0));
+    (void)(rank.rank() == 0 ? pg->recv(y, 1) : pg->send(x, 0));
+    pg->end_coalescing().wait();
+    std::vector<std::string> lines;
+    for (const FlightEntry& entry : rank.recorder().entries()) {
+      lines.push_back(std::string(entry.op) + (entry.is_p2p ? " p2p " : " ") + std::to_string(entry.seq));
+      EXPECT_EQ(entry.state, FlightEntry::State::kCompleted) << lines.back();
+    }
+    const std::string first = rank.rank() == 0 ? "send p2p 1" : "recv p2p 1";
+    const std::string second = rank.rank() == 0 ? "recv p2p 1" : "send p2p 1";
+    EXPECT_THAT(lines, ElementsAre("all_reduce 1", "broadcast 1", "coalesced 1", first, second, "coalesced p2p 1"));
+  });
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,314 @@
+// A user's own ProcessGroup and Work: what PyTorch users write in Python, in C++.
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/fake/fake_process_group.h"
+#include "collectives/group/process_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sim/base/dist_error.h"
+#include "tests/world/every_world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class LonelyRank;
+
+// A work that counts who asks it.
+class CountingWork final : public WorkState {
+ public:
+  explicit CountingWork(LonelyRank* group, std::vector<TensorView> result)
+      : group_(*group), result_(std::move(result)) {
+    complete(absl::OkStatus());
+  }
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  Future get_future(const std::shared_ptr<WorkState>& self) override;
+  std::vector<TensorView> result() override { return result_; }
+
+ private:
+  LonelyRank& group_;
+  const std::vector<TensorView> result_;
+};
+
+// A group of one that answers every call itself.
+class LonelyRank final : public ProcessGroup {
+ public:
+  explicit LonelyRank(bool own_work) : ProcessGroup(0, 1), own_work_(own_work) {}
+
+  std::string backend_name() const override { return "lonely"; }
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override {
+    ++calls;
+    if (call.op == OpType::kAllGatherIntoTensor) {
+      std::memcpy(call.outputs[0].data(), call.inputs[0].data(), call.inputs[0].bytes());
+    }
+    std::vector<TensorView> written(call.outputs.begin(), call.outputs.end());
+    if (own_work_) return Work(std::make_shared<CountingWork>(this, std::move(written)));
+    Promise done;  // a work made from a future
+    done.set_value(std::move(written));
+    return done.future().work();
+  }
+
+  int calls = 0;
+  int waits = 0;
+  int futures = 0;
+
+ private:
+  const bool own_work_;
+};
+
+absl::Status CountingWork::wait(absl::Duration, bool, CodeSite) {
+  ++group_.waits;
+  return absl::OkStatus();
+}
+Future CountingWork::get_future(const std::shared_ptr<WorkState>& self) {
+  ++group_.futures;
+  return WorkState::get_future(self);
+}
+
+TEST(CustomGroupTest, AnswersEveryCallWithItsOwnWork) {
+  LonelyRank group(/*own_work=*/true);
+  std::vector<float> x = {3, 4}, y(2);
+  group.all_reduce(x).wait();
+  group.broadcast(x, 0).wait();
+  group.all_gather_into_tensor(y, x).wait();
+  EXPECT_THAT(y, ElementsAre(3, 4));
+  EXPECT_EQ(group.calls, 3);
+  EXPECT_EQ(group.waits, 3);
+  EXPECT_EQ(group.all_reduce(x).get_future().value()[0].data(), x.data());
+  EXPECT_EQ(group.futures, 1);
+  EXPECT_EQ(group.waits, 4);  // value() waits
+}
+
+TEST(CustomGroupTest, AnswersWithAWorkMadeFromAFuture) {
+  LonelyRank group(/*own_work=*/false);
+  std::vector<float> x = {3, 4};
+  Work work = group.all_reduce(x);
+  EXPECT_TRUE(work.is_completed());
+  EXPECT_TRUE(work.is_success());
+  work.wait();
+  EXPECT_EQ(work.result()[0].data(), x.data());
+  EXPECT_EQ(group.waits, 0);
+}
+
+TEST(CustomGroupTest, IsCheckedByTheSameRulesAsEveryGroup) {
+  LonelyRank group(true);
+  std::vector<float> x = {3, 4}, y(5);
+  try {
+    group.all_gather_into_tensor(y, x).wait();
+    FAIL() << "no error";
+  } catch (const DistError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("output has 5 elements, want size * input = 1 * 2 = 2"));
+  }
+  EXPECT_EQ(group.calls, 0);
+}
+
+class DummyAttributes final : public ProcessGroup {
+ public:
+  DummyAttributes() : ProcessGroup(0, 1) {}
+  int rank() const override { return 123; }
+  int size() const override { return 456; }
+  std::string backend_name() const override { return "dummy-attr"; }
+  std::string group_name() const override { return name_; }
+  void set_group_name(std::string_view name) override { name_ = absl::StrCat("py:", std::string(name)); }
+  std::string description() const override { return description_; }
+  void set_description(std::string_view text) override { description_ = absl::StrCat("py:", std::string(text)); }
+  absl::StatusOr<Work> execute(CollectiveCall&&) override { return Work(); }
+
+ private:
+  std::string name_;
+  std::string description_;
+};
+
+TEST(CustomGroupTest, OverridesItsAttributesAndTheirSetters) {
+  DummyAttributes group;
+  ProcessGroup& base = group;
+  EXPECT_EQ(base.rank(), 123);
+  EXPECT_EQ(base.size(), 456);
+  EXPECT_EQ(base.backend_name(), "dummy-attr");
+  base.set_group_name("x");
+  EXPECT_EQ(base.group_name(), "py:x");
+  base.set_description("d");
+  EXPECT_EQ(base.description(), "py:d");
+  std::ostringstream printed;
+  printed << base;
+  EXPECT_EQ(printed.str(), "dummy-attr group py:x: rank 123 of 456");
+}
+
+TEST(CustomGroupTest, AbortAndShutdownDoNothingByDefault) {
+  DummyAttributes group;
+  group.abort();
+  group.shutdown();
+}
+
+TEST(CustomGroupTest, RefusesARankOutsideItsSize) {
+  class Wrong final : public ProcessGroup {
+   public:
+    Wrong() : ProcessGroup(2, 2) {}
+    absl::StatusOr<Work> execute(CollectiveCall&&) override { return Work(); }
+  };
+  try {
+    Wrong wrong;
+    FAIL() << "no error";
+  } catch (const DistError& error) {
+    EXPECT_STREQ(error.what(), "InvalidArgument: a group of size 2 with rank 2, want size >= 1 and 0 <= rank < size");
+  }
+}
+
+class WorkTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, WorkTest, every_world(), world_name);
+
+// Calls `body` at the end of a work.
+std::unique_ptr<internal::Dependant> told(std::function<void(const absl::Status&)> body) {
+  struct Told final : internal::Dependant {
+    explicit Told(std::function<void(const absl::Status&)> body) : body(std::move(body)) {}
+    void ended(const absl::Status& status) override { body(status); }
+    const std::function<void(const absl::Status&)> body;
+  };
+  return std::make_unique<Told>(std::move(body));
+}
+
+// Works that are made of another are done before it: who waited for the whole may read the parts.
+TEST(WorkStateTest, WhenDoneRunsJustBeforeTheWorkIsDone) {
+  const auto state = std::make_shared<WorkState>();
+  std::vector<bool> done;
+  const auto look = [&] { done.push_back(state->is_completed()); };
+  state->when_done(told([&](const absl::Status& status) {
+    EXPECT_TRUE(status.ok());
+    look();
+    // Added meanwhile: it runs before the end as well, and a second end counts for nothing.
+    state->when_done(told([&](const absl::Status&) { look(); }));
+    state->complete(absl::InternalError("late"));
+  }));
+  state->then([&](const absl::Status&) { look(); });
+  state->complete(absl::OkStatus());
+  state->when_done(told([&](const absl::Status&) { look(); }));
+  EXPECT_THAT(done, ElementsAre(false, false, true, true));
+  EXPECT_TRUE(state->status().ok());
+}
+
+TEST_P(WorkTest, APromiseIsCompletedByItsOwnerLater) {
+  std::shared_ptr<Promise> promise;
+  run(2, [&](RankContext& rank) {
+    std::vector<float> x = {1, 2};
+    if (rank.rank() == 0) {
+      promise = std::make_shared<Promise>(&rank.world().scheduler(), 0);
+      rank.store().set("made", "1");
+      EXPECT_EQ(promise->work().result()[0].numel(), 2);
+    } else {
+      rank.store().wait({"made"});
+      promise->set_value({TensorView(x)});
+      promise->set_error(make_error(ErrorKind::kAborted, "too late"));  // only the first counts
+    }
+  });
+}
+
+TEST_P(WorkTest, APromiseThatFailsThrowsItsError) {
+  run(1, [](RankContext& rank) {
+    Promise promise(&rank.world().scheduler(), 0);
+    promise.set_error(make_error(ErrorKind::kCollectiveError, "lost"));
+    EXPECT_FALSE(promise.work().is_success());
+    EXPECT_NE(promise.work().exception(), nullptr);
+    try {
+      promise.work().wait();
+      FAIL() << "no error";
+    } catch (const DistError& error) {
+      EXPECT_STREQ(error.what(), "CollectiveError: lost");
+    }
+  });
+}
+
+TEST_P(WorkTest, CallbacksRunAsTheRankThatOwnsTheWork) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    Work work = pg->all_reduce(x);
+    const int me = rank.rank();
+    work.then([me, &rank](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      ASSERT_NE(RankContext::current(), nullptr);
+      EXPECT_EQ(RankContext::current()->rank(), me);
+      rank.store().add("called", 1);
+    });
+    work.wait();
+    while (rank.store().add("called", 0) != 3) rank.yield();
+  });
+}
+
+TEST_P(WorkTest, WaitAnyReturnsOneThatIsDone) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    Promise never(&rank.world().scheduler(), rank.rank());
+    std::vector<float> x = {1};
+    std::vector<Work> works = {never.work(), pg->all_reduce(x)};
+    EXPECT_EQ(wait_any(works), 1U);
+    never.set_value();
+    wait_all(works);
+  });
+}
+
+// A group that wraps another: one override.
+class CountingGroup final : public ProcessGroup {
+ public:
+  CountingGroup(RankContext& rank, std::shared_ptr<const Group> group, std::shared_ptr<ProcessGroup> inner)
+      : ProcessGroup(&rank, std::move(group)), inner_(std::move(inner)) {}
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override {
+    ++calls;
+    return inner_->execute(std::move(call));
+  }
+  int calls = 0;
+
+ private:
+  const std::shared_ptr<ProcessGroup> inner_;
+};
+
+TEST_P(WorkTest, AGroupWrapsAnotherByOneOverride) {
+  run(2, [](RankContext& rank) {
+    CountingGroup* counting = nullptr;
+    auto pg = init_process_group(rank, {.make = [&](RankContext& context, const std::shared_ptr<const Group>& group) {
+                                   auto made =
+                                       std::make_shared<CountingGroup>(context, group, init_process_group(context));
+                                   counting = made.get();
+                                   return made;
+                                 }});
+    std::vector<float> x = {float(rank.rank() + 1)};
+    pg->all_reduce(x).wait();
+    EXPECT_EQ(x[0], 3);
+    EXPECT_EQ(counting->calls, 1);
+  });
+}
+
+TEST(FakeProcessGroupTest, ChecksShapesAndAnswersAtOnce) {
+  auto pg = make_fake_process_group({.rank = 5, .world_size = 1000000});
+  EXPECT_EQ(pg->rank(), 5);
+  EXPECT_EQ(pg->size(), 1000000);
+  Work work = pg->all_reduce(TensorView::meta({1024, 1024}, DType::kBFloat16));
+  EXPECT_TRUE(work.is_success());
+  std::vector<float> x(2), y(5);
+  EXPECT_THROW(pg->all_gather_into_tensor(y, x).wait(), DistError);
+}
+
+TEST(FakeProcessGroupTest, RefusesEveryCallOnRequest) {
+  auto pg = make_fake_process_group({.rank = 1, .world_size = 2, .options = {.error_on_collective = true}});
+  std::vector<float> x(2);
+  try {
+    pg->all_reduce(x).wait();
+    FAIL() << "no error";
+  } catch (const DistError& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kCollectiveError);
+    EXPECT_THAT(error.what(), HasSubstr("FakeProcessGroup collective operation error: all_reduce, rank 1"));
+    EXPECT_THAT(error.what(), HasSubstr("inputs [float32[2]], outputs [float32[2]]"));
+  }
+  EXPECT_THROW(pg->barrier().wait(), DistError);
+}
+
+}  // namespace
+}  // namespace rankloom

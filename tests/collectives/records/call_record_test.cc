@@ -1,0 +1,377 @@
+// The record of calls: what it keeps, how virtual time passes, what it counts.
+
+#include "collectives/records/call_record.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/fake/fake_process_group.h"
+#include "collectives/group/device_mesh.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "harness/call_matchers.h"
+#include "harness/matchers.h"
+#include "tests/world/every_world.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr absl::Duration kMicro = absl::Microseconds(1);
+// A message takes 1 us, a byte 1 ns.
+constexpr Link kSlow = {.latency = kMicro, .bytes_per_second = 1e9};
+constexpr Link kFast = {.latency = absl::Nanoseconds(10), .bytes_per_second = 1e12};
+
+struct Recorded {
+  explicit Recorded(int64_t rank = 0, int64_t world_size = 4, CostModel model = {.link = kSlow})
+      : record(std::make_shared<CallRecord>(std::move(model))),
+        pg(make_fake_process_group({.rank = rank, .world_size = world_size, .options = {.record = record}})) {}
+
+  std::shared_ptr<CallRecord> record;
+  std::shared_ptr<FakeProcessGroup> pg;
+};
+
+TEST(CallRecordTest, KeepsWhatWasCalled) {
+  Recorded r(2, 4);
+  EXPECT_EQ(r.record->global_rank(), 2);
+  EXPECT_EQ(r.record->world_size(), 4);
+  std::vector<float> x(6), y(24);
+  std::vector<int64_t> z(4);
+  r.pg->all_gather_into_tensor(TensorView(y.data(), {8, 3}), TensorView(x.data(), {2, 3})).wait();
+  const int line = __LINE__ - 1;
+  r.pg->reduce(z, 3, ReduceOp::kMax).wait();
+  r.pg->send(z, 1, 7).wait();
+  r.pg->all_to_all_single(TensorView(y.data(), {4, 3}), TensorView(x.data(), {2, 3}), {1, 1, 1, 1}, {2, 0, 0, 0})
+      .wait();
+  r.pg->all_reduce(x, ReduceOp::premul_sum(0.25)).wait();
+  ASSERT_EQ(r.record->size(), 5);
+
+  const RecordedCall gather = (*r.record)[0];
+  EXPECT_EQ(gather.name, "all_gather_into_tensor");
+  EXPECT_EQ(gather.op, OpType::kAllGatherIntoTensor);
+  EXPECT_EQ(gather.group, 0);
+  EXPECT_EQ(gather.seq, 1);
+  EXPECT_EQ(gather.batch, -1);
+  EXPECT_THAT(gather.inputs, ElementsAre(RecordedCall::Tensor{DType::kFloat32, {2, 3}}));
+  EXPECT_THAT(gather.outputs, ElementsAre(RecordedCall::Tensor{DType::kFloat32, {8, 3}}));
+  EXPECT_EQ(gather.input_bytes(), 24);
+  EXPECT_EQ(gather.output_bytes(), 96);
+  EXPECT_EQ(gather.payload, 96);
+  EXPECT_EQ(gather.ring, (WireCost{3, 72}));
+  EXPECT_EQ(gather.tree, (WireCost{2, 72}));
+  EXPECT_THAT(gather.code.file, HasSubstr("call_record_test.cc"));
+  EXPECT_EQ(gather.code.line, line);
+
+  const RecordedCall reduce = (*r.record)[1];
+  EXPECT_EQ(reduce.root, 3);
+  EXPECT_EQ(reduce.reduce_op, ReduceOp::kMax);
+  EXPECT_EQ(reduce.seq, 2);
+  const RecordedCall send = (*r.record)[2];
+  EXPECT_EQ(send.peer, 1);
+  EXPECT_EQ(send.tag, 7);
+  EXPECT_EQ(send.seq, 1);  // of sends and recvs
+  EXPECT_THAT(send.inputs, ElementsAre(RecordedCall::Tensor{DType::kInt64, {4}}));
+  EXPECT_EQ(send.outputs.size(), 0);
+  const RecordedCall split = (*r.record)[3];
+  EXPECT_THAT(split.in_splits, ElementsAre(2, 0, 0, 0));
+  EXPECT_THAT(split.out_splits, ElementsAre(1, 1, 1, 1));
+  EXPECT_EQ((*r.record)[4].reduce_op, ReduceOp::premul_sum(0.25));
+}
+
+TEST(CallRecordTest, TellsCallsApartThatDifferInAnything) {
+  Recorded r;
+  std::vector<float> x(8), y(2);
+  const auto reduce = [&](TensorView view, ReduceOp op, int root) { r.pg->reduce(view, root, op).wait(); };
+  for (int round = 0; round < 3; ++round) {
+    for (const int root : {0, 1}) {
+      for (const auto& view : {TensorView(x), TensorView(x.data(), {2, 4}), TensorView(x.data(), {4, 2})}) {
+        reduce(view, ReduceOp::kSum, root);
+        reduce(view, ReduceOp::kMin, root);
+      }
+    }
+  }
+  ASSERT_EQ(r.record->size(), 36);
+  for (size_t i = 0; i < 36; ++i) {
+    const RecordedCall call = (*r.record)[i];
+    EXPECT_EQ(call.root, static_cast<int>(i % 12 / 6));
+    EXPECT_EQ(call.reduce_op, i % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMin);
+    EXPECT_EQ(call.outputs[0].sizes, (std::vector<Dims>{{8}, {2, 4}, {4, 2}}[i % 6 / 2]));
+    EXPECT_EQ(call.seq, static_cast<int64_t>(i) + 1);
+  }
+}
+
+TEST(CallRecordTest, LetsVirtualTimePass) {
+  // An all_reduce of S bytes among 4: 6 us and 1.5 S ns.
+  Recorded r;
+  std::vector<uint8_t> x(1000);
+  r.record->compute(10 * kMicro, "forward");
+  r.pg->all_reduce(x).wait();
+  EXPECT_EQ(r.record->now(), 17.5 * kMicro);
+  // Two on their way: one after the other, while the program goes on.
+  Work first = r.pg->all_reduce(x);
+  Work second = r.pg->all_reduce(x);
+  r.record->compute(kMicro, "backward");
+  EXPECT_EQ(r.record->now(), 18.5 * kMicro);
+  second.wait();
+  EXPECT_EQ(r.record->now(), 32.5 * kMicro);
+  first.wait();
+  EXPECT_EQ(r.record->now(), 32.5 * kMicro);
+  ASSERT_EQ(r.record->size(), 5);
+  const RecordedCall compute = (*r.record)[0];
+  EXPECT_TRUE(compute.is_compute);
+  EXPECT_EQ(compute.name, "forward");
+  EXPECT_EQ(compute.duration, 10 * kMicro);
+  const RecordedCall third = (*r.record)[3];
+  EXPECT_EQ(third.issued, 17.5 * kMicro);
+  EXPECT_EQ(third.start, 25 * kMicro);
+  EXPECT_EQ(third.end(), 32.5 * kMicro);
+  EXPECT_EQ((*r.record)[1].waited_before, 2);
+  EXPECT_EQ(third.waited_before, 5);
+  EXPECT_EQ(r.record->calls(), 3);
+}
+
+TEST(CallRecordTest, RunsGroupsSideBySide) {
+  Recorded r(5, 8, {.dims = {{"tp", kFast}, {"dp", kSlow}}});
+  const DeviceMesh mesh = init_device_mesh(r.pg, {4, 2}, {"dp", "tp"});
+  EXPECT_EQ(r.record->size(), 0);  // making groups is no call
+  std::vector<uint8_t> x(1000);
+  Work slow = mesh.get_group("dp")->all_reduce(x);
+  Work fast = mesh.get_group("tp")->all_reduce(x);
+  Work free = r.pg->all_reduce(x);  // no link: no time
+  free.wait();
+  EXPECT_EQ(r.record->now(), absl::ZeroDuration());
+  fast.wait();
+  EXPECT_EQ(r.record->now(), absl::Nanoseconds(2 * 10 + 1));
+  slow.wait();
+  EXPECT_EQ(r.record->now(), absl::Nanoseconds(6000 + 1500));
+  EXPECT_EQ(r.record->end(), r.record->now());
+  ASSERT_EQ(r.record->groups().size(), 3);
+  EXPECT_EQ(r.record->groups()[1].label(), "dp");
+  EXPECT_EQ(r.record->groups()[1].rank, 2);
+  EXPECT_EQ(r.record->groups()[2].label(), "tp");
+  EXPECT_EQ(r.record->groups()[2].rank, 1);
+  EXPECT_EQ(r.record->groups()[0].label(), "0");
+}
+
+TEST(CallRecordTest, AddsUpByGroupAndOperation) {
+  Recorded r(0, 8, {.link = kSlow});
+  const DeviceMesh mesh = init_device_mesh(r.pg, {4, 2}, {"dp", "tp"});
+  std::vector<uint8_t> x(100), y(50);
+  for (int i = 0; i < 3; ++i) mesh.get_group("tp")->all_reduce(x).wait();
+  mesh.get_group("tp")->all_reduce(y).wait();
+  mesh.get_group("dp")->all_reduce(y).wait();
+  mesh.get_group("dp")->barrier().wait();
+  const std::vector<CallTotals> totals = r.record->totals();
+  ASSERT_EQ(totals.size(), 3);
+  EXPECT_EQ(totals[0].group, 1);
+  EXPECT_EQ(totals[0].op, OpType::kAllReduce);
+  EXPECT_EQ(totals[0].ring, (WireCost{6, 75}));
+  EXPECT_EQ(totals[1].op, OpType::kBarrier);
+  EXPECT_EQ(totals[2].group, 2);
+  EXPECT_EQ(totals[2].calls, 4);
+  EXPECT_EQ(totals[2].payload, 350);
+  EXPECT_EQ(totals[2].ring, (WireCost{8, 350}));
+  EXPECT_EQ(totals[2].tree, (WireCost{8, 700}));
+  EXPECT_EQ(totals[2].time, 8 * kMicro + absl::Nanoseconds(350));
+  EXPECT_EQ(r.record->text(), "1 x all_reduce on dp\n1 x barrier on dp\n4 x all_reduce on tp");
+  EXPECT_THAT(r.record->table(), AllOf(HasSubstr("tp                   2  all_reduce                              4"),
+                                       HasSubstr("350 B"), HasSubstr("0.008 ms")));
+}
+
+TEST(CallRecordTest, CountsTheBuffersOfCallsOnTheirWay) {
+  Recorded r(0, 4);
+  std::vector<uint8_t> x(100), part(25);
+  r.pg->all_reduce(x).wait();  // in place: 100
+  EXPECT_EQ(r.record->peak_buffer_bytes(), 100);
+  r.pg->all_gather_into_tensor(x, part).wait();  // 125
+  EXPECT_EQ(r.record->peak_buffer_bytes(), 125);
+  EXPECT_EQ(r.record->live_buffer_bytes(), 0);
+  {
+    Work first = r.pg->all_reduce(x);
+    Work second = r.pg->all_gather_into_tensor(x, part);
+    EXPECT_EQ(r.record->live_buffer_bytes(), 225);
+    first.wait();
+    EXPECT_EQ(r.record->live_buffer_bytes(), 125);
+  }
+  EXPECT_EQ(r.record->live_buffer_bytes(), 0);                         // dropped
+  r.pg->all_gather_into_tensor(x, TensorView(x).slice(0, 25)).wait();  // the part lies in the whole
+  EXPECT_EQ(r.record->peak_buffer_bytes(), 225);
+  std::vector<Work> works;
+  for (int i = 0; i < 3; ++i) works.push_back(r.pg->all_reduce(x));
+  EXPECT_EQ(r.record->peak_buffer_bytes(), 300);
+  r.record->clear();
+  EXPECT_EQ(r.record->live_buffer_bytes(), 0);
+  EXPECT_EQ(r.record->peak_buffer_bytes(), 0);
+  works.clear();
+  EXPECT_EQ(r.record->live_buffer_bytes(), 0);
+}
+
+TEST(CallRecordTest, OutlivesAndIsOutlivedByWorks) {
+  Work work;
+  {
+    Recorded r;
+    std::vector<float> x(2);
+    work = r.pg->all_reduce(x);
+  }
+  work.wait();
+  EXPECT_TRUE(work.is_success());
+}
+
+TEST(CallRecordTest, KeepsThePartsOfCoalescedCalls) {
+  Recorded r;
+  std::vector<uint8_t> x(1000), y(2000);
+  r.pg->barrier().wait();
+  r.pg->start_coalescing();
+  (void)r.pg->all_reduce(x);
+  (void)r.pg->send(y, 1);
+  r.pg->end_coalescing().wait();
+  ASSERT_EQ(r.record->size(), 3);
+  EXPECT_EQ((*r.record)[0].batch, -1);
+  EXPECT_EQ((*r.record)[1].batch, 1);
+  EXPECT_EQ((*r.record)[2].batch, 1);
+  EXPECT_EQ((*r.record)[2].name, "send");
+  EXPECT_EQ((*r.record)[2].start, (*r.record)[1].end());
+  EXPECT_EQ((*r.record)[2].waited_before, 3);
+  EXPECT_EQ(r.record->now(), (6 + 7.5 + 3) * kMicro);
+  EXPECT_EQ(r.record->peak_buffer_bytes(), 3000);
+}
+
+TEST(CallRecordTest, CountsSendsAndRecvsAsTheFlightRecorderDoes) {
+  Recorded r;
+  std::vector<uint8_t> x(10);
+  r.pg->send(x, 1).wait();
+  r.pg->start_coalescing();
+  (void)r.pg->barrier();
+  (void)r.pg->send(x, 1);
+  (void)r.pg->recv(x, 2);
+  r.pg->end_coalescing().wait();
+  r.pg->recv_any(x).wait();
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < r.record->size(); ++i) numbers.push_back((*r.record)[i].seq);
+  EXPECT_THAT(numbers, ElementsAre(1, 1, 2, 2, 3));
+}
+
+TEST(CallRecordTest, StartsAnew) {
+  Recorded r;
+  std::vector<float> x(2);
+  for (int i = 0; i < 5000; ++i) r.pg->all_reduce(x).wait();
+  EXPECT_EQ(r.record->calls(), 5000);
+  r.record->clear();
+  EXPECT_EQ(r.record->calls(), 0);
+  EXPECT_EQ(r.record->size(), 0);
+  EXPECT_EQ(r.record->now(), absl::ZeroDuration());
+  EXPECT_EQ(r.record->text(), "no calls");
+  r.pg->all_reduce(x).wait();
+  EXPECT_EQ((*r.record)[0].seq, 5001);
+  EXPECT_EQ(r.record->totals()[0].calls, 1);
+}
+
+TEST(CallRecordTest, HoldsAtMost64BytesACall) {
+  Recorded r(0, 1000000);
+  static constexpr int kCalls = 200'000;
+  for (int i = 0; i < kCalls; ++i) r.pg->all_reduce(TensorView::meta({i % 300, 16}, DType::kBFloat16)).wait();
+  EXPECT_EQ(r.record->calls(), kCalls);
+  EXPECT_LE(r.record->memory_bytes(), size_t{64} * kCalls);
+  EXPECT_EQ((*r.record)[kCalls - 1].outputs[0].sizes, (Dims{(kCalls - 1) % 300, 16}));
+}
+
+TEST(CallRecordTest, BelongsToOneRank) {
+  Recorded r(0, 4);
+  r.pg->set_rank(3);
+  EXPECT_EQ(r.record->global_rank(), 3);
+  std::vector<float> x(2);
+  r.pg->all_reduce(x).wait();
+  EXPECT_THAT([&] { r.pg->set_rank(1); },
+              ThrowsDistError(ErrorKind::kInvalidArgument,
+                              HasSubstr("set_rank: the record is that of rank 3: it has calls or further groups")));
+}
+
+// ---- matchers
+
+TEST(CallMatchersTest, CountCalls) {
+  Recorded r(0, 8);
+  const DeviceMesh mesh = init_device_mesh(r.pg, {4, 2}, {"dp", "tp"});
+  std::vector<float> x(2), y(4), z(8);
+  for (int i = 0; i < 3; ++i) mesh.get_group("tp")->all_gather_into_tensor(y, x).wait();
+  mesh.get_group("dp")->reduce_scatter_tensor(x, z).wait();
+  const CallRecord& record = *r.record;
+  EXPECT_THAT(record, Calls(3, OpType::kAllGatherIntoTensor, "tp"));
+  EXPECT_THAT(record, Calls(0, OpType::kAllGatherIntoTensor, "dp"));
+  EXPECT_THAT(record, Not(Calls(2, OpType::kAllGatherIntoTensor, "tp")));
+  EXPECT_THAT(record, Calls(1, OpType::kReduceScatterTensor, "mesh_dp"));
+  EXPECT_THAT(record, CallsExactly({{3, OpType::kAllGatherIntoTensor, "tp"}, {1, OpType::kReduceScatterTensor, "dp"}}));
+  EXPECT_THAT(record, Not(CallsExactly({{3, OpType::kAllGatherIntoTensor, "tp"}})));
+
+  testing::StringMatchResultListener why;
+  EXPECT_FALSE(CallsExactly({{2, OpType::kAllGatherIntoTensor, "tp"}, {1, OpType::kReduceScatterTensor, "dp"}})
+                   .MatchAndExplain(record, &why));
+  EXPECT_EQ(why.str(),
+            "which has 3 x all_gather_into_tensor on tp; it is\n1 x reduce_scatter_tensor on dp\n3 x "
+            "all_gather_into_tensor on tp");
+  testing::StringMatchResultListener more;
+  EXPECT_FALSE(CallsExactly({{1, OpType::kReduceScatterTensor, "dp"}}).MatchAndExplain(record, &more));
+  EXPECT_THAT(more.str(), HasSubstr("which has 4 calls, want 1; it is\n"));
+  EXPECT_EQ(testing::DescribeMatcher<const CallRecord&>(CallsExactly({{2, OpType::kAllReduce, "tp"}})),
+            "has exactly 2 x all_reduce on tp");
+}
+
+// ---- real worlds
+
+class RecordOfARealRankTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, RecordOfARealRankTest, every_world(), world_name);
+
+TEST_P(RecordOfARealRankTest, HasItsCalls) {
+  run(4, [](RankContext& rank) {
+    const DeviceMesh mesh = init_device_mesh(rank, {2, 2}, {"dp", "tp"});
+    std::vector<float> x(2), y(4);
+    mesh.get_group("tp")->all_gather_into_tensor(y, x).wait();
+    mesh.get_group("dp")->broadcast(x, 1).wait();
+    if (mesh.get_local_rank("tp") == 0) mesh.get_group("tp")->send(x, 1).wait();
+    if (mesh.get_local_rank("tp") == 1) mesh.get_group("tp")->recv(x, 0).wait();
+    const std::shared_ptr<CallRecord> record = CallRecord::of_rank(rank);
+    EXPECT_EQ(record->global_rank(), rank.rank());
+    EXPECT_EQ(record->world_size(), 4);
+    const bool sends = mesh.get_local_rank("tp") == 0;
+    EXPECT_THAT(*record, CallsExactly({{1, OpType::kAllGatherIntoTensor, "tp"},
+                                       {1, OpType::kBroadcast, "dp"},
+                                       {1, sends ? OpType::kSend : OpType::kRecv, "tp"}}));
+    ASSERT_EQ(record->size(), 3);
+    const RecordedCall gather = (*record)[0];
+    EXPECT_THAT(gather.outputs, ElementsAre(RecordedCall::Tensor{DType::kFloat32, {4}}));
+    EXPECT_EQ(gather.ring, (WireCost{1, 8}));
+    EXPECT_GE(gather.duration, absl::ZeroDuration());
+    EXPECT_GE(gather.start, gather.issued);
+    EXPECT_THAT(gather.code.file, HasSubstr("call_record_test.cc"));
+    EXPECT_EQ((*record)[1].root, 1);
+    EXPECT_EQ((*record)[2].peer, sends ? 1 : 0);
+    EXPECT_GE(record->peak_buffer_bytes(), 24);
+  });
+}
+
+TEST_P(RecordOfARealRankTest, TellsOfCallsThatHaveNotEnded) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(2);
+    Work work;
+    if (rank.rank() == 0) {
+      work = pg->recv(x, 1);
+      EXPECT_LT((*CallRecord::of_rank(rank))[0].duration, absl::ZeroDuration());
+      pg->barrier().wait();
+      work.wait();
+    } else {
+      pg->barrier().wait();
+      pg->send(x, 0).wait();
+    }
+    EXPECT_GE((*CallRecord::of_rank(rank))[0].duration, absl::ZeroDuration());
+  });
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,106 @@
+// The formulas of the cost model, against numbers worked out by hand.
+
+#include "collectives/records/cost_model.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankloom {
+// For GoogleTest, which looks for it beside the type.
+void PrintTo(const WireCost& cost, std::ostream* out) { *out << cost.steps << " steps, " << cost.bytes << " bytes"; }
+
+namespace {
+
+constexpr auto kRing = WireAlgorithm::kRing;
+constexpr auto kTree = WireAlgorithm::kTree;
+
+TEST(WireCostTest, CountsTheStepsAndBytesOfARing) {
+  // 8 members, 800 bytes in all.
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 8, 800), (WireCost{14, 1400}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllGatherIntoTensor, 8, 800), (WireCost{7, 700}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kReduceScatterTensor, 8, 800), (WireCost{7, 700}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kBroadcast, 8, 800), (WireCost{7, 800}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kReduce, 8, 800), (WireCost{7, 800}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kGather, 8, 800), (WireCost{7, 700}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllToAllSingle, 8, 800), (WireCost{7, 700}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kSend, 8, 800), (WireCost{1, 800}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kBarrier, 8, 0), (WireCost{14, 0}));
+}
+
+TEST(WireCostTest, CountsTheStepsAndBytesOfATree) {
+  EXPECT_EQ(wire_cost(kTree, OpType::kAllReduce, 8, 800), (WireCost{6, 1600}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kAllGather, 8, 800), (WireCost{3, 700}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kReduceScatter, 8, 800), (WireCost{3, 700}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kBroadcast, 8, 800), (WireCost{3, 800}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kScatter, 8, 800), (WireCost{3, 700}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kAllToAll, 8, 800), (WireCost{3, 1200}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kBarrier, 8, 0), (WireCost{3, 0}));
+  // The logarithm is rounded up.
+  EXPECT_EQ(wire_cost(kTree, OpType::kBroadcast, 9, 800).steps, 4);
+  EXPECT_EQ(wire_cost(kTree, OpType::kBroadcast, 5, 800).steps, 3);
+  EXPECT_EQ(wire_cost(kTree, OpType::kBroadcast, 2, 800).steps, 1);
+}
+
+TEST(WireCostTest, RoundsUpAndKnowsLargeNumbers) {
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 3, 10), (WireCost{4, 14}));  // 2 * 2 / 3 * 10 = 13.3
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 1, 10), WireCost{});
+  EXPECT_EQ(wire_cost(kTree, OpType::kAllReduce, 1, 10), WireCost{});
+  const int64_t huge = int64_t{1} << 60;
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 1 << 20, huge),
+            (WireCost{2 * ((1 << 20) - 1), 2 * (huge - (huge >> 20))}));
+}
+
+TEST(WirePayloadTest, IsWhatTheTableSays) {
+  std::vector<float> x(6), y(24);
+  CollectiveCall call;
+  call.inputs = TensorList(TensorView(x));
+  call.outputs = TensorList(TensorView(y));
+  const auto payload = [&](OpType op) {
+    call.op = op;
+    return wire_payload(call, 4);
+  };
+  EXPECT_EQ(payload(OpType::kAllGatherIntoTensor), 96);
+  EXPECT_EQ(payload(OpType::kReduceScatterTensor), 24);
+  EXPECT_EQ(payload(OpType::kGather), 96);
+  EXPECT_EQ(payload(OpType::kScatter), 384);
+  EXPECT_EQ(payload(OpType::kSend), 24);
+  EXPECT_EQ(payload(OpType::kRecv), 96);
+  EXPECT_EQ(payload(OpType::kBarrier), 0);
+  CollectiveCall both;
+  both.op = OpType::kCoalesced;
+  call.op = OpType::kSend;
+  both.parts = {call, call};
+  EXPECT_EQ(wire_payload(both, 4), 48);
+}
+
+TEST(CostModelTest, AddsLatencyAndBandwidth) {
+  const Link link = {.latency = absl::Microseconds(2), .bytes_per_second = 1e9};
+  CostModel model{.link = link};
+  // 14 steps of 2 us, 1.4 MB at 1 GB/s.
+  EXPECT_EQ(model.time(link, OpType::kAllReduce, 8, 800'000), absl::Microseconds(28 + 1400));
+  model.algorithm = CostModel::Choice::kTree;
+  EXPECT_EQ(model.time(link, OpType::kAllReduce, 8, 800'000), absl::Microseconds(12 + 1600));
+  model.algorithm = CostModel::Choice::kFaster;
+  EXPECT_EQ(model.time(link, OpType::kAllReduce, 8, 800'000), absl::Microseconds(28 + 1400));
+  EXPECT_EQ(model.time(link, OpType::kAllReduce, 8, 8), absl::Microseconds(12) + absl::Nanoseconds(16));
+}
+
+TEST(CostModelTest, FindsTheLinkOfADimension) {
+  const CostModel model{.link = links::kEthernet100, .dims = {{"tp", links::kNvlink4}, {"dp", links::kInfinibandNdr}}};
+  EXPECT_EQ(model.link_of("tp")->name, "nvlink4");
+  EXPECT_EQ(model.link_of("dp")->name, "infiniband_ndr");
+  EXPECT_EQ(model.link_of("pp")->name, "ethernet_100g");
+  EXPECT_EQ(model.link_of("")->name, "ethernet_100g");
+  EXPECT_EQ(CostModel{}.link_of("tp"), nullptr);
+  for (const Link& link : {links::kNvlink3, links::kNvlink4, links::kNvlink5, links::kPcie4, links::kPcie5,
+                           links::kInfinibandHdr, links::kInfinibandNdr, links::kEthernet100}) {
+    EXPECT_FALSE(link.source.empty()) << link.name;
+    EXPECT_GT(link.bytes_per_second, 1e9) << link.name;
+  }
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,481 @@
+// Streams of a device and calls on its memory, on a device that is played: all but a real driver's own part.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "rankloom/rankloom.h"
+#include "tests/collectives/streams/blocked_stream_cases.h"
+#include "tests/collectives/streams/fake_device.h"
+#include "tests/error_of.h"
+#include "tests/world/every_world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AnyOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class DeviceTest : public EveryWorldTest {
+ protected:
+  // Worlds whose ranks may use the device.
+  RunReport run(int world_size, Program program) {
+    return EveryWorldTest::run(world_size, [&](RankContext& rank) {
+      use_device(rank.world(), driver_);
+      program(rank);
+    });
+  }
+  RunReport run_to_failure(int world_size, Program program) {
+    return EveryWorldTest::run_to_failure(world_size, [&](RankContext& rank) {
+      use_device(rank.world(), driver_);
+      program(rank);
+    });
+  }
+
+  FakeDriver& driver() { return *driver_; }
+  StreamMaker maker() {
+    return [this](RankContext& rank, std::string_view name) {
+      return std::make_unique<FakeDeviceStream>(rank, *driver_, name);
+    };
+  }
+  // Runs one of the cases that every kind of stream must pass.
+  void run_case(int world_size, void (*body)(RankContext&, const StreamMaker&)) {
+    run(world_size, [&](RankContext& rank) { body(rank, maker()); });
+  }
+
+ private:
+  const std::shared_ptr<FakeDriver> driver_ = std::make_shared<FakeDriver>(GetParam().schedule.seed() + 1);
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, DeviceTest, every_world(), world_name);
+
+TEST_P(DeviceTest, AnEventBehindABlockedWorkIsNotDone) { run_case(1, event_behind_a_blocked_work_is_not_done); }
+TEST_P(DeviceTest, AWorkThatIsFreedFirstDoesNotUnblockTheOther) {
+  run_case(1, a_work_that_is_freed_first_does_not_unblock_the_other);
+}
+TEST_P(DeviceTest, ATimeoutReleasesTheStreamAndMarksItFailed) {
+  run_case(2, a_timeout_releases_the_stream_and_marks_it_failed);
+}
+TEST_P(DeviceTest, AWorkThatFailsMarksTheStreamFailed) { run_case(2, a_work_that_fails_marks_the_stream_failed); }
+TEST_P(DeviceTest, AWorkThatIsDoneBlocksNothing) { run_case(2, a_work_that_is_done_blocks_nothing); }
+TEST_P(DeviceTest, EventsMakeAStreamWaitForAnother) { run_case(2, events_order_two_streams); }
+TEST_P(DeviceTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) { run_case(64, a_deadline_releases_one_of_many); }
+
+TEST_P(DeviceTest, RunsWhatIsQueuedInOrder) {
+  run(2, [&](RankContext& rank) {
+    FakeDeviceStream stream(rank, driver(), "compute");
+    runs_what_is_queued_in_order(rank, stream);
+  });
+}
+
+TEST_P(DeviceTest, BlocksOnACollectiveWithoutBlockingTheRank) {
+  run(3, [&](RankContext& rank) {
+    FakeDeviceStream stream(rank, driver());
+    blocks_on_a_collective_without_blocking_the_rank(rank, stream);
+  });
+}
+
+TEST_P(DeviceTest, AnAbortReleasesTheStream) {
+  std::shared_ptr<FutureWork> never;
+  bool ran = false;
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      rank.store().wait({"blocked"});
+      throw std::runtime_error("rank 1 gives up");
+    }
+    FakeDeviceStream stream(rank, driver());
+    never = std::make_shared<FutureWork>(rank);
+    Work(never).block_current_stream(stream);
+    stream.launch([&] { ran = true; });
+    const Event behind = stream.record();
+    rank.store().set("blocked", "1");
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("RankFailed: rank 1 failed: rank 1 gives up"));
+    // The stream goes on, soon.
+    while (!behind.query()) sched_yield();
+    EXPECT_EQ(error_kind(stream.status()), ErrorKind::kRankFailed);
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: rank 1 gives up"));
+  EXPECT_TRUE(ran);
+  never.reset();
+}
+
+TEST_P(DeviceTest, ADeadlockNamesWhomTheStreamWaitsFor) {
+  std::vector<std::vector<float>> x(2, {1});
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return;
+    FakeDeviceStream comm(rank, driver(), "comm");
+    FakeDeviceStream compute(rank, driver(), "compute");
+    (void)pg->all_reduce(on_device(x[0]), ReduceOp::kSum, {.stream = &comm});
+    compute.wait_event(comm.record());
+    compute.synchronize();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in stream synchronize compute for rank 1 (returned)"));
+}
+
+TEST_P(DeviceTest, ACallStartsAfterWhatIsQueuedAndWaitDoesNotBlock) {
+  std::vector<std::vector<int32_t>> x(2, std::vector<int32_t>{-1});
+  std::vector<std::vector<int32_t>> seen(2);
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver(), "comm");
+    std::vector<int32_t>& mine = x[static_cast<size_t>(rank.rank())];
+    std::vector<int32_t>& result = seen[static_cast<size_t>(rank.rank())];
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(stream);
+    stream.launch([&mine, r = rank.rank()] { mine[0] = r + 1; });  // what the call reads
+    Work work = pg->all_reduce(on_device(mine), ReduceOp::kSum, {.stream = &stream});
+    EXPECT_EQ(pg->sequence_number(), 1);
+    work.wait();
+    EXPECT_FALSE(work.is_completed());
+    stream.launch([&] { result = mine; });
+    gate->resolve();
+    stream.synchronize();
+    EXPECT_TRUE(work.is_success());
+    EXPECT_THAT(result, ElementsAre(3));
+    EXPECT_EQ(work.result()[0].data(), mine.data());
+  });
+}
+
+TEST_P(DeviceTest, ACallOnMemoryOfTheHostIsIssuedWhenTheStreamGetsThere) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver());
+    std::vector<int32_t> x = {-1};
+    std::vector<int32_t> seen;
+    stream.launch([&x, r = rank.rank()] { x[0] = 10 * (r + 1); });
+    Work reduced = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    Work met = pg->barrier({.stream = &stream});
+    stream.launch([&] { seen = x; });
+    stream.synchronize();
+    EXPECT_TRUE(reduced.is_success());
+    EXPECT_TRUE(met.is_success());
+    EXPECT_THAT(seen, ElementsAre(30));
+  });
+}
+
+TEST_P(DeviceTest, WaitWithATimeoutBlocksTheRank) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver());
+    std::vector<int32_t> x = {rank.rank() + 5};
+    Work work = pg->broadcast(on_device(x), 1, {.stream = &stream});
+    work.wait(absl::Hours(1));
+    EXPECT_TRUE(work.is_success());
+    EXPECT_THAT(x, ElementsAre(6));
+  });
+}
+
+TEST_P(DeviceTest, ATimeoutOfTheCallFailsWorkAndStream) {
+  std::vector<std::vector<float>> x(2, {1});
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) {
+      rank.sleep_for(absl::Hours(1));
+      return;
+    }
+    FakeDeviceStream stream(rank, driver(), "comm");
+    Work work = pg->all_reduce(on_device(x[0]), ReduceOp::kSum, {.timeout = absl::Milliseconds(30), .stream = &stream});
+    stream.synchronize();
+  });
+  EXPECT_THAT(report.text(),
+              HasSubstr("Timeout: rank 0, group 0, all_reduce seq 1: timed out after 30ms waiting for rank 1"));
+}
+
+TEST_P(DeviceTest, AWaitWhoseTimePassesMeanwhileEndsAfterTheDevice) {
+  driver().slow_down(absl::Milliseconds(deterministic() ? 5 : 300));  // long after the time below
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {rank.rank() + 1};
+    Work work = pg->all_reduce(on_device(x));
+    if (rank.rank() == 1) {
+      rank.store().set("called", "1");
+      work.wait();
+    } else {
+      rank.store().wait({"called"});
+      const std::string text = error_of([&] { work.wait(absl::Milliseconds(3)); });
+      EXPECT_EQ(driver().plans_run(), 1) << text;
+      // Virtual time stands still while a device is at work.
+      EXPECT_THAT(text,
+                  AnyOf("no error",
+                        HasSubstr(deterministic() ? "no error"
+                                                  : "all_reduce seq 1: timed out after 3ms waiting for its kernel")));
+    }
+    EXPECT_THAT(x, ElementsAre(3));
+    pg->barrier().wait();
+  });
+}
+
+TEST_P(DeviceTest, CallsOfSeveralStreamsKeepTheirNumbers) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream one(rank, driver(), "one");
+    FakeDeviceStream two(rank, driver(), "two");
+    std::vector<int32_t> x = {1 + rank.rank()};
+    std::vector<int32_t> y = {10 + rank.rank()};
+    std::vector<int32_t> z = {100 + rank.rank()};
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(one);
+    (void)pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &one});
+    (void)pg->all_reduce(on_device(y), ReduceOp::kSum, {.stream = &two});
+    pg->all_reduce(on_device(z)).wait();  // without a stream; third, and first to be done
+    EXPECT_THAT(z, ElementsAre(201));
+    two.synchronize();
+    EXPECT_THAT(y, ElementsAre(21));
+    gate->resolve();
+    one.synchronize();
+    EXPECT_THAT(x, ElementsAre(3));
+  });
+}
+
+TEST_P(DeviceTest, SendAndRecvMoveMemoryOfTheDevice) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver());
+    std::vector<int32_t> mine = {-1};
+    std::vector<int32_t> got = {0};
+    std::vector<int32_t> more = {0};
+    const int peer = 1 - rank.rank();
+    stream.launch([&] { mine[0] = 7 + rank.rank(); });
+    if (rank.rank() == 0) {
+      (void)pg->send(on_device(mine), peer, 0, {.stream = &stream});
+      (void)pg->recv(on_device(got), peer, 0, {.stream = &stream});
+    } else {
+      (void)pg->recv(on_device(got), peer, 0, {.stream = &stream});
+      (void)pg->send(on_device(mine), peer, 0, {.stream = &stream});
+    }
+    stream.synchronize();
+    EXPECT_THAT(got, ElementsAre(7 + peer));
+    if (rank.rank() == 0) {
+      pg->send(on_device(mine), peer, 3).wait();
+    } else {
+      Work work = pg->recv_any(on_device(more), 3);
+      work.wait();
+      EXPECT_EQ(work.source(), 0);
+      EXPECT_THAT(more, ElementsAre(7));
+    }
+  });
+}
+
+TEST_P(DeviceTest, CoalescedCallsGoThroughAStream) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver());
+    std::vector<int32_t> x = {rank.rank()};
+    std::vector<int64_t> y = {rank.rank() == 1 ? 9 : 0};
+    std::vector<int32_t> mine = {40 + rank.rank()};
+    std::vector<int32_t> got = {0};
+    const int peer = 1 - rank.rank();
+    pg->start_coalescing();
+    Work reduced = pg->all_reduce(on_device(x));
+    (void)pg->broadcast(on_device(y), 1);
+    (void)pg->all_reduce(on_device(x));  // needs what the first one gives
+    (void)pg->send(on_device(mine), peer);
+    (void)pg->recv(on_device(got), peer);
+    (void)pg->end_coalescing({.stream = &stream});
+    stream.synchronize();
+    EXPECT_TRUE(reduced.is_success());
+    EXPECT_THAT(x, ElementsAre(2));
+    EXPECT_THAT(y, ElementsAre(9));
+    EXPECT_THAT(got, ElementsAre(40 + peer));
+  });
+}
+
+TEST_P(DeviceTest, AMismatchMarksEveryMembersStreamFailed) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver());
+    std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+    // The member that completes the call may be told at once.
+    const std::string at_once =
+        error_of([&] { (void)pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &stream}); });
+    const std::string later = error_of([&] { stream.synchronize(); });
+    EXPECT_THAT(at_once + later, HasSubstr("Mismatch: group 0, seq 1"));
+    EXPECT_EQ(error_kind(stream.status()), ErrorKind::kMismatch);
+  });
+}
+
+TEST_P(DeviceTest, ADeviceThatRefusesALaunchFailsEveryMember) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    driver().fail_runs(1);
+    std::vector<float> x = {1};
+    EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x)).wait(); }),
+                HasSubstr("CollectiveError: group 0, all_reduce seq 1: fake device: launch failed"));
+    EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x)).wait(); }), HasSubstr("the group failed before"));
+  });
+}
+
+TEST_P(DeviceTest, ADeviceThatBreaksDownFailsWhatIsOnIt) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    pg->all_reduce(on_device(x)).wait();
+    pg->barrier().wait();
+    driver().break_down();
+    EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x)).wait(); }),
+                HasSubstr("CollectiveError: group 0, all_reduce seq 3: fake device: broken"));
+  });
+}
+
+TEST_P(DeviceTest, WordsAreUsedAgain) {
+  run(1, [&](RankContext& rank) {
+    FakeDeviceStream stream(rank, driver());
+    for (int i = 0; i < 50; ++i) {
+      const auto work = std::make_shared<FutureWork>(rank);
+      Work(work).block_current_stream(stream);
+      work->resolve();
+      stream.synchronize();
+    }
+    // A word waits for its stream's mark, which comes a step after what synchronize() waits for.
+    EXPECT_LE(driver().words_made(), 3);
+  });
+}
+
+TEST_P(DeviceTest, ADroppedWorkOnTheDeviceGoesOn) {
+  std::vector<std::vector<int32_t>> x = {{1}, {2}};
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver());
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(stream);
+    // Both are on the device, behind the streams.
+    (void)pg->all_reduce(on_device(x[static_cast<size_t>(rank.rank())]), ReduceOp::kSum, {.stream = &stream});
+    pg->barrier().wait();
+    gate->resolve();
+    stream.synchronize();
+    EXPECT_EQ(x[static_cast<size_t>(rank.rank())][0], 3);
+  });
+}
+
+TEST_P(DeviceTest, RefusesMisuse) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream mine(rank, driver(), "mine");
+    SimStream other(rank);
+    const std::string who = "InvalidArgument: rank " + std::to_string(rank.rank());
+    EXPECT_EQ(
+        error_of([&] { mine.wait_event(other.record()); }),
+        who + ", stream mine: wait_event: the event is one of another kind of stream, want one of this kind of device");
+    std::vector<float> x = {1};
+    std::vector<float> y = {1, 2};
+    pg->start_coalescing();
+    (void)pg->all_reduce(on_device(x));
+    (void)pg->all_reduce(y);
+    EXPECT_EQ(error_of([&] { (void)pg->end_coalescing(); }),
+              who + ", group 0, coalesced seq 1: tensors are on cuda:0 and cpu, want one device");
+    // Before it is numbered, or after: the members count alike.
+    TensorView far(x.data(), DType::kFloat32, {1}, Device{Device::Kind::kCuda, static_cast<int8_t>(rank.rank())});
+    EXPECT_THAT(error_of([&] { pg->all_reduce(far).wait(); }),
+                HasSubstr("members' tensors are on cuda:0 and cuda:1, want one device"));
+  });
+  EveryWorldTest::run(1, [](RankContext& rank) {
+    std::vector<float> x = {1};
+    EXPECT_EQ(error_of([&] { (void)init_process_group(rank)->all_reduce(on_device(x)); }),
+              "InvalidArgument: rank 0, group 0, all_reduce seq 1: a tensor is float32[1] on cuda:0, want use_device() "
+              "called for the world first (use_cuda(rank))");
+  });
+}
+
+// Every collective, on memory of the device and of the host.
+template <typename T>
+std::vector<std::vector<T>> every_collective(ProcessGroup& pg, const std::function<TensorView(std::vector<T>&)>& view) {
+  const int n = pg.size();
+  const auto un = static_cast<size_t>(n);
+  const int rank = pg.rank();
+  std::vector<std::vector<T>> results;
+  // Values that differ by rank, position and call.
+  int salt = 0;
+  const auto values = [&](size_t count) {
+    std::vector<T> made(count);
+    for (size_t i = 0; i < count; ++i) made[i] = static_cast<T>((rank * 7 + static_cast<int>(i) * 3 + ++salt) % 11 + 1);
+    return made;
+  };
+  const auto views = [&](std::vector<std::vector<T>>& tensors) {
+    std::vector<TensorView> all;
+    for (std::vector<T>& tensor : tensors) all.push_back(view(tensor));
+    return all;
+  };
+  const auto keep = [&](const std::vector<T>& tensor) { results.push_back(tensor); };
+  const auto keep_all = [&](const std::vector<std::vector<T>>& tensors) {
+    for (const std::vector<T>& tensor : tensors) keep(tensor);
+  };
+  const auto chunks = [&](size_t count) {
+    std::vector<std::vector<T>> made;
+    for (int i = 0; i < n; ++i) made.push_back(values(count));
+    return made;
+  };
+
+  std::vector<T> x = values(19);
+  pg.broadcast(view(x), 1).wait();
+  keep(x);
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kProduct}) {
+    x = values(37);
+    pg.all_reduce(view(x), op).wait();
+    keep(x);
+  }
+  for (const ReduceOrder::Kind order :
+       {ReduceOrder::Kind::kTree, ReduceOrder::Kind::kRing, ReduceOrder::Kind::kSeeded}) {
+    x = values(37);
+    pg.all_reduce(view(x), ReduceOp::kSum, {.order = ReduceOrder{.kind = order, .seed = 3}}).wait();
+    keep(x);
+  }
+  std::vector<std::vector<T>> several = {values(5), values(70)};
+  pg.all_reduce_coalesced(views(several)).wait();
+  keep_all(several);
+  x = values(9);
+  pg.reduce(view(x), n - 1).wait();
+  keep(x);
+  x = values(4);
+  std::vector<std::vector<T>> parts(un, std::vector<T>(4));
+  pg.all_gather(views(parts), view(x)).wait();
+  keep_all(parts);
+  std::vector<T> whole(un * 4);
+  pg.all_gather_into_tensor(view(whole), view(x)).wait();
+  keep(whole);
+  if (rank == 0) {
+    pg.gather(views(parts), view(x), 0).wait();
+    keep_all(parts);
+  } else {
+    pg.gather({}, view(x), 0).wait();
+  }
+  several = chunks(6);
+  std::vector<T> own(6);
+  pg.scatter(view(own), rank == 1 ? views(several) : std::vector<TensorView>{}, 1).wait();
+  keep(own);
+  several = chunks(6);
+  pg.reduce_scatter(view(own), views(several)).wait();
+  keep(own);
+  whole = values(un * 6);
+  pg.reduce_scatter_tensor(view(own), view(whole)).wait();
+  keep(own);
+  several = chunks(3);
+  parts = std::vector<std::vector<T>>(un, std::vector<T>(3));
+  pg.all_to_all(views(parts), views(several)).wait();
+  keep_all(parts);
+  whole = values(un * 2);
+  std::vector<T> exchanged(un * 2);
+  pg.all_to_all_single(view(exchanged), view(whole), {}, {}).wait();
+  keep(exchanged);
+  pg.barrier().wait();
+  return results;
+}
+
+TEST_P(DeviceTest, EveryCollectiveGivesWhatTheHostGives) {
+  run(3, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto device = every_collective<float>(*pg, [](std::vector<float>& x) { return on_device(x); });
+    const auto host = every_collective<float>(*pg, [](std::vector<float>& x) { return TensorView(x); });
+    EXPECT_EQ(device, host);
+  });
+  EXPECT_LE(driver().most_launches(), 2);  // so a small call is 3 launches at most
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,382 @@
+// Streams that block on a collective: the simulated kind, in every world.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "rankloom/rankloom.h"
+#include "tests/collectives/streams/blocked_stream_cases.h"
+#include "tests/error_of.h"
+#include "tests/world/every_world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::unique_ptr<Stream> make_stream(RankContext& rank, std::string_view name) {
+  return std::make_unique<SimStream>(rank, name);
+}
+
+class StreamTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, StreamTest, every_world(), world_name);
+
+TEST_P(StreamTest, RunsWhatIsQueuedInOrder) {
+  run(2, [](RankContext& rank) {
+    SimStream stream(rank, "compute");
+    runs_what_is_queued_in_order(rank, stream);
+  });
+}
+
+TEST_P(StreamTest, KernelsRunAsTheirRank) {
+  run(3, [](RankContext& rank) {
+    SimStream stream(rank);
+    int seen = -1;
+    stream.launch([&] { seen = RankContext::current()->rank(); });
+    stream.synchronize();
+    EXPECT_EQ(seen, rank.rank());
+  });
+}
+
+TEST_P(StreamTest, AnEventBehindABlockedWorkIsNotDone) {
+  run(1, [](RankContext& rank) { event_behind_a_blocked_work_is_not_done(rank, make_stream); });
+}
+
+TEST_P(StreamTest, AWorkThatIsFreedFirstDoesNotUnblockTheOther) {
+  run(1, [](RankContext& rank) { a_work_that_is_freed_first_does_not_unblock_the_other(rank, make_stream); });
+}
+
+TEST_P(StreamTest, BlocksOnACollectiveWithoutBlockingTheRank) {
+  run(3, [](RankContext& rank) {
+    SimStream stream(rank);
+    blocks_on_a_collective_without_blocking_the_rank(rank, stream);
+  });
+}
+
+TEST_P(StreamTest, ATimeoutReleasesTheStreamAndMarksItFailed) {
+  run(1, [](RankContext& rank) { a_timeout_releases_the_stream_and_marks_it_failed(rank, make_stream); });
+}
+
+TEST_P(StreamTest, AWorkThatIsDoneBlocksNothing) {
+  run(2, [](RankContext& rank) { a_work_that_is_done_blocks_nothing(rank, make_stream); });
+}
+
+TEST_P(StreamTest, EventsMakeAStreamWaitForAnother) {
+  run(2, [](RankContext& rank) { events_order_two_streams(rank, make_stream); });
+}
+
+TEST_P(StreamTest, AWorkThatFailsMarksTheStreamFailed) {
+  run(1, [](RankContext& rank) { a_work_that_fails_marks_the_stream_failed(rank, make_stream); });
+}
+
+TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank, "compute");
+    bool after = false;
+    stream.launch([] { throw std::runtime_error("out of range"); }, "gemm");
+    stream.launch([&] { after = true; });
+    EXPECT_EQ(error_of([&] { stream.synchronize(); }),
+              "CollectiveError: rank 0, stream compute: gemm threw: out of range");
+    EXPECT_TRUE(after);
+  });
+}
+
+TEST_P(StreamTest, AKernelMayThrowAnything) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank, "compute");
+    stream.launch([] { throw 5; }, "gemm");
+    EXPECT_EQ(error_of([&] { stream.synchronize(); }),
+              "CollectiveError: rank 0, stream compute: gemm threw: an exception that is no std::exception");
+  });
+}
+
+// A group of the user's own whose execute() throws.
+TEST_P(StreamTest, ACallThatThrowsMarksTheStreamFailed) {
+  class Thrower final : public ProcessGroup {
+   public:
+    Thrower(RankContext* rank, std::shared_ptr<const Group> group) : ProcessGroup(rank, std::move(group)) {}
+    std::string backend_name() const override { return "thrower"; }
+    absl::StatusOr<Work> execute(CollectiveCall&& call) override {
+      if (call.op == OpType::kBarrier) throw 5;
+      throw std::runtime_error("no such thing");
+    }
+  };
+  run(1, [](RankContext& rank) {
+    GroupOptions options;
+    options.make = [](RankContext& me, const std::shared_ptr<const Group>& group) {
+      return std::make_shared<Thrower>(&me, group);
+    };
+    auto pg = init_process_group(rank, options);
+    SimStream first(rank, "first");
+    SimStream second(rank, "second");
+    std::vector<float> x = {1};
+    Work reduced = pg->all_reduce(x, ReduceOp::kSum, {.stream = &first});
+    Work barrier = pg->barrier({.stream = &second});
+    EXPECT_EQ(error_of([&] { first.synchronize(); }), "CollectiveError: all_reduce threw: no such thing");
+    EXPECT_EQ(error_of([&] { second.synchronize(); }),
+              "CollectiveError: barrier threw: an exception that is no std::exception");
+    EXPECT_FALSE(reduced.is_success());
+  });
+}
+
+TEST_P(StreamTest, AnAbortReleasesTheStream) {
+  std::shared_ptr<FutureWork> never;
+  bool ran = false;
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      rank.store().wait({"blocked"});
+      throw std::runtime_error("rank 1 gives up");
+    }
+    SimStream stream(rank);
+    never = std::make_shared<FutureWork>(rank);
+    Work(never).block_current_stream(stream);
+    stream.launch([&] { ran = true; });
+    rank.store().set("blocked", "1");
+    stream.synchronize();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: rank 1 gives up"));
+  EXPECT_FALSE(ran);
+  never.reset();
+}
+
+TEST_P(StreamTest, ADeadlockNamesTheStreamsWait) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return;
+    SimStream stream(rank, "comm");
+    std::vector<float> x = {1};
+    pg->all_reduce(x).block_current_stream(stream);
+    stream.synchronize();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in all_reduce seq 1 for rank 1 (returned) (its stream)"));
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in stream synchronize comm"));
+}
+
+TEST_P(StreamTest, ACallStartsAfterWhatIsQueuedAndWaitDoesNotBlock) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "comm");
+    std::vector<int32_t> x = {-1};
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(stream);
+    stream.launch([&] { x[0] = rank.rank() + 1; });  // what the call reads
+    Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    EXPECT_EQ(pg->sequence_number(), 1);
+    work.wait();
+    EXPECT_FALSE(work.is_completed());
+    std::vector<int32_t> seen;
+    stream.launch([&] { seen = x; });
+    gate->resolve();
+    stream.synchronize();
+    EXPECT_TRUE(work.is_success());
+    EXPECT_THAT(seen, ElementsAre(3));
+    EXPECT_EQ(work.result()[0].data(), x.data());
+  });
+}
+
+TEST_P(StreamTest, WaitWithATimeoutBlocksTheRank) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<int32_t> x = {rank.rank() + 5};
+    Work work = pg->broadcast(x, 1, {.stream = &stream});
+    work.wait(absl::Hours(1));
+    EXPECT_TRUE(work.is_success());
+    EXPECT_THAT(x, ElementsAre(6));
+  });
+}
+
+TEST_P(StreamTest, CallsOfSeveralStreamsKeepTheirNumbers) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream one(rank, "one");
+    SimStream two(rank, "two");
+    std::vector<int32_t> x = {1 + rank.rank()};
+    std::vector<int32_t> y = {10 + rank.rank()};
+    std::vector<int32_t> z = {100 + rank.rank()};
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(one);
+    (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = &one});
+    (void)pg->all_reduce(y, ReduceOp::kSum, {.stream = &two});
+    pg->all_reduce(z).wait();  // third, and first to be done
+    EXPECT_THAT(z, ElementsAre(201));
+    two.synchronize();
+    EXPECT_THAT(y, ElementsAre(21));
+    gate->resolve();
+    one.synchronize();
+    EXPECT_THAT(x, ElementsAre(3));
+  });
+}
+
+TEST_P(StreamTest, SendAndRecvGoThroughStreams) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<int32_t> mine = {7 + rank.rank()};
+    std::vector<int32_t> got = {0};
+    const int peer = 1 - rank.rank();
+    if (rank.rank() == 0) {
+      (void)pg->send(mine, peer, 0, {.stream = &stream});
+      (void)pg->recv(got, peer, 0, {.stream = &stream});
+    } else {
+      (void)pg->recv(got, peer, 0, {.stream = &stream});
+      (void)pg->send(mine, peer, 0, {.stream = &stream});
+    }
+    stream.synchronize();
+    EXPECT_THAT(got, ElementsAre(7 + peer));
+  });
+}
+
+TEST_P(StreamTest, CoalescedCallsGoThroughAStream) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<int32_t> x = {rank.rank()};
+    std::vector<int64_t> y = {rank.rank() == 1 ? 9 : 0};
+    pg->start_coalescing();
+    Work reduced = pg->all_reduce(x);
+    (void)pg->broadcast(y, 1);
+    (void)pg->end_coalescing({.stream = &stream});
+    stream.synchronize();
+    EXPECT_TRUE(reduced.is_success());
+    EXPECT_THAT(x, ElementsAre(1));
+    EXPECT_THAT(y, ElementsAre(9));
+  });
+}
+
+TEST_P(StreamTest, AMismatchMarksEveryMembersStreamFailed) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+    Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("Mismatch: group 0, seq 1"));
+    EXPECT_EQ(error_kind(stream.status()), ErrorKind::kMismatch);
+    EXPECT_THAT(error_of([&] { work.wait(); }), HasSubstr("Mismatch: group 0, seq 1"));
+  });
+}
+
+TEST_P(StreamTest, EventsOrderTwoStreams) {
+  run(2, [](RankContext& rank) {
+    SimStream comm(rank, "comm");
+    SimStream compute(rank, "compute");
+    std::vector<int> order;
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Work(gate).block_current_stream(comm);
+    comm.launch([&] { order.push_back(1); });
+    compute.wait_event(comm.record());
+    compute.launch([&] { order.push_back(2); });
+    compute.wait_event(Event());  // never recorded: nothing to wait for
+    gate->resolve();
+    compute.synchronize();
+    EXPECT_THAT(order, ElementsAre(1, 2));
+  });
+}
+
+TEST_P(StreamTest, AStreamMayGoBeforeWhatIsQueued) {
+  bool ran = false;
+  run(1, [&](RankContext& rank) {
+    const auto gate = std::make_shared<FutureWork>(rank);
+    Event event;
+    {
+      SimStream stream(rank);
+      Work(gate).block_current_stream(stream);
+      stream.launch([&] { ran = true; });
+      event = stream.record();
+    }
+    EXPECT_FALSE(event.query());
+    gate->resolve();
+    event.synchronize();
+    EXPECT_TRUE(ran);
+  });
+}
+
+TEST_P(StreamTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) {
+  run(64, [](RankContext& rank) { a_deadline_releases_one_of_many(rank, make_stream); });
+}
+
+TEST_P(StreamTest, RefusesMisuse) {
+  std::optional<SimStream> of_zero;
+  run(2, [&](RankContext& rank) {
+    if (rank.rank() == 0) {
+      of_zero.emplace(rank, "zero's");
+      rank.store().set("made", "1");
+      rank.store().wait({"tried"});
+      of_zero.reset();
+    } else {
+      rank.store().wait({"made"});
+      EXPECT_EQ(
+          error_of([&] { of_zero->launch([] {}); }),
+          "InvalidArgument: rank 0, stream zero's: stream launch was called by rank 1, want the rank that made the "
+          "stream");
+      rank.store().set("tried", "1");
+    }
+  });
+}
+
+// What a step does: reduce on one stream, use the result on another. `waits`: as it should be.
+std::vector<int32_t> step(RankContext& rank, bool waits) {
+  auto pg = init_process_group(rank);
+  SimStream comm(rank, "comm");
+  SimStream compute(rank, "compute");
+  std::vector<int32_t> gradient = {rank.rank() + 1};
+  std::vector<int32_t> used;
+  (void)pg->all_reduce(gradient, ReduceOp::kSum, {.stream = &comm});
+  if (waits) compute.wait_event(comm.record());
+  compute.launch([&] { used = gradient; });
+  compute.synchronize();
+  comm.synchronize();
+  return used;
+}
+
+TEST(StreamSeeds, FindAWaitThatWasForgotten) {
+  for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
+    int wrong_without = 0;
+    int right_without = 0;
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+      for (const bool waits : {true, false}) {
+        int right = 0;
+        run_world({.world_size = 3, .engine = engine, .schedule = Schedule::seeded(seed)}, [&](RankContext& rank) {
+          if (step(rank, waits) == std::vector<int32_t>{6}) ++right;
+        }).throw_if_failed();
+        if (waits) {
+          EXPECT_EQ(right, 3) << "seed " << seed;
+        } else {
+          right_without += right;
+          wrong_without += 3 - right;
+        }
+      }
+    }
+    EXPECT_GT(wrong_without, 0);
+    EXPECT_GT(right_without, 0) << "it is a race, not a certain failure";
+  }
+}
+
+TEST(StreamSeeds, OneSeedGivesOneOrderOnBothEngines) {
+  const auto trace_of = [](EngineKind engine) {
+    std::vector<std::string> log;
+    run_world({.world_size = 2, .engine = engine, .schedule = Schedule::seeded(5)}, [&](RankContext& rank) {
+      SimStream a(rank, "a");
+      SimStream b(rank, "b");
+      for (int i = 0; i < 4; ++i) {
+        a.launch([&log, &rank, i] { log.push_back(std::to_string(rank.rank()) + "a" + std::to_string(i)); });
+        b.launch([&log, &rank, i] { log.push_back(std::to_string(rank.rank()) + "b" + std::to_string(i)); });
+      }
+      a.synchronize();
+      b.synchronize();
+    }).throw_if_failed();
+    return log;
+  };
+  const std::vector<std::string> threads = trace_of(EngineKind::kThreads);
+  EXPECT_EQ(threads.size(), 16U);
+  EXPECT_EQ(threads, trace_of(EngineKind::kFibers));
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,16 @@
+#include "sim/base/version.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace rankloom {
+namespace {
+
+TEST(VersionTest, HasThreeNumbers) {
+  EXPECT_THAT(std::string(version()), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+}
+
+}  // namespace
+}  // namespace rankloom
