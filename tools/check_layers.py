@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the folders to their order and to the list of things that would make a run nondeterministic.
+"""Holds the folders, and the rooms in them, to their order, and to the list of things that would make a run nondeterministic.
 
     tools/check_layers.py [ROOT]
 
@@ -18,6 +18,25 @@ LAYERS = ["sim", "fake_store", "world", "collectives", "harness"]
 ON_TOP = ["bridge", "tools", "bench", "examples", "tests"]
 UMBRELLA = "include"
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".cpp", ".hpp"}
+
+# Rooms, the folders within a layer, lowest first: each may include itself and what stands left of it.
+ROOMS = {
+    "sim": ["base", "engine", "schedule", "scheduler", "sync", "faults"],
+    "collectives": ["call", "work", "kernels", "ops", "group", "streams", "records", "threaded", "fake", "cuda"],
+}
+# (file, header, what will end it): includes that point to the right, still to be cut. No other may come, and an entry that is no
+# longer needed is a finding.
+TO_CUT = [
+    ("sim/schedule/policy.h", "sim/scheduler/scheduler.h", "ChoiceKind gets a header in sim/base"),
+    ("sim/schedule/trace.cc", "sim/scheduler/scheduler.h", "ChoiceKind gets a header in sim/base"),
+    ("sim/schedule/step_record.cc", "sim/scheduler/scheduler.h", "the record of the running task is found in sim/scheduler"),
+    ("collectives/ops/op_table.cc", "collectives/group/new_group.h", "GroupRequest and its kernel move to collectives/ops"),
+    ("collectives/ops/shape_rules.cc", "collectives/group/new_group.h", "GroupRequest and its kernel move to collectives/ops"),
+    ("collectives/ops/shape_rules.cc", "collectives/group/process_group.h", "kNoColor moves to GroupRequest"),
+    ("collectives/ops/shape_rules.cc", "collectives/group/coalescing.h", "can_be_coalesced() moves to the op table"),
+    ("collectives/group/process_group.cc", "collectives/threaded/threaded_process_group.h", "a file above all rooms chooses the backend"),
+    ("collectives/group/process_group.cc", "collectives/fake/fake_process_group.h", "a file above all rooms chooses the backend"),
+]
 
 # (headers, files that may include them, who that is). A glob's * crosses folders.
 PACKAGES = [
@@ -92,9 +111,28 @@ def folders_open_to(path):
     return [*LAYERS, folder, *{"tests": ["examples", "bench", "tools"], "bench": ["examples"]}.get(folder, [])]
 
 
-def check_includes(path, text):
+def room_of(path):
+    """The room of a file or header, "base" of sim/base/task.h; None in folders without rooms, and outside of the rooms."""
+    parts = path.split("/")
+    return parts[1] if len(parts) > 2 and parts[1] in ROOMS.get(parts[0], []) else None
+
+
+def wrong_room(path, header):
+    """Why the file may not include the header, where both are in rooms of one folder."""
+    folder, room, other = path.split("/")[0], room_of(path), room_of(header)
+    if room is None or other is None or header.split("/")[0] != folder:
+        return None
+    rooms = ROOMS[folder]
+    return f"room {room} may not include room {other}, which stands right of it" if rooms.index(other) > rooms.index(room) else None
+
+
+def without_comments(text):
     # Includes in comments are no includes, but their names look like strings: blank only comments.
-    code = NOT_CODE.sub(lambda m: blank(m) if m.group(0).startswith(("//", "/*", "R")) else m.group(0), text)
+    return NOT_CODE.sub(lambda m: blank(m) if m.group(0).startswith(("//", "/*", "R")) else m.group(0), text)
+
+
+def check_includes(path, text, to_cut):
+    code = without_comments(text)
     for found in INCLUDE.finditer(code):
         quote, header, line = found.group(1), found.group(2), line_of(code, found.start(2))
         first = header.split("/")[0]
@@ -105,6 +143,8 @@ def check_includes(path, text):
         elif "/" in header and first in LAYERS + ON_TOP:
             if first not in folders_open_to(path):
                 yield line, f'"{header}": {path.split("/")[0]} may not include {first}'
+            elif wrong_room(path, header) is not None and (path, header) not in to_cut:
+                yield line, f'"{header}": {wrong_room(path, header)}'
         elif quote == '"' and first != "absl":
             yield line, f'"{header}": includes start at the root ("folder/file.h")'
 
@@ -119,16 +159,34 @@ def check_banned(path, text):
             yield line_of(code, found.start()), f"{found.group(0).strip()} is banned here ({name}): {why}"
 
 
-def check(root):
-    """All findings under `root`, as (path, line, text), and how many files were read."""
+def check_rooms(path):
+    folder = path.split("/")[0]
+    if folder in ROOMS and room_of(path) is None:
+        yield 1, f"a file of {folder} stands in one of its rooms: {', '.join(ROOMS[folder])}"
+
+
+def check_cuts(root, to_cut):
+    for path, header in to_cut:
+        file = root / path
+        code = without_comments(file.read_text(encoding="utf-8")) if file.is_file() else ""
+        if header not in [found.group(2) for found in INCLUDE.finditer(code)]:
+            yield f"TO_CUT: {path} does not include {header}: the entry is no longer needed"
+        elif wrong_room(path, header) is None:
+            yield f"TO_CUT: {path} may include {header}: the entry is not needed"
+
+
+def check(root, to_cut=None):
+    """All findings under `root`, as (path, line, text), and how many files were read. `to_cut`: (file, header) of TO_CUT."""
+    to_cut = [(path, header) for path, header, _ in TO_CUT] if to_cut is None else to_cut
     findings, count = [], 0
     for folder in LAYERS + ON_TOP + [UMBRELLA]:
         for file in sorted((root / folder).rglob("*")):
             if file.suffix in SUFFIXES and file.is_file():
                 count += 1
                 path, text = file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")
-                found = [*check_includes(path, text), *check_banned(path, text)]
+                found = [*check_rooms(path), *check_includes(path, text, to_cut), *check_banned(path, text)]
                 findings += [(path, line, what) for line, what in sorted(found)]
+    findings += [("tools/check_layers.py", 1, what) for what in check_cuts(root, to_cut)]
     return findings, count
 
 

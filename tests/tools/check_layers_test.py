@@ -11,68 +11,70 @@ import check_layers  # noqa: E402
 
 # (file, its text, a part of what must be said)
 PLANTED = [
-    ("sim/a.cc", '#include "world/world.h"\n', "sim may not include world"),
-    ("sim/a.cc", '#include "bench/x.h"\n', "sim may not include bench"),
+    ("sim/base/a.cc", '#include "world/world.h"\n', "sim may not include world"),
+    ("sim/base/a.cc", '#include "bench/x.h"\n', "sim may not include bench"),
     ("fake_store/a.h", "#  include <collectives/work/work.h>\n", "fake_store may not include collectives"),
     ("world/a.cc", '#include "collectives/work/work.h"\n', "world may not include collectives"),
-    ("collectives/a.cc", '#include "harness/matchers.h"\n', "collectives may not include harness"),
+    ("collectives/call/a.cc", '#include "harness/matchers.h"\n', "collectives may not include harness"),
+    ("sim/schedule/a.h", '#include "sim/scheduler/scheduler.h"\n', "room schedule may not include room scheduler"),
+    ("collectives/ops/a.cc", "#include <collectives/group/process_group.h>\n", "room ops may not include room group"),
     ("harness/a.cc", '#include "tests/x.h"\n', "harness may not include tests"),
     ("bench/a.cc", '#include "tests/x.h"\n', "bench may not include tests"),
     ("include/rankloom/rankloom.h", '#include "harness/matchers.h"\n', "include may not include harness"),
     ("include/rankloom/rankloom.h", "#include <gtest/gtest.h>\n", "harness and tests only"),
-    ("sim/a.cc", '#include "task.h"\n', "includes start at the root"),
-    ("sim/a.cc", "#include <boost/fiber/all.hpp>\n", "the fiber engine only"),
+    ("sim/base/a.cc", '#include "task.h"\n', "includes start at the root"),
+    ("sim/base/a.cc", "#include <boost/fiber/all.hpp>\n", "the fiber engine only"),
     ("world/fiber_engine.cc", "#include <boost/fiber/all.hpp>\n", "the fiber engine only"),
-    ("collectives/a.cc", "#include <gtest/gtest.h>\n", "harness and tests only"),
-    ("collectives/a.cc", '#include "hwy/highway.h"\n', "collectives/kernels only"),
-    ("collectives/a.cc", "#include <tbb/parallel_for.h>\n", "collectives/kernels only"),
-    ("collectives/a.cc", "#include <cuda_runtime.h>\n", "collectives/cuda only"),
-    ("collectives/a.cc", "#include <torch/torch.h>\n", "the bridge only"),
+    ("collectives/call/a.cc", "#include <gtest/gtest.h>\n", "harness and tests only"),
+    ("collectives/call/a.cc", '#include "hwy/highway.h"\n', "collectives/kernels only"),
+    ("collectives/call/a.cc", "#include <tbb/parallel_for.h>\n", "collectives/kernels only"),
+    ("collectives/call/a.cc", "#include <cuda_runtime.h>\n", "collectives/cuda only"),
+    ("collectives/call/a.cc", "#include <torch/torch.h>\n", "the bridge only"),
     ("tests/world/a.cc", "#include <Python.h>\n", "the bridge only"),
-    ("collectives/a.cc", '#include "absl/random/random.h"\n', "sim/base/prng.h is our generator"),
-    ("collectives/a.cc", '#include "absl/flags/flag.h"\n', "programs, which have flags only"),
+    ("collectives/call/a.cc", '#include "absl/random/random.h"\n', "sim/base/prng.h is our generator"),
+    ("collectives/call/a.cc", '#include "absl/flags/flag.h"\n', "programs, which have flags only"),
     ("world/a.cc", "#include <rankloom/rankloom.h>\n", "users of the library only"),
-    ("sim/a.cc", "std::condition_variable cv;\n", "RankCondVar"),
-    ("sim/a.cc", "std::condition_variable_any cv;\n", "RankCondVar"),
+    ("sim/base/a.cc", "std::condition_variable cv;\n", "RankCondVar"),
+    ("sim/base/a.cc", "std::condition_variable_any cv;\n", "RankCondVar"),
     ("world/a.cc", "#include <barrier>\n", "RankCondVar"),
     ("world/a.cc", "std::barrier<> b(2);\n", "RankCondVar"),
-    ("collectives/a.cc", "std::future<int> f;\n", "RankCondVar"),
-    ("collectives/a.cc", "std::promise<int> p;\n", "RankCondVar"),
-    ("sim/a.cc", "std::this_thread::sleep_for(d);\n", "time is virtual"),
+    ("collectives/call/a.cc", "std::future<int> f;\n", "RankCondVar"),
+    ("collectives/call/a.cc", "std::promise<int> p;\n", "RankCondVar"),
+    ("sim/base/a.cc", "std::this_thread::sleep_for(d);\n", "time is virtual"),
     ("fake_store/hash_store.cc", "absl::SleepFor(d);\n", "time is virtual"),
-    ("sim/a.cc", "usleep(3);\n", "time is virtual"),
-    ("sim/a.cc", "nanosleep(&t, nullptr);\n", "time is virtual"),
-    ("sim/a.cc", "auto t = std::chrono::system_clock::now();\n", "time is virtual"),
-    ("sim/a.cc", "auto t = std::chrono::high_resolution_clock::now();\n", "time is virtual"),
+    ("sim/base/a.cc", "usleep(3);\n", "time is virtual"),
+    ("sim/base/a.cc", "nanosleep(&t, nullptr);\n", "time is virtual"),
+    ("sim/base/a.cc", "auto t = std::chrono::system_clock::now();\n", "time is virtual"),
+    ("sim/base/a.cc", "auto t = std::chrono::high_resolution_clock::now();\n", "time is virtual"),
     ("world/a.cc", "auto t = std::chrono::steady_clock::now();\n", "time is virtual"),
     ("world/a.cc", "auto t = absl::Now();\n", "time is virtual"),
     ("world/a.cc", "gettimeofday(&t, nullptr);\n", "time is virtual"),
     ("world/a.cc", "auto t = std::time(nullptr);\n", "time is virtual"),
     ("world/a.cc", "auto t = time(NULL);\n", "time is virtual"),
-    ("collectives/a.cc", "std::random_device d;\n", "sim/base/prng.h"),
-    ("collectives/a.cc", "absl::BitGen g;\n", "sim/base/prng.h"),
-    ("collectives/a.cc", "int i = rand();\n", "sim/base/prng.h"),
-    ("sim/a.cc", 'std::getenv("X");\n', "world/run_options.cc"),
+    ("collectives/call/a.cc", "std::random_device d;\n", "sim/base/prng.h"),
+    ("collectives/call/a.cc", "absl::BitGen g;\n", "sim/base/prng.h"),
+    ("collectives/call/a.cc", "int i = rand();\n", "sim/base/prng.h"),
+    ("sim/base/a.cc", 'std::getenv("X");\n', "world/run_options.cc"),
     ("harness/a.cc", 'getenv("X");\n', "world/run_options.cc"),
     ("sim/schedule/trace.cc", "std::ofstream file(path);\n", "write_file()"),
     ("harness/a.cc", "std::fstream file(path);\n", "write_file()"),
-    ("collectives/a.cc", 'FILE* f = fopen(path, "w");\n', "write_file()"),
+    ("collectives/call/a.cc", 'FILE* f = fopen(path, "w");\n', "write_file()"),
     ("world/a.cc", "std::fwrite(p, 1, n, f);\n", "write_file()"),
     ("fake_store/a.cc", "write(fd, p, n);\n", "write_file()"),
-    ("sim/a.cc", "char c = '\"'; usleep(3); char d = '\"';\n", "time is virtual"),
+    ("sim/base/a.cc", "char c = '\"'; usleep(3); char d = '\"';\n", "time is virtual"),
 ]
 
 CLEAN = [
     ("sim/base/task.h", '#include "absl/time/time.h"\n#include "sim/base/prng.h"\n#include <vector>\n'),
     ("sim/engine/fiber_engine.cc", "#include <boost/fiber/all.hpp>\n"),
-    ("sim/clock.cc", "auto t = std::chrono::steady_clock::now();\n"),
-    ("sim/engine.cc", "// std::condition_variable is five times slower\n/* usleep(1)\n */ auto s = \"getenv(x) usleep(1)\";\n"),
-    ("sim/text.cc", 'auto s = R"(a " usleep(3) " )"; int n = 1\'000\'000; auto t = clock.time(0); auto u = Clock::time(0);\n'),
-    ("sim/comment.cc", '// #include "world/world.h"\n'),
+    ("sim/scheduler/clock.cc", "auto t = std::chrono::steady_clock::now();\n"),
+    ("sim/engine/engine.cc", "// std::condition_variable is five times slower\n/* usleep(1)\n */ auto s = \"getenv(x) usleep(1)\";\n"),
+    ("sim/base/text.cc", 'auto s = R"(a " usleep(3) " )"; int n = 1\'000\'000; auto t = clock.time(0); auto u = Clock::time(0);\n'),
+    ("sim/base/comment.cc", '// #include "world/world.h"\n'),
     ("fake_store/file_store.cc", "usleep(3);\n"),
     ("world/world.h", "void sleep_for(absl::Duration duration); rank.sleep_for(absl::Seconds(1));\n"),
     ("world/run_options.cc", 'std::getenv("X");\n'),
-    ("collectives/a.cc", '#include "world/group.h"\n#include "fake_store/store.h"\nPromise promise; work.get_future();\n'),
+    ("collectives/call/a.cc", '#include "world/group.h"\n#include "fake_store/store.h"\nPromise promise; work.get_future();\n'),
     ("collectives/kernels/add.cc", '#include "hwy/highway.h"\n#include <tbb/parallel_for.h>\n'),
     ("harness/a.cc", '#include <gtest/gtest.h>\n#include "collectives/work/work.h"\nstd::this_thread::sleep_for(d);\n'),
     ("tests/examples/a_test.cc", '#include "examples/digits/mlp.h"\n'),
@@ -84,13 +86,13 @@ CLEAN = [
 
 
 class CheckLayersTest(unittest.TestCase):
-    def check(self, files):
+    def check(self, files, to_cut=()):
         with tempfile.TemporaryDirectory() as root:
             for path, text in files:
                 file = pathlib.Path(root) / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
-            return check_layers.check(pathlib.Path(root))[0]
+            return check_layers.check(pathlib.Path(root), list(to_cut))[0]
 
     def test_finds_every_planted_violation(self):
         for path, text, part in PLANTED:
@@ -101,6 +103,45 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_finds_nothing_in_clean_files(self):
         self.assertEqual(self.check(CLEAN), [])
+
+    def test_a_room_includes_itself_and_what_stands_left_of_it(self):
+        for folder, rooms in check_layers.ROOMS.items():
+            for at, room in enumerate(rooms):
+                for to, other in enumerate(rooms):
+                    with self.subTest(folder=folder, room=room, other=other):
+                        header = f"{folder}/{other}/b.h"
+                        findings = self.check([(f"{folder}/{room}/a.cc", f'#include "{header}"\n')])
+                        wrong = f'"{header}": room {room} may not include room {other}, which stands right of it'
+                        self.assertEqual(findings, [(f"{folder}/{room}/a.cc", 1, wrong)] if to > at else [])
+
+    def test_a_file_stands_in_a_room(self):
+        for path in ("sim/a.cc", "sim/group/a.cc", "collectives/a.h", "collectives/base/a.h"):
+            with self.subTest(path=path):
+                findings = self.check([(path, "int x;\n")])
+                self.assertEqual([(p, line) for p, line, _ in findings], [(path, 1)], findings)
+                self.assertIn("stands in one of its rooms", findings[0][2])
+        self.assertEqual(self.check([("world/a.cc", "int x;\n"), ("tests/sim/a.cc", "int x;\n")]), [])
+
+    def test_what_is_still_to_be_cut_holds_for_that_include_only(self):
+        path, header = "sim/base/a.cc", "sim/sync/b.h"
+        text = f'#include "{header}"\n'
+        self.assertEqual(self.check([(path, text)], [(path, header)]), [])
+        self.assertEqual(len(self.check([(path, text), ("sim/base/c.cc", text)], [(path, header)])), 1)
+        self.assertEqual(len(self.check([(path, text + '#include "sim/sync/c.h"\n')], [(path, header)])), 1)
+
+    def test_what_was_cut_leaves_the_table(self):
+        path, header = "sim/base/a.cc", "sim/sync/b.h"
+        for files in ([], [(path, "int x;\n")], [(path, '#include "sim/sync/c.h"\n')], [(path, f'// #include "{header}"\n')]):
+            findings = [what for _, _, what in self.check(files, [(path, header)])]
+            self.assertIn(f"TO_CUT: {path} does not include {header}: the entry is no longer needed", findings)
+        allowed = ("sim/sync/a.cc", "sim/base/b.h")
+        self.assertEqual(self.check([(allowed[0], f'#include "{allowed[1]}"\n')], [allowed]),
+                         [("tools/check_layers.py", 1, f"TO_CUT: {allowed[0]} may include {allowed[1]}: the entry is not needed")])
+
+    def test_what_is_to_be_cut_says_how(self):
+        for path, header, how in check_layers.TO_CUT:
+            self.assertIsNotNone(check_layers.wrong_room(path, header))
+            self.assertTrue(how)
 
     def test_every_exception_has_a_reason(self):
         for rule, _, reason in check_layers.EXCEPTIONS:
