@@ -16,7 +16,7 @@ KeyTable::KeyTable(const Scheduler* scheduler)
 StepRecord* KeyTable::record() const {
   const Task* const task = Task::current();
   if (task == nullptr || task->scheduler == nullptr) return nullptr;
-  return scheduler_ == nullptr || scheduler_ == task->scheduler ? task->scheduler->record() : nullptr;
+  return scheduler_ == nullptr || scheduler_ == task->scheduler ? task->record : nullptr;
 }
 
 void KeyTable::tell(Part part, std::string_view key, Access how) {

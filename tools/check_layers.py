@@ -27,9 +27,6 @@ ROOMS = {
 # (file, header, what will end it): includes that point to the right, still to be cut. No other may come, and an entry that is no
 # longer needed is a finding.
 TO_CUT = [
-    ("sim/schedule/policy.h", "sim/scheduler/scheduler.h", "ChoiceKind gets a header in sim/base"),
-    ("sim/schedule/trace.cc", "sim/scheduler/scheduler.h", "ChoiceKind gets a header in sim/base"),
-    ("sim/schedule/step_record.cc", "sim/scheduler/scheduler.h", "the record of the running task is found in sim/scheduler"),
     ("collectives/ops/op_table.cc", "collectives/group/new_group.h", "GroupRequest and its kernel move to collectives/ops"),
     ("collectives/ops/shape_rules.cc", "collectives/group/new_group.h", "GroupRequest and its kernel move to collectives/ops"),
     ("collectives/ops/shape_rules.cc", "collectives/group/process_group.h", "kNoColor moves to GroupRequest"),

@@ -218,7 +218,7 @@ bool SimStream::query(CodeSite code) {
 absl::Status SimStream::status() const {
   // The only method that any rank may call, and that a stream answers whose world has ended.
   if (const Task* const task = Task::current(); task != nullptr && task->scheduler == &queue_->scheduler) {
-    if (StepRecord* const record = task->scheduler->record(); record != nullptr) record->write_memory(queue_->rank);
+    if (StepRecord* const record = task->record; record != nullptr) record->write_memory(queue_->rank);
   }
   RankMutexLock lock(&queue_->mu);
   return queue_->failure;

@@ -42,7 +42,7 @@ uint64_t WorkState::name_in(const StepRecord& record, uint64_t part) const {
 StepRecord* WorkState::record() const {
   const Task* const task = Task::current();
   if (task == nullptr || task->scheduler == nullptr || (world_.known() && world_.foreign())) return nullptr;
-  return task->scheduler->record();
+  return task->record;
 }
 
 void WorkState::record_touch(Access how) const {

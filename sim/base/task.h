@@ -16,6 +16,7 @@
 namespace rankloom {
 
 class Scheduler;
+class StepRecord;
 
 using TaskId = int32_t;
 
@@ -107,6 +108,7 @@ struct Task {
 
   // const after the task was made
   Scheduler* scheduler = nullptr;
+  StepRecord* record = nullptr;  // of the run, if it is explored
   TaskId id = -1;
   TaskInfo info;
   bool adopted = false;  // a foreign thread that attached

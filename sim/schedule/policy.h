@@ -4,9 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "sim/base/choice.h"
+#include "sim/base/task.h"
 #include "sim/schedule/ready_set.h"
 #include "sim/schedule/schedule.h"
-#include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "sim/base/site_text.h"
-#include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
 namespace {
@@ -199,7 +198,7 @@ void StepRecord::add_here(What what, uint64_t object) {
 
 ObjectName::ObjectName() {
   const Task* const task = Task::current();
-  StepRecord* const record = task != nullptr && task->scheduler != nullptr ? task->scheduler->record() : nullptr;
+  StepRecord* const record = task != nullptr ? task->record : nullptr;
   if (record != nullptr) {
     name_ = record->new_object();
     run_ = record->run();

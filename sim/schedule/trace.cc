@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sim/base/choice.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
-#include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
 namespace {

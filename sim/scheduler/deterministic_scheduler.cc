@@ -66,11 +66,13 @@ DeterministicScheduler::DeterministicScheduler(Options options)
       rank_tasks_(new Task[static_cast<size_t>(options_.ranks)]),
       ready_(policy_->order()) {
   host_.scheduler = this;
+  host_.record = record();
   prefetches_ = !threads_ && runs_to_block_ && options_.ranks >= kPrefetchRanks;
   if (threads_) running_of_rank_.resize(static_cast<size_t>(options_.ranks));
   for (int rank = 0; rank < options_.ranks; ++rank) {
     Task& task = rank_tasks_[static_cast<size_t>(rank)];
     task.scheduler = this;
+    task.record = record();
     task.id = rank;
     task.info = {.rank = rank, .kind = TaskKind::kRank};
   }
@@ -167,6 +169,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   }
   Task* const task = task_at(id);
   task->scheduler = this;
+  task->record = record();
   task->id = id;
   task->info = info;
   task->user = user_of(info.rank);

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "sim/base/choice.h"
 #include "sim/base/task.h"
 #include "sim/schedule/schedule.h"
 #include "sim/schedule/step_record.h"
@@ -25,14 +26,6 @@
 #include "sim/scheduler/stall_watch.h"
 
 namespace rankloom {
-
-// What a choice is about. Values are part of the trace format.
-enum class ChoiceKind : uint8_t {
-  kNextTask = 0,    // which ready task runs next
-  kAnySource = 1,   // which of several matching sends a receive takes
-  kCompletion = 2,  // whether a finished call completes now or later
-  kFault = 3,       // whether a planned fault happens
-};
 
 // Schedules the tasks of one run. Two kinds: the free gear lets all threads run at once; the deterministic gears let one
 // task run between scheduling points and ask a policy who is next.

@@ -11,7 +11,7 @@ ObservedMutex::ObservedMutex(const Scheduler* scheduler)
 
 void ObservedMutexLock::begin(CodeSite code) {
   const Task* const task = Task::current();
-  record_ = task != nullptr && task->scheduler != nullptr ? task->scheduler->record() : nullptr;
+  record_ = task != nullptr ? task->record : nullptr;
   if (record_ == nullptr) return;
   told_ = record_->told();
   code_ = code;

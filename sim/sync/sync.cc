@@ -20,7 +20,7 @@ class Told {
  public:
   explicit Told(const ObjectName& object) {
     const Task* const task = Task::current();
-    record_ = task != nullptr && task->scheduler != nullptr ? task->scheduler->record() : nullptr;
+    record_ = task != nullptr ? task->record : nullptr;
     if (record_ != nullptr) [[unlikely]]
       object_ = object.in(*record_);
   }
