@@ -69,14 +69,14 @@ void explore_exhaustively(benchmark::State& state) {
 }
 
 int64_t schedules(const KnownBug& bug, bool reduce, int64_t most) {
-  const auto tree = std::make_shared<ScheduleTree>(reduce);
+  ScheduleTree tree(reduce);
   int64_t runs = 0;
   with_fiber_thread([&] {
-    for (; tree->more() && runs < most; ++runs) {
-      WorldOptions world = bug.world();
-      world.schedule = Schedule::exploring(tree);
-      run_world(world, bug.fix);
-      tree->advance();
+    for (; tree.more() && runs < most; ++runs) {
+      WorldOptions options = bug.world();
+      options.schedule = Schedule::steered(0, {});
+      World(std::move(options), tree.hooks()).run(bug.fix);
+      tree.advance();
     }
   });
   return runs;

@@ -92,7 +92,7 @@ class Explorer {
 
  private:
   // --- one run
-  Outcome run(WorldOptions world);
+  Outcome run(WorldOptions world, const RunHooks& hooks = {});
   void look_around(World& world, Outcome* outcome) const;
   void compare(const Outcome& outcome, std::vector<std::string>* failures) const;
   WorldOptions with(const Schedule& schedule) const {
@@ -134,9 +134,9 @@ class Explorer {
   int64_t shrink_runs_ = 0;
 };
 
-Outcome Explorer::run(WorldOptions options) {
+Outcome Explorer::run(WorldOptions options, const RunHooks& hooks) {
   Outcome outcome;
-  World world(std::move(options));
+  World world(std::move(options), hooks);
   world.keep_all_groups();
   outcome.report = run_(world, program_, &outcome.failures);
   look_around(world, &outcome);
@@ -270,8 +270,7 @@ void Explorer::found(const std::string& strategy, int64_t run, const WorldOption
   report_.failure->report.rerun.clear();  // said once, with all that it takes
   report_.failure->strategy = strategy;
   report_.failure->run = run;
-  if (schedule.kind() != Schedule::Kind::kTree && schedule.kind() != Schedule::Kind::kReplay)
-    report_.failure->found = schedule;
+  if (schedule.kind() != Schedule::Kind::kReplay) report_.failure->found = schedule;
 }
 
 // The run that others are compared with, in default order, twice. False: it fails.
@@ -302,32 +301,31 @@ bool Explorer::baseline() {
 }
 
 void Explorer::exhaust() {
-  const auto tree = std::make_shared<ScheduleTree>();
+  ScheduleTree tree;
   const std::string name = Strategy::exhaustive().name();
   const size_t share = report_.shares.size();
   report_.shares.push_back({.strategy = name});
   const bool alone = options_.strategies.size() == 1;
   const int64_t most = alone ? options_.max_runs : report_.runs + (options_.max_runs - report_.runs + 1) / 2;
   const int64_t most_ns = absl::ToInt64Nanoseconds(options_.max_time) / (alone ? 1 : 2);
-  while (tree->more() && budget_left() && report_.runs < most && monotonic_ns() - began_ns_ < most_ns) {
-    const WorldOptions world = with(Schedule::exploring(tree));
-    Outcome outcome = run(world);
+  while (tree.more() && budget_left() && report_.runs < most && monotonic_ns() - began_ns_ < most_ns) {
+    Outcome outcome = run(with(Schedule::steered(*world_.seed, {})), tree.hooks());
     ++report_.runs;
     ExploreReport::Share& mine = report_.shares[share];
     ++mine.runs;
     tell(name);
     if (outcome.failed()) {
-      mine.schedules = tree->schedules() + 1;
+      mine.schedules = tree.schedules() + 1;
       const WorldOptions again = with(Schedule::replay(outcome.report.trace));
       found(name, mine.runs, again, std::move(outcome));
       return;
     }
-    tree->advance();
-    mine.schedules = tree->schedules();
-    mine.open = tree->open();
-    mine.finished = !tree->more();
-    mine.unseen = tree->uncovered();
-    if (mine.finished && !tree->record().saw_any() && world_.world_size > 1)
+    tree.advance();
+    mine.schedules = tree.schedules();
+    mine.open = tree.open();
+    mine.finished = !tree.more();
+    mine.unseen = tree.uncovered();
+    if (mine.finished && !tree.record().saw_any() && world_.world_size > 1)
       mine.unseen.emplace_back("whatever the ranks share: they use nothing of rankloom's");
   }
   // Faults that are drawn anew for each run are not all seen by one search.
@@ -417,10 +415,10 @@ bool Explorer::still_fails(const WorldOptions& world) {
 
 std::vector<Switch> Explorer::switches_of(const WorldOptions& world, const Outcome& outcome) {
   std::vector<Switch> switches;
-  WorldOptions noting = world;
-  noting.schedule = Schedule::replay(outcome.report.trace, &switches);
+  WorldOptions replayed = world;
+  replayed.schedule = Schedule::replay(outcome.report.trace);
   ++shrink_runs_;
-  run(noting);
+  run(replayed, {.departures = &switches});
   return switches;
 }
 
@@ -450,21 +448,22 @@ std::vector<T> Explorer::fewest(std::vector<T> items, absl::FunctionRef<bool(con
 // Whether a world of fewer ranks fails alike, under some schedule that is found quickly.
 bool Explorer::find_with(const WorldOptions& base, Outcome* outcome, WorldOptions* found) {
   constexpr int kTries = 40;
-  const auto fails = [&](const Schedule& schedule) {
+  const auto fails = [&](const Schedule& schedule, const RunHooks& hooks = {}) {
     *found = base;
     found->schedule = schedule;
     ++shrink_runs_;
-    *outcome = run(*found);
+    *outcome = run(*found, hooks);
     return outcome->failed() && outcome->signature() == signature_;
   };
-  if (fails(Schedule::steered(*base.seed, {}))) return true;
-  const auto tree = std::make_shared<ScheduleTree>();
-  for (int i = 0; i < kTries && tree->more(); ++i) {
-    if (fails(Schedule::exploring(tree))) {
+  const Schedule in_default_order = Schedule::steered(*base.seed, {});
+  if (fails(in_default_order)) return true;
+  ScheduleTree tree;
+  for (int i = 0; i < kTries && tree.more(); ++i) {
+    if (fails(in_default_order, tree.hooks())) {
       found->schedule = Schedule::replay(outcome->report.trace);
       return true;
     }
-    tree->advance();
+    tree.advance();
   }
   for (uint64_t seed = 1; seed <= kTries; ++seed) {
     for (const Strategy& strategy :
@@ -527,10 +526,8 @@ FoundFailure Explorer::shrink(WorldOptions world, const Outcome& outcome) {
     world.schedule = Schedule::replay(outcome.report.trace);
   }
   StepRecord record(/*texts=*/true);
-  WorldOptions told = world;
-  told.schedule = world.schedule.recorded_by(&record);
   ++shrink_runs_;
-  Outcome last = run(told);
+  Outcome last = run(world, {.record = &record});
   failure.world = world;
   failure.failures = last.failures;
   failure.headline = last.failed() ? last.headline() : failure.headline;

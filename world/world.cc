@@ -18,10 +18,11 @@
 namespace rankloom {
 namespace {
 
-Scheduler::Options scheduler_options(const WorldOptions& options, bool late_completion,
+Scheduler::Options scheduler_options(const WorldOptions& options, const RunHooks& hooks, bool late_completion,
                                      std::function<void(const std::string&)> on_stall) {
   return {.engine = options.engine,
           .schedule = options.schedule,
+          .hooks = hooks,
           .ranks = options.world_size,
           .stack_bytes = options.stack_bytes,
           .fresh_threads = options.fresh_threads,
@@ -109,13 +110,13 @@ RankContext* RankContext::current() {
   return task != nullptr ? static_cast<RankContext*>(task->user) : nullptr;
 }
 
-World::World(WorldOptions options)
+World::World(WorldOptions options, const RunHooks& hooks)
     : options_(std::move(options)),
       poison_(options_.poison.value_or(options_.schedule.explores())),
       late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
-      scheduler_([this] {
-        absl::StatusOr<std::unique_ptr<Scheduler>> made =
-            Scheduler::make(scheduler_options(options_, late_completion_, [this](const auto& text) { stalled(text); }));
+      scheduler_([this, &hooks] {
+        absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(
+            scheduler_options(options_, hooks, late_completion_, [this](const auto& text) { stalled(text); }));
         throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
         return *std::move(made);
       }()),

@@ -129,7 +129,9 @@ class OutsideWaker {
 class World {
  public:
   // Throws DistError(InvalidArgument) for options that do not fit together.
-  explicit World(WorldOptions options);
+  explicit World(WorldOptions options) : World(std::move(options), RunHooks()) {}
+  // A run of a search.
+  World(WorldOptions options, const RunHooks& hooks);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;

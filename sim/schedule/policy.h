@@ -1,13 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "sim/base/choice.h"
 #include "sim/base/task.h"
 #include "sim/schedule/ready_set.h"
-#include "sim/schedule/schedule.h"
 
 namespace rankloom {
 
@@ -47,8 +45,5 @@ class SchedulePolicy {
   // Asked even if only one task can run. What is no choice is not recorded.
   virtual bool sees_all() const { return false; }
 };
-
-// `schedule` is deterministic.
-std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule);
 
 }  // namespace rankloom

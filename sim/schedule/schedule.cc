@@ -9,7 +9,6 @@
 #include "absl/strings/str_split.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
-#include "sim/schedule/schedule_tree.h"
 #include "sim/schedule/trace.h"
 
 namespace rankloom {
@@ -43,28 +42,9 @@ Schedule Schedule::recorded() const {
   return parsed.ok() ? *parsed : *this;
 }
 
-Schedule Schedule::replay(Trace trace, std::vector<Switch>* departures) {
-  Schedule schedule = replay(std::move(trace));
-  schedule.departures_ = departures;
-  return schedule;
-}
-
 Schedule Schedule::steered(uint64_t seed, std::vector<Switch> switches) {
   Schedule schedule(Kind::kSteered, seed, 0);
   schedule.switches_ = std::make_shared<const std::vector<Switch>>(std::move(switches));
-  return schedule;
-}
-
-Schedule Schedule::exploring(std::shared_ptr<ScheduleTree> tree) {
-  Schedule schedule(Kind::kTree, 0, 0);
-  schedule.record_ = &tree->record();
-  schedule.tree_ = std::move(tree);
-  return schedule;
-}
-
-Schedule Schedule::recorded_by(StepRecord* record) const {
-  Schedule schedule = *this;
-  schedule.record_ = record;
   return schedule;
 }
 
@@ -139,8 +119,6 @@ std::string Schedule::text() const {
     case Kind::kSteered:
       return absl::StrCat("steered:", seed_, switches().empty() ? "" : ":",
                           absl::StrJoin(switches(), ",", append_switch));
-    case Kind::kTree:
-      return "exhaustive";
     case Kind::kReplay:
       return "replay";
   }

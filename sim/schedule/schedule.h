@@ -10,8 +10,6 @@
 
 namespace rankloom {
 
-class ScheduleTree;
-class StepRecord;
 class Trace;
 
 enum class EngineKind : uint8_t { kThreads, kFibers };
@@ -48,19 +46,7 @@ struct BreakPoint {
 // How the next rank is chosen at each scheduling point. A value; cheap to copy.
 class Schedule {
  public:
-  enum class Kind : uint8_t {
-    kUnset,
-    kFree,
-    kFifo,
-    kRoundRobin,
-    kSeeded,
-    kPct,
-    kStarve,
-    kLate,
-    kSteered,
-    kTree,
-    kReplay
-  };
+  enum class Kind : uint8_t { kUnset, kFree, kFifo, kRoundRobin, kSeeded, kPct, kStarve, kLate, kSteered, kReplay };
 
   // Unset: free() on threads, fifo() on fibers.
   Schedule() = default;
@@ -86,13 +72,8 @@ class Schedule {
   // A rank runs until it blocks or yields, then the next by number; calls complete when nobody else can run; but for
   // `switches`. Those that find their task unable to run are left out. `seed`: of the ranks' own randomness.
   static Schedule steered(uint64_t seed, std::vector<Switch> switches);
-  // The next run that `tree` wants to see. sim/schedule/schedule_tree.h.
-  static Schedule exploring(std::shared_ptr<ScheduleTree> tree);
   // What a run recorded. The first step that does not fit ends the run with an error that names it.
   static Schedule replay(Trace trace);
-  // The same, and notes where the run departs from the order of a steered one: steered() with these repeats it, and can be
-  // cut down. `departures` outlives the run.
-  static Schedule replay(Trace trace, std::vector<Switch>* departures);
 
   Kind kind() const { return kind_; }
   uint64_t seed() const { return seed_; }
@@ -101,11 +82,6 @@ class Schedule {
   // The schedule that the replayed run was recorded under; any other one itself.
   Schedule recorded() const;
   const std::vector<Switch>& switches() const;
-  ScheduleTree* tree() const { return tree_.get(); }
-  // The same schedule, whose run tells `record` what its steps touch. `record` outlives the run.
-  Schedule recorded_by(StepRecord* record) const;
-  StepRecord* record() const { return record_; }
-  std::vector<Switch>* departures() const { return departures_; }
   bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
 
   // Ranks draw from a seed, calls complete late, outputs are poisoned: all but fifo and round robin.
@@ -124,9 +100,6 @@ class Schedule {
   uint64_t seed_ = 0;
   std::shared_ptr<const Trace> trace_;
   std::shared_ptr<const std::vector<Switch>> switches_;
-  std::shared_ptr<ScheduleTree> tree_;
-  StepRecord* record_ = nullptr;
-  std::vector<Switch>* departures_ = nullptr;
 };
 
 }  // namespace rankloom

@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "sim/base/prng.h"
 #include "sim/schedule/policy.h"
+#include "sim/schedule/run_hooks.h"
 #include "sim/schedule/steering.h"
 #include "sim/schedule/step_record.h"
 
@@ -21,9 +22,9 @@ namespace rankloom {
 // task that finds the condition of its wait false: that step may change places with the one that makes the condition true.
 // Where a condition was taken away (StepRecord::lower) before the step that let a waiter go on, the waiter races with the
 // taking: the step in between is what the waiter needs, and cannot come after it.
-// Use: while (tree.more()) { run a world under Schedule::exploring(tree); tree.advance(); }
+// Use: while (tree.more()) { run a world of a deterministic schedule with tree.hooks(); tree.advance(); }
 // Requires: equal choices make equal runs; a run that differs ends with an error that names the step.
-class ScheduleTree {
+class ScheduleTree final : public PolicySource {
  public:
   struct Options {
     bool reduce = true;
@@ -51,7 +52,8 @@ class ScheduleTree {
 
   StepRecord& record() { return record_; }
   // Of the next run.
-  std::unique_ptr<SchedulePolicy> policy();
+  RunHooks hooks() { return {.policies = this, .record = &record_}; }
+  std::unique_ptr<SchedulePolicy> policy() override;
 
  private:
   class Policy;

@@ -6,6 +6,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "sim/schedule/policy.h"
+#include "sim/schedule/schedule.h"
 
 namespace rankloom {
 

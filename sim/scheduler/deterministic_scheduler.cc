@@ -11,6 +11,7 @@
 #include "sim/engine/fiber_engine.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/engine/thread_pool.h"
+#include "sim/schedule/policies.h"
 #include "sim/scheduler/call_scope.h"
 
 namespace rankloom {
@@ -59,7 +60,7 @@ DeterministicScheduler::DeterministicScheduler(Options options)
     : Scheduler(std::move(options), /*deterministic=*/true),
       threads_(options_.engine == EngineKind::kThreads),
       engine_(make_engine(options_)),
-      policy_(make_policy(options_.schedule)),
+      policy_(make_policy(options_.schedule, options_.hooks)),
       runs_to_block_(policy_->runs_to_block()),
       recording_(!runs_to_block_),
       sees_all_(policy_->sees_all()),

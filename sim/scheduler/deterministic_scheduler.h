@@ -10,6 +10,7 @@
 #include "sim/schedule/policy.h"
 #include "sim/schedule/ready_set.h"
 #include "sim/scheduler/scheduler.h"
+#include "sim/scheduler/stall_watch.h"
 
 namespace rankloom {
 

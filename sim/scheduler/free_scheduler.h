@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/scheduler/scheduler.h"
+#include "sim/scheduler/stall_watch.h"
 
 namespace rankloom {
 

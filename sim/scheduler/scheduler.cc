@@ -11,10 +11,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/engine/thread_engine.h"
-#include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/deadlock_report.h"
-#include "sim/scheduler/deterministic_scheduler.h"
-#include "sim/scheduler/free_scheduler.h"
 #include "sim/scheduler/live_worlds.h"
 
 namespace rankloom {
@@ -29,21 +26,6 @@ std::string lines_of(const absl::Status& deadlock) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
-  if (options.ranks < 1) {
-    return make_error(ErrorKind::kInvalidArgument, absl::StrCat("world_size is ", options.ranks, ", want at least 1"));
-  }
-  const bool fibers = options.engine == EngineKind::kFibers;
-  if (options.schedule.kind() == Schedule::Kind::kUnset)
-    options.schedule = fibers ? Schedule::fifo() : Schedule::free();
-  if (fibers && options.schedule.kind() == Schedule::Kind::kFree) {
-    return make_error(ErrorKind::kInvalidArgument,
-                      "schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
-  }
-  if (!options.schedule.deterministic()) return std::unique_ptr<Scheduler>(new FreeScheduler(std::move(options)));
-  return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options)));
-}
 
 void Scheduler::begin_life() {
   static std::atomic<uint64_t> serials{0};

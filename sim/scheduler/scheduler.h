@@ -20,12 +20,22 @@
 #include "absl/time/time.h"
 #include "sim/base/choice.h"
 #include "sim/base/task.h"
+#include "sim/schedule/run_hooks.h"
 #include "sim/schedule/schedule.h"
 #include "sim/schedule/step_record.h"
 #include "sim/schedule/trace.h"
-#include "sim/scheduler/stall_watch.h"
 
 namespace rankloom {
+
+// What should be at a scheduling point soon: a task that runs outside of rankloom, or a rank that has not attached while
+// others wait for it.
+struct Outstanding {
+  TaskId id = -1;
+  TaskInfo info;
+  bool attached = true;
+  uint64_t steps = 0;  // as long as this stays as it is, nothing moves
+  Site last;           // what, code and seq only
+};
 
 // Schedules the tasks of one run. Two kinds: the free gear lets all threads run at once; the deterministic gears let one
 // task run between scheduling points and ask a policy who is next.
@@ -37,6 +47,7 @@ class Scheduler {
   struct Options {
     EngineKind engine = EngineKind::kThreads;
     Schedule schedule;
+    RunHooks hooks;
     int ranks = 1;
     size_t stack_bytes = 128 * 1024;       // fibers: address space reserved for each stack
     bool fresh_threads = false;            // threads: new ones, so that nobody's thread_locals leak in
@@ -223,7 +234,7 @@ class Scheduler {
       : options_(std::move(options)),
         deterministic_(deterministic),
         breaks_(options_.break_at.has_value()),
-        record_(deterministic ? options_.schedule.record() : nullptr) {
+        record_(deterministic ? options_.hooks.record : nullptr) {
     begin_life();
   }
 

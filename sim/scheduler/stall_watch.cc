@@ -13,7 +13,6 @@
 #include "absl/time/time.h"
 #include "sim/base/site_text.h"
 #include "sim/engine/thread_pool.h"
-#include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
 

@@ -8,21 +8,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "sim/base/task.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
-
-class Scheduler;
-
-// What should be at a scheduling point soon: a task that runs outside of rankloom, or a rank that has not attached while
-// others wait for it.
-struct Outstanding {
-  TaskId id = -1;
-  TaskInfo info;
-  bool attached = true;
-  uint64_t steps = 0;  // as long as this stays as it is, nothing moves
-  Site last;           // what, code and seq only
-};
 
 // Has the process's watchdog look after a scheduler: a task that comes to no scheduling point for Options::stall of real time
 // is told to Options::on_stall (unset: stderr), once until it moves. The watchdog is one thread, asleep between looks and for

@@ -114,22 +114,23 @@ Counts count(const Program& program, const std::vector<int>& ranks, uint64_t shu
   std::vector<int> tasks(static_cast<size_t>(program.tasks));
   std::iota(tasks.begin(), tasks.end(), 0);
   for (size_t task = 0; task < ranks.size(); ++task) tasks[static_cast<size_t>(ranks[task])] = static_cast<int>(task);
-  const auto tree = std::make_shared<ScheduleTree>(ScheduleTree::Options{.shuffle = shuffle});
+  ScheduleTree tree(ScheduleTree::Options{.shuffle = shuffle});
   with_fiber_thread([&] {  // once, not for each of thousands of runs
-    while (tree->more()) {
+    while (tree.more()) {
       World world({.world_size = program.tasks,
                    .engine = EngineKind::kFibers,
-                   .schedule = Schedule::exploring(tree),
+                   .schedule = Schedule::steered(0, {}),
                    .recorded_calls = 0,
-                   .stall = absl::InfiniteDuration()});
+                   .stall = absl::InfiniteDuration()},
+                  tree.hooks());
       for (int i = 0; i < program.cells; ++i) write(world.store(), i, 0);
       const RunReport report =
           world.run([&](RankContext& rank) { program.run(rank.store(), tasks[static_cast<size_t>(rank.rank())]); });
       if (!report.ok()) ADD_FAILURE() << report.text();
-      tree->advance();
+      tree.advance();
     }
   });
-  return {.schedules = tree->schedules(), .repeated = tree->repeated()};
+  return {.schedules = tree.schedules(), .repeated = tree.repeated()};
 }
 
 // The count is that of every way to number the ranks and of every order in which the search goes: with `variants`, so many of

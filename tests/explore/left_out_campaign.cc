@@ -43,7 +43,9 @@ int main(int argc, char** argv) {
   };
   for (uint64_t seed = first; seed < first + programs && absl::Now() < end; ++seed) {
     const SmallProgram program = draw_program(seed);
-    const auto run = [&](const Schedule& schedule) { return run_program(program, schedule); };
+    const auto run = [&](const Schedule& schedule, const RunHooks& hooks) {
+      return run_program(program, schedule, hooks);
+    };
     SearchLimits limits = {.unreduced = 200, .reduced = 200, .seeds = 2};
     std::set<int> here;
     limits.leave_out = [&](const StepRecord::Op& op) { return here.insert(sites.site(op)).second && false; };

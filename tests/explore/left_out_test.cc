@@ -35,7 +35,7 @@ using Kind = SmallOpKind;
 
 const SearchLimits kLimits = {.unreduced = 1'000, .reduced = 1'000, .seeds = 3};
 
-using Run = std::function<Outcome(const Schedule&)>;
+using Run = std::function<Outcome(const Schedule&, const RunHooks&)>;
 
 struct Program {
   std::string text;
@@ -48,16 +48,18 @@ struct Shown {
 };
 
 Program small(const SmallProgram& program) {
-  return {to_text(program), [program](const Schedule& schedule) { return run_program(program, schedule); }};
+  return {to_text(program),
+          [program](const Schedule& schedule, const RunHooks& hooks) { return run_program(program, schedule, hooks); }};
 }
 Program drawn(uint64_t seed) { return small(draw_program(seed)); }
 Program by_ranks(std::vector<std::vector<SmallOp>> ranks) { return small({.ranks = std::move(ranks)}); }
 
 // `program` returns what the rank saw.
 Program written(int ranks, std::function<std::string(RankContext&)> program, CodeSite at = CodeSite::here()) {
-  return {
-      absl::StrCat("the program at line ", at.line, "\n"),
-      [ranks, program = std::move(program)](const Schedule& schedule) { return run_once(ranks, schedule, program); }};
+  return {absl::StrCat("the program at line ", at.line, "\n"),
+          [ranks, program = std::move(program)](const Schedule& schedule, const RunHooks& hooks) {
+            return run_once(ranks, schedule, hooks, program);
+          }};
 }
 
 absl::Duration ms(int n) { return absl::Milliseconds(n); }
@@ -163,9 +165,10 @@ std::vector<Shown> shown() {
     }
     return "";
   });
-  const Program counted_too_far = {"who counts a latch down too far\n", [](const Schedule& schedule) {
+  const Program counted_too_far = {"who counts a latch down too far\n",
+                                   [](const Schedule& schedule, const RunHooks& hooks) {
                                      Latch latch(1);
-                                     return run_once(2, schedule, [&latch](RankContext& rank) -> std::string {
+                                     return run_once(2, schedule, hooks, [&latch](RankContext& rank) -> std::string {
                                        try {
                                          latch.count_down();
                                        } catch (const DistError&) {
@@ -175,9 +178,10 @@ std::vector<Shown> shown() {
                                        return "counted";
                                      });
                                    }};
-  const Program counted_twice = {"who counts a latch down by two\n", [](const Schedule& schedule) {
+  const Program counted_twice = {"who counts a latch down by two\n",
+                                 [](const Schedule& schedule, const RunHooks& hooks) {
                                    Latch latch(2);
-                                   return run_once(2, schedule, [&latch](RankContext& rank) -> std::string {
+                                   return run_once(2, schedule, hooks, [&latch](RankContext& rank) -> std::string {
                                      try {
                                        latch.count_down(rank.rank() == 0 ? 2 : 1);
                                        return "counted";

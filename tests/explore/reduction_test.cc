@@ -30,22 +30,23 @@ struct Explored {
 using Program = std::string (*)(RankContext& rank, uint64_t seed);
 
 Explored explore_all(int ranks, bool reduce, uint64_t seed, Program program) {
-  const auto tree = std::make_shared<ScheduleTree>(reduce);
+  ScheduleTree tree(reduce);
   Explored explored;
   with_fiber_thread([&] {  // once, not for each of thousands of runs
-    for (int i = 0; i < kMost && tree->more(); ++i) {
+    for (int i = 0; i < kMost && tree.more(); ++i) {
       std::vector<std::string> results(static_cast<size_t>(ranks));
+      World world({.world_size = ranks, .engine = EngineKind::kFibers, .schedule = Schedule::steered(0, {})},
+                  tree.hooks());
       const RunReport report =
-          run_world({.world_size = ranks, .engine = EngineKind::kFibers, .schedule = Schedule::exploring(tree)},
-                    [&](RankContext& rank) { results[static_cast<size_t>(rank.rank())] = program(rank, seed); });
+          world.run([&](RankContext& rank) { results[static_cast<size_t>(rank.rank())] = program(rank, seed); });
       EXPECT_TRUE(report.ok()) << report.text();
       explored.results.insert(absl::StrJoin(results, "|"));
-      tree->advance();
+      tree.advance();
     }
   });
-  explored.schedules = tree->schedules();
-  explored.repeated = tree->repeated();
-  explored.all = !tree->more();
+  explored.schedules = tree.schedules();
+  explored.repeated = tree.repeated();
+  explored.all = !tree.more();
   return explored;
 }
 
@@ -175,20 +176,19 @@ TEST(ReductionOnFibersTest, RunsEachClassOfSchedulesOnce) {
 }
 
 TEST(ReductionOnFibersTest, NamesAProgramThatDoesNotRepeatItself) {
-  const auto tree = std::make_shared<ScheduleTree>();
+  ScheduleTree tree;
   int run = 0;
   std::string cause;
-  while (tree->more() && run < 10) {
+  while (tree.more() && run < 10) {
     ++run;
-    const RunReport report =
-        run_world({.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::exploring(tree)},
-                  [&](RankContext& rank) {
-                    if (run > 1 && rank.rank() == 0) return;
-                    rank.store().append("log", "x");
-                    rank.store().append("log", "y");
-                  });
+    World world({.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::steered(0, {})}, tree.hooks());
+    const RunReport report = world.run([&](RankContext& rank) {
+      if (run > 1 && rank.rank() == 0) return;
+      rank.store().append("log", "x");
+      rank.store().append("log", "y");
+    });
     if (!report.ok()) cause = report.text();
-    tree->advance();
+    tree.advance();
   }
   EXPECT_THAT(cause, testing::HasSubstr("the program is not deterministic: at choice "));
 }

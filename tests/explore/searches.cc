@@ -53,32 +53,34 @@ Outcome outcome_of(RunReport report, const std::vector<std::string>& seen) {
   return outcome;
 }
 
-Outcome run_once(int ranks, const Schedule& schedule, absl::FunctionRef<std::string(RankContext&)> program) {
+Outcome run_once(int ranks, const Schedule& schedule, const RunHooks& hooks,
+                 absl::FunctionRef<std::string(RankContext&)> program) {
   std::vector<std::string> seen(static_cast<size_t>(ranks));
-  RunReport report = run_world({.world_size = ranks,
-                                .engine = EngineKind::kFibers,
-                                .schedule = schedule,
-                                .seed = 1,
-                                .max_steps = 5'000,
-                                .stall = absl::InfiniteDuration()},
-                               [&](RankContext& rank) { seen[static_cast<size_t>(rank.rank())] = program(rank); });
+  RunReport report = World({.world_size = ranks,
+                            .engine = EngineKind::kFibers,
+                            .schedule = schedule,
+                            .seed = 1,
+                            .max_steps = 5'000,
+                            .stall = absl::InfiniteDuration()},
+                           hooks)
+                         .run([&](RankContext& rank) { seen[static_cast<size_t>(rank.rank())] = program(rank); });
   return outcome_of(std::move(report), seen);
 }
 
 Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
                   const std::function<bool(const StepRecord::Op&)>& leave_out) {
-  const auto tree = std::make_shared<ScheduleTree>(options);
-  tree->record().leave_out_for_tests(leave_out);
+  ScheduleTree tree(options);
+  tree.record().leave_out_for_tests(leave_out);
   const char* const name = !options.reduce ? "unreduced" : options.shuffle != 0 ? "shuffled" : "reduced";
   Found found;
-  for (int i = 0; i < most && tree->more(); ++i) {
-    add(run(Schedule::exploring(tree)), absl::StrCat(name, " run ", i + 1), &found);
-    tree->advance();
+  for (int i = 0; i < most && tree.more(); ++i) {
+    add(run(Schedule::steered(0, {}), tree.hooks()), absl::StrCat(name, " run ", i + 1), &found);
+    tree.advance();
   }
-  found.schedules = tree->schedules();
-  found.repeated = tree->repeated();
-  found.all = !tree->more();
-  for (const std::string& why : tree->uncovered()) {
+  found.schedules = tree.schedules();
+  found.repeated = tree.repeated();
+  found.all = !tree.more();
+  for (const std::string& why : tree.uncovered()) {
     if (absl::StrContains(why, "tells of nothing")) absl::StrAppend(&found.untold, "  ", why, "\n");
   }
   return found;
@@ -87,7 +89,7 @@ Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
 Found search_seeds(RunOnce run, int seeds, bool plain) {
   Found found;
   const auto once = [&](const Schedule& schedule) {
-    add(run(schedule), schedule.text(), &found);
+    add(run(schedule, {}), schedule.text(), &found);
     ++found.schedules;
   };
   if (plain) {

@@ -24,10 +24,11 @@ struct Outcome {
 Outcome outcome_of(RunReport report, const std::vector<std::string>& seen);
 
 // Runs a program once, from its beginning.
-using RunOnce = absl::FunctionRef<Outcome(const Schedule&)>;
+using RunOnce = absl::FunctionRef<Outcome(const Schedule&, const RunHooks&)>;
 
 // A run of `program`, on fibers; what it returns is what the rank saw.
-Outcome run_once(int ranks, const Schedule& schedule, absl::FunctionRef<std::string(RankContext&)> program);
+Outcome run_once(int ranks, const Schedule& schedule, const RunHooks& hooks,
+                 absl::FunctionRef<std::string(RankContext&)> program);
 
 // How far a program is run.
 struct SearchLimits {

@@ -298,7 +298,8 @@ std::set<std::string> operations_of(const SmallProgram& program) {
 }
 
 Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits) {
-  return compare_searches([&](const Schedule& schedule) { return run_program(program, schedule); }, limits);
+  return compare_searches(
+      [&](const Schedule& schedule, const RunHooks& hooks) { return run_program(program, schedule, hooks); }, limits);
 }
 
 LeaveOut leave_out_one_in(uint64_t n) {
@@ -320,7 +321,9 @@ int64_t programs_until_found(const LeaveOut& leave_out, uint64_t first, int64_t 
     };
     // Most programs do not tell of what is left out.
     Searches searches;
-    search_reduced([&](const Schedule& schedule) { return run_program(program, schedule); }, flawed, &searches);
+    search_reduced(
+        [&](const Schedule& schedule, const RunHooks& hooks) { return run_program(program, schedule, hooks); }, flawed,
+        &searches);
     if (!left_out_any || compare_searches(program, flawed).flaw == Flaw::kNone) continue;
     if (compare_searches(program, limits).flaw == Flaw::kNone) return i;
   }

@@ -196,7 +196,7 @@ int size_of(const SmallProgram& program);
 std::set<std::string> operations_of(const SmallProgram& program);
 
 // Blocking: the calling thread, which is one of fibers (with_fiber_thread) if many are to be run.
-Outcome run_program(const SmallProgram& program, const Schedule& schedule);
+Outcome run_program(const SmallProgram& program, const Schedule& schedule, const RunHooks& hooks);
 Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
 
 // What a flaw on purpose leaves out of the program that was drawn from `seed`.

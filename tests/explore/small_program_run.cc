@@ -688,21 +688,22 @@ class RankRun {
 
 }  // namespace
 
-Outcome run_program(const SmallProgram& program, const Schedule& schedule) {
+Outcome run_program(const SmallProgram& program, const Schedule& schedule, const RunHooks& hooks) {
   Seen seen(program);
   auto shared = program.shared_late ? nullptr : std::make_unique<Shared>();
   std::vector<RankRun> runs;
   runs.reserve(program.ranks.size());
   for (size_t i = 0; i < program.ranks.size(); ++i) runs.emplace_back(program, shared.get(), &seen);
-  RunReport report = run_world({.world_size = static_cast<int>(program.ranks.size()),
-                                .engine = EngineKind::kFibers,
-                                .schedule = schedule,
-                                .seed = 1,
-                                .on_warning = [](const std::string&) {},
-                                .faults = program.faults,
-                                .max_steps = 5'000,
-                                .stall = absl::InfiniteDuration()},
-                               [&](RankContext& rank) { runs[static_cast<size_t>(rank.rank())].run(rank); });
+  RunReport report = World({.world_size = static_cast<int>(program.ranks.size()),
+                            .engine = EngineKind::kFibers,
+                            .schedule = schedule,
+                            .seed = 1,
+                            .on_warning = [](const std::string&) {},
+                            .faults = program.faults,
+                            .max_steps = 5'000,
+                            .stall = absl::InfiniteDuration()},
+                           hooks)
+                         .run([&](RankContext& rank) { runs[static_cast<size_t>(rank.rank())].run(rank); });
   std::vector<std::string> by_rank;
   for (size_t rank = 0; rank < seen.by_op.size(); ++rank) {
     std::string& text = by_rank.emplace_back();

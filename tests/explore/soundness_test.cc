@@ -625,8 +625,10 @@ class SoundnessTest : public testing::TestWithParam<Race> {};
 
 TEST_P(SoundnessTest, FindsEveryOutcome) {
   const Race& race = GetParam();
-  const Comparison result = compare_searches(
-      [&](const Schedule& schedule) { return run_once(race.ranks, schedule, race.make()); }, race.limits);
+  const Comparison result =
+      compare_searches([&](const Schedule& schedule,
+                           const RunHooks& hooks) { return run_once(race.ranks, schedule, hooks, race.make()); },
+                       race.limits);
   EXPECT_EQ(result.flaw, Flaw::kNone) << result.text;
   EXPECT_TRUE(result.reduced_finished);
 }
@@ -762,8 +764,8 @@ class VerifiedTest : public testing::TestWithParam<FailingProgram> {};
 TEST_P(VerifiedTest, IsNotSaidOfAProgramThatSeedsFail) {
   const FailingProgram& program = GetParam();
   const Found seeds = search_seeds(
-      [&](const Schedule& schedule) {
-        return run_once(program.ranks, schedule, [&](RankContext& rank) {
+      [&](const Schedule& schedule, const RunHooks& hooks) {
+        return run_once(program.ranks, schedule, hooks, [&](RankContext& rank) {
           program.run(rank);
           return std::string();
         });

@@ -23,14 +23,15 @@ using testing::IsEmpty;
 
 // What the search says that it has not seen of one run in which each of two ranks calls `look` with a mutex and the record.
 std::vector<std::string> unseen(EngineKind engine, const std::function<void(ObservedMutex&, StepRecord&)>& look) {
-  const auto tree = std::make_shared<ScheduleTree>();
+  ScheduleTree tree;
   {
-    const std::unique_ptr<Scheduler> scheduler = make_scheduler({engine, Schedule::exploring(tree)}, 2);
+    const std::unique_ptr<Scheduler> scheduler = make_scheduler(
+        {engine, Schedule::steered(0, {})}, 2, [&](Scheduler::Options& options) { options.hooks = tree.hooks(); });
     ObservedMutex mu(scheduler.get());
     scheduler->run([&](int, Task&) { look(mu, *scheduler->record()); });
   }
-  tree->advance();
-  return tree->uncovered();
+  tree.advance();
+  return tree.uncovered();
 }
 
 class ObservedMutexTest : public testing::TestWithParam<EngineKind> {};

@@ -1,4 +1,4 @@
-#include "sim/schedule/policy.h"
+#include "sim/schedule/policies.h"
 
 #include <utility>
 #include <vector>
@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/prng.h"
-#include "sim/schedule/schedule_tree.h"
 #include "sim/schedule/steering.h"
 #include "sim/schedule/trace.h"
 
@@ -221,7 +220,8 @@ class ReplayPolicy final : public SchedulePolicy {
 
 }  // namespace
 
-std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule) {
+std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule, const RunHooks& hooks) {
+  if (hooks.policies != nullptr) return hooks.policies->policy();
   switch (schedule.kind()) {
     case Schedule::Kind::kRoundRobin:
       return std::make_unique<RoundRobinPolicy>();
@@ -235,13 +235,11 @@ std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule) {
       return std::make_unique<LatePolicy>(schedule.seed());
     case Schedule::Kind::kSteered:
       return std::make_unique<SteeredPolicy>(schedule.switches());
-    case Schedule::Kind::kTree:
-      return schedule.tree()->policy();
     case Schedule::Kind::kReplay:
       // A fifo run records nothing: its trace is replayed by running fifo again.
       if (schedule.trace()->schedule() == "fifo") return std::make_unique<FifoPolicy>();
-      if (schedule.departures() != nullptr)
-        return std::make_unique<SteeredPolicy>(std::make_unique<ReplayPolicy>(schedule.trace()), schedule.departures());
+      if (hooks.departures != nullptr)
+        return std::make_unique<SteeredPolicy>(std::make_unique<ReplayPolicy>(schedule.trace()), hooks.departures);
       return std::make_unique<ReplayPolicy>(schedule.trace());
     default:
       return std::make_unique<FifoPolicy>();
