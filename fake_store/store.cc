@@ -104,7 +104,7 @@ bool Store::delete_key(std::string_view key, CodeSite code) {
 }
 
 int64_t Store::num_keys(CodeSite code) {
-  enter("store num_keys", "", code);
+  enter("store num_keys", "", code, /*polls=*/true);
   return value_of(num_keys_status(), "store num_keys");
 }
 
@@ -146,7 +146,7 @@ std::string Store::queue_pop(std::string_view key, bool block, CodeSite code) {
 }
 
 int64_t Store::queue_len(std::string_view key, CodeSite code) {
-  enter("store queue_len", key, code);
+  enter("store queue_len", key, code, /*polls=*/true);
   return value_of(queue_len_status(key), "store queue_len");
 }
 

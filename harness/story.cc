@@ -1,6 +1,7 @@
 #include "harness/story.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -17,33 +18,45 @@ constexpr size_t kMaxCell = 40;
 
 // Which steps touch an object in a way that conflicts with another task's.
 std::vector<bool> contended(const StepRecord& record, size_t last) {
-  struct Use {
-    size_t step;
+  // How one task used one object.
+  struct Uses {
     int task;
     What what;
+    size_t first, last;  // steps
   };
-  absl::flat_hash_map<uint64_t, std::vector<Use>> uses;
-  size_t op = 0;
-  for (size_t i = 0; i < last; ++i) {
-    for (; op < static_cast<size_t>(record.steps()[i].ops_end); ++op) {
-      const StepRecord::Op& done = record.ops()[op];
-      if (done.what <= What::kWrite) uses[done.object].push_back({i, record.steps()[i].task, done.what});
+  absl::flat_hash_map<uint64_t, std::vector<Uses>> uses;
+  const auto each = [&](const std::function<void(uint64_t object, size_t step, int task, What what)>& see) {
+    size_t op = 0;
+    for (size_t i = 0; i < last; ++i) {
+      for (; op < static_cast<size_t>(record.steps()[i].ops_end); ++op) {
+        const StepRecord::Op& done = record.ops()[op];
+        if (done.what <= What::kWrite) see(done.object, i, record.steps()[i].task, done.what);
+      }
     }
-  }
+  };
+  each([&](uint64_t object, size_t step, int task, What what) {
+    std::vector<Uses>& all = uses[object];
+    const auto mine =
+        std::find_if(all.begin(), all.end(), [&](const Uses& u) { return u.task == task && u.what == what; });
+    if (mine == all.end()) {
+      all.push_back({task, what, step, step});
+    } else {
+      mine->last = step;
+    }
+  });
   const auto completes = [&record](int task) {
     return record.tasks()[static_cast<size_t>(task)].info.kind == TaskKind::kCompletion;
   };
   std::vector<bool> marked(last);
-  for (const auto& [object, list] : uses) {
-    for (const Use& a : list) {
-      // That a call completes before its waiter goes on is no news; that somebody looked before is.
-      marked[a.step] =
-          marked[a.step] || std::any_of(list.begin(), list.end(), [&](const Use& b) {
-            const Use& first = a.step < b.step ? a : b;
-            return a.task != b.task && (a.what == What::kWrite || a.what != b.what) && !completes(first.task);
-          });
-    }
-  }
+  each([&](uint64_t object, size_t step, int task, What what) {
+    if (marked[step]) return;
+    const std::vector<Uses>& all = uses[object];
+    // That a call completes before its waiter goes on is no news; that somebody looked before is.
+    marked[step] = std::any_of(all.begin(), all.end(), [&](const Uses& other) {
+      if (other.task == task || (what != What::kWrite && what == other.what)) return false;
+      return (other.first < step && !completes(other.task)) || (other.last > step && !completes(task));
+    });
+  });
   return marked;
 }
 

@@ -167,7 +167,10 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
       future->setError(to_torch(DistError(pending->first, {.rank = rank, .group = {}, .op = {}}), job.get()));
     }
   };
-  for (rankloom::Work& work : works_) work.then(one_done);
+  for (rankloom::Work& work : works_) {
+    // No scheduling point: the caller holds Python's lock.
+    work.state() != nullptr ? work.state()->then(one_done) : one_done(absl::OkStatus());
+  }
   one_done(absl::OkStatus());
   return future;
 }

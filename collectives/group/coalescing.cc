@@ -158,7 +158,12 @@ void ProcessGroup::drop_coalescing() noexcept {
     if (!context_->unwinding())
       context_->world().note(absl::StrCat(status.message(), site_place(Site{.code = gathered->calls.back().code})));
   }
-  for (const std::shared_ptr<internal::PartWork>& part : gathered->parts) part->complete(status);
+  for (const std::shared_ptr<internal::PartWork>& part : gathered->parts) {
+    try {
+      part->complete(status);
+    } catch (...) {  // of a callback, after the world's end: no rank is left that could fail
+    }
+  }
 }
 
 namespace internal {

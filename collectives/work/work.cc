@@ -1,6 +1,7 @@
 #include "collectives/work/work.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -75,12 +76,32 @@ bool WorkState::settled_elsewhere(const char* op) {
   return is_over();
 }
 
-bool WorkState::polled(CodeSite code) {
-  if (settled("is_completed")) return true;
-  if (Task::current() == nullptr) return false;
-  clock_of_wait()->poll(
-      Site{.what = "is_completed", .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())});
-  return is_completed();
+bool WorkState::polled(const char* what, CodeSite code) {
+  if (settled(what)) return true;
+  const auto poll = [&](Scheduler* clock) {
+    const Site site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())};
+    clock->poll(site);
+    if (is_completed()) return true;
+    // Whoever asks again and again would never learn that nobody answers. A destructor may not throw.
+    if (clock->aborted() && std::uncaught_exceptions() == 0)
+      throw_dist_error(clock->abort_cause(), {.rank = rank_, .group = group(), .op = what, .seq = seq()});
+    return false;
+  };
+  if (Task::current() != nullptr) return poll(clock_of_wait());
+  Scheduler* world = nullptr;
+  if (const WorldPin alive(world_);
+      alive && scheduler() != nullptr && scheduler()->options().engine == EngineKind::kThreads)
+    world = scheduler();
+  if (world == nullptr) return false;
+  // A thread of the rank's own: the ranks get their turn while it asks.
+  const CallScope call(world_, [this, what] { return called(what); });
+  return poll(world);
+}
+
+void WorkState::reached(const char* what, CodeSite code) noexcept {
+  if (settled(what) || Task::current() == nullptr || (world_.known() && world_.foreign())) return;
+  clock_of_wait()->point(
+      Site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())});
 }
 
 void WorkState::abandon() noexcept {
@@ -193,8 +214,12 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
 }
 
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
-  if (!internal::Completion::open()) [[likely]]
+  if (!internal::Completion::open()) [[likely]] {
+    // A call that is done at once lets go of the tensors' owners here.
+    if (state->holds_owners_ && state->world_ref().known()) state->reached("drop", {});
+    if (state->is_over()) return state->let_go();
     return state->abandon();
+  }
   internal::Completion::run_later([state = std::move(state)] {
     if (!state->is_over()) state->abandon();
   });
@@ -284,11 +309,12 @@ Future Work::get_future() {
   return state_->get_future(state_);
 }
 
-void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
+void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite code) {
   if (state_ == nullptr) {
     callback(absl::OkStatus());
   } else {
-    state_->settled("then");
+    // A call that is done at once runs the callback at once.
+    if (!state_->is_completed()) state_->reached("then", code);
     state_->then(std::move(callback));
   }
 }
@@ -376,7 +402,7 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
     return std::make_shared<AnyWork>(alive ? state.scheduler() : nullptr, state, works.size());
   }();
   for (Work& work : works) {
-    work.then([any](const absl::Status&) {
+    work.state()->then([any](const absl::Status&) {
       if (!any->is_completed()) any->complete(absl::OkStatus());
     });
   }

@@ -142,7 +142,9 @@ class WorkState {
 
   bool settled_elsewhere(const char* op);
   // Of a work that is not done: whether it is after a scheduling point.
-  bool polled(CodeSite code);
+  bool polled(const char* what, CodeSite code);
+  // A scheduling point of a task of the work's world, before something that depends on whether the work is done.
+  void reached(const char* what, CodeSite code) noexcept;
   // Explored runs: the name of a work that the calling task makes; else 0.
   static uint64_t name_in(const Scheduler* scheduler);
   static constexpr uint64_t kNamedOutside = 1;
@@ -217,10 +219,11 @@ class [[nodiscard]] Work {
   // Timeout when `timeout` (virtual time in deterministic runs) passes first; the call is withdrawn then.
   void wait(absl::Duration timeout, CodeSite code = CodeSite::here());
 
-  // While it is false, a scheduling point: other ranks may go on, and the work may be done meanwhile. A loop that asks nothing
-  // else ends in every gear.
+  // While it is false, a scheduling point: other ranks may go on, and the work may be done meanwhile. Throws the cause of an
+  // abort. A timeout of the call counts in a wait() only: a loop that asks for what nobody completes ends when
+  // WorldOptions::stuck_after has passed (under a schedule), or never (in the free gear).
   bool is_completed(CodeSite code = CodeSite::here()) const {
-    return state_ == nullptr || state_->is_completed() || state_->polled(code);
+    return state_ == nullptr || state_->is_completed() || state_->polled("is_completed", code);
   }
   // Done, and without error.
   bool is_success(CodeSite code = CodeSite::here()) const {
@@ -235,7 +238,7 @@ class [[nodiscard]] Work {
     return state_ != nullptr && is_completed(code) ? state_->source() : -1;
   }
   Future get_future();
-  void then(absl::AnyInvocable<void(const absl::Status&)> callback);
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite code = CodeSite::here());
   // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.
   // Errors: InvalidArgument for a negative timeout, at once. A timeout, an abort or the work's own failure releases the stream
   // and marks it failed.
@@ -278,7 +281,9 @@ class Future {
   bool done(CodeSite code = CodeSite::here()) const { return work_.is_completed(code); }
   // Waits; throws the work's DistError.
   std::vector<TensorView> value(CodeSite code = CodeSite::here()) { return work_.result(code); }
-  void then(absl::AnyInvocable<void(const absl::Status&)> callback) { work_.then(std::move(callback)); }
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite code = CodeSite::here()) {
+    work_.then(std::move(callback), code);
+  }
   // A work that is done when this is.
   Work work() const { return work_; }
 

@@ -88,7 +88,10 @@ void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) 
   }
 }
 
-void StepRecord::end_run() { end_serial_ = this_thread().made; }
+void StepRecord::end_run() {
+  end_serial_ = this_thread().made;
+  if (strangers_.exchange(false, std::memory_order_relaxed)) uncovered("threads that ranks made by themselves");
+}
 
 StepRecord::TaskFacts* StepRecord::current_facts() {
   const Task* const task = Task::current();
@@ -138,6 +141,7 @@ void StepRecord::born(TaskId id, const TaskInfo& info) {
 
 void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
   const Lock lock(this);
+  runs_.store(true, std::memory_order_relaxed);
   ready.for_each([this](TaskId id) { ready_.push_back(id); });
   steps_.push_back({.task = number_of(task.id),
                     .id = task.id,

@@ -132,6 +132,13 @@ class StepRecord {
 
   uint64_t run() const { return run_; }
 
+  // A thread that is no task has come to something that the search looks after. From any thread.
+  void stranger() {
+    if (runs_.load(std::memory_order_relaxed)) strangers_.store(true, std::memory_order_relaxed);
+  }
+  // No task is left.
+  void all_ended() { runs_.store(false, std::memory_order_relaxed); }
+
  private:
   friend class ObjectName;
   // As DeterministicScheduler's state: locked on threads, where a helper may run beside the baton.
@@ -145,6 +152,8 @@ class StepRecord {
   bool threads_ = false;
   bool saw_any_ = false;
   std::atomic<uint64_t> told_{0};
+  std::atomic<bool> runs_{false};  // a task has begun, and not all have ended
+  std::atomic<bool> strangers_{false};
   bool stopped_ = false;
   int stopped_at_ = 0;
   const Scheduler* scheduler_ = nullptr;

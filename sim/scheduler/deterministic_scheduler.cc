@@ -26,6 +26,8 @@ constexpr int kGraceLooks = 20;
 constexpr int kFifoPatience = 1000;
 // A task that asks more often, and does nothing else, waits for others.
 constexpr int kPolls = 3;
+// How far the clock goes on when all tasks poll and none sleeps.
+constexpr int64_t kPollNs = 1'000'000;
 
 // From so many ranks on, what a switch to one touches has left the caches by its next turn: it is fetched ahead. Measured in
 // docs/decisions/0008-hot-path.md.
@@ -177,6 +179,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->adopted = false;
   task->state = Task::State::kNew;
   task->permit = false;
+  task->polls_in_a_row = 0;
   task->last.set(Site{});
   task->timer = 0;
   task->deadline_ns = Deadline::kNever;
@@ -317,7 +320,8 @@ void DeterministicScheduler::give_way(Task& self, StateLock& lock) {
 
 void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   Task* const self = Task::current();
-  if (self == nullptr) return;
+  // A hook of the run's user (whereabouts, on_abort), called while somebody picks: its task has stopped already.
+  if (self == nullptr || self->state != Task::State::kRunning) return;
   self->reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (step == Step::kPoll) {
@@ -337,7 +341,7 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   StateLock lock(this);
   ensure_baton(*self, lock);
   if (step == Step::kYield) {
-    count_yield();
+    count_yield(lock);
   } else {
     yields_in_a_row_ = 0;
   }
@@ -348,15 +352,33 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   give_way(*self, lock);
 }
 
-void DeterministicScheduler::count_yield() {
+void DeterministicScheduler::count_yield(StateLock& lock) {
   // Often enough that each of those who can run had its turn, under any policy that is not unfair on purpose.
-  if (++yields_in_a_row_ <= 4 * (ready_.size() + 16)) return;
+  const int64_t most = 4 * (ready_.size() + 16);
+  if (++yields_in_a_row_ <= most) return;
   yields_in_a_row_ = 0;
-  advance_clock();
+  // Whoever is awaited from outside acts in real time.
+  if (outside_.load(std::memory_order_acquire) > 0 || advance_clock()) return;
+  // Nobody sleeps, but a task may poll until some time has passed.
+  clock_ns_.store(now_ns() + kPollNs, std::memory_order_relaxed);
+  if (record_ != nullptr) record_->time_passed();
+  const uint64_t steps = steps_.load(std::memory_order_relaxed);
+  const bool polls_only = steps - polled_at_step_ <= static_cast<uint64_t>(most) + 1;
+  polled_at_step_ = steps;
+  if (!polls_only || polling_since_ns_ == 0) {
+    polling_since_ns_ = monotonic_ns();
+  } else if (monotonic_ns() - polling_since_ns_ > absl::ToInt64Nanoseconds(options_.stuck) && !aborted()) {
+    end_endless(
+        absl::StrCat("stuck for ", absl::FormatDuration(options_.stuck), " of real time: all that can run only poll"),
+        lock);
+  }
 }
 
 WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
   Task& self = *Task::current();
+  if (self.state != Task::State::kRunning) [[unlikely]]
+    fatal(absl::StrCat("a hook of the world (whereabouts, on_abort) waits in ", site_text(site),
+                       ": hooks must not wait"));
   self.site = site;
   self.reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -449,7 +471,7 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
   for (;;) {
     if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
     if (options_.max_steps > 0 && steps() > options_.max_steps && !aborted()) [[unlikely]]
-      end_endless(lock);
+      end_endless(absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points"), lock);
     if (misled_ && !aborted()) [[unlikely]] {
       lock.unlock();
       abort(make_error(ErrorKind::kAborted, policy_->error()));
@@ -458,6 +480,7 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     if (ready_.empty()) {
       if (live_ == 0) {
         moving_ = false;
+        if (record_ != nullptr) record_->all_ended();
         ended_.store(true, std::memory_order_release);
         note_running(nullptr);
         return &host_;
@@ -512,8 +535,7 @@ void DeterministicScheduler::prefetch() {
   engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
 }
 
-void DeterministicScheduler::end_endless(StateLock& lock) {
-  std::string text = absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points");
+void DeterministicScheduler::end_endless(std::string text, StateLock& lock) {
   for (const Task* task : live_tasks()) {
     absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
   }

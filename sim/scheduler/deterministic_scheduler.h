@@ -77,7 +77,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void stop_running(Task& task, Task::State next);
   void ensure_baton(Task& self, StateLock& lock);
   // `self` yields: the clock goes on if nobody did anything else for long.
-  void count_yield();
+  void count_yield(StateLock& lock);
   // Who runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
   Task* pick(const Task* at, StateLock& lock);
   // `self` stops here until it is picked again.
@@ -90,7 +90,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Fetches what switches to the next tasks in the queue will touch.
   void prefetch();
   // max_steps have passed.
-  void end_endless(StateLock& lock);
+  void end_endless(std::string text, StateLock& lock);
   // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
   bool wait_beside(int64_t grace_ns, StateLock& lock);
   // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or Options::stuck passed.
@@ -136,8 +136,10 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
   int64_t yields_in_a_row_ = 0;
-  bool misled_ = false;  // choose() asked a policy that cannot go on: the next pick() aborts the run
-  bool yields_ = false;  // the task that gives way said so
+  uint64_t polled_at_step_ = 0;   // where the clock last went on for tasks that poll
+  int64_t polling_since_ns_ = 0;  // real time since which tasks do nothing else; 0: they do
+  bool misled_ = false;           // choose() asked a policy that cannot go on: the next pick() aborts the run
+  bool yields_ = false;           // the task that gives way said so
   std::atomic<int64_t> clock_ns_{0};
   std::atomic<uint64_t> steps_{0};
 

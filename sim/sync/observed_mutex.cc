@@ -7,11 +7,14 @@
 namespace rankloom {
 
 ObservedMutex::ObservedMutex(const Scheduler* scheduler)
-    : RankMutex(scheduler), may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr) {}
+    : RankMutex(scheduler),
+      may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr),
+      record_(scheduler != nullptr ? scheduler->record() : nullptr) {}
 
 void ObservedMutexLock::begin(CodeSite code) {
   const Task* const task = Task::current();
   record_ = task != nullptr ? task->record : nullptr;
+  if (task == nullptr && mu_.record_ != nullptr) mu_.record_->stranger();
   if (record_ == nullptr) return;
   told_ = record_->told();
   code_ = code;

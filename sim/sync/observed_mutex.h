@@ -11,17 +11,19 @@ namespace rankloom {
 class StepRecord;
 
 // Guards state that tasks can come to in another order, and with another result: the state of an exhaustive search's objects.
-// Who locks one in an explored run tells the record of something meanwhile (StepRecord), or says why there is nothing to tell;
-// a run in which somebody forgot is one that the search cannot vouch for, and its report says so.
+// A task that holds a lock of one in an explored run tells the record of something meanwhile (StepRecord), or calls apart();
+// a run in which neither happens, or in which a thread that is no task takes the lock, is one that the search cannot vouch for,
+// and its report says so. Whether a task tells of the right access only tests/explore shows.
 // The classes whose state must be guarded so are listed in tools/check_observed.py.
 class ABSL_LOCKABLE ObservedMutex : public RankMutex {
  public:
-  // `scheduler` may be null: an object that tasks of any world use, and threads of none.
+  // `scheduler` may be null: the object belongs to no world; tasks of any world, and threads outside all worlds, may use it.
   explicit ObservedMutex(const Scheduler* scheduler);
 
  private:
   friend class ObservedMutexLock;
   const bool may_be_explored_;
+  StepRecord* const record_;  // of the world
 };
 
 class ABSL_SCOPED_LOCKABLE ObservedMutexLock {
@@ -40,7 +42,7 @@ class ABSL_SCOPED_LOCKABLE ObservedMutexLock {
   ObservedMutexLock(const ObservedMutexLock&) = delete;
   ObservedMutexLock& operator=(const ObservedMutexLock&) = delete;
 
-  // There is nothing to tell: the caller's comment says why.
+  // Ends the check for this lock. A comment beside the call says why the search need not know.
   void apart() { record_ = nullptr; }
 
  private:

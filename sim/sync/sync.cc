@@ -11,6 +11,10 @@ namespace {
 
 std::string quoted(std::string_view name) { return name.empty() ? "" : absl::StrCat("\"", sv(name), "\""); }
 
+void poll(const Site& site) {
+  if (const Task* const task = Task::current(); task != nullptr) task->scheduler->poll(site);
+}
+
 void point(const Site& site) {
   if (const Task* const task = Task::current(); task != nullptr) task->scheduler->point(site);
 }
@@ -145,7 +149,7 @@ void Mutex::take(CodeSite code) {
 }
 
 bool Mutex::try_lock(CodeSite code) {
-  point(Site{.what = "mutex try_lock", .code = code, .detail = name_});
+  poll(Site{.what = "mutex try_lock", .code = code, .detail = name_});
   ObservedMutexLock lock(&mu_);
   if (held_) {
     Told(object_).read();
@@ -303,7 +307,7 @@ void Latch::count_down(int64_t n, CodeSite code) {
 }
 
 bool Latch::try_wait(CodeSite code) {
-  point(Site{.what = "latch try_wait", .code = code, .detail = name_});
+  poll(Site{.what = "latch try_wait", .code = code, .detail = name_});
   ObservedMutexLock lock(&mu_);
   Told(object_).read();
   return left_ == 0;
