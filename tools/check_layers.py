@@ -30,10 +30,6 @@ TO_CUT = [
     ("sim/schedule/policy.h", "sim/scheduler/scheduler.h", "ChoiceKind gets a header in sim/base"),
     ("sim/schedule/trace.cc", "sim/scheduler/scheduler.h", "ChoiceKind gets a header in sim/base"),
     ("sim/schedule/step_record.cc", "sim/scheduler/scheduler.h", "the record of the running task is found in sim/scheduler"),
-    ("collectives/ops/op_table.cc", "collectives/group/new_group.h", "GroupRequest and its kernel move to collectives/ops"),
-    ("collectives/ops/shape_rules.cc", "collectives/group/new_group.h", "GroupRequest and its kernel move to collectives/ops"),
-    ("collectives/ops/shape_rules.cc", "collectives/group/process_group.h", "kNoColor moves to GroupRequest"),
-    ("collectives/ops/shape_rules.cc", "collectives/group/coalescing.h", "can_be_coalesced() moves to the op table"),
     ("collectives/group/process_group.cc", "collectives/threaded/threaded_process_group.h", "a file above all rooms chooses the backend"),
     ("collectives/group/process_group.cc", "collectives/fake/fake_process_group.h", "a file above all rooms chooses the backend"),
 ]

@@ -168,15 +168,5 @@ void CloseRecords::ended(const absl::Status& status) {
   for (const int64_t record : records_) context_.recorder().close(record, now, status.ok());
 }
 
-bool can_be_coalesced(OpType op) {
-  return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kSplitGroup &&
-         op != OpType::kMonitoredBarrier;
-}
-
-bool only_messages(const CollectiveCall& call) {
-  return std::all_of(call.parts.begin(), call.parts.end(),
-                     [](const CollectiveCall& part) { return !op_row(part.op).is_collective(); });
-}
-
 }  // namespace internal
 }  // namespace rankloom

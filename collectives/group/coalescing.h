@@ -36,9 +36,4 @@ struct Coalescing {
   bool messages = false;
 };
 
-bool can_be_coalesced(OpType op);
-
-// A coalesced call without collectives: it is none either, and takes no number among them.
-bool only_messages(const CollectiveCall& call);
-
 }  // namespace rankloom::internal
