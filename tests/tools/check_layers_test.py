@@ -5,7 +5,8 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
 sys.dont_write_bytecode = True
 import check_layers  # noqa: E402
 
@@ -18,6 +19,9 @@ PLANTED = [
     ("collectives/call/a.cc", '#include "harness/matchers.h"\n', "collectives may not include harness"),
     ("sim/schedule/a.h", '#include "sim/scheduler/scheduler.h"\n', "room schedule may not include room scheduler"),
     ("collectives/ops/a.cc", "#include <collectives/group/process_group.h>\n", "room ops may not include room group"),
+    ("collectives/backends.cc", '#include "collectives/kernels/plan.h"\n', "may include group, threaded, fake, not room kernels"),
+    ("collectives/group/a.cc", '#include "collectives/backends.cc"\n', "nothing includes a roof"),
+    ("harness/a.cc", '#include "collectives/backends.cc"\n', "nothing includes a roof"),
     ("harness/a.cc", '#include "tests/x.h"\n', "harness may not include tests"),
     ("bench/a.cc", '#include "tests/x.h"\n', "bench may not include tests"),
     ("include/rankloom/rankloom.h", '#include "harness/matchers.h"\n', "include may not include harness"),
@@ -76,6 +80,7 @@ CLEAN = [
     ("world/run_options.cc", 'std::getenv("X");\n'),
     ("collectives/call/a.cc", '#include "world/group.h"\n#include "fake_store/store.h"\nPromise promise; work.get_future();\n'),
     ("collectives/kernels/add.cc", '#include "hwy/highway.h"\n#include <tbb/parallel_for.h>\n'),
+    ("collectives/backends.cc", '#include "collectives/fake/a.h"\n#include "collectives/threaded/a.h"\n#include "world/a.h"\n'),
     ("harness/a.cc", '#include <gtest/gtest.h>\n#include "collectives/work/work.h"\nstd::this_thread::sleep_for(d);\n'),
     ("tests/examples/a_test.cc", '#include "examples/digits/mlp.h"\n'),
     ("world/a.h", "void sleep_for(absl::Duration duration);\n"),
@@ -115,12 +120,18 @@ class CheckLayersTest(unittest.TestCase):
                         self.assertEqual(findings, [(f"{folder}/{room}/a.cc", 1, wrong)] if to > at else [])
 
     def test_a_file_stands_in_a_room(self):
-        for path in ("sim/a.cc", "sim/group/a.cc", "collectives/a.h", "collectives/base/a.h"):
+        for path in ("sim/a.cc", "sim/group/a.cc", "collectives/a.h", "collectives/base/a.h", "collectives/backends.h"):
             with self.subTest(path=path):
                 findings = self.check([(path, "int x;\n")])
                 self.assertEqual([(p, line) for p, line, _ in findings], [(path, 1)], findings)
                 self.assertIn("stands in one of its rooms", findings[0][2])
         self.assertEqual(self.check([("world/a.cc", "int x;\n"), ("tests/sim/a.cc", "int x;\n")]), [])
+
+    def test_every_roof_stands_above_rooms(self):
+        for path, rooms in check_layers.ROOFS.items():
+            self.assertTrue((ROOT / path).is_file(), path)
+            self.assertIsNone(check_layers.room_of(path))
+            self.assertLessEqual(set(rooms), set(check_layers.ROOMS[path.split("/")[0]]))
 
     def test_what_is_still_to_be_cut_holds_for_that_include_only(self):
         path, header = "sim/base/a.cc", "sim/sync/b.h"
