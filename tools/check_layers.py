@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the folders, and the rooms in them, to their order, and to the list of things that would make a run nondeterministic.
+"""Holds the folders, the rooms in them and the units in these to an order, and the core to the list of things that would make a
+run nondeterministic.
 
     tools/check_layers.py [ROOT]
 
@@ -35,6 +36,16 @@ TO_CUT = [
     ("sim/schedule/policy.h", "sim/scheduler/scheduler.h", "ChoiceKind gets a header in sim/base"),
     ("sim/schedule/trace.cc", "sim/scheduler/scheduler.h", "ChoiceKind gets a header in sim/base"),
     ("sim/schedule/step_record.cc", "sim/scheduler/scheduler.h", "the record of the running task is found in sim/scheduler"),
+]
+
+# Circles of units still to be cut, as (units, what will end it); the includes in TO_CUT do not count. A unit is a header and
+# its source: the path without its suffix. No other circle may come, and an entry that is no longer one is a finding.
+KNOWN_CIRCLES = [
+    (["sim/schedule/policy", "sim/schedule/schedule", "sim/schedule/schedule_tree", "sim/schedule/steering"],
+     "make_policy() and what explore() hands to a run move out of schedule and policy"),
+    (["sim/scheduler/call_scope", "sim/scheduler/deterministic_scheduler", "sim/scheduler/free_scheduler", "sim/scheduler/scheduler",
+      "sim/scheduler/stall_watch"],
+     "Scheduler::make() and what the stall watch looks at move out of scheduler"),
 ]
 
 # (headers, files that may include them, who that is). A glob's * crosses folders.
@@ -180,9 +191,73 @@ def check_cuts(root, to_cut):
             yield f"TO_CUT: {path} may include {header}: the entry is not needed"
 
 
-def check(root, to_cut=None):
-    """All findings under `root`, as (path, line, text), and how many files were read. `to_cut`: (file, header) of TO_CUT."""
+def unit_of(path):
+    return path.rsplit(".", 1)[0]
+
+
+def unit_includes(root, to_cut):
+    """Unit -> the units that it includes, each with one (file, line) of an include. Layers only."""
+    units = {}
+    for folder in LAYERS:
+        for file in sorted((root / folder).rglob("*")):
+            if file.suffix not in SUFFIXES or not file.is_file():
+                continue
+            path, code = file.relative_to(root).as_posix(), without_comments(file.read_text(encoding="utf-8"))
+            includes = units.setdefault(unit_of(path), {})
+            for found in INCLUDE.finditer(code):
+                header = found.group(2)
+                if header.split("/")[0] in LAYERS and (path, header) not in to_cut and unit_of(header) != unit_of(path):
+                    includes.setdefault(unit_of(header), (path, line_of(code, found.start(2))))
+    return units
+
+
+def ways_from(units, start):
+    """What `start` reaches by one include or more, as unit -> the unit before it on a shortest way."""
+    before, ring = {}, [start]
+    while ring:
+        found = {}
+        for unit in ring:
+            for other in units.get(unit, {}):
+                if other not in before:
+                    before[other] = found[other] = unit
+        ring = list(found)
+    return before
+
+
+def circles(units):
+    """Each largest set of units of which every one reaches every other, and a shortest circle through the first of them."""
+    reached = {unit: ways_from(units, unit) for unit in units}
+    seen = set()
+    for unit in sorted(units):
+        if unit in seen or unit not in reached[unit]:
+            continue
+        members = sorted(other for other in reached[unit] if unit in reached.get(other, {}))
+        seen.update(members)
+        circle = [unit]
+        while len(circle) == 1 or circle[0] != unit:
+            circle.insert(0, reached[unit][circle[0]])
+        yield members, circle
+
+
+def check_units(root, to_cut, known):
+    """No circle of units in the layers but those of `known`, each of which is one, whole."""
+    units, left = unit_includes(root, to_cut), [sorted(circle) for circle in known]
+    for members, circle in circles(units):
+        if members in left:
+            left.remove(members)
+            continue
+        path, line = units[circle[0]][circle[1]]
+        knot = f" (a knot of {len(members)}: {', '.join(members)})" if len(members) > len(circle) - 1 else ""
+        yield path, line, f"circle of units: {' -> '.join(circle)}{knot}"
+    for circle in left:
+        yield "tools/check_layers.py", 1, f"KNOWN_CIRCLES: {', '.join(circle)} are no circle, or not a whole one: the entry is no longer needed"
+
+
+def check(root, to_cut=None, known_circles=None):
+    """All findings under `root`, as (path, line, text), and how many files were read. `to_cut`: (file, header) of TO_CUT;
+    `known_circles`: units of KNOWN_CIRCLES."""
     to_cut = [(path, header) for path, header, _ in TO_CUT] if to_cut is None else to_cut
+    known_circles = [units for units, _ in KNOWN_CIRCLES] if known_circles is None else known_circles
     findings, count = [], 0
     for folder in LAYERS + ON_TOP + [UMBRELLA]:
         for file in sorted((root / folder).rglob("*")):
@@ -192,6 +267,7 @@ def check(root, to_cut=None):
                 found = [*check_rooms(path), *check_includes(path, text, to_cut), *check_banned(path, text)]
                 findings += [(path, line, what) for line, what in sorted(found)]
     findings += [("tools/check_layers.py", 1, what) for what in check_cuts(root, to_cut)]
+    findings += check_units(root, to_cut, known_circles)
     return findings, count
 
 
