@@ -217,5 +217,4 @@ std::string requested_ranks_text(const GroupRequest& request) {
 }
 
 }  // namespace internal
-
 }  // namespace rankloom
