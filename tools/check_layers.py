@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the folders, and the rooms in them, to their order, and to the list of things that would make a run nondeterministic.
+"""Holds the folders, the rooms in them and the units in these to an order, and the core to the list of things that would make a
+run nondeterministic.
 
     tools/check_layers.py [ROOT]
 
@@ -24,16 +25,18 @@ ROOMS = {
     "sim": ["base", "engine", "schedule", "scheduler", "sync", "faults"],
     "collectives": ["call", "work", "kernels", "ops", "group", "streams", "records", "threaded", "fake", "cuda"],
 }
+# Files above all rooms of their folder, and the rooms that each may include: each puts rooms together and is reached by link
+# only, so nothing includes one.
+ROOFS = {
+    "collectives/backends.cc": ["group", "threaded", "fake"],
+}
 # (file, header, what will end it): includes that point to the right, still to be cut. No other may come, and an entry that is no
 # longer needed is a finding.
-TO_CUT = [
-    ("collectives/ops/op_table.cc", "collectives/group/new_group.h", "GroupRequest and its kernel move to collectives/ops"),
-    ("collectives/ops/shape_rules.cc", "collectives/group/new_group.h", "GroupRequest and its kernel move to collectives/ops"),
-    ("collectives/ops/shape_rules.cc", "collectives/group/process_group.h", "kNoColor moves to GroupRequest"),
-    ("collectives/ops/shape_rules.cc", "collectives/group/coalescing.h", "can_be_coalesced() moves to the op table"),
-    ("collectives/group/process_group.cc", "collectives/threaded/threaded_process_group.h", "a file above all rooms chooses the backend"),
-    ("collectives/group/process_group.cc", "collectives/fake/fake_process_group.h", "a file above all rooms chooses the backend"),
-]
+TO_CUT = []
+
+# Circles of units still to be cut, as (units, what will end it); the includes in TO_CUT do not count. A unit is a header and
+# its source: the path without its suffix. No other circle may come, and an entry that is no longer one is a finding.
+KNOWN_CIRCLES = []
 
 # (headers, files that may include them, who that is). A glob's * crosses folders.
 PACKAGES = [
@@ -115,9 +118,15 @@ def room_of(path):
 
 
 def wrong_room(path, header):
-    """Why the file may not include the header, where both are in rooms of one folder."""
+    """Why the file may not include the header, where both are in rooms of one folder, or one is a roof."""
     folder, room, other = path.split("/")[0], room_of(path), room_of(header)
-    if room is None or other is None or header.split("/")[0] != folder:
+    if header in ROOFS:
+        return "nothing includes a roof"
+    if other is None or header.split("/")[0] != folder:
+        return None
+    if path in ROOFS:
+        return None if other in ROOFS[path] else f"the roof {path} may include {', '.join(ROOFS[path])}, not room {other}"
+    if room is None:
         return None
     rooms = ROOMS[folder]
     return f"room {room} may not include room {other}, which stands right of it" if rooms.index(other) > rooms.index(room) else None
@@ -158,7 +167,7 @@ def check_banned(path, text):
 
 def check_rooms(path):
     folder = path.split("/")[0]
-    if folder in ROOMS and room_of(path) is None:
+    if folder in ROOMS and room_of(path) is None and path not in ROOFS:
         yield 1, f"a file of {folder} stands in one of its rooms: {', '.join(ROOMS[folder])}"
 
 
@@ -172,9 +181,73 @@ def check_cuts(root, to_cut):
             yield f"TO_CUT: {path} may include {header}: the entry is not needed"
 
 
-def check(root, to_cut=None):
-    """All findings under `root`, as (path, line, text), and how many files were read. `to_cut`: (file, header) of TO_CUT."""
+def unit_of(path):
+    return path.rsplit(".", 1)[0]
+
+
+def unit_includes(root, to_cut):
+    """Unit -> the units that it includes, each with one (file, line) of an include. Layers only."""
+    units = {}
+    for folder in LAYERS:
+        for file in sorted((root / folder).rglob("*")):
+            if file.suffix not in SUFFIXES or not file.is_file():
+                continue
+            path, code = file.relative_to(root).as_posix(), without_comments(file.read_text(encoding="utf-8"))
+            includes = units.setdefault(unit_of(path), {})
+            for found in INCLUDE.finditer(code):
+                header = found.group(2)
+                if header.split("/")[0] in LAYERS and (path, header) not in to_cut and unit_of(header) != unit_of(path):
+                    includes.setdefault(unit_of(header), (path, line_of(code, found.start(2))))
+    return units
+
+
+def ways_from(units, start):
+    """What `start` reaches by one include or more, as unit -> the unit before it on a shortest way."""
+    before, ring = {}, [start]
+    while ring:
+        found = {}
+        for unit in ring:
+            for other in units.get(unit, {}):
+                if other not in before:
+                    before[other] = found[other] = unit
+        ring = list(found)
+    return before
+
+
+def circles(units):
+    """Each largest set of units of which every one reaches every other, and a shortest circle through the first of them."""
+    reached = {unit: ways_from(units, unit) for unit in units}
+    seen = set()
+    for unit in sorted(units):
+        if unit in seen or unit not in reached[unit]:
+            continue
+        members = sorted(other for other in reached[unit] if unit in reached.get(other, {}))
+        seen.update(members)
+        circle = [unit]
+        while len(circle) == 1 or circle[0] != unit:
+            circle.insert(0, reached[unit][circle[0]])
+        yield members, circle
+
+
+def check_units(root, to_cut, known):
+    """No circle of units in the layers but those of `known`, each of which is one, whole."""
+    units, left = unit_includes(root, to_cut), [sorted(circle) for circle in known]
+    for members, circle in circles(units):
+        if members in left:
+            left.remove(members)
+            continue
+        path, line = units[circle[0]][circle[1]]
+        knot = f" (a knot of {len(members)}: {', '.join(members)})" if len(members) > len(circle) - 1 else ""
+        yield path, line, f"circle of units: {' -> '.join(circle)}{knot}"
+    for circle in left:
+        yield "tools/check_layers.py", 1, f"KNOWN_CIRCLES: {', '.join(circle)} are no circle, or not a whole one: the entry is no longer needed"
+
+
+def check(root, to_cut=None, known_circles=None):
+    """All findings under `root`, as (path, line, text), and how many files were read. `to_cut`: (file, header) of TO_CUT;
+    `known_circles`: units of KNOWN_CIRCLES."""
     to_cut = [(path, header) for path, header, _ in TO_CUT] if to_cut is None else to_cut
+    known_circles = [units for units, _ in KNOWN_CIRCLES] if known_circles is None else known_circles
     findings, count = [], 0
     for folder in LAYERS + ON_TOP + [UMBRELLA]:
         for file in sorted((root / folder).rglob("*")):
@@ -184,6 +257,7 @@ def check(root, to_cut=None):
                 found = [*check_rooms(path), *check_includes(path, text, to_cut), *check_banned(path, text)]
                 findings += [(path, line, what) for line, what in sorted(found)]
     findings += [("tools/check_layers.py", 1, what) for what in check_cuts(root, to_cut)]
+    findings += check_units(root, to_cut, known_circles)
     return findings, count
 
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/call/rare.h"
 #include "collectives/call/reduce_op.h"
 #include "collectives/call/tensor.h"
@@ -123,6 +124,9 @@ struct CollectiveCall {
 
   static constexpr int kAnySource = -2;
 };
+
+// One call of all members of a group: [rank in group].
+using MemberCalls = absl::Span<const CollectiveCall* const>;
 
 // Where the call's tensors are: the device of the first one, its parts' included; the CPU for a call without tensors.
 Device call_device(const CollectiveCall& call);

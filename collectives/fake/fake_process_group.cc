@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/fake/fake_outputs.h"
-#include "collectives/group/new_group.h"
+#include "collectives/ops/group_request.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/records/call_record.h"
 #include "sim/base/dist_error.h"

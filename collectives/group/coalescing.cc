@@ -1,187 +1,30 @@
-// The front between start_coalescing() and end_coalescing(): calls are checked and recorded one by one, and issued as one.
-
 #include "collectives/group/coalescing.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "collectives/group/process_group.h"
 #include "collectives/ops/op_table.h"
 #include "sim/base/dist_error.h"
-#include "sim/base/site_text.h"
 #include "world/world.h"
 
-namespace rankloom {
-namespace internal {
+namespace rankloom::internal {
 
-// The work of one call of many. It is done when the whole is.
-class PartWork final : public WorkState {
- public:
-  PartWork(Scheduler* scheduler, int rank, std::string group, const CollectiveCall& call)
-      : WorkState(scheduler, rank),
-        group_(std::move(group)),
-        op_(call.op),
-        outputs_(call.outputs.begin(), call.outputs.end()) {}
-
-  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
-    if (is_completed()) return status();
-    if (!issued_) {
-      return make_error(ErrorKind::kInvalidArgument,
-                        absl::StrCat("rank ", rank(), ", group ", group_, ", ", op(),
-                                     ": wait() before end_coalescing(): the call was not issued yet"));
-    }
-    return whole_.state()->wait(timeout, timeout_is_default, code);
-  }
-  std::vector<TensorView> result() override { return outputs_; }
-  const char* op() const override { return op_row(op_).name; }
-  std::string_view group() const override { return group_; }
-
-  // The part's rank calls it, so that wait() needs no lock.
-  void issued(Work whole) {
-    issued_ = true;
-    whole_ = std::move(whole);
-  }
-
- private:
-  const std::string group_;
-  const OpType op_;
-  const std::vector<TensorView> outputs_;
-  bool issued_ = false;
-  Work whole_;
-};
-
-}  // namespace internal
-
-void ProcessGroup::start_coalescing() {
-  if (coalescing_ != nullptr) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument,
-                   absl::StrCat("rank ", global_rank(), ", group ", group_name(),
-                                ", start_coalescing: it was called before, want end_coalescing() between")),
-        {.rank = global_rank(), .group = name_, .op = "start_coalescing"});
-  }
-  coalescing_ = std::make_unique<internal::Coalescing>();
+absl::Status PartWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (is_completed()) return status();
+  if (absl::Status s = waitable(); !s.ok()) return s;
+  return whole_.state()->wait(timeout, timeout_is_default, code);
 }
 
-Work ProcessGroup::gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code) {
-  internal::Coalescing& gathered = *coalescing_;
-  call.code = code;
-  const OpRow& row = op_row(call.op);
-  call.order = options.order.value_or(order_);
-  set_times(call, options);
-  absl::Status checked = row.check(call, rank_, size_);
-  if (checked.ok() && !internal::can_be_coalesced(call.op)) {
-    checked = make_error(ErrorKind::kInvalidArgument, "it cannot be coalesced, want end_coalescing() first");
-  }
-  if (!checked.ok()) fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
-  if (options.timeout.has_value())
-    gathered.timeout = std::min(gathered.timeout.value_or(absl::InfiniteDuration()), *options.timeout);
-  if (options.keep_alive != nullptr) gathered.keep_alive.push_back(options.keep_alive);
-  if (row.is_collective()) {
-    gathered.collectives = true;
-    call.seq = seq_ + 1;
-  } else if (!std::exchange(gathered.messages, true)) {
-    ++p2p_seq_;
-  }
-  if (context_ != nullptr) record(call);
-  auto part = std::make_shared<internal::PartWork>(scheduler_, context_ != nullptr ? context_->rank() : -1,
-                                                   group_->name(), call);
-  gathered.parts.push_back(part);
-  gathered.calls.push_back(std::move(call));
-  return Work(std::move(part));
+absl::Status PartWork::waitable() const {
+  if (issued_ || is_over()) return absl::OkStatus();
+  return make_error(ErrorKind::kInvalidArgument,
+                    absl::StrCat("rank ", rank(), ", group ", group_, ", ", op(),
+                                 ": wait() before end_coalescing(): the call was not issued yet"));
 }
 
-Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
-  if (coalescing_ == nullptr) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", global_rank(), ", group ", group_name(),
-                                                             ", end_coalescing: want start_coalescing() before it")),
-        {.rank = global_rank(), .group = name_, .op = "end_coalescing"});
-  }
-  const std::unique_ptr<internal::Coalescing> gathered = std::move(coalescing_);
-  if (gathered->calls.empty()) return Work();
-  CollectiveCall call;
-  call.op = OpType::kCoalesced;
-  call.parts = std::move(gathered->calls);
-  CallOptions all = options;
-  if (!all.timeout.has_value()) all.timeout = gathered->timeout;
-  if (!gathered->keep_alive.empty()) {
-    if (options.keep_alive != nullptr) gathered->keep_alive.push_back(options.keep_alive);
-    all.keep_alive = std::make_shared<std::vector<std::shared_ptr<const void>>>(std::move(gathered->keep_alive));
-  }
-  std::vector<int64_t> records;  // sends and recvs close their own
-  for (const CollectiveCall& part : call.parts) {
-    if (part.seq >= 0) records.push_back(part.record_id);
-  }
-  const std::vector<std::shared_ptr<internal::PartWork>> parts = std::move(gathered->parts);
-  const auto end_now = [&](const absl::Status& status) {
-    if (context_ != nullptr) internal::CloseRecords(context_, records).ended(status);
-    for (const std::shared_ptr<internal::PartWork>& part : parts) part->complete(status);
-  };
-  Work whole;
-  try {
-    whole = submit(call, all, code);
-  } catch (const DistError& error) {
-    end_now(error.status());
-    throw;
-  }
-  for (const std::shared_ptr<internal::PartWork>& part : parts) part->issued(whole);
-  WorkState* const state = whole.state();
-  if (state == nullptr) {
-    end_now(absl::OkStatus());
-    return whole;
-  }
-  if (context_ != nullptr) state->when_done(std::make_unique<internal::CloseRecords>(context_, std::move(records)));
-  for (const std::shared_ptr<internal::PartWork>& part : parts)
-    state->when_done(internal::tell(std::weak_ptr(part), &WorkState::complete));
-  return whole;
-}
-
-void ProcessGroup::drop_coalescing() noexcept {
-  const std::unique_ptr<internal::Coalescing> gathered = std::move(coalescing_);
-  if (gathered == nullptr || gathered->calls.empty()) return;
-  std::vector<int64_t> records;
-  std::vector<std::string> ops;
-  for (const CollectiveCall& call : gathered->calls) {
-    records.push_back(call.record_id);
-    ops.push_back(op_row(call.op).name);
-  }
-  const absl::Status status = make_error(
-      ErrorKind::kInvalidArgument,
-      absl::StrCat("rank ", global_rank(), ", group ", group_name(),
-                   ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", ")));
-  if (const WorldPin alive(world_); alive && context_ != nullptr) {
-    internal::CloseRecords(context_, std::move(records)).ended(status);
-    // The program of a rank that fails between the two is not to blame.
-    if (!context_->unwinding())
-      context_->world().note(absl::StrCat(status.message(), site_place(Site{.code = gathered->calls.back().code})));
-  }
-  for (const std::shared_ptr<internal::PartWork>& part : gathered->parts) {
-    try {
-      part->complete(status);
-    } catch (...) {  // of a callback, after the world's end: no rank is left that could fail
-    }
-  }
-}
-
-namespace internal {
+const char* PartWork::op() const { return op_row(op_).name; }
 
 void CloseRecords::ended(const absl::Status& status) {
   const int64_t now = context_.world().scheduler().now_ns();
   for (const int64_t record : records_) context_.recorder().close(record, now, status.ok());
 }
 
-bool can_be_coalesced(OpType op) {
-  return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kSplitGroup &&
-         op != OpType::kMonitoredBarrier;
-}
-
-bool only_messages(const CollectiveCall& call) {
-  return std::all_of(call.parts.begin(), call.parts.end(),
-                     [](const CollectiveCall& part) { return !op_row(part.op).is_collective(); });
-}
-
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -3,17 +3,51 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "collectives/call/collective_call.h"
 #include "collectives/work/completion.h"
-#include "world/world.h"
+#include "collectives/work/work.h"
+
+namespace rankloom {
+class RankContext;
+}
 
 namespace rankloom::internal {
 
-class PartWork;
+// The work of one call of many. It is done when the whole is.
+class PartWork final : public WorkState {
+ public:
+  PartWork(Scheduler* scheduler, int rank, std::string group, const CollectiveCall& call)
+      : WorkState(scheduler, rank),
+        group_(std::move(group)),
+        op_(call.op),
+        outputs_(call.outputs.begin(), call.outputs.end()) {}
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  absl::Status waitable() const override;
+  std::vector<TensorView> result() override { return outputs_; }
+  const char* op() const override;
+  std::string_view group() const override { return group_; }
+
+  // The part's rank calls it, so that wait() needs no lock.
+  void issued(Work whole) {
+    issued_ = true;
+    whole_ = std::move(whole);
+  }
+
+ private:
+  const std::string group_;
+  const OpType op_;
+  const std::vector<TensorView> outputs_;
+  bool issued_ = false;
+  Work whole_;
+};
 
 // Closes records of a rank when a work ends.
 class CloseRecords final : public Dependant {
@@ -35,10 +69,5 @@ struct Coalescing {
   bool collectives = false;
   bool messages = false;
 };
-
-bool can_be_coalesced(OpType op);
-
-// A coalesced call without collectives: it is none either, and takes no number among them.
-bool only_messages(const CollectiveCall& call);
 
 }  // namespace rankloom::internal

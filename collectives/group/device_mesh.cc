@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/group/new_group.h"
+#include "collectives/ops/group_request.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "world/world.h"

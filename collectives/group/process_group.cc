@@ -3,11 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/fake/fake_process_group.h"
 #include "collectives/group/coalescing.h"
-#include "collectives/group/fault_group.h"
 #include "collectives/ops/op_table.h"
-#include "collectives/threaded/threaded_process_group.h"
 #include "collectives/work/keep_alive.h"
 #include "collectives/work/stream.h"
 #include "sim/base/dist_error.h"
@@ -329,40 +326,4 @@ void ProcessGroup::monitored_barrier(std::optional<absl::Duration> timeout, bool
   submit(call, {.timeout = timeout}, code).wait(code);
 }
 
-std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options) {
-  const std::shared_ptr<const Group> group = rank.world().next_world_group(rank, options.name);
-  std::shared_ptr<ProcessGroup> made = internal::make_group_member(rank, group, options);
-  made->set_description(options.description.empty() ? group->description() : options.description);
-  if (options.timeout.has_value()) made->set_timeout(*options.timeout);
-  if (options.warn_after.has_value()) made->set_warn_after(*options.warn_after);
-  if (options.order.has_value()) made->set_reduce_order(*options.order);
-  return made;
-}
-
-namespace internal {
-
-std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
-                                                const GroupOptions& options) {
-  std::shared_ptr<ProcessGroup> member;
-  std::string wrong = "GroupOptions::make gave null, want a group";
-  if (options.make) {
-    member = options.make(rank, group);
-  } else {
-    switch (options.backend.value_or(BackendKind::kThreaded)) {
-      case BackendKind::kThreaded:
-        return with_faults(rank, make_threaded_member(rank, group, options));
-      case BackendKind::kFake:
-        return with_faults(rank, make_fake_member(rank, group, options.fake.value_or(FakeOptions{})));
-    }
-    wrong = absl::StrCat("GroupOptions::backend has the unknown value ", static_cast<int>(*options.backend));
-  }
-  if (member == nullptr) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("rank ", rank.rank(), ", group ", group->name(), ": ", wrong)),
-                     {.rank = rank.rank(), .group = group->name(), .op = "init_process_group"});
-  }
-  return with_faults(rank, std::move(member));
-}
-
-}  // namespace internal
 }  // namespace rankloom

@@ -321,7 +321,7 @@ std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOpt
                                     CodeSite code = CodeSite::here());
 
 namespace internal {
-// A member as `options` ask for it.
+// A member as `options` ask for it. Defined above all rooms, as init_process_group() is: collectives/backends.cc.
 std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
                                                 const GroupOptions& options);
 }  // namespace internal

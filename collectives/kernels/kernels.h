@@ -1,6 +1,5 @@
 #pragma once
 
-#include "absl/types/span.h"
 #include "collectives/call/collective_call.h"
 
 namespace rankloom {
@@ -12,7 +11,6 @@ class KernelPlan;
 // for nobody. Large buffers are split over cores by elements, never by ranks, so that bits do not depend on the split.
 // With a plan it touches no memory, and adds to the plan what it would do: for buffers of a device.
 // Reading and writing: inputs may be the outputs of the same member (in place) where the operation's rule allows it.
-using MemberCalls = absl::Span<const CollectiveCall* const>;  // [rank in group]
 
 void run_broadcast(MemberCalls calls, KernelPlan* plan = nullptr);
 void run_all_reduce(MemberCalls calls, KernelPlan* plan = nullptr);  // also the coalesced form

@@ -9,6 +9,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
+#include "collectives/ops/ranks_text.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -21,7 +22,6 @@ constexpr size_t kMaxValues = 8;    // distinct values of a field, distinct call
 constexpr size_t kMaxSites = 3;     // call sites of a value
 constexpr size_t kMaxPairs = 8;     // pairs of members
 constexpr size_t kMaxReasons = 16;  // places of missing ranks
-constexpr size_t kMaxRuns = 20;     // runs in a list of ranks
 constexpr size_t kMaxLastCalls = 5;
 
 // ---- a table of text ----
@@ -294,23 +294,6 @@ class Report {
 
 absl::Status describe_mismatch(const MismatchContext& context, MemberCalls by_rank) {
   return make_error(ErrorKind::kMismatch, Report(context, by_rank).text());
-}
-
-std::string ranks_text(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text;
-  size_t runs = 0;
-  for (size_t begin = 0; begin < ranks.size();) {
-    if (runs == kMaxRuns) return absl::StrCat(text, ", ... (", ranks.size(), " ranks)");
-    size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - begin == 2) end = begin + 1;  // two are a list
-    absl::StrAppend(&text, begin == 0 ? "" : ", ", ranks[begin]);
-    if (end - begin > 1) absl::StrAppend(&text, "-", ranks[end - 1]);
-    begin = end;
-    ++runs;
-  }
-  return text;
 }
 
 }  // namespace rankloom

@@ -8,7 +8,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collectives/call/collective_call.h"
-#include "collectives/kernels/kernels.h"
 
 namespace rankloom {
 
@@ -31,8 +30,5 @@ struct MismatchContext {
 // that expect different sizes of each other, missing ranks, the last calls of one rank of each distinct call. Long lists are cut.
 // All ranks in it are global. Cost: linear in the members.
 absl::Status describe_mismatch(const MismatchContext& context, MemberCalls by_rank);
-
-// "0, 2-5": ranks in ascending order, runs of three and more as a range, cut after some twenty runs.
-std::string ranks_text(std::vector<int> ranks);
 
 }  // namespace rankloom

@@ -1,13 +1,16 @@
 #include "collectives/ops/op_table.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/new_group.h"
+#include "collectives/kernels/kernels.h"
 #include "collectives/kernels/plan.h"
+#include "collectives/ops/group_request.h"
 #include "collectives/ops/shape_rules.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -236,6 +239,22 @@ void cross_all_to_all_single(MemberCalls calls, FaultSink fault) {
 
 // ---- coalesced calls: collective k of every member belongs to that of the others ----
 
+// Each part by its own row.
+absl::Status check_coalesced(const CollectiveCall& call, int rank, int size) {
+  const auto invalid = [](const std::string& text) { return make_error(ErrorKind::kInvalidArgument, text); };
+  for (size_t i = 0; i < call.parts.size(); ++i) {
+    const CollectiveCall& part = call.parts[i];
+    const OpRow& row = op_row(part.op);
+    if (!internal::can_be_coalesced(part.op)) {
+      return invalid(absl::StrCat("call ", i, " is ", row.name, ", which cannot be coalesced"));
+    }
+    if (absl::Status s = row.check(part, rank, size); !s.ok()) {
+      return invalid(absl::StrCat("call ", i, ", ", row.name, ": ", s.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Calls `visit` with the k-th collective of every member and the row of its operation, for all k until it returns false.
 void for_each_part(MemberCalls calls, absl::FunctionRef<bool(const OpRow& row, MemberCalls parts)> visit) {
   absl::InlinedVector<size_t, 16> at(calls.size(), 0);
@@ -384,4 +403,17 @@ bool writes_outputs(const CollectiveCall& call, int rank) {
   return false;
 }
 
+namespace internal {
+
+bool can_be_coalesced(OpType op) {
+  return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kSplitGroup &&
+         op != OpType::kMonitoredBarrier;
+}
+
+bool only_messages(const CollectiveCall& call) {
+  return std::all_of(call.parts.begin(), call.parts.end(),
+                     [](const CollectiveCall& part) { return !op_row(part.op).is_collective(); });
+}
+
+}  // namespace internal
 }  // namespace rankloom

@@ -8,9 +8,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collectives/call/collective_call.h"
-#include "collectives/kernels/kernels.h"
 
 namespace rankloom {
+
+class KernelPlan;
 
 // What members of a group must agree on. Each field has one definition, kCallFields: how two calls are compared on it and
 // how its value reads in a report. An operation's row lists its fields, so comparison and report cannot drift apart.
@@ -100,5 +101,15 @@ bool members_agree(MemberCalls calls);
 
 // Whether this member's outputs are written by the operation. kCoalesced: ask of its parts.
 bool writes_outputs(const CollectiveCall& call, int rank);
+
+namespace internal {
+
+// Whether the operation may stand between start_coalescing() and end_coalescing().
+bool can_be_coalesced(OpType op);
+
+// A coalesced call without collectives: it is none either, and takes no number among them.
+bool only_messages(const CollectiveCall& call);
+
+}  // namespace internal
 
 }  // namespace rankloom

@@ -8,11 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/group/coalescing.h"
-#include "collectives/group/new_group.h"
-#include "collectives/group/process_group.h"
 #include "collectives/kernels/kernels.h"
-#include "collectives/ops/op_table.h"
+#include "collectives/ops/group_request.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
@@ -609,26 +606,12 @@ absl::Status check_recv(const CollectiveCall& call, int rank, int size) {
   return check_p2p(call, call.outputs, "outputs", {"output"}, rank, size, /*any_source=*/true);
 }
 
-absl::Status check_coalesced(const CollectiveCall& call, int rank, int size) {
-  for (size_t i = 0; i < call.parts.size(); ++i) {
-    const CollectiveCall& part = call.parts[i];
-    const OpRow& row = op_row(part.op);
-    if (!internal::can_be_coalesced(part.op)) {
-      return invalid(absl::StrCat("call ", i, " is ", row.name, ", which cannot be coalesced"));
-    }
-    if (absl::Status s = row.check(part, rank, size); !s.ok()) {
-      return invalid(absl::StrCat("call ", i, ", ", row.name, ": ", s.message()));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status check_new_group(const CollectiveCall& call, int /*rank*/, int size) {
   if (call.request == nullptr) return absl::OkStatus();
   if (call.op == OpType::kSplitGroup) {
-    if (call.request->color >= ProcessGroup::kNoColor) return absl::OkStatus();
+    if (call.request->color >= GroupRequest::kNoColor) return absl::OkStatus();
     return invalid(
-        absl::StrCat("color is ", call.request->color, ", want 0 or more, or kNoColor = ", ProcessGroup::kNoColor));
+        absl::StrCat("color is ", call.request->color, ", want 0 or more, or kNoColor = ", GroupRequest::kNoColor));
   }
   if (call.request->kind != GroupRequest::Kind::kRanks) return absl::OkStatus();
   const std::vector<int>& ranks = call.request->ranks;  // ascending

@@ -5,7 +5,8 @@
 
 namespace rankloom {
 
-// One member's rules, an operation each; rows of the op table point here. A rule looks at the call alone and never at the
+// One member's rules, an operation each; rows of the op table point here (that of coalesced calls, which asks the rows of its
+// parts, is in op_table.cc). A rule looks at the call alone and never at the
 // data. `rank` is the member's rank in its group of `size`.
 //
 // Result: OK, or InvalidArgument whose text says what, have, want: `output has 5 elements, want size * input = 3 * 2 = 6`.
@@ -33,7 +34,6 @@ absl::Status check_all_to_all_single(const CollectiveCall& call, int rank, int s
 absl::Status check_barrier(const CollectiveCall& call, int rank, int size);  // also monitored_barrier
 absl::Status check_send(const CollectiveCall& call, int rank, int size);
 absl::Status check_recv(const CollectiveCall& call, int rank, int size);
-absl::Status check_coalesced(const CollectiveCall& call, int rank, int size);  // each part by its own row
 absl::Status check_new_group(const CollectiveCall& call, int rank, int size);
 
 // The splits of all_to_all_single as the kernel uses them: rows (elements of dimension 0) that `call`, which passed its

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "collectives/streams/device_driver.h"
 #include "collectives/work/stream.h"
+#include "collectives/work/work.h"
 #include "sim/base/parker.h"
 #include "world/world.h"
 

@@ -10,7 +10,6 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "collectives/call/collective_call.h"
-#include "collectives/kernels/kernels.h"
 #include "collectives/work/wait_text.h"
 #include "collectives/work/withdrawal.h"
 #include "collectives/work/work.h"

@@ -9,12 +9,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/call/collective_call.h"
-#include "collectives/work/work.h"
 #include "sim/base/code_site.h"
 
 namespace rankloom {
 
 class ProcessGroup;
+class Work;
+class WorkState;
 
 namespace internal {
 

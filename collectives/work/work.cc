@@ -396,6 +396,8 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
     return works.size();
   };
   if (const size_t done = first_done(); done < works.size()) return done;
+  for (const Work& work : works)
+    throw_if_error(work.state()->waitable(), {.rank = work.state()->rank(), .group = {}, .op = "wait_any"});
   const WorkState& state = *works[0].state();
   const auto any = [&] {
     const WorldPin alive(state.world_ref());

@@ -60,6 +60,8 @@ class WorkState {
   virtual const char* op() const { return "work"; }
   virtual std::string_view group() const { return {}; }
   virtual int64_t seq() const { return -1; }
+  // OK, or why a wait for the work makes no sense yet.
+  virtual absl::Status waitable() const { return absl::OkStatus(); }
   // A wait that has lasted so long is overdue(); it goes on.
   virtual absl::Duration warn_after() const { return absl::InfiniteDuration(); }
 

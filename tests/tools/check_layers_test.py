@@ -5,7 +5,8 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
 sys.dont_write_bytecode = True
 import check_layers  # noqa: E402
 
@@ -18,6 +19,9 @@ PLANTED = [
     ("collectives/call/a.cc", '#include "harness/matchers.h"\n', "collectives may not include harness"),
     ("sim/schedule/a.h", '#include "sim/scheduler/scheduler.h"\n', "room schedule may not include room scheduler"),
     ("collectives/ops/a.cc", "#include <collectives/group/process_group.h>\n", "room ops may not include room group"),
+    ("collectives/backends.cc", '#include "collectives/kernels/plan.h"\n', "may include group, threaded, fake, not room kernels"),
+    ("collectives/group/a.cc", '#include "collectives/backends.cc"\n', "nothing includes a roof"),
+    ("harness/a.cc", '#include "collectives/backends.cc"\n', "nothing includes a roof"),
     ("harness/a.cc", '#include "tests/x.h"\n', "harness may not include tests"),
     ("bench/a.cc", '#include "tests/x.h"\n', "bench may not include tests"),
     ("include/rankloom/rankloom.h", '#include "harness/matchers.h"\n', "include may not include harness"),
@@ -76,6 +80,7 @@ CLEAN = [
     ("world/run_options.cc", 'std::getenv("X");\n'),
     ("collectives/call/a.cc", '#include "world/group.h"\n#include "fake_store/store.h"\nPromise promise; work.get_future();\n'),
     ("collectives/kernels/add.cc", '#include "hwy/highway.h"\n#include <tbb/parallel_for.h>\n'),
+    ("collectives/backends.cc", '#include "collectives/fake/a.h"\n#include "collectives/threaded/a.h"\n#include "world/a.h"\n'),
     ("harness/a.cc", '#include <gtest/gtest.h>\n#include "collectives/work/work.h"\nstd::this_thread::sleep_for(d);\n'),
     ("tests/examples/a_test.cc", '#include "examples/digits/mlp.h"\n'),
     ("world/a.h", "void sleep_for(absl::Duration duration);\n"),
@@ -86,13 +91,13 @@ CLEAN = [
 
 
 class CheckLayersTest(unittest.TestCase):
-    def check(self, files, to_cut=()):
+    def check(self, files, to_cut=(), known_circles=()):
         with tempfile.TemporaryDirectory() as root:
             for path, text in files:
                 file = pathlib.Path(root) / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
-            return check_layers.check(pathlib.Path(root), list(to_cut))[0]
+            return check_layers.check(pathlib.Path(root), list(to_cut), list(known_circles))[0]
 
     def test_finds_every_planted_violation(self):
         for path, text, part in PLANTED:
@@ -115,12 +120,18 @@ class CheckLayersTest(unittest.TestCase):
                         self.assertEqual(findings, [(f"{folder}/{room}/a.cc", 1, wrong)] if to > at else [])
 
     def test_a_file_stands_in_a_room(self):
-        for path in ("sim/a.cc", "sim/group/a.cc", "collectives/a.h", "collectives/base/a.h"):
+        for path in ("sim/a.cc", "sim/group/a.cc", "collectives/a.h", "collectives/base/a.h", "collectives/backends.h"):
             with self.subTest(path=path):
                 findings = self.check([(path, "int x;\n")])
                 self.assertEqual([(p, line) for p, line, _ in findings], [(path, 1)], findings)
                 self.assertIn("stands in one of its rooms", findings[0][2])
         self.assertEqual(self.check([("world/a.cc", "int x;\n"), ("tests/sim/a.cc", "int x;\n")]), [])
+
+    def test_every_roof_stands_above_rooms(self):
+        for path, rooms in check_layers.ROOFS.items():
+            self.assertTrue((ROOT / path).is_file(), path)
+            self.assertIsNone(check_layers.room_of(path))
+            self.assertLessEqual(set(rooms), set(check_layers.ROOMS[path.split("/")[0]]))
 
     def test_what_is_still_to_be_cut_holds_for_that_include_only(self):
         path, header = "sim/base/a.cc", "sim/sync/b.h"
@@ -141,6 +152,63 @@ class CheckLayersTest(unittest.TestCase):
     def test_what_is_to_be_cut_says_how(self):
         for path, header, how in check_layers.TO_CUT:
             self.assertIsNotNone(check_layers.wrong_room(path, header))
+            self.assertTrue(how)
+
+    # Through a source file; of three; beside a way out; two that share an include.
+    CIRCLES = [
+        ([("world/a.h", ""), ("world/a.cc", '#include "world/a.h"\n#include "world/b.h"\n'), ("world/b.h", '#include "world/a.h"\n')],
+         "world/a.cc", 2, "circle of units: world/a -> world/b -> world/a"),
+        ([("sim/base/a.h", '#include "sim/base/b.h"\n'), ("sim/base/b.cc", '#include "sim/base/c.h"\n'),
+          ("sim/base/c.h", '#include "sim/base/a.h"\n')],
+         "sim/base/a.h", 1, "circle of units: sim/base/a -> sim/base/b -> sim/base/c -> sim/base/a"),
+        ([("harness/a.h", '#include "harness/c.h"\n#include "harness/b.h"\n'), ("harness/b.h", "#include <harness/a.h>\n"), ("harness/c.h", "")],
+         "harness/a.h", 2, "circle of units: harness/a -> harness/b -> harness/a"),
+        ([("collectives/work/a.h", '#include "collectives/work/b.h"\n'), ("collectives/work/b.cc", '#include "collectives/work/a.h"\n'),
+          ("collectives/work/c.h", '#include "collectives/work/b.h"\n'), ("collectives/work/a.cc", '#include "collectives/work/c.h"\n')],
+         "collectives/work/a.h", 1, "circle of units: collectives/work/a -> collectives/work/b -> collectives/work/a (a knot of 3: "
+         "collectives/work/a, collectives/work/b, collectives/work/c)"),
+    ]
+
+    def test_units_make_no_circle(self):
+        for files, path, line, text in self.CIRCLES:
+            with self.subTest(text=text):
+                self.assertEqual(self.check(files), [(path, line, text)])
+
+    def test_two_circles_are_two_findings(self):
+        files = [file for planted, *_ in self.CIRCLES for file in planted]
+        self.assertEqual(sorted(self.check(files)), sorted(tuple(finding) for _, *finding in self.CIRCLES))
+
+    def test_units_that_make_no_circle(self):
+        for files in ([("world/a.h", ""), ("world/a.cc", '#include "world/a.h"\n')],  # a unit is one
+                      [("world/a.h", ""), ("world/b.h", '#include "world/a.h"\n'), ("world/c.h", '#include "world/a.h"\n#include "world/b.h"\n')],
+                      [("world/a.h", '// #include "world/b.h"\n'), ("world/b.h", '#include "world/a.h"\n')],
+                      [("tests/a.h", '#include "tests/b.h"\n'), ("tests/b.h", '#include "tests/a.h"\n')]):  # of the core only
+            with self.subTest(files=files):
+                self.assertEqual(self.check(files), [])
+
+    def test_a_known_circle_is_allowed_as_long_as_it_is_one(self):
+        files = [("sim/base/a.h", '#include "sim/base/b.h"\n'), ("sim/base/b.cc", '#include "sim/base/a.h"\n'),
+                 ("sim/base/c.h", '#include "sim/base/d.h"\n'), ("sim/base/d.h", "")]
+        known = ["sim/base/b", "sim/base/a"]
+        self.assertEqual(self.check(files, (), [known]), [])
+        stale = "are no circle, or not a whole one: the entry is no longer needed"
+        # Cut.
+        self.assertEqual(self.check(files[:1], (), [known]), [("tools/check_layers.py", 1, f"KNOWN_CIRCLES: sim/base/a, sim/base/b {stale}")])
+        # Grown: a finding, and the entry no longer says what there is.
+        grown = [*files[:1], ("sim/base/b.cc", '#include "sim/base/c.h"\n'), ("sim/base/c.h", '#include "sim/base/a.h"\n')]
+        findings = self.check(grown, (), [known])
+        self.assertEqual([path for path, *_ in findings], ["sim/base/a.h", "tools/check_layers.py"])
+        # Shrunk: the same.
+        findings = self.check(files, (), [[*known, "sim/base/c"]])
+        self.assertEqual([path for path, *_ in findings], ["sim/base/a.h", "tools/check_layers.py"])
+
+    def test_includes_that_are_to_be_cut_make_no_circle(self):
+        files = [("sim/base/a.h", '#include "sim/engine/b.h"\n'), ("sim/engine/b.h", '#include "sim/base/a.h"\n')]
+        self.assertEqual(self.check(files, [("sim/base/a.h", "sim/engine/b.h")]), [])
+
+    def test_every_known_circle_says_how_to_end_it(self):
+        for units, how in check_layers.KNOWN_CIRCLES:
+            self.assertEqual(units, sorted(units))
             self.assertTrue(how)
 
     def test_every_exception_has_a_reason(self):

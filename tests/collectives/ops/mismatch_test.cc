@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
+#include "collectives/ops/ranks_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sim/base/dist_error.h"

@@ -1,26 +1,29 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "collectives/kernels/kernels.h"
+#include "collectives/call/collective_call.h"
 #include "world/group.h"
 
 namespace rankloom {
 
+class KernelPlan;
 class World;
 
 // What a member asks for in new_group(), split_group() or init_device_mesh(), and what it gets.
 struct GroupRequest {
   enum class Kind : uint8_t { kRanks, kSplit, kMesh };
+  static constexpr int kNoColor = -1;  // kSplit: in no group
   Kind kind = Kind::kRanks;
   World* world = nullptr;         // null outside a world
   const Group* parent = nullptr;  // whose members agree
   std::string name;               // what names of the new groups begin with
   std::string description;
   std::vector<int> ranks;              // kRanks: in the parent, ascending
-  int color = -1;                      // kSplit: members of one color are together; below 0: in no group
+  int color = kNoColor;                // kSplit: members of one color are together
   int key = 0;                         // kSplit: their order, then the parent's
   std::vector<int> shape;              // kMesh: the parent's ranks in row-major order
   std::vector<std::string> dim_names;  // kMesh: empty, or one for each dimension
@@ -35,10 +38,10 @@ void run_new_group(MemberCalls calls, KernelPlan* plan);
 
 namespace internal {
 
-// The same for a member without peers: of a split it knows its own color only, and takes it for everybody's.
+// Makes the groups of a member without peers: of a split it knows its own color only, and takes it for everybody's.
 void make_groups_alone(GroupRequest* request, int rank);
 
-// "0, 2-3", in ranks of the world.
+// "0, 2-4", in ranks of the world.
 std::string requested_ranks_text(const GroupRequest& request);
 
 }  // namespace internal
