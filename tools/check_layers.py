@@ -41,14 +41,14 @@ KNOWN_CIRCLES = []
 # (headers, files that may include them, who that is). A glob's * crosses folders.
 PACKAGES = [
     (r"boost/", ["sim/engine/fiber_engine.*", "bench/*", "tests/*"], "the fiber engine"),
-    (r"(gtest|gmock)/", ["harness/*", "tests/*", "include/rankloom/testing.h"], "harness and tests"),
+    (r"(gtest|gmock)/", ["harness/*", "tests/*"], "harness and tests"),
     (r"(torch|ATen|c10|pybind11)/|(Python|pybind11|torch)\b", ["bridge/*", "tests/bridge/*"], "the bridge"),
     (r"(hwy|tbb|oneapi)/", ["collectives/kernels/*", "bench/*", "tests/*"], "collectives/kernels"),
     (r"cu(da|da_runtime|da_runtime_api|da_fp16|da_bf16|da_fp8)\.h|cuda/", ["collectives/cuda/*", "bridge/*", "bench/*", "tests/*"],
      "collectives/cuda"),
     (r"benchmark/", ["bench/*"], "bench"),
     (r"google/protobuf/", ["collectives/records/chakra.*", "tests/*"], "Chakra traces"),
-    (r"absl/flags/", ["world/run_options.*", "tools/*", "bench/*", "examples/*", "tests/*"], "programs, which have flags"),
+    (r"absl/flags/", ["tools/*", "bench/*", "examples/*", "tests/*"], "programs, which have flags"),
     (r"absl/random/", [], "nobody: sim/base/prng.h is our generator"),
     (r"rankloom/", ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*"], "users of the library"),
 ]
@@ -76,7 +76,6 @@ BANNED = [
 # (rule, files, reason)
 EXCEPTIONS = [
     ("steady_clock", "sim/*", "the monotonic clock of the free gear"),
-    ("sleep", "fake_store/file_store.cc", "polls a file that other processes write"),
     ("getenv", "world/run_options.cc", "the one reader of the environment"),
     ("file", "sim/base/write_file.cc", "the one writer of files"),
     ("file", "fake_store/file_log.cc", "appends to a file that processes share, and looks at each step, too"),
@@ -169,6 +168,22 @@ def check_rooms(path):
     folder = path.split("/")[0]
     if folder in ROOMS and room_of(path) is None and path not in ROOFS:
         yield 1, f"a file of {folder} stands in one of its rooms: {', '.join(ROOMS[folder])}"
+
+
+def dead_exceptions(root):
+    """Entries of EXCEPTIONS, and folders and files of the layers in PACKAGES, that no file needs."""
+    texts = {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8")
+             for folder in [*LAYERS, UMBRELLA] for file in sorted((root / folder).rglob("*")) if file.suffix in SUFFIXES}
+    for rule, glob, _ in EXCEPTIONS:
+        pattern = next(pattern for name, pattern, *_ in BANNED if name == rule)
+        if not any(matches(path, [glob]) and re.search(pattern, NOT_CODE.sub(blank, text)) for path, text in texts.items()):
+            yield f"EXCEPTIONS: {rule} in {glob}: no file needs it"
+    for headers, globs, _ in PACKAGES:
+        for glob in globs:
+            if glob.split("/")[0] in [*LAYERS, UMBRELLA] and not any(
+                    matches(path, [glob]) and any(re.match(headers, found.group(2)) for found in INCLUDE.finditer(without_comments(text)))
+                    for path, text in texts.items()):
+                yield f"PACKAGES: {headers} in {glob}: no file needs it"
 
 
 def check_cuts(root, to_cut):
@@ -264,6 +279,7 @@ def check(root, to_cut=None, known_circles=None):
 def main(arguments):
     root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parent.parent)
     findings, count = check(root)
+    findings += [("tools/check_layers.py", 1, what) for what in dead_exceptions(root)]
     for path, line, what in findings:
         print(f"{path}:{line}: {what}")
     print(f"check_layers: {count} files, {len(findings)} findings")

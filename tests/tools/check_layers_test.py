@@ -47,6 +47,7 @@ PLANTED = [
     ("sim/base/a.cc", "std::this_thread::sleep_for(d);\n", "time is virtual"),
     ("fake_store/hash_store.cc", "absl::SleepFor(d);\n", "time is virtual"),
     ("sim/base/a.cc", "usleep(3);\n", "time is virtual"),
+    ("fake_store/file_store.cc", "usleep(3);\n", "time is virtual"),
     ("sim/base/a.cc", "nanosleep(&t, nullptr);\n", "time is virtual"),
     ("sim/base/a.cc", "auto t = std::chrono::system_clock::now();\n", "time is virtual"),
     ("sim/base/a.cc", "auto t = std::chrono::high_resolution_clock::now();\n", "time is virtual"),
@@ -75,7 +76,6 @@ CLEAN = [
     ("sim/engine/engine.cc", "// std::condition_variable is five times slower\n/* usleep(1)\n */ auto s = \"getenv(x) usleep(1)\";\n"),
     ("sim/base/text.cc", 'auto s = R"(a " usleep(3) " )"; int n = 1\'000\'000; auto t = clock.time(0); auto u = Clock::time(0);\n'),
     ("sim/base/comment.cc", '// #include "world/world.h"\n'),
-    ("fake_store/file_store.cc", "usleep(3);\n"),
     ("world/world.h", "void sleep_for(absl::Duration duration); rank.sleep_for(absl::Seconds(1));\n"),
     ("world/run_options.cc", 'std::getenv("X");\n'),
     ("collectives/call/a.cc", '#include "world/group.h"\n#include "fake_store/store.h"\nPromise promise; work.get_future();\n'),
@@ -92,12 +92,15 @@ CLEAN = [
 
 class CheckLayersTest(unittest.TestCase):
     def check(self, files, to_cut=(), known_circles=()):
+        return self.in_tree(files, lambda root: check_layers.check(root, list(to_cut), list(known_circles))[0])
+
+    def in_tree(self, files, what):
         with tempfile.TemporaryDirectory() as root:
             for path, text in files:
                 file = pathlib.Path(root) / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
-            return check_layers.check(pathlib.Path(root), list(to_cut), list(known_circles))[0]
+            return what(pathlib.Path(root))
 
     def test_finds_every_planted_violation(self):
         for path, text, part in PLANTED:
@@ -210,6 +213,20 @@ class CheckLayersTest(unittest.TestCase):
         for units, how in check_layers.KNOWN_CIRCLES:
             self.assertEqual(units, sorted(units))
             self.assertTrue(how)
+
+    def test_an_exception_that_no_file_needs_is_found(self):
+        needs = 'std::getenv("X");\n'
+        getenv = "EXCEPTIONS: getenv in world/run_options.cc: no file needs it"
+        boost = "PACKAGES: boost/ in sim/engine/fiber_engine.*: no file needs it"
+        for files, dead in [
+            ([], True),
+            ([("world/run_options.cc", "int x;  // getenv(x)\n"), ("sim/engine/fiber_engine.h", "// #include <boost/x.hpp>\n")], True),
+            ([("world/world.cc", needs), ("sim/engine/engine.cc", "#include <boost/x.hpp>\n")], True),
+            ([("world/run_options.cc", needs), ("sim/engine/fiber_engine.cc", "#include <boost/x.hpp>\n")], False),
+        ]:
+            with self.subTest(files=files):
+                found = self.in_tree(files, lambda root: list(check_layers.dead_exceptions(root)))
+                self.assertEqual([getenv in found, boost in found], [dead, dead], found)
 
     def test_every_exception_has_a_reason(self):
         for rule, _, reason in check_layers.EXCEPTIONS:

@@ -1,0 +1,158 @@
+"""Plants what is wrong in a page and sees that tools/check_pages.py finds each, and finds nothing in pages that are right."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+sys.dont_write_bytecode = True
+import check_pages  # noqa: E402
+from check_layers import LAYERS, ON_TOP, ROOMS  # noqa: E402
+
+# The tree that the pages below speak of.
+TREE = [
+    ("dev", "cmd_build() {\n  :\n}\ncmd_gpu-build() {\n  : ${RANKLOOM_OF_THE_SHELL:-}\n}\n"),
+    ("sim/base/task.h", "// Ghost::walk() kGhost GhostTask ghost()\n#define RANKLOOM_MACRO 1\n"
+                        "class ABSL_LOCKABLE Named { public: int name(); };\n"
+                        "class [[nodiscard]] Task final : public Named { public: void reach(); int ahead; };\n"
+                        "enum class ChoiceKind : uint8_t { kNextTask };\n"),
+    ("sim/base/task.cc", 'auto* e = std::getenv("RANKLOOM_SEED"); auto s = "RANKLOOM_PRINTED";\n'),
+    ("sim/meson.build", "task_src = files('base/task.cc')\n"),
+    ("tests/sim/base/task_test.cc", "TEST(A, B) {}\n"),
+    ("tests/sim/meson.build", "tests = ['base/task_test', 'base/fibers_test']\n"),
+    ("bridge/run.py", 'import os\nos.environ["RANKLOOM_OF_PYTHON"]\n\ndef run_ranks(n):\n    pass\n'),
+    ("docs/other.md", "# Other page\n\n## One more: heading\n\nText.\n"),
+    ("examples/meson.build", "executable('show')\n"),
+]
+
+LONG = "A paragraph of more than eighty characters, which would be read twice if it stood in two places."
+
+# (a line of a page, a part of what must be said)
+PLANTED = [
+    ("See `sim/base/rask.h`.", "sim/base/rask.h does not exist"),
+    ("See sim/base/rask.h in plain text.", "sim/base/rask.h does not exist"),
+    ("See `sim/brace/`.", "sim/brace/ does not exist"),
+    ("See `sim/brace`.", "sim/brace does not exist"),
+    ("See `rask.h`.", "rask.h does not exist"),
+    ("See `sim/base/*_policy.cc`.", "sim/base/*_policy.cc does not exist"),
+    ("See `sim/base/task.{h,py}`.", "sim/base/task.py does not exist"),
+    ("See `tests/<folder>/x` and `tests/rim/<folder>/x`.", "tests/rim does not exist"),
+    ("| a | `sim/base/rask.h` |", "sim/base/rask.h does not exist"),
+    ("    $ cat sim/base/rask.h", "sim/base/rask.h does not exist"),
+    ("See [it](docs/rother.md).", "docs/rother.md does not exist"),
+    ("See [it](rother.md).", "link to rother.md, which does not exist"),
+    ("See [it](docs/other.md#two).", "no such heading"),
+    ("See `examples/hide`.", "examples/hide does not exist"),
+    ("Run `build/examples/hide`.", "is built by no meson.build"),
+    ("Run `./dev bild`.", "./dev bild is no command"),
+    ("    ./dev bild", "./dev bild is no command"),
+    ("Set `RANKLOOM_SEEDS`.", "RANKLOOM_SEEDS is read nowhere"),
+    ("    RANKLOOM_SEEDS=7 ./program", "RANKLOOM_SEEDS is read nowhere"),
+    ("Set `RANKLOOM_PRINTED`.", "RANKLOOM_PRINTED is read nowhere"),
+    ("`Task::walk`", "Task has no such member"),
+    ("`Task::walk(int)`", "Task has no such member"),
+    ("`Ghost::walk()`", "no class Ghost"),
+    ("`GhostTask`", "GhostTask is nowhere in the code"),
+    ("`ghost()`", "ghost() is nowhere in the code"),
+    ("`kGhost`", "kGhost is nowhere in the code"),
+    ("`ghost_test`", "ghost_test is no test program"),
+    ("a word " * 18, "126 columns, want at most 120"),
+    ("- a word " * 14, "columns, want at most 120"),
+    ("Streams: one.\n\nStreams: two.", '"Streams:" begins the paragraph'),
+]
+
+CLEAN = [
+    "`sim/base/task.h`, sim/base/task.cc, `task.h`, `sim/base/`, `sim/base`, `sim/base/task.*`, `sim/base/task.{h,cc}`, `sim/base/task.h:12`.",
+    "[it](docs/other.md), [there](docs/other.md#one-more-heading), [here](#page), [net](https://example.org/a.md).",
+    "`examples/show`, `build/examples/show`, `build/`, `tests/<folder>/x_test.cc`, `train.cc:22 is no file of ours`.",
+    "`./dev build` and `./dev gpu-build`, `./dev`; `RANKLOOM_SEED`, `RANKLOOM_OF_PYTHON`, `RANKLOOM_OF_THE_SHELL`, `RANKLOOM_MACRO`, `RANKLOOM_*`.",
+    "`Task::reach()`, `Task::ahead`, `Task::name()`, `ChoiceKind::kNextTask`, `kNextTask`, `run_ranks(4)`, `std::ghost()`, `getGhost()`.",
+    "`task_test`, `fibers_test`, sim or bench/and so on, a `word`, `torch.ghost()`.",
+    "| " + "a table may be wide " * 10 + " |",
+    "    " + "output as it is printed " * 10,
+    "[" + "a-link-that-cannot-be-broken" * 5 + "](docs/other.md)",
+]
+
+
+class CheckPagesTest(unittest.TestCase):
+    def check(self, files, outside=()):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in [*TREE, *files]:
+                file = pathlib.Path(root) / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+            return check_pages.check(pathlib.Path(root), list(outside))[0]
+
+    def test_finds_whatever_is_planted(self):
+        for text, part in PLANTED:
+            with self.subTest(text=text):
+                findings = self.check([("README.md", f"# Page\n\n{text}\n")])
+                self.assertEqual([(p, line) for p, line, _ in findings], [("README.md", 3 + text.count("\n"))], findings)
+                self.assertIn(part, findings[0][2])
+
+    def test_finds_nothing_in_pages_that_are_right(self):
+        for text in CLEAN:
+            with self.subTest(text=text):
+                # Each line is a paragraph that may be long here.
+                words = text if text.startswith(("|", "    ", "[a-")) else text.replace(", ", ",\n")
+                self.assertEqual(self.check([("README.md", f"# Page\n\n{words}\n")]), [])
+
+    def test_paths_are_looked_for_from_the_root_and_from_the_page(self):
+        self.assertEqual(self.check([("docs/page.md", "# P\n\n`other.md`, [it](other.md), `docs/other.md`, [it](../dev)\n")]), [])
+        self.assertEqual(len(self.check([("docs/page.md", "# P\n\n[it](docs/other.md)\n")])), 1)
+
+    def test_a_paragraph_stands_once(self):
+        findings = self.check([("README.md", f"# Page\n\n{LONG}\n\n- {LONG}\n\nOther.\n\n{LONG.replace(', ', ',' + chr(10))}\n")])
+        self.assertEqual([(p, line) for p, line, _ in findings], [("README.md", 9)], findings)
+        self.assertIn("stands in line 3 already", findings[0][2])
+        self.assertEqual(self.check([("README.md", f"# Page\n\n{LONG}\n"), ("docs/page.md", f"# Page\n\n{LONG}\n")]), [])
+
+    def test_an_exception_that_nobody_needs_is_a_finding(self):
+        page = ("README.md", "# Page\n\n`sim/rooms/rask.h`, `Ghost::walk`\n")
+        both = [("README.md", "sim/rooms/*", "a reason"), ("*", "Ghost::walk", "a reason")]
+        self.assertEqual(len(self.check([page])), 2)
+        self.assertEqual(self.check([page], both), [])
+        self.assertEqual(self.check([page], [*both, ("README.md", "sim/other/*", "a reason")]),
+                         [("tools/check_pages.py", 1, "OUTSIDE: README.md needs no exception for sim/other/*")])
+        for _, _, reason in check_pages.OUTSIDE:
+            self.assertTrue(reason)
+
+    def test_the_index_names_every_page(self):
+        self.assertEqual(self.check([("docs/README.md", "# Docs\n\n`other.md`\n")]), [("docs/README.md", 1, "no link to other.md")])
+        self.assertEqual(self.check([("docs/README.md", "# Docs\n\n[`other.md`](other.md)\n")]), [])
+
+    def test_decisions_have_numbers_without_a_hole_and_one_style_of_heading(self):
+        one, three = ("docs/decisions/0001-a.md", "# 1. A\n"), ("docs/decisions/0003-c.md", "# 3. C\n")
+        self.assertEqual(self.check([one, ("docs/decisions/0002-b.md", "# 2. B\n"), three]), [])
+        self.assertEqual(self.check([one, three]), [(three[0], 1, "decisions are numbered without a hole: want 0002")])
+        findings = self.check([one, ("docs/decisions/0002-b.md", "# 0002: B\n")])
+        self.assertEqual(findings, [("docs/decisions/0002-b.md", 1, 'the heading of a decision begins with its number, want "# 2. "')])
+
+    def test_the_picture_names_every_folder_and_room(self):
+        picture = check_pages.picture()
+        for name in [*LAYERS, *ON_TOP, *(room for rooms in ROOMS.values() for room in rooms)]:
+            self.assertRegex(picture, rf"\b{name}\b")
+        self.assertLessEqual(max(map(len, picture.split("\n"))) + 4, check_pages.COLUMNS)
+        page = "# Architecture\n\n```\n" + picture + "\n```\n"
+        self.assertEqual(self.check([("docs/architecture.md", page)]), [])
+        indented = "# Architecture\n\n" + "".join(f"    {line}\n" for line in picture.split("\n"))
+        self.assertEqual(self.check([("docs/architecture.md", indented)]), [])
+        findings = self.check([("docs/architecture.md", page.replace("scheduler", "schedules"))])
+        self.assertEqual([(p, line) for p, line, _ in findings], [("docs/architecture.md", 1)])
+        self.assertIn("it lacks scheduler;", findings[0][2])
+        swapped = page.replace("schedule <- scheduler", "scheduler <- schedule")
+        self.assertNotEqual(swapped, page)
+        self.assertIn("not that of tools/check_layers.py; ", self.check([("docs/architecture.md", swapped)])[0][2])
+
+    def test_the_table_of_folders_has_a_row_for_every_room(self):
+        rooms = [*LAYERS, *(f"{folder}/{room}" for folder in ROOMS for room in ROOMS[folder])]
+        table = "".join(f"| `{room}` | holds things |\n" for room in rooms)
+        tree = [(f"{room}/a.h", "") for room in rooms]
+        self.assertEqual(self.check([*tree, ("CONTRIBUTING.md", table)]), [])
+        self.assertEqual(self.check([*tree, ("CONTRIBUTING.md", table.replace("| `sim/base` |", "| |"))]),
+                         [("CONTRIBUTING.md", 1, "the table of the folders has no row for sim/base")])
+
+
+if __name__ == "__main__":
+    unittest.main()

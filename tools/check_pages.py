@@ -1,0 +1,393 @@
+#!/usr/bin/env python3
+"""Holds the pages (*.md) to the tree that they speak of, and to a form.
+
+    tools/check_pages.py [ROOT]
+    tools/check_pages.py --picture     prints the picture of the folders and rooms that docs/architecture.md shows
+
+Runs as the test `pages` and in ./dev lint. Prints `path:line: what is wrong` and exits with 1 if anything is. What a page names must exist:
+paths, headings that links lead to, commands of ./dev, RANKLOOM_* variables, test programs, C++ names (`Name::member`, `name()`, `kName`).
+Lines end within 120 columns, no paragraph stands twice, docs/README.md names every page, decisions are numbered without a hole.
+A new exception is one line in OUTSIDE, with its reason.
+"""
+
+import fnmatch
+import functools
+import itertools
+import os
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.dont_write_bytecode = True
+from check_layers import LAYERS, NOT_CODE, ON_TOP, ROOMS, blank  # noqa: E402
+
+COLUMNS = 120
+SAME = 80  # characters: shorter paragraphs ("Likewise.") may stand twice
+CXX = (".h", ".cc", ".cu", ".cuh")
+CODE = (*CXX, ".py", ".pyi", ".sh", ".build", ".in", ".txt")
+# What a name of a file ends in, for names without a folder.
+FILES = r"\.(?:h|cc|cu|cuh|py|pyi|md|sh|build|json|csv|proto|supp|in|txt)"
+
+# (page, name, reason): what pages name and the tree does not have. A glob's * crosses folders. An entry that no page needs is a finding.
+OUTSIDE = [
+    ("CONTRIBUTING.md", "docs/decisions/NNNN-name.md", "NNNN and name are the reader's"),
+    ("docs/pytorch.md", "torch/testing/*", "a file of PyTorch"),
+]
+
+
+def strip_comments(text):
+    return NOT_CODE.sub(lambda m: blank(m) if m.group(0).startswith(("//", "/*")) else m.group(0), text)
+
+
+class Tree:
+    """What the checks ask of the repository under `root`."""
+
+    def __init__(self, root):
+        self.root = root
+        self.files = []
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(f for f in folders if f == ".ci" or not re.match(r"\.|build|__pycache__$|.*\.egg-info$", f))
+            self.files += sorted((pathlib.Path(folder) / name).relative_to(root).as_posix() for name in names)
+        self.names = {path.rsplit("/", 1)[-1] for path in self.files}
+        folders = {parent.as_posix() for path in self.files for parent in pathlib.PurePosixPath(path).parents}
+        self.everything = {*self.files, *folders}
+        self.tops = {path.split("/")[0] for path in self.files if "/" in path}
+
+    def pages(self):
+        return [path for path in self.files if path.endswith(".md")]
+
+    @functools.cache  # noqa: B019 (a tree lives as long as the program)
+    def text(self, path):
+        return (self.root / path).read_text(encoding="utf-8", errors="replace")
+
+    @functools.cached_property
+    def code(self):
+        """All code, C++ without its comments."""
+        paths = [path for path in self.files if path.endswith(CODE) or path in ("dev", ".ci/run")]
+        return "\n".join(strip_comments(self.text(path)) if path.endswith(CXX) else self.text(path) for path in paths)
+
+    @functools.cached_property
+    def variables(self):
+        """RANKLOOM_ names that code reads: from the environment, or as macros."""
+        reads = r"(?:getenv\s*\(\s*\"|environ(?:\.get\(|\[)[\"']|\$\{?|#\s*define\s+|-D)(RANKLOOM_\w+)"
+        return set(re.findall(reads, self.code))
+
+    @functools.cached_property
+    def plain(self):
+        """C++ of the library, its tests not among it, without comments, strings and attributes of classes."""
+        text = "\n".join(NOT_CODE.sub(blank, self.text(path)) for path in self.files
+                         if path.endswith(CXX) and not path.startswith(("tests/", "bench/", "examples/")))
+        return re.sub(r"\b(class|struct)\s+(?:(?:ABSL_\w+(?:\([^()]*\))?|\[\[[^\]]*\]\]|alignas\([^()]*\))\s+)*", r"\1 ", text)
+
+    @functools.cached_property
+    def words(self):
+        return set(re.findall(r"\w+", self.code))
+
+    @functools.cached_property
+    def called(self):
+        return set(re.findall(r"\b(\w+)\s*\(", self.code))
+
+    @functools.cached_property
+    def commands(self):
+        return set(re.findall(r"^cmd_([\w-]+)\(\)", self.text("dev") if "dev" in self.files else "", re.MULTILINE))
+
+    @functools.cached_property
+    def types(self):
+        """Name -> (names of the bases, body) of each class, struct and enum of this name."""
+        types = {}
+        head = r"\b(?:class|struct|union|enum(?:\s+class)?)\s+(?:\w+::)*(\w+)\b([^;{}()]*){"
+        for found in re.finditer(head, self.plain):
+            depth = 1
+            for brace in re.finditer(r"[{}]", self.plain[found.end():found.end() + 60_000]):
+                depth += 1 if brace.group(0) == "{" else -1
+                if depth == 0:
+                    body = self.plain[found.end():found.end() + brace.start()]
+                    types.setdefault(found.group(1), []).append((re.findall(r"\b[A-Z]\w*", found.group(2)), body))
+                    break
+        return types
+
+    @functools.cache  # noqa: B019
+    def members(self, name):
+        """All words in the bodies of the types of this name and of their bases; None if there is no such type."""
+        if name not in self.types:
+            return None
+        words = {word for _, body in self.types[name] for word in re.findall(r"\w+", body)}
+        for base in {base for bases, _ in self.types[name] for base in bases} - {name}:
+            words |= self.members(base) or set()
+        return words
+
+    def has_path(self, name, folder):
+        """Whether the path, or at least one file of the glob, exists: from the root, beside the page, or in an include path of users."""
+        name = name.rstrip("/")
+        places = [name, os.path.normpath(os.path.join(folder, name)), "include/" + name]
+        if any(c in name for c in "*?"):
+            return any(fnmatch.fnmatchcase(path, place) for place in places for path in self.everything)
+        return any(place in self.everything for place in places) or self.is_built("build/" + name)
+
+    def is_built(self, path):
+        """Whether build*/FOLDER/NAME is what FOLDER's meson.build makes."""
+        folder, _, name = path.partition("/")[2].rpartition("/")
+        file = f"{folder}/meson.build".lstrip("/")
+        return not name or (file in self.files and re.search(r"'" + re.escape(name) + "'", self.text(file)) is not None)
+
+    def is_program(self, name):
+        """Whether a test program or test is called so."""
+        wanted = re.compile(r"'(?:\w+/)?" + name + r"(?:\.cc)?'")
+        return any(wanted.search(self.text(path)) for path in self.files if path.endswith("meson.build")) or f"{name}.py" in self.names
+
+
+class Page:
+    """The lines of a page and what each is."""
+
+    def __init__(self, path, text):
+        self.path = path
+        self.folder = os.path.dirname(path)
+        self.lines = text.split("\n")
+        self.kinds = []  # "text", "code", "table", "heading" or "blank"
+        fence, listed = None, False
+        for i, line in enumerate(self.lines):
+            mark = re.match(r"\s*(```+|~~~+)", line)
+            before = self.kinds[-1] if self.kinds else "blank"
+            if fence is not None or mark:
+                self.kinds.append("code")
+                fence = mark.group(1) if fence is None else None if mark and line.strip() == fence else fence
+            elif not line.strip():
+                self.kinds.append("blank")
+            elif line.startswith("    ") and ((not listed and before in ("blank", "code", "heading")) or
+                                              (before == "code" and self.lines[i - 1].startswith("    "))):
+                self.kinds.append("code")
+            elif line.lstrip().startswith("|"):
+                self.kinds.append("table")
+            elif re.match(r"#+ ", line):
+                self.kinds.append("heading")
+                listed = False
+            else:
+                self.kinds.append("text")
+                if re.match(r"\s*([-*]|\d+\.) ", line):
+                    listed = True
+                elif not line.startswith(" ") and before == "blank":
+                    listed = False
+
+    def numbered(self, *kinds):
+        return [(i + 1, line) for i, (line, kind) in enumerate(zip(self.lines, self.kinds, strict=True)) if kind in kinds]
+
+    def paragraphs(self):
+        """(first line, text) of each paragraph and each item of a list, spaces folded."""
+        start, words = 0, []
+        for i, (line, kind) in enumerate(itertools.chain(zip(self.lines, self.kinds, strict=True), [("", "blank")])):
+            if words and (kind != "text" or re.match(r"\s*([-*]|\d+\.) ", line)):
+                yield start, " ".join(words)
+                words = []
+            if kind == "text":
+                start = start if words else i + 1
+                words += line.split()
+
+    def spans(self):
+        """(line, text) of what stands in backticks outside of code blocks; a span may go over the end of a line."""
+        block, lines = "", []
+        for i, (line, kind) in enumerate(itertools.chain(zip(self.lines, self.kinds, strict=True), [("", "blank")])):
+            if kind in ("blank", "code") or (kind in ("table", "heading") and block):
+                for found in re.finditer(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)", block, re.DOTALL):
+                    yield lines[block.count("\n", 0, found.start())], " ".join(found.group(2).split())
+                block, lines = "", []
+            if kind not in ("blank", "code"):
+                block += line + "\n"
+                lines.append(i + 1)
+
+    def anchors(self):
+        heads = [re.sub(r"^#+ ", "", line) for _, line in self.numbered("heading")]
+        return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def braces(name):
+    """a.{h,cc} -> a.h, a.cc"""
+    found = re.match(r"(.*)\{([^{}]*)\}(.*)$", name)
+    return [found.group(1) + part + found.group(3) for part in found.group(2).split(",")] if found else [name]
+
+
+def check_paths(page, tree):
+    tops = "|".join(re.escape(top) for top in sorted(tree.tops))
+    anchored = re.compile(r"(?<![\w/.~$<{-])((?:" + tops + r")/[\w./*?{},<>+-]*)")
+    spans = list(page.spans())
+    seen = set()
+    # Names that begin with a folder of ours, in text, tables and code alike.
+    for line, text in enumerate(page.lines, 1):
+        for found in anchored.finditer(text):
+            names = braces(found.group(1).rstrip(".,;:"))
+            for name in names:
+                name = re.sub(r":\d+$", "", name)
+                if "<" in name:  # a placeholder: what stands before it must exist
+                    name = name.split("<")[0].rpartition("/")[0]
+                elif name.endswith("-") or "//" in name or ">" in name:
+                    continue
+                if tree.has_path(name, page.folder):
+                    continue
+                if page.kinds[line - 1] == "text" and not re.search(FILES + r"$|/$|\*", name) and ("`" + name) not in text:
+                    continue  # "and/or", in prose
+                seen.add((line, name))
+                yield line, name, f"{name} does not exist"
+    for line, span in spans:
+        if re.fullmatch(r"(?:[\w.*-]+/)*[\w.*{},-]+" + FILES + r"(?::\d+)?", span):
+            for name in braces(re.sub(r":\d+$", "", span)):
+                if (line, name) in seen or tree.has_path(name, page.folder):
+                    continue
+                if "/" in name or not (name in tree.names or ("*" in name and fnmatch.filter(tree.names, name))):
+                    yield line, name, f"{name} does not exist"
+        elif re.fullmatch(r"build[\w-]*/[\w./-]*", span) and not tree.is_built(span):
+            yield line, span, f"{span} is built by no meson.build"
+    for line, text in page.numbered("text", "table", "heading"):
+        for found in re.finditer(r"\]\(([^()\s]+)\)", text):
+            target = found.group(1)
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            path = os.path.normpath(os.path.join(page.folder, name)) if name else page.path
+            if path not in tree.everything and (line, name) not in seen:
+                yield line, target, f"link to {target}, which does not exist"
+            elif anchor and path in tree.files and path.endswith(".md") and anchor not in Page(path, tree.text(path)).anchors():
+                yield line, target, f"link to {target}: no such heading"
+
+
+def check_commands(page, tree):
+    for line, text in enumerate(page.lines, 1):
+        for found in re.finditer(r"(?<![\w/])\./dev ([a-z][\w-]*)", text):
+            if found.group(1) not in tree.commands:
+                yield line, found.group(0), f"{found.group(0)} is no command of ./dev"
+
+
+def check_variables(page, tree):
+    for line, text in enumerate(page.lines, 1):
+        for name in sorted(set(re.findall(r"\bRANKLOOM_[A-Z_]*[A-Z]\b", text))):
+            if name not in tree.variables:
+                yield line, name, f"{name} is read nowhere"
+
+
+def check_names(page, tree):
+    for line, span in page.spans():
+        scoped = re.fullmatch(r"(?:rankloom::|internal::)?([A-Z]\w*)::(~?\w+)(?:<.*>)?(?:\(.*\))?", span)
+        call = re.fullmatch(r"(?:rankloom::|internal::)?([a-z][a-z0-9_]*)\(.*\)", span)
+        value = re.fullmatch(r"(?:\w+::)*(k[A-Z]\w*)", span)
+        kind = re.fullmatch(r"(?:rankloom::|internal::)?([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)(?:<\w+>)?", span)
+        program = re.fullmatch(r"(\w+_(?:test|campaign))", span)
+        if scoped:
+            members = tree.members(scoped.group(1))
+            if members is None:
+                yield line, span, f"{span}: no class {scoped.group(1)} in the library"
+            elif scoped.group(2).lstrip("~") not in members:
+                yield line, span, f"{span}: {scoped.group(1)} has no such member"
+        elif program:
+            if not tree.is_program(program.group(1)):
+                yield line, span, f"{span} is no test program"
+        elif call and call.group(1) not in tree.called:
+            yield line, span, f"{call.group(1)}() is nowhere in the code"
+        elif value and value.group(1) not in tree.words:
+            yield line, span, f"{value.group(1)} is nowhere in the code"
+        elif kind and kind.group(1) not in tree.words:
+            yield line, span, f"{kind.group(1)} is nowhere in the code"
+
+
+def check_form(page, _tree):
+    for line, text in page.numbered("text", "heading"):
+        can_be_broken = re.match(r"\s*(?:[-*] |\d+\. )?\S+\s+\S", text) is not None
+        if len(text) > COLUMNS and can_be_broken:
+            yield line, "", f"{len(text)} columns, want at most {COLUMNS}"
+    first = {}
+    for line, text in page.paragraphs():
+        if len(text) > SAME and text in first:
+            yield line, "", f"this paragraph stands in line {first[text]} already"
+        first.setdefault(text, line)
+    labels, line_of_heading = {}, 0
+    headings = [line for line, _ in page.numbered("heading")]
+    for line, text in page.paragraphs():
+        heading = max((h for h in headings if h < line), default=0)
+        if heading != line_of_heading:
+            labels, line_of_heading = {}, heading
+        found = re.match(r"([A-Z][\w ]{2,30}): ", text)
+        if found and found.group(1) in labels:
+            yield line, "", f'"{found.group(1)}:" begins the paragraph in line {labels[found.group(1)]}, too: make them one'
+        if found:
+            labels.setdefault(found.group(1), line)
+
+
+PAGE_CHECKS = [check_paths, check_commands, check_variables, check_names, check_form]
+
+
+def check_index(tree):
+    if "docs/README.md" in tree.files:
+        text = tree.text("docs/README.md")
+        for path in tree.pages():
+            if re.fullmatch(r"docs/[^/]+\.md", path) and path != "docs/README.md" and f"({path[5:]})" not in text:
+                yield "docs/README.md", 1, f"no link to {path[5:]}"
+
+
+def check_decisions(tree):
+    paths = [path for path in tree.pages() if path.startswith("docs/decisions/")]
+    for number, path in enumerate(paths, 1):
+        if not path.startswith(f"docs/decisions/{number:04}-"):
+            yield path, 1, f"decisions are numbered without a hole: want {number:04}"
+        elif not tree.text(path).startswith(f"# {number}. "):
+            yield path, 1, f'the heading of a decision begins with its number, want "# {number}. "'
+
+
+def picture():
+    """The folders and their rooms, as docs/architecture.md shows them: each includes what stands below it or left of it."""
+    rows = [("   ".join(ON_TOP), ""), *((layer, " <- ".join(ROOMS.get(layer, []))) for layer in reversed(LAYERS))]
+    wide = max(len(name) for name, _ in rows[1:])
+    texts = [rows[0][0], *(f"{name.ljust(wide)}  {rooms}".rstrip() for name, rooms in rows[1:])]
+    width = max(map(len, texts))
+    edge = "+" + "-" * (width + 2) + "+"
+    return "\n".join([edge, *itertools.chain.from_iterable((f"| {text.ljust(width)} |", edge) for text in texts)])
+
+
+def check_picture(tree):
+    path = "docs/architecture.md"
+    if path in tree.files:
+        shown = "\n".join(line.strip() for _, line in Page(path, tree.text(path)).numbered("code"))
+        lacks = [name for name in [*LAYERS, *ON_TOP, *itertools.chain.from_iterable(ROOMS.values())] if not re.search(rf"\b{name}\b", shown)]
+        if picture() not in shown:
+            yield path, 1, (f"the picture of the rooms is not that of tools/check_layers.py{': it lacks ' if lacks else ''}{', '.join(lacks)}; "
+                            "tools/check_pages.py --picture prints it")
+
+
+def check_rooms(tree):
+    path = "CONTRIBUTING.md"
+    rooms = [f"{folder}/{room}" for folder in ROOMS for room in ROOMS[folder]] if path in tree.files else []
+    for room in [*LAYERS, *rooms] if rooms else []:
+        if re.search(r"^\| `" + room + "` \\|", tree.text(path), re.MULTILINE) is None:
+            yield path, 1, f"the table of the folders has no row for {room}"
+
+
+TREE_CHECKS = [check_index, check_decisions, check_picture, check_rooms]
+
+
+def check(root, outside=None):
+    """All findings under `root`, as (path, line, text), and how many pages were read."""
+    tree, needed = Tree(root), set()
+    outside = OUTSIDE if outside is None else outside
+    findings = [finding for one in TREE_CHECKS for finding in one(tree)]
+    for path in tree.pages():
+        page = Page(path, tree.text(path))
+        for one in PAGE_CHECKS:
+            for line, name, what in one(page, tree):
+                excuses = [entry[:2] for entry in outside if fnmatch.fnmatchcase(path, entry[0]) and fnmatch.fnmatchcase(name, entry[1])]
+                needed.update(excuses)
+                findings += [] if excuses else [(path, line, what)]
+    findings += [("tools/check_pages.py", 1, f"OUTSIDE: {page} needs no exception for {name}") for page, name, _ in outside
+                 if (page, name) not in needed]
+    return sorted(findings), len(tree.pages())
+
+
+def main(arguments):
+    if arguments == ["--picture"]:
+        print(picture())
+        return 0
+    findings, count = check(pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).resolve().parent.parent))
+    for path, line, what in findings:
+        print(f"{path}:{line}: {what}")
+    print(f"check_pages: {count} pages, {len(findings)} findings")
+    return 1 if findings or count == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
