@@ -144,8 +144,8 @@ World::World(WorldOptions options, const RunHooks& hooks)
   }
   if (StepRecord* const record = scheduler_->record(); record != nullptr) {
     object_ = record->new_object();
-    if (!poison_) record->uncovered("reads of outputs before wait(): poison is off");
-    if (!late_completion_) record->uncovered("who comes last to a call, which is done at once: late_completion is off");
+    if (!poison_) record->uncovered("poison is off: a read of an output before wait() may not show");
+    if (!late_completion_) record->uncovered("late_completion is off: calls complete at once, by whoever comes last");
   }
   if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
   store_->set_timeout_now(options_.timeout);

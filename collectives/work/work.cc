@@ -98,7 +98,7 @@ bool WorkState::polled(const char* what, CodeSite code) {
   return poll(world);
 }
 
-void WorkState::reached(const char* what, CodeSite code) noexcept {
+void WorkState::reached(const char* what, CodeSite code) {
   if (settled(what) || Task::current() == nullptr || (world_.known() && world_.foreign())) return;
   clock_of_wait()->point(
       Site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())});
@@ -216,7 +216,7 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   if (!internal::Completion::open()) [[likely]] {
     // A call that is done at once lets go of the tensors' owners here.
-    if (state->holds_owners_ && state->world_ref().known()) state->reached("drop", {});
+    if (state->holds_owners_ && state->world_ref().known() && !state->world_ref().foreign()) state->reached("drop", {});
     if (state->is_over()) return state->let_go();
     return state->abandon();
   }

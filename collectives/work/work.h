@@ -146,7 +146,7 @@ class WorkState {
   // Of a work that is not done: whether it is after a scheduling point.
   bool polled(const char* what, CodeSite code);
   // A scheduling point of a task of the work's world, before something that depends on whether the work is done.
-  void reached(const char* what, CodeSite code) noexcept;
+  void reached(const char* what, CodeSite code);
   // Explored runs: the name of a work that the calling task makes; else 0.
   static uint64_t name_in(const Scheduler* scheduler);
   static constexpr uint64_t kNamedOutside = 1;

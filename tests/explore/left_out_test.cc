@@ -398,6 +398,7 @@ const std::vector<Reason> kNotShown = {
     {"await: Mailbox::move", kOrders},
     {"raise: Mutex::release", kOrders},
     {"all were: DeterministicScheduler::advance_clock", kOrders},
+    {"all were: DeterministicScheduler::count_yield", kOrders},
     {"signal: CondVar::notify_first", kOrders},
     {"await: CondVar::wait_until", kOrders},
     {"raise: KeyTable::tell_condition < KeyTable::push", kOrders},

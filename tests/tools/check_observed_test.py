@@ -57,6 +57,22 @@ class CheckObservedTest(unittest.TestCase):
                 problems = [p for p in self.check(members) if f"C::{name} is state that no exhaustive search is told of" in p]
                 self.assertEqual(len(problems), 1, self.check(members))
 
+    def test_finds_locks_of_files_that_no_list_names(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name in check_observed.LIBRARY:
+                (root / name).mkdir()
+            (root / "world/a.h").write_text("class A { RankMutex* other_; void f(ObservedMutex& mu); RankMutexLock lock(&mu_); // RankMutex x;\n};")
+            self.assertEqual(list(check_observed.unlisted_locks(root, {}, {})), [])
+            for text in ("RankMutex mu_;", "mutable ObservedMutex mu_{nullptr};", "RankMutex mu(scheduler_);"):
+                (root / "sim/b.cc").write_text("\n" + text)
+                self.assertEqual(len(list(check_observed.unlisted_locks(root, {}, {}))), 1, text)
+                self.assertIn("sim/b.cc:2: a lock of state", next(check_observed.unlisted_locks(root, {}, {})))
+                self.assertEqual(list(check_observed.unlisted_locks(root, {"sim/b.cc": []}, {})), [])
+                self.assertEqual(list(check_observed.unlisted_locks(root, {}, {"sim/b.cc": "a reason"})), [])
+            self.assertEqual(list(check_observed.unlisted_locks(root, {"sim/b.cc": []}, {"world/a.h": "none"})),
+                             ["tools/check_observed.py:1: UNSEEN_LOCKS: world/a.h has no lock"])
+
     def test_finds_nothing_in_clean_classes(self):
         for members in CLEAN:
             with self.subTest(members):

@@ -1,9 +1,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "collectives/fake/fake_process_group.h"
 #include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
@@ -191,6 +193,40 @@ TEST_P(CoalescingTest, TellsOfCallsThatWereNeverIssued) {
   EXPECT_THAT(report.notes, testing::ElementsAre(testing::ContainsRegex(
                                 "^rank 0, group 0: start_coalescing\\(\\) without end_coalescing\\(\\): never issued: "
                                 "all_reduce, send \\[coalescing_test.cc:[0-9]+\\]$")));
+}
+
+TEST_P(CoalescingTest, RefusesWaitAnyBeforeItsEnd) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {rank.rank(), 2};
+    pg->start_coalescing();
+    std::vector<Work> works = {pg->all_reduce(x)};
+    EXPECT_THAT([&] { wait_any(works); },
+                ThrowsDistError(ErrorKind::kInvalidArgument,
+                                HasSubstr(absl::StrCat("rank ", rank.rank(),
+                                                       ", group 0, all_reduce: wait() before "
+                                                       "end_coalescing(): the call was not issued yet"))));
+    pg->end_coalescing().wait();
+    EXPECT_EQ(wait_any(works), 0U);
+    EXPECT_THAT(x, ElementsAre(1, 4));
+  });
+}
+
+// A user's own group outlives the world, and the callback that it then runs throws.
+TEST_P(CoalescingTest, ACallbackThatThrowsAfterTheWorldsEndIsNobodys) {
+  std::shared_ptr<ProcessGroup> kept;
+  int called = 0;
+  std::vector<int32_t> x = {1, 2};
+  run_world(options(1), [&](RankContext& rank) {
+    kept = init_process_group(rank);
+    kept->start_coalescing();
+    kept->all_reduce(x).then([&called](const absl::Status&) {
+      ++called;
+      throw std::runtime_error("planned");
+    });
+  });
+  kept = nullptr;
+  EXPECT_LE(called, 1);
 }
 
 TEST_P(CoalescingTest, TellsOfCallsWhoseHandleWent) {

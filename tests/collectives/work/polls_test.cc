@@ -1,0 +1,155 @@
+// Questions in a loop (is_completed, check, try_wait): they end when somebody answers, when the world is aborted, and under a
+// schedule when nobody can answer any more.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/group/process_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "harness/matchers.h"
+#include "sim/base/dist_error.h"
+#include "sim/sync/sync.h"
+#include "tests/world/every_world.h"
+#include "world/world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class PollsTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, PollsTest, every_world(), world_name);
+
+TEST_P(PollsTest, EndWhenTheWorkDoes) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {rank.rank() + 1};
+    if (rank.rank() == 2) rank.sleep_for(absl::Milliseconds(3));
+    Work work = pg->all_reduce(x);
+    while (!work.is_completed()) {
+    }
+    EXPECT_EQ(x[0], 6);
+  });
+}
+
+TEST_P(PollsTest, OfALatchEndWhenAPeerThatSleepsComes) {
+  Latch latch(1, "late");
+  run(2, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      rank.sleep_for(absl::Milliseconds(3));
+      latch.count_down();
+      return;
+    }
+    while (!latch.try_wait()) {
+    }
+  });
+}
+
+TEST_P(PollsTest, ThrowTheCauseOfAnAbort) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    if (rank.rank() == 1) throw std::runtime_error("planned");
+    const Promise promise(&rank.world().scheduler(), 0);
+    while (!promise.work().is_completed()) {
+    }
+  });
+  EXPECT_THAT(report.text(), StartsWith("rank 1 failed: planned\nrank 0 stopped for it"));
+}
+
+// Of time that passes though nobody sleeps, and of work that never ends.
+TEST_P(PollsTest, SeeVirtualTimePass) {
+  if (!deterministic()) return;  // real time passes by itself
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {1};
+    if (rank.rank() == 1) return;
+    const Promise never(&rank.world().scheduler(), 0);
+    while (!never.work().is_completed() && rank.now() < absl::Milliseconds(50)) {
+    }
+    EXPECT_GE(rank.now(), absl::Milliseconds(50));
+  });
+}
+
+TEST_P(PollsTest, ThatNobodyCanAnswerAreNamed) {
+  if (!deterministic()) return;  // nobody can tell them from those that wait for a thread outside
+  WorldOptions stuck = options(2);
+  stuck.stuck_after = absl::Milliseconds(30);
+  const RunReport report = run_to_failure(std::move(stuck), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {1};
+    if (rank.rank() == 1) return;
+    Work work = pg->all_reduce(x);
+    while (!work.is_completed()) {
+    }
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: stuck for 30ms of real time: all that can run only poll\n"
+                                              "  rank 0 is at is_completed"),
+                                   HasSubstr("polls_test.cc:")));
+}
+
+TEST_P(PollsTest, OfAHookOfTheWorldAreNoPoints) {
+  if (!deterministic()) return;
+  WorldOptions options = this->options(2);
+  std::unique_ptr<Promise> promise;
+  Store* store = nullptr;
+  options.whereabouts = [&]() -> std::string { return store->check({"here"}) ? "here" : "nowhere"; };
+  World world(std::move(options));
+  store = &world.store();
+  promise = std::make_unique<Promise>(&world.scheduler(), 0);
+  world.on_abort([&](const absl::Status& cause) {
+    if (!promise->work().is_completed()) promise->set_error(cause);
+  });
+  const RunReport report = world.run([&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {1};
+    if (rank.rank() == 0) pg->all_reduce(x).wait();
+    rank.store().wait({"never"});
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move"), HasSubstr("nowhere")));
+}
+
+TEST_P(PollsTest, LeaveTimeToWhoeverActsOutside) {
+  if (!deterministic()) return;
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {1};
+    if (rank.rank() == 1) return pg->recv(x, 0).wait(absl::Seconds(5));
+    Promise promise(&rank.world().scheduler(), 0);
+    std::thread outside([promise, waker = rank.world().outside_waker()]() mutable {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      promise.set_value();
+    });
+    while (!promise.work().is_completed()) {
+    }
+    outside.join();
+    pg->send(x, 1).wait();
+  });
+}
+
+class ThreadPollsTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, ThreadPollsTest, every_threads_world(), world_name);
+
+TEST_P(ThreadPollsTest, LetTheRanksGoOn) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {rank.rank() + 1};
+    Work work = pg->all_reduce(x);
+    std::thread polls([&] {
+      while (!work.is_completed()) {
+      }
+    });
+    polls.join();
+    EXPECT_EQ(x[0], 3);
+  });
+}
+
+}  // namespace
+}  // namespace rankloom
