@@ -90,6 +90,22 @@ CLEAN = [
 ]
 
 
+# Through a source file; of three; beside a way out; two that share an include.
+CIRCLES = [
+    ([("world/a.h", ""), ("world/a.cc", '#include "world/a.h"\n#include "world/b.h"\n'), ("world/b.h", '#include "world/a.h"\n')],
+     "world/a.cc", 2, "circle of units: world/a -> world/b -> world/a"),
+    ([("sim/base/a.h", '#include "sim/base/b.h"\n'), ("sim/base/b.cc", '#include "sim/base/c.h"\n'),
+      ("sim/base/c.h", '#include "sim/base/a.h"\n')],
+     "sim/base/a.h", 1, "circle of units: sim/base/a -> sim/base/b -> sim/base/c -> sim/base/a"),
+    ([("harness/a.h", '#include "harness/c.h"\n#include "harness/b.h"\n'), ("harness/b.h", "#include <harness/a.h>\n"), ("harness/c.h", "")],
+     "harness/a.h", 2, "circle of units: harness/a -> harness/b -> harness/a"),
+    ([("collectives/work/a.h", '#include "collectives/work/b.h"\n'), ("collectives/work/b.cc", '#include "collectives/work/a.h"\n'),
+      ("collectives/work/c.h", '#include "collectives/work/b.h"\n'), ("collectives/work/a.cc", '#include "collectives/work/c.h"\n')],
+     "collectives/work/a.h", 1, "circle of units: collectives/work/a -> collectives/work/b -> collectives/work/a (a knot of 3: "
+     "collectives/work/a, collectives/work/b, collectives/work/c)"),
+]
+
+
 class CheckLayersTest(unittest.TestCase):
     def check(self, files, to_cut=(), known_circles=()):
         return self.in_tree(files, lambda root: check_layers.check(root, list(to_cut), list(known_circles))[0])
@@ -157,29 +173,14 @@ class CheckLayersTest(unittest.TestCase):
             self.assertIsNotNone(check_layers.wrong_room(path, header))
             self.assertTrue(how)
 
-    # Through a source file; of three; beside a way out; two that share an include.
-    CIRCLES = [
-        ([("world/a.h", ""), ("world/a.cc", '#include "world/a.h"\n#include "world/b.h"\n'), ("world/b.h", '#include "world/a.h"\n')],
-         "world/a.cc", 2, "circle of units: world/a -> world/b -> world/a"),
-        ([("sim/base/a.h", '#include "sim/base/b.h"\n'), ("sim/base/b.cc", '#include "sim/base/c.h"\n'),
-          ("sim/base/c.h", '#include "sim/base/a.h"\n')],
-         "sim/base/a.h", 1, "circle of units: sim/base/a -> sim/base/b -> sim/base/c -> sim/base/a"),
-        ([("harness/a.h", '#include "harness/c.h"\n#include "harness/b.h"\n'), ("harness/b.h", "#include <harness/a.h>\n"), ("harness/c.h", "")],
-         "harness/a.h", 2, "circle of units: harness/a -> harness/b -> harness/a"),
-        ([("collectives/work/a.h", '#include "collectives/work/b.h"\n'), ("collectives/work/b.cc", '#include "collectives/work/a.h"\n'),
-          ("collectives/work/c.h", '#include "collectives/work/b.h"\n'), ("collectives/work/a.cc", '#include "collectives/work/c.h"\n')],
-         "collectives/work/a.h", 1, "circle of units: collectives/work/a -> collectives/work/b -> collectives/work/a (a knot of 3: "
-         "collectives/work/a, collectives/work/b, collectives/work/c)"),
-    ]
-
     def test_units_make_no_circle(self):
-        for files, path, line, text in self.CIRCLES:
+        for files, path, line, text in CIRCLES:
             with self.subTest(text=text):
                 self.assertEqual(self.check(files), [(path, line, text)])
 
     def test_two_circles_are_two_findings(self):
-        files = [file for planted, *_ in self.CIRCLES for file in planted]
-        self.assertEqual(sorted(self.check(files)), sorted(tuple(finding) for _, *finding in self.CIRCLES))
+        files = [file for planted, *_ in CIRCLES for file in planted]
+        self.assertEqual(sorted(self.check(files)), sorted(tuple(finding) for _, *finding in CIRCLES))
 
     def test_units_that_make_no_circle(self):
         for files in ([("world/a.h", ""), ("world/a.cc", '#include "world/a.h"\n')],  # a unit is one
