@@ -12,7 +12,7 @@
 #include "benchmark/benchmark.h"
 #include "collectives/group/process_group.h"
 #include "examples/known_bugs/known_bugs.h"
-#include "harness/explore.h"
+#include "harness/explore/explore.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "harness/explore.h"
+#include "rankloom/explore.h"
 #include "rankloom/rankloom.h"
 
 namespace {

@@ -41,7 +41,7 @@ KNOWN_CIRCLES = []
 # (headers, files that may include them, who that is). A glob's * crosses folders.
 PACKAGES = [
     (r"boost/", ["sim/engine/fiber_engine.*", "bench/*", "tests/*"], "the fiber engine"),
-    (r"(gtest|gmock)/", ["harness/*", "tests/*"], "harness and tests"),
+    (r"(gtest|gmock)/", ["harness/c*", "harness/explore_assertions.*", "harness/m*", "harness/r*", "tests/*"], "what tests are made of"),
     (r"(torch|ATen|c10|pybind11)/|(Python|pybind11|torch)\b", ["bridge/*", "tests/bridge/*"], "the bridge"),
     (r"(hwy|tbb|oneapi)/", ["collectives/kernels/*", "bench/*", "tests/*"], "collectives/kernels"),
     (r"cu(da|da_runtime|da_runtime_api|da_fp16|da_bf16|da_fp8)\.h|cuda/", ["collectives/cuda/*", "bridge/*", "bench/*", "tests/*"],
@@ -105,7 +105,7 @@ def folders_open_to(path):
     if folder in LAYERS:
         return LAYERS[: LAYERS.index(folder) + 1]
     if folder == UMBRELLA:
-        return LAYERS if path.endswith("/testing.h") else LAYERS[:-1]
+        return LAYERS if path.endswith(("/testing.h", "/explore.h")) else LAYERS[:-1]
     # Tests and benchmarks of a program include what the program is made of.
     return [*LAYERS, folder, *{"tests": ["examples", "bench", "tools"], "bench": ["examples"]}.get(folder, [])]
 

@@ -22,8 +22,10 @@ COUNTS = pathlib.Path(__file__).with_name("counts.json")
 ROUNDS = {"all_reduce": (500, 1500), "ping_pong": (500, 1500), "seeded_world": (20, 60)}
 TOLERANCE = 0.05
 FOREIGN_TOLERANCE = 0.25
-# Threads that wait for each other spin a little, more or less often from run to run: the least of some runs is what counts.
+# Threads that wait for each other spin a little, more or less often from run to run: the least of some runs is what counts. On a
+# busy machine all short runs may have spun, or all long ones: a count that differs is taken again, and a change shows every time.
 RUNS = 9
+ATTEMPTS = 3
 
 
 def instructions(program, name, rounds):
@@ -59,8 +61,13 @@ def main():
     failed = False
     for name, now in counts.items():
         before = kept["instructions_per_round"][name]
-        change = now / before - 1
-        bad = abs(change) > TOLERANCE if same_compiler else change > FOREIGN_TOLERANCE
+        for attempt in range(ATTEMPTS):
+            if attempt > 0:
+                now = count(program, name)
+            change = now / before - 1
+            bad = abs(change) > TOLERANCE if same_compiler else change > FOREIGN_TOLERANCE
+            if not bad:
+                break
         failed |= bad
         print(f"{name:14} {now:8} instructions a round, kept {before:8}, {change:+.1%}{'  NOT within' if bad else ''}")
     if failed:

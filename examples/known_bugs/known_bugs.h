@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "harness/explore.h"
+#include "harness/explore/explore.h"
 #include "world/world.h"
 
 namespace rankloom {

@@ -1,4 +1,4 @@
-#include "harness/explore.h"
+#include "harness/explore/explore.h"
 
 #include <cstdlib>
 #include <memory>
@@ -14,7 +14,7 @@
 #include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/explore_test.h"
+#include "harness/explore_assertions.h"
 #include "sim/sync/sync.h"
 
 namespace rankloom {

@@ -9,7 +9,7 @@
 #include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/explore.h"
+#include "harness/explore/explore.h"
 #include "sim/base/dist_error.h"
 #include "tests/world/every_world.h"
 #include "world/world.h"

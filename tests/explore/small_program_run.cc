@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
@@ -289,9 +291,12 @@ class RankRun {
       case Kind::kStoreTimeout:
         store.set_timeout(ms(op.c));
         return absl::FormatDuration(store.timeout());
-      default:
+      case Kind::kStoreBarrier:
         store_barrier(store, "b", rank_->rank(), rank_->world_size(), ms(op.c + 1));
         return "";
+      default:
+        std::fprintf(stderr, "do_store: no case for a store operation of kind %d\n", static_cast<int>(op.kind));
+        std::abort();
     }
   }
 

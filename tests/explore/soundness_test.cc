@@ -16,7 +16,7 @@
 #include "collectives/work/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/explore.h"
+#include "harness/explore/explore.h"
 #include "sim/base/dist_error.h"
 #include "sim/sync/sync.h"
 #include "tests/explore/searches.h"

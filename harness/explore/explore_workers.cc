@@ -1,4 +1,4 @@
-#include "harness/explore_workers.h"
+#include "harness/explore/explore_workers.h"
 
 #include <poll.h>
 #include <sys/wait.h>

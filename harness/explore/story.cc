@@ -1,4 +1,4 @@
-#include "harness/story.h"
+#include "harness/explore/story.h"
 
 #include <algorithm>
 #include <functional>

@@ -126,7 +126,7 @@ struct ExploreReport {
 // per run). Ranks share no memory but through rankloom, or else exhaustive() misses what they do to each other there.
 // The environment (run_options.h) wins: under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY that one run is made, after
 // the one in default order that its results are compared with. RANKLOOM_RANKS then says how many ranks.
-// Blocking: the calling thread, which must be no rank. No GoogleTest needed; harness/explore_test.h has that side.
+// Blocking: the calling thread, which must be no rank. No GoogleTest needed; harness/explore_assertions.h has that side.
 ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program);
 
 namespace internal {

@@ -1,4 +1,4 @@
-#include "harness/explore_test.h"
+#include "harness/explore_assertions.h"
 
 #include <filesystem>
 #include <string>

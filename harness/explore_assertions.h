@@ -2,7 +2,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "gtest/gtest.h"
-#include "harness/explore.h"
+#include "harness/explore/explore.h"
 
 namespace rankloom {
 

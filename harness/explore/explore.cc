@@ -1,4 +1,4 @@
-#include "harness/explore.h"
+#include "harness/explore/explore.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -13,8 +13,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
-#include "harness/explore_workers.h"
-#include "harness/story.h"
+#include "harness/explore/explore_workers.h"
+#include "harness/explore/story.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/parker.h"
 #include "sim/base/text.h"
