@@ -2,6 +2,9 @@
 
 #include <exception>
 
+#include "sim/base/task.h"
+#include "sim/schedule/step_record.h"
+
 namespace rankloom::internal {
 
 void Completion::run_later(absl::AnyInvocable<void()> action) {
@@ -22,6 +25,11 @@ void Completion::run_due() {
     }
   }
   if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
+void ended_too_late(uint64_t object) {
+  const Task* const task = Task::current();
+  if (task != nullptr && task->record != nullptr) task->record->access(object, Access::kWrite);
 }
 
 }  // namespace rankloom::internal

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -60,17 +61,26 @@ class Dependant {
   virtual void ended(const absl::Status& status) = 0;
 };
 
-// Tells `work`, if it is still there, by `told`.
+// What an explored run is told of a completion that finds a work gone, `object` by name: it would have ended the work.
+void ended_too_late(uint64_t object);
+
+// Tells `work`, if it is still there, by `told`. T is a WorkState.
 template <typename T, typename Base>
 std::unique_ptr<Dependant> tell(std::weak_ptr<T> work, void (Base::*told)(const absl::Status&)) {
   struct Tell final : Dependant {
-    Tell(std::weak_ptr<T>&& work, void (Base::*told)(const absl::Status&)) : work(std::move(work)), told(told) {}
+    Tell(std::weak_ptr<T>&& work, void (Base::*told)(const absl::Status&))
+        : object(work.lock()->explored_object()), work(std::move(work)), told(told) {}
     void ended(const absl::Status& status) override {
       std::shared_ptr<T> alive = work.lock();
-      if (alive == nullptr) return;
+      if (alive == nullptr) {
+        if (object != 0) [[unlikely]]
+          ended_too_late(object);
+        return;
+      }
       (alive.get()->*told)(status);
       Completion::drop(std::move(alive));
     }
+    const uint64_t object;
     const std::weak_ptr<T> work;
     void (Base::*const told)(const absl::Status&);
   };

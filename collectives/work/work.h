@@ -109,6 +109,8 @@ class WorkState {
   int rank() const { return rank_; }
   // What explored runs call the work; 0 in all others. For works of a world.
   uint64_t object() const { return object_; }
+  // The same; 0 for works of no world, too.
+  uint64_t explored_object() const { return object_ != kNamedOutside ? object_ : 0; }
 
   // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for waiters that
   // are not the work's owner, such as streams.

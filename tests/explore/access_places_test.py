@@ -24,7 +24,7 @@ TELLS = re.compile(
 # Functions that hand on what they are told, in the name of their callers.
 HAND_ON = {"read", "commute", "write", "signal", "await", "raise", "lower", "miss", "pass", "access", "touched", "waited",
            "touched_group", "record_group", "record_touch", "record_wait", "tell", "tell_keys", "tell_condition",
-           "tell_presence", "tell_set", "tell_wait", "tell_timeout"}
+           "tell_presence", "tell_set", "tell_wait", "tell_timeout", "ended_too_late"}
 
 
 def enclosing(lines, at, deepest):

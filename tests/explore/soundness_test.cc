@@ -581,6 +581,18 @@ Race message_race(int n, bool any, bool eager, std::vector<int> look_after) {
 
 std::vector<Race> message_races() {
   std::vector<Race> races;
+  // The whole ends when nobody has the part any more, and might have ended it.
+  races.push_back(race("a look at a part whose handle then goes", 1, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1}, y(1);
+    pg->start_coalescing();
+    Work part = pg->all_gather_into_tensor(y, x);
+    const Work whole = pg->end_coalescing();
+    const bool done = part.is_completed();
+    part = Work();
+    pg->barrier().wait();
+    return absl::StrCat(done);
+  }));
   for (const int n : {2, 3}) {
     for (const bool any : {false, true}) {
       for (const bool eager : {false, true}) {
