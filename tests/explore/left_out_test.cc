@@ -153,18 +153,6 @@ std::vector<Shown> shown() {
       return kind_of(error);
     }
   });
-  // One's time is up when another comes, for whom the first would wait longer.
-  const Program monitored = written(3, [](RankContext& rank) -> std::string {
-    auto pg = init_process_group(rank);
-    if (rank.rank() == 2) return "";
-    if (rank.rank() == 0) rank.sleep_for(ms(1));
-    try {
-      pg->monitored_barrier(ms(rank.rank() == 1 ? 1 : 5), /*wait_all_ranks=*/true);
-    } catch (const DistError& error) {
-      return kind_of(error);
-    }
-    return "";
-  });
   const Program counted_too_far = {"who counts a latch down too far\n",
                                    [](const Schedule& schedule, const RunHooks& hooks) {
                                      Latch latch(1);
@@ -236,6 +224,7 @@ std::vector<Shown> shown() {
       {"read: KeyTable::tell_set < KeyTable::set", drawn(813)},
       {"commute: KeyTable::tell_set < KeyTable::set", drawn(551)},
       {"write: KeyTable::tell_presence < KeyTable::tell_set < KeyTable::set", drawn(151)},
+      {"read: Rendezvous::append_missing", drawn(110'046'361)},
       {"write: tell", drawn(110'036'880)},  // internal::tell(): a completion that finds the work gone
       {"read: KeyTable::find", drawn(529)},
       {"commute: KeyTable::erase", drawn(718)},
@@ -338,7 +327,6 @@ std::vector<Shown> shown() {
                                                    return *called ? "called" : "";
                                                  })},
       {"read: Rendezvous::unfinished", left},
-      {"read: Rendezvous::wait_until_ns", monitored},
       {"write: SimStream::status", written(2,
                                            [](RankContext& rank) -> std::string {
                                              World& world = rank.world();
@@ -367,9 +355,6 @@ std::vector<Shown> shown() {
       {"write: Mailbox::record_post", received_first},
       {"write: Mailbox::finish", streamed},
       {"write: World::ended_text", warned},
-      {"read: WorkState::await_until",
-       by_ranks({{{.kind = Kind::kAllReduce}, {.kind = Kind::kWaitFor, .c = 1}, {.kind = Kind::kWait}},
-                 {{.kind = Kind::kSleep, .c = 1}, {.kind = Kind::kAllReduce}, {.kind = Kind::kWait}}})},
   };
 }
 
@@ -380,7 +365,9 @@ struct Reason {
 
 // Without them the search tries more orders than there are.
 constexpr std::string_view kOrders = "says which orders cannot be";
-// Who changes the value looks at the queue, and who changes the queue at the value: either of the two shows the race.
+constexpr std::string_view kLooksAgain =
+    "a wait that gives up asks whether the work is done, and who is missing: they tell of the same";
+// A change of a key's value reads its queue, and the other way round: either of the two shows the race.
 constexpr std::string_view kEachPart = "who changes the other part of the key looks at this one";
 
 const std::vector<Reason> kNotShown = {
@@ -391,6 +378,8 @@ const std::vector<Reason> kNotShown = {
     {"signal: Rendezvous::file", kOrders},
     {"await: Rendezvous::run", kOrders},
     {"await: WorkState::await_until", kOrders},
+    {"read: Rendezvous::wait_until_ns", kLooksAgain},
+    {"read: WorkState::await_until", kLooksAgain},
     {"await: WorkState::await_from", kOrders},
     {"signal: Latch::count_down", kOrders},
     {"await: Latch::wait", kOrders},

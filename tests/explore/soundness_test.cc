@@ -581,6 +581,22 @@ Race message_race(int n, bool any, bool eager, std::vector<int> look_after) {
 
 std::vector<Race> message_races() {
   std::vector<Race> races;
+  // A warning says who is missing at an instant at which somebody comes.
+  for (const bool mesh : {false, true}) {
+    races.push_back(race(absl::StrCat("a warning at the instant of a call", mesh ? " that makes groups" : ""), 3,
+                         [mesh](RankContext& rank) -> std::string {
+                           if (rank.rank() == 1) return "";
+                           auto pg = init_process_group(rank);
+                           if (rank.rank() == 0) {
+                             rank.sleep_for(absl::Milliseconds(1));
+                             rank.sleep_for(absl::Milliseconds(1));
+                           } else {
+                             pg->set_warn_after(absl::Milliseconds(2));
+                           }
+                           mesh ? (void)pg->new_group() : pg->barrier().wait();
+                           return "";
+                         }));
+  }
   // The whole ends when nobody has the part any more, and might have ended it.
   races.push_back(race("a look at a part whose handle then goes", 1, [](RankContext& rank) {
     auto pg = init_process_group(rank);
