@@ -16,7 +16,7 @@ import sys
 
 import test_summary
 
-MOST = 30
+MOST = 45  # 30 on a quiet machine: one that others share takes half as long again
 PART_OF_LIMIT = 4
 CPU_TIME = re.compile(r"^cpu seconds: ([0-9.]+) \+ ([0-9.]+)$", re.MULTILINE)
 
