@@ -175,8 +175,7 @@ absl::Duration Store::timeout(CodeSite code) const {
 
 void Store::tell_timeout(Access how) const {
   const Task* const task = Task::current();
-  if (task == nullptr || task->scheduler == nullptr) return;
-  StepRecord* const record = task->record;
+  StepRecord* const record = task != nullptr ? task->record : nullptr;
   if (record == nullptr || (world_.known() && world_.scheduler() != task->scheduler)) return;
   record->access(timeout_object_.in(*record), how);
 }

@@ -30,13 +30,6 @@ ROOMS = {
 ROOFS = {
     "collectives/backends.cc": ["group", "threaded", "fake"],
 }
-# (file, header, what will end it): includes that point to the right, still to be cut. No other may come, and an entry that is no
-# longer needed is a finding.
-TO_CUT = []
-
-# Circles of units still to be cut, as (units, what will end it); the includes in TO_CUT do not count. A unit is a header and
-# its source: the path without its suffix. No other circle may come, and an entry that is no longer one is a finding.
-KNOWN_CIRCLES = []
 
 # (headers, files that may include them, who that is). A glob's * crosses folders.
 PACKAGES = [
@@ -136,7 +129,7 @@ def without_comments(text):
     return NOT_CODE.sub(lambda m: blank(m) if m.group(0).startswith(("//", "/*", "R")) else m.group(0), text)
 
 
-def check_includes(path, text, to_cut):
+def check_includes(path, text):
     code = without_comments(text)
     for found in INCLUDE.finditer(code):
         quote, header, line = found.group(1), found.group(2), line_of(code, found.start(2))
@@ -148,7 +141,7 @@ def check_includes(path, text, to_cut):
         elif "/" in header and first in LAYERS + ON_TOP:
             if first not in folders_open_to(path):
                 yield line, f'"{header}": {path.split("/")[0]} may not include {first}'
-            elif wrong_room(path, header) is not None and (path, header) not in to_cut:
+            elif wrong_room(path, header) is not None:
                 yield line, f'"{header}": {wrong_room(path, header)}'
         elif quote == '"' and first != "absl":
             yield line, f'"{header}": includes start at the root ("folder/file.h")'
@@ -186,21 +179,12 @@ def dead_exceptions(root):
                 yield f"PACKAGES: {headers} in {glob}: no file needs it"
 
 
-def check_cuts(root, to_cut):
-    for path, header in to_cut:
-        file = root / path
-        code = without_comments(file.read_text(encoding="utf-8")) if file.is_file() else ""
-        if header not in [found.group(2) for found in INCLUDE.finditer(code)]:
-            yield f"TO_CUT: {path} does not include {header}: the entry is no longer needed"
-        elif wrong_room(path, header) is None:
-            yield f"TO_CUT: {path} may include {header}: the entry is not needed"
-
-
 def unit_of(path):
+    """Of a header and its source, which are one unit."""
     return path.rsplit(".", 1)[0]
 
 
-def unit_includes(root, to_cut):
+def unit_includes(root):
     """Unit -> the units that it includes, each with one (file, line) of an include. Layers only."""
     units = {}
     for folder in LAYERS:
@@ -211,7 +195,7 @@ def unit_includes(root, to_cut):
             includes = units.setdefault(unit_of(path), {})
             for found in INCLUDE.finditer(code):
                 header = found.group(2)
-                if header.split("/")[0] in LAYERS and (path, header) not in to_cut and unit_of(header) != unit_of(path):
+                if header.split("/")[0] in LAYERS and unit_of(header) != unit_of(path):
                     includes.setdefault(unit_of(header), (path, line_of(code, found.start(2))))
     return units
 
@@ -244,35 +228,26 @@ def circles(units):
         yield members, circle
 
 
-def check_units(root, to_cut, known):
-    """No circle of units in the layers but those of `known`, each of which is one, whole."""
-    units, left = unit_includes(root, to_cut), [sorted(circle) for circle in known]
+def check_units(root):
+    """No circle of units in the layers."""
+    units = unit_includes(root)
     for members, circle in circles(units):
-        if members in left:
-            left.remove(members)
-            continue
         path, line = units[circle[0]][circle[1]]
         knot = f" (a knot of {len(members)}: {', '.join(members)})" if len(members) > len(circle) - 1 else ""
         yield path, line, f"circle of units: {' -> '.join(circle)}{knot}"
-    for circle in left:
-        yield "tools/check_layers.py", 1, f"KNOWN_CIRCLES: {', '.join(circle)} are no circle, or not a whole one: the entry is no longer needed"
 
 
-def check(root, to_cut=None, known_circles=None):
-    """All findings under `root`, as (path, line, text), and how many files were read. `to_cut`: (file, header) of TO_CUT;
-    `known_circles`: units of KNOWN_CIRCLES."""
-    to_cut = [(path, header) for path, header, _ in TO_CUT] if to_cut is None else to_cut
-    known_circles = [units for units, _ in KNOWN_CIRCLES] if known_circles is None else known_circles
+def check(root):
+    """All findings under `root`, as (path, line, text), and how many files were read."""
     findings, count = [], 0
     for folder in LAYERS + ON_TOP + [UMBRELLA]:
         for file in sorted((root / folder).rglob("*")):
             if file.suffix in SUFFIXES and file.is_file():
                 count += 1
                 path, text = file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")
-                found = [*check_rooms(path), *check_includes(path, text, to_cut), *check_banned(path, text)]
+                found = [*check_rooms(path), *check_includes(path, text), *check_banned(path, text)]
                 findings += [(path, line, what) for line, what in sorted(found)]
-    findings += [("tools/check_layers.py", 1, what) for what in check_cuts(root, to_cut)]
-    findings += check_units(root, to_cut, known_circles)
+    findings += check_units(root)
     return findings, count
 
 

@@ -82,7 +82,7 @@ bool WorkState::polled(const char* what, CodeSite code) {
     const Site site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())};
     clock->poll(site);
     if (is_completed()) return true;
-    // Whoever asks again and again would never learn that nobody answers. A destructor may not throw.
+    // A loop of questions to an aborted world would not end. A destructor may not throw.
     if (clock->aborted() && std::uncaught_exceptions() == 0)
       throw_dist_error(clock->abort_cause(), {.rank = rank_, .group = group(), .op = what, .seq = seq()});
     return false;

@@ -357,7 +357,7 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   const int64_t most = 4 * (ready_.size() + 16);
   if (++yields_in_a_row_ <= most) return;
   yields_in_a_row_ = 0;
-  // Whoever is awaited from outside acts in real time.
+  // A thread outside acts in real time.
   if (outside_.load(std::memory_order_acquire) > 0 || advance_clock()) return;
   // Nobody sleeps, but a task may poll until some time has passed.
   clock_ns_.store(now_ns() + kPollNs, std::memory_order_relaxed);
@@ -368,7 +368,9 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   if (!polls_only || polling_since_ns_ == 0) {
     polling_since_ns_ = monotonic_ns();
   } else if (monotonic_ns() - polling_since_ns_ > absl::ToInt64Nanoseconds(options_.stuck) && !aborted()) {
+    // Perhaps a thread outside would have answered: no deadlock for certain.
     end_endless(
+        ErrorKind::kTimeout,
         absl::StrCat("stuck for ", absl::FormatDuration(options_.stuck), " of real time: all that can run only poll"),
         lock);
   }
@@ -471,7 +473,8 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
   for (;;) {
     if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
     if (options_.max_steps > 0 && steps() > options_.max_steps && !aborted()) [[unlikely]]
-      end_endless(absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points"), lock);
+      end_endless(ErrorKind::kDeadlock,
+                  absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points"), lock);
     if (misled_ && !aborted()) [[unlikely]] {
       lock.unlock();
       abort(make_error(ErrorKind::kAborted, policy_->error()));
@@ -535,12 +538,12 @@ void DeterministicScheduler::prefetch() {
   engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
 }
 
-void DeterministicScheduler::end_endless(std::string text, StateLock& lock) {
+void DeterministicScheduler::end_endless(ErrorKind kind, std::string text, StateLock& lock) {
   for (const Task* task : live_tasks()) {
     absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
   }
   lock.unlock();
-  abort(make_error(ErrorKind::kDeadlock, text));
+  abort(make_error(kind, text));
   lock.lock();
 }
 

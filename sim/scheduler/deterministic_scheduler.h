@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "sim/base/dist_error.h"
 #include "sim/engine/engine.h"
 #include "sim/schedule/policy.h"
 #include "sim/schedule/ready_set.h"
@@ -90,7 +91,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Fetches what switches to the next tasks in the queue will touch.
   void prefetch();
   // max_steps have passed.
-  void end_endless(std::string text, StateLock& lock);
+  void end_endless(ErrorKind kind, std::string text, StateLock& lock);
   // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
   bool wait_beside(int64_t grace_ns, StateLock& lock);
   // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or Options::stuck passed.

@@ -90,7 +90,7 @@ TEST_P(PollsTest, ThatNobodyCanAnswerAreNamed) {
     while (!work.is_completed()) {
     }
   });
-  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: stuck for 30ms of real time: all that can run only poll\n"
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Timeout: stuck for 30ms of real time: all that can run only poll\n"
                                               "  rank 0 is at is_completed"),
                                    HasSubstr("polls_test.cc:")));
 }
