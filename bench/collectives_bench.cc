@@ -11,10 +11,10 @@
 
 #include "bench/floors.h"
 #include "benchmark/benchmark.h"
-#include "collectives/group/process_group.h"
 #include "collectives/kernels/kernels.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "sim/scheduler/scheduler.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

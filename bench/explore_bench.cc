@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "collectives/group/process_group.h"
 #include "examples/known_bugs/known_bugs.h"
-#include "harness/explore/explore.h"
+#include "rankloom/explore.h"
+#include "rankloom/process_group.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "collectives/fake/fake_process_group.h"
-#include "collectives/group/device_mesh.h"
-#include "collectives/records/call_record.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/fake.h"
+#include "rankloom/records.h"
 
 namespace rankloom {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "world/run_options.h"
+#include "rankloom/options.h"
 
 namespace rankloom {
 

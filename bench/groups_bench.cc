@@ -13,9 +13,9 @@
 
 #include "bench/floors.h"
 #include "benchmark/benchmark.h"
-#include "collectives/group/device_mesh.h"
-#include "collectives/group/process_group.h"
-#include "world/world.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "bench/floors.h"
 #include "benchmark/benchmark.h"
-#include "collectives/group/process_group.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "sim/base/parker.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -12,8 +12,8 @@
 #include "benchmark/benchmark.h"
 #include "fake_store/file_store.h"
 #include "fake_store/hash_store.h"
-#include "fake_store/prefix_store.h"
-#include "world/world.h"
+#include "rankloom/store.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/fake/fake_process_group.h"
 #include "collectives/group/fault_group.h"
-#include "collectives/group/process_group.h"
 #include "collectives/threaded/threaded_process_group.h"
-#include "sim/base/dist_error.h"
-#include "world/world.h"
+#include "rankloom/error.h"
+#include "rankloom/fake.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 

@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "fake_store/store.h"
-#include "sim/faults/fault_plan.h"
+#include "rankloom/faults.h"
+#include "rankloom/store.h"
 
 namespace rankloom {
 

@@ -16,7 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "fake_store/crc32c.h"
 #include "fake_store/store_text.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {

@@ -14,7 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
-#include "fake_store/store.h"
+#include "rankloom/store.h"
 #include "sim/base/text.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/call_scope.h"

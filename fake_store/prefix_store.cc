@@ -1,9 +1,8 @@
-#include "fake_store/prefix_store.h"
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/store.h"
 #include "sim/base/text.h"
 
 namespace rankloom {

@@ -1,4 +1,4 @@
-#include "fake_store/store.h"
+#include "rankloom/store.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "fake_store/store_text.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fake_store/store_text.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/parker.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"

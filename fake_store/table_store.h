@@ -11,7 +11,7 @@
 #include "fake_store/file_log.h"
 #include "fake_store/file_poller.h"
 #include "fake_store/key_table.h"
-#include "fake_store/store.h"
+#include "rankloom/store.h"
 #include "sim/base/task.h"
 
 namespace rankloom::internal {

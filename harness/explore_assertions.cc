@@ -1,5 +1,3 @@
-#include "harness/explore_assertions.h"
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -7,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "harness/rank_failures.h"
+#include "rankloom/testing.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 

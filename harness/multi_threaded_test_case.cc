@@ -1,5 +1,3 @@
-#include "harness/multi_threaded_test_case.h"
-
 #include <errno.h>  // program_invocation_short_name
 
 #include <algorithm>
@@ -11,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "harness/rank_output.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/testing.h"
 #include "sim/base/text.h"
 
 namespace rankloom {

@@ -9,7 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
-#include "world/world.h"
+#include "rankloom/world.h"
 
 namespace rankloom::internal {
 

@@ -1,5 +1,3 @@
-#include "harness/rank_output.h"
-
 #include <iostream>
 #include <map>
 #include <streambuf>
@@ -9,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "harness/rank_failures.h"
+#include "rankloom/testing.h"
 
 namespace rankloom {
 

@@ -1,7 +1,6 @@
-#include "harness/rank_trace.h"
-
 #include "absl/strings/str_cat.h"
 #include "harness/rank_failures.h"
+#include "rankloom/testing.h"
 
 namespace rankloom {
 

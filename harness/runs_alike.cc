@@ -1,5 +1,3 @@
-#include "harness/runs_alike.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,7 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "harness/rank_failures.h"
-#include "sim/schedule/trace.h"
+#include "rankloom/schedule.h"
+#include "rankloom/testing.h"
 
 namespace rankloom {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 
 namespace rankloom {
 

@@ -17,7 +17,37 @@ import sys
 LAYERS = ["sim", "fake_store", "world", "collectives", "harness"]
 # On top of them: these may include every layer, and nothing includes these but themselves.
 ON_TOP = ["bridge", "tools", "bench", "examples", "tests"]
-UMBRELLA = "include"
+# Public headers, include/rankloom/NAME.h, and the folder or room that each belongs to: there a source of its name, if there is
+# one, defines it, and what may include that folder may include it.
+FACE = "include/rankloom/"
+PUBLIC = {
+    "error": "sim/base",
+    "version": "sim/base",
+    "schedule": "sim/schedule",
+    "sync": "sim/sync",
+    "faults": "sim/faults",
+    "store": "fake_store",
+    "group": "world",
+    "options": "world",
+    "report": "world",
+    "world": "world",
+    "tensor": "collectives/call",
+    "collective_call": "collectives/call",
+    "work": "collectives/work",
+    "stream": "collectives/work",
+    "process_group": "collectives/group",
+    "device_mesh": "collectives/group",
+    "records": "collectives/records",
+    "traces": "collectives/records",
+    "chakra": "collectives/records",
+    "fake": "collectives/fake",
+    "cuda": "collectives/cuda",
+    "explore": "harness",
+    "matchers": "harness",
+    "testing": "harness",
+}
+# Those that only include others: for users, never for the layers themselves.
+UMBRELLAS = {"rankloom/rankloom.h": "collectives", "rankloom/testing.h": "harness", "rankloom/cuda.h": "collectives"}
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".cpp", ".hpp"}
 
 # Rooms, the folders within a layer, lowest first: each may include itself and what stands left of it.
@@ -34,7 +64,7 @@ ROOFS = {
 # (headers, files that may include them, who that is). A glob's * crosses folders.
 PACKAGES = [
     (r"boost/", ["sim/engine/fiber_engine.*", "bench/*", "tests/*"], "the fiber engine"),
-    (r"(gtest|gmock)/", ["harness/c*", "harness/explore_assertions.*", "harness/m*", "harness/r*", "tests/*"], "what tests are made of"),
+    (r"(gtest|gmock)/", ["harness/[m-r]*", "include/rankloom/matchers.h", "include/rankloom/testing.h", "tests/*"], "what tests are made of"),
     (r"(torch|ATen|c10|pybind11)/|(Python|pybind11|torch)\b", ["bridge/*", "tests/bridge/*"], "the bridge"),
     (r"(hwy|tbb|oneapi)/", ["collectives/kernels/*", "bench/*", "tests/*"], "collectives/kernels"),
     (r"cu(da|da_runtime|da_runtime_api|da_fp16|da_bf16|da_fp8)\.h|cuda/", ["collectives/cuda/*", "bridge/*", "bench/*", "tests/*"],
@@ -43,7 +73,8 @@ PACKAGES = [
     (r"google/protobuf/", ["collectives/records/chakra.*", "tests/*"], "Chakra traces"),
     (r"absl/flags/", ["tools/*", "bench/*", "examples/*", "tests/*"], "programs, which have flags"),
     (r"absl/random/", [], "nobody: sim/base/prng.h is our generator"),
-    (r"rankloom/", ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*"], "users of the library"),
+    (r"rankloom/(rankloom|testing|cuda)\.h", ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*", "collectives/cuda/*",
+                                             "harness/*"], "users of the library"),
 ]
 
 CORE = ["sim", "fake_store", "world", "collectives"]
@@ -92,13 +123,20 @@ def matches(path, globs):
     return any(fnmatch.fnmatchcase(path, g) for g in globs)
 
 
+def home_of(path):
+    """The place in the layers of a file, or of a header as includes name it: that of the source for a public header."""
+    name = path.removeprefix("include/")
+    if name in UMBRELLAS:
+        return UMBRELLAS[name] + "/" + name.split("/")[1]
+    stem = name.removeprefix("rankloom/").removesuffix(".h")
+    return f"{PUBLIC[stem]}/{stem}.h" if name.startswith("rankloom/") and stem in PUBLIC else path
+
+
 def folders_open_to(path):
     """The project folders that the file may include from."""
     folder = path.split("/")[0]
     if folder in LAYERS:
         return LAYERS[: LAYERS.index(folder) + 1]
-    if folder == UMBRELLA:
-        return LAYERS if path.endswith(("/testing.h", "/explore.h")) else LAYERS[:-1]
     # Tests and benchmarks of a program include what the program is made of.
     return [*LAYERS, folder, *{"tests": ["examples", "bench", "tools"], "bench": ["examples"]}.get(folder, [])]
 
@@ -131,18 +169,20 @@ def without_comments(text):
 
 def check_includes(path, text):
     code = without_comments(text)
+    home = home_of(path)
     for found in INCLUDE.finditer(code):
         quote, header, line = found.group(1), found.group(2), line_of(code, found.start(2))
-        first = header.split("/")[0]
+        place = home_of(header)
+        first = place.split("/")[0]
         package = next((p for p in PACKAGES if re.match(p[0], header)), None)
         if package is not None:
             if not matches(path, package[1]):
                 yield line, f"<{header}> is for {package[2]} only"
         elif "/" in header and first in LAYERS + ON_TOP:
-            if first not in folders_open_to(path):
-                yield line, f'"{header}": {path.split("/")[0]} may not include {first}'
-            elif wrong_room(path, header) is not None:
-                yield line, f'"{header}": {wrong_room(path, header)}'
+            if first not in folders_open_to(home):
+                yield line, f'"{header}": {home.split("/")[0]} may not include {first}'
+            elif wrong_room(home, place) is not None:
+                yield line, f'"{header}": {wrong_room(home, place)}'
         elif quote == '"' and first != "absl":
             yield line, f'"{header}": includes start at the root ("folder/file.h")'
 
@@ -158,6 +198,9 @@ def check_banned(path, text):
 
 
 def check_rooms(path):
+    name = path.removeprefix(FACE).removesuffix(".h")
+    if path.startswith(FACE) and name not in PUBLIC and "rankloom/" + name + ".h" not in UMBRELLAS:
+        yield 1, "PUBLIC says of each public header which room it belongs to"
     folder = path.split("/")[0]
     if folder in ROOMS and room_of(path) is None and path not in ROOFS:
         yield 1, f"a file of {folder} stands in one of its rooms: {', '.join(ROOMS[folder])}"
@@ -166,14 +209,14 @@ def check_rooms(path):
 def dead_exceptions(root):
     """Entries of EXCEPTIONS, and folders and files of the layers in PACKAGES, that no file needs."""
     texts = {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8")
-             for folder in [*LAYERS, UMBRELLA] for file in sorted((root / folder).rglob("*")) if file.suffix in SUFFIXES}
+             for folder in [*LAYERS, FACE] for file in sorted((root / folder).rglob("*")) if file.suffix in SUFFIXES}
     for rule, glob, _ in EXCEPTIONS:
         pattern = next(pattern for name, pattern, *_ in BANNED if name == rule)
         if not any(matches(path, [glob]) and re.search(pattern, NOT_CODE.sub(blank, text)) for path, text in texts.items()):
             yield f"EXCEPTIONS: {rule} in {glob}: no file needs it"
     for headers, globs, _ in PACKAGES:
         for glob in globs:
-            if glob.split("/")[0] in [*LAYERS, UMBRELLA] and not any(
+            if (glob.split("/")[0] in LAYERS or glob.startswith(FACE)) and not any(
                     matches(path, [glob]) and any(re.match(headers, found.group(2)) for found in INCLUDE.finditer(without_comments(text)))
                     for path, text in texts.items()):
                 yield f"PACKAGES: {headers} in {glob}: no file needs it"
@@ -181,21 +224,21 @@ def dead_exceptions(root):
 
 def unit_of(path):
     """Of a header and its source, which are one unit."""
-    return path.rsplit(".", 1)[0]
+    return home_of(path).rsplit(".", 1)[0]
 
 
 def unit_includes(root):
     """Unit -> the units that it includes, each with one (file, line) of an include. Layers only."""
     units = {}
-    for folder in LAYERS:
+    for folder in [*LAYERS, FACE]:
         for file in sorted((root / folder).rglob("*")):
-            if file.suffix not in SUFFIXES or not file.is_file():
+            if file.suffix not in SUFFIXES or not file.is_file() or file.relative_to(root).as_posix().removeprefix("include/") in UMBRELLAS:
                 continue
             path, code = file.relative_to(root).as_posix(), without_comments(file.read_text(encoding="utf-8"))
             includes = units.setdefault(unit_of(path), {})
             for found in INCLUDE.finditer(code):
                 header = found.group(2)
-                if header.split("/")[0] in LAYERS and unit_of(header) != unit_of(path):
+                if home_of(header).split("/")[0] in LAYERS and unit_of(header) != unit_of(path):
                     includes.setdefault(unit_of(header), (path, line_of(code, found.start(2))))
     return units
 
@@ -240,7 +283,7 @@ def check_units(root):
 def check(root):
     """All findings under `root`, as (path, line, text), and how many files were read."""
     findings, count = [], 0
-    for folder in LAYERS + ON_TOP + [UMBRELLA]:
+    for folder in [*LAYERS, *ON_TOP, FACE]:
         for file in sorted((root / folder).rglob("*")):
             if file.suffix in SUFFIXES and file.is_file():
                 count += 1

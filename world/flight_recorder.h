@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/base/code_site.h"
+#include "rankloom/error.h"
+#include "rankloom/group.h"
 #include "sim/sync/rank_mutex.h"
-#include "world/group.h"
 
 namespace rankloom {
 

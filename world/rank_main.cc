@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/world.h"
 #include "sim/base/text.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -1,5 +1,3 @@
-#include "world/run_options.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -9,9 +7,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/options.h"
+#include "rankloom/schedule.h"
 #include "sim/base/text.h"
-#include "sim/schedule/trace.h"
 
 namespace rankloom {
 namespace {

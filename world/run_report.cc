@@ -1,10 +1,9 @@
-#include "world/run_report.h"
-
 #include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/report.h"
 #include "sim/scheduler/deadlock_report.h"
 
 namespace rankloom {

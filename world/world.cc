@@ -1,4 +1,4 @@
-#include "world/world.h"
+#include "rankloom/world.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "fake_store/fault_store.h"
 #include "fake_store/hash_store.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/prng.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"

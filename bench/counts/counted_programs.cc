@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "collectives/group/process_group.h"
-#include "world/world.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

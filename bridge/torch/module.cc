@@ -13,7 +13,7 @@
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_backend.h"
 #include "bridge/torch/torch_store.h"
-#include "collectives/fake/fake_process_group.h"
+#include "rankloom/fake.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/base/code_site.h"
+#include "rankloom/error.h"
 
 struct _ts;  // PyThreadState
 

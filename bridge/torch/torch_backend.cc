@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_work.h"
-#include "collectives/fake/fake_process_group.h"
+#include "rankloom/fake.h"
 
 namespace rankloom::bridge {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/call/collective_call.h"
+#include "rankloom/collective_call.h"
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,3 @@
-#include "collectives/call/dlpack.h"
-
 #include <array>
 #include <cstddef>
 #include <limits>
@@ -9,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "rankloom/tensor.h"
 
 namespace rankloom {
 namespace {

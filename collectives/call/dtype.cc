@@ -1,6 +1,6 @@
-#include "collectives/call/dtype.h"
-
 #include <array>
+
+#include "rankloom/tensor.h"
 
 namespace rankloom {
 namespace {

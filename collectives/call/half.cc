@@ -1,4 +1,4 @@
-#include "collectives/call/half.h"
+#include "rankloom/tensor.h"
 
 namespace rankloom {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "collectives/call/half.h"
+#include "rankloom/tensor.h"
 
 namespace rankloom::internal {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "collectives/call/tensor.h"
+#include "rankloom/tensor.h"
 
 namespace rankloom::internal {
 

@@ -1,7 +1,7 @@
-#include "collectives/call/reduce_op.h"
-
 #include <array>
 #include <charconv>
+
+#include "rankloom/collective_call.h"
 
 namespace rankloom {
 namespace {

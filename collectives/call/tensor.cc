@@ -1,4 +1,4 @@
-#include "collectives/call/tensor.h"
+#include "rankloom/tensor.h"
 
 #include <algorithm>
 #include <cassert>

@@ -1,5 +1,3 @@
-#include "collectives/cuda/cuda_driver.h"
-
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
@@ -17,8 +15,9 @@
 #include "collectives/cuda/launch.h"
 #include "collectives/cuda/plan_tables.h"
 #include "collectives/streams/device_runtime.h"
-#include "sim/base/dist_error.h"
-#include "world/world.h"
+#include "rankloom/cuda.h"
+#include "rankloom/error.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

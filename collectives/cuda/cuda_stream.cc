@@ -1,10 +1,8 @@
-#include "collectives/cuda/cuda_stream.h"
-
 #include <cuda_runtime_api.h>
 
-#include "collectives/cuda/cuda_driver.h"
 #include "collectives/cuda/cuda_status.h"
-#include "world/world.h"
+#include "rankloom/cuda.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

@@ -1,14 +1,12 @@
-#include "collectives/cuda/cuda_tensor.h"
-
 #include <cuda_runtime_api.h>
 
 #include <array>
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "collectives/cuda/cuda_driver.h"
 #include "collectives/cuda/cuda_status.h"
-#include "world/world.h"
+#include "rankloom/cuda.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

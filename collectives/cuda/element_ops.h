@@ -7,8 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "collectives/call/dtype.h"
-#include "collectives/call/reduce_op.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/tensor.h"
 
 #if defined(__CUDACC__)
 #define RANKLOOM_HD __host__ __device__ __forceinline__

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 
 namespace rankloom::cuda {
 namespace {

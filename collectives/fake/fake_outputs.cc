@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/ops/shape_rules.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 
 namespace rankloom::internal {
 namespace {

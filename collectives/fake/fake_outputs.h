@@ -1,8 +1,8 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "collectives/call/collective_call.h"
-#include "collectives/call/fake_options.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/process_group.h"
 
 namespace rankloom::internal {
 

@@ -1,5 +1,3 @@
-#include "collectives/fake/fake_process_group.h"
-
 #include <limits>
 #include <utility>
 
@@ -8,10 +6,11 @@
 #include "collectives/fake/fake_outputs.h"
 #include "collectives/ops/group_request.h"
 #include "collectives/ops/op_table.h"
-#include "collectives/records/call_record.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/fake.h"
+#include "rankloom/records.h"
+#include "rankloom/world.h"
 #include "sim/base/text.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -1,13 +1,12 @@
-#include "collectives/fake/mixed_mesh.h"
-
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/fake/fake_process_group.h"
-#include "sim/base/dist_error.h"
-#include "world/world.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/error.h"
+#include "rankloom/fake.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

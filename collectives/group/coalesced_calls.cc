@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/group/coalescing.h"
-#include "collectives/group/process_group.h"
 #include "collectives/ops/op_table.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "sim/base/site_text.h"
-#include "world/world.h"
 
 namespace rankloom {
 

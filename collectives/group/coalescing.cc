@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
-#include "sim/base/dist_error.h"
-#include "world/world.h"
+#include "rankloom/error.h"
+#include "rankloom/world.h"
 
 namespace rankloom::internal {
 

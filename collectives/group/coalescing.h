@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/call/collective_call.h"
 #include "collectives/work/completion.h"
-#include "collectives/work/work.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/work.h"
 
 namespace rankloom {
 class RankContext;

@@ -1,4 +1,4 @@
-#include "collectives/group/device_mesh.h"
+#include "rankloom/device_mesh.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/ops/group_request.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/world.h"
 #include "sim/base/text.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

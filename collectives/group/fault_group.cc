@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/call/poison.h"
 #include "collectives/ops/op_table.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/world.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

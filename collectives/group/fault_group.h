@@ -3,12 +3,12 @@
 #include <memory>
 #include <string>
 
-#include "collectives/group/process_group.h"
-#include "sim/faults/fault_plan.h"
+#include "rankloom/faults.h"
+#include "rankloom/process_group.h"
 
 namespace rankloom {
 
-// Another group, whose calls go wrong as a plan says: sim/faults/fault_plan.h. Attributes and errors are the other
+// Another group, whose calls go wrong as a plan says: rankloom/faults.h. Attributes and errors are the other
 // group's.
 class FaultGroup final : public ProcessGroup {
  public:

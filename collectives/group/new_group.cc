@@ -7,12 +7,12 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
 #include "collectives/ops/group_request.h"
 #include "collectives/ops/op_table.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "sim/base/printable.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
 #include "collectives/ops/op_table.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
 
 namespace rankloom {
 namespace {

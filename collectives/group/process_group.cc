@@ -1,4 +1,4 @@
-#include "collectives/group/process_group.h"
+#include "rankloom/process_group.h"
 
 #include <utility>
 
@@ -6,12 +6,12 @@
 #include "collectives/group/coalescing.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/keep_alive.h"
-#include "collectives/work/stream.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/stream.h"
+#include "rankloom/world.h"
 #include "sim/base/printable.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
-#include "world/world.h"
 
 namespace rankloom {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "collectives/call/collective_call.h"
+#include "rankloom/collective_call.h"
 
 namespace rankloom {
 

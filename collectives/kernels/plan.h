@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "collectives/call/dtype.h"
 #include "collectives/kernels/reduce.h"
+#include "rankloom/tensor.h"
 
 namespace rankloom {
 

@@ -1,7 +1,7 @@
 #include "collectives/kernels/reduce.h"
 
 #include "hwy/detect_compiler_arch.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 
 #if HWY_ARCH_X86
 #include <xmmintrin.h>

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "collectives/call/dtype.h"
-#include "collectives/call/reduce_op.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/tensor.h"
 
 namespace rankloom::internal {
 

@@ -5,7 +5,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file once for each target.
 #include "collectives/kernels/reduce-inl.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace rankloom::internal {

@@ -10,7 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/ranks_text.h"
-#include "world/world.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/call/collective_call.h"
-#include "world/group.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/group.h"
 
 namespace rankloom {
 

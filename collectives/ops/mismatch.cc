@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/ops/ranks_text.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 

@@ -10,7 +10,7 @@
 #include "collectives/kernels/plan.h"
 #include "collectives/ops/group_request.h"
 #include "collectives/ops/shape_rules.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/text.h"
 
 namespace rankloom {

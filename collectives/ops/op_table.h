@@ -7,7 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "collectives/call/collective_call.h"
+#include "rankloom/collective_call.h"
 
 namespace rankloom {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/ops/group_request.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/text.h"
 
 namespace rankloom {

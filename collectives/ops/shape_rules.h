@@ -1,7 +1,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "collectives/call/collective_call.h"
+#include "rankloom/collective_call.h"
 
 namespace rankloom {
 

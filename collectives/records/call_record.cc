@@ -1,5 +1,3 @@
-#include "collectives/records/call_record.h"
-
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -10,8 +8,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "collectives/ops/op_table.h"
+#include "rankloom/records.h"
+#include "rankloom/world.h"
 #include "sim/base/text.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

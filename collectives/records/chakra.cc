@@ -1,4 +1,4 @@
-#include "collectives/records/chakra.h"
+#include "rankloom/chakra.h"
 
 #include <algorithm>
 #include <map>

@@ -1,9 +1,9 @@
-#include "collectives/records/cost_model.h"
-
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <numeric>
+
+#include "rankloom/records.h"
 
 namespace rankloom {
 namespace {

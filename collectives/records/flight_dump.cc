@@ -1,5 +1,3 @@
-#include "collectives/records/flight_dump.h"
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -11,11 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "collectives/call/dtype.h"
 #include "collectives/records/trace_text.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/tensor.h"
+#include "rankloom/traces.h"
+#include "rankloom/version.h"
 #include "sim/base/text.h"
-#include "sim/base/version.h"
 #include "sim/base/write_file.h"
 
 namespace rankloom {

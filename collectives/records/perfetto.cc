@@ -1,11 +1,10 @@
-#include "collectives/records/perfetto.h"
-
 #include <map>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "collectives/records/trace_text.h"
+#include "rankloom/traces.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 

@@ -1,10 +1,9 @@
-#include "collectives/records/pytorch_trace.h"
-
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/records/trace_text.h"
+#include "rankloom/traces.h"
 
 namespace rankloom {
 namespace {

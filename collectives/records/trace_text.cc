@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
 

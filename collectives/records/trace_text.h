@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/records/call_record.h"
+#include "rankloom/records.h"
 
 // What the trace formats have in common.
 namespace rankloom::internal {

@@ -13,10 +13,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "collectives/streams/device_driver.h"
-#include "collectives/work/stream.h"
-#include "collectives/work/work.h"
+#include "rankloom/stream.h"
+#include "rankloom/work.h"
+#include "rankloom/world.h"
 #include "sim/base/parker.h"
-#include "world/world.h"
 
 namespace rankloom {
 

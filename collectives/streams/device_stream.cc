@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/stream_work.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 

@@ -7,7 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "collectives/streams/device_runtime.h"
-#include "collectives/work/stream.h"
+#include "rankloom/stream.h"
 
 namespace rankloom {
 

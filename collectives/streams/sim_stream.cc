@@ -1,17 +1,16 @@
-#include "collectives/streams/sim_stream.h"
-
 #include <deque>
 #include <exception>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/stream_work.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
+#include "rankloom/stream.h"
+#include "rankloom/world.h"
 #include "sim/base/text.h"
-#include "world/world.h"
 
 namespace rankloom {
 using internal::StreamWork;

@@ -7,7 +7,7 @@
 
 #include "collectives/threaded/mailbox.h"
 #include "collectives/threaded/rendezvous.h"
-#include "collectives/work/work.h"
+#include "rankloom/work.h"
 
 namespace rankloom {
 

@@ -11,11 +11,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "collectives/call/collective_call.h"
 #include "collectives/work/wait_text.h"
 #include "collectives/work/withdrawal.h"
-#include "collectives/work/work.h"
-#include "world/world.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/work.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 

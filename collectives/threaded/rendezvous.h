@@ -9,11 +9,11 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "collectives/call/collective_call.h"
 #include "collectives/work/wait_text.h"
 #include "collectives/work/withdrawal.h"
-#include "collectives/work/work.h"
-#include "world/world.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/work.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 

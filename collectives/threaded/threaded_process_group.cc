@@ -8,7 +8,7 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
 #include "collectives/threaded/coalesced_work.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 

@@ -3,9 +3,9 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/group/process_group.h"
 #include "collectives/threaded/mailbox.h"
 #include "collectives/threaded/rendezvous.h"
+#include "rankloom/process_group.h"
 
 namespace rankloom {
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "collectives/work/completion.h"
+#include "rankloom/world.h"
 #include "sim/scheduler/call_scope.h"
-#include "world/world.h"
 
 namespace rankloom::internal {
 namespace {

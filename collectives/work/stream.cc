@@ -1,6 +1,6 @@
-#include "collectives/work/stream.h"
+#include "rankloom/stream.h"
 
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 
 namespace rankloom {
 

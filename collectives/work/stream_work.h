@@ -9,8 +9,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/work/work.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/work.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/world.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
-#include "world/world.h"
 
 namespace rankloom::internal {
 namespace {

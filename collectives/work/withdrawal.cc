@@ -3,7 +3,7 @@
 #include <exception>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 

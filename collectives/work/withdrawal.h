@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "rankloom/world.h"
 #include "sim/base/task.h"
-#include "world/world.h"
 
 namespace rankloom::internal {
 

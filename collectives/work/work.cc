@@ -1,15 +1,15 @@
-#include "collectives/work/work.h"
+#include "rankloom/work.h"
 
 #include <algorithm>
 #include <exception>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/work/stream.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/stream.h"
+#include "rankloom/world.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

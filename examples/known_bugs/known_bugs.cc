@@ -6,7 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
+#include "rankloom/process_group.h"
 
 namespace rankloom {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <span>
 
-#include "harness/explore/explore.h"
-#include "world/world.h"
+#include "rankloom/explore.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 

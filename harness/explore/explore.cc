@@ -1,4 +1,4 @@
-#include "harness/explore/explore.h"
+#include "rankloom/explore.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -15,12 +15,12 @@
 #include "absl/strings/substitute.h"
 #include "harness/explore/explore_workers.h"
 #include "harness/explore/story.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/schedule.h"
 #include "sim/base/parker.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
-#include "sim/schedule/trace.h"
 
 namespace rankloom {
 namespace internal {

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "rankloom/report.h"
 #include "sim/schedule/step_record.h"
-#include "world/run_report.h"
 
 namespace rankloom::internal {
 

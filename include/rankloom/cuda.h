@@ -1,8 +1,99 @@
 #pragma once
 
-// CUDA streams and tensors, for programs that link rankloom-cuda. No CUDA header is included.
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
 
-#include "collectives/cuda/cuda_driver.h"
-#include "collectives/cuda/cuda_stream.h"
-#include "collectives/cuda/cuda_tensor.h"
+#include "collectives/streams/device_driver.h"
+#include "collectives/streams/device_stream.h"
 #include "rankloom/rankloom.h"
+#include "rankloom/tensor.h"
+
+namespace rankloom {
+
+class RankContext;
+
+// Lets calls of the world of `rank` use CUDA memory and streams. CudaStream and CudaTensor do it themselves; a program with
+// device memory of other origin calls it before its first such call, on every rank or on any. The first time in a process it
+// loads the kernels of `device`, which should happen while no stream of it is blocked.
+// Errors: DistError(CollectiveError) if there is no such device or no driver.
+void use_cuda(RankContext& rank, int device = 0);
+
+// Why there is no CUDA device that could be used, "" if there is one.
+std::string cuda_missing();
+
+// The one driver of this process: there is one CUDA context for a device and process. Never destroyed, since the device may
+// look at its memory until the process ends.
+std::shared_ptr<DeviceDriver> cuda_driver();
+
+}  // namespace rankloom
+
+// As cuda_runtime_api.h has it, which users of this header need not include.
+struct CUstream_st;
+
+namespace rankloom {
+
+// A CUDA stream of the caller's own, which must outlive this view. Not the legacy default stream while others of its
+// context are blocked: it waits for them.
+class CudaStreamView : public DeviceStream {
+ public:
+  CudaStreamView(RankContext& rank, CUstream_st* stream, std::string_view name = "stream");
+
+  CUstream_st* native() const { return static_cast<CUstream_st*>(handle()); }
+};
+
+// A CUDA stream that this object owns: non-blocking with regard to the default stream. What is queued runs even if the object
+// goes first.
+// Errors: DistError(CollectiveError) if CUDA cannot make it.
+class CudaStream final : public CudaStreamView {
+ public:
+  explicit CudaStream(RankContext& rank, std::string_view name = "stream", int device = 0);
+  ~CudaStream() override;
+};
+
+class RankContext;
+
+// A tensor in device memory, for tests: contiguous, owned. Making one, to_host() and set() block the thread until the device
+// has done it, on a stream of their own: what other streams do to the tensor must have ended before, by wait() or
+// synchronize(). Letting go of one does not wait for the device, and must come after what uses it.
+// Errors: DistError(CollectiveError) with CUDA's words.
+class CudaTensor {
+ public:
+  // Elements are 0.
+  CudaTensor(RankContext& rank, Dims sizes, DType dtype, int device = 0);
+  ~CudaTensor();
+  CudaTensor(CudaTensor&& other) noexcept;
+  CudaTensor(const CudaTensor&) = delete;
+  CudaTensor& operator=(const CudaTensor&) = delete;
+  CudaTensor& operator=(CudaTensor&&) = delete;
+
+  template <TensorElement T>
+  CudaTensor(RankContext& rank, const std::vector<T>& values, int device = 0)
+      : CudaTensor(rank, {static_cast<int64_t>(values.size())}, DTypeOf<T>::value, device) {
+    set_bytes(values.data());
+  }
+
+  const TensorView& view() const { return view_; }
+  operator TensorView() const { return view_; }  // NOLINT: implicit
+
+  template <TensorElement T>
+  void set(const std::vector<T>& values) {
+    set_bytes(values.data());
+  }
+  template <TensorElement T>
+  std::vector<T> to_host() const {
+    std::vector<T> values(static_cast<size_t>(view_.numel()));
+    get_bytes(values.data());
+    return values;
+  }
+  // view().bytes() of them.
+  void set_bytes(const void* from);
+  void get_bytes(void* to) const;
+
+ private:
+  RankContext& rank_;
+  TensorView view_;
+};
+
+}  // namespace rankloom

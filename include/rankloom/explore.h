@@ -1,6 +1,168 @@
 #pragma once
 
-// explore(): a program under many schedules, or all. Needs no GoogleTest. Link rankloom.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
-#include "harness/explore/explore.h"
-#include "rankloom/rankloom.h"
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "rankloom/faults.h"
+#include "rankloom/schedule.h"
+#include "rankloom/world.h"
+
+namespace rankloom {
+
+// A way to look for a schedule under which a program fails.
+struct Strategy {
+  enum class Kind : uint8_t { kExhaustive, kRandom, kPct, kStarve, kLateCompletion };
+  Kind kind = Kind::kRandom;
+  int depth = 3;  // kPct
+
+  // All schedules, but only one of each set that cannot differ: only choices that can change a result branch.
+  static Strategy exhaustive() { return {Kind::kExhaustive}; }
+  static Strategy random() { return {Kind::kRandom}; }
+  // Schedule::pct(): bugs that need `depth` orderings.
+  static Strategy pct(int depth = 3) { return {Kind::kPct, depth}; }
+  // Schedule::starve(): one rank, helper or stream, or all that completes, is held back for long.
+  static Strategy starve() { return {Kind::kStarve}; }
+  // Schedule::late_completion(): calls complete as late as they can.
+  static Strategy late_completion() { return {Kind::kLateCompletion}; }
+
+  std::string name() const;                // "pct(3)"
+  Schedule schedule(uint64_t seed) const;  // not for kExhaustive
+};
+
+// What a run must be, beyond that no rank fails.
+struct ExploreChecks {
+  bool results = true;        // what ranks observe() is equal under all schedules
+  bool groups = true;         // so is the order in which each rank's groups are made and first called, by name
+  bool store_keys = true;     // so are the keys in the store at the end
+  bool store_values = false;  // and their values
+  bool leaks = true;          // no works dropped, no messages unmatched: RunReport::notes is empty
+  bool keys_left = false;     // no keys are left in the store
+  bool twice = true;          // the first schedule is run twice and must repeat itself
+};
+
+struct ExploreProgress {
+  std::string strategy;  // the one that runs now
+  int64_t runs = 0;
+  absl::Duration elapsed;
+};
+
+// How to explore. An aggregate; every field has a default.
+struct ExploreOptions {
+  // Of all runs. The schedule is explore()'s; the seed of the ranks' own randomness is the same in all (unset: 1).
+  WorldOptions world = {.world_size = 4, .engine = EngineKind::kFibers};
+  // In order; the exhaustive one gets half of the budget, and the others take turns with the rest.
+  std::vector<Strategy> strategies = {Strategy::exhaustive(), Strategy::pct(3), Strategy::starve(),
+                                      Strategy::late_completion(), Strategy::random()};
+  int64_t max_runs = 1000;                      // those of shrinking not counted
+  absl::Duration max_time = absl::Seconds(60);  // real time, shrinking not counted
+  uint64_t first_seed = 1;
+  // With a rate in world.faults: each run has a seed of its own for its faults, beginning with the plan's.
+  bool vary_faults = true;
+  // Shrinking may use as few ranks as this; 0: the program is for world.world_size only.
+  int min_ranks = 0;
+  int max_shrink_runs = 2000;
+  // Worker processes, by fork(), for the strategies that draw from seeds. 1: none. The workers' ranks write to no memory of
+  // this process. Not under ThreadSanitizer, which cannot follow a fork; and mind what else the process holds.
+  int processes = 1;
+  ExploreChecks checks = {};
+  uint64_t max_steps = 200'000;  // of a run: one that has more counts as endless
+  // Told about once a second of real time and at the end, never by two threads at once. Unset: a line to stderr every ten
+  // seconds.
+  std::function<void(const ExploreProgress&)> progress = {};
+};
+
+// What a failure came down to.
+struct FoundFailure {
+  std::string headline;               // first line of what went wrong
+  std::string strategy;               // that found it
+  int64_t run = 0;                    // in which run, from 1, of those of the strategy
+  Schedule found;                     // under which schedule; of an exhaustive search: steered(), with all its switches
+  WorldOptions world;                 // the smallest run: ranks, faults and schedule
+  RunReport report;                   // of that run; report.trace replays it
+  std::vector<std::string> failures;  // what the report does not say: failed assertions, results that differ, leaks
+  std::string story;                  // what each rank did in it, only the steps that matter
+  std::string rerun;                  // the command that repeats it
+  int found_switches = 0;             // switches (rankloom/schedule.h) from the default order before shrinking
+  int64_t shrink_runs = 0;
+
+  // Switches and faults of the smallest run: how long its trace is in what a reader has to follow.
+  int size() const;
+};
+
+struct ExploreReport {
+  struct Share {
+    std::string strategy;
+    int64_t runs = 0;
+    int64_t schedules = 0;  // exhaustive: of the runs, those that did not repeat others
+    int64_t open = 0;       // exhaustive: choices seen and not tried
+    bool finished = false;  // exhaustive: all were
+    // exhaustive: what the program did that no search over schedules can vouch for
+    std::vector<std::string> unseen;
+  };
+  int64_t runs = 0;
+  absl::Duration elapsed;
+  std::vector<Share> shares;
+  // An exhaustive search came to its end, and the program did nothing that such a search does not see: no schedule fails.
+  bool verified = false;
+  std::optional<FoundFailure> failure;
+  absl::Status error;  // the options or the environment make no sense; nothing was run
+
+  bool ok() const { return error.ok() && !failure.has_value(); }
+  // All of it, for people.
+  std::string text() const;
+};
+
+// Runs `program` again and again, in worlds of its own, until a schedule is found under which it fails, or the budget is
+// spent, or all schedules that can differ were run. A failure is shrunk: fewer ranks, fewer faults, fewer switches.
+// The program must be repeatable: what it keeps outside its world is its own business (reset it on rank 0's way in, or keep it
+// per run). Ranks share no memory but through rankloom, or else exhaustive() misses what they do to each other there.
+// The environment (run_options.h) wins: under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY that one run is made, after
+// the one in default order that its results are compared with. RANKLOOM_RANKS then says how many ranks.
+// Blocking: the calling thread, which must be no rank. No GoogleTest needed; rankloom/testing.h has that side.
+ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program);
+
+namespace internal {
+
+void observe_bytes(RankContext& rank, std::string_view name, std::string_view text, std::string_view bytes);
+
+// As explore(); `run` runs the program in a world and appends to `failures` what the report does not say.
+using RunWorld = absl::FunctionRef<RunReport(World& world, absl::FunctionRef<void(RankContext&)> program,
+                                             std::vector<std::string>* failures)>;
+ExploreReport explore_with(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program, RunWorld run);
+
+// A number as a text that differs if its bits do.
+std::string number_text(double value);
+
+}  // namespace internal
+
+// Notes a result of this rank under a name. explore() compares it, bit by bit, with that of the first schedule; elsewhere it
+// does nothing. `value`: a string, a number, or a range of numbers.
+template <typename T>
+void observe(RankContext& rank, std::string_view name, const T& value) {
+  if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    const std::string_view text = value;
+    internal::observe_bytes(rank, name, text, text);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    internal::observe_bytes(rank, name, internal::number_text(static_cast<double>(value)),
+                            std::string_view(reinterpret_cast<const char*>(&value), sizeof(T)));
+  } else {
+    std::string text;
+    std::string bytes;
+    for (const auto& element : value) {
+      static_assert(std::is_arithmetic_v<std::remove_cvref_t<decltype(element)>>, "want numbers");
+      text += (text.empty() ? "" : " ") + internal::number_text(static_cast<double>(element));
+      bytes.append(reinterpret_cast<const char*>(&element), sizeof(element));
+    }
+    internal::observe_bytes(rank, name, text, bytes);
+  }
+}
+
+}  // namespace rankloom

@@ -1,11 +1,10 @@
-#include "sim/base/dist_error.h"
-
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "rankloom/error.h"
 #include "sim/base/task.h"
 
 namespace rankloom {

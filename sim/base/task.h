@@ -10,7 +10,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "sim/base/code_site.h"
+#include "rankloom/error.h"
 #include "sim/base/parker.h"
 
 namespace rankloom {

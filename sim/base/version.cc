@@ -1,4 +1,4 @@
-#include "sim/base/version.h"
+#include "rankloom/version.h"
 
 namespace rankloom {
 

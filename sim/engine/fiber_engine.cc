@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/sanitizers.h"
 #include "sim/engine/fiber_hook.h"
 #include "sim/engine/stack_pool.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/sanitizers.h"
 
 #ifdef RANKLOOM_ASAN

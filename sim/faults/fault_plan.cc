@@ -1,5 +1,3 @@
-#include "sim/faults/fault_plan.h"
-
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -10,7 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/faults.h"
 #include "sim/base/prng.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/schedule.h"
 #include "sim/base/prng.h"
 #include "sim/schedule/steering.h"
-#include "sim/schedule/trace.h"
 
 namespace rankloom {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <memory>
 
+#include "rankloom/schedule.h"
 #include "sim/schedule/policy.h"
 #include "sim/schedule/run_hooks.h"
-#include "sim/schedule/schedule.h"
 
 namespace rankloom {
 

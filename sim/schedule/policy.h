@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "sim/base/choice.h"
+#include "rankloom/schedule.h"
 #include "sim/base/task.h"
 #include "sim/schedule/ready_set.h"
 

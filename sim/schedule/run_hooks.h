@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "sim/schedule/schedule.h"
+#include "rankloom/schedule.h"
 
 namespace rankloom {
 

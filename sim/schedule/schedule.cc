@@ -1,4 +1,4 @@
-#include "sim/schedule/schedule.h"
+#include "rankloom/schedule.h"
 
 #include <utility>
 #include <vector>
@@ -7,9 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/text.h"
-#include "sim/schedule/trace.h"
 
 namespace rankloom {
 

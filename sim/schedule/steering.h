@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "rankloom/schedule.h"
 #include "sim/schedule/policy.h"
-#include "sim/schedule/schedule.h"
 
 namespace rankloom {
 

@@ -1,5 +1,3 @@
-#include "sim/schedule/trace.h"
-
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -8,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/choice.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/schedule.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
 

@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/scheduler/live_worlds.h"
 

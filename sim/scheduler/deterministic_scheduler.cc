@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/site_text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/engine/thread_engine.h"

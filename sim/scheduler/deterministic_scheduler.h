@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/engine/engine.h"
 #include "sim/schedule/policy.h"
 #include "sim/schedule/ready_set.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/engine/thread_pool.h"
 #include "sim/scheduler/call_scope.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/scheduler/deterministic_scheduler.h"
 #include "sim/scheduler/free_scheduler.h"
 #include "sim/scheduler/scheduler.h"

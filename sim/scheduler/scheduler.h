@@ -18,12 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "sim/base/choice.h"
+#include "rankloom/schedule.h"
 #include "sim/base/task.h"
 #include "sim/schedule/run_hooks.h"
-#include "sim/schedule/schedule.h"
 #include "sim/schedule/step_record.h"
-#include "sim/schedule/trace.h"
 
 namespace rankloom {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
-#include "sim/base/code_site.h"
+#include "rankloom/error.h"
 #include "sim/sync/rank_mutex.h"
 
 namespace rankloom {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/site_text.h"
 #include "sim/scheduler/scheduler.h"
 

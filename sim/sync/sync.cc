@@ -1,7 +1,7 @@
-#include "sim/sync/sync.h"
+#include "rankloom/sync.h"
 
 #include "absl/strings/str_cat.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"

@@ -14,7 +14,7 @@
 #include "examples/transformer/step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/call_matchers.h"
+#include "rankloom/matchers.h"
 
 namespace rankloom::example {
 namespace {

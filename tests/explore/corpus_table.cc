@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "examples/known_bugs/known_bugs.h"
-#include "harness/explore/explore.h"
+#include "rankloom/explore.h"
 
 namespace rankloom {
 namespace {

@@ -1,4 +1,4 @@
-#include "harness/explore/explore.h"
+#include "rankloom/explore.h"
 
 #include <cstdlib>
 #include <memory>
@@ -9,13 +9,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
-#include "collectives/records/flight_dump.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/explore_assertions.h"
-#include "sim/sync/sync.h"
+#include "rankloom/process_group.h"
+#include "rankloom/sync.h"
+#include "rankloom/testing.h"
+#include "rankloom/traces.h"
 
 namespace rankloom {
 namespace {

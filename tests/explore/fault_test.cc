@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/explore/explore.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/explore.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "tests/world/every_world.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

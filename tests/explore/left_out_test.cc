@@ -14,19 +14,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "collectives/group/process_group.h"
-#include "collectives/streams/sim_stream.h"
-#include "collectives/work/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sim/base/code_site.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
+#include "rankloom/stream.h"
+#include "rankloom/sync.h"
+#include "rankloom/work.h"
+#include "rankloom/world.h"
 #include "sim/base/text.h"
-#include "sim/sync/sync.h"
 #include "tests/explore/access_sites.h"
 #include "tests/explore/searches.h"
 #include "tests/explore/small_program.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -7,13 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "sim/base/prng.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "sim/schedule/schedule.h"
+#include "rankloom/schedule.h"
+#include "rankloom/world.h"
 #include "sim/schedule/schedule_tree.h"
 #include "sim/schedule/step_record.h"
-#include "world/world.h"
 
 namespace rankloom {
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdio>
 
-#include "world/world.h"
+#include "rankloom/world.h"
 
 int main() {
   int count = 0;

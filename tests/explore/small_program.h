@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "sim/faults/fault_plan.h"
-#include "sim/schedule/schedule.h"
+#include "rankloom/faults.h"
+#include "rankloom/schedule.h"
 #include "tests/explore/searches.h"
 
 namespace rankloom {

@@ -15,15 +15,15 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/group/device_mesh.h"
-#include "collectives/group/process_group.h"
-#include "collectives/streams/sim_stream.h"
-#include "collectives/work/work.h"
-#include "fake_store/prefix_store.h"
-#include "sim/base/dist_error.h"
-#include "sim/sync/sync.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
+#include "rankloom/store.h"
+#include "rankloom/stream.h"
+#include "rankloom/sync.h"
+#include "rankloom/work.h"
+#include "rankloom/world.h"
 #include "tests/explore/small_program.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -11,16 +11,16 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "collectives/group/process_group.h"
-#include "collectives/streams/sim_stream.h"
-#include "collectives/work/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/explore/explore.h"
-#include "sim/base/dist_error.h"
-#include "sim/sync/sync.h"
+#include "rankloom/error.h"
+#include "rankloom/explore.h"
+#include "rankloom/process_group.h"
+#include "rankloom/stream.h"
+#include "rankloom/sync.h"
+#include "rankloom/work.h"
+#include "rankloom/world.h"
 #include "tests/explore/searches.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/prng.h"
 
 namespace rankloom {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fake_store/store.h"
+#include "rankloom/store.h"
 
 namespace rankloom {
 

@@ -15,10 +15,10 @@
 
 #include "fake_store/file_store.h"
 #include "fake_store/hash_store.h"
-#include "fake_store/prefix_store.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/store.h"
+#include "rankloom/world.h"
 #include "tests/temp_dir.h"
-#include "world/world.h"
 
 namespace rankloom {
 

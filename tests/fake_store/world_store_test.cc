@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "fake_store/fake_store.h"
+#include "rankloom/store.h"
 #include "tests/fake_store/store_fixture.h"
 
 namespace rankloom {

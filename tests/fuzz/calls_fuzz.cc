@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "sim/base/sanitizers.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

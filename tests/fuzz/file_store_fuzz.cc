@@ -15,7 +15,7 @@
 
 #include "fake_store/crc32c.h"
 #include "fake_store/file_store.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 
 namespace rankloom {
 namespace {

@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/group/process_group.h"
-#include "harness/multi_threaded_test_case.h"
-#include "harness/runs_alike.h"
+#include "rankloom/process_group.h"
+#include "rankloom/testing.h"
 
 namespace rankloom {
 namespace {

@@ -1,4 +1,4 @@
-#include "harness/matchers.h"
+#include "rankloom/matchers.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "world/world.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

@@ -1,5 +1,3 @@
-#include "harness/multi_threaded_test_case.h"
-
 #include <gtest/gtest-spi.h>
 
 #include <atomic>
@@ -13,8 +11,9 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "harness/matchers.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/matchers.h"
+#include "rankloom/testing.h"
 
 namespace rankloom {
 namespace {

@@ -1,5 +1,3 @@
-#include "harness/runs_alike.h"
-
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
@@ -7,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
-#include "harness/multi_threaded_test_case.h"
+#include "rankloom/process_group.h"
+#include "rankloom/testing.h"
 
 namespace rankloom {
 namespace {

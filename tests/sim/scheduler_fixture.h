@@ -12,7 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_replace.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/scheduler/scheduler.h"
 #include "sim/sync/rank_mutex.h"
 

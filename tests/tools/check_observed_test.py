@@ -61,7 +61,7 @@ class CheckObservedTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name in check_observed.LIBRARY:
-                (root / name).mkdir()
+                (root / name).mkdir(parents=True)
             (root / "world/a.h").write_text("class A { RankMutex* other_; void f(ObservedMutex& mu); RankMutexLock lock(&mu_); // RankMutex x;\n};")
             self.assertEqual(list(check_observed.unlisted_locks(root, {}, {})), [])
             for text in ("RankMutex mu_;", "mutable ObservedMutex mu_{nullptr};", "RankMutex mu(scheduler_);"):

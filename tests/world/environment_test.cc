@@ -6,11 +6,11 @@
 #include <map>
 #include <string>
 
-#include "sim/base/dist_error.h"
-#include "sim/schedule/trace.h"
+#include "rankloom/error.h"
+#include "rankloom/options.h"
+#include "rankloom/schedule.h"
+#include "rankloom/world.h"
 #include "tests/temp_dir.h"
-#include "world/run_options.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

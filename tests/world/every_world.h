@@ -5,8 +5,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "gtest/gtest.h"
-#include "sim/schedule/schedule.h"
-#include "world/world.h"
+#include "rankloom/schedule.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "world/world.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 namespace {

@@ -1,6 +1,4 @@
 // What a run says of itself: the first failure leads, the others are folded under it, and how to run it again.
-#include "world/run_report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "rankloom/report.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 

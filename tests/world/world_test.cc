@@ -1,5 +1,5 @@
 // Worlds: many of them, ranks that are the caller's threads, what belongs to a rank.
-#include "world/world.h"
+#include "rankloom/world.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-#include "collectives/call/half.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+
+#include "rankloom/tensor.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-#include "collectives/call/tensor.h"
+#include "rankloom/tensor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "collectives/call/collective_call.h"
-#include "collectives/call/dlpack.h"
+#include "rankloom/collective_call.h"
 
 namespace rankloom {
 namespace {

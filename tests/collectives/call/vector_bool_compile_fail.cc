@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "collectives/call/tensor.h"
+#include "rankloom/tensor.h"
 
 void refuse(const rankloom::TensorView& output);
 void refuse_input(const rankloom::ConstTensorView& input);

@@ -12,7 +12,7 @@ SOURCE = "tests/collectives/call/vector_bool_compile_fail.cc"
 
 root, compiler = sys.argv[1], sys.argv[2:]
 for defines in ([], ["-DINPUT"]):
-    command = [*compiler, "-std=c++20", "-I.", "-fsyntax-only", *defines, SOURCE]
+    command = [*compiler, "-std=c++20", "-I.", "-Iinclude", "-fsyntax-only", *defines, SOURCE]
     result = subprocess.run(command, cwd=root, capture_output=True, text=True)
     # One error, so that nobody has to search for the reason.
     if result.returncode == 0 or REASON not in result.stderr or result.stderr.count("error:") != 1:

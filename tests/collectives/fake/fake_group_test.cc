@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/fake/fake_process_group.h"
-#include "collectives/group/device_mesh.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/fake.h"
+#include "rankloom/matchers.h"
+#include "rankloom/world.h"
 #include "tests/collectives/fake/random_calls.h"
 #include "tests/world/every_world.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -1,18 +1,16 @@
 // Meshes that are real in some dimensions and fake in others.
 
-#include "collectives/fake/mixed_mesh.h"
-
 #include <memory>
 #include <vector>
 
-#include "collectives/records/call_record.h"
-#include "collectives/records/perfetto.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/call_matchers.h"
-#include "harness/matchers.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/matchers.h"
+#include "rankloom/records.h"
+#include "rankloom/traces.h"
+#include "rankloom/world.h"
 #include "tests/world/every_world.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/group/process_group.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/ops/op_table.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
 #include "sim/base/prng.h"
 
 namespace rankloom {

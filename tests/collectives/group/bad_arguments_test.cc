@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/fake/fake_process_group.h"
-#include "collectives/group/device_mesh.h"
-#include "collectives/group/process_group.h"
-#include "collectives/records/flight_dump.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/fake.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
+#include "rankloom/traces.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/fake/fake_process_group.h"
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/fake.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "tests/world/every_world.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/fake/fake_process_group.h"
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/fake.h"
+#include "rankloom/process_group.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {

@@ -1,4 +1,4 @@
-#include "collectives/group/device_mesh.h"
+#include "rankloom/device_mesh.h"
 
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
+#include "rankloom/matchers.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {

@@ -8,16 +8,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/fake/fake_process_group.h"
-#include "collectives/group/process_group.h"
 #include "collectives/ops/group_request.h"
-#include "collectives/streams/sim_stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/fake.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
+#include "rankloom/stream.h"
+#include "rankloom/world.h"
 #include "tests/world/every_world.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "tests/world/every_world.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

@@ -8,12 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/call/collective_call.h"
-#include "collectives/call/dtype.h"
-#include "collectives/call/reduce_op.h"
-#include "collectives/call/tensor.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/kernels/plan.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/tensor.h"
 #include "sim/base/prng.h"
 
 namespace rankloom {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {

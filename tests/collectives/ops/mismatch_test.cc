@@ -11,7 +11,7 @@
 #include "collectives/ops/ranks_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 
 namespace rankloom {
 namespace {

@@ -11,7 +11,7 @@
 #include "collectives/ops/op_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/prng.h"
 
 namespace rankloom {

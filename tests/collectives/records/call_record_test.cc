@@ -1,20 +1,18 @@
 // The record of calls: what it keeps, how virtual time passes, what it counts.
 
-#include "collectives/records/call_record.h"
-
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "collectives/fake/fake_process_group.h"
-#include "collectives/group/device_mesh.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/call_matchers.h"
-#include "harness/matchers.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/fake.h"
+#include "rankloom/matchers.h"
+#include "rankloom/records.h"
+#include "rankloom/world.h"
 #include "tests/world/every_world.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

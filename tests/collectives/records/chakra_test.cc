@@ -1,18 +1,18 @@
 // Chakra traces, read back by protobuf's own decoder. read_traces.py reads them by hand.
 
-#include "collectives/records/chakra.h"
+#include "rankloom/chakra.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "collectives/fake/fake_process_group.h"
 #include "collectives/records/chakra_trace.pb.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
+#include "rankloom/fake.h"
+#include "rankloom/matchers.h"
 #include "tests/temp_dir.h"
 
 namespace rankloom {

@@ -1,12 +1,11 @@
 // The formulas of the cost model, against numbers worked out by hand.
 
-#include "collectives/records/cost_model.h"
-
 #include <cstdint>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rankloom/records.h"
 
 namespace rankloom {
 // For GoogleTest, which looks for it beside the type.

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/matchers.h"
+#include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
 #include "tests/temp_dir.h"
 

@@ -5,14 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "collectives/fake/fake_process_group.h"
-#include "collectives/group/device_mesh.h"
-#include "collectives/records/call_record.h"
-#include "collectives/records/perfetto.h"
-#include "collectives/records/pytorch_trace.h"
-#include "world/world.h"
+#include "rankloom/device_mesh.h"
+#include "rankloom/fake.h"
+#include "rankloom/records.h"
+#include "rankloom/traces.h"
+#include "rankloom/world.h"
 #ifdef RANKLOOM_CHAKRA
-#include "collectives/records/chakra.h"
+#include "rankloom/chakra.h"
 #endif
 
 namespace rankloom {

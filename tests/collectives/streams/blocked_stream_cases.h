@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "collectives/group/process_group.h"
-#include "collectives/work/stream.h"
-#include "collectives/work/work.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
+#include "rankloom/stream.h"
+#include "rankloom/work.h"
+#include "rankloom/world.h"
 #include "tests/error_of.h"
-#include "world/world.h"
 
 namespace rankloom {
 

@@ -20,7 +20,7 @@
 #include "collectives/cuda/plan_tables.h"
 #include "collectives/streams/device_driver.h"
 #include "collectives/streams/device_stream.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "sim/base/parker.h"
 #include "sim/base/prng.h"
 

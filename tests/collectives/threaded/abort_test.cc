@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "fake_store/prefix_store.h"
-#include "harness/matchers.h"
+#include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
+#include "rankloom/store.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 

@@ -4,10 +4,10 @@
 #include <numeric>
 #include <vector>
 
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/process_group.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "harness/matchers.h"
+#include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
 #include "tests/world/every_world.h"
 

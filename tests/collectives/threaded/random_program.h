@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group.h"
 #include "collectives/threaded/threaded_process_group.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
 #include "sim/base/prng.h"
-#include "world/world.h"
 
 namespace rankloom {
 

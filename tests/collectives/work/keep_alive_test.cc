@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/matchers.h"
+#include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
 #include "tests/world/every_world.h"
 

@@ -10,14 +10,14 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/group/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "harness/matchers.h"
-#include "sim/base/dist_error.h"
-#include "sim/sync/sync.h"
+#include "rankloom/error.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
+#include "rankloom/sync.h"
+#include "rankloom/world.h"
 #include "tests/world/every_world.h"
-#include "world/world.h"
 
 namespace rankloom {
 namespace {

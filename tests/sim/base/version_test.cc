@@ -1,4 +1,4 @@
-#include "sim/base/version.h"
+#include "rankloom/version.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
 #include "tests/temp_dir.h"
 
 namespace rankloom {

@@ -1,4 +1,4 @@
-#include "sim/schedule/schedule.h"
+#include "rankloom/schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/base/dist_error.h"
-#include "sim/schedule/trace.h"
+#include "rankloom/error.h"
 
 namespace rankloom {
 namespace {

@@ -1,5 +1,3 @@
-#include "sim/schedule/trace.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +6,8 @@
 #include <limits>
 #include <string>
 
-#include "sim/base/dist_error.h"
+#include "rankloom/error.h"
+#include "rankloom/schedule.h"
 #include "sim/base/prng.h"
 #include "tests/temp_dir.h"
 

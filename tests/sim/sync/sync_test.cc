@@ -1,5 +1,5 @@
 // What rank programs synchronise with beside the collectives: known to the scheduler in every gear.
-#include "sim/sync/sync.h"
+#include "rankloom/sync.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

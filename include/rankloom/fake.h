@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "collectives/call/fake_options.h"
-#include "collectives/group/process_group.h"
+#include "rankloom/process_group.h"
 
 namespace rankloom {
 

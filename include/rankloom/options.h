@@ -9,9 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "sim/faults/fault_plan.h"
-#include "sim/schedule/schedule.h"
-#include "sim/schedule/trace.h"
+#include "rankloom/faults.h"
+#include "rankloom/schedule.h"
 
 namespace rankloom {
 

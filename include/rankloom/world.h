@@ -14,15 +14,15 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "fake_store/store.h"
+#include "rankloom/group.h"
+#include "rankloom/options.h"
+#include "rankloom/report.h"
+#include "rankloom/store.h"
 #include "sim/base/prng.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
 #include "sim/sync/observed_mutex.h"
 #include "world/flight_recorder.h"
-#include "world/group.h"
-#include "world/run_options.h"
-#include "world/run_report.h"
 
 namespace rankloom {
 

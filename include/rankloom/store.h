@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "sim/base/code_site.h"
+#include "rankloom/error.h"
 #include "sim/base/task.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/call_scope.h"
@@ -196,5 +197,83 @@ class Store {
 // StoreError: rank or size make no sense. Timeout: names the ranks that are missing; the name is then used up.
 void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout = {},
                    CodeSite code = CodeSite::here());
+
+// Puts `prefix` and a slash before every key of another store, so that several users of that store do not meet. May be
+// nested. num_keys() and the timeout are those of the whole store, as c10d's are; list_keys() gives the keys under the
+// prefix only, without it.
+class PrefixStore final : public Store {
+ public:
+  // `store` is not null.
+  PrefixStore(std::string prefix, std::shared_ptr<Store> store);
+
+  const std::shared_ptr<Store>& underlying() const { return store_; }
+
+  absl::Status set_status(std::string_view key, std::string_view value) override;
+  absl::StatusOr<std::string> get_status(std::string_view key, const StoreWait& wait) override;
+  absl::StatusOr<int64_t> add_status(std::string_view key, int64_t amount) override;
+  absl::StatusOr<std::string> compare_set_status(std::string_view key, std::string_view expected,
+                                                 std::string_view desired) override;
+  absl::Status wait_status(const StringList& keys, const StoreWait& wait) override;
+  absl::StatusOr<bool> check_status(const StringList& keys) override;
+  absl::StatusOr<bool> delete_key_status(std::string_view key) override;
+  absl::StatusOr<int64_t> num_keys_status() override;
+  absl::Status append_status(std::string_view key, std::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> multi_get_status(const StringList& keys, const StoreWait& wait) override;
+  absl::Status multi_set_status(const StringList& keys, const StringList& values) override;
+  absl::Status queue_push_status(std::string_view key, std::string_view value) override;
+  absl::StatusOr<std::optional<std::string>> queue_pop_status(std::string_view key, bool block,
+                                                              const StoreWait& wait) override;
+  absl::StatusOr<int64_t> queue_len_status(std::string_view key) override;
+  absl::StatusOr<std::vector<std::string>> list_keys_status() override;
+  absl::Status watch_key_status(std::string_view key, WatchCallback callback) override;
+
+  std::string_view kind() const override { return "PrefixStore"; }
+
+ protected:
+  void set_timeout_now(absl::Duration timeout) override { store_->set_timeout_now(timeout); }
+  absl::Duration timeout_now() const override { return store_->timeout_now(); }
+
+ private:
+  std::string join(std::string_view key) const;
+  std::vector<std::string> join_all(const StringList& keys) const;
+
+  const std::string prefix_;  // with the slash
+  const std::shared_ptr<Store> store_;
+};
+
+// Answers everything at once and holds nothing: for a fake world, where one rank stands for all and nobody else would ever
+// set a key. PyTorch's FakeStore has the same purpose.
+// get and multi_get give empty values, add gives `amount`, compare_set gives `desired`, check gives true, delete_key
+// false, counts are 0, list_keys is empty, queue_pop gives an empty value; a watch is never called.
+class FakeStore final : public Store {
+ public:
+  explicit FakeStore(Scheduler* scheduler = nullptr) : Store(scheduler) {}
+
+  absl::Status set_status(std::string_view, std::string_view) override { return absl::OkStatus(); }
+  absl::StatusOr<std::string> get_status(std::string_view, const StoreWait&) override { return std::string(); }
+  absl::StatusOr<int64_t> add_status(std::string_view, int64_t amount) override { return amount; }
+  absl::StatusOr<std::string> compare_set_status(std::string_view, std::string_view,
+                                                 std::string_view desired) override {
+    return std::string(desired);
+  }
+  absl::Status wait_status(const StringList&, const StoreWait&) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> check_status(const StringList&) override { return true; }
+  absl::StatusOr<bool> delete_key_status(std::string_view) override { return false; }
+  absl::StatusOr<int64_t> num_keys_status() override { return 0; }
+  absl::Status append_status(std::string_view, std::string_view) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<std::string>> multi_get_status(const StringList& keys, const StoreWait&) override {
+    return std::vector<std::string>(keys.size());
+  }
+  absl::Status multi_set_status(const StringList&, const StringList&) override { return absl::OkStatus(); }
+  absl::Status queue_push_status(std::string_view, std::string_view) override { return absl::OkStatus(); }
+  absl::StatusOr<std::optional<std::string>> queue_pop_status(std::string_view, bool, const StoreWait&) override {
+    return std::optional<std::string>(std::string());
+  }
+  absl::StatusOr<int64_t> queue_len_status(std::string_view) override { return 0; }
+  absl::StatusOr<std::vector<std::string>> list_keys_status() override { return std::vector<std::string>(); }
+  absl::Status watch_key_status(std::string_view, WatchCallback) override { return absl::OkStatus(); }
+
+  std::string_view kind() const override { return "FakeStore"; }
+};
 
 }  // namespace rankloom

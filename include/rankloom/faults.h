@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "sim/base/code_site.h"
+#include "rankloom/error.h"
 #include "sim/sync/rank_mutex.h"
 
 namespace rankloom {

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "world/world.h"
+#include "rankloom/records.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 
@@ -32,5 +36,22 @@ std::string flight_records(World& world, int rank, const FlightDumpOptions& opti
 // have it done when all ranks have ended: rank.world().at_end([&world = rank.world()] { dump_flight_records(world, "fr_"); }).
 // Errors: CollectiveError for a file that cannot be written.
 void dump_flight_records(World& world, const std::string& prefix, const FlightDumpOptions& options = {});
+
+// Calls of one or several ranks as Chrome's trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing show: a process
+// a rank, a lane for its computation and one for each group, and arrows between the members of a call, from the first
+// to start to the others. Arguments of a call have the names of Kineto's record_param_comms. Times are microseconds of virtual time.
+// Calls that did not end have the event type "B" and no end.
+std::string perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks);
+
+// The same, to a file. Errors: InvalidArgument if it cannot be written.
+void write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path);
+
+// One rank's calls as PyTorch's execution trace observer writes them: JSON of the schema 1.1.1-chakra.0.0.4, a node named
+// record_param_comms a call, below a process and a thread, with a table of the groups before them. Times are microseconds of virtual time.
+// Tensors get numbers of their own in every call: a record knows shapes, not memory.
+std::string pytorch_trace_json(const CallRecord& record);
+
+// The same, to a file. Errors: InvalidArgument if it cannot be written.
+void write_pytorch_trace(const CallRecord& record, std::string_view path);
 
 }  // namespace rankloom

@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "sim/base/code_site.h"
+#include "rankloom/error.h"
 #include "sim/base/task.h"
 #include "sim/schedule/step_record.h"
 #include "sim/sync/observed_mutex.h"

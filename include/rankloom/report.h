@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "sim/faults/fault_plan.h"
-#include "sim/schedule/trace.h"
+#include "rankloom/faults.h"
+#include "rankloom/schedule.h"
 
 namespace rankloom {
 

@@ -1,20 +1,136 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/call/rare.h"
-#include "collectives/call/reduce_op.h"
-#include "collectives/call/tensor.h"
-#include "sim/base/code_site.h"
+#include "rankloom/error.h"
+#include "rankloom/tensor.h"
+
+namespace rankloom::internal {
+
+// A container that is almost always empty: one word then, which costs next to nothing to make, to move and to destroy. Every
+// call of a group is made, moved and destroyed once, see docs/decisions/0008-hot-path.md. Reads as a const T.
+template <typename T>
+class Rare {
+ public:
+  Rare() = default;
+  template <typename U>
+  requires(!std::is_same_v<std::remove_cvref_t<U>, Rare> && std::is_convertible_v<U, T>) Rare(U&& value) {  // NOLINT
+    *this = std::forward<U>(value);
+  }
+  Rare(const Rare& other) : value_(other.empty() ? nullptr : std::make_unique<T>(*other.value_)) {}
+  Rare(Rare&& other) noexcept = default;
+  Rare& operator=(const Rare& other) {
+    if (this != &other) *this = Rare(other);
+    return *this;
+  }
+  Rare& operator=(Rare&& other) noexcept = default;
+  ~Rare() = default;
+
+  template <typename U>
+  requires(!std::is_same_v<std::remove_cvref_t<U>, Rare>) Rare& operator=(U&& value) {
+    value_ = std::empty(value) ? nullptr : std::make_unique<T>(std::forward<U>(value));
+    return *this;
+  }
+  Rare& operator=(std::initializer_list<typename T::value_type> values) {
+    value_ = values.size() == 0 ? nullptr : std::make_unique<T>(values);
+    return *this;
+  }
+
+  const T& get() const { return value_ != nullptr ? *value_ : nothing(); }
+  T& mutable_get() {
+    if (value_ == nullptr) value_ = std::make_unique<T>();
+    return *value_;
+  }
+  operator const T&() const { return get(); }                                  // NOLINT
+  operator std::string_view() const requires std::is_same_v<T, std::string> {  // NOLINT
+    return value_ != nullptr ? std::string_view(*value_) : std::string_view();
+  }
+
+  bool empty() const { return value_ == nullptr || value_->empty(); }
+  size_t size() const { return value_ != nullptr ? value_->size() : 0; }
+  const auto* data() const { return get().data(); }
+  const auto& operator[](size_t i) const { return (*value_)[i]; }
+  auto begin() const { return get().begin(); }
+  auto end() const { return get().end(); }
+
+  friend bool operator==(const Rare& a, const Rare& b) { return a.get() == b.get(); }
+
+ private:
+  static const T& nothing() {
+    static const T* const empty = new T();
+    return *empty;
+  }
+
+  std::unique_ptr<T> value_;
+};
+
+}  // namespace rankloom::internal
 
 namespace rankloom {
+
+// How elements of several ranks become one. A value.
+//   sum, product, min, max: every dtype with arithmetic (min and max: not complex); bool counts as 0 or 1, its sum is `or`.
+//   avg: sum divided by the group's size; floating and complex dtypes only.
+//   band, bor, bxor: integers and bool only.
+//   premul_sum(x): every input is multiplied by x first; floating dtypes only.
+// Integer overflow wraps. NaN: min and max give NaN if any input is NaN, as PyTorch's do.
+class ReduceOp {
+ public:
+  enum class Kind : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
+
+  constexpr ReduceOp() = default;
+  constexpr ReduceOp(Kind kind) : kind_(kind) {}  // NOLINT: implicit, so that ReduceOp::kSum is one
+  static constexpr ReduceOp premul_sum(double factor) {
+    ReduceOp op(Kind::kPremulSum);
+    op.factor_ = factor;
+    return op;
+  }
+
+  static constexpr Kind kSum = Kind::kSum;
+  static constexpr Kind kAvg = Kind::kAvg;
+  static constexpr Kind kProduct = Kind::kProduct;
+  static constexpr Kind kMin = Kind::kMin;
+  static constexpr Kind kMax = Kind::kMax;
+  static constexpr Kind kBand = Kind::kBand;
+  static constexpr Kind kBor = Kind::kBor;
+  static constexpr Kind kBxor = Kind::kBxor;
+
+  constexpr Kind kind() const { return kind_; }
+  constexpr double factor() const { return factor_; }  // of premul_sum, else 1
+  std::string name() const;                            // "sum", "premul_sum(0.5)"
+
+  friend constexpr bool operator==(const ReduceOp&, const ReduceOp&) = default;
+
+ private:
+  Kind kind_ = Kind::kSum;
+  double factor_ = 1.0;
+};
+
+// In which order a reduction adds up. Floating-point results depend on it; integers do not.
+struct ReduceOrder {
+  enum class Kind : uint8_t {
+    kRank,      // ((r0 + r1) + r2) + ...
+    kReversed,  // ((rn-1 + rn-2) + ...) + r0
+    kRing,      // chunk c starts at rank c + 1 and goes round, as a ring reduce-scatter does
+    kTree,      // neighbours in pairs, then pairs of pairs
+    kSeeded,    // a permutation from the seed, for all elements of a call the same
+  };
+  Kind kind = Kind::kRank;
+  uint64_t seed = 0;
+  // float16 and bfloat16: add up in float32 and round once at the end (the default), or round after each step.
+  bool accumulate_in_float = true;
+
+  friend constexpr bool operator==(const ReduceOrder&, const ReduceOrder&) = default;
+};
 
 class Stream;
 struct GroupRequest;
