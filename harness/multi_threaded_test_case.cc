@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "harness/rank_failures.h"
 #include "rankloom/error.h"
 #include "rankloom/testing.h"
 #include "sim/base/text.h"
@@ -71,7 +73,34 @@ void tell_skip(const std::vector<internal::RankFailure>& failures) {
   if (first != nullptr) internal::report_part(TestPartResult::kSkip, first->file, first->line, text);
 }
 
+// A world that has run.
+struct EndedRun {
+  WorldOptions options;
+  TraceFiles files;
+  CodeSite code;
+  RunReport report = {};
+  std::vector<internal::RankFailure> failures = {};
+  bool skipped = false;
+};
+
 }  // namespace
+
+struct MultiThreadedTestCase::State {
+  // The engine and schedule that count, the environment's included.
+  absl::Status prepare(EngineKind engine, WorldOptions* options, TraceFiles* files) const;
+  // Reports to GoogleTest.
+  void tell(const EndedRun& run, Expected expected) const;
+  // Returns the line that says how to replay it; empty: there is nothing to replay.
+  std::string save_trace(const EndedRun& run) const;
+
+  int runs = 0;                      // worlds begun in this test, or in this round of seeds()
+  std::optional<Schedule> schedule;  // within seeds()
+  bool capture_output = false;
+  std::vector<std::string> outputs;  // of the last run, by rank
+};
+
+MultiThreadedTestCase::MultiThreadedTestCase() : state_(std::make_unique<State>()) {}
+MultiThreadedTestCase::~MultiThreadedTestCase() = default;
 
 testing::internal::ParamGenerator<EngineKind> every_engine() {
   // A wish of the environment shows in both; one that makes no sense is reported by each test.
@@ -94,13 +123,12 @@ WorldOptions MultiThreadedTestCase::options() const { return {.world_size = worl
 void MultiThreadedTestCase::set_up_rank(RankContext&) {}
 void MultiThreadedTestCase::tear_down_rank(RankContext&) {}
 
-RunReport MultiThreadedTestCase::run_ranks(RankBody body, CodeSite code) { return run_ranks(world_size(), body, code); }
+RunReport MultiThreadedTestCase::run_ranks(RankBody body, CodeSite code) {
+  return run(world_size(), body, Expected::kSuccess, code);
+}
 
 RunReport MultiThreadedTestCase::run_ranks(int world_size, RankBody body, CodeSite code) {
-  WorldOptions base = options();
-  base.world_size = world_size;
-  if (schedule_.has_value()) base.schedule = *schedule_;
-  return run(std::move(base), body, Expected::kSuccess, code);
+  return run(world_size, body, Expected::kSuccess, code);
 }
 
 RunReport MultiThreadedTestCase::run_ranks(WorldOptions options, RankBody body, CodeSite code) {
@@ -108,23 +136,22 @@ RunReport MultiThreadedTestCase::run_ranks(WorldOptions options, RankBody body, 
 }
 
 RunReport MultiThreadedTestCase::run_ranks_to_failure(RankBody body, CodeSite code) {
-  return run_ranks_to_failure(world_size(), body, code);
+  return run(world_size(), body, Expected::kFailure, code);
 }
 
 RunReport MultiThreadedTestCase::run_ranks_to_failure(int world_size, RankBody body, CodeSite code) {
-  WorldOptions base = options();
-  base.world_size = world_size;
-  if (schedule_.has_value()) base.schedule = *schedule_;
-  return run(std::move(base), body, Expected::kFailure, code);
+  return run(world_size, body, Expected::kFailure, code);
 }
 
 RunReport MultiThreadedTestCase::run_ranks_to_failure(WorldOptions options, RankBody body, CodeSite code) {
   return run(std::move(options), body, Expected::kFailure, code);
 }
 
-absl::Status MultiThreadedTestCase::prepare(WorldOptions* options, TraceFiles* files) const {
-  options->engine = engine();
-  if (!names_schedule(*options) && schedule_.has_value()) options->schedule = *schedule_;
+void MultiThreadedTestCase::capture_output(bool capture) { state_->capture_output = capture; }
+
+absl::Status MultiThreadedTestCase::State::prepare(EngineKind engine, WorldOptions* options, TraceFiles* files) const {
+  options->engine = engine;
+  if (!names_schedule(*options) && schedule.has_value()) options->schedule = *schedule;
   const Schedule own = options->schedule;
   if (absl::Status status = apply_environment(options); !status.ok()) return status;
   absl::StatusOr<TraceFiles> asked = trace_files_from_environment();
@@ -132,25 +159,32 @@ absl::Status MultiThreadedTestCase::prepare(WorldOptions* options, TraceFiles* f
   *files = *std::move(asked);
   // A trace fits one world. The others of the test run as they did when it was recorded.
   const bool replayed = options->schedule.trace() != nullptr && options->schedule.trace() != own.trace();
-  if (replayed && run_ != files->replayed_run) options->schedule = own;
+  if (replayed && runs != files->replayed_run) options->schedule = own;
   return absl::OkStatus();
 }
 
+RunReport MultiThreadedTestCase::run(int world_size, RankBody body, Expected expected, CodeSite code) {
+  WorldOptions base = options();
+  base.world_size = world_size;
+  if (state_->schedule.has_value()) base.schedule = *state_->schedule;
+  return run(std::move(base), body, expected, code);
+}
+
 RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expected expected, CodeSite code) {
-  ++run_;
+  ++state_->runs;
   TraceFiles files;
-  if (absl::Status status = prepare(&options, &files); !status.ok()) {
+  if (absl::Status status = state_->prepare(engine(), &options, &files); !status.ok()) {
     internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, text_of(status));
     RunReport report;
     report.cause = std::move(status);
     return report;
   }
-  Run run{.options = options, .files = std::move(files), .code = code};
+  EndedRun run{.options = options, .files = std::move(files), .code = code};
   {
     World world(std::move(options));
     internal::RankFailures failures(&world);
     std::optional<RankOutput> output;
-    if (capture_output_) output.emplace(&world);
+    if (state_->capture_output) output.emplace(&world);
     run.report = world.run([&](RankContext& rank) {
       failures.run_guarded(
           rank,
@@ -162,7 +196,7 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
     });
     run.failures = failures.folded();
     run.skipped = failures.skip_ended_run();
-    outputs_ = output.has_value() ? output->texts() : std::vector<std::string>();
+    state_->outputs = output.has_value() ? output->texts() : std::vector<std::string>();
   }
   run.report.rerun = internal::for_this_test(std::move(run.report.rerun));
   RecordProperty("world_size", run.options.world_size);
@@ -171,11 +205,11 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
   if (run.options.schedule.kind() == Schedule::Kind::kSeeded || run.options.schedule.kind() == Schedule::Kind::kPct) {
     RecordProperty("seed", absl::StrCat(run.options.schedule.seed()));
   }
-  tell(run, expected);
+  state_->tell(run, expected);
   return std::move(run.report);
 }
 
-void MultiThreadedTestCase::tell(const Run& run, Expected expected) const {
+void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) const {
   const RunReport& report = run.report;
   const bool assertions_failed =
       std::any_of(run.failures.begin(), run.failures.end(), [](const auto& f) { return f.failed(); });
@@ -183,19 +217,19 @@ void MultiThreadedTestCase::tell(const Run& run, Expected expected) const {
   bool assertion_led = true;
   if (expected == Expected::kSuccess && !run.skipped) {
     RunReport shown = report;
-    if (schedule_.has_value()) shown.rerun.clear();  // seeds() says it
+    if (schedule.has_value()) shown.rerun.clear();  // seeds() says it
     world_text = world_failure(std::move(shown), &assertion_led);
   } else if (expected == Expected::kFailure && report.ok() && !run.skipped) {
     world_text = absl::StrCat("the world was to fail, but all ", report.outcomes.size(), " ranks returned");
   }
   const bool failed = assertions_failed || !world_text.empty();
-  if (failed) print_by_rank(outputs_, std::cout);
+  if (failed) print_by_rank(outputs, std::cout);
   if (world_text.empty()) {
     for (const std::string& note : report.notes) std::cout << "note: " << note << std::endl;
   }
   std::string rerun, replay;
   if (failed && RankContext::current() == nullptr) {  // a world inside another: that one's runs again
-    if (!report.rerun.empty() && !schedule_.has_value()) {
+    if (!report.rerun.empty() && !schedule.has_value()) {
       rerun =
           absl::StrCat("\nschedule ", report.schedule, ", engine ", report.engine, "; run it again: ", report.rerun);
     }
@@ -225,19 +259,19 @@ void MultiThreadedTestCase::tell(const Run& run, Expected expected) const {
   tell_skip(run.failures);
 }
 
-std::string MultiThreadedTestCase::save_trace(const Run& run) const {
+std::string MultiThreadedTestCase::State::save_trace(const EndedRun& run) const {
   // The report of a run that failed says so itself.
   if (run.report.trace.cut()) return run.report.ok() ? absl::StrCat("\n", run.report.trace.why_cut()) : "";
   if (run.report.trace.empty() || run.options.schedule.kind() == Schedule::Kind::kReplay) return "";
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   const std::string name = absl::StrCat(program_invocation_short_name, ".", test.test_suite_name(), ".", test.name(),
-                                        run_ > 1 ? absl::StrCat(".run", run_) : "", ".rltrace");
+                                        runs > 1 ? absl::StrCat(".run", runs) : "", ".rltrace");
   const std::filesystem::path folder = run.files.folder.empty() ? testing::TempDir() : run.files.folder;
   std::error_code ignored;  // save() tells
   std::filesystem::create_directories(folder, ignored);
   const std::string path = folder / absl::StrReplaceAll(name, {{"/", "_"}});
   if (const absl::Status saved = run.report.trace.save(path); !saved.ok()) return absl::StrCat("\n", text_of(saved));
-  return absl::StrCat("\nreplay it: ", run_ > 1 ? absl::StrCat("RANKLOOM_REPLAY_RUN=", run_, " ") : "",
+  return absl::StrCat("\nreplay it: ", runs > 1 ? absl::StrCat("RANKLOOM_REPLAY_RUN=", runs, " ") : "",
                       internal::for_this_test(rerun_command(run.options, path)));
 }
 
@@ -250,18 +284,19 @@ void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_
   if (names_schedule(asked)) {
     // Runs that a trace does not belong to are made as they were when it was recorded.
     if (const Trace* const trace = asked.schedule.trace(); trace != nullptr) {
-      if (absl::StatusOr<Schedule> recorded = Schedule::parse(trace->schedule()); recorded.ok()) schedule_ = *recorded;
+      if (absl::StatusOr<Schedule> recorded = Schedule::parse(trace->schedule()); recorded.ok())
+        state_->schedule = *recorded;
     }
     body();
-    schedule_.reset();
+    state_->schedule.reset();
     return;
   }
-  const int begun = run_;
+  const int begun = state_->runs;
   for (int i = 0; i < n; ++i) {
     const int before = failed_parts();
-    run_ = begun;
+    state_->runs = begun;
     asked.schedule = Schedule::seeded(first + static_cast<uint64_t>(i));
-    schedule_ = asked.schedule;
+    state_->schedule = asked.schedule;
     const std::string text = absl::StrCat("schedule ", asked.schedule.text(), " (", i + 1, " of at most ", n,
                                           "); run it again: ", internal::for_this_test(rerun_command(asked)));
     try {
@@ -273,12 +308,13 @@ void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_
     }
     if (failed_parts() != before) break;
   }
-  schedule_.reset();
+  state_->schedule.reset();
 }
 
 const std::string& MultiThreadedTestCase::rank_output(int rank) const {
   static const std::string* const nothing = new std::string;
-  return static_cast<size_t>(rank) < outputs_.size() ? outputs_[static_cast<size_t>(rank)] : *nothing;
+  const std::vector<std::string>& outputs = state_->outputs;
+  return static_cast<size_t>(rank) < outputs.size() ? outputs[static_cast<size_t>(rank)] : *nothing;
 }
 
 }  // namespace rankloom

@@ -2,14 +2,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "gtest/gtest.h"
-#include "harness/rank_failures.h"
 #include "rankloom/error.h"
 #include "rankloom/explore.h"
 #include "rankloom/matchers.h"
@@ -87,14 +85,17 @@ void PrintTo(EngineKind engine, std::ostream* out);
 // Assertions on ranks: EXPECT_* is recorded and the rank goes on; ASSERT_* unwinds the rank and aborts the world, so that no
 // peer hangs; GTEST_SKIP skips the test once. All are reported after the ranks have ended, on the test's own thread, under
 // the ranks that failed ("ranks 0-2: ..."), with the command that runs it again. One GoogleTest case per test, one XML.
-// The environment (run_options.h) wins over what a test says about engine and schedule, and each run that fails under a
+// The environment (rankloom/options.h) wins over what a test says about engine and schedule, and each run that fails under a
 // deterministic schedule leaves its trace in testing::TempDir() or RANKLOOM_TRACE_DIR.
 // Thread-safety: the methods are for the test's own thread, except the set-up and tear-down of ranks.
 class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
  public:
   using RankBody = absl::FunctionRef<void(RankContext&)>;
+  ~MultiThreadedTestCase() override;
 
  protected:
+  MultiThreadedTestCase();
+
   // Ranks of a world whose size the test does not say.
   virtual int world_size() const { return 4; }
   // The engine of all worlds of the test. Override it for a suite that is not parameterised (TEST_F).
@@ -125,34 +126,18 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
 
   // From now on the ranks' std::cout, std::cerr and std::clog are kept, and printed under their ranks if the run fails.
   // See RankOutput.
-  void capture_output(bool capture) { capture_output_ = capture; }
+  void capture_output(bool capture);
   // What a rank wrote in the last run; empty without capture_output(true).
   const std::string& rank_output(int rank) const;
 
  private:
   enum class Expected : uint8_t { kSuccess, kFailure };
-  // A world that has run.
-  struct Run {
-    WorldOptions options;
-    TraceFiles files;
-    CodeSite code;
-    RunReport report = {};
-    std::vector<internal::RankFailure> failures = {};
-    bool skipped = false;
-  };
+  struct State;
 
+  RunReport run(int world_size, RankBody body, Expected expected, CodeSite code);
   RunReport run(WorldOptions options, RankBody body, Expected expected, CodeSite code);
-  // The engine and schedule that count, the environment's included.
-  absl::Status prepare(WorldOptions* options, TraceFiles* files) const;
-  // Reports to GoogleTest.
-  void tell(const Run& run, Expected expected) const;
-  // Returns the line that says how to replay it; empty: there is nothing to replay.
-  std::string save_trace(const Run& run) const;
 
-  int run_ = 0;                       // worlds begun in this test, or in this round of seeds()
-  std::optional<Schedule> schedule_;  // within seeds()
-  bool capture_output_ = false;
-  std::vector<std::string> outputs_;  // of the last run, by rank
+  const std::unique_ptr<State> state_;
 };
 
 // Whether `body` is deterministic: runs it twice in new worlds under the same schedule and compares what happened: the
