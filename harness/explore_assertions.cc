@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "harness/explore/search.h"
 #include "harness/rank_failures.h"
 #include "rankloom/testing.h"
 #include "sim/base/site_text.h"
@@ -48,7 +49,7 @@ std::string save_trace(const FoundFailure& failure) {
 }  // namespace
 
 ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body) {
-  ExploreReport report = internal::explore_with(options, body, &run_with_assertions);
+  ExploreReport report = internal::search(options, body, &run_with_assertions);
   if (report.failure.has_value()) {
     report.failure->rerun = internal::for_this_test(std::move(report.failure->rerun));
     report.failure->report.rerun.clear();

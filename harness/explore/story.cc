@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace rankloom::internal {
 namespace {
 
 using What = StepRecord::What;
 
-constexpr int kMaxRows = 40;
+constexpr size_t kMaxRows = 40;
 constexpr int kMaxColumns = 4;
 constexpr size_t kMaxCell = 40;
 
@@ -68,78 +70,94 @@ bool was_ready(const StepRecord& record, size_t step, TaskId id) {
                    id) != record.ready().begin() + static_cast<std::ptrdiff_t>(end);
 }
 
+// The steps that a reader needs, see story.h.
+std::vector<bool> steps_to_show(const StepRecord& record, size_t last, int ranks) {
+  std::vector<bool> shown = contended(record, last);
+  std::vector<size_t> last_of_rank(static_cast<size_t>(ranks), last);
+  for (size_t i = 0; i < last; ++i) {
+    const StepRecord::Step& step = record.steps()[i];
+    const bool stopped_another =
+        i > 0 && step.task != record.steps()[i - 1].task && was_ready(record, i, record.steps()[i - 1].id);
+    if (stopped_another) shown[i - 1] = shown[i] = true;
+    const auto& info = record.tasks()[static_cast<size_t>(step.task)].info;
+    if (info.kind == TaskKind::kRank) last_of_rank[static_cast<size_t>(info.rank)] = i;
+  }
+  for (const size_t i : last_of_rank) {
+    if (i < last) shown[i] = true;
+  }
+  return shown;
+}
+
+struct Row {
+  size_t step;
+  int rank;
+  std::string text;
+};
+
+std::vector<Row> rows_of(const StepRecord& record, const std::vector<bool>& shown) {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < shown.size(); ++i) {
+    if (!shown[i]) continue;
+    const auto& info = record.tasks()[static_cast<size_t>(record.steps()[i].task)].info;
+    std::string text = record.texts()[i];
+    if (info.kind == TaskKind::kCompletion) text = absl::StrCat("(", text, " completes)");
+    if (info.kind == TaskKind::kHelper) text = absl::StrCat("(helper) ", text);
+    if (info.kind == TaskKind::kStream) text = absl::StrCat("(stream) ", text);
+    rows.push_back({i, info.rank, std::move(text)});
+  }
+  return rows;
+}
+
+std::string padded(std::string text, size_t width) {
+  if (text.size() < width) text.resize(width, ' ');
+  return text;
+}
+
+std::string step_number(const Row& row) {
+  const std::string number = absl::StrCat(row.step);
+  return number.size() < 7 ? std::string(7 - number.size(), ' ') + number : number;
+}
+
+void append_line(std::string text, std::string* out) {
+  text.erase(text.find_last_not_of(' ') + 1);
+  absl::StrAppend(out, text, "\n");
+}
+
+// One column a rank.
+void append_columns(absl::Span<const Row> rows, int ranks, std::string* out) {
+  std::vector<size_t> widths(static_cast<size_t>(ranks), 8);
+  for (const Row& row : rows) {
+    size_t& width = widths[static_cast<size_t>(row.rank)];
+    width = std::max(width, std::min(kMaxCell, row.text.size()));
+  }
+  std::string head = "   step";
+  for (int rank = 0; rank < ranks; ++rank) {
+    absl::StrAppend(&head, "  ", padded(absl::StrCat("rank ", rank), widths[static_cast<size_t>(rank)]));
+  }
+  append_line(std::move(head), out);
+  for (const Row& row : rows) {
+    std::string text = step_number(row);
+    for (int rank = 0; rank < row.rank; ++rank) text += std::string(widths[static_cast<size_t>(rank)] + 2, ' ');
+    append_line(absl::StrCat(text, "  ", row.text), out);
+  }
+}
+
 }  // namespace
 
 std::string story_text(const StepRecord& record, const RunReport& report) {
   const size_t last = record.stopped() ? static_cast<size_t>(record.stopped_at()) : record.steps().size();
   const int ranks = static_cast<int>(report.outcomes.size());
-  std::vector<bool> shown = contended(record, last);
-  std::vector<size_t> last_of_rank(static_cast<size_t>(ranks), last);
-  const auto facts = [&record](size_t step) -> const StepRecord::TaskFacts& {
-    return record.tasks()[static_cast<size_t>(record.steps()[step].task)];
-  };
-  for (size_t i = 0; i < last; ++i) {
-    const bool stopped_another =
-        i > 0 && record.steps()[i].task != record.steps()[i - 1].task && was_ready(record, i, record.steps()[i - 1].id);
-    if (stopped_another) shown[i - 1] = shown[i] = true;
-    if (facts(i).info.kind == TaskKind::kRank) last_of_rank[static_cast<size_t>(facts(i).info.rank)] = i;
-  }
-  for (const size_t i : last_of_rank) {
-    if (i < last) shown[i] = true;
-  }
-
-  struct Row {
-    size_t step;
-    int rank;
-    std::string text;
-  };
-  std::vector<Row> rows;
-  for (size_t i = 0; i < last; ++i) {
-    if (!shown[i]) continue;
-    const StepRecord::TaskFacts& task = facts(i);
-    std::string text = record.texts()[i];
-    if (task.info.kind == TaskKind::kCompletion) text = absl::StrCat("(", text, " completes)");
-    if (task.info.kind == TaskKind::kHelper) text = absl::StrCat("(helper) ", text);
-    if (task.info.kind == TaskKind::kStream) text = absl::StrCat("(stream) ", text);
-    rows.push_back({i, task.info.rank, std::move(text)});
-  }
+  const std::vector<Row> all = rows_of(record, steps_to_show(record, last, ranks));
+  absl::Span<const Row> rows = all;
   std::string out;
-  size_t first = 0;
   if (rows.size() > kMaxRows) {
-    first = rows.size() - kMaxRows;
-    absl::StrAppend(&out, "  ... ", first, " earlier steps\n");
+    absl::StrAppend(&out, "  ... ", rows.size() - kMaxRows, " earlier steps\n");
+    rows.remove_prefix(rows.size() - kMaxRows);
   }
-  const bool columns = ranks <= kMaxColumns;
-  std::vector<size_t> widths(static_cast<size_t>(ranks), 8);
-  for (size_t i = first; i < rows.size(); ++i) {
-    size_t& width = widths[static_cast<size_t>(rows[i].rank)];
-    width = std::max(width, std::min(kMaxCell, rows[i].text.size()));
-  }
-  const auto pad = [](std::string text, size_t width) {
-    if (text.size() < width) text.resize(width, ' ');
-    return text;
-  };
-  const auto line = [&out](std::string text) {
-    text.erase(text.find_last_not_of(' ') + 1);
-    absl::StrAppend(&out, text, "\n");
-  };
-  if (columns) {
-    std::string head = "   step";
-    for (int rank = 0; rank < ranks; ++rank) {
-      absl::StrAppend(&head, "  ", pad(absl::StrCat("rank ", rank), widths[static_cast<size_t>(rank)]));
-    }
-    line(std::move(head));
-  }
-  for (size_t i = first; i < rows.size(); ++i) {
-    const std::string number = absl::StrCat(rows[i].step);
-    std::string text = number.size() < 7 ? std::string(7 - number.size(), ' ') + number : number;
-    if (columns) {
-      for (int rank = 0; rank < rows[i].rank; ++rank) text += std::string(widths[static_cast<size_t>(rank)] + 2, ' ');
-      absl::StrAppend(&text, "  ", rows[i].text);
-    } else {
-      absl::StrAppend(&text, "  rank ", rows[i].rank, ": ", rows[i].text);
-    }
-    line(std::move(text));
+  if (ranks <= kMaxColumns) {
+    append_columns(rows, ranks, &out);
+  } else {
+    for (const Row& row : rows) append_line(absl::StrCat(step_number(row), "  rank ", row.rank, ": ", row.text), &out);
   }
   return out;
 }

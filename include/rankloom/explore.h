@@ -105,7 +105,7 @@ struct ExploreReport {
     int64_t open = 0;       // exhaustive: choices seen and not tried
     bool finished = false;  // exhaustive: all were
     // exhaustive: what the program did that no search over schedules can vouch for
-    std::vector<std::string> unseen;
+    std::vector<std::string> unseen = {};
   };
   int64_t runs = 0;
   absl::Duration elapsed;
@@ -124,7 +124,7 @@ struct ExploreReport {
 // spent, or all schedules that can differ were run. A failure is shrunk: fewer ranks, fewer faults, fewer switches.
 // The program must be repeatable: what it keeps outside its world is its own business (reset it on rank 0's way in, or keep it
 // per run). Ranks share no memory but through rankloom, or else exhaustive() misses what they do to each other there.
-// The environment (run_options.h) wins: under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY that one run is made, after
+// The environment (rankloom/options.h) wins: under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY that one run is made, after
 // the one in default order that its results are compared with. RANKLOOM_RANKS then says how many ranks.
 // Blocking: the calling thread, which must be no rank. No GoogleTest needed; rankloom/testing.h has that side.
 ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program);
@@ -132,11 +132,6 @@ ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(Rank
 namespace internal {
 
 void observe_bytes(RankContext& rank, std::string_view name, std::string_view text, std::string_view bytes);
-
-// As explore(); `run` runs the program in a world and appends to `failures` what the report does not say.
-using RunWorld = absl::FunctionRef<RunReport(World& world, absl::FunctionRef<void(RankContext&)> program,
-                                             std::vector<std::string>* failures)>;
-ExploreReport explore_with(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program, RunWorld run);
 
 // A number as a text that differs if its bits do.
 std::string number_text(double value);

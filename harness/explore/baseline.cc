@@ -1,0 +1,217 @@
+#include "harness/explore/baseline.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/substitute.h"
+#include "rankloom/error.h"
+#include "rankloom/schedule.h"
+#include "sim/base/text.h"
+
+namespace rankloom::internal {
+namespace {
+
+constexpr std::string_view kObservations = "observations of explore";
+
+using Observations = std::vector<std::vector<Observation>>;  // [rank]
+using Lists = std::vector<std::vector<std::string>>;         // [rank]
+
+std::string text_of(const absl::Status& status) {
+  return std::string(status.message().data(), status.message().size());
+}
+
+// A failure's text without what may differ from one schedule to the next, and with another number of ranks.
+std::string gist(const std::string& text) {
+  std::string out;
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  for (size_t i = 0; i < std::min<size_t>(3, lines.size()); ++i) {
+    for (const char c : lines[i]) {
+      if (absl::ascii_isalpha(static_cast<unsigned char>(c))) out += c;
+    }
+    if (i == 0 && !absl::StrContains(lines[0], "Expected")) break;
+  }
+  return absl::StrReplaceAll(out, {{"ranks", "rank"}});
+}
+
+void look_at_groups(World& world, Outcome* outcome) {
+  const std::vector<std::shared_ptr<const Group>> all_groups = world.groups();
+  if (all_groups.size() <= 1) return;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::vector<std::string>& made = outcome->groups_made.emplace_back();
+    for (const std::shared_ptr<const Group>& group : all_groups) {
+      if (group->group_rank(rank) >= 0) made.push_back(group->name());
+    }
+    std::vector<std::string>& called = outcome->groups_called.emplace_back();
+    for (const FlightEntry& entry : world.context(rank).recorder().entries()) {
+      const std::string name = entry.group != nullptr ? entry.group->name() : "?";
+      if (std::find(called.begin(), called.end(), name) == called.end()) called.push_back(name);
+    }
+  }
+}
+
+std::string list_text(const std::vector<std::string>& list) {
+  return list.empty() ? std::string("nothing") : absl::StrJoin(list, ", ");
+}
+
+// Appends to a run's failures where it differs from the first.
+class Comparison {
+ public:
+  Comparison(const Outcome& first, Outcome* here) : first_(first), here_(*here) {}
+
+  void results() {
+    for (size_t rank = 0; rank < std::max(here_.results.size(), first_.results.size()); ++rank) {
+      results_of(rank, at(here_.results, rank), at(first_.results, rank));
+    }
+  }
+  // `what`: with $0 for the rank.
+  void lists(const std::string& what, const Lists& here, const Lists& there) {
+    for (size_t rank = 0; rank < std::min(here.size(), there.size()); ++rank) {
+      if (here[rank] != there[rank]) {
+        differ(absl::Substitute(what, rank), list_text(here[rank]), list_text(there[rank]));
+      }
+    }
+  }
+  void store(const ExploreChecks& checks) {
+    if (checks.store_keys && here_.keys != first_.keys) {
+      differ("what the store holds at the end", list_text(here_.keys), list_text(first_.keys));
+      return;
+    }
+    for (size_t i = 0; i < here_.values.size() && checks.store_values; ++i) {
+      if (here_.values[i] != first_.values[i]) {
+        differ(absl::StrCat("the value of key \"", here_.keys[i], "\""), here_.values[i], first_.values[i]);
+      }
+    }
+  }
+
+ private:
+  static const std::vector<Observation>& at(const Observations& results, size_t rank) {
+    static const auto* const none = new std::vector<Observation>;
+    return rank < results.size() ? results[rank] : *none;
+  }
+  static std::string name_at(const std::vector<Observation>& list, size_t i) {
+    return i < list.size() ? absl::StrCat("\"", list[i].name, "\"") : "nothing";
+  }
+
+  void results_of(size_t rank, const std::vector<Observation>& here, const std::vector<Observation>& there) {
+    for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
+      if (i >= here.size() || i >= there.size() || here[i].name != there[i].name) {
+        differ(absl::StrCat("observation ", i, " of rank ", rank), name_at(here, i), name_at(there, i));
+        return;
+      }
+      if (here[i].bytes != there[i].bytes) {
+        differ(absl::StrCat("rank ", rank, "'s \"", here[i].name, "\""), here[i].text, there[i].text);
+      }
+    }
+  }
+  void differ(const std::string& what, const std::string& here, const std::string& there) {
+    here_.failures.push_back(absl::StrCat("results differ between schedules: ", what, " is ", here, " here, and ",
+                                          there, " under ", first_.report.schedule));
+  }
+
+  const Outcome& first_;
+  Outcome& here_;
+};
+
+}  // namespace
+
+std::string Outcome::headline() const {
+  const std::string text = !failures.empty() ? failures[0] : report.text();
+  return text.substr(0, text.find('\n'));
+}
+
+std::string Outcome::signature() const {
+  if (!failures.empty()) return gist(failures[0]);
+  if (report.ok()) return "";
+  return absl::StrCat(sv(error_kind_name(error_kind(report.cause))), " ", gist(text_of(report.cause)));
+}
+
+WorldOptions Baseline::with(const Schedule& schedule) const {
+  WorldOptions world = world_;
+  world.schedule = schedule;
+  return world;
+}
+
+std::optional<Baseline::Failure> Baseline::make(int64_t* runs) {
+  const WorldOptions world = with(Schedule::steered(*world_.seed, {}));
+  Outcome outcome = run(world);
+  ++*runs;
+  if (!outcome.failed() && checks_.twice) {
+    first_ = std::move(outcome);
+    outcome = run(world);
+    ++*runs;
+    if (first_->report.trace != outcome.report.trace) {
+      outcome.failures.insert(outcome.failures.begin(), first_difference(first_->report.trace, outcome.report.trace));
+    }
+    if (outcome.failed()) {
+      outcome.failures.insert(outcome.failures.begin(),
+                              "two runs of one schedule differ: the program is not deterministic");
+      return Failure{.world = world, .outcome = std::move(outcome), .run = 2, .repeats = false};
+    }
+  }
+  if (outcome.failed()) return Failure{.world = world, .outcome = std::move(outcome), .run = 1, .repeats = true};
+  first_ = std::move(outcome);
+  return std::nullopt;
+}
+
+Outcome Baseline::run(WorldOptions options, const RunHooks& hooks) const {
+  Outcome outcome;
+  World world(std::move(options), hooks);
+  world.keep_all_groups();
+  outcome.report = run_(world, program_, &outcome.failures);
+  look_around(world, &outcome);
+  if (!outcome.report.ok()) return outcome;
+  if (checks_.leaks) {
+    for (const std::string& note : outcome.report.notes) outcome.failures.push_back(absl::StrCat("left over: ", note));
+  }
+  if (checks_.keys_left && !outcome.keys.empty()) {
+    outcome.failures.push_back(absl::StrCat("left over: keys in the store: ", absl::StrJoin(outcome.keys, ", ")));
+  }
+  if (first_.has_value() && first_->report.outcomes.size() == outcome.report.outcomes.size()) compare(&outcome);
+  return outcome;
+}
+
+void Baseline::look_around(World& world, Outcome* outcome) const {
+  if (checks_.results) {
+    const std::shared_ptr<void> seen = world.shared(
+        kObservations, [] { return std::make_shared<Observations>(); }, World::Maker::kSame);
+    outcome->results = std::move(*std::static_pointer_cast<Observations>(seen));
+  }
+  if (checks_.groups) look_at_groups(world, outcome);
+  if (!checks_.store_keys && !checks_.store_values && !checks_.keys_left) return;
+  absl::StatusOr<std::vector<std::string>> keys = world.store().list_keys_status();
+  if (!keys.ok()) return;
+  outcome->keys = *std::move(keys);
+  if (!checks_.store_values) return;
+  for (const std::string& key : outcome->keys) {
+    const absl::StatusOr<std::string> value = world.store().get_status(key, {.timeout = absl::ZeroDuration()});
+    outcome->values.push_back(value.ok() ? *value : "");
+  }
+}
+
+void Baseline::compare(Outcome* outcome) const {
+  Comparison comparison(*first_, outcome);
+  comparison.results();
+  comparison.lists("the order in which rank $0's groups are made", outcome->groups_made, first_->groups_made);
+  comparison.lists("the order in which rank $0 first calls its groups", outcome->groups_called, first_->groups_called);
+  comparison.store(checks_);
+}
+
+void observe_bytes(RankContext& rank, std::string_view name, std::string_view text, std::string_view bytes) {
+  World& world = rank.world();
+  const size_t ranks = static_cast<size_t>(world.size());
+  const std::shared_ptr<void> seen = world.shared(
+      kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, World::Maker::kSame);
+  (*std::static_pointer_cast<Observations>(seen))[static_cast<size_t>(rank.rank())].push_back(
+      {std::string(name), std::string(text), std::string(bytes)});
+}
+
+std::string number_text(double value) { return absl::StrFormat("%.17g", value); }
+
+}  // namespace rankloom::internal

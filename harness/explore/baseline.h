@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "rankloom/explore.h"
+#include "rankloom/world.h"
+
+namespace rankloom::internal {
+
+using Program = absl::FunctionRef<void(RankContext&)>;
+// Runs the program in a world and appends to `failures` what the report does not say.
+using RunWorld = absl::FunctionRef<RunReport(World& world, Program program, std::vector<std::string>* failures)>;
+
+// What a rank told observe().
+struct Observation {
+  std::string name;
+  std::string text;
+  std::string bytes;
+};
+
+// What one run came to.
+struct Outcome {
+  RunReport report;
+  std::vector<std::string> failures;              // what the report does not say
+  std::vector<std::vector<Observation>> results;  // [rank]
+  std::vector<std::vector<std::string>>
+      groups_made;  // [rank] those it belongs to, in the order in which they were made
+  std::vector<std::vector<std::string>> groups_called;  // [rank] those it calls, in the order of their first calls
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+
+  bool failed() const { return !report.ok() || !failures.empty(); }
+  std::string headline() const;
+  // Equal for runs that fail for the same reason.
+  std::string signature() const;
+};
+
+// Runs a program in worlds of its own, and compares what each run came to with the baseline, the run in default order.
+// Thread-safety: thread-compatible.
+class Baseline {
+ public:
+  struct Failure {
+    WorldOptions world;
+    Outcome outcome;
+    int64_t run;   // from 1
+    bool repeats;  // the same schedule fails again, so that it can be shrunk
+  };
+
+  // `world`: of all runs, without a schedule and with a seed.
+  Baseline(const ExploreChecks& checks, WorldOptions world, Program program, RunWorld run)
+      : checks_(checks), world_(std::move(world)), program_(program), run_(run) {}
+
+  const WorldOptions& world() const { return world_; }
+  // world() under this schedule.
+  WorldOptions with(const Schedule& schedule) const;
+
+  // Makes the baseline: in default order, and if ExploreChecks::twice says so, twice. Adds to `runs`. Nothing: it did not fail.
+  std::optional<Failure> make(int64_t* runs);
+  // Another baseline, or none; returns the one before.
+  std::optional<Outcome> exchange(std::optional<Outcome> first) { return std::exchange(first_, std::move(first)); }
+
+  // One run, with the checks.
+  Outcome run(WorldOptions world, const RunHooks& hooks = {}) const;
+
+ private:
+  void look_around(World& world, Outcome* outcome) const;
+  void compare(Outcome* outcome) const;
+
+  const ExploreChecks& checks_;
+  const WorldOptions world_;
+  const Program program_;
+  const RunWorld run_;
+  std::optional<Outcome> first_;
+};
+
+}  // namespace rankloom::internal

@@ -1,0 +1,282 @@
+#include "harness/explore/search.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "harness/explore/explore_workers.h"
+#include "harness/explore/shrink.h"
+#include "rankloom/error.h"
+#include "rankloom/schedule.h"
+#include "sim/base/parker.h"
+#include "sim/engine/fiber_engine.h"
+#include "sim/schedule/schedule_tree.h"
+
+namespace rankloom::internal {
+namespace {
+
+// Looks for a schedule under which the program fails, by one strategy after another, as long as there is budget.
+class Search {
+ public:
+  Search(const ExploreOptions& options, Baseline* baseline)
+      : options_(options), baseline_(*baseline), began_ns_(monotonic_ns()), told_ns_(began_ns_) {}
+
+  // `asked`: the schedule that the environment names; unset: none.
+  ExploreReport run(const Schedule& asked);
+
+ private:
+  // One run of a strategy that draws from seeds.
+  struct Draw {
+    size_t strategy;  // in drawn_
+    uint64_t round;
+  };
+
+  void look(const Schedule& asked);
+  bool make_baseline();
+  void run_asked(const Schedule& asked);
+  void exhaust();
+
+  // The strategies that draw from seeds take turns, in each round one run each. Of several processes, number p does the rounds
+  // p, p + count, p + 2 count, ...; this one is number 0.
+  void draw();
+  void draw_beside(Workers::Found* found, uint64_t worker, int count);
+  static Draw draw_of(const Workers::Found& theirs) { return {static_cast<size_t>(theirs.strategy), theirs.round}; }
+  WorldOptions world_of(const Draw& draw) const;
+  bool fails(const Draw& draw, Outcome* outcome) const;
+  void found_drawn(const Draw& draw, Outcome outcome);
+
+  // `repeats`: the same schedule fails again, so that it can be shrunk.
+  void found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome, bool repeats = true);
+
+  bool budget_left() const {
+    return report_.runs < options_.max_runs && elapsed_ns() < absl::ToInt64Nanoseconds(options_.max_time);
+  }
+  int64_t elapsed_ns() const { return monotonic_ns() - began_ns_; }
+  void tell(const std::string& strategy);
+  ExploreProgress progress_now() const {
+    return {.strategy = strategy_, .runs = report_.runs, .elapsed = absl::Nanoseconds(elapsed_ns())};
+  }
+
+  const ExploreOptions& options_;
+  Baseline& baseline_;
+  const int64_t began_ns_;
+  int64_t told_ns_;
+  std::string strategy_ = "default order";  // the one that runs now
+  std::vector<Strategy> drawn_;             // those of draw()
+  ExploreReport report_;
+};
+
+ExploreReport Search::run(const Schedule& asked) {
+  if (baseline_.world().engine == EngineKind::kFibers) {
+    with_fiber_thread([&] { look(asked); });
+  } else {
+    look(asked);
+  }
+  if (!report_.failure.has_value()) report_.elapsed = absl::Nanoseconds(elapsed_ns());
+  if (options_.progress) options_.progress(progress_now());
+  return std::move(report_);
+}
+
+void Search::look(const Schedule& asked) {
+  if (!make_baseline()) return;
+  if (asked.kind() != Schedule::Kind::kUnset) return run_asked(asked);
+  for (const Strategy& strategy : options_.strategies) {
+    if (strategy.kind != Strategy::Kind::kExhaustive) continue;
+    exhaust();
+    if (report_.verified || report_.failure.has_value()) return;
+    break;
+  }
+  draw();
+}
+
+bool Search::make_baseline() {
+  std::optional<Baseline::Failure> failure = baseline_.make(&report_.runs);
+  if (!failure.has_value()) return true;
+  found("default order", failure->run, failure->world, std::move(failure->outcome), failure->repeats);
+  return false;
+}
+
+void Search::run_asked(const Schedule& asked) {
+  const WorldOptions world = baseline_.with(asked);
+  Outcome outcome = baseline_.run(world);
+  ++report_.runs;
+  if (outcome.failed()) found(asked.text(), 1, world, std::move(outcome));
+}
+
+void Search::exhaust() {
+  const WorldOptions& base = baseline_.world();
+  ScheduleTree tree;
+  const std::string name = Strategy::exhaustive().name();
+  const size_t share = report_.shares.size();
+  report_.shares.push_back({.strategy = name});
+  const bool alone = options_.strategies.size() == 1;
+  const int64_t most = alone ? options_.max_runs : report_.runs + (options_.max_runs - report_.runs + 1) / 2;
+  const int64_t most_ns = absl::ToInt64Nanoseconds(options_.max_time) / (alone ? 1 : 2);
+  while (tree.more() && budget_left() && report_.runs < most && elapsed_ns() < most_ns) {
+    Outcome outcome = baseline_.run(baseline_.with(Schedule::steered(*base.seed, {})), tree.hooks());
+    ++report_.runs;
+    ExploreReport::Share& mine = report_.shares[share];
+    ++mine.runs;
+    tell(name);
+    if (outcome.failed()) {
+      mine.schedules = tree.schedules() + 1;
+      const WorldOptions again = baseline_.with(Schedule::replay(outcome.report.trace));
+      found(name, mine.runs, again, std::move(outcome));
+      return;
+    }
+    tree.advance();
+    mine.schedules = tree.schedules();
+    mine.open = tree.open();
+    mine.finished = !tree.more();
+    mine.unseen = tree.uncovered();
+    if (mine.finished && !tree.record().saw_any() && base.world_size > 1)
+      mine.unseen.emplace_back("whatever the ranks share: they use nothing of rankloom's");
+  }
+  // Faults that are drawn anew for each run are not all seen by one search.
+  const bool all_faults = base.faults.rate() == 0 || !options_.vary_faults;
+  report_.verified = report_.shares[share].finished && report_.shares[share].unseen.empty() && all_faults;
+}
+
+// --- strategies that draw from seeds
+
+void Search::draw() {
+  const size_t first_share = report_.shares.size();
+  for (const Strategy& strategy : options_.strategies) {
+    if (strategy.kind == Strategy::Kind::kExhaustive) continue;
+    drawn_.push_back(strategy);
+    report_.shares.push_back({.strategy = strategy.name()});
+  }
+  if (drawn_.empty()) return;
+  Workers workers(options_.processes);
+  const int count = workers.count();
+  workers.start([&](Workers::Found* out, int worker) { draw_beside(out, static_cast<uint64_t>(worker), count); });
+  const int64_t before = report_.runs;
+  int64_t own = 0;
+  Outcome outcome;
+  const auto end_with = [&](const Draw& draw) {
+    workers.stop();
+    report_.runs = before + own + workers.runs();
+    found_drawn(draw, std::move(outcome));
+  };
+  for (uint64_t round = 0; budget_left(); round += static_cast<uint64_t>(count)) {
+    for (size_t s = 0; s < drawn_.size() && budget_left(); ++s) {
+      ++own;
+      report_.runs = before + own * count;
+      ++report_.shares[first_share + s].runs;
+      tell(drawn_[s].name());
+      if (fails({s, round}, &outcome)) return end_with({s, round});
+    }
+    if (const std::optional<Workers::Found> theirs = workers.poll(/*wait=*/false); theirs.has_value()) {
+      workers.stop();
+      report_.runs = before + own + workers.runs();
+      if (fails(draw_of(*theirs), &outcome)) return end_with(draw_of(*theirs));
+    }
+  }
+  while (const std::optional<Workers::Found> theirs = workers.poll(/*wait=*/true)) {
+    if (fails(draw_of(*theirs), &outcome)) return end_with(draw_of(*theirs));
+  }
+  report_.runs = before + own + workers.runs();
+}
+
+void Search::draw_beside(Workers::Found* found, uint64_t worker, int count) {
+  Outcome outcome;
+  for (uint64_t round = worker; budget_left(); round += static_cast<uint64_t>(count)) {
+    for (size_t s = 0; s < drawn_.size() && budget_left(); ++s) {
+      report_.runs += count;  // as many as all of them make meanwhile
+      ++found->runs;
+      if (!fails({s, round}, &outcome)) continue;
+      found->strategy = static_cast<int>(s);
+      found->round = round;
+      return;
+    }
+  }
+}
+
+WorldOptions Search::world_of(const Draw& draw) const {
+  WorldOptions world = baseline_.with(drawn_[draw.strategy].schedule(options_.first_seed + draw.round));
+  if (world.faults.rate() > 0 && options_.vary_faults) {
+    FaultPlan plan = FaultPlan::seeded(world.faults.seed() + draw.round, world.faults.rate(), world.faults.kinds());
+    world.faults = plan.plus(baseline_.world().faults.faults());
+  }
+  return world;
+}
+
+bool Search::fails(const Draw& draw, Outcome* outcome) const {
+  *outcome = baseline_.run(world_of(draw));
+  return outcome->failed();
+}
+
+void Search::found_drawn(const Draw& draw, Outcome outcome) {
+  found(drawn_[draw.strategy].name(), static_cast<int64_t>(draw.round) + 1, world_of(draw), std::move(outcome));
+}
+
+// --- what becomes of it
+
+void Search::found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome, bool repeats) {
+  report_.elapsed = absl::Nanoseconds(elapsed_ns());
+  FoundFailure failure;
+  if (repeats) {
+    failure = shrink(options_, world, outcome, &baseline_);
+  } else {
+    failure.headline = outcome.headline();
+    failure.world = world;
+    failure.failures = std::move(outcome.failures);
+    failure.report = std::move(outcome.report);
+    failure.rerun = rerun_command(world);
+  }
+  failure.report.rerun.clear();  // said once, with all that it takes
+  failure.strategy = strategy;
+  failure.run = run;
+  if (world.schedule.kind() != Schedule::Kind::kReplay) failure.found = world.schedule;
+  report_.failure = std::move(failure);
+}
+
+void Search::tell(const std::string& strategy) {
+  strategy_ = strategy;
+  if ((report_.runs & 15) != 0) return;
+  const int64_t now = monotonic_ns();
+  const int64_t every = options_.progress ? 1'000'000'000 : 10'000'000'000;
+  if (now - told_ns_ < every) return;
+  told_ns_ = now;
+  const ExploreProgress progress = progress_now();
+  if (options_.progress) {
+    options_.progress(progress);
+  } else {
+    std::fprintf(stderr, "explore: %lld of at most %lld runs in %s, now %s\n", static_cast<long long>(progress.runs),
+                 static_cast<long long>(options_.max_runs), absl::FormatDuration(progress.elapsed).c_str(),
+                 strategy.c_str());
+  }
+}
+
+// The world of all runs and the schedule that the environment names, if any.
+absl::Status prepare(const ExploreOptions& options, WorldOptions* world, Schedule* asked) {
+  *world = options.world;
+  world->schedule = {};
+  if (!world->seed.has_value()) world->seed = options.first_seed;
+  world->max_steps = options.max_steps;
+  world->trace_limit = Trace::kWhole;
+  if (absl::Status status = apply_environment(world); !status.ok()) return status;
+  const absl::StatusOr<int> ranks = ranks_from_environment();
+  if (!ranks.ok()) return ranks.status();
+  if (*ranks > 0) world->world_size = *ranks;
+  *asked = std::exchange(world->schedule, {});
+  if (asked->kind() == Schedule::Kind::kUnset || asked->deterministic()) return absl::OkStatus();
+  return make_error(ErrorKind::kInvalidArgument,
+                    absl::StrCat("explore: the schedule is ", asked->text(), ", want one that repeats itself"));
+}
+
+}  // namespace
+
+ExploreReport search(const ExploreOptions& options, Program program, RunWorld run) {
+  WorldOptions world;
+  Schedule asked;
+  if (absl::Status status = prepare(options, &world, &asked); !status.ok()) {
+    ExploreReport refused;
+    refused.error = std::move(status);
+    return refused;
+  }
+  Baseline baseline(options.checks, std::move(world), program, run);
+  return Search(options, &baseline).run(asked);
+}
+
+}  // namespace rankloom::internal

@@ -1,0 +1,202 @@
+#include "harness/explore/shrink.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "harness/explore/story.h"
+#include "rankloom/schedule.h"
+#include "sim/schedule/schedule_tree.h"
+
+namespace rankloom::internal {
+namespace {
+
+// Delta debugging. A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002. What is left fails, and
+// does no more without any one of its items, if `fails` has runs enough.
+template <typename T>
+std::vector<T> fewest(std::vector<T> items, absl::FunctionRef<bool(const std::vector<T>&)> fails) {
+  if (items.empty() || fails({})) return {};
+  for (size_t chunk = (items.size() + 1) / 2; chunk > 0;) {
+    bool cut = false;
+    for (size_t begin = 0; begin < items.size() && items.size() > 1;) {
+      std::vector<T> rest(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(begin));
+      rest.insert(rest.end(), items.begin() + static_cast<std::ptrdiff_t>(std::min(begin + chunk, items.size())),
+                  items.end());
+      if (!rest.empty() && fails(rest)) {
+        items = std::move(rest);
+        cut = true;
+      } else {
+        begin += chunk;
+      }
+    }
+    chunk = cut ? std::min(chunk, (items.size() + 1) / 2) : chunk / 2;
+  }
+  return items;
+}
+
+class Shrinker {
+ public:
+  Shrinker(const ExploreOptions& options, WorldOptions world, const Outcome& found, Baseline* baseline)
+      : options_(options),
+        found_(found),
+        signature_(found.signature()),
+        baseline_(*baseline),
+        world_(std::move(world)) {}
+
+  FoundFailure shrink();
+
+ private:
+  // Each counts its runs.
+  Outcome run(const WorldOptions& world, const RunHooks& hooks = {});
+  bool still_fails(const WorldOptions& world);
+  std::vector<Switch> switches_of(const WorldOptions& world, const Outcome& outcome);
+  bool find_schedule(const WorldOptions& base, Outcome* outcome, WorldOptions* found);
+
+  // What went wrong by plan, call by call: drawn faults become listed ones.
+  void list_faults();
+  void cut_ranks();
+  void cut_faults_and_switches();
+  // The smallest run once more, with its story.
+  void tell(FoundFailure* failure);
+
+  WorldOptions steered(const std::vector<Switch>& switches) const {
+    WorldOptions world = world_;
+    world.schedule = Schedule::steered(*world_.seed, switches);
+    return world;
+  }
+
+  const ExploreOptions& options_;
+  const Outcome& found_;
+  const std::string signature_;
+  Baseline& baseline_;
+  WorldOptions world_;  // the smallest so far
+  std::vector<Switch> switches_;
+  int64_t runs_ = 0;
+};
+
+Outcome Shrinker::run(const WorldOptions& world, const RunHooks& hooks) {
+  ++runs_;
+  return baseline_.run(world, hooks);
+}
+
+bool Shrinker::still_fails(const WorldOptions& world) {
+  if (runs_ >= options_.max_shrink_runs) return false;
+  const Outcome outcome = run(world);
+  return outcome.failed() && outcome.signature() == signature_;
+}
+
+std::vector<Switch> Shrinker::switches_of(const WorldOptions& world, const Outcome& outcome) {
+  std::vector<Switch> switches;
+  WorldOptions replayed = world;
+  replayed.schedule = Schedule::replay(outcome.report.trace);
+  run(replayed, {.departures = &switches});
+  return switches;
+}
+
+// Whether a world of fewer ranks fails alike, under some schedule that is found quickly.
+bool Shrinker::find_schedule(const WorldOptions& base, Outcome* outcome, WorldOptions* found) {
+  constexpr int kTries = 40;
+  const auto fails = [&](const Schedule& schedule, const RunHooks& hooks = {}) {
+    *found = base;
+    found->schedule = schedule;
+    *outcome = run(*found, hooks);
+    return outcome->failed() && outcome->signature() == signature_;
+  };
+  const Schedule in_default_order = Schedule::steered(*base.seed, {});
+  if (fails(in_default_order)) return true;
+  ScheduleTree tree;
+  for (int i = 0; i < kTries && tree.more(); ++i) {
+    if (fails(in_default_order, tree.hooks())) {
+      found->schedule = Schedule::replay(outcome->report.trace);
+      return true;
+    }
+    tree.advance();
+  }
+  for (uint64_t seed = 1; seed <= kTries; ++seed) {
+    for (const Strategy& strategy :
+         {Strategy::pct(), Strategy::starve(), Strategy::late_completion(), Strategy::random()}) {
+      if (fails(strategy.schedule(seed))) return true;
+    }
+  }
+  return false;
+}
+
+void Shrinker::list_faults() {
+  if (world_.faults.empty()) return;
+  WorldOptions listed = steered(switches_);
+  listed.faults = FaultPlan(found_.report.faults);
+  if (still_fails(listed)) world_.faults = listed.faults;
+}
+
+void Shrinker::cut_ranks() {
+  for (int ranks = options_.min_ranks; ranks > 0 && ranks < world_.world_size; ++ranks) {
+    WorldOptions smaller = world_;
+    smaller.world_size = ranks;
+    const std::optional<Outcome> first = baseline_.exchange(std::nullopt);
+    if (first.has_value()) {  // its own: numbers depend on how many add up
+      smaller.schedule = Schedule::steered(*world_.seed, {});
+      Outcome own = run(smaller);
+      if (!own.failed()) baseline_.exchange(std::move(own));
+    }
+    WorldOptions found;
+    Outcome outcome;
+    if (find_schedule(smaller, &outcome, &found)) {
+      world_ = found;
+      switches_ = switches_of(world_, outcome);
+      return;
+    }
+    baseline_.exchange(first);
+  }
+}
+
+void Shrinker::cut_faults_and_switches() {
+  world_ = steered(switches_);
+  if (!still_fails(world_)) {  // what a program draws from elsewhere cannot be steered
+    world_.schedule = Schedule::replay(found_.report.trace);
+    return;
+  }
+  const auto fails_with_faults = [&](const std::vector<Fault>& faults) {
+    WorldOptions fewer = world_;
+    fewer.faults = FaultPlan(faults);
+    return still_fails(fewer);
+  };
+  if (world_.faults.rate() == 0) world_.faults = FaultPlan(fewest<Fault>(world_.faults.faults(), fails_with_faults));
+  const auto fails_with_switches = [&](const std::vector<Switch>& switches) { return still_fails(steered(switches)); };
+  world_ = steered(fewest<Switch>(switches_, fails_with_switches));
+}
+
+void Shrinker::tell(FoundFailure* failure) {
+  StepRecord record(/*texts=*/true);
+  Outcome last = run(world_, {.record = &record});
+  failure->world = world_;
+  failure->failures = last.failures;
+  failure->headline = last.failed() ? last.headline() : failure->headline;
+  failure->report = std::move(last.report);
+  failure->story = story_text(record, failure->report);
+  failure->rerun = rerun_command(world_);
+  if (world_.world_size != baseline_.world().world_size)
+    failure->rerun = absl::StrCat("RANKLOOM_RANKS=", world_.world_size, " ", failure->rerun);
+  failure->shrink_runs = runs_;
+}
+
+FoundFailure Shrinker::shrink() {
+  FoundFailure failure;
+  failure.headline = found_.headline();
+  switches_ = switches_of(world_, found_);
+  failure.found_switches = static_cast<int>(switches_.size());
+  failure.found = Schedule::steered(*world_.seed, switches_);
+  list_faults();
+  cut_ranks();
+  cut_faults_and_switches();
+  tell(&failure);
+  return failure;
+}
+
+}  // namespace
+
+FoundFailure shrink(const ExploreOptions& options, const WorldOptions& world, const Outcome& outcome,
+                    Baseline* baseline) {
+  return Shrinker(options, world, outcome, baseline).shrink();
+}
+
+}  // namespace rankloom::internal
