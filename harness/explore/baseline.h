@@ -26,10 +26,9 @@ struct Observation {
 // What one run came to.
 struct Outcome {
   RunReport report;
-  std::vector<std::string> failures;              // what the report does not say
-  std::vector<std::vector<Observation>> results;  // [rank]
-  std::vector<std::vector<std::string>>
-      groups_made;  // [rank] those it belongs to, in the order in which they were made
+  std::vector<std::string> failures;                    // what the report does not say
+  std::vector<std::vector<Observation>> results;        // [rank]
+  std::vector<std::vector<std::string>> groups_made;    // [rank] those it belongs to, in the order of their making
   std::vector<std::vector<std::string>> groups_called;  // [rank] those it calls, in the order of their first calls
   std::vector<std::string> keys;
   std::vector<std::string> values;

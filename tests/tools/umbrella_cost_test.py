@@ -10,7 +10,7 @@ import unittest
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "umbrella_cost.py"
 COMPILER = """
 import sys, time
-while time.process_time() < (0.6 if sys.argv[-1].endswith("umbrella.cc") else 0.2): pass
+while time.process_time() < (0.4 if sys.argv[-1].endswith("umbrella.cc") else 0.1): pass
 sys.exit("#include" not in open(sys.argv[-1]).read())
 """
 
@@ -28,7 +28,7 @@ class UmbrellaCostTest(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         ratio = float(re.search(r"ratio ([\d.]+), want at most 9", run.stdout).group(1))
         self.assertGreater(ratio, 1.5)
-        self.assertLess(ratio, 5)
+        self.assertLess(ratio, 8)
         self.assertEqual(self.run_script(COMPILER, "--most", "1.2").returncode, 1)
 
     def test_a_header_that_does_not_compile_has_no_cost(self):
