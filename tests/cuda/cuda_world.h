@@ -10,24 +10,30 @@
 
 namespace rankloom {
 
-// Skips where no device can be used, with CUDA's own words.
+// Why no device can be used, with CUDA's own words; empty: one can.
+inline std::string no_gpu() {
+  static const std::string missing = cuda_missing();
+  return missing.empty() ? "" : "no GPU: " + missing;
+}
+
+// CUDA's calls need more of a stack than a small fiber has.
+inline WorldOptions with_cuda_stacks(WorldOptions world) {
+  world.stack_bytes = std::max<size_t>(world.stack_bytes, 512 << 10);
+  return world;
+}
+
+// Skips where no device can be used.
 class CudaTest : public EveryWorldTest {
  protected:
   void SetUp() override {
-    static const std::string missing = cuda_missing();
-    if (!missing.empty()) GTEST_SKIP() << "no GPU: " << missing;
+    if (const std::string missing = no_gpu(); !missing.empty()) GTEST_SKIP() << missing;
   }
 
-  // CUDA's calls need more of a stack than a small fiber has.
   RunReport run(int world_size, Program program) {
-    WorldOptions world = options(world_size);
-    world.stack_bytes = std::max<size_t>(world.stack_bytes, 512 << 10);
-    return EveryWorldTest::run(world, program);
+    return EveryWorldTest::run(with_cuda_stacks(options(world_size)), program);
   }
   RunReport run_to_failure(int world_size, Program program) {
-    WorldOptions world = options(world_size);
-    world.stack_bytes = std::max<size_t>(world.stack_bytes, 512 << 10);
-    return EveryWorldTest::run_to_failure(world, program);
+    return EveryWorldTest::run_to_failure(with_cuda_stacks(options(world_size)), program);
   }
 };
 

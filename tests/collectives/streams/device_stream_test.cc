@@ -4,15 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rankloom/rankloom.h"
-#include "tests/collectives/streams/blocked_stream_cases.h"
 #include "tests/collectives/streams/fake_device.h"
+#include "tests/collectives/streams/stream_kinds.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
@@ -22,6 +24,25 @@ namespace {
 using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+class DeviceStreams final : public LaunchingStreamKind {
+ public:
+  explicit DeviceStreams(const WorldMode& mode) : driver_(std::make_shared<FakeDriver>(mode.schedule.seed() + 1)) {}
+  void enter(RankContext& rank) override { use_device(rank.world(), driver_); }
+  std::unique_ptr<Stream> make(RankContext& rank, std::string_view name) override {
+    return std::make_unique<FakeDeviceStream>(rank, *driver_, name);
+  }
+  void launch(Stream& stream, std::function<void()> function) override {
+    static_cast<FakeDeviceStream&>(stream).launch(std::move(function));
+  }
+
+ private:
+  const std::shared_ptr<FakeDriver> driver_;
+};
+INSTANTIATE_TEST_SUITE_P(Device, BlockedStreamTest, BlockedStreamTest::every_world_of<DeviceStreams>(),
+                         StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(Device, LaunchingStreamTest, LaunchingStreamTest::every_world_of<DeviceStreams>(),
+                         StreamWorldName());
 
 class DeviceTest : public EveryWorldTest {
  protected:
@@ -40,46 +61,11 @@ class DeviceTest : public EveryWorldTest {
   }
 
   FakeDriver& driver() { return *driver_; }
-  StreamMaker maker() {
-    return [this](RankContext& rank, std::string_view name) {
-      return std::make_unique<FakeDeviceStream>(rank, *driver_, name);
-    };
-  }
-  // Runs one of the cases that every kind of stream must pass.
-  void run_case(int world_size, void (*body)(RankContext&, const StreamMaker&)) {
-    run(world_size, [&](RankContext& rank) { body(rank, maker()); });
-  }
 
  private:
   const std::shared_ptr<FakeDriver> driver_ = std::make_shared<FakeDriver>(GetParam().schedule.seed() + 1);
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, DeviceTest, every_world(), world_name);
-
-TEST_P(DeviceTest, AnEventBehindABlockedWorkIsNotDone) { run_case(1, event_behind_a_blocked_work_is_not_done); }
-TEST_P(DeviceTest, AWorkThatIsFreedFirstDoesNotUnblockTheOther) {
-  run_case(1, a_work_that_is_freed_first_does_not_unblock_the_other);
-}
-TEST_P(DeviceTest, ATimeoutReleasesTheStreamAndMarksItFailed) {
-  run_case(2, a_timeout_releases_the_stream_and_marks_it_failed);
-}
-TEST_P(DeviceTest, AWorkThatFailsMarksTheStreamFailed) { run_case(2, a_work_that_fails_marks_the_stream_failed); }
-TEST_P(DeviceTest, AWorkThatIsDoneBlocksNothing) { run_case(2, a_work_that_is_done_blocks_nothing); }
-TEST_P(DeviceTest, EventsMakeAStreamWaitForAnother) { run_case(2, events_order_two_streams); }
-TEST_P(DeviceTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) { run_case(64, a_deadline_releases_one_of_many); }
-
-TEST_P(DeviceTest, RunsWhatIsQueuedInOrder) {
-  run(2, [&](RankContext& rank) {
-    FakeDeviceStream stream(rank, driver(), "compute");
-    runs_what_is_queued_in_order(rank, stream);
-  });
-}
-
-TEST_P(DeviceTest, BlocksOnACollectiveWithoutBlockingTheRank) {
-  run(3, [&](RankContext& rank) {
-    FakeDeviceStream stream(rank, driver());
-    blocks_on_a_collective_without_blocking_the_rank(rank, stream);
-  });
-}
 
 TEST_P(DeviceTest, AnAbortReleasesTheStream) {
   std::shared_ptr<FutureWork> never;

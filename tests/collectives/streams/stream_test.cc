@@ -3,14 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rankloom/rankloom.h"
-#include "tests/collectives/streams/blocked_stream_cases.h"
+#include "tests/collectives/streams/stream_kinds.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
@@ -20,19 +22,22 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::unique_ptr<Stream> make_stream(RankContext& rank, std::string_view name) {
-  return std::make_unique<SimStream>(rank, name);
-}
+class SimStreams final : public LaunchingStreamKind {
+ public:
+  explicit SimStreams(const WorldMode& /*mode*/) {}
+  std::unique_ptr<Stream> make(RankContext& rank, std::string_view name) override {
+    return std::make_unique<SimStream>(rank, name);
+  }
+  void launch(Stream& stream, std::function<void()> function) override {
+    static_cast<SimStream&>(stream).launch(std::move(function));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Sim, BlockedStreamTest, BlockedStreamTest::every_world_of<SimStreams>(), StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(Sim, LaunchingStreamTest, LaunchingStreamTest::every_world_of<SimStreams>(),
+                         StreamWorldName());
 
 class StreamTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, StreamTest, every_world(), world_name);
-
-TEST_P(StreamTest, RunsWhatIsQueuedInOrder) {
-  run(2, [](RankContext& rank) {
-    SimStream stream(rank, "compute");
-    runs_what_is_queued_in_order(rank, stream);
-  });
-}
 
 TEST_P(StreamTest, KernelsRunAsTheirRank) {
   run(3, [](RankContext& rank) {
@@ -42,37 +47,6 @@ TEST_P(StreamTest, KernelsRunAsTheirRank) {
     stream.synchronize();
     EXPECT_EQ(seen, rank.rank());
   });
-}
-
-TEST_P(StreamTest, AnEventBehindABlockedWorkIsNotDone) {
-  run(1, [](RankContext& rank) { event_behind_a_blocked_work_is_not_done(rank, make_stream); });
-}
-
-TEST_P(StreamTest, AWorkThatIsFreedFirstDoesNotUnblockTheOther) {
-  run(1, [](RankContext& rank) { a_work_that_is_freed_first_does_not_unblock_the_other(rank, make_stream); });
-}
-
-TEST_P(StreamTest, BlocksOnACollectiveWithoutBlockingTheRank) {
-  run(3, [](RankContext& rank) {
-    SimStream stream(rank);
-    blocks_on_a_collective_without_blocking_the_rank(rank, stream);
-  });
-}
-
-TEST_P(StreamTest, ATimeoutReleasesTheStreamAndMarksItFailed) {
-  run(1, [](RankContext& rank) { a_timeout_releases_the_stream_and_marks_it_failed(rank, make_stream); });
-}
-
-TEST_P(StreamTest, AWorkThatIsDoneBlocksNothing) {
-  run(2, [](RankContext& rank) { a_work_that_is_done_blocks_nothing(rank, make_stream); });
-}
-
-TEST_P(StreamTest, EventsMakeAStreamWaitForAnother) {
-  run(2, [](RankContext& rank) { events_order_two_streams(rank, make_stream); });
-}
-
-TEST_P(StreamTest, AWorkThatFailsMarksTheStreamFailed) {
-  run(1, [](RankContext& rank) { a_work_that_fails_marks_the_stream_failed(rank, make_stream); });
 }
 
 TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
@@ -295,10 +269,6 @@ TEST_P(StreamTest, AStreamMayGoBeforeWhatIsQueued) {
     event.synchronize();
     EXPECT_TRUE(ran);
   });
-}
-
-TEST_P(StreamTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) {
-  run(64, [](RankContext& rank) { a_deadline_releases_one_of_many(rank, make_stream); });
 }
 
 TEST_P(StreamTest, RefusesMisuse) {
