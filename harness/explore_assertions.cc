@@ -31,7 +31,7 @@ RunReport run_with_assertions(World& world, absl::FunctionRef<void(RankContext&)
 }
 
 // The line that says how to replay it; empty if there is nothing to replay.
-std::string save_trace(const FoundFailure& failure) {
+std::string save_trace(const ExploreReport::Failure& failure) {
   const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
   const absl::StatusOr<TraceFiles> files = trace_files_from_environment();
   if (test == nullptr || !files.ok() || failure.report.trace.empty()) return "";

@@ -223,7 +223,7 @@ void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) 
     world_text = absl::StrCat("the world was to fail, but all ", report.outcomes.size(), " ranks returned");
   }
   const bool failed = assertions_failed || !world_text.empty();
-  if (failed) print_by_rank(outputs, std::cout);
+  if (failed) RankOutput::print(outputs, std::cout);
   if (world_text.empty()) {
     for (const std::string& note : report.notes) std::cout << "note: " << note << std::endl;
   }

@@ -69,7 +69,7 @@ RankOutput::~RankOutput() = default;
 
 std::vector<std::string> RankOutput::texts() const { return router_->texts(); }
 
-void print_by_rank(const std::vector<std::string>& texts, std::ostream& out) {
+void RankOutput::print(const std::vector<std::string>& texts, std::ostream& out) {
   std::map<std::string, std::vector<int>> ranks_of;
   for (size_t rank = 0; rank < texts.size(); ++rank) ranks_of[texts[rank]].push_back(static_cast<int>(rank));
   for (const std::string& text : texts) {

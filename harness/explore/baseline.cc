@@ -78,7 +78,7 @@ class Comparison {
       }
     }
   }
-  void store(const ExploreChecks& checks) {
+  void store(const ExploreOptions::Checks& checks) {
     if (checks.store_keys && here_.keys != first_.keys) {
       differ("what the store holds at the end", list_text(here_.keys), list_text(first_.keys));
       return;

@@ -51,14 +51,14 @@ class Baseline {
   };
 
   // `world`: of all runs, without a schedule and with a seed.
-  Baseline(const ExploreChecks& checks, WorldOptions world, Program program, RunWorld run)
+  Baseline(const ExploreOptions::Checks& checks, WorldOptions world, Program program, RunWorld run)
       : checks_(checks), world_(std::move(world)), program_(program), run_(run) {}
 
   const WorldOptions& world() const { return world_; }
   // world() under this schedule.
   WorldOptions with(const Schedule& schedule) const;
 
-  // Makes the baseline: in default order, and if ExploreChecks::twice says so, twice. Adds to `runs`. Nothing: it did not fail.
+  // Makes the baseline: in default order, and if ExploreOptions::Checks::twice says so, twice. Adds to `runs`. Nothing: it did not fail.
   std::optional<Failure> make(int64_t* runs);
   // Another baseline, or none; returns the one before.
   std::optional<Outcome> exchange(std::optional<Outcome> first) { return std::exchange(first_, std::move(first)); }
@@ -70,7 +70,7 @@ class Baseline {
   void look_around(World& world, Outcome* outcome) const;
   void compare(Outcome* outcome) const;
 
-  const ExploreChecks& checks_;
+  const ExploreOptions::Checks& checks_;
   const WorldOptions world_;
   const Program program_;
   const RunWorld run_;

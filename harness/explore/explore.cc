@@ -44,7 +44,7 @@ Schedule Strategy::schedule(uint64_t seed) const {
   return Schedule::seeded(seed);
 }
 
-int FoundFailure::size() const {
+int ExploreReport::Failure::size() const {
   return static_cast<int>(world.schedule.switches().size() + world.faults.faults().size());
 }
 
@@ -65,7 +65,7 @@ std::string share_text(const ExploreReport::Share& share) {
   return absl::StrCat(share.runs, " runs");
 }
 
-std::string failure_text(const FoundFailure& failure) {
+std::string failure_text(const ExploreReport::Failure& failure) {
   std::string text = absl::StrCat("found by ", failure.strategy, " in its run ", failure.run, ", schedule ");
   const std::string found = failure.found.text();
   absl::StrAppend(&text, found.size() <= 100 ? found : absl::StrCat(found.substr(0, 100), "..."));

@@ -53,7 +53,7 @@ class Search {
   }
   int64_t elapsed_ns() const { return monotonic_ns() - began_ns_; }
   void tell(const std::string& strategy);
-  ExploreProgress progress_now() const {
+  ExploreOptions::Progress progress_now() const {
     return {.strategy = strategy_, .runs = report_.runs, .elapsed = absl::Nanoseconds(elapsed_ns())};
   }
 
@@ -214,7 +214,7 @@ void Search::found_drawn(const Draw& draw, Outcome outcome) {
 
 void Search::found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome, bool repeats) {
   report_.elapsed = absl::Nanoseconds(elapsed_ns());
-  FoundFailure failure;
+  ExploreReport::Failure failure;
   if (repeats) {
     failure = shrink(options_, world, outcome, &baseline_);
   } else {
@@ -238,7 +238,7 @@ void Search::tell(const std::string& strategy) {
   const int64_t every = options_.progress ? 1'000'000'000 : 10'000'000'000;
   if (now - told_ns_ < every) return;
   told_ns_ = now;
-  const ExploreProgress progress = progress_now();
+  const ExploreOptions::Progress progress = progress_now();
   if (options_.progress) {
     options_.progress(progress);
   } else {

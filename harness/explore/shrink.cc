@@ -43,7 +43,7 @@ class Shrinker {
         baseline_(*baseline),
         world_(std::move(world)) {}
 
-  FoundFailure shrink();
+  ExploreReport::Failure shrink();
 
  private:
   // Each counts its runs.
@@ -57,7 +57,7 @@ class Shrinker {
   void cut_ranks();
   void cut_faults_and_switches();
   // The smallest run once more, with its story.
-  void tell(FoundFailure* failure);
+  void tell(ExploreReport::Failure* failure);
 
   WorldOptions steered(const std::vector<Switch>& switches) const {
     WorldOptions world = world_;
@@ -165,7 +165,7 @@ void Shrinker::cut_faults_and_switches() {
   world_ = steered(fewest<Switch>(switches_, fails_with_switches));
 }
 
-void Shrinker::tell(FoundFailure* failure) {
+void Shrinker::tell(ExploreReport::Failure* failure) {
   StepRecord record(/*texts=*/true);
   Outcome last = run(world_, {.record = &record});
   failure->world = world_;
@@ -179,8 +179,8 @@ void Shrinker::tell(FoundFailure* failure) {
   failure->shrink_runs = runs_;
 }
 
-FoundFailure Shrinker::shrink() {
-  FoundFailure failure;
+ExploreReport::Failure Shrinker::shrink() {
+  ExploreReport::Failure failure;
   failure.headline = found_.headline();
   switches_ = switches_of(world_, found_);
   failure.found_switches = static_cast<int>(switches_.size());
@@ -194,8 +194,8 @@ FoundFailure Shrinker::shrink() {
 
 }  // namespace
 
-FoundFailure shrink(const ExploreOptions& options, const WorldOptions& world, const Outcome& outcome,
-                    Baseline* baseline) {
+ExploreReport::Failure shrink(const ExploreOptions& options, const WorldOptions& world, const Outcome& outcome,
+                              Baseline* baseline) {
   return Shrinker(options, world, outcome, baseline).shrink();
 }
 

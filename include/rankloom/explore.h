@@ -37,25 +37,24 @@ struct Strategy {
   Schedule schedule(uint64_t seed) const;  // not for kExhaustive
 };
 
-// What a run must be, beyond that no rank fails.
-struct ExploreChecks {
-  bool results = true;        // what ranks observe() is equal under all schedules
-  bool groups = true;         // so is the order in which each rank's groups are made and first called, by name
-  bool store_keys = true;     // so are the keys in the store at the end
-  bool store_values = false;  // and their values
-  bool leaks = true;          // no works dropped, no messages unmatched: RunReport::notes is empty
-  bool keys_left = false;     // no keys are left in the store
-  bool twice = true;          // the first schedule is run twice and must repeat itself
-};
-
-struct ExploreProgress {
-  std::string strategy;  // the one that runs now
-  int64_t runs = 0;
-  absl::Duration elapsed;
-};
-
 // How to explore. An aggregate; every field has a default.
 struct ExploreOptions {
+  // What a run must be, beyond that no rank fails.
+  struct Checks {
+    bool results = true;        // what ranks observe() is equal under all schedules
+    bool groups = true;         // so is the order in which each rank's groups are made and first called, by name
+    bool store_keys = true;     // so are the keys in the store at the end
+    bool store_values = false;  // and their values
+    bool leaks = true;          // no works dropped, no messages unmatched: RunReport::notes is empty
+    bool keys_left = false;     // no keys are left in the store
+    bool twice = true;          // the first schedule is run twice and must repeat itself
+  };
+  struct Progress {
+    std::string strategy;  // the one that runs now
+    int64_t runs = 0;
+    absl::Duration elapsed;
+  };
+
   // Of all runs. The schedule is explore()'s; the seed of the ranks' own randomness is the same in all (unset: 1).
   WorldOptions world = {.world_size = 4, .engine = EngineKind::kFibers};
   // In order; the exhaustive one gets half of the budget, and the others take turns with the rest.
@@ -72,32 +71,33 @@ struct ExploreOptions {
   // Worker processes, by fork(), for the strategies that draw from seeds. 1: none. The workers' ranks write to no memory of
   // this process. Not under ThreadSanitizer, which cannot follow a fork; and mind what else the process holds.
   int processes = 1;
-  ExploreChecks checks = {};
+  Checks checks = {};
   uint64_t max_steps = 200'000;  // of a run: one that has more counts as endless
   // Told about once a second of real time and at the end, never by two threads at once. Unset: a line to stderr every ten
   // seconds.
-  std::function<void(const ExploreProgress&)> progress = {};
+  std::function<void(const Progress&)> progress = {};
 };
 
-// What a failure came down to.
-struct FoundFailure {
-  std::string headline;               // first line of what went wrong
-  std::string strategy;               // that found it
-  int64_t run = 0;                    // in which run, from 1, of those of the strategy
-  Schedule found;                     // under which schedule; of an exhaustive search: steered(), with all its switches
-  WorldOptions world;                 // the smallest run: ranks, faults and schedule
-  RunReport report;                   // of that run; report.trace replays it
-  std::vector<std::string> failures;  // what the report does not say: failed assertions, results that differ, leaks
-  std::string story;                  // what each rank did in it, only the steps that matter
-  std::string rerun;                  // the command that repeats it
-  int found_switches = 0;             // switches (rankloom/schedule.h) from the default order before shrinking
-  int64_t shrink_runs = 0;
-
-  // Switches and faults of the smallest run: how long its trace is in what a reader has to follow.
-  int size() const;
-};
-
+// What explore() did, and the failure that it found, if any.
 struct ExploreReport {
+  // What a failure came down to.
+  struct Failure {
+    std::string headline;  // first line of what went wrong
+    std::string strategy;  // that found it
+    int64_t run = 0;       // in which run, from 1, of those of the strategy
+    Schedule found;        // under which schedule; of an exhaustive search: steered(), with all its switches
+    WorldOptions world;    // the smallest run: ranks, faults and schedule
+    RunReport report;      // of that run; report.trace replays it
+    std::vector<std::string> failures;  // what the report does not say: failed assertions, results that differ, leaks
+    std::string story;                  // what each rank did in it, only the steps that matter
+    std::string rerun;                  // the command that repeats it
+    int found_switches = 0;             // switches (rankloom/schedule.h) from the default order before shrinking
+    int64_t shrink_runs = 0;
+
+    // Switches and faults of the smallest run: how long its trace is in what a reader has to follow.
+    int size() const;
+  };
+
   struct Share {
     std::string strategy;
     int64_t runs = 0;
@@ -112,7 +112,7 @@ struct ExploreReport {
   std::vector<Share> shares;
   // An exhaustive search came to its end, and the program did nothing that such a search does not see: no schedule fails.
   bool verified = false;
-  std::optional<FoundFailure> failure;
+  std::optional<Failure> failure;
   absl::Status error;  // the options or the environment make no sense; nothing was run
 
   bool ok() const { return error.ok() && !failure.has_value(); }
@@ -122,6 +122,12 @@ struct ExploreReport {
 
 // Runs `program` again and again, in worlds of its own, until a schedule is found under which it fails, or the budget is
 // spent, or all schedules that can differ were run. A failure is shrunk: fewer ranks, fewer faults, fewer switches.
+//
+//   const ExploreReport report = explore({.world = {.world_size = 2, .engine = EngineKind::kFibers}}, [](RankContext& rank) {
+//     observe(rank, "first", rank.store().add("arrived", 1));
+//   });
+//   if (!report.ok()) std::cerr << report.text();
+//
 // The program must be repeatable: what it keeps outside its world is its own business (reset it on rank 0's way in, or keep it
 // per run). Ranks share no memory but through rankloom, or else exhaustive() misses what they do to each other there.
 // The environment (rankloom/options.h) wins: under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY that one run is made, after

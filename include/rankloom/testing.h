@@ -20,6 +20,10 @@ namespace rankloom {
 // While it lives, what the ranks of `world` write to std::cout, std::cerr and std::clog is kept per rank, in the order in
 // which the rank wrote it. What others write goes where it went before. printf and file descriptors are not seen: they
 // have no rank. Make and destroy it while no thread writes to these streams.
+//
+//   RankOutput output(&world);
+//   world.run(program);
+//   RankOutput::print(output.texts(), std::cout);
 class RankOutput {
  public:
   explicit RankOutput(World* world);
@@ -30,6 +34,9 @@ class RankOutput {
   // By rank. After the run.
   std::vector<std::string> texts() const;
 
+  // Every line under its rank, "rank 0 | ..."; ranks that wrote the same share theirs. Empty outputs are left out.
+  static void print(const std::vector<std::string>& texts, std::ostream& out);
+
  private:
   class Router;
   class Stream;
@@ -37,9 +44,6 @@ class RankOutput {
   std::unique_ptr<Router> router_;
   std::vector<std::unique_ptr<Stream>> streams_;
 };
-
-// Every line under its rank, "rank 0 | ..."; ranks that wrote the same share theirs. Empty outputs are left out.
-void print_by_rank(const std::vector<std::string>& texts, std::ostream& out);
 
 namespace internal {
 class RankFailures;
@@ -49,6 +53,11 @@ class RankFailures;
 // keeps one stack of traces per thread; ranks that are fibers share it, so that a SCOPED_TRACE which lives across a
 // scheduling point (a collective, a wait, a store call) shows up at another rank's failures. This one is right everywhere.
 // Does nothing in a world that no MultiThreadedTestCase runs.
+//
+//   for (int step = 0; step < 10; ++step) {
+//     const RankTrace trace(rank, absl::StrCat("step ", step));
+//     EXPECT_EQ(train(rank), step);
+//   }
 class RankTrace {
  public:
   RankTrace(RankContext& rank, const std::string& text, CodeSite code = CodeSite::here());

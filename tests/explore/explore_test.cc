@@ -80,7 +80,7 @@ TEST(ExploreOnFibersTest, ReportsTheSmallestRunWithItsStory) {
   const ExploreReport report =
       explore({.world = fibers(4), .strategies = {Strategy::pct()}, .min_ranks = 2}, bug("racy_counter").bug);
   ASSERT_TRUE(report.failure.has_value()) << report.text();
-  const FoundFailure& failure = *report.failure;
+  const ExploreReport::Failure& failure = *report.failure;
   EXPECT_EQ(failure.world.world_size, 2);
   EXPECT_EQ(failure.size(), 1) << report.text();
   EXPECT_THAT(failure.headline, HasSubstr("the count is 1, want 2"));
@@ -415,12 +415,12 @@ TEST(ExploreOnFibersTest, KeepsToItsBudgetAndTellsOfItsProgress) {
   EXPECT_THAT(runs.text(),
               AllOf(HasSubstr("explored 40 runs in "), HasSubstr("random: 19 runs"), HasSubstr("starve: 19 runs")));
 
-  std::vector<ExploreProgress> told;
+  std::vector<ExploreOptions::Progress> told;
   const ExploreReport time = explore({.world = fibers(2),
                                       .strategies = {Strategy::random()},
                                       .max_runs = int64_t{1} << 40,
                                       .max_time = absl::Milliseconds(100),
-                                      .progress = [&told](const ExploreProgress& p) { told.push_back(p); }},
+                                      .progress = [&told](const ExploreOptions::Progress& p) { told.push_back(p); }},
                                      reduce_ten_times);
   EXPECT_TRUE(time.ok());
   EXPECT_GE(time.elapsed, absl::Milliseconds(100));

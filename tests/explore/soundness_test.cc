@@ -804,7 +804,7 @@ TEST_P(VerifiedTest, IsNotSaidOfAProgramThatSeedsFail) {
   options.world.world_size = program.ranks;
   options.strategies = {Strategy::exhaustive()};
   options.max_runs = 5'000;
-  options.progress = [](const ExploreProgress&) {};
+  options.progress = [](const ExploreOptions::Progress&) {};
   const ExploreReport report = explore(options, program.run);
   EXPECT_FALSE(report.verified) << report.text();
   EXPECT_TRUE(report.failure.has_value()) << report.text();
