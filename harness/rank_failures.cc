@@ -14,7 +14,8 @@
 namespace rankloom::internal {
 namespace {
 
-// Replaces GoogleTest's process-wide reporter. The per-thread one would not do: helpers and threads of the caller report too.
+// Replaces GoogleTest's process-wide reporter. The per-thread one would not do: helpers and threads of the caller
+// report too.
 class RankReporter final : public testing::ScopedFakeTestPartResultReporter {
  public:
   // The base class would append to an array; ReportTestPartResult() below takes its place.
@@ -51,10 +52,11 @@ void RankReporter::ReportTestPartResult(const testing::TestPartResult& result) {
   failures->record(result, rank);
 }
 
-// GoogleTest also keeps a reporter per thread, as a stack of scopes (ASSERT_NO_FATAL_FAILURE, EXPECT_FATAL_FAILURE, ...). Fibers
-// share their thread's, and their scopes do not nest: one that ends would put back another fiber's, long gone. So each fiber
-// of a rank has its own, put aside at every switch. GoogleTest can only set one for a scope, so "put aside" is a scope
-// opened when the fiber stops; when the fiber goes on it is closed, which puts back what the fiber had.
+// GoogleTest also keeps a reporter per thread, as a stack of scopes (ASSERT_NO_FATAL_FAILURE, EXPECT_FATAL_FAILURE,
+// ...). Fibers share their thread's, and their scopes do not nest: one that ends would put back another fiber's, long
+// gone. So each fiber of a rank has its own, put aside at every switch. GoogleTest can only set one for a scope, so
+// "put aside" is a scope opened when the fiber stops; when the fiber goes on it is closed, which puts back what the
+// fiber had.
 class FiberReporters {
  public:
   static FiberReporters& of_this_thread() {

@@ -13,8 +13,8 @@
 
 namespace rankloom::internal {
 
-// What GTEST_SKIP on a rank throws, to unwind it. No std::exception on purpose: a rank program that catches those must still
-// end. RankFailures::run_guarded() catches it.
+// What GTEST_SKIP on a rank throws, to unwind it. No std::exception on purpose: a rank program that catches those must
+// still end. RankFailures::run_guarded() catches it.
 struct RankSkipped {};
 
 // A failed assertion or a skip. Equal ones of several ranks are one.
@@ -32,16 +32,16 @@ struct RankFailure {
   std::string text() const;
 };
 
-// Keeps the failures of one world's ranks while it runs, instead of letting them reach GoogleTest one by one: a rank's own
-// thread is not the test's, and N ranks that fail alike are one failure. While any of these lives, all threads of the
-// process report here; a thread of no world is kept without a rank.
+// Keeps the failures of one world's ranks while it runs, instead of letting them reach GoogleTest one by one: a rank's
+// own thread is not the test's, and N ranks that fail alike are one failure. While any of these lives, all threads of
+// the process report here; a thread of no world is kept without a rank.
 //   EXPECT_* on a rank: kept, the rank goes on.
-//   ASSERT_*, FAIL: kept, and throws testing::AssertionException, so that the rank unwinds and the world is aborted. On a
-//     helper nobody would catch that: the world is aborted and ASSERT_* returns. So it does in a destructor of a rank that
-//     unwinds already.
+//   ASSERT_*, FAIL: kept, and throws testing::AssertionException, so that the rank unwinds and the world is aborted. On
+//     a helper nobody would catch that: the world is aborted and ASSERT_* returns. So it does in a destructor of a rank
+//     that unwinds already.
 //   GTEST_SKIP: kept, aborts the world and throws RankSkipped; what ranks report later is dropped.
-// Thread-safety: record(), add_trace() and remove_trace() from any thread; the rest by the test's thread, before and after the
-// run.
+// Thread-safety: record(), add_trace() and remove_trace() from any thread; the rest by the test's thread, before and
+// after the run.
 class RankFailures {
  public:
   explicit RankFailures(World* world);
@@ -52,8 +52,8 @@ class RankFailures {
   // The one that listens to this world; null: none.
   static RankFailures* of(const World& world);
 
-  // Runs set-up, body and tear-down of a rank, each as GoogleTest does: the body only after a good set-up, the tear-down
-  // always. The world is aborted before the tear-down of a failed rank, so that it may wait for no one.
+  // Runs set-up, body and tear-down of a rank, each as GoogleTest does: the body only after a good set-up, the
+  // tear-down always. The world is aborted before the tear-down of a failed rank, so that it may wait for no one.
   void run_guarded(RankContext& rank, absl::FunctionRef<void(RankContext&)> set_up_and_body,
                    absl::FunctionRef<void(RankContext&)> tear_down);
 

@@ -58,7 +58,8 @@ class Baseline {
   // world() under this schedule.
   WorldOptions with(const Schedule& schedule) const;
 
-  // Makes the baseline: in default order, and if ExploreOptions::Checks::twice says so, twice. Adds to `runs`. Nothing: it did not fail.
+  // Makes the baseline: in default order, and if ExploreOptions::Checks::twice says so, twice. Adds to `runs`. Nothing:
+  // it did not fail.
   std::optional<Failure> make(int64_t* runs);
   // Another baseline, or none; returns the one before.
   std::optional<Outcome> exchange(std::optional<Outcome> first) { return std::exchange(first_, std::move(first)); }

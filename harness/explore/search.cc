@@ -36,8 +36,8 @@ class Search {
   void run_asked(const Schedule& asked);
   void exhaust();
 
-  // The strategies that draw from seeds take turns, in each round one run each. Of several processes, number p does the rounds
-  // p, p + count, p + 2 count, ...; this one is number 0.
+  // The strategies that draw from seeds take turns, in each round one run each. Of several processes, number p does the
+  // rounds p, p + count, p + 2 count, ...; this one is number 0.
   void draw();
   void draw_beside(Workers::Found* found, uint64_t worker, int count);
   static Draw draw_of(const Workers::Found& theirs) { return {static_cast<size_t>(theirs.strategy), theirs.round}; }

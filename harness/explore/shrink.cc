@@ -11,8 +11,8 @@
 namespace rankloom::internal {
 namespace {
 
-// Delta debugging. A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002. What is left fails, and
-// does no more without any one of its items, if `fails` has runs enough.
+// Delta debugging. A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002. What is left
+// fails, and does no more without any one of its items, if `fails` has runs enough.
 template <typename T>
 std::vector<T> fewest(std::vector<T> items, absl::FunctionRef<bool(const std::vector<T>&)> fails) {
   if (items.empty() || fails({})) return {};

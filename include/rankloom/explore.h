@@ -68,13 +68,14 @@ struct ExploreOptions {
   // Shrinking may use as few ranks as this; 0: the program is for world.world_size only.
   int min_ranks = 0;
   int max_shrink_runs = 2000;
-  // Worker processes, by fork(), for the strategies that draw from seeds. 1: none. The workers' ranks write to no memory of
-  // this process. Not under ThreadSanitizer, which cannot follow a fork; and mind what else the process holds.
+  // Worker processes, by fork(), for the strategies that draw from seeds. 1: none. The workers' ranks write to no
+  // memory of this process. Not under ThreadSanitizer, which cannot follow a fork; and mind what else the process
+  // holds.
   int processes = 1;
   Checks checks = {};
   uint64_t max_steps = 200'000;  // of a run: one that has more counts as endless
-  // Told about once a second of real time and at the end, never by two threads at once. Unset: a line to stderr every ten
-  // seconds.
+  // Told about once a second of real time and at the end, never by two threads at once. Unset: a line to stderr every
+  // ten seconds.
   std::function<void(const Progress&)> progress = {};
 };
 
@@ -110,7 +111,8 @@ struct ExploreReport {
   int64_t runs = 0;
   absl::Duration elapsed;
   std::vector<Share> shares;
-  // An exhaustive search came to its end, and the program did nothing that such a search does not see: no schedule fails.
+  // An exhaustive search came to its end, and the program did nothing that such a search does not see: no schedule
+  // fails.
   bool verified = false;
   std::optional<Failure> failure;
   absl::Status error;  // the options or the environment make no sense; nothing was run
@@ -120,19 +122,20 @@ struct ExploreReport {
   std::string text() const;
 };
 
-// Runs `program` again and again, in worlds of its own, until a schedule is found under which it fails, or the budget is
-// spent, or all schedules that can differ were run. A failure is shrunk: fewer ranks, fewer faults, fewer switches.
+// Runs `program` again and again, in worlds of its own, until a schedule is found under which it fails, or the budget
+// is spent, or all schedules that can differ were run. A failure is shrunk: fewer ranks, fewer faults, fewer switches.
 //
-//   const ExploreReport report = explore({.world = {.world_size = 2, .engine = EngineKind::kFibers}}, [](RankContext& rank) {
-//     observe(rank, "first", rank.store().add("arrived", 1));
+//   const ExploreOptions options = {.world = {.world_size = 2, .engine = EngineKind::kFibers}};
+//   const ExploreReport report = explore(options, [](RankContext& rank) {
+//     observe(rank, "place", rank.store().add("arrived", 1));  // differs
 //   });
 //   if (!report.ok()) std::cerr << report.text();
 //
-// The program must be repeatable: what it keeps outside its world is its own business (reset it on rank 0's way in, or keep it
-// per run). Ranks share no memory but through rankloom, or else exhaustive() misses what they do to each other there.
-// The environment (rankloom/options.h) wins: under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY that one run is made, after
-// the one in default order that its results are compared with. RANKLOOM_RANKS then says how many ranks.
-// Blocking: the calling thread, which must be no rank. No GoogleTest needed; rankloom/testing.h has that side.
+// The program must be repeatable: what it keeps outside its world is its own business (reset it on rank 0's way in, or
+// keep it per run). Ranks share no memory but through rankloom, or else exhaustive() misses what they do to each other
+// there. The environment (rankloom/options.h) wins: under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY that one
+// run is made, after the one in default order that its results are compared with. RANKLOOM_RANKS then says how many
+// ranks. Blocking: the calling thread, which must be no rank. No GoogleTest needed; rankloom/testing.h has that side.
 ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program);
 
 namespace internal {
@@ -144,8 +147,8 @@ std::string number_text(double value);
 
 }  // namespace internal
 
-// Notes a result of this rank under a name. explore() compares it, bit by bit, with that of the first schedule; elsewhere it
-// does nothing. `value`: a string, a number, or a range of numbers.
+// Notes a result of this rank under a name. explore() compares it, bit by bit, with that of the first schedule;
+// elsewhere it does nothing. `value`: a string, a number, or a range of numbers.
 template <typename T>
 void observe(RankContext& rank, std::string_view name, const T& value) {
   if constexpr (std::is_convertible_v<const T&, std::string_view>) {

@@ -24,10 +24,12 @@ inline void PrintTo(const RunReport& report, std::ostream* out) { *out << report
 inline void PrintTo(const CallRecord& record, std::ostream* out) { *out << record.text(); }
 inline void PrintTo(const RecordedCall& call, std::ostream* out) { *out << call.name << " seq " << call.seq; }
 
-// A DistError of this kind whose text matches: EXPECT_THAT(error, IsDistError(ErrorKind::kTimeout, HasSubstr("all_reduce"))).
+// A DistError of this kind whose text matches: EXPECT_THAT(error, IsDistError(ErrorKind::kTimeout,
+// HasSubstr("all_reduce"))).
 testing::Matcher<const DistError&> IsDistError(ErrorKind kind, const testing::Matcher<std::string>& text = testing::_);
 
-// A call that throws such a DistError: EXPECT_THAT([&] { pg->barrier().wait(); }, ThrowsDistError(ErrorKind::kTimeout, ...)).
+// A call that throws such a DistError: EXPECT_THAT([&] { pg->barrier().wait(); }, ThrowsDistError(ErrorKind::kTimeout,
+// ...)).
 inline auto ThrowsDistError(ErrorKind kind, const testing::Matcher<std::string>& text = testing::_) {
   return testing::Throws<DistError>(IsDistError(kind, text));
 }
@@ -41,8 +43,8 @@ testing::Matcher<const RunReport&> fails_with(const testing::Matcher<std::string
 
 }  // namespace internal
 
-// A RunReport of a world that failed, with a text that matches: EXPECT_THAT(report, FailsWith("rank 1 failed: no disk")).
-// A plain string means a part of the text.
+// A RunReport of a world that failed, with a text that matches: EXPECT_THAT(report, FailsWith("rank 1 failed: no
+// disk")). A plain string means a part of the text.
 template <typename Text>
 testing::Matcher<const RunReport&> FailsWith(const Text& text) {
   if constexpr (std::is_convertible_v<const Text&, std::string>) {
@@ -100,8 +102,8 @@ class BitsEqualMatcher {
 
 }  // namespace internal
 
-// A range of the same numbers, bit by bit: -0.0 is not 0.0, and a NaN equals itself. `want` is a vector or another range of
-// the same element type: EXPECT_THAT(sums, BitsEqual(std::vector<float>{1, 2, 3})).
+// A range of the same numbers, bit by bit: -0.0 is not 0.0, and a NaN equals itself. `want` is a vector or another
+// range of the same element type: EXPECT_THAT(sums, BitsEqual(std::vector<float>{1, 2, 3})).
 template <typename Range>
 internal::BitsEqualMatcher<Range> BitsEqual(Range want) {
   return internal::BitsEqualMatcher<Range>(std::move(want));
@@ -121,7 +123,7 @@ struct ExpectedCalls {
 testing::Matcher<const CallRecord&> Calls(int64_t count, OpType op, const std::string& group);
 
 // A CallRecord of exactly these calls and no others, in any order:
-//   EXPECT_THAT(*record, CallsExactly({{3, OpType::kAllGatherIntoTensor, "tp"}, {1, OpType::kReduceScatterTensor, "dp"}}));
+//   EXPECT_THAT(*record, CallsExactly({{3, OpType::kAllGatherIntoTensor, "tp"}, {1, OpType::kAllReduce, "dp"}}));
 testing::Matcher<const CallRecord&> CallsExactly(std::vector<ExpectedCalls> expected);
 
 }  // namespace rankloom

@@ -17,9 +17,9 @@
 
 namespace rankloom {
 
-// While it lives, what the ranks of `world` write to std::cout, std::cerr and std::clog is kept per rank, in the order in
-// which the rank wrote it. What others write goes where it went before. printf and file descriptors are not seen: they
-// have no rank. Make and destroy it while no thread writes to these streams.
+// While it lives, what the ranks of `world` write to std::cout, std::cerr and std::clog is kept per rank, in the order
+// in which the rank wrote it. What others write goes where it went before. printf and file descriptors are not seen:
+// they have no rank. Make and destroy it while no thread writes to these streams.
 //
 //   RankOutput output(&world);
 //   world.run(program);
@@ -49,10 +49,10 @@ namespace internal {
 class RankFailures;
 }  // namespace internal
 
-// SCOPED_TRACE for ranks: while it lives, failures of this rank and of its helpers end with its line and text. GoogleTest
-// keeps one stack of traces per thread; ranks that are fibers share it, so that a SCOPED_TRACE which lives across a
-// scheduling point (a collective, a wait, a store call) shows up at another rank's failures. This one is right everywhere.
-// Does nothing in a world that no MultiThreadedTestCase runs.
+// SCOPED_TRACE for ranks: while it lives, failures of this rank and of its helpers end with its line and text.
+// GoogleTest keeps one stack of traces per thread; ranks that are fibers share it, so that a SCOPED_TRACE which lives
+// across a scheduling point (a collective, a wait, a store call) shows up at another rank's failures. This one is right
+// everywhere. Does nothing in a world that no MultiThreadedTestCase runs.
 //
 //   for (int step = 0; step < 10; ++step) {
 //     const RankTrace trace(rank, absl::StrCat("step ", step));
@@ -91,11 +91,11 @@ void PrintTo(EngineKind engine, std::ostream* out);
 //     });
 //   }
 //
-// Assertions on ranks: EXPECT_* is recorded and the rank goes on; ASSERT_* unwinds the rank and aborts the world, so that no
-// peer hangs; GTEST_SKIP skips the test once. All are reported after the ranks have ended, on the test's own thread, under
-// the ranks that failed ("ranks 0-2: ..."), with the command that runs it again. One GoogleTest case per test, one XML.
-// The environment (rankloom/options.h) wins over what a test says about engine and schedule, and each run that fails under a
-// deterministic schedule leaves its trace in testing::TempDir() or RANKLOOM_TRACE_DIR.
+// Assertions on ranks: EXPECT_* is recorded and the rank goes on; ASSERT_* unwinds the rank and aborts the world, so
+// that no peer hangs; GTEST_SKIP skips the test once. All are reported after the ranks have ended, on the test's own
+// thread, under the ranks that failed ("ranks 0-2: ..."), with the command that runs it again. One GoogleTest case per
+// test, one XML. The environment (rankloom/options.h) wins over what a test says about engine and schedule, and each
+// run that fails under a deterministic schedule leaves its trace in testing::TempDir() or RANKLOOM_TRACE_DIR.
 // Thread-safety: the methods are for the test's own thread, except the set-up and tear-down of ranks.
 class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
  public:
@@ -118,7 +118,8 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
   virtual void tear_down_rank(RankContext& rank);
 
   // Runs `body` once per rank. A rank that throws, a deadlock, an abort fail the test; so does a failed assertion.
-  // With options: they are taken as they are, but for the engine, which is the test's, and an unset schedule within seeds().
+  // With options: they are taken as they are, but for the engine, which is the test's, and an unset schedule within
+  // seeds().
   RunReport run_ranks(RankBody body, CodeSite code = CodeSite::here());
   RunReport run_ranks(int world_size, RankBody body, CodeSite code = CodeSite::here());
   RunReport run_ranks(WorldOptions options, RankBody body, CodeSite code = CodeSite::here());
@@ -128,9 +129,9 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
   RunReport run_ranks_to_failure(int world_size, RankBody body, CodeSite code = CodeSite::here());
   RunReport run_ranks_to_failure(WorldOptions options, RankBody body, CodeSite code = CodeSite::here());
 
-  // Calls `body`, which calls run_ranks(), under Schedule::seeded(first), seeded(first + 1), ... n times, and stops at the
-  // first schedule under which something fails; each failure then names its seed. An environment that names a schedule
-  // itself is obeyed: one call, under that.
+  // Calls `body`, which calls run_ranks(), under Schedule::seeded(first), seeded(first + 1), ... n times, and stops at
+  // the first schedule under which something fails; each failure then names its seed. An environment that names a
+  // schedule itself is obeyed: one call, under that.
   void seeds(int n, absl::FunctionRef<void()> body, uint64_t first = 1, CodeSite code = CodeSite::here());
 
   // From now on the ranks' std::cout, std::cerr and std::clog are kept, and printed under their ranks if the run fails.
@@ -150,22 +151,23 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
 };
 
 // Whether `body` is deterministic: runs it twice in new worlds under the same schedule and compares what happened: the
-// choices, the ranks' recorded calls, how they ended, what is in the store, which assertions failed. On a difference, names
-// the first one of each kind, with rank and site. Clocks, thread ids, addresses and statics that leak into what ranks do show
-// up here; data that no rank acts on and no store holds does not.
+// choices, the ranks' recorded calls, how they ended, what is in the store, which assertions failed. On a difference,
+// names the first one of each kind, with rank and site. Clocks, thread ids, addresses and statics that leak into what
+// ranks do show up here; data that no rank acts on and no store holds does not.
 //   EXPECT_TRUE(runs_alike({.world_size = 4, .engine = GetParam(), .schedule = Schedule::seeded(7)}, body));
-// An unset schedule means seeded, with options.seed or 1. The environment counts, as in MultiThreadedTestCase. A world that
-// fails alike twice is alike; failed assertions of ranks fail the test beside that.
+// An unset schedule means seeded, with options.seed or 1. The environment counts, as in MultiThreadedTestCase. A world
+// that fails alike twice is alike; failed assertions of ranks fail the test beside that.
 testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void(RankContext&)> body);
 
 // explore() as an assertion: fails with the report of the smallest run that fails, whose trace is saved beside.
 //   EXPECT_TRUE(no_failure_in_schedules({.world = {.world_size = 2, .engine = EngineKind::kFibers}}, body));
-// Failed assertions of ranks are failures of their run: none of them reaches GoogleTest but through this one. A run that a rank
-// skips counts as good.
+// Failed assertions of ranks are failures of their run: none of them reaches GoogleTest but through this one. A run
+// that a rank skips counts as good.
 testing::AssertionResult no_failure_in_schedules(const ExploreOptions& options,
                                                  absl::FunctionRef<void(RankContext&)> body);
 
-// The same search with its report, for tests that expect a failure to be found: failed assertions of ranks count as failures.
+// The same search with its report, for tests that expect a failure to be found: failed assertions of ranks count as
+// failures.
 ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body);
 
 }  // namespace rankloom

@@ -1,8 +1,9 @@
 #pragma once
 
-// Tests of all kinds of streams: what a stream that waits for a work must do. The tests are in blocked_stream_cases.cc, and are
-// instantiated where a kind is:
-//   INSTANTIATE_TEST_SUITE_P(Sim, BlockedStreamTest, BlockedStreamTest::every_world_of<SimStreams>(), StreamWorldName());
+// Tests of all kinds of streams: what a stream that waits for a work must do. The tests are in blocked_stream_cases.cc,
+// and are instantiated where a kind is:
+//   INSTANTIATE_TEST_SUITE_P(Sim, BlockedStreamTest, BlockedStreamTest::every_world_of<SimStreams>(),
+//                            StreamWorldName());
 
 #include <gtest/gtest.h>
 
