@@ -17,6 +17,9 @@
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 double kernel_ns(int ranks, int64_t count) {

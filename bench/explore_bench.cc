@@ -15,8 +15,12 @@
 #include "rankloom/process_group.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 constexpr int64_t kPlainMost = 20'000;
@@ -75,7 +79,7 @@ int64_t schedules(const KnownBug& bug, bool reduce, int64_t most) {
     for (; tree.more() && runs < most; ++runs) {
       WorldOptions options = bug.world();
       options.schedule = Schedule::steered(0, {});
-      World(std::move(options), tree.hooks()).run(bug.fix);
+      WorldState::make(std::move(options), tree.hooks())->run(bug.fix);
       tree.advance();
     }
   });

@@ -15,6 +15,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 double park_unpark_ns(EngineKind engine, int ranks, int rounds) {
   if (rounds == 0) rounds = std::max(200, 200'000 / ranks) / (engine == EngineKind::kThreads ? 20 : 1);
   Scheduler::Options options;

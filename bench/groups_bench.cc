@@ -16,8 +16,12 @@
 #include "rankloom/device_mesh.h"
 #include "rankloom/process_group.h"
 #include "rankloom/world.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // Many short runs rather than few long ones, of which the best counts: others on the machine only add.
@@ -137,8 +141,8 @@ void mesh(benchmark::State& state, EngineKind engine) {
 // What ProcessGroup::record() and the completion of a call do.
 void recorder(benchmark::State& state) {
   World world(world_of(EngineKind::kFibers, 1));
-  RankRecorder& recorder = world.context(0).recorder();
-  const Group* const group = world.world_group().get();
+  RankRecorder& recorder = state_of(world).context(0).recorder();
+  const Group* const group = state_of(world).world_group().get();
   const int64_t sizes[] = {1024};
   int64_t seq = 0;
   for (auto _ : state) {

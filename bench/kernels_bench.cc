@@ -10,6 +10,9 @@
 #include "collectives/kernels/parallel.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // Buffers of all members and their calls. Buffers begin at changing offsets of a page, as malloc's do.

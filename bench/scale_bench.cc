@@ -14,6 +14,9 @@
 #include "sim/base/parker.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // A line of /proc that counts KiB, such as "VmRSS:"; 0 if there is none.

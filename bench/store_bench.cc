@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "fake_store/file_store.h"
-#include "fake_store/hash_store.h"
 #include "rankloom/store.h"
 #include "rankloom/world.h"
 

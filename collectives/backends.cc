@@ -6,18 +6,24 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/fake/fake_group.h"
 #include "collectives/group/fault_group.h"
+#include "collectives/group/group_front.h"
 #include "collectives/threaded/threaded_process_group.h"
 #include "rankloom/error.h"
-#include "rankloom/fake.h"
 #include "rankloom/process_group.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
+#include "world/world_state.h"
 
 namespace rankloom {
 
+using namespace internal;
+
 std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options) {
-  const std::shared_ptr<const Group> group = rank.world().next_world_group(rank, options.name);
-  std::shared_ptr<ProcessGroup> made = internal::make_group_member(rank, group, options);
+  internal::RankState& state = internal::state_of(rank);
+  const std::shared_ptr<const Group> group = state.world().next_world_group(state, options.name);
+  std::shared_ptr<ProcessGroup> made = internal::make_group_member(state, group, options);
   made->set_description(options.description.empty() ? group->description() : options.description);
   if (options.timeout.has_value()) made->set_timeout(*options.timeout);
   if (options.warn_after.has_value()) made->set_warn_after(*options.warn_after);
@@ -27,17 +33,17 @@ std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupO
 
 namespace internal {
 
-std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                                 const GroupOptions& options) {
   std::shared_ptr<ProcessGroup> member;
   std::string wrong = "GroupOptions::make gave null, want a group";
   if (options.make) {
     member = options.make(rank, group);
   } else {
-    switch (options.backend.value_or(BackendKind::kThreaded)) {
-      case BackendKind::kThreaded:
+    switch (options.backend.value_or(GroupOptions::Backend::kThreaded)) {
+      case GroupOptions::Backend::kThreaded:
         return with_faults(rank, make_threaded_member(rank, group, options));
-      case BackendKind::kFake:
+      case GroupOptions::Backend::kFake:
         return with_faults(rank, make_fake_member(rank, group, options.fake.value_or(FakeOptions{})));
     }
     wrong = absl::StrCat("GroupOptions::backend has the unknown value ", static_cast<int>(*options.backend));

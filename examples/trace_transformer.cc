@@ -74,11 +74,11 @@ int run() {
   const std::string out = absl::GetFlag(FLAGS_out);
   if (out.empty()) return 0;
   std::filesystem::create_directories(out);
-  write_perfetto(stages, out + "/step.json");
+  traces::write_perfetto(stages, out + "/step.json");
   for (const std::shared_ptr<CallRecord>& record : stages)
-    write_pytorch_trace(*record, out + "/step." + std::to_string(record->global_rank()) + ".pytorch.json");
+    traces::write_pytorch_trace(*record, out + "/step." + std::to_string(record->global_rank()) + ".pytorch.json");
 #ifdef RANKLOOM_CHAKRA
-  write_chakra(stages, out + "/step");
+  traces::write_chakra(stages, out + "/step");
 #endif
   std::printf("traces are in %s\n", out.c_str());
   return 0;

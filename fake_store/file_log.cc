@@ -307,7 +307,7 @@ absl::Status FileLog::apply(Change change, std::string&& key, std::string&& valu
                                  ", want 1 to 6: written by a newer rankloom?"));
 }
 
-std::string FileLog::encode_batch(const StringList& keys, const StringList& values) {
+std::string FileLog::encode_batch(absl::Span<const std::string_view> keys, absl::Span<const std::string_view> values) {
   std::string bytes;
   for (size_t i = 0; i < keys.size(); ++i) {
     put(&bytes, static_cast<uint32_t>(keys[i].size()));

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "fake_store/key_table.h"
 
 namespace rankloom::internal {
@@ -61,7 +62,7 @@ class FileLog {
   // Whether others may have written since the table was brought up to date. Any thread may ask.
   bool changed() const;
 
-  static std::string encode_batch(const StringList& keys, const StringList& values);
+  static std::string encode_batch(absl::Span<const std::string_view> keys, absl::Span<const std::string_view> values);
 
  private:
   explicit FileLog(std::string path);

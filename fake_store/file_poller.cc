@@ -38,7 +38,7 @@ bool FilePoller::usable() const { return pid_ == getpid(); }
 FilePoller::Scope::Scope(FilePoller* poller, Task* task, int64_t deadline_ns)
     : poller_(poller), task_(task), deadline_ns_(deadline_ns) {
   {
-    absl::MutexLock lock(&poller->mu_);
+    OrderedMutexLock lock(&poller->mu_);
     poller->waiting_.push_back(this);
     poller->since_ = monotonic_ns();
   }
@@ -46,7 +46,7 @@ FilePoller::Scope::Scope(FilePoller* poller, Task* task, int64_t deadline_ns)
 }
 
 FilePoller::Scope::~Scope() {
-  absl::MutexLock lock(&poller_->mu_);
+  OrderedMutexLock lock(&poller_->mu_);
   poller_->waiting_.erase(std::find(poller_->waiting_.begin(), poller_->waiting_.end(), this));
 }
 
@@ -58,7 +58,7 @@ void FilePoller::run() {
 }
 
 int64_t FilePoller::look(int64_t now) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   if (waiting_.empty()) return Deadline::kNever;
   if (changed_()) unpark(*waiting_.front()->task_);
   int64_t next = now + std::clamp((now - since_) / 8, kShortestNs, kLongestNs);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/parker.h"
 #include "sim/base/task.h"
 
@@ -51,7 +51,7 @@ class FilePoller {
   int64_t look(int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::function<bool()> changed_;
-  absl::Mutex mu_;  // taken after a store's mutex, before a scheduler's
+  OrderedMutex mu_{LockLevel::kFilePoller};
   std::vector<Scope*> waiting_ ABSL_GUARDED_BY(mu_);
   int64_t since_ ABSL_GUARDED_BY(mu_) = 0;  // when the last one began to wait
   std::atomic<bool> stop_{false};

@@ -1,14 +1,28 @@
-#include "fake_store/file_store.h"
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fake_store/file_log.h"
+#include "fake_store/store_state.h"
+#include "fake_store/table_store.h"
 #include "rankloom/error.h"
+#include "rankloom/store.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/task.h"
 
 namespace rankloom {
 
-std::shared_ptr<FileStore> FileStore::open(std::string path, const FileStoreOptions& options) {
+using namespace internal;
+
+FileStore::FileStore(const FileStore::Options& options, std::unique_ptr<internal::FileLog> log)
+    : Store(options.scheduler),
+      table_(std::make_unique<internal::TableStore>("FileStore", options.scheduler, internal::StoreAccess::state(*this),
+                                                    std::move(log), options.shared)) {}
+
+FileStore::~FileStore() = default;
+
+absl::StatusOr<StoreReply> FileStore::execute(StoreCall&& call) { return table_->execute(call); }
+
+std::shared_ptr<FileStore> FileStore::open(std::string path, const FileStore::Options& options) {
   absl::StatusOr<std::unique_ptr<internal::FileLog>> log = internal::FileLog::open(std::move(path));
   if (!log.ok()) {
     const Task* const task = Task::current();

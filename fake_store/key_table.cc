@@ -8,7 +8,7 @@
 namespace rankloom::internal {
 
 KeyTable::KeyTable(const Scheduler* scheduler)
-    : mu(scheduler),
+    : mu(scheduler, LockLevel::kStore),
       scheduler_(scheduler),
       may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr),
       object_(scheduler != nullptr ? ObjectName(scheduler->record()) : ObjectName()) {}

@@ -29,7 +29,7 @@ class KeyTable {
  public:
   explicit KeyTable(const Scheduler* scheduler);
 
-  // Taken after no other lock; held neither in a wait nor in a watch callback.
+  // Held neither in a wait nor in a watch callback.
   ObservedMutex mu;
 
   // Every method that a result can depend on tells an explored run of it (StepRecord), so that an operation made of them

@@ -1,39 +1,90 @@
 #include "rankloom/store.h"
 
-#include <algorithm>
-#include <limits>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "fake_store/store_state.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom {
 
+using namespace internal;
+
 namespace {
 
+// What is known of an operation, beside what it does.
+struct Row {
+  StoreCall::Op op;
+  const char* name;
+  bool waits = false;
+  bool writes = false;
+  bool polls = false;  // asks whether something has happened yet, and may ask again: Scheduler::poll
+};
+
+constexpr Row kRows[] = {
+    {.op = StoreCall::Op::kSet, .name = "store set", .writes = true},
+    {.op = StoreCall::Op::kGet, .name = "store get", .waits = true},
+    {.op = StoreCall::Op::kAdd, .name = "store add", .writes = true},
+    {.op = StoreCall::Op::kCompareSet, .name = "store compare_set", .writes = true},
+    {.op = StoreCall::Op::kWait, .name = "store wait", .waits = true},
+    {.op = StoreCall::Op::kCheck, .name = "store check", .polls = true},
+    {.op = StoreCall::Op::kDeleteKey, .name = "store delete_key", .writes = true},
+    {.op = StoreCall::Op::kNumKeys, .name = "store num_keys", .polls = true},
+    {.op = StoreCall::Op::kAppend, .name = "store append", .writes = true},
+    {.op = StoreCall::Op::kMultiGet, .name = "store multi_get", .waits = true},
+    {.op = StoreCall::Op::kMultiSet, .name = "store multi_set", .writes = true},
+    {.op = StoreCall::Op::kQueuePush, .name = "store queue_push", .writes = true},
+    {.op = StoreCall::Op::kQueuePop, .name = "store queue_pop", .waits = true, .writes = true},
+    {.op = StoreCall::Op::kQueueLen, .name = "store queue_len", .polls = true},
+    {.op = StoreCall::Op::kListKeys, .name = "store list_keys"},
+    {.op = StoreCall::Op::kWatchKey, .name = "store watch_key"},
+};
+
+constexpr bool rows_are_in_order() {
+  for (size_t i = 0; i < std::size(kRows); ++i) {
+    if (kRows[i].op != static_cast<StoreCall::Op>(i)) return false;
+  }
+  return true;
+}
+static_assert(rows_are_in_order() && std::size(kRows) == static_cast<size_t>(StoreCall::Op::kWatchKey) + 1);
+
+const Row& row_of(StoreCall::Op op) { return kRows[static_cast<size_t>(op)]; }
+
 // Why the caller's run was aborted; OK if it was not, or for a thread of no run, unless that of the store was.
-absl::Status abort_cause(const Store& store) {
+absl::Status abort_cause(const WorldRef& world) {
   const Task* const task = Task::current();
   if (task != nullptr && task->scheduler != nullptr)
     return task->scheduler->aborted() ? task->scheduler->abort_cause() : absl::OkStatus();
-  const WorldPin alive(store.world_ref());
-  return alive && store.scheduler()->aborted() ? store.scheduler()->abort_cause() : absl::OkStatus();
+  const WorldPin alive(world);
+  return alive && world.scheduler()->aborted() ? world.scheduler()->abort_cause() : absl::OkStatus();
 }
 
 }  // namespace
 
-Store::Store(Scheduler* scheduler)
-    : world_(scheduler), timeout_object_(scheduler != nullptr ? ObjectName(scheduler->record()) : ObjectName()) {}
+const char* StoreCall::name() const { return row_of(op).name; }
+bool StoreCall::waits() const { return row_of(op).waits; }
+bool StoreCall::writes() const { return row_of(op).writes; }
 
-Store::Store(const WorldRef& world) : world_(world) {}
+internal::StoreState& internal::StoreAccess::state(const Store& store) { return *store.state_; }
 
-void Store::enter_world(const char* op, std::string_view key, CodeSite code, bool polls) const {
-  if (world_.foreign()) [[unlikely]]
+Store::Store(Scheduler* scheduler) : state_(std::make_shared<internal::StoreState>(scheduler)) {}
+
+Store::Store(const Store* wrapped) : state_(wrapped->state_) {}
+
+Store::~Store() = default;
+
+absl::Duration Store::own_timeout() const { return state_->timeout(); }
+
+void Store::enter(const char* op, std::string_view key, CodeSite code, bool polls) const {
+  const WorldRef& own = state_->world();
+  if (own.foreign()) [[unlikely]]
     enter_as_stranger(op);
   const Task* const task = Task::current();
   Scheduler* const world = task != nullptr ? task->scheduler : nullptr;
@@ -45,9 +96,10 @@ void Store::enter_world(const char* op, std::string_view key, CodeSite code, boo
 }
 
 void Store::enter_as_stranger(const char* op) const {
+  const WorldRef& world = state_->world();
   CallScope::check(
-      world_, [&] { return CalledHandle{.rank = -1, .handle = std::string(kind()), .op = op}; }, /*after_run=*/true);
-  if (const absl::Status cause = abort_cause(*this); !cause.ok()) fail(cause, op);
+      world, [&] { return CalledHandle{.rank = -1, .handle = std::string(kind()), .op = op}; }, /*after_run=*/true);
+  if (const absl::Status cause = abort_cause(world); !cause.ok()) fail(cause, op);
 }
 
 void Store::fail(const absl::Status& status, const char* op) const {
@@ -55,143 +107,118 @@ void Store::fail(const absl::Status& status, const char* op) const {
   const int rank = task != nullptr ? task->info.rank : -1;
   const ErrorOrigin origin{.rank = rank, .group = {}, .op = op};
   // The cause of an abort has its own "who".
-  if (rank < 0 || abort_cause(*this) == status) throw_dist_error(status, origin);
+  if (rank < 0 || abort_cause(state_->world()) == status) throw_dist_error(status, origin);
   throw_dist_error(make_error(error_kind(status), absl::StrCat("rank ", rank, ", ", status.message())), origin);
 }
 
+void Store::check_arguments(const StoreCall& call) const {
+  const auto who = [&] { return absl::StrCat(sv(kind()), " ", sv(internal::short_name(call.name()))); };
+  if (call.timeout.has_value() && *call.timeout < absl::ZeroDuration())
+    fail(internal::negative_timeout(who(), *call.timeout), call.name());
+  if (call.op == StoreCall::Op::kMultiSet && call.keys.size() != call.values.size()) {
+    fail(internal::store_error(who(), absl::StrCat("have ", call.values.size(), " values, want one for each of ",
+                                                   call.keys.size(), " keys")),
+         call.name());
+  }
+}
+
+absl::StatusOr<StoreReply> Store::submit(StoreCall&& call) {
+  const Row& row = row_of(call.op);
+  enter(row.name, call.key(), call.code, row.polls);
+  if (call.timeout.has_value() || call.op == StoreCall::Op::kMultiSet) check_arguments(call);
+  absl::StatusOr<StoreReply> reply = execute(std::move(call));
+  if (!reply.ok()) [[unlikely]]
+    fail(reply.status(), row.name);
+  return reply;
+}
+
 void Store::set(std::string_view key, std::string_view value, CodeSite code) {
-  enter("store set", key, code);
-  check_ok(set_status(key, value), "store set");
+  (void)submit({.op = StoreCall::Op::kSet, .keys = {&key, 1}, .values = {&value, 1}, .code = code});
 }
 
 std::string Store::get(std::string_view key, CodeSite code) {
-  enter("store get", key, code);
-  return value_of(get_status(key, {.code = code}), "store get");
+  return std::move(submit({.op = StoreCall::Op::kGet, .keys = {&key, 1}, .code = code})->value);
 }
 
 int64_t Store::add(std::string_view key, int64_t amount, CodeSite code) {
-  enter("store add", key, code);
-  return value_of(add_status(key, amount), "store add");
+  return submit({.op = StoreCall::Op::kAdd, .keys = {&key, 1}, .amount = amount, .code = code})->number;
 }
 
 std::string Store::compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                                CodeSite code) {
-  enter("store compare_set", key, code);
-  return value_of(compare_set_status(key, expected, desired), "store compare_set");
+  return std::move(
+      submit(
+          {.op = StoreCall::Op::kCompareSet, .keys = {&key, 1}, .values = {&desired, 1}, .expected = expected, .code = code})
+          ->value);
 }
 
 void Store::wait(const StringList& keys, CodeSite code) {
-  enter("store wait", keys.empty() ? "" : keys[0], code);
-  check_ok(wait_status(keys, {.code = code}), "store wait");
+  (void)submit({.op = StoreCall::Op::kWait, .keys = keys, .code = code});
 }
 
 void Store::wait(const StringList& keys, absl::Duration timeout, CodeSite code) {
-  enter("store wait", keys.empty() ? "" : keys[0], code);
-  if (timeout < absl::ZeroDuration()) {
-    fail(internal::negative_timeout(absl::StrCat(sv(kind()), " wait"), timeout), "store wait");
-  }
-  check_ok(wait_status(keys, {.timeout = timeout, .code = code}), "store wait");
+  (void)submit({.op = StoreCall::Op::kWait, .keys = keys, .timeout = timeout, .code = code});
 }
 
 bool Store::check(const StringList& keys, CodeSite code) {
-  enter("store check", keys.empty() ? "" : keys[0], code, /*polls=*/true);
-  return value_of(check_status(keys), "store check");
+  return submit({.op = StoreCall::Op::kCheck, .keys = keys, .code = code})->found;
 }
 
 bool Store::delete_key(std::string_view key, CodeSite code) {
-  enter("store delete_key", key, code);
-  return value_of(delete_key_status(key), "store delete_key");
+  return submit({.op = StoreCall::Op::kDeleteKey, .keys = {&key, 1}, .code = code})->found;
 }
 
-int64_t Store::num_keys(CodeSite code) {
-  enter("store num_keys", "", code, /*polls=*/true);
-  return value_of(num_keys_status(), "store num_keys");
-}
+int64_t Store::num_keys(CodeSite code) { return submit({.op = StoreCall::Op::kNumKeys, .code = code})->number; }
 
 void Store::append(std::string_view key, std::string_view value, CodeSite code) {
-  enter("store append", key, code);
-  check_ok(append_status(key, value), "store append");
+  (void)submit({.op = StoreCall::Op::kAppend, .keys = {&key, 1}, .values = {&value, 1}, .code = code});
 }
 
 std::vector<std::string> Store::multi_get(const StringList& keys, CodeSite code) {
-  enter("store multi_get", keys.empty() ? "" : keys[0], code);
-  return value_of(multi_get_status(keys, {.code = code}), "store multi_get");
+  return std::move(submit({.op = StoreCall::Op::kMultiGet, .keys = keys, .code = code})->values);
 }
 
 void Store::multi_set(const StringList& keys, const StringList& values, CodeSite code) {
-  enter("store multi_set", keys.empty() ? "" : keys[0], code);
-  if (keys.size() != values.size()) {
-    fail(internal::store_error(
-             absl::StrCat(sv(kind()), " multi_set"),
-             absl::StrCat("have ", values.size(), " values, want one for each of ", keys.size(), " keys")),
-         "store multi_set");
-  }
-  check_ok(multi_set_status(keys, values), "store multi_set");
+  (void)submit({.op = StoreCall::Op::kMultiSet, .keys = keys, .values = values, .code = code});
 }
 
 void Store::queue_push(std::string_view key, std::string_view value, CodeSite code) {
-  enter("store queue_push", key, code);
-  check_ok(queue_push_status(key, value), "store queue_push");
+  (void)submit({.op = StoreCall::Op::kQueuePush, .keys = {&key, 1}, .values = {&value, 1}, .code = code});
 }
 
 std::string Store::queue_pop(std::string_view key, bool block, CodeSite code) {
-  enter("store queue_pop", key, code);
-  std::optional<std::string> value = value_of(queue_pop_status(key, block, {.code = code}), "store queue_pop");
-  if (!value.has_value()) {
+  absl::StatusOr<StoreReply> reply =
+      submit({.op = StoreCall::Op::kQueuePop, .keys = {&key, 1}, .block = block, .code = code});
+  if (!reply->found) {
     fail(internal::store_error(absl::StrCat(sv(kind()), " queue_pop key ", internal::quote(key)),
                                "the queue is empty: have 0 values, want 1"),
          "store queue_pop");
   }
-  return *std::move(value);
+  return std::move(reply->value);
 }
 
 int64_t Store::queue_len(std::string_view key, CodeSite code) {
-  enter("store queue_len", key, code, /*polls=*/true);
-  return value_of(queue_len_status(key), "store queue_len");
+  return submit({.op = StoreCall::Op::kQueueLen, .keys = {&key, 1}, .code = code})->number;
 }
 
 std::vector<std::string> Store::list_keys(CodeSite code) {
-  enter("store list_keys", "", code);
-  return value_of(list_keys_status(), "store list_keys");
+  return std::move(submit({.op = StoreCall::Op::kListKeys, .code = code})->values);
 }
 
 void Store::watch_key(std::string_view key, WatchCallback callback, CodeSite code) {
-  enter("store watch_key", key, code);
-  check_ok(watch_key_status(key, std::move(callback)), "store watch_key");
+  (void)submit({.op = StoreCall::Op::kWatchKey, .keys = {&key, 1}, .code = code, .watch = &callback});
 }
 
 void Store::set_timeout(absl::Duration timeout, CodeSite code) {
-  if (timeout < absl::ZeroDuration()) {
+  if (timeout < absl::ZeroDuration())
     fail(internal::negative_timeout(absl::StrCat(sv(kind()), " set_timeout"), timeout), "store set_timeout");
-  }
-  enter("store set_timeout", "", code);
-  set_timeout_now(timeout);
+  enter("store set_timeout", "", code, /*polls=*/false);
+  state_->set_timeout(timeout);
 }
 
 absl::Duration Store::timeout(CodeSite code) const {
-  enter("store timeout", "", code);
-  return timeout_now();
-}
-
-void Store::tell_timeout(Access how) const {
-  const Task* const task = Task::current();
-  StepRecord* const record = task != nullptr ? task->record : nullptr;
-  if (record == nullptr || (world_.known() && world_.scheduler() != task->scheduler)) return;
-  record->access(timeout_object_.in(*record), how);
-}
-
-void Store::set_timeout_now(absl::Duration timeout) {
-  tell_timeout(Access::kWrite);
-  constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
-  const int64_t ns = absl::ToInt64Nanoseconds(timeout);  // saturates
-  timeout_ns_.store(timeout == absl::InfiniteDuration() ? kForEver : std::min(ns, kForEver - 1),
-                    std::memory_order_relaxed);
-}
-
-absl::Duration Store::timeout_now() const {
-  tell_timeout(Access::kRead);
-  const int64_t ns = timeout_ns_.load(std::memory_order_relaxed);
-  return ns == std::numeric_limits<int64_t>::max() ? absl::InfiniteDuration() : absl::Nanoseconds(ns);
+  enter("store timeout", "", code, /*polls=*/false);
+  return state_->timeout();
 }
 
 namespace {
@@ -244,16 +271,20 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
     store.set(go_key, "", code);
     return;
   }
-  const absl::Status waited = store.wait_status({go_key}, {.timeout = timeout, .code = code});
+  const std::string_view go = go_key;
+  const absl::Status waited =
+      store.execute({.op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code}).status();
   if (waited.ok()) return;
-  if (!abort_cause(store).ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
-  const absl::StatusOr<std::string> arrived =
-      store.get_status(arrived_key, {.timeout = absl::ZeroDuration(), .code = code});
+  const internal::StoreState& state = internal::StoreAccess::state(store);
+  if (!abort_cause(state.world()).ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
+  const std::string_view look_at = arrived_key;
+  const absl::StatusOr<StoreReply> arrived =
+      store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
   throw_dist_error(
       make_error(ErrorKind::kTimeout,
                  absl::StrCat("rank ", rank, ", ", who, ": timed out after ",
-                              absl::FormatDuration(timeout.has_value() ? *timeout : store.timeout_now()), ": missing ",
-                              missing_ranks(arrived.ok() ? *arrived : "", size), " of ", size)),
+                              absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
+                              missing_ranks(arrived.ok() ? arrived->value : "", size), " of ", size)),
       origin);
 }
 

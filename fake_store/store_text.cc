@@ -26,6 +26,8 @@ std::string quote_list(absl::Span<const std::string_view> items) {
   return text;
 }
 
+std::string_view short_name(const char* name) { return name + std::string_view("store ").size(); }
+
 absl::Status store_error(std::string_view who, std::string_view what) {
   return make_error(ErrorKind::kStoreError, absl::StrCat(sv(who), ": ", sv(what)));
 }

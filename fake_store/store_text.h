@@ -14,6 +14,9 @@ std::string quote(std::string_view bytes);
 // `"a", "b" and 12 more`.
 std::string quote_list(absl::Span<const std::string_view> items);
 
+// "get" of an operation's name, "store get".
+std::string_view short_name(const char* name);
+
 // A StoreError: `<who>: <what>`.
 absl::Status store_error(std::string_view who, std::string_view what);
 absl::Status negative_timeout(std::string_view who, absl::Duration have);

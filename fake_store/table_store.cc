@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/parker.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
@@ -86,51 +87,92 @@ class TableStore::Hold {
   absl::Status status_;
 };
 
-TableStore::TableStore(Scheduler* scheduler, std::unique_ptr<FileLog> log, bool shared)
-    : Store(scheduler), table_(scheduler), log_(std::move(log)), shared_(shared) {}
+TableStore::TableStore(const char* kind, Scheduler* scheduler, const StoreState& state, std::unique_ptr<FileLog> log,
+                       bool shared)
+    : kind_(kind), state_(state), table_(scheduler), log_(std::move(log)), shared_(shared) {}
 
 TableStore::~TableStore() {
   if (poller_ != nullptr && !poller_->usable()) (void)poller_.release();  // its thread is the parent's
 }
 
-std::string TableStore::who(const char* op, std::string_view key) const {
-  return absl::StrCat(sv(kind()), " ", op, " key ", quote(key));
+absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call) {
+  switch (call.op) {
+    case StoreCall::Op::kSet:
+      return set(call);
+    case StoreCall::Op::kGet:
+      return get(call);
+    case StoreCall::Op::kAdd:
+      return add(call);
+    case StoreCall::Op::kCompareSet:
+      return compare_set(call);
+    case StoreCall::Op::kWait:
+      return wait(call);
+    case StoreCall::Op::kCheck:
+      return check(call);
+    case StoreCall::Op::kDeleteKey:
+      return delete_key(call);
+    case StoreCall::Op::kNumKeys:
+      return num_keys(call);
+    case StoreCall::Op::kAppend:
+      return append(call);
+    case StoreCall::Op::kMultiGet:
+      return multi_get(call);
+    case StoreCall::Op::kMultiSet:
+      return multi_set(call);
+    case StoreCall::Op::kQueuePush:
+      return queue_push(call);
+    case StoreCall::Op::kQueuePop:
+      return queue_pop(call);
+    case StoreCall::Op::kQueueLen:
+      return queue_len(call);
+    case StoreCall::Op::kListKeys:
+      return list_keys(call);
+    case StoreCall::Op::kWatchKey:
+      return watch_key(call);
+  }
+  fatal("a store operation that there is none of");
 }
 
-absl::Status TableStore::explain(const char* op, std::string_view key, const absl::Status& status) const {
-  if (status.ok()) return status;
-  return make_error(error_kind(status), absl::StrCat(who(op, key), ": ", status.message()));
+std::string TableStore::who(const StoreCall& call) const {
+  return absl::StrCat(kind_, " ", sv(short_name(call.name())));
 }
 
-absl::Status TableStore::explain(const char* op, const absl::Status& status) const {
-  return make_error(error_kind(status), absl::StrCat(sv(kind()), " ", op, ": ", status.message()));
+std::string TableStore::who(const StoreCall& call, std::string_view key) const {
+  return absl::StrCat(who(call), " key ", quote(key));
+}
+
+absl::Status TableStore::explain(const StoreCall& call, std::string_view key, const absl::Status& status) const {
+  return make_error(error_kind(status), absl::StrCat(who(call, key), ": ", status.message()));
+}
+
+absl::Status TableStore::explain(const StoreCall& call, const absl::Status& status) const {
+  if (call.op != StoreCall::Op::kNumKeys && call.op != StoreCall::Op::kListKeys) return explain(call, call.key(), status);
+  return make_error(error_kind(status), absl::StrCat(who(call), ": ", status.message()));
 }
 
 absl::Status TableStore::refresh() { return log_ != nullptr ? log_->refresh(&table_) : absl::OkStatus(); }
 
-absl::Status TableStore::await(const char* op, const StringList& keys, Want want, const StoreWait& wait,
-                               std::optional<Deadline>* deadline) {
-  const char* const name = op + std::string_view("store ").size();
+absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<Deadline>* deadline) {
   // The caller's world counts the time, or, for a thread of none and for a store of several processes, the monotonic clock.
   Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
   const bool real_time = shared_ || world == nullptr;
-  const absl::Duration timeout = wait.timeout.has_value() ? *wait.timeout : timeout_now();
+  const absl::Duration timeout = call.timeout.has_value() ? *call.timeout : state_.timeout();
   for (;;) {
     std::vector<std::string_view> missing;
-    for (std::string_view key : keys) {
+    for (const std::string_view key : call.keys) {
       if (!table_.holds(key, want)) missing.push_back(key);
     }
     if (missing.empty()) {
       // At its deadline a wait might have given up as well.
       const bool at_end = timeout == absl::ZeroDuration() ||
                           (!real_time && deadline->has_value() && (*deadline)->at_ns <= world->now_ns());
-      for (std::string_view key : keys) at_end ? table_.gave_up(key, want) : table_.goes_on(key, want);
+      for (const std::string_view key : call.keys) at_end ? table_.gave_up(key, want) : table_.goes_on(key, want);
       return absl::OkStatus();
     }
 
     const std::string detail = absl::StrCat(missing.size() == 1 ? "key " : "keys ", quote_list(missing));
     const auto timed_out = [&](absl::string_view more) {
-      return make_error(ErrorKind::kTimeout, absl::StrCat(sv(kind()), " ", name, ": timed out after ",
+      return make_error(ErrorKind::kTimeout, absl::StrCat(who(call), ": timed out after ",
                                                           absl::FormatDuration(timeout), ": missing ", detail, more));
     };
     if (timeout == absl::ZeroDuration()) {
@@ -139,12 +181,12 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
     }
     if (!deadline->has_value()) {
       *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, /*weak=*/true)
-                            : world->deadline_after(timeout, /*weak=*/!wait.timeout.has_value());
+                            : world->deadline_after(timeout, /*weak=*/!call.timeout.has_value());
     }
 
     KeyTable::WaitScope waiters(&table_, missing[0]);
     RankCondVar& changed = want == Want::kQueued ? waiters->queued : waiters->present;
-    const Site site{.what = op, .code = wait.code, .group = {}, .detail = detail};
+    const Site site{.what = call.name(), .code = call.code, .group = {}, .detail = detail};
     absl::Status waited;
     if (shared_) {
       waited = await_log(&changed, missing[0], want, site, (*deadline)->at_ns);
@@ -162,7 +204,7 @@ absl::Status TableStore::await(const char* op, const StringList& keys, Want want
     }
     if (waited.ok()) continue;
     if (world != nullptr && world->aborted()) return waited;
-    if (error_kind(waited) != ErrorKind::kTimeout) return explain(name, missing[0], waited);
+    if (error_kind(waited) != ErrorKind::kTimeout) return explain(call, missing[0], waited);
     for (const std::string_view key : missing) table_.gave_up(key, want);
     // What a scheduler adds to the first line, a report of a stuck run, is kept.
     const size_t line = waited.message().find('\n');
@@ -197,208 +239,213 @@ absl::Status TableStore::await_log(RankCondVar* changed, std::string_view key, W
   return expired ? make_error(ErrorKind::kTimeout, "timed out") : absl::OkStatus();
 }
 
-absl::Status TableStore::set_status(std::string_view key, std::string_view value) {
+TableStore::Reply TableStore::set(const StoreCall& call) {
   absl::Status status;
   {
     ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
-    status = hold.write(Change::kSet, key, value);
-    if (status.ok()) table_.set(key, value);
+    status = hold.write(Change::kSet, call.key(), call.value());
+    if (status.ok()) table_.set(call.key(), call.value());
   }
   table_.deliver_events();
-  return explain("set", key, status);
+  if (!status.ok()) return explain(call, status);
+  return StoreReply();
 }
 
-absl::StatusOr<std::string> TableStore::get_status(std::string_view key, const StoreWait& wait) {
+TableStore::Reply TableStore::get(const StoreCall& call) {
   std::optional<Deadline> deadline;
   ObservedMutexLock lock(&table_.mu);
-  if (absl::Status s = refresh(); !s.ok()) return explain("get", key, s);
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
   if (!table_.may_be_explored()) [[likely]] {
-    if (const std::string* const value = table_.find(key); value != nullptr) return *value;
+    if (const std::string* const value = table_.find(call.key()); value != nullptr) return StoreReply{.value = *value};
   }
-  if (absl::Status s = await("store get", {key}, Want::kValue, wait, &deadline); !s.ok()) return s;
-  return *table_.find(key);
+  if (absl::Status s = await(call, Want::kValue, &deadline); !s.ok()) return s;
+  return StoreReply{.value = *table_.find(call.key())};
 }
 
-absl::StatusOr<int64_t> TableStore::add_locked(std::string_view key, int64_t amount) {
+TableStore::Reply TableStore::add_locked(const StoreCall& call) {
   Hold hold(log_.get(), &table_);
-  if (!hold.status().ok()) return explain("add", key, hold.status());
+  if (!hold.status().ok()) return explain(call, hold.status());
   int64_t have = 0;
-  const std::string* const text = table_.find(key);
+  const std::string* const text = table_.find(call.key());
   if (text != nullptr && !parse_number(*text, &have)) [[unlikely]] {
-    return store_error(who("add", key), absl::StrCat("have ", quote(*text), ", want a decimal int64"));
+    return store_error(who(call, call.key()), absl::StrCat("have ", quote(*text), ", want a decimal int64"));
   }
   int64_t sum = 0;
-  if (__builtin_add_overflow(have, amount, &sum)) [[unlikely]] {
-    return store_error(who("add", key), absl::StrCat("have ", have, " and ", amount, ", want a sum that is an int64"));
+  if (__builtin_add_overflow(have, call.amount, &sum)) [[unlikely]] {
+    return store_error(who(call, call.key()),
+                       absl::StrCat("have ", have, " and ", call.amount, ", want a sum that is an int64"));
   }
   char digits[kMaxDigits];
   const char* const end = std::to_chars(digits, digits + kMaxDigits, sum).ptr;
   const std::string_view sum_text(digits, static_cast<size_t>(end - digits));
-  if (absl::Status s = hold.write(Change::kSet, key, sum_text); !s.ok()) return explain("add", key, s);
-  table_.set(key, sum_text);
-  return sum;
+  if (absl::Status s = hold.write(Change::kSet, call.key(), sum_text); !s.ok()) return explain(call, s);
+  table_.set(call.key(), sum_text);
+  return StoreReply{.number = sum};
 }
 
-absl::StatusOr<int64_t> TableStore::add_status(std::string_view key, int64_t amount) {
-  absl::StatusOr<int64_t> sum = [&] {
+TableStore::Reply TableStore::add(const StoreCall& call) {
+  Reply sum = [&] {
     ObservedMutexLock lock(&table_.mu);
-    return add_locked(key, amount);
+    return add_locked(call);
   }();
   table_.deliver_events();
   return sum;
 }
 
-absl::StatusOr<std::string> TableStore::compare_set_locked(std::string_view key, std::string_view expected,
-                                                           std::string_view desired) {
+TableStore::Reply TableStore::compare_set_locked(const StoreCall& call) {
   Hold hold(log_.get(), &table_);
-  if (!hold.status().ok()) return explain("compare_set", key, hold.status());
-  const std::string* const value = table_.find(key);
-  if (value == nullptr && !expected.empty()) return std::string(expected);
-  if (value != nullptr && *value != expected) return *value;
-  if (absl::Status s = hold.write(Change::kSet, key, desired); !s.ok()) return explain("compare_set", key, s);
-  table_.set(key, desired);
-  return std::string(desired);
+  if (!hold.status().ok()) return explain(call, hold.status());
+  const std::string* const value = table_.find(call.key());
+  if (value == nullptr && !call.expected.empty()) return StoreReply{.value = std::string(call.expected)};
+  if (value != nullptr && *value != call.expected) return StoreReply{.value = *value};
+  if (absl::Status s = hold.write(Change::kSet, call.key(), call.value()); !s.ok()) return explain(call, s);
+  table_.set(call.key(), call.value());
+  return StoreReply{.value = std::string(call.value())};
 }
 
-absl::StatusOr<std::string> TableStore::compare_set_status(std::string_view key, std::string_view expected,
-                                                           std::string_view desired) {
-  absl::StatusOr<std::string> value = [&] {
+TableStore::Reply TableStore::compare_set(const StoreCall& call) {
+  Reply value = [&] {
     ObservedMutexLock lock(&table_.mu);
-    return compare_set_locked(key, expected, desired);
+    return compare_set_locked(call);
   }();
   table_.deliver_events();
   return value;
 }
 
-absl::Status TableStore::wait_status(const StringList& keys, const StoreWait& wait) {
+TableStore::Reply TableStore::wait(const StoreCall& call) {
   std::optional<Deadline> deadline;
   ObservedMutexLock lock(&table_.mu);
-  if (keys.empty()) lock.apart();
-  if (absl::Status s = refresh(); !s.ok()) return explain("wait", keys.empty() ? "" : keys[0], s);
-  if (absl::Status s = await("store wait", keys, Want::kPresent, wait, &deadline); !s.ok()) return s;
-  return absl::OkStatus();
+  if (call.keys.empty()) lock.apart();
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
+  if (absl::Status s = await(call, Want::kPresent, &deadline); !s.ok()) return s;
+  return StoreReply();
 }
 
-absl::StatusOr<bool> TableStore::check_status(const StringList& keys) {
+TableStore::Reply TableStore::check(const StoreCall& call) {
   ObservedMutexLock lock(&table_.mu);
-  if (keys.empty()) lock.apart();
-  if (absl::Status s = refresh(); !s.ok()) return explain("check", keys.empty() ? "" : keys[0], s);
-  for (std::string_view key : keys) {
-    if (!table_.present(key)) return false;
+  if (call.keys.empty()) lock.apart();
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
+  for (const std::string_view key : call.keys) {
+    if (!table_.present(key)) return StoreReply{.found = false};
   }
-  return true;
+  return StoreReply{.found = true};
 }
 
-absl::StatusOr<bool> TableStore::delete_key_status(std::string_view key) {
+TableStore::Reply TableStore::delete_key(const StoreCall& call) {
   absl::Status status;
   bool existed = false;
   {
     ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
     status = hold.status();
-    existed = status.ok() && table_.find(key) != nullptr;
+    existed = status.ok() && table_.find(call.key()) != nullptr;
     if (existed) {
-      status = hold.write(Change::kErase, key, "");
-      if (status.ok()) table_.erase(key);
+      status = hold.write(Change::kErase, call.key(), "");
+      if (status.ok()) table_.erase(call.key());
     }
   }
   table_.deliver_events();
-  if (!status.ok()) return explain("delete_key", key, status);
-  return existed;
+  if (!status.ok()) return explain(call, status);
+  return StoreReply{.found = existed};
 }
 
-absl::StatusOr<int64_t> TableStore::num_keys_status() {
+TableStore::Reply TableStore::num_keys(const StoreCall& call) {
   ObservedMutexLock lock(&table_.mu);
-  if (absl::Status s = refresh(); !s.ok()) return explain("num_keys", s);
-  return static_cast<int64_t>(table_.size());
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
+  return StoreReply{.number = static_cast<int64_t>(table_.size())};
 }
 
-absl::Status TableStore::append_status(std::string_view key, std::string_view value) {
+TableStore::Reply TableStore::append(const StoreCall& call) {
   absl::Status status;
   {
     ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
-    status = hold.write(Change::kAppend, key, value);
-    if (status.ok()) table_.append(key, value);
+    status = hold.write(Change::kAppend, call.key(), call.value());
+    if (status.ok()) table_.append(call.key(), call.value());
   }
   table_.deliver_events();
-  return explain("append", key, status);
+  if (!status.ok()) return explain(call, status);
+  return StoreReply();
 }
 
-absl::StatusOr<std::vector<std::string>> TableStore::multi_get_status(const StringList& keys, const StoreWait& wait) {
-  std::vector<std::string> values;
-  values.reserve(keys.size());
+TableStore::Reply TableStore::multi_get(const StoreCall& call) {
+  StoreReply reply;
+  reply.values.reserve(call.keys.size());
   std::optional<Deadline> deadline;
   ObservedMutexLock lock(&table_.mu);
-  if (keys.empty()) lock.apart();
-  if (absl::Status s = refresh(); !s.ok()) return explain("multi_get", keys.empty() ? "" : keys[0], s);
-  if (absl::Status s = await("store multi_get", keys, Want::kValue, wait, &deadline); !s.ok()) return s;
-  for (std::string_view key : keys) values.push_back(*table_.find(key));
-  return values;
+  if (call.keys.empty()) lock.apart();
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
+  if (absl::Status s = await(call, Want::kValue, &deadline); !s.ok()) return s;
+  for (const std::string_view key : call.keys) reply.values.push_back(*table_.find(key));
+  return reply;
 }
 
-absl::Status TableStore::multi_set_status(const StringList& keys, const StringList& values) {
-  if (keys.empty()) return absl::OkStatus();
+TableStore::Reply TableStore::multi_set(const StoreCall& call) {
+  if (call.keys.empty()) return StoreReply();
   absl::Status status;
   {
     ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
-    status = hold.logs() ? hold.write(Change::kBatch, "", FileLog::encode_batch(keys, values)) : hold.status();
-    for (size_t i = 0; status.ok() && i < keys.size(); ++i) table_.set(keys[i], values[i]);
+    status =
+        hold.logs() ? hold.write(Change::kBatch, "", FileLog::encode_batch(call.keys, call.values)) : hold.status();
+    for (size_t i = 0; status.ok() && i < call.keys.size(); ++i) table_.set(call.keys[i], call.values[i]);
   }
   table_.deliver_events();
-  return explain("multi_set", keys[0], status);
+  if (!status.ok()) return explain(call, status);
+  return StoreReply();
 }
 
-absl::Status TableStore::queue_push_status(std::string_view key, std::string_view value) {
+TableStore::Reply TableStore::queue_push(const StoreCall& call) {
   ObservedMutexLock lock(&table_.mu);
   Hold hold(log_.get(), &table_);
-  if (absl::Status s = hold.write(Change::kPush, key, value); !s.ok()) return explain("queue_push", key, s);
-  table_.push(key, value);
-  return absl::OkStatus();
+  if (absl::Status s = hold.write(Change::kPush, call.key(), call.value()); !s.ok()) return explain(call, s);
+  table_.push(call.key(), call.value());
+  return StoreReply();
 }
 
-absl::StatusOr<std::optional<std::string>> TableStore::pop_locked(std::string_view key) {
+TableStore::Reply TableStore::pop_locked(const StoreCall& call) {
   Hold hold(log_.get(), &table_);
-  if (!hold.status().ok()) return explain("queue_pop", key, hold.status());
-  if (!table_.holds(key, Want::kQueued)) return table_.pop(key);
-  if (absl::Status s = hold.write(Change::kPop, key, ""); !s.ok()) return explain("queue_pop", key, s);
-  return table_.pop(key);
+  if (!hold.status().ok()) return explain(call, hold.status());
+  if (table_.holds(call.key(), Want::kQueued)) {
+    if (absl::Status s = hold.write(Change::kPop, call.key(), ""); !s.ok()) return explain(call, s);
+  }
+  std::optional<std::string> value = table_.pop(call.key());
+  if (!value.has_value()) return StoreReply{.found = false};
+  return StoreReply{.value = *std::move(value), .found = true};
 }
 
-absl::StatusOr<std::optional<std::string>> TableStore::queue_pop_status(std::string_view key, bool block,
-                                                                        const StoreWait& wait) {
+TableStore::Reply TableStore::queue_pop(const StoreCall& call) {
   std::optional<Deadline> deadline;
   ObservedMutexLock lock(&table_.mu);
-  if (absl::Status s = refresh(); !s.ok()) return explain("queue_pop", key, s);
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
   for (;;) {
-    if (block) {
-      if (absl::Status s = await("store queue_pop", {key}, Want::kQueued, wait, &deadline); !s.ok()) return s;
+    if (call.block) {
+      if (absl::Status s = await(call, Want::kQueued, &deadline); !s.ok()) return s;
     }
-    absl::StatusOr<std::optional<std::string>> value = pop_locked(key);
+    Reply value = pop_locked(call);
     // Another process may be faster when the wait is over.
-    if (!block || !value.ok() || value->has_value()) return value;
+    if (!call.block || !value.ok() || value->found) return value;
   }
 }
 
-absl::StatusOr<int64_t> TableStore::queue_len_status(std::string_view key) {
+TableStore::Reply TableStore::queue_len(const StoreCall& call) {
   ObservedMutexLock lock(&table_.mu);
-  if (absl::Status s = refresh(); !s.ok()) return explain("queue_len", key, s);
-  return static_cast<int64_t>(table_.queue_len(key));
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
+  return StoreReply{.number = static_cast<int64_t>(table_.queue_len(call.key()))};
 }
 
-absl::StatusOr<std::vector<std::string>> TableStore::list_keys_status() {
+TableStore::Reply TableStore::list_keys(const StoreCall& call) {
   ObservedMutexLock lock(&table_.mu);
-  if (absl::Status s = refresh(); !s.ok()) return explain("list_keys", s);
-  return table_.sorted_keys();
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
+  return StoreReply{.values = table_.sorted_keys()};
 }
 
-absl::Status TableStore::watch_key_status(std::string_view key, WatchCallback callback) {
+TableStore::Reply TableStore::watch_key(const StoreCall& call) {
   ObservedMutexLock lock(&table_.mu);
-  if (absl::Status s = refresh(); !s.ok()) return explain("watch_key", key, s);
-  table_.watch(key, std::move(callback));
-  return absl::OkStatus();
+  if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
+  table_.watch(call.key(), std::move(*call.watch));
+  return StoreReply();
 }
 
 }  // namespace rankloom::internal

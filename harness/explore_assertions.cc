@@ -9,8 +9,11 @@
 #include "rankloom/testing.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "world/run_options.h"
 
 namespace rankloom {
+
+using namespace internal;
 namespace {
 
 RunReport run_with_assertions(World& world, absl::FunctionRef<void(RankContext&)> program,
@@ -20,7 +23,7 @@ RunReport run_with_assertions(World& world, absl::FunctionRef<void(RankContext&)
   if (kept.skip_ended_run()) {
     RunReport skipped;
     skipped.outcomes.resize(report.outcomes.size(),
-                            {.state = RankOutcome::State::kReturned, .text = {}, .exception = {}});
+                            {.state = RunReport::Outcome::State::kReturned, .text = {}, .exception = {}});
     return skipped;
   }
   for (const internal::RankFailure& failure : kept.folded()) {

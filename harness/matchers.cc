@@ -2,9 +2,10 @@
 
 #include <utility>
 
-#include "collectives/ops/op_table.h"
-
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::MatchResultListener;
@@ -63,7 +64,7 @@ class CallsExactlyMatcher {
       const int64_t have = record.calls(one.op, one.group);
       sum += one.count;
       if (have == one.count) continue;
-      *listener << (equal ? "which has " : ", ") << have << " x " << op_row(one.op).name << " on " << one.group;
+      *listener << (equal ? "which has " : ", ") << have << " x " << op_name(one.op) << " on " << one.group;
       equal = false;
     }
     if (equal && sum != record.calls()) {
@@ -88,8 +89,8 @@ class CallsExactlyMatcher {
 
 }  // namespace
 
-void PrintTo(const ExpectedCalls& expected, std::ostream* out) {
-  *out << expected.count << " x " << op_row(expected.op).name << " on " << expected.group;
+void internal::PrintTo(const ExpectedCalls& expected, std::ostream* out) {
+  *out << expected.count << " x " << op_name(expected.op) << " on " << expected.group;
 }
 
 testing::Matcher<const DistError&> IsDistError(ErrorKind kind, const testing::Matcher<std::string>& text) {

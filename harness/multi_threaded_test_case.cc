@@ -14,8 +14,11 @@
 #include "rankloom/error.h"
 #include "rankloom/testing.h"
 #include "sim/base/text.h"
+#include "world/run_options.h"
 
 namespace rankloom {
+
+using namespace internal;
 namespace {
 
 using testing::TestPartResult;
@@ -43,8 +46,8 @@ std::string world_failure(RunReport report, bool* assertion_led) {
   if (report.ok()) return "";
   std::map<std::string, std::vector<int>> others;
   for (size_t rank = 0; rank < report.outcomes.size(); ++rank) {
-    RankOutcome& outcome = report.outcomes[rank];
-    if (outcome.state != RankOutcome::State::kFailed) continue;
+    RunReport::Outcome& outcome = report.outcomes[rank];
+    if (outcome.state != RunReport::Outcome::State::kFailed) continue;
     if (internal::is_assertion(outcome.exception)) {
       outcome.text = "an assertion";
     } else {

@@ -7,9 +7,11 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_hook.h"
 #include "sim/scheduler/deadlock_report.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 namespace {
@@ -27,7 +29,8 @@ class RankReporter final : public testing::ScopedFakeTestPartResultReporter {
 // GoogleTest has one reporter a process, but worlds may nest or run side by side: the reporter is there as long as any
 // RankFailures is.
 struct Listeners {
-  absl::Mutex mu;  // taken under GoogleTest's own mutex; GoogleTest's reporter mutex is taken under it
+  OrderedMutex mu{
+      LockLevel::kTestListeners};  // taken under GoogleTest's own mutex; GoogleTest's reporter mutex is taken under it
   std::vector<std::pair<const World*, RankFailures*>> all ABSL_GUARDED_BY(mu);
   std::unique_ptr<RankReporter> reporter ABSL_GUARDED_BY(mu);
 
@@ -45,7 +48,7 @@ void RankReporter::ReportTestPartResult(const testing::TestPartResult& result) {
   if (failures == nullptr) {
     rank = nullptr;
     Listeners& listeners = Listeners::instance();
-    absl::MutexLock lock(&listeners.mu);
+    OrderedMutexLock lock(&listeners.mu);
     if (listeners.all.empty()) return;
     failures = listeners.all.back().second;
   }
@@ -118,21 +121,21 @@ std::string RankFailure::text() const {
 
 RankFailures::RankFailures(World* world) : world_(world) {
   Listeners& listeners = Listeners::instance();
-  absl::MutexLock lock(&listeners.mu);
+  OrderedMutexLock lock(&listeners.mu);
   listeners.all.emplace_back(world, this);
   if (listeners.reporter == nullptr) listeners.reporter = std::make_unique<RankReporter>();
 }
 
 RankFailures::~RankFailures() {
   Listeners& listeners = Listeners::instance();
-  absl::MutexLock lock(&listeners.mu);
+  OrderedMutexLock lock(&listeners.mu);
   std::erase_if(listeners.all, [this](const auto& entry) { return entry.second == this; });
   if (listeners.all.empty()) listeners.reporter.reset();
 }
 
 RankFailures* RankFailures::of(const World& world) {
   Listeners& listeners = Listeners::instance();
-  absl::MutexLock lock(&listeners.mu);
+  OrderedMutexLock lock(&listeners.mu);
   for (const auto& [listened, failures] : listeners.all) {
     if (listened == &world) return failures;
   }
@@ -168,7 +171,7 @@ void RankFailures::record(const testing::TestPartResult& result, RankContext* ra
   const bool aborted = rank != nullptr && world_->scheduler().aborted();
   std::string message = result.message();
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     if (skip_ended_run_ && !result.skipped()) return;
     if (rank != nullptr) {
       if (const auto traces = traces_.find(rank->rank()); traces != traces_.end()) {
@@ -214,19 +217,19 @@ void RankFailures::record(const testing::TestPartResult& result, RankContext* ra
 }
 
 void RankFailures::add_trace(const void* owner, int rank, std::string text) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   traces_[rank].push_back({owner, std::move(text)});
 }
 
 void RankFailures::remove_trace(const void* owner, int rank) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   std::vector<Trace>& traces = traces_[rank];
   std::erase_if(traces, [owner](const Trace& trace) { return trace.owner == owner; });
   if (traces.empty()) traces_.erase(rank);
 }
 
 std::vector<RankFailure> RankFailures::folded() const {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   std::vector<RankFailure> folded = failures_;
   for (RankFailure& failure : folded) {
     std::sort(failure.ranks.begin(), failure.ranks.end());
@@ -236,12 +239,12 @@ std::vector<RankFailure> RankFailures::folded() const {
 }
 
 bool RankFailures::any_failed() const {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   return std::any_of(failures_.begin(), failures_.end(), [](const RankFailure& failure) { return failure.failed(); });
 }
 
 bool RankFailures::skip_ended_run() const {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   return skip_ended_run_;
 }
 

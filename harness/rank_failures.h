@@ -7,9 +7,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
 #include "rankloom/world.h"
+#include "sim/base/lock_order.h"
 
 namespace rankloom::internal {
 
@@ -76,7 +76,7 @@ class RankFailures {
   };
 
   World* const world_;
-  mutable absl::Mutex mu_;  // taken under GoogleTest's own; no other is taken under it
+  mutable OrderedMutex mu_{LockLevel::kTestFailures};  // taken under GoogleTest's own
   std::vector<RankFailure> failures_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, size_t> index_ ABSL_GUARDED_BY(mu_);  // what makes failures equal -> failures_
   absl::flat_hash_map<int, std::vector<Trace>> traces_ ABSL_GUARDED_BY(mu_);

@@ -5,11 +5,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "harness/rank_failures.h"
 #include "rankloom/testing.h"
+#include "sim/base/lock_order.h"
 
 namespace rankloom {
+
+using namespace internal;
 
 class RankOutput::Router {
  public:
@@ -19,18 +21,18 @@ class RankOutput::Router {
   bool write(const char* bytes, size_t size) {
     const RankContext* const rank = RankContext::current();
     if (rank == nullptr || &rank->world() != world_) return false;
-    absl::MutexLock lock(&mu_);
+    internal::OrderedMutexLock lock(&mu_);
     texts_[static_cast<size_t>(rank->rank())].append(bytes, size);
     return true;
   }
   std::vector<std::string> texts() const {
-    absl::MutexLock lock(&mu_);
+    internal::OrderedMutexLock lock(&mu_);
     return texts_;
   }
 
  private:
   World* const world_;
-  mutable absl::Mutex mu_;  // taken after no other lock
+  mutable internal::OrderedMutex mu_{internal::LockLevel::kTestOutput};
   std::vector<std::string> texts_ ABSL_GUARDED_BY(mu_);
 };
 

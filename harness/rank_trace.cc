@@ -4,6 +4,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 RankTrace::RankTrace(RankContext& rank, const std::string& text, CodeSite code)
     : failures_(internal::RankFailures::of(rank.world())), rank_(rank.rank()) {
   if (failures_ != nullptr) failures_->add_trace(this, rank_, absl::StrCat(code.file, ":", code.line, ": ", text));

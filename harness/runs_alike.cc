@@ -8,8 +8,13 @@
 #include "harness/rank_failures.h"
 #include "rankloom/schedule.h"
 #include "rankloom/testing.h"
+#include "sim/base/text.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // All that is compared, as texts: equal runs have equal ones.
@@ -17,7 +22,7 @@ struct Events {
   RunReport report;
   std::vector<std::vector<std::string>> calls;  // by rank
   std::vector<std::string> store;
-  std::vector<internal::RankFailure> failures;
+  std::vector<RankFailure> failures;
 };
 
 // "[2,3] [6]".
@@ -44,16 +49,19 @@ std::string call_text(const FlightEntry& entry) {
 Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&)> body) {
   Events events;
   World world(options);
-  internal::RankFailures failures(&world);
+  RankFailures failures(&world);
   events.report = world.run([&](RankContext& rank) { failures.run_guarded(rank, body, [](RankContext&) {}); });
   for (int rank = 0; rank < world.size(); ++rank) {
     std::vector<std::string>& calls = events.calls.emplace_back();
-    for (const FlightEntry& entry : world.context(rank).recorder().entries()) calls.push_back(call_text(entry));
+    for (const FlightEntry& entry : state_of(world).context(rank).recorder().entries())
+      calls.push_back(call_text(entry));
   }
-  if (absl::StatusOr<std::vector<std::string>> keys = world.store().list_keys_status(); keys.ok()) {
-    for (const std::string& key : *keys) {
-      const absl::StatusOr<std::string> value = world.store().get_status(key, {.timeout = absl::ZeroDuration()});
-      events.store.push_back(absl::StrCat("key \"", key, "\" = ", value.ok() ? absl::StrCat("\"", *value, "\"") : "?"));
+  if (const absl::StatusOr<StoreReply> keys = world.store().execute({.op = StoreCall::Op::kListKeys}); keys.ok()) {
+    for (const std::string_view key : keys->values) {
+      const absl::StatusOr<StoreReply> got =
+          world.store().execute({.op = StoreCall::Op::kGet, .keys = {&key, 1}, .timeout = absl::ZeroDuration()});
+      events.store.push_back(
+          absl::StrCat("key \"", sv(key), "\" = ", got.ok() ? absl::StrCat("\"", got->value, "\"") : "?"));
     }
   }
   events.failures = failures.folded();
@@ -74,9 +82,9 @@ std::string difference(std::string_view who, const std::vector<std::string>& fir
   return "";
 }
 
-std::vector<std::string> texts(const std::vector<internal::RankFailure>& failures) {
+std::vector<std::string> texts(const std::vector<RankFailure>& failures) {
   std::vector<std::string> all;
-  for (const internal::RankFailure& failure : failures) {
+  for (const RankFailure& failure : failures) {
     all.push_back(absl::StrCat(failure.file, ":", failure.line, ": ", failure.text()));
   }
   return all;
@@ -85,8 +93,8 @@ std::vector<std::string> texts(const std::vector<internal::RankFailure>& failure
 std::vector<std::string> ends(const RunReport& report) {
   std::vector<std::string> all;
   for (size_t rank = 0; rank < report.outcomes.size(); ++rank) {
-    const RankOutcome& outcome = report.outcomes[rank];
-    const bool returned = outcome.state == RankOutcome::State::kReturned;
+    const RunReport::Outcome& outcome = report.outcomes[rank];
+    const bool returned = outcome.state == RunReport::Outcome::State::kReturned;
     all.push_back(absl::StrCat("rank ", rank, returned ? " returned" : " failed: ", outcome.text));
   }
   return all;
@@ -124,8 +132,8 @@ testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void
     add(absl::StrCat("scheduling points: first run: ", first.report.steps, "; second run: ", second.report.steps));
   }
 
-  for (const internal::RankFailure& failure : first.failures) {
-    internal::report_part(failure.type, failure.file, failure.line, failure.text());
+  for (const RankFailure& failure : first.failures) {
+    report_part(failure.type, failure.file, failure.line, failure.text());
   }
   if (differences.empty())
     return testing::AssertionSuccess() << "two runs under " << options.schedule.text() << " are alike";

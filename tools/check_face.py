@@ -6,7 +6,7 @@
 
 At most MOST_HEADERS headers. Each includes the standard library, absl and other public headers only, and GoogleTest where TESTING
 says so. At most MOST_NAMES names stand in `namespace rankloom` itself: types, concepts, functions, constants, aliases, enums and
-the names of namespaces; overloads are one name. Members, enumerators, operators and macros count nothing, nor does what stands in a
+the names of namespaces but `internal`; overloads are one name. Members, enumerators, operators and macros count nothing, nor does what stands in a
 namespace within. A class that is only declared is a name as well.
 
 The names are Universal Ctags': it reads what is written, in milliseconds and without compiling, so that no macro's expansion and
@@ -84,7 +84,7 @@ def names_of(file):
     """Name -> whether more than a declaration of a class stands here, of all that stands in the namespace itself."""
     tags = tags_of(file)
     names = {tag["name"]: True for tag in tags
-             if tag["kind"] in KINDS and tag.get("scopeKind") == "namespace" and tag.get("scope") == NAMESPACE}
+             if tag["kind"] in KINDS and tag.get("scopeKind") == "namespace" and tag.get("scope") == NAMESPACE and tag["name"] != "internal"}
     code = NOT_CODE.sub(blank, file.read_text(encoding="utf-8"))
     for pattern in (DECLARED, CONCEPT):
         for match in pattern.finditer(code):

@@ -17,11 +17,12 @@ import sys
 LAYERS = ["sim", "fake_store", "world", "collectives", "harness"]
 # On top of them: these may include every layer, and nothing includes these but themselves.
 ON_TOP = ["bridge", "tools", "bench", "examples", "tests"]
-# Public headers, include/rankloom/NAME.h, and the folder or room that each belongs to: there a source of its name, if there is
-# one, defines it, and what may include that folder may include it.
+# Public headers, include/rankloom/NAME.h, and the folder or room that each belongs to: its sources stand there, and what
+# may include that folder may include it.
 FACE = "include/rankloom/"
 PUBLIC = {
     "error": "sim/base",
+    "random": "sim/base",
     "version": "sim/base",
     "schedule": "sim/schedule",
     "sync": "sim/sync",
@@ -29,7 +30,6 @@ PUBLIC = {
     "store": "fake_store",
     "group": "world",
     "options": "world",
-    "report": "world",
     "world": "world",
     "tensor": "collectives/call",
     "collective_call": "collectives/call",
@@ -72,7 +72,7 @@ PACKAGES = [
     (r"benchmark/", ["bench/*"], "bench"),
     (r"google/protobuf/", ["collectives/records/chakra.*", "tests/*"], "Chakra traces"),
     (r"absl/flags/", ["tools/*", "bench/*", "examples/*", "tests/*"], "programs, which have flags"),
-    (r"absl/random/", [], "nobody: sim/base/prng.h is our generator"),
+    (r"absl/random/", [], "nobody: include/rankloom/random.h is our generator"),
     (r"rankloom/(rankloom|testing|cuda)\.h", ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*", "collectives/cuda/*",
                                              "harness/*"], "users of the library"),
 ]
@@ -91,7 +91,7 @@ BANNED = [
      r"|(?<![\w.>:])(std::|::)?time\s*\(\s*(nullptr|NULL|0|&\s*\w+)\s*\)", CORE, "time is virtual; ask the world's clock"),
     ("steady_clock", r"\bsteady_clock\b|\bCLOCK_MONOTONIC\b", CORE, "time is virtual; ask the world's clock"),
     ("random", r"\brandom_device\b|absl::(Insecure)?BitGen\b|\bmt19937|(?<![\w.>:])(std::|::)?s?rand\s*\(", CORE,
-     "the seed is the only source of choice; use sim/base/prng.h"),
+     "the seed is the only source of choice; use include/rankloom/random.h"),
     ("getenv", r"\b(secure_)?getenv\s*\(", [*CORE, "harness"], "the environment is read in world/run_options.cc"),
     ("file", r"\b(ofstream|fstream)\b(?!>)|\bf(re)?open\s*\(|\bfwrite\s*\(|\bfputs\s*\(|(?<![\w.>])p?writev?\s*\(\s*\w*fd", [*CORE, "harness"],
      "write_file() looks at each step that can fail"),
@@ -223,8 +223,8 @@ def dead_exceptions(root):
 
 
 def unit_of(path):
-    """Of a header and its source, which are one unit."""
-    return home_of(path).rsplit(".", 1)[0]
+    """Of a header and its source, which are one unit. A public header is one by itself: its sources stand behind it."""
+    return path.removeprefix("include/").rsplit(".", 1)[0]
 
 
 def unit_includes(root):

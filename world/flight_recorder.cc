@@ -8,7 +8,7 @@
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 FlightEntry& RankRecorder::next_entry() {
   const int64_t record_id = next_++;
@@ -57,7 +57,8 @@ void RankRecorder::drop_left() {
 
 void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns) {
   RankMutexLock lock(&mu_);
-  if (FlightEntry* const entry = find(record_id); entry != nullptr) {
+  FlightEntry* const entry = find(record_id);
+  if (entry != nullptr && entry->state == FlightEntry::State::kScheduled) {
     entry->started_ns = started_ns;
     entry->completed_ns = now_ns;
     entry->state = ok ? FlightEntry::State::kCompleted : FlightEntry::State::kFailed;
@@ -105,4 +106,4 @@ std::vector<std::string> RankRecorder::last_calls(int n) const {
   return lines;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

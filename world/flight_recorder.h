@@ -10,7 +10,7 @@
 #include "rankloom/group.h"
 #include "sim/sync/rank_mutex.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Shapes of tensors, one after another, each as: number of dimensions, dimensions. The first six numbers cost no allocation,
 // which is all that most calls need.
@@ -95,7 +95,7 @@ class FlightEntries {
 // Thread-safety: all methods; a call may be completed by another rank's thread.
 class RankRecorder {
  public:
-  RankRecorder(const Scheduler* scheduler, int capacity) : capacity_(capacity), mu_(scheduler) {}
+  RankRecorder(const Scheduler* scheduler, int capacity) : capacity_(capacity), mu_(scheduler, LockLevel::kRecorder) {}
 
   // Files an entry, which `fill` writes into its place, and returns its record_id.
   template <typename Fill>
@@ -112,7 +112,7 @@ class RankRecorder {
     const size_t next = place_of(next_);
     return next < ring_.size() ? &ring_[next] : nullptr;
   }
-  // `started_ns`: when all members had arrived, if it is known.
+  // Of a call that has ended. Only the first time counts. `started_ns`: when all members had arrived, if it is known.
   void close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns = -1);
   // The rank makes no more calls of `group`, which somebody has held until now: the recorder does from here on, for as long as
   // an entry names it.
@@ -135,8 +135,8 @@ class RankRecorder {
     return (capacity & (capacity - 1)) == 0 ? id & (capacity - 1) : id % capacity;
   }
 
-  const int capacity_;    // 0: records nothing
-  mutable RankMutex mu_;  // taken after no other lock
+  const int capacity_;  // 0: records nothing
+  mutable RankMutex mu_;
   std::vector<FlightEntry> ring_ ABSL_GUARDED_BY(mu_);
   int64_t next_ ABSL_GUARDED_BY(mu_) = 0;
   // Groups that the rank has left and entries still name; no more than entries.
@@ -148,4 +148,4 @@ class RankRecorder {
   int64_t left_until_ ABSL_GUARDED_BY(mu_) = std::numeric_limits<int64_t>::max();  // the least of those
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -6,9 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
+#include "world/world_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // What the rank threw, as a line. `relayed`: an error that only passes on why the world was aborted.
@@ -32,8 +34,8 @@ std::string exception_text(const std::exception_ptr& exception, const absl::Stat
 
 }  // namespace
 
-void World::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program) {
-  RankContext& context = *contexts_[static_cast<size_t>(rank)];
+void WorldState::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program) {
+  RankState& context = *contexts_[static_cast<size_t>(rank)];
   task.user = &context;
   try {
     program(context);
@@ -44,7 +46,7 @@ void World::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)>
   }
 }
 
-void World::run_helper(int rank, absl::FunctionRef<void()> body) {
+void WorldState::run_helper(int rank, absl::FunctionRef<void()> body) {
   try {
     body();
     context(rank).task_returned();
@@ -53,7 +55,7 @@ void World::run_helper(int rank, absl::FunctionRef<void()> body) {
   }
 }
 
-void World::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept {
+void WorldState::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept {
   try {
     hook();
   } catch (...) {
@@ -62,7 +64,7 @@ void World::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept 
   }
 }
 
-void World::rank_failed(int rank, std::exception_ptr failure) {
+void WorldState::rank_failed(int rank, std::exception_ptr failure) {
   if (scheduler_->closed()) return;  // a callback that was told of the world's end: the report is made
   const absl::Status cause = scheduler_->abort_cause();
   bool relayed = false;
@@ -70,10 +72,10 @@ void World::rank_failed(int rank, std::exception_ptr failure) {
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // the rank's own outcome, for the report; the abort below ends the explored run
-    RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
+    RunReport::Outcome& outcome = outcomes_[static_cast<size_t>(rank)];
     // A rank's first failure stays: it may be told early (by a helper, by a harness) and still unwind or return later.
-    if (outcome.state == RankOutcome::State::kFailed) return;
-    outcome.state = relayed ? RankOutcome::State::kStopped : RankOutcome::State::kFailed;
+    if (outcome.state == RunReport::Outcome::State::kFailed) return;
+    outcome.state = relayed ? RunReport::Outcome::State::kStopped : RunReport::Outcome::State::kFailed;
     outcome.text = text;
     outcome.exception = std::move(failure);
     if (!relayed && first_failed_ < 0) first_failed_ = rank;
@@ -81,4 +83,4 @@ void World::rank_failed(int rank, std::exception_ptr failure) {
   if (cause.ok()) scheduler_->abort(make_error(ErrorKind::kRankFailed, absl::StrCat("rank ", rank, " failed: ", text)));
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -1,3 +1,5 @@
+#include "world/run_options.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -8,11 +10,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
-#include "rankloom/options.h"
 #include "rankloom/schedule.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 absl::Status bad_variable(const char* name, const char* value, std::string_view want) {
@@ -86,7 +90,7 @@ absl::Status apply_environment(WorldOptions* options) {
     options->schedule = Schedule::replay(*std::move(trace));
   }
   if (const char* at = std::getenv("RANKLOOM_BREAK_AT"); at != nullptr) {
-    absl::StatusOr<BreakPoint> parsed = BreakPoint::parse(at);
+    absl::StatusOr<Schedule::BreakPoint> parsed = Schedule::BreakPoint::parse(at);
     if (!parsed.ok())
       return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_BREAK_AT: ", parsed.status().message()));
     options->break_at = *std::move(parsed);
@@ -97,6 +101,8 @@ absl::Status apply_environment(WorldOptions* options) {
   }
   return absl::OkStatus();
 }
+
+namespace internal {
 
 absl::StatusOr<int> ranks_from_environment() {
   const char* const text = std::getenv("RANKLOOM_RANKS");
@@ -141,4 +147,5 @@ absl::StatusOr<TraceFiles> trace_files_from_environment() {
   return files;
 }
 
+}  // namespace internal
 }  // namespace rankloom

@@ -3,14 +3,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
-#include "rankloom/report.h"
+#include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 #include "sim/scheduler/deadlock_report.h"
 
 namespace rankloom {
 
+using namespace internal;
+
 bool RunReport::ok() const {
-  return cause.ok() && std::all_of(outcomes.begin(), outcomes.end(), [](const RankOutcome& outcome) {
-           return outcome.state == RankOutcome::State::kReturned;
+  return cause.ok() && std::all_of(outcomes.begin(), outcomes.end(), [](const RunReport::Outcome& outcome) {
+           return outcome.state == RunReport::Outcome::State::kReturned;
          });
 }
 
@@ -24,9 +27,9 @@ std::string RunReport::text() const {
     std::map<std::string, std::vector<int>> failed;
     std::map<std::string, std::vector<int>> stopped;
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {
-      const RankOutcome& outcome = outcomes[rank];
-      if (outcome.state == RankOutcome::State::kFailed) failed[outcome.text].push_back(static_cast<int>(rank));
-      if (outcome.state == RankOutcome::State::kStopped) stopped[outcome.text].push_back(static_cast<int>(rank));
+      const RunReport::Outcome& outcome = outcomes[rank];
+      if (outcome.state == RunReport::Outcome::State::kFailed) failed[outcome.text].push_back(static_cast<int>(rank));
+      if (outcome.state == RunReport::Outcome::State::kStopped) stopped[outcome.text].push_back(static_cast<int>(rank));
     }
     const auto ranks_text = [](const std::vector<int>& ranks) {
       return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks));

@@ -1,530 +1,99 @@
 #include "rankloom/world.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <exception>
-#include <iterator>
-#include <map>
+#include <stdexcept>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "fake_store/fault_store.h"
-#include "fake_store/hash_store.h"
 #include "rankloom/error.h"
-#include "sim/base/prng.h"
-#include "sim/base/text.h"
-#include "sim/scheduler/deadlock_report.h"
+#include "sim/base/dist_error.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/scheduler.h"
+#include "world/world_state.h"
 
 namespace rankloom {
-namespace {
 
-Scheduler::Options scheduler_options(const WorldOptions& options, const RunHooks& hooks, bool late_completion,
-                                     std::function<void(const std::string&)> on_stall) {
-  return {.engine = options.engine,
-          .schedule = options.schedule,
-          .hooks = hooks,
-          .ranks = options.world_size,
-          .stack_bytes = options.stack_bytes,
-          .fresh_threads = options.fresh_threads,
-          .late_completion = late_completion,
-          .max_steps = options.max_steps,
-          .trace_limit = options.trace_limit,
-          .stall = options.stall,
-          .on_stall = std::move(on_stall),
-          .stuck = options.stuck_after,
-          .break_at = options.break_at,
-          .on_break = options.on_break};
+using namespace internal;
+
+using internal::RankState;
+using internal::state_of;
+using internal::WorldState;
+
+int RankContext::world_size() const { return state_of(*this).world().size(); }
+Store& RankContext::store() const { return state_of(*this).world().store(); }
+uint64_t RankContext::rng_seed() const { return state_of(*this).rng_seed(); }
+Prng& RankContext::rng() { return state_of(*this).rng(); }
+
+absl::Duration RankContext::now() const {
+  WorldState& world = state_of(*this).world();
+  return absl::Nanoseconds(world.scheduler().now_ns() - world.start_ns());
 }
-
-uint64_t seed_of(const WorldOptions& options, int rank) {
-  uint64_t state = options.seed.value_or(options.schedule.recorded().seed());
-  const uint64_t base = Prng::splitmix64(state);
-  state = base ^ static_cast<uint64_t>(rank);
-  return Prng::splitmix64(state);
-}
-
-int recorded_calls(const WorldOptions& options) {
-  return options.recorded_calls.value_or(std::clamp((1 << 18) / options.world_size, 8, 64));
-}
-
-}  // namespace
-
-RankContext::RankContext(World* world, int rank)
-    : world_(world),
-      rank_(rank),
-      recorder_(&world->scheduler(), recorded_calls(world->options())),
-      rng_(seed_of(world->options(), rank)),
-      caught_mu_(&world->scheduler()) {}
-
-int RankContext::world_size() const { return world_->size(); }
-Store& RankContext::store() const { return world_->store(); }
-
-uint64_t RankContext::rng_seed() const { return seed_of(world_->options(), rank_); }
-
-absl::Duration RankContext::now() const { return absl::Nanoseconds(world_->scheduler().now_ns() - world_->start_ns_); }
-
-CalledHandle RankContext::called(const char* op) const { return {.rank = rank_, .handle = "context", .op = op}; }
 
 void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
-  const CallScope call(&scheduler, [this] { return called("sleep_for"); });
+  const CallScope call(&scheduler, [this] { return state_of(*this).called("sleep_for"); });
   throw_if_error(scheduler.sleep(Site{.what = "sleep", .code = code}, duration),
                  {.rank = rank_, .group = {}, .op = "sleep"});
 }
 
 void RankContext::yield(CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
-  const CallScope call(&scheduler, [this] { return called("yield"); });
+  const CallScope call(&scheduler, [this] { return state_of(*this).called("yield"); });
   scheduler.yield(Site{.what = "yield", .code = code});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
 }
 
-bool RankContext::unwinding() const {
-  if (std::uncaught_exceptions() == 0) return false;
-  const Task* const task = Task::current();
-  if (task == nullptr || task->user != this || task->info.kind == TaskKind::kStream) return false;
-  return !task->adopted || task->info.kind == TaskKind::kRank;
+RankContext* RankContext::current() { return RankState::current(); }
+
+namespace internal {
+
+void* rank_local(const void* key, std::shared_ptr<void> (*make)()) {
+  RankState* const rank = RankState::current();
+  if (rank == nullptr) throw std::logic_error("RankLocal used on a thread that belongs to no rank");
+  std::shared_ptr<void>& slot = rank->locals_[key];
+  if (slot == nullptr) slot = make();
+  return slot.get();
 }
 
-void RankContext::when_caught(std::function<void()> told) {
-  RankMutexLock lock(&caught_mu_);
-  caught_.push_back({Task::current(), std::move(told)});
+std::shared_ptr<void> world_local(World& world, std::string_view name, const void* type,
+                                  absl::FunctionRef<std::shared_ptr<void>()> make) {
+  return state_of(world).shared_object(name, type, make, WorldState::Maker::kMatters);
 }
 
-void RankContext::task_returned() {
-  std::vector<Caught> mine;
-  {
-    RankMutexLock lock(&caught_mu_);
-    if (caught_.empty()) [[likely]]
-      return;
-    const auto others = std::stable_partition(caught_.begin(), caught_.end(),
-                                              [](const Caught& c) { return c.task == Task::current(); });
-    mine.assign(std::make_move_iterator(caught_.begin()), std::make_move_iterator(others));
-    caught_.erase(caught_.begin(), others);
-  }
-  for (const Caught& caught : mine) caught.told();
+void forget_world_local(World& world, std::string_view name) { state_of(world).unshare(name); }
+
+}  // namespace internal
+
+World::OutsideWaker::OutsideWaker(Scheduler* scheduler) : scheduler_(scheduler) { scheduler_->add_outside(1); }
+World::OutsideWaker::~OutsideWaker() {
+  if (scheduler_ != nullptr) scheduler_->add_outside(-1);
 }
 
-RankContext* RankContext::current() {
-  const Task* const task = Task::current();
-  return task != nullptr ? static_cast<RankContext*>(task->user) : nullptr;
-}
-
+World::World(WorldOptions options) : World(std::move(options), RunHooks()) {}
 World::World(WorldOptions options, const RunHooks& hooks)
-    : options_(std::move(options)),
-      poison_(options_.poison.value_or(options_.schedule.explores())),
-      late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
-      scheduler_([this, &hooks] {
-        absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(
-            scheduler_options(options_, hooks, late_completion_, [this](const auto& text) { stalled(text); }));
-        throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
-        return *std::move(made);
-      }()),
-      faults_(options_.faults.empty()
-                  ? nullptr
-                  : std::make_unique<FaultInjector>(
-                        options_.faults, scheduler_.get(), options_.world_size,
-                        [this](int rank, const std::string& why) {
-                          rank_failed(rank, std::make_exception_ptr(DistError(make_error(ErrorKind::kRankFailed, why),
-                                                                              {.rank = rank, .group = {}, .op = {}})));
-                        })),
-      store_(std::make_unique<HashStore>(scheduler_.get())),
-      start_ns_(scheduler_->now_ns()),
-      shared_mu_(scheduler_.get()),
-      mu_(scheduler_.get()),
-      outcomes_(static_cast<size_t>(options_.world_size)),
-      attached_(static_cast<size_t>(options_.world_size)) {
-  {
-    Group all(0, "0", options_.world_size);
-    all.set_of_world();
-    world_group_ = std::make_shared<const Group>(std::move(all));
-    ObservedMutexLock lock(&mu_);
-    lock.apart();  // before the run
-    groups_[group_ids_++] = {.group = world_group_};
-  }
-  if (StepRecord* const record = scheduler_->record(); record != nullptr) {
-    object_ = record->new_object();
-    if (!poison_) record->uncovered("poison is off: a read of an output before wait() may not show");
-    if (!late_completion_) record->uncovered("late_completion is off: calls complete at once, by whoever comes last");
-  }
-  if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
-  store_->set_timeout_now(options_.timeout);
-  contexts_.reserve(outcomes_.size());
-  for (int rank = 0; rank < options_.world_size; ++rank) contexts_.emplace_back(new RankContext(this, rank));
-  scheduler_->set_user([this](int rank) { return static_cast<void*>(contexts_[static_cast<size_t>(rank)].get()); });
-  scheduler_->set_abort_listener([this](const absl::Status& cause) {
-    std::vector<std::function<void(const absl::Status&)>> listeners;
-    {
-      absl::MutexLock lock(&listeners_mu_);
-      for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
-    }
-    for (const auto& listener : listeners) run_hook("a listener of on_abort()", [&] { listener(cause); });
-  });
-  scheduler_->set_failure_listener([this](int rank, std::exception_ptr failure) {
-    // As of a helper: what calls threw because the run was aborted is no failure.
-    if (!scheduler_->aborted()) rank_failed(rank, std::move(failure));
-  });
-  scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
-}
+    : state_(std::make_unique<WorldState>(this, std::move(options), hooks)) {}
+World::~World() = default;
 
-World::~World() {
-  scheduler_->close();
-  run_end_hooks();
-}
-
-RunReport World::run(absl::FunctionRef<void(RankContext&)> program) {
-  bool attached = false;
-  bool ran = false;
-  {
-    ObservedMutexLock lock(&mu_);
-    lock.apart();  // before the run
-    attached = std::find(attached_.begin(), attached_.end(), true) != attached_.end();
-    if (!attached) ran = std::exchange(ran_, true);
-  }
-  if (attached || ran) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                attached ? "run: ranks of this world have attached, want run() or attach(), not both"
-                                         : "run: this world has run before, want another world for another run"),
-                     {.rank = -1, .group = {}, .op = "run_world"});
-  }
-  scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
-  return report();
-}
-
-RankContext& World::attach(int rank) {
-  if (rank < 0 || rank >= size()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("attach: rank is ", rank, ", want 0 <= rank < world_size = ", size())),
-                     {.rank = rank, .group = {}, .op = "attach"});
-  }
-  if (options_.engine == EngineKind::kFibers) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, "attach: the ranks are fibers of one thread, want engine threads"),
-        {.rank = rank, .group = {}, .op = "attach"});
-  }
-  if (Task::current() != nullptr) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: this thread is rank ", Task::current()->info.rank,
-                                                             " already, want a thread without a rank")),
-        {.rank = rank, .group = {}, .op = "attach"});
-  }
-  {
-    ObservedMutexLock lock(&mu_);
-    if (ran_) {
-      throw_dist_error(make_error(ErrorKind::kInvalidArgument, "attach: the world has run, want another world"),
-                       {.rank = rank, .group = {}, .op = "attach"});
-    }
-    RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
-    if (outcome.exception != nullptr || outcome.state != RankOutcome::State::kRunning ||
-        attached_[static_cast<size_t>(rank)]) {
-      throw_dist_error(
-          make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: rank ", rank, " has attached already")),
-          {.rank = rank, .group = {}, .op = "attach"});
-    }
-    attached_[static_cast<size_t>(rank)] = true;
-  }
-  scheduler_->attach({.rank = rank, .kind = TaskKind::kRank});
-  return context(rank);
-}
-
-void World::detach(std::exception_ptr failure) {
-  Task* const task = Task::current();
-  if (task == nullptr || task->scheduler != scheduler_.get()) return;
-  if (!task->adopted || task->info.kind != TaskKind::kRank) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("detach: this thread of rank ", task->info.rank,
-                                                             " did not attach, want attach() before detach()")),
-        {.rank = task->info.rank, .group = {}, .op = "detach"});
-  }
-  if (failure != nullptr) {
-    rank_failed(task->info.rank, failure);
-  } else {
-    if (task->info.rank >= 0) context(task->info.rank).task_returned();
-    rank_returned(task->info.rank);
-  }
-  scheduler_->detach(task);
-}
-
-void World::spawn_helper(absl::AnyInvocable<void()> body) {
-  Task* const self = Task::current();
-  if (self == nullptr || self->scheduler != scheduler_.get()) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument,
-                   "spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or "
-                   "a helper's"),
-        {.rank = -1, .group = {}, .op = "spawn_helper"});
-  }
-  scheduler_->spawn(
-      {.rank = self->info.rank, .kind = TaskKind::kHelper},
-      [this, rank = self->info.rank, body = std::move(body)]() mutable { run_helper(rank, [&body] { body(); }); });
-}
-
-void World::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }
-
+const WorldOptions& World::options() const { return state_->options(); }
+int World::size() const { return state_->size(); }
+Store& World::store() { return state_->store(); }
+Scheduler& World::scheduler() { return state_->scheduler(); }
+RunReport World::run(absl::FunctionRef<void(RankContext&)> program) { return state_->run(program); }
+RankContext& World::attach(int rank) { return state_->attach(rank); }
+void World::detach(std::exception_ptr failure) { state_->detach(std::move(failure)); }
+RunReport World::report() { return state_->report(); }
+void World::spawn_helper(absl::AnyInvocable<void()> body) { state_->spawn_helper(std::move(body)); }
+void World::abort(std::string_view reason) { state_->abort(reason); }
+void World::rank_failed(int rank, std::exception_ptr failure) { state_->rank_failed(rank, std::move(failure)); }
 int64_t World::on_abort(std::function<void(const absl::Status&)> listener) {
-  absl::MutexLock lock(&listeners_mu_);
-  listeners_.emplace(++listener_ids_, std::move(listener));
-  return listener_ids_;
+  return state_->on_abort(std::move(listener));
 }
-
-void World::forget_on_abort(int64_t listener) {
-  absl::MutexLock lock(&listeners_mu_);
-  listeners_.erase(listener);
-}
-
-void World::rank_returned(int rank) {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // the end of a rank is a step of its own, which ended_text() conflicts with
-  RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
-  if (outcome.state == RankOutcome::State::kRunning) outcome.state = RankOutcome::State::kReturned;
-}
-
-std::shared_ptr<void> World::shared(std::string_view key, absl::FunctionRef<std::shared_ptr<void>()> make,
-                                    Maker maker) {
-  ObservedMutexLock lock(&shared_mu_);
-  std::shared_ptr<void>& slot = shared_[sv(key)];
-  StepRecord* const record = scheduler_->record();
-  if (maker == Maker::kSame) {
-    lock.apart();
-  } else if (record != nullptr) {
-    record->access(named_object(object_, key), slot == nullptr ? Access::kWrite : Access::kRead);
-  }
-  if (slot == nullptr) {
-    if (record != nullptr) record->enter_name(named_object(object_, key));
-    slot = make();
-    if (record != nullptr) record->leave_name();
-  }
-  return slot;
-}
-
-void World::record_group() {
-  // Who comes first has the lower id.
-  if (StepRecord* const record = scheduler_->record(); record != nullptr) record->access(object_, Access::kWrite);
-}
-
-void World::unshare(std::string_view key) {
-  ObservedMutexLock lock(&shared_mu_);
-  if (StepRecord* const record = scheduler_->record(); record != nullptr)
-    record->access(named_object(object_, key), Access::kWrite);
-  shared_.erase(sv(key));
-}
-
-std::shared_ptr<const Group> World::next_world_group(RankContext& rank, std::string_view name) {
-  const auto n = static_cast<size_t>(rank.world_groups_++);
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // whoever comes first makes it; what differs then is told below
-  const size_t at = n - world_groups_before_;
-  if (at == world_groups_.size()) {
-    if (n == 0 && name.empty()) {
-      world_groups_.push_back({.group = world_group_});
-    } else {
-      record_group();
-      world_groups_.push_back(
-          {.group = keep_group(Group(group_ids_, name.empty() ? absl::StrCat(n) : std::string(name), size()),
-                               numbered_object(object_, n))});
-    }
-  } else if (StepRecord* const record = scheduler_->record();
-             record != nullptr && !name.empty() && world_groups_[at].group->name() != name) {
-    record->access(object_, Access::kRead);  // the rank that comes first names the group
-  }
-  std::shared_ptr<const Group> group = world_groups_[at].group;
-  ++world_groups_[at].ranks;
-  for (; !world_groups_.empty() && world_groups_.front().ranks == size(); ++world_groups_before_)
-    world_groups_.pop_front();
-  return group;
-}
-
-std::shared_ptr<const Group> World::keep_group(Group group, uint64_t object) {
-  group.set_object(object);
-  group.set_of_world();
-  auto kept = std::make_shared<const Group>(std::move(group));
-  groups_[group_ids_++] = {.group = kept};
-  return kept;
-}
-
-void World::leave_group(const Group& group, int rank) { count_left(group, group.group_rank(rank), 1); }
-void World::leave_group_absent(const Group& group, int members) { count_left(group, -1, members); }
-
-void World::count_left(const Group& group, int rank, int members) {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // groups() tells
-  const auto at = groups_.find(group.id());
-  if (at == groups_.end() || at->second.group.get() != &group || at->second.group == world_group_) return;
-  Joined& joined = at->second;
-  if (rank >= 0) {
-    joined.gone.resize(static_cast<size_t>(group.size()));
-    if (joined.gone[static_cast<size_t>(rank)]) return;
-    joined.gone[static_cast<size_t>(rank)] = true;
-    group.set_any_left();
-  }
-  joined.left += members;
-  const bool kept = keeps_all_groups_ || scheduler_->record() != nullptr;
-  if (joined.left >= group.size() && !kept) groups_.erase(at);
-}
-
-void World::keep_all_groups() {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // before the run
-  keeps_all_groups_ = true;
-}
-
-std::shared_ptr<const Group> World::add_group(std::string name, std::vector<int> ranks, std::string description,
-                                              uint64_t object) {
-  ObservedMutexLock lock(&mu_);
-  record_group();
-  return keep_group(Group(group_ids_, std::move(name), std::move(ranks), std::move(description)), object);
-}
-
-std::shared_ptr<const Group> World::add_group(std::string name, int first, int stride, int size,
-                                              std::string description, uint64_t object) {
-  ObservedMutexLock lock(&mu_);
-  record_group();
-  return keep_group(Group(group_ids_, std::move(name), first, stride, size, std::move(description)), object);
-}
-
-std::vector<std::shared_ptr<const Group>> World::groups() const {
-  ObservedMutexLock lock(&mu_);
-  StepRecord* const record = Task::current() != nullptr ? scheduler_->record() : nullptr;
-  if (record != nullptr) {
-    record->access(object_, Access::kRead);
-    record->uncovered("World::groups(), which looks at all groups");
-  }
-  std::vector<std::shared_ptr<const Group>> all;
-  all.reserve(groups_.size());
-  for (const auto& [id, joined] : groups_) all.push_back(joined.group);
-  return all;
-}
-
-void World::note(std::string text) {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // for the report
-  notes_.push_back(std::move(text));
-}
-
-void World::warn(const std::string& text) {
-  note(text);
-  if (options_.on_warning) {
-    options_.on_warning(text);
-  } else {
-    std::fprintf(stderr, "rankloom: %s\n", text.c_str());
-  }
-}
-
-int64_t World::at_end(std::function<void()> hook) {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // hooks run after all steps
-  end_hooks_.emplace(++hook_ids_, std::move(hook));
-  return hook_ids_;
-}
-
-void World::forget_at_end(int64_t hook) {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // as at_end()
-  end_hooks_.erase(hook);
-}
-
-bool World::all_ended() const {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // for the report
-  return std::none_of(outcomes_.begin(), outcomes_.end(),
-                      [](const RankOutcome& outcome) { return outcome.state == RankOutcome::State::kRunning; });
-}
-
-void World::run_end_hooks() {
-  std::map<int64_t, std::function<void()>> hooks;
-  {
-    ObservedMutexLock lock(&mu_);
-    lock.apart();  // after all steps
-    hooks.swap(end_hooks_);
-  }
-  for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
-}
-
-void World::stalled(const std::string& text) {
-  const std::string rerun = rerun_command(options_);
-  const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
-  if (options_.on_stall) {
-    run_hook("on_stall", [&] { options_.on_stall(all); });
-  } else {
-    std::fprintf(stderr, "rankloom: %s\n", all.c_str());
-  }
-}
-
-std::string World::ended_text(int rank) const {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // after the run nobody need be told
-  // Whether the rank has made its last step: for warnings.
-  if (StepRecord* const record = scheduler_->record(); record != nullptr) record->write_memory(rank);
-  const RankOutcome& outcome = outcomes_[static_cast<size_t>(rank)];
-  switch (outcome.state) {
-    case RankOutcome::State::kRunning:
-      return "";
-    case RankOutcome::State::kReturned:
-      return "returned";
-    case RankOutcome::State::kFailed:
-    case RankOutcome::State::kStopped:
-      return absl::StrCat("failed: ", outcome.text);
-  }
-  return "";
-}
-
-std::string World::describe() const {
-  if (Task::current() != nullptr && scheduler_->record() != nullptr)
-    scheduler_->record()->uncovered("World::describe(), which looks at all tasks");
-  std::string text = absl::StrCat("world of ", size(), " ranks, engine ", sv(engine_kind_name(options_.engine)),
-                                  ", schedule ", scheduler_->options().schedule.text(), ", at ",
-                                  absl::FormatDuration(absl::Nanoseconds(scheduler_->now_ns() - start_ns_)));
-  if (const std::string tasks = scheduler_->describe(); !tasks.empty()) absl::StrAppend(&text, "\n", tasks);
-  std::map<std::string, std::vector<int>> ended;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (const std::string how = ended_text(rank); !how.empty()) ended[how].push_back(rank);
-  }
-  for (const auto& [how, ranks] : ended) {
-    absl::StrAppend(&text, "\n  ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks), " ", how);
-  }
-  return text;
-}
-
-absl::Status World::deadlock(const std::vector<Task*>& blocked) {
-  const RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); },
-                           .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
-  std::string text = deadlock_text(blocked, facts);
-  if (options_.whereabouts) {
-    run_hook("whereabouts", [&] {
-      if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
-    });
-  }
-  for (const Task* task : blocked) {
-    if (task->site.waits_for == nullptr) continue;
-    if (const absl::Status cause = task->site.waits_for->explain(); !cause.ok()) {
-      return make_error(error_kind(cause), absl::StrCat(cause.message(), "\n", text));
-    }
-  }
-  return make_error(ErrorKind::kDeadlock, text);
-}
-
-RunReport World::report() {
-  if (all_ended()) {
-    scheduler_->close_if_idle();
-    run_end_hooks();
-  }
-  RunReport report;
-  {
-    ObservedMutexLock lock(&mu_);
-    lock.apart();  // after all steps
-    report.outcomes = outcomes_;
-    report.first_failed = first_failed_;
-    report.notes = notes_;
-  }
-  report.cause = scheduler_->abort_cause();
-  report.trace = scheduler_->trace();
-  report.schedule = scheduler_->options().schedule.text();
-  report.engine = engine_kind_name(options_.engine);
-  report.steps = scheduler_->steps();
-  if (faults_ != nullptr) report.faults = faults_->happened();
-  report.rerun = rerun_command(options_);
-  return report;
-}
+void World::forget_on_abort(int64_t listener) { state_->forget_on_abort(listener); }
+RankContext& World::context(int rank) { return state_->context(rank); }
+std::vector<std::shared_ptr<const Group>> World::groups() const { return state_->groups(); }
+void World::note(std::string text) { state_->note(std::move(text)); }
+int64_t World::at_end(std::function<void()> hook) { return state_->at_end(std::move(hook)); }
+void World::forget_at_end(int64_t hook) { state_->forget_at_end(hook); }
+std::string World::describe() const { return state_->describe(); }
 
 RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program) {
   World world(std::move(options));

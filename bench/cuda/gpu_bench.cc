@@ -17,6 +17,9 @@
 #include "sim/base/parker.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 struct Result {

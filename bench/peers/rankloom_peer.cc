@@ -11,8 +11,12 @@
 #include "bench/floors.h"
 #include "bench/peers/peer_bench.h"
 #include "rankloom/rankloom.h"
+#include "sim/base/parker.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // One operation of this rank, to its end.

@@ -6,6 +6,9 @@
 #include <optional>
 
 namespace rankloom::bridge {
+
+using namespace internal;
+
 namespace {
 
 std::optional<DType> dtype_of(at::ScalarType type) {

@@ -12,9 +12,14 @@
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
 #include "collectives/threaded/threaded_process_group.h"
+#include "sim/base/task.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/world_state.h"
 
 namespace rankloom::bridge {
+
+using namespace internal;
+
 namespace {
 
 // Which rank a thread is. A thread that ends while it is one has returned.
@@ -257,15 +262,15 @@ std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name,
     time = made_[absl::StrCat("rank ", rank, ": ", key)]++;
     instance = absl::StrCat(" of ranks ", absl::StrJoin(ranks, ","), " for the ", time + 1, ". time");
     std::shared_ptr<const Group>& slot = groups_[absl::StrCat(name, instance)];
-    if (slot == nullptr) slot = world_.add_group(name, std::move(ranks), "undefined");
+    if (slot == nullptr) slot = state_of(world_).add_group(name, std::move(ranks), "undefined");
     group = slot;
   }
-  return internal::make_threaded_member(world_.context(rank), group, GroupOptions{});
+  return make_threaded_member(state_of(world_).context(rank), group, GroupOptions{});
 }
 
 JobReport Job::report() {
   JobReport all{world_.report(), {}};
-  for (int rank = 0; rank < world_.size(); ++rank) all.flight.push_back(flight_records(world_, rank));
+  for (int rank = 0; rank < world_.size(); ++rank) all.flight.push_back(traces::flight_records(world_, rank));
   return all;
 }
 

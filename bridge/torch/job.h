@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rankloom/rankloom.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
 
@@ -27,7 +28,7 @@ PythonHooks& python_hooks();
 
 struct JobReport {
   RunReport run;
-  std::vector<std::string> flight;  // by rank: the last calls, as flight_records() gives them
+  std::vector<std::string> flight;  // by rank: the last calls, as traces::flight_records() gives them
 };
 
 // A world whose ranks are threads of Python. It lives as long as anything of torch's that needs it.

@@ -17,6 +17,9 @@
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
+
+using namespace internal;
+
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
@@ -153,11 +156,11 @@ py::dict report_dict(const JobReport& job) {
   result["notes"] = report.notes;
   result["rerun"] = report.rerun;
   py::list outcomes;
-  for (const RankOutcome& outcome : report.outcomes) {
+  for (const RunReport::Outcome& outcome : report.outcomes) {
     const char* state = "running";
-    if (outcome.state == RankOutcome::State::kReturned) state = "returned";
-    if (outcome.state == RankOutcome::State::kFailed) state = "failed";
-    if (outcome.state == RankOutcome::State::kStopped) state = "stopped";
+    if (outcome.state == RunReport::Outcome::State::kReturned) state = "returned";
+    if (outcome.state == RunReport::Outcome::State::kFailed) state = "failed";
+    if (outcome.state == RunReport::Outcome::State::kStopped) state = "stopped";
     outcomes.append(py::make_tuple(state, outcome.text));
   }
   result["outcomes"] = outcomes;

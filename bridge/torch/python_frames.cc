@@ -18,6 +18,9 @@ extern "C" {
 #endif
 
 namespace rankloom::bridge {
+
+using namespace internal;
+
 namespace {
 
 struct Folders {

@@ -12,8 +12,12 @@
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_work.h"
 #include "rankloom/fake.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
+
+using namespace internal;
+
 namespace {
 
 std::vector<at::Tensor> flat(const std::vector<std::vector<at::Tensor>>& lists) {

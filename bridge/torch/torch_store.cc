@@ -2,9 +2,13 @@
 
 #include "bridge/torch/job.h"
 #include "bridge/torch/python_frames.h"
+#include "fake_store/store_state.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
+
+using namespace internal;
+
 namespace {
 
 std::string_view view(const std::vector<uint8_t>& bytes) {
@@ -82,7 +86,7 @@ void TorchStore::wait(const std::vector<std::string>& keys, const std::chrono::m
 
 void TorchStore::setTimeout(const std::chrono::milliseconds& timeout) {
   c10d::Store::setTimeout(timeout);
-  store_->set_timeout_now(absl::FromChrono(timeout));
+  internal::StoreAccess::state(*store_).set_timeout(absl::FromChrono(timeout));
 }
 
 void TorchStore::append(const std::string& key, const std::vector<uint8_t>& value) {

@@ -9,8 +9,14 @@
 #include <atomic>
 
 #include "bridge/torch/python_frames.h"
+#include "collectives/work/work_state.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
+
+using namespace internal;
+
 namespace {
 
 // Each list as one tensor, if its tensors are of one shape.
@@ -37,7 +43,7 @@ std::vector<at::Tensor> stacked(const std::vector<at::Tensor>& tensors, const st
 
 bool TorchWork::done() const {
   return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) {
-    return work.state() == nullptr || work.state()->is_completed();
+    return WorkState::of(work) == nullptr || WorkState::of(work)->is_completed();
   });
 }
 
@@ -59,8 +65,9 @@ bool TorchWork::isCompleted() {
 bool TorchWork::isSuccess() const {
   if (!done()) return false;
   const GilRelease no_gil;
-  return std::all_of(works_.begin(), works_.end(),
-                     [](const rankloom::Work& work) { return work.state() == nullptr || work.state()->status().ok(); });
+  return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) {
+    return WorkState::of(work) == nullptr || WorkState::of(work)->status().ok();
+  });
 }
 
 std::exception_ptr TorchWork::exception() const {
@@ -169,15 +176,15 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
   };
   for (rankloom::Work& work : works_) {
     // No scheduling point: the caller holds Python's lock.
-    work.state() != nullptr ? work.state()->then(one_done) : one_done(absl::OkStatus());
+    WorkState::of(work) != nullptr ? WorkState::of(work)->then(one_done) : one_done(absl::OkStatus());
   }
   one_done(absl::OkStatus());
   return future;
 }
 
 uint64_t TorchWork::getSequencenumber() const {
-  if (works_.empty() || works_.back().state() == nullptr) return 0;
-  return static_cast<uint64_t>(std::max<int64_t>(works_.back().state()->seq(), 0));
+  if (works_.empty() || WorkState::of(works_.back()) == nullptr) return 0;
+  return static_cast<uint64_t>(std::max<int64_t>(WorkState::of(works_.back())->seq(), 0));
 }
 
 }  // namespace rankloom::bridge

@@ -5,6 +5,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 TensorList::TensorList(std::vector<TensorView> views) : size_(static_cast<int>(views.size())) {
   if (size_ == 1) {
     one_ = std::move(views[0]);
@@ -13,6 +15,7 @@ TensorList::TensorList(std::vector<TensorView> views) : size_(static_cast<int>(v
   }
 }
 
+namespace internal {
 namespace {
 
 // visit(tensor) until it returns false; whether it never did.
@@ -51,4 +54,5 @@ absl::Status one_device(const CollectiveCall& call) {
   return status;
 }
 
+}  // namespace internal
 }  // namespace rankloom

@@ -10,6 +10,9 @@
 #include "rankloom/tensor.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // The layout is an ABI.
@@ -76,7 +79,7 @@ absl::StatusOr<Device> device_of(dlpack::DLDevice device) {
 
 }  // namespace
 
-absl::StatusOr<TensorView> from_dlpack(const dlpack::DLTensor& tensor) {
+absl::StatusOr<TensorView> dlpack::view(const DLTensor& tensor) {
   const std::optional<DType> dtype = dtype_of(tensor.dtype);
   if (!dtype.has_value()) return refused(absl::StrCat("elements are ", type_text(tensor.dtype), ", which is no DType"));
   if (tensor.dtype.lanes != 1) {

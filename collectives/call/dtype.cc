@@ -3,6 +3,9 @@
 #include "rankloom/tensor.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 struct DTypeRow {
@@ -45,13 +48,13 @@ std::string_view dtype_name(DType dtype) {
 
 size_t dtype_size(DType dtype) { return is_dtype(dtype) ? kRows[static_cast<size_t>(dtype)].size : 0; }
 
-bool is_floating(DType dtype) {
+bool internal::is_floating(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16 || dtype == DType::kFloat32 || dtype == DType::kFloat64;
 }
 
-bool is_complex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
+bool internal::is_complex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
 
-bool is_integral(DType dtype) {
+bool internal::is_integral(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kInt16 || dtype == DType::kInt32 ||
          dtype == DType::kInt64;
 }

@@ -1,6 +1,7 @@
 #include "rankloom/tensor.h"
 
 namespace rankloom {
+
 namespace {
 
 constexpr uint32_t kFloatInfinity = 0x7f800000;

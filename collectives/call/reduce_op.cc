@@ -4,6 +4,7 @@
 #include "rankloom/collective_call.h"
 
 namespace rankloom {
+
 namespace {
 
 // The shortest text that reads back as the same double, so that a mismatch of factors shows.

@@ -9,6 +9,9 @@
 #include "sim/base/text.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // The product of `sizes`, or -1 if a size is negative or the bytes do not fit into int64.
@@ -106,6 +109,6 @@ std::string TensorView::text() const {
   return text;
 }
 
-std::string dims_text(const Dims& dims) { return absl::StrCat("[", absl::StrJoin(dims, ", "), "]"); }
+std::string internal::dims_text(const Dims& dims) { return absl::StrCat("[", absl::StrJoin(dims, ", "), "]"); }
 
 }  // namespace rankloom

@@ -8,7 +8,7 @@
 
 #include "collectives/cuda/element_ops.h"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 
 inline constexpr int kThreads = 256;                               // of a block
 inline constexpr int kVectorBytes = 16;                            // of one load
@@ -190,4 +190,4 @@ RANKLOOM_HD void copy_tile(const CopyEntry& entry, int64_t tile, int thread) {
   copy_words<unsigned char>(to + done, from + done, bytes - done, thread);
 }
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

@@ -1,6 +1,6 @@
 #include "collectives/cuda/reduce.cuh"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ LaunchTable launch) {
@@ -58,4 +58,4 @@ cudaError_t load_copies() {
   return status;
 }
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

@@ -18,8 +18,14 @@
 #include "rankloom/cuda.h"
 #include "rankloom/error.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/lock_order.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using cuda::Batch;
@@ -256,7 +262,7 @@ class CudaDriver final : public DeviceDriver {
     }
     std::atomic<PerDevice*>& slot = devices_[static_cast<size_t>(device)];
     if (const PerDevice* const known = slot.load(std::memory_order_acquire); known != nullptr) return known;
-    absl::MutexLock lock(&mu_);
+    internal::OrderedMutexLock lock(&mu_);
     if (const PerDevice* const known = slot.load(std::memory_order_acquire); known != nullptr) return known;
     auto made = std::make_unique<PerDevice>();
     absl::Status ready = on_a_thread([&] { return load(device, *made); });
@@ -290,20 +296,20 @@ class CudaDriver final : public DeviceDriver {
     return absl::OkStatus();
   }
 
-  absl::Mutex mu_;  // before the pools'
+  internal::OrderedMutex mu_{internal::LockLevel::kDeviceCode};
   std::array<std::atomic<PerDevice*>, kMaxDevices> devices_ = {};
   PFN_cuStreamWaitValue32_v11070 stream_wait_ = nullptr;  // written before the first device is known
   std::atomic<bool> polls_ = false;                       // the device cannot wait for a word: a kernel does
 };
 
+// The one driver of this process: there is one CUDA context for a device and process. Never destroyed, since the device may
+// look at its memory until the process ends.
 const std::shared_ptr<CudaDriver>& the_driver() {
   static const auto* const driver = new std::shared_ptr<CudaDriver>(std::make_shared<CudaDriver>());
   return *driver;
 }
 
 }  // namespace
-
-std::shared_ptr<DeviceDriver> cuda_driver() { return the_driver(); }
 
 std::string cuda_missing() {
   int count = 0;
@@ -321,7 +327,7 @@ void use_cuda(RankContext& rank, int device) {
     throw_dist_error(make_error(error_kind(ready), absl::StrCat("rank ", rank.rank(), ": ", ready.message())),
                      {.rank = rank.rank(), .group = {}, .op = "use_cuda"});
   }
-  use_device(rank.world(), the_driver());
+  use_device(state_of(rank).world(), the_driver());
 }
 
 }  // namespace rankloom

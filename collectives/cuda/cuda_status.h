@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 
 // What the runtime said of a call.
 inline absl::Status to_status(cudaError_t error, const char* what) {
@@ -38,4 +38,4 @@ class DeviceScope {
   absl::Status status_;
 };
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

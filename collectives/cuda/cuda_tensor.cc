@@ -3,12 +3,16 @@
 #include <array>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
 #include "collectives/cuda/cuda_status.h"
 #include "rankloom/cuda.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/lock_order.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 void check(const RankContext& rank, cudaError_t error, const char* what) {
@@ -21,9 +25,9 @@ void check(const RankContext& rank, cudaError_t error, const char* what) {
 
 // One for each device, for the process: memory that one tensor frees here may be another's next.
 cudaStream_t stream_of(const RankContext& rank, int device) {
-  static absl::Mutex mu;
+  static internal::OrderedMutex mu(internal::LockLevel::kTensorStreams);
   static std::array<cudaStream_t, 128> streams = {};
-  absl::MutexLock lock(&mu);
+  internal::OrderedMutexLock lock(&mu);
   cudaStream_t& stream = streams.at(static_cast<size_t>(device));
   if (stream == nullptr)
     check(rank, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");

@@ -16,7 +16,7 @@
 #define RANKLOOM_HD inline
 #endif
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 
 template <typename To, typename From>
 RANKLOOM_HD To bits_as(From from) {
@@ -313,4 +313,4 @@ bool visit_bools(ReduceOp::Kind kind, Visit visit) {
   return false;
 }
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

@@ -9,7 +9,7 @@
 
 #include "collectives/cuda/batch.h"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 
 // The table of a launch: in the launch's parameters if it is small, else in device memory.
 inline constexpr size_t kNearBytes = 3584;
@@ -42,4 +42,4 @@ cudaError_t load_halves();
 cudaError_t load_complex();
 cudaError_t load_integers();
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

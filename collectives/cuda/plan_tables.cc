@@ -5,13 +5,14 @@
 #include <type_traits>
 
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 namespace {
 
 constexpr size_t kTableAlignment = 16;
 
-Signature signature_of(const internal::ReduceJob& job) {
+Signature signature_of(const ReduceJob& job) {
   return {.dtype = job.dtype,
           .kind = job.kind,
           .tree = job.tree,
@@ -193,4 +194,4 @@ void run_tables(const Tables& tables) {
   }
 }
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

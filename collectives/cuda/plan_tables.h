@@ -7,7 +7,7 @@
 #include "collectives/cuda/batch.h"
 #include "collectives/kernels/plan.h"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 
 // One launch.
 struct Batch {
@@ -30,4 +30,4 @@ Tables make_tables(KernelPlan& plan);
 // Runs the launches on the host as a device would, thread by thread. For tests.
 void run_tables(const Tables& tables);
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

@@ -5,7 +5,7 @@
 #include "collectives/cuda/batch.h"
 #include "collectives/cuda/launch.h"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 
 __device__ __forceinline__ Table table_of(const LaunchTable& launch) {
   return {launch.far != nullptr ? launch.far : launch.near, launch.entries, launch.tiles};
@@ -66,4 +66,4 @@ void for_each_kind(Load load) {
   }
 }
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

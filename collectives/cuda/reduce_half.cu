@@ -1,6 +1,6 @@
 #include "collectives/cuda/reduce.cuh"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 
 cudaError_t launch_halves(const Signature& signature, const LaunchTable& table, unsigned blocks, cudaStream_t stream) {
   cudaError_t status = cudaErrorInvalidValue;
@@ -21,4 +21,4 @@ cudaError_t load_halves() {
   return status;
 }
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

@@ -1,6 +1,6 @@
 #include "collectives/cuda/reduce.cuh"
 
-namespace rankloom::cuda {
+namespace rankloom::internal::cuda {
 namespace {
 
 // visit(Reduction) for any dtype without a fraction.
@@ -43,4 +43,4 @@ cudaError_t load_integers() {
   return status;
 }
 
-}  // namespace rankloom::cuda
+}  // namespace rankloom::internal::cuda

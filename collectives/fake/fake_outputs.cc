@@ -274,7 +274,7 @@ absl::Status check_memory(const CollectiveCall& call) {
       if (tensor.device().kind != Device::Kind::kCuda) continue;
       return make_error(ErrorKind::kCollectiveError,
                         absl::StrCat(op_row(call.op).name, ": a fake group writes outputs in CPU memory only, have ",
-                                     tensor.text(), ", want FakeOutputs::kShapesOnly"));
+                                     tensor.text(), ", want FakeOptions::Outputs::kShapesOnly"));
     }
   }
   return absl::OkStatus();
@@ -282,10 +282,10 @@ absl::Status check_memory(const CollectiveCall& call) {
 
 }  // namespace
 
-absl::Status write_fake_outputs(FakeOutputs mode, const CollectiveCall& call, int rank, int size) {
-  if (mode == FakeOutputs::kShapesOnly) return absl::OkStatus();
+absl::Status write_fake_outputs(FakeOptions::Outputs mode, const CollectiveCall& call, int rank, int size) {
+  if (mode == FakeOptions::Outputs::kShapesOnly) return absl::OkStatus();
   if (absl::Status checked = check_memory(call); !checked.ok()) return checked;
-  write(call, rank, size, mode == FakeOutputs::kUniformRanks);
+  write(call, rank, size, mode == FakeOptions::Outputs::kUniformRanks);
   return absl::OkStatus();
 }
 

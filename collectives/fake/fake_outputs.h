@@ -20,6 +20,6 @@ namespace rankloom::internal {
 // unreduced; all_to_all gives back the input, all_to_all_single repeats it to fit splits. All else stays as it is.
 //
 // Errors: CollectiveError for an output in device memory.
-absl::Status write_fake_outputs(FakeOutputs mode, const CollectiveCall& call, int rank, int size);
+absl::Status write_fake_outputs(FakeOptions::Outputs mode, const CollectiveCall& call, int rank, int size);
 
 }  // namespace rankloom::internal

@@ -7,8 +7,12 @@
 #include "rankloom/error.h"
 #include "rankloom/fake.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 [[noreturn]] void fail(const RankContext& rank, const std::string& text) {
@@ -17,13 +21,13 @@ namespace {
       {.rank = rank.rank(), .group = {}, .op = "device_mesh"});
 }
 
-bool is_real(const MixedDim& dim) { return dim.backend == BackendKind::kThreaded; }
+bool is_real(const DeviceMesh::MixedDim& dim) { return dim.backend == GroupOptions::Backend::kThreaded; }
 
-void check(const RankContext& rank, const std::vector<MixedDim>& dims) {
+void check(const RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims) {
   int64_t real = 1;
   int64_t all = 1;
   std::vector<int> sizes;
-  for (const MixedDim& dim : dims) {
+  for (const DeviceMesh::MixedDim& dim : dims) {
     if (dim.size < 1) fail(rank, absl::StrCat("dimension ", dim.name, " has size ", dim.size, ", want at least 1"));
     all *= dim.size;
     if (all > std::numeric_limits<int>::max()) fail(rank, "the mesh has more than 2^31 - 1 ranks");
@@ -44,14 +48,14 @@ void check(const RankContext& rank, const std::vector<MixedDim>& dims) {
 
 }  // namespace
 
-DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<MixedDim>& dims, const MixedMeshOptions& options,
+DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims, const DeviceMesh::MixedOptions& options,
                            CodeSite code) {
   check(rank, dims);
   std::vector<int> shape, real_shape;
   std::vector<std::string> names, real_names;
   int rest = rank.world_size();  // of the world's ranks, along the real dimensions still to come
   int place = 0;                 // in the whole mesh
-  for (const MixedDim& dim : dims) {
+  for (const DeviceMesh::MixedDim& dim : dims) {
     shape.push_back(dim.size);
     names.push_back(dim.name);
     int coordinate = dim.coordinate;

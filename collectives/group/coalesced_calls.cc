@@ -8,34 +8,86 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/group/coalescing.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
+#include "collectives/work/work_state.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
+#include "world/world_state.h"
 
 namespace rankloom {
 
+using namespace internal;
+
 void ProcessGroup::start_coalescing() {
-  if (coalescing_ != nullptr) {
+  if (front_->coalescing_ != nullptr) {
     throw_dist_error(
         make_error(ErrorKind::kInvalidArgument,
                    absl::StrCat("rank ", global_rank(), ", group ", group_name(),
                                 ", start_coalescing: it was called before, want end_coalescing() between")),
-        {.rank = global_rank(), .group = name_, .op = "start_coalescing"});
+        {.rank = global_rank(), .group = front_->name_, .op = "start_coalescing"});
   }
-  coalescing_ = std::make_unique<internal::Coalescing>();
+  front_->coalescing_ = std::make_unique<internal::Coalescing>();
 }
 
-Work ProcessGroup::gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code) {
-  internal::Coalescing& gathered = *coalescing_;
+Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
+  if (front_->coalescing_ == nullptr) {
+    throw_dist_error(
+        make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", global_rank(), ", group ", group_name(),
+                                                             ", end_coalescing: want start_coalescing() before it")),
+        {.rank = global_rank(), .group = front_->name_, .op = "end_coalescing"});
+  }
+  const std::unique_ptr<internal::Coalescing> gathered = std::move(front_->coalescing_);
+  if (gathered->calls.empty()) return Work();
+  CollectiveCall call;
+  call.op = OpType::kCoalesced;
+  call.parts = std::move(gathered->calls);
+  CallOptions all = options;
+  if (!all.timeout.has_value()) all.timeout = gathered->timeout;
+  if (!gathered->keep_alive.empty()) {
+    if (options.keep_alive != nullptr) gathered->keep_alive.push_back(options.keep_alive);
+    all.keep_alive = std::make_shared<std::vector<std::shared_ptr<const void>>>(std::move(gathered->keep_alive));
+  }
+  std::vector<int64_t> records;  // those of sends and recvs may be closed before
+  for (const CollectiveCall& part : call.parts) records.push_back(part.way.record_id);
+  const std::vector<std::shared_ptr<internal::PartWork>> parts = std::move(gathered->parts);
+  const auto end_now = [&](const absl::Status& status) {
+    if (front_->context_ != nullptr) internal::CloseRecords(front_->context_, front_->world_, records).ended(status);
+    for (const std::shared_ptr<internal::PartWork>& part : parts) part->complete(status);
+  };
+  Work whole;
+  try {
+    whole = front_->submit(call, all, code);
+  } catch (const DistError& error) {
+    end_now(error.status());
+    throw;
+  }
+  for (const std::shared_ptr<internal::PartWork>& part : parts) part->issued(whole);
+  WorkState* const state = WorkState::of(whole);
+  if (state == nullptr) {
+    end_now(absl::OkStatus());
+    return whole;
+  }
+  if (front_->context_ != nullptr)
+    state->when_done(std::make_unique<internal::CloseRecords>(front_->context_, front_->world_, std::move(records)));
+  for (const std::shared_ptr<internal::PartWork>& part : parts)
+    state->when_done(internal::tell(std::weak_ptr(part), &WorkState::complete));
+  return whole;
+}
+
+namespace internal {
+
+Work GroupFront::gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code) {
+  Coalescing& gathered = *coalescing_;
   call.code = code;
   const OpRow& row = op_row(call.op);
   call.order = options.order.value_or(order_);
   set_times(call, options);
   absl::Status checked = row.check(call, rank_, size_);
-  if (checked.ok() && !internal::can_be_coalesced(call.op)) {
+  if (checked.ok() && !can_be_coalesced(call.op)) {
     checked = make_error(ErrorKind::kInvalidArgument, "it cannot be coalesced, want end_coalescing() first");
   }
   if (!checked.ok()) fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
@@ -49,79 +101,32 @@ Work ProcessGroup::gather_call(CollectiveCall& call, const CallOptions& options,
     ++p2p_seq_;
   }
   if (context_ != nullptr) record(call);
-  auto part = std::make_shared<internal::PartWork>(scheduler_, context_ != nullptr ? context_->rank() : -1,
-                                                   group_->name(), call);
+  auto part = std::make_shared<PartWork>(scheduler_, context_ != nullptr ? context_->rank() : -1, group_->name(), call);
   gathered.parts.push_back(part);
   gathered.calls.push_back(std::move(call));
-  return Work(std::move(part));
+  return WorkState::handle(std::move(part));
 }
 
-Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
-  if (coalescing_ == nullptr) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", global_rank(), ", group ", group_name(),
-                                                             ", end_coalescing: want start_coalescing() before it")),
-        {.rank = global_rank(), .group = name_, .op = "end_coalescing"});
-  }
-  const std::unique_ptr<internal::Coalescing> gathered = std::move(coalescing_);
-  if (gathered->calls.empty()) return Work();
-  CollectiveCall call;
-  call.op = OpType::kCoalesced;
-  call.parts = std::move(gathered->calls);
-  CallOptions all = options;
-  if (!all.timeout.has_value()) all.timeout = gathered->timeout;
-  if (!gathered->keep_alive.empty()) {
-    if (options.keep_alive != nullptr) gathered->keep_alive.push_back(options.keep_alive);
-    all.keep_alive = std::make_shared<std::vector<std::shared_ptr<const void>>>(std::move(gathered->keep_alive));
-  }
-  std::vector<int64_t> records;  // sends and recvs close their own
-  for (const CollectiveCall& part : call.parts) {
-    if (part.seq >= 0) records.push_back(part.record_id);
-  }
-  const std::vector<std::shared_ptr<internal::PartWork>> parts = std::move(gathered->parts);
-  const auto end_now = [&](const absl::Status& status) {
-    if (context_ != nullptr) internal::CloseRecords(context_, records).ended(status);
-    for (const std::shared_ptr<internal::PartWork>& part : parts) part->complete(status);
-  };
-  Work whole;
-  try {
-    whole = submit(call, all, code);
-  } catch (const DistError& error) {
-    end_now(error.status());
-    throw;
-  }
-  for (const std::shared_ptr<internal::PartWork>& part : parts) part->issued(whole);
-  WorkState* const state = whole.state();
-  if (state == nullptr) {
-    end_now(absl::OkStatus());
-    return whole;
-  }
-  if (context_ != nullptr) state->when_done(std::make_unique<internal::CloseRecords>(context_, std::move(records)));
-  for (const std::shared_ptr<internal::PartWork>& part : parts)
-    state->when_done(internal::tell(std::weak_ptr(part), &WorkState::complete));
-  return whole;
-}
-
-void ProcessGroup::drop_coalescing() noexcept {
-  const std::unique_ptr<internal::Coalescing> gathered = std::move(coalescing_);
+void GroupFront::drop_coalescing() noexcept {
+  const std::unique_ptr<Coalescing> gathered = std::move(coalescing_);
   if (gathered == nullptr || gathered->calls.empty()) return;
   std::vector<int64_t> records;
   std::vector<std::string> ops;
   for (const CollectiveCall& call : gathered->calls) {
-    records.push_back(call.record_id);
+    records.push_back(call.way.record_id);
     ops.push_back(op_row(call.op).name);
   }
   const absl::Status status = make_error(
       ErrorKind::kInvalidArgument,
-      absl::StrCat("rank ", global_rank(), ", group ", group_name(),
+      absl::StrCat("rank ", handle_.global_rank(), ", group ", handle_.group_name(),
                    ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", ")));
   if (const WorldPin alive(world_); alive && context_ != nullptr) {
-    internal::CloseRecords(context_, std::move(records)).ended(status);
+    CloseRecords(context_, world_, std::move(records)).ended(status);
     // The program of a rank that fails between the two is not to blame.
     if (!context_->unwinding())
       context_->world().note(absl::StrCat(status.message(), site_place(Site{.code = gathered->calls.back().code})));
   }
-  for (const std::shared_ptr<internal::PartWork>& part : gathered->parts) {
+  for (const std::shared_ptr<PartWork>& part : gathered->parts) {
     try {
       part->complete(status);
     } catch (...) {  // of a callback, after the world's end: no rank is left that could fail
@@ -129,4 +134,5 @@ void ProcessGroup::drop_coalescing() noexcept {
   }
 }
 
+}  // namespace internal
 }  // namespace rankloom

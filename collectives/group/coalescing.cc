@@ -3,14 +3,14 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
-#include "rankloom/world.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 
 absl::Status PartWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   if (is_completed()) return status();
   if (absl::Status s = waitable(); !s.ok()) return s;
-  return whole_.state()->wait(timeout, timeout_is_default, code);
+  return WorkState::of(whole_)->wait(timeout, timeout_is_default, code);
 }
 
 absl::Status PartWork::waitable() const {
@@ -22,9 +22,11 @@ absl::Status PartWork::waitable() const {
 
 const char* PartWork::op() const { return op_row(op_).name; }
 
-void CloseRecords::ended(const absl::Status& status) {
-  const int64_t now = context_.world().scheduler().now_ns();
-  for (const int64_t record : records_) context_.recorder().close(record, now, status.ok());
+void CloseRecords::close(bool ok) const {
+  const WorldPin alive(world_);
+  if (!alive) return;
+  const int64_t now = world_.scheduler()->now_ns();
+  for (const int64_t record : records_) context_.recorder().close(record, now, ok);
 }
 
 }  // namespace rankloom::internal

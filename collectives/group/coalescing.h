@@ -11,11 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "collectives/work/completion.h"
+#include "collectives/work/work_state.h"
 #include "rankloom/collective_call.h"
-#include "rankloom/work.h"
 
-namespace rankloom {
-class RankContext;
+namespace rankloom::internal {
+class RankState;
 }
 
 namespace rankloom::internal {
@@ -49,14 +49,17 @@ class PartWork final : public WorkState {
   Work whole_;
 };
 
-// Closes records of a rank when a work ends.
+// Closes flight records of a rank when a work ends, if the world still lives.
 class CloseRecords final : public Dependant {
  public:
-  CloseRecords(RankContext* context, std::vector<int64_t> records) : context_(*context), records_(std::move(records)) {}
-  void ended(const absl::Status& status) override;
+  CloseRecords(RankState* context, const WorldRef& world, std::vector<int64_t> records)
+      : context_(*context), world_(world), records_(std::move(records)) {}
+  void ended(const absl::Status& status) override { close(status.ok()); }
+  void close(bool ok) const;
 
  private:
-  RankContext& context_;
+  RankState& context_;
+  const WorldRef world_;
   const std::vector<int64_t> records_;
 };
 

@@ -5,12 +5,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/group_request.h"
 #include "rankloom/error.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // "mesh [2, 4] (dp, tp)".
@@ -119,19 +125,20 @@ DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std
   mesh.shape_ = shape;
   mesh.dim_names_ = dim_names;
   if (const std::string wrong = mistake(shape, dim_names, base->size()); !wrong.empty()) mesh.fail(wrong);
-  const CallScope scope = base->enter("init_device_mesh");
-  GroupRequest request = base->request_of(options);
+  internal::GroupFront& front = internal::GroupFront::of(*base);
+  const CallScope scope = front.enter("init_device_mesh");
+  GroupRequest request = front.request_of(options);
   request.kind = GroupRequest::Kind::kMesh;
   request.shape = shape;
   request.dim_names = dim_names;
-  base->agree_on(OpType::kNewGroup, &request, options, mesh.text(), code);
+  front.agree_on(OpType::kNewGroup, &request, options, mesh.text(), code);
   int below = mesh.size();
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     below /= shape[dim];
     mesh.coordinate_.push_back(base->rank() / below % shape[dim]);
     GroupOptions along = options;
     along.description = request.made[dim]->description();
-    mesh.groups_.push_back(base->make_child(request.made[dim], along));
+    mesh.groups_.push_back(front.make_child(request.made[dim], along));
   }
   return mesh;
 }

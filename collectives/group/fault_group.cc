@@ -7,13 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/call/poison.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
-#include "rankloom/world.h"
 #include "sim/base/text.h"
+#include "sim/faults/fault_injector.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/world_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 using Kind = Fault::Kind;
@@ -59,12 +61,14 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
         group_(std::move(group)),
         seq_(seq),
         aborts_(std::move(aborts)),
-        outputs_(std::move(outputs)) {}
+        outputs_(std::move(outputs)) {
+    owns_record(WorkState::of(inner_)->own_record());
+  }
 
-  void watch() { inner_.state()->when_done(internal::tell(weak_from_this(), &WorkState::complete)); }
+  void watch() { WorkState::of(inner_)->when_done(tell(weak_from_this(), &WorkState::complete)); }
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
-    const absl::Status waited = inner_.state()->wait(timeout, timeout_is_default, code);
+    const absl::Status waited = WorkState::of(inner_)->wait(timeout, timeout_is_default, code);
     complete(waited);
     for (const Fault& fault : std::exchange(faults_, {})) {
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
@@ -74,7 +78,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     }
     return waited;
   }
-  std::vector<TensorView> result() override { return inner_.state()->result(); }
+  std::vector<TensorView> result() override { return WorkState::of(inner_)->result(); }
   int source() const override { return inner_.source(); }
   const char* op() const override { return op_.c_str(); }
   std::string_view group() const override { return group_; }
@@ -93,8 +97,8 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
 
 }  // namespace
 
-FaultGroup::FaultGroup(RankContext* context, std::shared_ptr<ProcessGroup> group, FaultInjector* injector)
-    : ProcessGroup(context, group->group()), inner_(std::move(group)), injector_(injector) {}
+FaultGroup::FaultGroup(RankState* context, std::shared_ptr<ProcessGroup> group, FaultInjector* injector)
+    : ProcessGroup(*context, group->group()), inner_(std::move(group)), injector_(injector) {}
 
 void FaultGroup::shutdown(CodeSite code) {
   inner_->shutdown(code);
@@ -103,12 +107,12 @@ void FaultGroup::shutdown(CodeSite code) {
 
 std::shared_ptr<ProcessGroup> FaultGroup::make_member(const std::shared_ptr<const Group>& group,
                                                       const GroupOptions& options) {
-  return internal::with_faults(*context(), inner_->make_member(group, options));
+  return with_faults(*front().context(), inner_->make_member(group, options));
 }
 
 absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   const char* const name = op_row(call.op).name;
-  const FaultInjector::Call what{.rank = context()->rank(),
+  const FaultInjector::Call what{.rank = front().context()->rank(),
                                  .group = group()->name(),
                                  .op = name,
                                  .seq = call.seq,
@@ -131,11 +135,12 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
     if (fault.kind == Kind::kAbort) inner_->abort("injected, inside the call");
   }
   std::erase_if(faults, [](const Fault& fault) { return fault.when != When::kAfter; });
-  if (faults.empty() || work->state() == nullptr) return work;
-  auto wrapped = std::make_shared<FaultWork>(scheduler(), context()->rank(), *std::move(work), std::move(faults),
-                                             injector_, name, group()->name(), seq, inner_, std::move(outputs));
+  if (faults.empty() || WorkState::of(*work) == nullptr) return work;
+  auto wrapped =
+      std::make_shared<FaultWork>(front().scheduler(), front().context()->rank(), *std::move(work), std::move(faults),
+                                  injector_, name, group()->name(), seq, inner_, std::move(outputs));
   wrapped->watch();
-  return Work(std::move(wrapped));
+  return WorkState::handle(std::move(wrapped));
 }
 
 absl::StatusOr<Work> FaultGroup::execute_once(CollectiveCall&& call, const std::vector<Fault>& faults) {
@@ -144,13 +149,10 @@ absl::StatusOr<Work> FaultGroup::execute_once(CollectiveCall&& call, const std::
            any_of(faults, kind, When::kAfter);
   };
   const bool sends = call.op == OpType::kSend;
-  if (sends && asked(Kind::kDrop)) {
-    context()->recorder().close(call.record_id, scheduler()->now_ns(), /*ok=*/true);
-    return Work();
-  }
+  if (sends && asked(Kind::kDrop)) return Work();
   if (any_of(faults, Kind::kCorrupt, When::kBefore) || any_of(faults, Kind::kCorrupt, When::kInside)) {
     if (!call.inputs.empty()) {
-      const bool in_place = !call.outputs.empty() && internal::overlap(call.inputs[0], call.outputs[0]);
+      const bool in_place = !call.outputs.empty() && overlap(call.inputs[0], call.outputs[0]);
       if (in_place || call.inputs.size() > 1) {
         flip_bit(call.inputs[0]);
       } else {  // the caller's own numbers stay
@@ -180,13 +182,10 @@ absl::StatusOr<Work> FaultGroup::execute_once(CollectiveCall&& call, const std::
   return inner_->execute(std::move(call));
 }
 
-namespace internal {
-
-std::shared_ptr<ProcessGroup> with_faults(RankContext& rank, std::shared_ptr<ProcessGroup> group) {
+std::shared_ptr<ProcessGroup> with_faults(RankState& rank, std::shared_ptr<ProcessGroup> group) {
   FaultInjector* const injector = rank.world().faults();
   if (injector == nullptr) return group;
   return std::make_shared<FaultGroup>(&rank, std::move(group), injector);
 }
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

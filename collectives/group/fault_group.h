@@ -3,17 +3,18 @@
 #include <memory>
 #include <string>
 
-#include "rankloom/faults.h"
 #include "rankloom/process_group.h"
+#include "sim/faults/fault_injector.h"
+#include "world/world_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Another group, whose calls go wrong as a plan says: rankloom/faults.h. Attributes and errors are the other
 // group's.
 class FaultGroup final : public ProcessGroup {
  public:
   // `group` and `injector` are not null; `injector` outlives this.
-  FaultGroup(RankContext* context, std::shared_ptr<ProcessGroup> group, FaultInjector* injector);
+  FaultGroup(RankState* context, std::shared_ptr<ProcessGroup> group, FaultInjector* injector);
 
   std::string backend_name() const override { return inner_->backend_name(); }
   void abort(std::string_view reason) override { inner_->abort(reason); }
@@ -30,9 +31,7 @@ class FaultGroup final : public ProcessGroup {
   FaultInjector* const injector_;
 };
 
-namespace internal {
 // `group` of this rank, wrapped if the world has a plan of faults.
-std::shared_ptr<ProcessGroup> with_faults(RankContext& rank, std::shared_ptr<ProcessGroup> group);
-}  // namespace internal
+std::shared_ptr<ProcessGroup> with_faults(RankState& rank, std::shared_ptr<ProcessGroup> group);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -7,14 +7,20 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/group_request.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/printable.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 static_assert(ProcessGroup::kNoColor == GroupRequest::kNoColor);
@@ -27,7 +33,61 @@ std::string label_of(const GroupOptions& options) {
 
 }  // namespace
 
-GroupRequest ProcessGroup::request_of(const GroupOptions& options) {
+std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                        const GroupOptions&) {
+  throw_dist_error(
+      make_error(ErrorKind::kCollectiveError,
+                 absl::StrCat("rank ", global_rank(), ", group ", group_name(), ": backend ", backend_name(),
+                              " makes no group ", group->name(), ", want GroupOptions::make")),
+      {.rank = global_rank(), .group = front_->name_, .op = "new_group"});
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
+                                                      CodeSite code) {
+  const CallScope scope = front_->enter("new_group");
+  GroupRequest request = front_->request_of(options);
+  std::sort(ranks.begin(), ranks.end());
+  request.ranks = std::move(ranks);
+  front_->agree_on(OpType::kNewGroup, &request, options, label_of(options), code);
+  return request.made.empty() ? nullptr : front_->make_child(request.made[0], options);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& options, CodeSite code) {
+  std::vector<int> all(static_cast<size_t>(front_->size_));
+  std::iota(all.begin(), all.end(), 0);
+  return new_group(std::move(all), options, code);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options,
+                                                        CodeSite code) {
+  const CallScope scope = front_->enter("split_group");
+  GroupRequest request = front_->request_of(options);
+  request.kind = GroupRequest::Kind::kSplit;
+  request.color = color;
+  request.key = key;
+  front_->agree_on(OpType::kSplitGroup, &request, options, label_of(options), code);
+  return request.made.empty() ? nullptr : front_->make_child(request.made[0], options);
+}
+
+void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {
+  if (group == nullptr) return;  // a rank that is no member of it
+  internal::GroupFront& front = internal::GroupFront::of(*group);
+  if (front.world_ref().ended()) return;  // so has the group
+  const CallScope scope = front.enter("destroy_process_group");
+  if (std::exchange(front.destroyed_, true)) {
+    throw_dist_error(
+        make_error(ErrorKind::kAborted,
+                   absl::StrCat("rank ", group->global_rank(), ", group ", group->group_name(),
+                                ", destroy_process_group: the group was destroyed before, want one that was "
+                                "initialised")),
+        {.rank = group->global_rank(), .group = front.name_, .op = "destroy_process_group"});
+  }
+  front.end(code);
+}
+
+namespace internal {
+
+GroupRequest GroupFront::request_of(const GroupOptions& options) {
   GroupRequest request;
   request.world = context_ != nullptr ? &context_->world() : nullptr;
   request.parent = group_.get();
@@ -37,11 +97,11 @@ GroupRequest ProcessGroup::request_of(const GroupOptions& options) {
   return request;
 }
 
-void ProcessGroup::agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label,
-                            CodeSite code) {
+void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label,
+                          CodeSite code) {
   CollectiveCall call;
   call.op = op;
-  call.request = request;
+  call.way.request = request;
   call.label = std::move(label);
   // Of the new group, but refused before there is one.
   if (options.timeout.has_value()) check_duration(op_row(op).name, "timeout", *options.timeout);
@@ -49,13 +109,13 @@ void ProcessGroup::agree_on(OpType op, GroupRequest* request, const GroupOptions
   submit(call, {}, code).wait(code);
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<const Group>& group,
-                                                       const GroupOptions& options) {
+std::shared_ptr<ProcessGroup> GroupFront::make_child(const std::shared_ptr<const Group>& group,
+                                                     const GroupOptions& options) {
   std::shared_ptr<ProcessGroup> child;
   if ((options.make || options.backend.has_value()) && context_ != nullptr) {
-    child = internal::make_group_member(*context_, group, options);
+    child = make_group_member(*context_, group, options);
   } else {
-    child = make_member(group, options);
+    child = handle_.make_member(group, options);
   }
   child->set_description(options.description.empty() ? "undefined" : options.description);
   child->set_timeout(options.timeout.value_or(timeout_));
@@ -64,7 +124,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<con
   if (children_.size() >= sweep_children_at_) {
     std::erase_if(children_, [](const std::weak_ptr<ProcessGroup>& weak) {
       const std::shared_ptr<ProcessGroup> group = weak.lock();
-      return group == nullptr || group->left_;
+      return group == nullptr || of(*group).left_;
     });
     sweep_children_at_ = std::max<size_t>(8, 2 * children_.size());
   }
@@ -72,43 +132,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_child(const std::shared_ptr<con
   return child;
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<const Group>& group,
-                                                        const GroupOptions&) {
-  throw_dist_error(
-      make_error(ErrorKind::kCollectiveError,
-                 absl::StrCat("rank ", global_rank(), ", group ", group_name(), ": backend ", backend_name(),
-                              " makes no group ", group->name(), ", want GroupOptions::make")),
-      {.rank = global_rank(), .group = name_, .op = "new_group"});
-}
-
-std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
-                                                      CodeSite code) {
-  const CallScope scope = enter("new_group");
-  GroupRequest request = request_of(options);
-  std::sort(ranks.begin(), ranks.end());
-  request.ranks = std::move(ranks);
-  agree_on(OpType::kNewGroup, &request, options, label_of(options), code);
-  return request.made.empty() ? nullptr : make_child(request.made[0], options);
-}
-
-std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& options, CodeSite code) {
-  std::vector<int> all(static_cast<size_t>(size_));
-  std::iota(all.begin(), all.end(), 0);
-  return new_group(std::move(all), options, code);
-}
-
-std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options,
-                                                        CodeSite code) {
-  const CallScope scope = enter("split_group");
-  GroupRequest request = request_of(options);
-  request.kind = GroupRequest::Kind::kSplit;
-  request.color = color;
-  request.key = key;
-  agree_on(OpType::kSplitGroup, &request, options, label_of(options), code);
-  return request.made.empty() ? nullptr : make_child(request.made[0], options);
-}
-
-void ProcessGroup::end(CodeSite code) {
+void GroupFront::end(CodeSite code) {
   std::exception_ptr first;
   const auto attempt = [&first](absl::FunctionRef<void()> step) {
     try {
@@ -119,14 +143,15 @@ void ProcessGroup::end(CodeSite code) {
   };
   // Those that were made last, first: they may be in use still.
   for (auto child = children_.rbegin(); child != children_.rend(); ++child) {
-    if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr) attempt([&] { group->end(code); });
+    if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr)
+      attempt([&] { of(*group).end(code); });
   }
   children_.clear();
   drop_coalescing();
-  attempt([&] { shutdown(code); });
+  attempt([&] { handle_.shutdown(code); });
   shut_down_ = true;  // whatever a subclass makes of it
   if (!std::exchange(left_, true)) {
-    attempt([&] { leave(); });
+    attempt([&] { handle_.leave(); });
     if (context_ != nullptr) {
       // In this order: the group goes with the last member.
       context_->recorder().left(group_);
@@ -136,19 +161,5 @@ void ProcessGroup::end(CodeSite code) {
   if (first != nullptr) std::rethrow_exception(first);
 }
 
-void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {
-  if (group == nullptr) return;            // a rank that is no member of it
-  if (group->world_ref().ended()) return;  // so has the group
-  const CallScope scope = group->enter("destroy_process_group");
-  if (std::exchange(group->destroyed_, true)) {
-    throw_dist_error(
-        make_error(ErrorKind::kAborted,
-                   absl::StrCat("rank ", group->global_rank(), ", group ", group->group_name(),
-                                ", destroy_process_group: the group was destroyed before, want one that was "
-                                "initialised")),
-        {.rank = group->global_rank(), .group = group->name_, .op = "destroy_process_group"});
-  }
-  group->end(code);
-}
-
+}  // namespace internal
 }  // namespace rankloom

@@ -3,11 +3,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 CollectiveCall make_call(OpType op, TensorView&& tensor, int peer, int tag) {
@@ -41,19 +46,19 @@ absl::Status check(const P2POp& op, const P2POp& first) {
 
 Work ProcessGroup::send(ConstTensorView input, int destination, int tag, const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kSend, std::move(input).view(), destination, tag);
-  return submit(call, options, code);
+  return front_->submit(call, options, code);
 }
 
 Work ProcessGroup::recv(TensorView output, int source, int tag, const CallOptions& options, CodeSite code) {
   // kAnySource is no rank: recv_any() is the way to ask for it.
   CollectiveCall call =
       make_call(OpType::kRecv, std::move(output), source == CollectiveCall::kAnySource ? -1 : source, tag);
-  return submit(call, options, code);
+  return front_->submit(call, options, code);
 }
 
 Work ProcessGroup::recv_any(TensorView output, int tag, const CallOptions& options, CodeSite code) {
   CollectiveCall call = make_call(OpType::kRecv, std::move(output), CollectiveCall::kAnySource, tag);
-  return submit(call, options, code);
+  return front_->submit(call, options, code);
 }
 
 std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options, CodeSite code) {

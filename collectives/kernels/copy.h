@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-namespace rankloom {
+namespace rankloom::internal {
 class KernelPlan;
 }
 

@@ -12,15 +12,10 @@
 #include "collectives/kernels/parallel.h"
 #include "collectives/kernels/plan.h"
 #include "collectives/kernels/reduce.h"
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
-
-using internal::copy_few;
-using internal::CopyBatch;
-using internal::kSmallBytes;
-using internal::ReduceJob;
 
 // Kernels run on fibers whose stacks are small: 64 pointers lie there, more on the heap. Not initialised, since filling
 // these is a good part of a reduction of one element.
@@ -36,20 +31,20 @@ char* at(const TensorView& tensor, int64_t element) {
 
 // Brings the inputs of chunk `chunk`, given by rank, into the order in which they are added up. A ring has one chunk of
 // the elements for each rank, and each begins elsewhere; to the other orders all chunks are the same.
-void arrange(const ReduceOrder& order, int64_t chunk, Pointers& inputs) {
+void arrange(const ReduceOp::Order& order, int64_t chunk, Pointers& inputs) {
   switch (order.kind) {
-    case ReduceOrder::Kind::kRank:
-    case ReduceOrder::Kind::kTree:
+    case ReduceOp::Order::Kind::kRank:
+    case ReduceOp::Order::Kind::kTree:
       return;
-    case ReduceOrder::Kind::kReversed:
+    case ReduceOp::Order::Kind::kReversed:
       std::reverse(inputs.begin(), inputs.end());
       return;
-    case ReduceOrder::Kind::kRing: {
+    case ReduceOp::Order::Kind::kRing: {
       const int64_t first = (chunk + 1) % static_cast<int64_t>(inputs.size());
       std::rotate(inputs.begin(), inputs.begin() + first, inputs.end());
       return;
     }
-    case ReduceOrder::Kind::kSeeded: {
+    case ReduceOp::Order::Kind::kSeeded: {
       Prng prng(order.seed);
       for (size_t i = inputs.size(); i > 1; --i) std::swap(inputs[i - 1], inputs[prng.below(i)]);
       return;
@@ -61,7 +56,7 @@ ReduceJob job_of(const CollectiveCall& call, DType dtype, absl::Span<void* const
                  absl::Span<void* const> outputs) {
   return {.dtype = dtype,
           .kind = call.reduce_op.kind(),
-          .tree = call.order.kind == ReduceOrder::Kind::kTree,
+          .tree = call.order.kind == ReduceOp::Order::Kind::kTree,
           .round_each = !call.order.accumulate_in_float,
           .factor = call.reduce_op.factor(),
           .inputs = inputs.data(),
@@ -87,7 +82,7 @@ int64_t ring_chunk(int64_t numel, int64_t ranks) { return (numel + ranks - 1) / 
 
 // What reduce_buffers() does, as jobs of a plan.
 void plan_buffers(const CollectiveCall& call, ReduceJob job, int64_t numel, Pointers& inputs, KernelPlan& plan) {
-  if (call.order.kind != ReduceOrder::Kind::kRing) {
+  if (call.order.kind != ReduceOp::Order::Kind::kRing) {
     Pointers ordered(inputs.begin(), inputs.end());  // the inputs may be the outputs
     arrange(call.order, 0, ordered);
     job.inputs = ordered.data();
@@ -110,15 +105,14 @@ void reduce_buffers(const CollectiveCall& call, DType dtype, int64_t numel, Poin
   if (plan != nullptr) [[unlikely]]
     return plan_buffers(call, job, numel, inputs, *plan);
   const int64_t grain = grain_of(numel, dtype, job.count + job.output_count);
-  if (call.order.kind != ReduceOrder::Kind::kRing) {
+  if (call.order.kind != ReduceOp::Order::Kind::kRing) {
     arrange(call.order, 0, inputs);
-    if (numel <= grain) return internal::reduce_range(job, 0, numel);
-    internal::parallel_blocks(numel, grain,
-                              [&job](int64_t begin, int64_t end) { internal::reduce_range(job, begin, end); });
+    if (numel <= grain) return reduce_range(job, 0, numel);
+    parallel_blocks(numel, grain, [&job](int64_t begin, int64_t end) { reduce_range(job, begin, end); });
     return;
   }
   const int64_t chunk_size = ring_chunk(numel, job.count);
-  internal::parallel_blocks(numel, grain, [&](int64_t begin, int64_t end) {
+  parallel_blocks(numel, grain, [&](int64_t begin, int64_t end) {
     ReduceJob part = job;
     while (begin < end) {
       const int64_t chunk = begin / chunk_size;
@@ -126,7 +120,7 @@ void reduce_buffers(const CollectiveCall& call, DType dtype, int64_t numel, Poin
       Pointers ordered(inputs.begin(), inputs.end());
       arrange(call.order, chunk, ordered);
       part.inputs = ordered.data();
-      internal::reduce_range(part, begin, stop);
+      reduce_range(part, begin, stop);
       begin = stop;
     }
   });
@@ -158,7 +152,7 @@ void reduce_chunks(MemberCalls calls, DType dtype, KernelPlan* plan, SizeOfChunk
   for (int64_t r = 0; r < ranks; ++r) ends[static_cast<size_t>(r)] = all += size_of_chunk(r);
   if (all == 0) return;
   // An input is read once over all chunks, and one output is written for it.
-  internal::parallel_blocks(all, grain_of(all, dtype, ranks + 1), [&](int64_t begin, int64_t end) {
+  parallel_blocks(all, grain_of(all, dtype, ranks + 1), [&](int64_t begin, int64_t end) {
     Pointers inputs(calls.size());
     while (begin < end) {
       // The chunk that holds `begin`; empty ones end before it.
@@ -166,7 +160,7 @@ void reduce_chunks(MemberCalls calls, DType dtype, KernelPlan* plan, SizeOfChunk
       const int64_t start = r == 0 ? 0 : ends[static_cast<size_t>(r - 1)];
       const int64_t stop = std::min(end, ends[static_cast<size_t>(r)]);
       void* const output = output_of(r);
-      internal::reduce_range(job(r, inputs, output), begin - start, stop - start);
+      reduce_range(job(r, inputs, output), begin - start, stop - start);
       begin = stop;
     }
   });
@@ -181,7 +175,7 @@ void reduce_small_chunks(MemberCalls calls, int i, int64_t numel) {
   // Chunks in a block: its results stay in the L1 cache.
   const int64_t chunks = static_cast<int64_t>(std::max<size_t>(1, (8 << 10) / std::max<size_t>(1, bytes)));
   const int64_t grain = grain_of(ranks * numel, dtype, ranks + 1);
-  internal::parallel_blocks(ranks, std::max<int64_t>(1, grain / numel), [&](int64_t begin, int64_t end) {
+  parallel_blocks(ranks, std::max<int64_t>(1, grain / numel), [&](int64_t begin, int64_t end) {
     const auto results =
         std::make_unique_for_overwrite<char[]>(static_cast<size_t>(std::min(chunks, end - begin)) * bytes);
     void* const output = results.get();
@@ -191,7 +185,7 @@ void reduce_small_chunks(MemberCalls calls, int i, int64_t numel) {
       std::transform(calls.begin(), calls.end(), inputs.begin(),
                      [&](const CollectiveCall* call) { return at(call->inputs[i], chunk * numel); });
       arrange(calls[0]->order, 0, inputs);
-      internal::reduce_range(job_of(*calls[0], dtype, inputs, {&output, 1}), 0, (stop - chunk) * numel);
+      reduce_range(job_of(*calls[0], dtype, inputs, {&output, 1}), 0, (stop - chunk) * numel);
       for (int64_t r = chunk; r < stop; ++r)
         copy_few(member(calls, r).outputs[i].data(), results.get() + static_cast<size_t>(r - chunk) * bytes, bytes);
     }
@@ -264,19 +258,18 @@ template <class Exchange>
 void for_tiles(int64_t ranks, int64_t bytes, size_t scratch_bytes, Exchange exchange) {
   const int64_t across = (ranks + kTile - 1) / kTile;
   const int64_t tile_bytes = std::max<int64_t>(1, bytes / (across * across));
-  internal::parallel_blocks(across * across, std::max<int64_t>(1, kGrainBytes / tile_bytes),
-                            [&](int64_t begin, int64_t end) {
-                              const auto scratch = std::make_unique_for_overwrite<char[]>(scratch_bytes);
-                              for (int64_t i = begin; i < end; ++i) {
-                                const int64_t receiver = i / across * kTile;
-                                const int64_t sender = i % across * kTile;
-                                exchange(Tile{.first_receiver = receiver,
-                                              .receiver_end = std::min(ranks, receiver + kTile),
-                                              .first_sender = sender,
-                                              .sender_end = std::min(ranks, sender + kTile)},
-                                         scratch.get());
-                              }
-                            });
+  parallel_blocks(across * across, std::max<int64_t>(1, kGrainBytes / tile_bytes), [&](int64_t begin, int64_t end) {
+    const auto scratch = std::make_unique_for_overwrite<char[]>(scratch_bytes);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t receiver = i / across * kTile;
+      const int64_t sender = i % across * kTile;
+      exchange(Tile{.first_receiver = receiver,
+                    .receiver_end = std::min(ranks, receiver + kTile),
+                    .first_sender = sender,
+                    .sender_end = std::min(ranks, sender + kTile)},
+               scratch.get());
+    }
+  });
 }
 
 // Exchanges parts of kBytes, which lie in one tensor of each member. A tile is read into a table first: buffers often begin at
@@ -416,7 +409,7 @@ void run_reduce_scatter_tensor(MemberCalls calls, KernelPlan* plan) {
     const TensorView& like = calls[0]->outputs[i];
     const int64_t numel = like.numel();
     if (plan == nullptr && numel > 0 && like.bytes() < kSmallBytes &&
-        calls[0]->order.kind != ReduceOrder::Kind::kRing) {
+        calls[0]->order.kind != ReduceOp::Order::Kind::kRing) {
       reduce_small_chunks(calls, i, numel);
       continue;
     }
@@ -519,4 +512,4 @@ bool reduction_supported(ReduceOp op, DType dtype) {
   return false;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

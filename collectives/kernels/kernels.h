@@ -2,7 +2,7 @@
 
 #include "rankloom/collective_call.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class KernelPlan;
 
@@ -28,4 +28,4 @@ void run_nothing(MemberCalls calls, KernelPlan* plan = nullptr);  // barriers
 // Whether there is a kernel for this reduction: the rule of ReduceOp's comment.
 bool reduction_supported(ReduceOp op, DType dtype);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

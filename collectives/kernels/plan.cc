@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 template <typename T>
@@ -35,7 +35,7 @@ void KernelPlan::add_copy(void* to, const void* from, int64_t bytes) {
   if (to != from && bytes > 0) current_.copies.push_back({to, from, bytes});
 }
 
-void KernelPlan::add_reduce(const internal::ReduceJob& job, int64_t begin, int64_t end) {
+void KernelPlan::add_reduce(const ReduceJob& job, int64_t begin, int64_t end) {
   if (begin >= end) return;
   Reduce reduce = {.job = job, .numel = end - begin, .pointers = pointers_.size()};
   reduce.job.inputs = nullptr;
@@ -95,8 +95,6 @@ const std::vector<KernelPlan::Stage>& KernelPlan::stages() {
   return stages_;
 }
 
-namespace internal {
-
 void run_plan(KernelPlan& plan) {
   for (const KernelPlan::Stage& stage : plan.stages()) {
     for (const KernelPlan::Reduce& reduce : stage.reduces) {
@@ -112,5 +110,4 @@ void run_plan(KernelPlan& plan) {
   }
 }
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -9,7 +9,7 @@
 #include "collectives/kernels/reduce.h"
 #include "rankloom/tensor.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // What a collective does to memory, as data: for a device that runs it, while the kernels of this folder only say what is to
 // be done. Nothing in a stage depends on anything else in it; stages run in order.
@@ -22,8 +22,8 @@ class KernelPlan {
   };
   // Elements [0, numel) of a ReduceJob; its pointers begin at `pointers` of all_pointers(): `count` inputs, then the outputs.
   struct Reduce {
-    internal::ReduceJob job;  // without its pointers
-    int64_t numel;            // > 0
+    ReduceJob job;  // without its pointers
+    int64_t numel;  // > 0
     size_t pointers;
   };
   struct Stage {
@@ -34,7 +34,7 @@ class KernelPlan {
 
   void add_copy(void* to, const void* from, int64_t bytes);
   // Elements [begin, end) of the job, whose pointers are copied.
-  void add_reduce(const internal::ReduceJob& job, int64_t begin, int64_t end);
+  void add_reduce(const ReduceJob& job, int64_t begin, int64_t end);
   // What follows may depend on what was added since the last call of this: it goes into a stage of its own if it does.
   void end_part();
 
@@ -68,9 +68,7 @@ class KernelPlan {
   Ranges written_;
 };
 
-namespace internal {
 // Does what a plan says, on memory of this process and on this thread.
 void run_plan(KernelPlan& plan);
-}  // namespace internal
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -2,6 +2,7 @@
 
 #include "hwy/detect_compiler_arch.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 
 #if HWY_ARCH_X86
 #include <xmmintrin.h>

@@ -6,6 +6,7 @@
 // After foreach_target.h, which includes this file once for each target.
 #include "collectives/kernels/reduce-inl.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace rankloom::internal {

@@ -10,14 +10,15 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/ranks_text.h"
-#include "rankloom/world.h"
+#include "world/group_access.h"
+#include "world/world_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // What explored runs call a group: by the call that makes it.
 uint64_t object_of(const GroupRequest& request, std::string_view name) {
-  return named_object(numbered_object(request.parent->object(), static_cast<uint64_t>(request.seq)), name);
+  return named_object(numbered_object(GroupAccess::object(*request.parent), static_cast<uint64_t>(request.seq)), name);
 }
 
 // `ranks` are the parent's.
@@ -72,10 +73,10 @@ std::string mesh_description(const GroupRequest& request, size_t dim) {
 }
 
 void make_split(MemberCalls calls) {
-  const GroupRequest& first = *calls[0]->request;
+  const GroupRequest& first = *calls[0]->way.request;
   std::vector<std::tuple<int, int, int>> order;  // color, key, rank
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    const GroupRequest& request = *calls[rank]->request;
+    const GroupRequest& request = *calls[rank]->way.request;
     if (request.color >= 0) order.emplace_back(request.color, request.key, static_cast<int>(rank));
   }
   std::sort(order.begin(), order.end());
@@ -86,12 +87,12 @@ void make_split(MemberCalls calls) {
       ranks.push_back(std::get<2>(order[begin]));
     const std::shared_ptr<const Group> group =
         make_group(first, absl::StrCat(first.name, ":", color), first.description, ranks);
-    for (const int rank : ranks) calls[static_cast<size_t>(rank)]->request->made = {group};
+    for (const int rank : ranks) calls[static_cast<size_t>(rank)]->way.request->made = {group};
   }
 }
 
 void make_mesh(MemberCalls calls) {
-  const GroupRequest& first = *calls[0]->request;
+  const GroupRequest& first = *calls[0]->way.request;
   for (size_t dim = 0; dim < first.shape.size(); ++dim) {
     const MeshDimension along(first.shape, dim);
     for (int i = 0; i < along.groups; ++i) {
@@ -99,7 +100,7 @@ void make_mesh(MemberCalls calls) {
       const std::shared_ptr<const Group> group = make_group(
           first, mesh_group_name(first, dim, i), mesh_description(first, dim), from, along.stride, along.size);
       for (int k = 0; k < along.size; ++k) {
-        calls[static_cast<size_t>(from + k * along.stride)]->request->made.push_back(group);
+        calls[static_cast<size_t>(from + k * along.stride)]->way.request->made.push_back(group);
       }
     }
   }
@@ -108,13 +109,13 @@ void make_mesh(MemberCalls calls) {
 }  // namespace
 
 void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
-  GroupRequest* const first = calls[0]->request;
+  GroupRequest* const first = calls[0]->way.request;
   if (first == nullptr) return;
   first->seq = calls[0]->seq;
   switch (first->kind) {
     case GroupRequest::Kind::kRanks: {
       const std::shared_ptr<const Group> group = make_group(*first, first->name, first->description, first->ranks);
-      for (const int rank : first->ranks) calls[static_cast<size_t>(rank)]->request->made = {group};
+      for (const int rank : first->ranks) calls[static_cast<size_t>(rank)]->way.request->made = {group};
       break;
     }
     case GroupRequest::Kind::kSplit:
@@ -126,17 +127,16 @@ void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
   }
 }
 
-namespace internal {
 namespace {
 
 // What ranks of a world have made of one call of fake groups, until all of the parent have called.
 struct FakeGroups {
-  explicit FakeGroups(Scheduler* scheduler) : mu(scheduler) {}
+  explicit FakeGroups(Scheduler* scheduler) : mu(scheduler, LockLevel::kMadeGroups) {}
   struct Made {
     std::shared_ptr<const Group> group;
     int members = 0;  // that have asked for it
   };
-  ObservedMutex mu;  // before the world's
+  ObservedMutex mu;
   std::map<std::string, Made> by_name ABSL_GUARDED_BY(mu);
   int ranks ABSL_GUARDED_BY(mu) = 0;  // that have called
 };
@@ -154,11 +154,10 @@ void make_groups_alone(GroupRequest* request, int rank) {
     return;
   }
   // Ranks of one world with fake groups still mean the same ones.
-  World& world = *request->world;
+  WorldState& world = *request->world;
   const std::string key = absl::StrCat("fake groups ", request->parent->id(), " ", request->number);
-  const auto made = std::static_pointer_cast<FakeGroups>(world.shared(
-      key, [&]() -> std::shared_ptr<void> { return std::make_shared<FakeGroups>(&world.scheduler()); },
-      World::Maker::kSame));
+  const auto made = world.shared<FakeGroups>(
+      key, [&] { return std::make_shared<FakeGroups>(&world.scheduler()); }, WorldState::Maker::kSame);
   ObservedMutexLock lock(&made->mu);
   lock.apart();  // whoever comes first makes them
   make_alone(request, rank, [&made](const std::string& name, MakeGroup make) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -216,5 +215,4 @@ std::string requested_ranks_text(const GroupRequest& request) {
   return ranks_text(std::move(ranks));
 }
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

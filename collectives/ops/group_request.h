@@ -8,17 +8,17 @@
 #include "rankloom/collective_call.h"
 #include "rankloom/group.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class KernelPlan;
-class World;
+class WorldState;
 
 // What a member asks for in new_group(), split_group() or init_device_mesh(), and what it gets.
 struct GroupRequest {
   enum class Kind : uint8_t { kRanks, kSplit, kMesh };
   static constexpr int kNoColor = -1;  // kSplit: in no group
   Kind kind = Kind::kRanks;
-  World* world = nullptr;         // null outside a world
+  WorldState* world = nullptr;    // null outside a world
   const Group* parent = nullptr;  // whose members agree
   std::string name;               // what names of the new groups begin with
   std::string description;
@@ -36,13 +36,10 @@ struct GroupRequest {
 // The kernel of kNewGroup and kSplitGroup: makes each group once and gives it to its members.
 void run_new_group(MemberCalls calls, KernelPlan* plan);
 
-namespace internal {
-
 // Makes the groups of a member without peers: of a split it knows its own color only, and takes it for everybody's.
 void make_groups_alone(GroupRequest* request, int rank);
 
 // "0, 2-4", in ranks of the world.
 std::string requested_ranks_text(const GroupRequest& request);
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

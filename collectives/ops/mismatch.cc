@@ -14,7 +14,7 @@
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // A report is read by people: what goes on is counted instead.
@@ -296,4 +296,4 @@ absl::Status describe_mismatch(const MismatchContext& context, MemberCalls by_ra
   return make_error(ErrorKind::kMismatch, Report(context, by_rank).text());
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "rankloom/collective_call.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // What a report needs to know beside the calls. The functions are asked during describe_mismatch() only, with an index into
 // `by_rank`: the rank in the group, or 0 and 1 for the sender and the receiver of a pair.
@@ -31,4 +31,4 @@ struct MismatchContext {
 // All ranks in it are global. Cost: linear in the members.
 absl::Status describe_mismatch(const MismatchContext& context, MemberCalls by_rank);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

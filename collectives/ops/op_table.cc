@@ -13,7 +13,7 @@
 #include "rankloom/error.h"
 #include "sim/base/text.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // Lists in texts are cut after this many tensors.
@@ -35,23 +35,23 @@ bool equal_order(const CollectiveCall& a, const CollectiveCall& b) { return a.or
 std::string text_order(const CollectiveCall& call) {
   std::string text;
   switch (call.order.kind) {
-    case ReduceOrder::Kind::kRank:
+    case ReduceOp::Order::Kind::kRank:
       text = "rank";
       break;
-    case ReduceOrder::Kind::kReversed:
+    case ReduceOp::Order::Kind::kReversed:
       text = "reversed";
       break;
-    case ReduceOrder::Kind::kRing:
+    case ReduceOp::Order::Kind::kRing:
       text = "ring";
       break;
-    case ReduceOrder::Kind::kTree:
+    case ReduceOp::Order::Kind::kTree:
       text = "tree";
       break;
-    case ReduceOrder::Kind::kSeeded:
+    case ReduceOp::Order::Kind::kSeeded:
       text = "seeded";
       break;
   }
-  const bool has_seed = call.order.kind == ReduceOrder::Kind::kSeeded || call.order.seed != 0;
+  const bool has_seed = call.order.kind == ReduceOp::Order::Kind::kSeeded || call.order.seed != 0;
   if (has_seed) absl::StrAppend(&text, "(", call.order.seed, ")");
   if (!call.order.accumulate_in_float) text += ", rounded at each step";
   return text;
@@ -148,12 +148,12 @@ std::string text_parts(const CollectiveCall& call) {
 }
 
 bool equal_ranks(const CollectiveCall& a, const CollectiveCall& b) {
-  if (a.request == nullptr || b.request == nullptr) return a.request == b.request;
-  return a.request->kind == b.request->kind && a.request->ranks == b.request->ranks;
+  if (a.way.request == nullptr || b.way.request == nullptr) return a.way.request == b.way.request;
+  return a.way.request->kind == b.way.request->kind && a.way.request->ranks == b.way.request->ranks;
 }
 std::string text_ranks(const CollectiveCall& call) {
-  if (call.request == nullptr || call.request->kind != GroupRequest::Kind::kRanks) return "those of a mesh";
-  return internal::requested_ranks_text(*call.request);
+  if (call.way.request == nullptr || call.way.request->kind != GroupRequest::Kind::kRanks) return "those of a mesh";
+  return requested_ranks_text(*call.way.request);
 }
 
 constexpr std::array<CallFieldRow, kCallFieldCount> kFields = {{
@@ -245,7 +245,7 @@ absl::Status check_coalesced(const CollectiveCall& call, int rank, int size) {
   for (size_t i = 0; i < call.parts.size(); ++i) {
     const CollectiveCall& part = call.parts[i];
     const OpRow& row = op_row(part.op);
-    if (!internal::can_be_coalesced(part.op)) {
+    if (!can_be_coalesced(part.op)) {
       return invalid(absl::StrCat("call ", i, " is ", row.name, ", which cannot be coalesced"));
     }
     if (absl::Status s = row.check(part, rank, size); !s.ok()) {
@@ -403,8 +403,6 @@ bool writes_outputs(const CollectiveCall& call, int rank) {
   return false;
 }
 
-namespace internal {
-
 bool can_be_coalesced(OpType op) {
   return op != OpType::kCoalesced && op != OpType::kNewGroup && op != OpType::kSplitGroup &&
          op != OpType::kMonitoredBarrier;
@@ -415,5 +413,10 @@ bool only_messages(const CollectiveCall& call) {
                      [](const CollectiveCall& part) { return !op_row(part.op).is_collective(); });
 }
 
-}  // namespace internal
+}  // namespace rankloom::internal
+
+namespace rankloom {
+
+std::string_view op_name(OpType op) { return internal::op_row(op).name; }
+
 }  // namespace rankloom

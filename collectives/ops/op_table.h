@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "rankloom/collective_call.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class KernelPlan;
 
@@ -102,14 +102,10 @@ bool members_agree(MemberCalls calls);
 // Whether this member's outputs are written by the operation. kCoalesced: ask of its parts.
 bool writes_outputs(const CollectiveCall& call, int rank);
 
-namespace internal {
-
 // Whether the operation may stand between start_coalescing() and end_coalescing().
 bool can_be_coalesced(OpType op);
 
 // A coalesced call without collectives: it is none either, and takes no number among them.
 bool only_messages(const CollectiveCall& call);
 
-}  // namespace internal
-
-}  // namespace rankloom
+}  // namespace rankloom::internal

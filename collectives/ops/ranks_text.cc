@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 constexpr size_t kMaxRuns = 20;  // runs in a list of ranks
@@ -28,4 +28,4 @@ std::string ranks_text(std::vector<int> ranks) {
   return text;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

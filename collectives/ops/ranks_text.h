@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // "0, 2-5": ranks in ascending order, runs of three and more as a range, cut after some twenty runs.
 std::string ranks_text(std::vector<int> ranks);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -13,7 +13,7 @@
 #include "rankloom/error.h"
 #include "sim/base/text.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // Rules test inline and build their texts in cold functions: the good path pays for the tests alone.
@@ -306,7 +306,7 @@ absl::Status check_reduction(const CollectiveCall& call, DType dtype) {
   if (call.reduce_op.kind() > ReduceOp::Kind::kPremulSum) {
     return invalid(absl::StrCat("reduce op has the unknown kind ", static_cast<int>(call.reduce_op.kind())));
   }
-  if (call.order.kind > ReduceOrder::Kind::kSeeded) {
+  if (call.order.kind > ReduceOp::Order::Kind::kSeeded) {
     return invalid(absl::StrCat("order of reduction has the unknown kind ", static_cast<int>(call.order.kind)));
   }
   if (!reduction_supported(call.reduce_op, dtype)) return unsupported_reduction(call.reduce_op, dtype);
@@ -607,14 +607,14 @@ absl::Status check_recv(const CollectiveCall& call, int rank, int size) {
 }
 
 absl::Status check_new_group(const CollectiveCall& call, int /*rank*/, int size) {
-  if (call.request == nullptr) return absl::OkStatus();
+  if (call.way.request == nullptr) return absl::OkStatus();
   if (call.op == OpType::kSplitGroup) {
-    if (call.request->color >= GroupRequest::kNoColor) return absl::OkStatus();
+    if (call.way.request->color >= GroupRequest::kNoColor) return absl::OkStatus();
     return invalid(
-        absl::StrCat("color is ", call.request->color, ", want 0 or more, or kNoColor = ", GroupRequest::kNoColor));
+        absl::StrCat("color is ", call.way.request->color, ", want 0 or more, or kNoColor = ", GroupRequest::kNoColor));
   }
-  if (call.request->kind != GroupRequest::Kind::kRanks) return absl::OkStatus();
-  const std::vector<int>& ranks = call.request->ranks;  // ascending
+  if (call.way.request->kind != GroupRequest::Kind::kRanks) return absl::OkStatus();
+  const std::vector<int>& ranks = call.way.request->ranks;  // ascending
   if (ranks.empty()) return invalid("ranks is empty, want at least one");
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= size)
@@ -633,4 +633,4 @@ SplitRows rows_expected(const CollectiveCall& call, int peer, int size) {
   return split_rows(call.out_splits, call.outputs[0], peer, size);
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

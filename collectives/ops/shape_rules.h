@@ -3,7 +3,7 @@
 #include "absl/status/status.h"
 #include "rankloom/collective_call.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // One member's rules, an operation each; rows of the op table point here (that of coalesced calls, which asks the rows of its
 // parts, is in op_table.cc). A rule looks at the call alone and never at the
@@ -45,4 +45,4 @@ struct SplitRows {
 SplitRows rows_sent(const CollectiveCall& call, int peer, int size);
 SplitRows rows_expected(const CollectiveCall& call, int peer, int size);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

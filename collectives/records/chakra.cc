@@ -13,6 +13,9 @@
 #include "sim/base/text.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 constexpr int kListedRanks = 1 << 16;
@@ -62,10 +65,10 @@ chakra::CollectiveType collective_type(OpType op) {
   return chakra::BARRIER;
 }
 
-void describe(const std::vector<RecordedCall::Tensor>& tensors, chakra::Tensors& to) {
+void describe(const std::vector<CallRecord::Call::Tensor>& tensors, chakra::Tensors& to) {
   std::string shapes;
   std::string types;
-  for (const RecordedCall::Tensor& tensor : tensors) {
+  for (const CallRecord::Call::Tensor& tensor : tensors) {
     const char* const separator = shapes.empty() ? "" : ", ";
     absl::StrAppend(&shapes, separator,
                     internal::json_list(std::vector<int64_t>(tensor.sizes.begin(), tensor.sizes.end())));
@@ -86,7 +89,7 @@ class Dependencies {
   }
 
   // Of node `index`, ascending indices.
-  const std::set<size_t>& of(size_t index, const RecordedCall& call) {
+  const std::set<size_t>& of(size_t index, const CallRecord::Call& call) {
     if (const auto waited = waits_.find(index); waited != waits_.end()) {
       for (const size_t done : waited->second) {
         // What that call depended on is done, too.
@@ -114,7 +117,7 @@ class Dependencies {
   std::map<size_t, std::set<size_t>> dependencies_;  // of calls that were not waited for yet
 };
 
-void fill_call(const CallRecord& record, const RecordedCall& call, chakra::Node& node) {
+void fill_call(const CallRecord& record, const CallRecord::Call& call, chakra::Node& node) {
   const CallRecord::GroupInfo& info = record.groups()[static_cast<size_t>(call.group)];
   Attributes& attributes = *node.mutable_attributes();
   add(attributes, "is_cpu_op").set_bool_value(false);
@@ -164,7 +167,7 @@ chakra::GlobalMetadata metadata(const CallRecord& record) {
 
 }  // namespace
 
-std::string chakra_trace(const CallRecord& record) {
+std::string traces::chakra_trace(const CallRecord& record) {
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
@@ -176,7 +179,7 @@ std::string chakra_trace(const CallRecord& record) {
     write(metadata(record));
     Dependencies dependencies(record);
     for (size_t i = 0; i < record.size(); ++i) {
-      const RecordedCall call = record[i];
+      const CallRecord::Call call = record[i];
       chakra::Node node;
       node.set_id(i + 1);
       node.set_name(call.name);
@@ -195,11 +198,11 @@ std::string chakra_trace(const CallRecord& record) {
   return bytes;
 }
 
-std::vector<std::string> write_chakra(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view prefix) {
+std::vector<std::string> traces::write_chakra(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view prefix) {
   std::vector<std::string> paths;
   for (const std::shared_ptr<CallRecord>& record : ranks) {
     paths.push_back(absl::StrCat(sv(prefix), ".", record->global_rank(), ".et"));
-    internal::write_file(paths.back(), chakra_trace(*record), "write_chakra");
+    internal::write_file(paths.back(), traces::chakra_trace(*record), "write_chakra");
   }
   return paths;
 }

@@ -1,18 +1,18 @@
+#include "collectives/records/cost_model.h"
+
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <numeric>
 
-#include "rankloom/records.h"
-
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 int64_t log2_up(int size) { return std::bit_width(static_cast<unsigned>(size) - 1); }
 
 // bytes * a / b, rounded up.
 int64_t share(int64_t bytes, int64_t a, int64_t b) {
-  using Wide = __int128;
+  __extension__ using Wide = __int128;
   return static_cast<int64_t>((static_cast<Wide>(bytes) * a + b - 1) / b);
 }
 
@@ -30,7 +30,7 @@ int64_t bytes_of(const TensorList& list) {
 
 }  // namespace
 
-WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int64_t bytes) {
+CostModel::WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int64_t bytes) {
   if (size <= 1) return {};
   const bool ring = algorithm == WireAlgorithm::kRing;
   const int64_t n = size;
@@ -38,7 +38,7 @@ WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int64_t bytes) 
   switch (op) {
     case OpType::kAllReduce:
     case OpType::kAllReduceCoalesced:
-      return ring ? WireCost{2 * (n - 1), share(bytes, 2 * (n - 1), n)} : WireCost{2 * lg, times(bytes, 2)};
+      return ring ? CostModel::WireCost{2 * (n - 1), share(bytes, 2 * (n - 1), n)} : CostModel::WireCost{2 * lg, times(bytes, 2)};
     case OpType::kBroadcast:
     case OpType::kReduce:
       return {ring ? n - 1 : lg, bytes};
@@ -53,7 +53,7 @@ WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int64_t bytes) 
       return {ring ? n - 1 : lg, share(bytes, n - 1, n)};
     case OpType::kAllToAll:
     case OpType::kAllToAllSingle:
-      return ring ? WireCost{n - 1, share(bytes, n - 1, n)} : WireCost{lg, share(bytes, lg, 2)};
+      return ring ? CostModel::WireCost{n - 1, share(bytes, n - 1, n)} : CostModel::WireCost{lg, share(bytes, lg, 2)};
     case OpType::kSend:
     case OpType::kRecv:
       return {1, bytes};
@@ -103,14 +103,21 @@ int64_t wire_payload(const CollectiveCall& call, int size) {
   return 0;
 }
 
-const Link* CostModel::link_of(std::string_view dim) const {
+}  // namespace rankloom::internal
+
+namespace rankloom {
+
+using namespace internal;
+
+const links::Link* CostModel::link_of(std::string_view dim) const {
   if (const auto at = dims.find(dim); at != dims.end()) return &at->second;
   return link.has_value() ? &*link : nullptr;
 }
 
-absl::Duration CostModel::time(const Link& over, OpType op, int size, int64_t bytes) const {
+absl::Duration CostModel::time(const links::Link& over, OpType op, int size, int64_t bytes) const {
+  using internal::WireAlgorithm;
   const auto takes = [&](WireAlgorithm with) {
-    const WireCost cost = wire_cost(with, op, size, bytes);
+    const CostModel::WireCost cost = internal::wire_cost(with, op, size, bytes);
     return over.latency * cost.steps + absl::Seconds(static_cast<double>(cost.bytes) / over.bytes_per_second);
   };
   switch (algorithm) {

@@ -14,10 +14,15 @@
 #include "rankloom/tensor.h"
 #include "rankloom/traces.h"
 #include "rankloom/version.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 constexpr const char* kVersion = "2.10";
@@ -179,8 +184,11 @@ void join(std::vector<Sizes>* shapes) {
 
 class Dump {
  public:
-  Dump(World& world, int rank, const FlightDumpOptions& options, Writer& out)
-      : rank_(rank), backend_(options.backend), out_(out), entries_(world.context(rank).recorder().entries()) {
+  Dump(World& world, int rank, const traces::FlightDumpOptions& options, Writer& out)
+      : rank_(rank),
+        backend_(options.backend),
+        out_(out),
+        entries_(internal::state_of(world).context(rank).recorder().entries()) {
     // The rank's groups, and those that it has left since it made a call that is still recorded.
     std::map<int, std::shared_ptr<const Group>> by_id;
     for (const std::shared_ptr<const Group>& group : entries_.groups()) by_id.emplace(group->id(), group);
@@ -367,7 +375,7 @@ class Dump {
 
 }  // namespace
 
-std::string flight_records(World& world, int rank, const FlightDumpOptions& options) {
+std::string traces::flight_records(World& world, int rank, const traces::FlightDumpOptions& options) {
   if (rank < 0 || rank >= world.size()) {
     throw_dist_error(
         make_error(ErrorKind::kInvalidArgument,
@@ -388,11 +396,11 @@ std::string flight_records(World& world, int rank, const FlightDumpOptions& opti
   return write(pickle);
 }
 
-void dump_flight_records(World& world, const std::string& prefix, const FlightDumpOptions& options) {
+void traces::dump_flight_records(World& world, const std::string& prefix, const traces::FlightDumpOptions& options) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const std::string path =
         absl::StrCat(prefix, rank, options.format == FlightDumpOptions::Format::kJson ? ".json" : "");
-    const std::string bytes = flight_records(world, rank, options);
+    const std::string bytes = traces::flight_records(world, rank, options);
     if (const absl::Status written = write_file(path, bytes); !written.ok()) {
       throw_dist_error(
           make_error(ErrorKind::kCollectiveError, absl::StrCat("dump_flight_records: ", written.message())),

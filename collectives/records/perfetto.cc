@@ -4,21 +4,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "collectives/records/trace_text.h"
+#include "rankloom/records.h"
 #include "rankloom/traces.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
-namespace {
 
-using internal::json_list;
-using internal::json_string;
+using namespace internal;
+
+namespace {
 
 constexpr size_t kListed = 30;  // longer lists are cut, as Kineto does
 
 std::string micros(absl::Duration time) { return absl::StrFormat("%.3f", absl::ToDoubleMicroseconds(time)); }
 
-std::string arguments(const CallRecord& record, const RecordedCall& call) {
+std::string arguments(const CallRecord& record, const CallRecord::Call& call) {
   const CallRecord::GroupInfo& info = record.groups()[static_cast<size_t>(call.group)];
   const Group& group = *info.group;
   std::string text = absl::StrCat(
@@ -81,7 +82,7 @@ class Writer {
     }
     std::map<CallKey, int64_t> numbers;
     for (size_t i = 0; i < record.size(); ++i) {
-      const RecordedCall call = record[i];
+      const CallRecord::Call call = record[i];
       const int tid = call.is_compute ? 0 : call.group + 1;
       const bool ended = call.duration >= absl::ZeroDuration();
       std::string fields = absl::StrCat("\"name\": ", json_string(call.name), ", \"cat\": \"",
@@ -133,10 +134,10 @@ class Writer {
 
 }  // namespace
 
-std::string perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks) { return Writer().write(ranks); }
+std::string traces::perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks) { return Writer().write(ranks); }
 
-void write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path) {
-  internal::write_file(path, perfetto_json(ranks), "write_perfetto");
+void traces::write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path) {
+  internal::write_file(path, traces::perfetto_json(ranks), "write_perfetto");
 }
 
 }  // namespace rankloom

@@ -3,13 +3,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/records/trace_text.h"
+#include "rankloom/records.h"
 #include "rankloom/traces.h"
 
 namespace rankloom {
-namespace {
 
-using internal::json_list;
-using internal::json_string;
+using namespace internal;
+
+namespace {
 
 constexpr int64_t kRoot = 1;    // its own parent
 constexpr int64_t kThread = 2;  // under the root; everything else is under it
@@ -101,7 +102,7 @@ class Writer {
     return text + "]";
   }
 
-  void call_node(const RecordedCall& call) {
+  void call_node(const CallRecord::Call& call) {
     const int64_t id = next_++;
     if (call.is_compute) return node(id, kThread, call.name, {}, {}, 1, -1, times(call));
     const CallRecord::GroupInfo& info = record_.groups()[static_cast<size_t>(call.group)];
@@ -145,15 +146,15 @@ class Writer {
     node(id, kThread, "record_param_comms", inputs, tensors(call.outputs), 1, call.seq, more + times(call));
   }
 
-  static std::string times(const RecordedCall& call) {
+  static std::string times(const CallRecord::Call& call) {
     return absl::StrCat(", {\"name\": \"start_us\", \"type\": \"double\", \"value\": ",
                         absl::ToDoubleMicroseconds(call.start), "}, {\"name\": \"duration_us\", \"type\": \"double\", ",
                         "\"value\": ", absl::ToDoubleMicroseconds(call.duration), "}");
   }
 
-  Values tensors(const std::vector<RecordedCall::Tensor>& list) {
+  Values tensors(const std::vector<CallRecord::Call::Tensor>& list) {
     Values values;
-    for (const RecordedCall::Tensor& tensor : list) {
+    for (const CallRecord::Call::Tensor& tensor : list) {
       const int64_t id = next_tensor_;
       next_tensor_ += 2;  // the tensor and its storage
       values.values.push_back(
@@ -193,10 +194,10 @@ class Writer {
 
 }  // namespace
 
-std::string pytorch_trace_json(const CallRecord& record) { return Writer(record).write(); }
+std::string traces::pytorch_trace_json(const CallRecord& record) { return Writer(record).write(); }
 
-void write_pytorch_trace(const CallRecord& record, std::string_view path) {
-  internal::write_file(path, pytorch_trace_json(record), "write_pytorch_trace");
+void traces::write_pytorch_trace(const CallRecord& record, std::string_view path) {
+  internal::write_file(path, traces::pytorch_trace_json(record), "write_pytorch_trace");
 }
 
 }  // namespace rankloom

@@ -5,15 +5,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
 
 namespace rankloom::internal {
 namespace {
 
-int64_t elements(const std::vector<RecordedCall::Tensor>& tensors) {
+int64_t elements(const std::vector<CallRecord::Call::Tensor>& tensors) {
   int64_t sum = 0;
-  for (const RecordedCall::Tensor& tensor : tensors) sum += tensor.numel();
+  for (const CallRecord::Call::Tensor& tensor : tensors) sum += tensor.numel();
   return sum;
 }
 
@@ -120,13 +121,13 @@ const char* torch_collective(OpType op) {
   return "";
 }
 
-DType dtype_of(const RecordedCall& call) {
+DType dtype_of(const CallRecord::Call& call) {
   if (!call.inputs.empty()) return call.inputs[0].dtype;
   return call.outputs.empty() ? DType::kFloat32 : call.outputs[0].dtype;
 }
 
-int64_t input_elements(const RecordedCall& call) { return elements(call.inputs); }
-int64_t output_elements(const RecordedCall& call) { return elements(call.outputs); }
+int64_t input_elements(const CallRecord::Call& call) { return elements(call.inputs); }
+int64_t output_elements(const CallRecord::Call& call) { return elements(call.outputs); }
 
 std::vector<int64_t> first_ranks(const Group& group, int limit) {
   std::vector<int64_t> ranks;
@@ -144,7 +145,7 @@ int rank_stride(const Group& group) {
 }
 
 void write_file(std::string_view path, std::string_view text, const char* op) {
-  const absl::Status written = rankloom::write_file(std::string(path), text);
+  const absl::Status written = internal::write_file(std::string(path), text);
   if (written.ok()) return;
   throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat(op, ": ", written.message())),
                    {.rank = -1, .group = {}, .op = op});

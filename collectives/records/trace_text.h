@@ -20,9 +20,9 @@ const char* torch_dtype(DType dtype);
 const char* torch_collective(OpType op);
 
 // Of the first tensor; float32 if there is none, as for a barrier.
-DType dtype_of(const RecordedCall& call);
-int64_t input_elements(const RecordedCall& call);
-int64_t output_elements(const RecordedCall& call);
+DType dtype_of(const CallRecord::Call& call);
+int64_t input_elements(const CallRecord::Call& call);
+int64_t output_elements(const CallRecord::Call& call);
 
 // In the world.
 std::vector<int64_t> first_ranks(const Group& group, int limit);

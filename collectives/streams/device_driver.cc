@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace rankloom {
+namespace rankloom::internal {
 
 DeviceDriver::DeviceDriver() = default;
 DeviceDriver::~DeviceDriver() = default;
@@ -16,7 +16,7 @@ DeviceDriver::Pool& DeviceDriver::pool(int device) {
 
 absl::StatusOr<DeviceDriver::EventHandle> DeviceDriver::take_event(int device) {
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     std::vector<EventHandle>& events = pool(device).events;
     if (!events.empty()) {
       const EventHandle event = events.back();
@@ -28,12 +28,12 @@ absl::StatusOr<DeviceDriver::EventHandle> DeviceDriver::take_event(int device) {
 }
 
 void DeviceDriver::give_event(int device, EventHandle event) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   pool(device).events.push_back(event);
 }
 
 absl::StatusOr<DeviceDriver::Wait> DeviceDriver::take_wait(int device) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   Pool& mine = pool(device);
   Wait wait;
   // A few of the oldest: their streams may be blocked for long.
@@ -65,8 +65,8 @@ absl::StatusOr<DeviceDriver::Wait> DeviceDriver::take_wait(int device) {
 }
 
 void DeviceDriver::give_wait(int device, const Wait& wait) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   pool(device).given.push_back(wait);
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -10,11 +10,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collectives/kernels/plan.h"
+#include "sim/base/lock_order.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // What rankloom asks of a kind of device: CUDA's runtime, or a test's. Handles are the device's own, opaque here.
 // Errors: CollectiveError with the device's words.
@@ -84,8 +84,8 @@ class DeviceDriver {
   };
   Pool& pool(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  absl::Mutex mu_;                                                 // taken after no other lock
+  OrderedMutex mu_{LockLevel::kDevicePools};
   std::vector<std::unique_ptr<Pool>> pools_ ABSL_GUARDED_BY(mu_);  // [device]
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -10,7 +10,7 @@
 #include "sim/base/site_text.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 constexpr std::string_view kKey = "device runtime";
@@ -20,8 +20,7 @@ constexpr int64_t kHealthNs = 100'000'000;
 // A rank that waits for a mark: in reports, for whoever could end what the stream is blocked on.
 class MarkWait final : public WorkState, public WaitsFor {
  public:
-  MarkWait(internal::DeviceRuntime* runtime, int rank, const char* what, std::string detail,
-           internal::DeviceGates gates)
+  MarkWait(DeviceRuntime* runtime, int rank, const char* what, std::string detail, DeviceGates gates)
       : WorkState(&runtime->scheduler(), rank),
         runtime_(*runtime),
         what_(what),
@@ -54,22 +53,22 @@ class MarkWait final : public WorkState, public WaitsFor {
     }
   }
 
-  internal::DeviceRuntime& runtime_;
+  DeviceRuntime& runtime_;
   const char* const what_;
   const std::string detail_;
-  const internal::DeviceGates gates_;
+  const DeviceGates gates_;
 };
 
 }  // namespace
 
-void use_device(World& world, const std::shared_ptr<DeviceDriver>& driver) {
+void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver) {
   bool made = false;
   if (StepRecord* const record = world.scheduler().record(); record != nullptr) record->uncovered("a device");
   const auto make = [&] {
     made = true;
-    return std::make_shared<internal::DeviceRuntime>(&world, driver);
+    return std::make_shared<DeviceRuntime>(&world, driver);
   };
-  const auto runtime = std::static_pointer_cast<internal::DeviceRuntime>(world.shared(kKey, make, World::Maker::kSame));
+  const auto runtime = world.shared<DeviceRuntime>(kKey, make, WorldState::Maker::kSame);
   if (!made) return;
   world.on_abort([weak = std::weak_ptr(runtime)](const absl::Status& cause) {
     if (const auto alive = weak.lock(); alive != nullptr) alive->open_all(cause);
@@ -79,17 +78,15 @@ void use_device(World& world, const std::shared_ptr<DeviceDriver>& driver) {
   });
 }
 
-namespace internal {
-
 std::string DeviceStreamState::who() const { return absl::StrCat("rank ", rank, ", stream ", name, ": "); }
 
 void DeviceStreamState::fail(const absl::Status& status) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   if (failure_.ok()) failure_ = status;
 }
 
 absl::Status DeviceStreamState::status() const {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   return failure_;
 }
 
@@ -114,14 +111,14 @@ absl::Status DeviceMark::wait(CodeSite code) {
   return runtime_->await(*this, rank_, "event synchronize", "", code);
 }
 
-DeviceRuntime::DeviceRuntime(World* world, std::shared_ptr<DeviceDriver> driver)
+DeviceRuntime::DeviceRuntime(WorldState* world, std::shared_ptr<DeviceDriver> driver)
     : world_(*world), scheduler_(world->scheduler()), world_ref_(&scheduler_), driver_(std::move(driver)) {}
 
 DeviceRuntime::~DeviceRuntime() { finish(); }
 
-std::shared_ptr<DeviceRuntime> DeviceRuntime::of(World& world) {
-  return std::static_pointer_cast<DeviceRuntime>(world.shared(
-      kKey, [] { return nullptr; }, World::Maker::kSame));
+std::shared_ptr<DeviceRuntime> DeviceRuntime::of(WorldState& world) {
+  return world.shared<DeviceRuntime>(
+      kKey, [] { return nullptr; }, WorldState::Maker::kSame);
 }
 
 absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,
@@ -150,7 +147,7 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch, c
   const int device = launch->device_;
   std::unique_ptr<DeviceDriver::Lane> lane;
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     const auto idle =
         std::find_if(lanes_.begin(), lanes_.end(), [device](const auto& entry) { return entry.first == device; });
     if (idle != lanes_.end()) {
@@ -177,7 +174,7 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch, c
   launch->site_ = site;
   launch->lane_ = std::move(lane);
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     std::vector<const DeviceGate*> closed;
     for (const DeviceMark* const mark : after) {
       for (const std::shared_ptr<DeviceGate>& gate : mark->gates()) {
@@ -188,15 +185,15 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch, c
       }
     }
     launch->closed.store(static_cast<int>(closed.size()), std::memory_order_release);
-    if (closed.empty()) launch->waker_ = std::make_unique<OutsideWaker>(&scheduler_);
+    if (closed.empty()) launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
     launches_.push_back(launch);
     start_thread();
   }
   absl::Status asked = raw_lane->call_host(&on_host, launch.get());
   if (asked.ok()) return asked;
-  std::unique_ptr<OutsideWaker> waker;
+  std::unique_ptr<World::OutsideWaker> waker;
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     std::erase(launches_, launch);
     launch->finished_ = true;
     waker = std::move(launch->waker_);
@@ -208,7 +205,7 @@ void DeviceRuntime::on_host(void* launch) {
   auto* const raw = static_cast<DeviceLaunch*>(launch);
   DeviceRuntime& self = *raw->runtime_;
   // The runtime stays: its end waits for this launch, which the thread below hears of.
-  absl::MutexLock lock(&self.mu_);
+  OrderedMutexLock lock(&self.mu_);
   self.ended_.push_back(raw->shared_from_this());
   self.parker_.unpark();
 }
@@ -226,7 +223,7 @@ void DeviceRuntime::thread_main() {
     const int64_t now = monotonic_ns();
     int64_t next = now + kHealthNs;  // launches do not wake this thread
     {
-      absl::MutexLock lock(&mu_);
+      OrderedMutexLock lock(&mu_);
       ended.swap(ended_);
       for (const std::shared_ptr<DeviceGate>& gate : gates_) {
         if (gate->deadline_ns <= now) {
@@ -259,7 +256,7 @@ void DeviceRuntime::thread_main() {
 
 void DeviceRuntime::end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status) {
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     if (std::exchange(launch->finished_, true)) return;
     if (status.ok()) {
       lanes_.emplace_back(launch->device_, std::move(launch->lane_));
@@ -270,9 +267,9 @@ void DeviceRuntime::end(const std::shared_ptr<DeviceLaunch>& launch, const absl:
   launch->off_device.store(true, std::memory_order_release);
   scheduler_.post({.rank = launch->rank_, .kind = TaskKind::kCompletion}, launch->site_,
                   [done = std::move(launch->done_), status]() mutable { done(status); });
-  std::unique_ptr<OutsideWaker> waker;  // goes after the step was put in, and without the lock
+  std::unique_ptr<World::OutsideWaker> waker;  // goes after the step was put in, and without the lock
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     waker = std::move(launch->waker_);
     std::erase(launches_, launch);
   }
@@ -290,7 +287,7 @@ struct DeviceRuntime::GateOpener final : Dependant {
 absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shared_ptr<DeviceStreamState>& stream,
                                                                  int device, DeviceDriver::StreamHandle handle,
                                                                  Work work, absl::Duration timeout, CodeSite code) {
-  const std::shared_ptr<WorkState> state = work.shared_state();
+  const std::shared_ptr<WorkState> state = WorkState::shared(work);
   auto gate = std::make_shared<DeviceGate>();
   gate->stream = stream;
   gate->device = device;
@@ -312,7 +309,7 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
     return marked;
   }
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     gate->work = std::move(work);
     gates_.push_back(gate);
     if (gate->deadline_ns != Deadline::kNever) {
@@ -329,7 +326,7 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
   if (gate->open.load(std::memory_order_acquire)) return;
   Work handle;
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     if (gate->open.load(std::memory_order_relaxed)) return;
     // Before anybody can see that it is open.
     if (!status.ok()) gate->stream->fail(status);
@@ -342,7 +339,7 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
     for (const std::weak_ptr<DeviceLaunch>& weak : gate->behind) {
       const std::shared_ptr<DeviceLaunch> launch = weak.lock();
       if (launch == nullptr || launch->closed.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
-      if (!launch->finished_) launch->waker_ = std::make_unique<OutsideWaker>(&scheduler_);
+      if (!launch->finished_) launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
     }
     std::erase(gates_, gate);
     handle = std::move(gate->work);
@@ -372,9 +369,10 @@ absl::Status DeviceRuntime::await(const DeviceMark& mark, int rank, const char* 
 
 std::vector<std::shared_ptr<WorkState>> DeviceRuntime::awaited(const DeviceGates& gates) const {
   std::vector<std::shared_ptr<WorkState>> works;
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   for (const std::shared_ptr<DeviceGate>& gate : gates) {
-    if (gate->work.shared_state() != nullptr) works.push_back(gate->work.shared_state());
+    if (const std::shared_ptr<WorkState>& state = WorkState::shared(gate->work); state != nullptr)
+      works.push_back(state);
   }
   return works;
 }
@@ -382,7 +380,7 @@ std::vector<std::shared_ptr<WorkState>> DeviceRuntime::awaited(const DeviceGates
 void DeviceRuntime::open_all(const absl::Status& cause) {
   std::vector<std::shared_ptr<DeviceGate>> closed;
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     closed.assign(gates_.begin(), gates_.end());
   }
   for (const std::shared_ptr<DeviceGate>& gate : closed) open(gate, cause, OpenedBy::kEnd);
@@ -392,7 +390,7 @@ void DeviceRuntime::finish() {
   open_all(make_error(ErrorKind::kAborted, "the world ended while the stream waited for a work"));
   std::thread thread;
   {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     stop_ = true;
     thread.swap(thread_);
   }
@@ -401,5 +399,4 @@ void DeviceRuntime::finish() {
   thread.join();
 }
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

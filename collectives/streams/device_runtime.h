@@ -10,20 +10,20 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "collectives/streams/device_driver.h"
+#include "collectives/work/work_state.h"
 #include "rankloom/stream.h"
 #include "rankloom/work.h"
 #include "rankloom/world.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/parker.h"
+#include "world/world_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Lets the calls of this world use memory of a device, which `driver` stands for. Asked for twice, the first driver stays.
-void use_device(World& world, const std::shared_ptr<DeviceDriver>& driver);
-
-namespace internal {
+void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver);
 
 class DeviceRuntime;
 
@@ -40,7 +40,7 @@ class DeviceStreamState {
 
  private:
   friend class DeviceRuntime;
-  mutable absl::Mutex mu_;  // after the runtime's
+  mutable OrderedMutex mu_{LockLevel::kDeviceFailure};
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -102,7 +102,7 @@ struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
   std::unique_ptr<DeviceDriver::Lane> lane_;
   // Guarded by the runtime's mutex.
   bool finished_ = false;
-  std::unique_ptr<OutsideWaker> waker_;  // while the device can go on by itself
+  std::unique_ptr<World::OutsideWaker> waker_;  // while the device can go on by itself
 };
 
 // What the ranks of a world share to use a device: lanes on which plans run, the thread that hears of their ends, and the
@@ -116,16 +116,16 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
  public:
   using Done = absl::AnyInvocable<void(const absl::Status&)>;
 
-  DeviceRuntime(World* world, std::shared_ptr<DeviceDriver> driver);
+  DeviceRuntime(WorldState* world, std::shared_ptr<DeviceDriver> driver);
   ~DeviceRuntime();
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;
 
   // Of a world that use_device() was called for, else null.
-  static std::shared_ptr<DeviceRuntime> of(World& world);
+  static std::shared_ptr<DeviceRuntime> of(WorldState& world);
 
   DeviceDriver& driver() const { return *driver_; }
-  World& world() const { return world_; }
+  WorldState& world() const { return world_; }
   Scheduler& scheduler() const { return scheduler_; }
   const WorldRef& world_ref() const { return world_ref_; }
 
@@ -165,14 +165,14 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   void end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
   void open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by);
 
-  World& world_;
+  WorldState& world_;
   Scheduler& scheduler_;
   const WorldRef world_ref_;
   const std::shared_ptr<DeviceDriver> driver_;
   Parker parker_;  // of the thread
 
-  mutable absl::Mutex mu_;  // taken after no other lock; never held in a callback or in the driver
-  std::vector<std::shared_ptr<DeviceGate>> gates_ ABSL_GUARDED_BY(mu_);       // those that are closed
+  mutable OrderedMutex mu_{LockLevel::kDeviceRuntime};                   // never held in a callback or in the driver
+  std::vector<std::shared_ptr<DeviceGate>> gates_ ABSL_GUARDED_BY(mu_);  // those that are closed
   std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // those whose end was not told yet
   std::vector<std::shared_ptr<DeviceLaunch>> ended_ ABSL_GUARDED_BY(mu_);     // for the thread
   std::vector<std::shared_ptr<DeviceLaunch>> lost_
@@ -182,5 +182,4 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

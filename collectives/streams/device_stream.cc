@@ -7,21 +7,15 @@
 #include "collectives/work/stream_work.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
-
-using internal::DeviceGate;
-using internal::DeviceGates;
-using internal::DeviceLaunch;
-using internal::DeviceMark;
-using internal::DeviceRuntime;
-using internal::StreamWork;
+namespace rankloom::internal {
 
 namespace {
 
-std::shared_ptr<DeviceRuntime> runtime_of(RankContext& rank) {
+std::shared_ptr<DeviceRuntime> runtime_of(RankState& rank) {
   std::shared_ptr<DeviceRuntime> runtime = DeviceRuntime::of(rank.world());
   if (runtime == nullptr) fatal("a DeviceStream was made before use_device() was called for its world");
   return runtime;
@@ -29,11 +23,11 @@ std::shared_ptr<DeviceRuntime> runtime_of(RankContext& rank) {
 
 }  // namespace
 
-DeviceStream::DeviceStream(RankContext& rank, int device, DeviceDriver::StreamHandle handle, std::string_view name)
+DeviceStream::DeviceStream(RankState& rank, int device, DeviceDriver::StreamHandle handle, std::string_view name)
     : runtime_(runtime_of(rank)),
       device_(device),
       handle_(handle),
-      state_(std::make_shared<internal::DeviceStreamState>(rank.rank(), name)) {}
+      state_(std::make_shared<DeviceStreamState>(rank.rank(), name)) {}
 
 DeviceStream::~DeviceStream() = default;
 
@@ -62,7 +56,7 @@ void DeviceStream::check(const absl::Status& status, const char* what) const {
 }
 
 DeviceGates DeviceStream::gates() {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   std::erase_if(gates_, [](const std::shared_ptr<DeviceGate>& gate) { return gate->open.load(); });
   return gates_;
 }
@@ -75,7 +69,7 @@ absl::StatusOr<std::shared_ptr<DeviceMark>> DeviceStream::mark() {
 }
 
 absl::Status DeviceStream::block(Work work, absl::Duration timeout, CodeSite code) {
-  WorkState* const state = work.state();
+  WorkState* const state = WorkState::of(work);
   if (state == nullptr) return absl::OkStatus();
   if (state->is_completed()) {
     if (absl::Status ended = state->status(); !ended.ok()) state_->fail(ended);
@@ -84,12 +78,12 @@ absl::Status DeviceStream::block(Work work, absl::Duration timeout, CodeSite cod
   absl::StatusOr<std::shared_ptr<DeviceGate>> gate =
       runtime_->block(state_, device_, handle_, std::move(work), timeout, code);
   if (!gate.ok()) return gate.status();
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   gates_.push_back(*std::move(gate));
   return absl::OkStatus();
 }
 
-void DeviceStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout, CodeSite code) {
+void DeviceStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code) {
   constexpr const char* kWhat = "block_current_stream";
   if (timeout < absl::ZeroDuration()) {
     check(make_error(ErrorKind::kInvalidArgument,
@@ -98,20 +92,22 @@ void DeviceStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration time
   }
   const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
   point(kWhat, code);
-  work->settled("block_current_stream");
+  WorkState* const waited_for = WorkState::of(work);
+  if (waited_for == nullptr) return;
+  waited_for->settled("block_current_stream");
   // A work of the user's own may answer with a future that its owner completes.
-  check(block(work->get_future(work).work(), timeout, code), kWhat);
+  check(block(waited_for->get_future(work).work(), timeout, code), kWhat);
 }
 
-Event DeviceStream::record(CodeSite code) {
+Stream::Event DeviceStream::record(CodeSite code) {
   const CallScope call(runtime_->world_ref(), [this] { return called("event record"); });
   point("event record", code);
   absl::StatusOr<std::shared_ptr<DeviceMark>> made = mark();
   check(made.status(), "event record");
-  return Event(*std::move(made));
+  return Stream::Event(*std::move(made));
 }
 
-void DeviceStream::wait_event(const Event& event, CodeSite code) {
+void DeviceStream::wait_event(const Stream::Event& event, CodeSite code) {
   constexpr const char* kWhat = "wait_event";
   if (event.state() == nullptr) return;
   const auto* const other = dynamic_cast<const DeviceMark*>(event.state().get());
@@ -123,7 +119,7 @@ void DeviceStream::wait_event(const Event& event, CodeSite code) {
   const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
   point(kWhat, code);
   check(runtime_->driver().wait_event(handle_, other->event()), kWhat);
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   for (const std::shared_ptr<DeviceGate>& gate : other->gates()) {
     if (!gate->open.load()) gates_.push_back(gate);
   }
@@ -159,37 +155,39 @@ absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& c
   absl::StatusOr<std::shared_ptr<DeviceMark>> here = mark();
   if (!here.ok()) return here.status();
   if (call_device(call).kind != Device::Kind::kCpu) {
-    call.ready = *here;
+    call.way.ready = *here;
     const absl::Duration timeout = call.timeout;
     const bool timeout_is_default = call.timeout_is_default;
     absl::StatusOr<Work> inner = group.execute(std::move(call));
     if (!inner.ok()) return inner.status();
-    WorkState* const state = inner->state();
+    WorkState* const state = WorkState::of(*inner);
     if (state == nullptr) {
       outer->complete(absl::OkStatus());
-      return Work(std::move(outer));
+      return WorkState::handle(std::move(outer));
     }
+    outer->stands_for(*state);
     // Before the gate asks for the same, so that who sees the stream go on sees the call done.
-    state->when_done(internal::tell(std::weak_ptr(outer), &WorkState::complete));
+    state->when_done(tell(std::weak_ptr(outer), &WorkState::complete));
     if (!timeout_is_default) {
       // A wait of its own withdraws the call in time.
       runtime_->scheduler().spawn({.rank = state_->rank, .kind = TaskKind::kStream}, [inner = *inner, timeout, code] {
-        (void)inner.state()->wait(timeout, /*timeout_is_default=*/false, code);
+        (void)WorkState::of(inner)->wait(timeout, /*timeout_is_default=*/false, code);
       });
     }
     if (absl::Status blocked = block(*inner, absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
-    return Work(std::move(outer));
+    return WorkState::handle(std::move(outer));
   }
-  if (absl::Status blocked = block(Work(outer), absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
+  if (absl::Status blocked = block(WorkState::handle(outer), absl::InfiniteDuration(), code); !blocked.ok())
+    return blocked;
   // Once the stream is there, a helper of the rank issues the call and waits for it.
   auto issue = [group = &group, held = group.weak_from_this().lock(), outer, call = std::move(call)]() mutable {
     const CodeSite code = call.code;
     const absl::Duration timeout = call.timeout;
     const bool timeout_is_default = call.timeout_is_default;
-    outer->complete(internal::caught(outer->op(), [&]() -> absl::Status {
+    outer->complete(caught(outer->op(), [&]() -> absl::Status {
       absl::StatusOr<Work> inner = group->execute(std::move(call));
-      if (!inner.ok() || inner->state() == nullptr) return inner.status();
-      return inner->state()->wait(timeout, timeout_is_default, code);
+      if (!inner.ok() || WorkState::of(*inner) == nullptr) return inner.status();
+      return WorkState::of(*inner)->wait(timeout, timeout_is_default, code);
     }));
   };
   const DeviceMark* const after = here->get();
@@ -207,7 +205,7 @@ absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& c
     outer->complete(asked);
     return asked;
   }
-  return Work(std::move(outer));
+  return WorkState::handle(std::move(outer));
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -6,14 +6,18 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/stream_work.h"
+#include "collectives/work/work_state.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
+#include "world/world_state.h"
 
 namespace rankloom {
-using internal::StreamWork;
+
+using namespace internal;
 
 namespace {
 
@@ -52,12 +56,12 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
     absl::AnyInvocable<absl::Status(const absl::Status& cause)> run;
   };
 
-  Queue(RankContext& context, std::string_view stream_name)
+  Queue(RankState& context, std::string_view stream_name)
       : rank(context.rank()),
         name(stream_name),
         scheduler(context.world().scheduler()),
         world(&scheduler),
-        mu(&scheduler) {}
+        mu(&scheduler, internal::LockLevel::kStreamQueue) {}
 
   void push(const char* what, CodeSite code, absl::AnyInvocable<absl::Status(const absl::Status&)> run);
   void drain();
@@ -74,7 +78,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   Scheduler& scheduler;
   const WorldRef world;
   // Memory of the rank, to which each step of the rank's tasks writes in an explored run: nobody else gets here but by status().
-  mutable RankMutex mu;  // taken after no other lock
+  mutable RankMutex mu;
   std::deque<Item> items ABSL_GUARDED_BY(mu);
   bool draining ABSL_GUARDED_BY(mu) = false;  // a task empties `items`
   RankCondVar idle ABSL_GUARDED_BY(mu);       // not draining any more
@@ -126,7 +130,8 @@ void SimStream::Queue::drain() {
   }
 }
 
-SimStream::SimStream(RankContext& rank, std::string_view name) : queue_(std::make_shared<Queue>(rank, name)) {}
+SimStream::SimStream(RankContext& rank, std::string_view name)
+    : queue_(std::make_shared<Queue>(state_of(rank), name)) {}
 SimStream::~SimStream() = default;
 
 std::string_view SimStream::name() const { return queue_->name; }
@@ -143,19 +148,22 @@ void SimStream::launch(absl::AnyInvocable<void()> kernel, std::string_view what,
   queue_->push("stream launch", code, std::move(run));
 }
 
-void SimStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout, CodeSite code) {
+void SimStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
     throw_dist_error(
         make_error(ErrorKind::kInvalidArgument, absl::StrCat(queue_->who(), "block_current_stream: timeout is ",
                                                              absl::FormatDuration(timeout), ", want at least 0")),
         {.rank = queue_->rank, .group = {}, .op = "block_current_stream"});
   }
-  work->settled("block_current_stream");
+  WorkState* const waited_for = WorkState::of(work);
+  if (waited_for == nullptr) return;
+  waited_for->settled("block_current_stream");
   // A work of the user's own may answer with a future that its owner completes. The future is a handle: while the stream
   // holds it, the call is not dropped.
-  auto run = [queue = queue_.get(), future = work->get_future(work), timeout, code](const absl::Status& cause) mutable {
+  auto run = [queue = queue_.get(), future = waited_for->get_future(work), timeout,
+              code](const absl::Status& cause) mutable {
     if (!cause.ok()) return cause;
-    WorkState* const state = future.work().state();
+    WorkState* const state = WorkState::of(future.work());
     if (state == nullptr) return absl::OkStatus();
     absl::Status waited = state->await(timeout, timeout == absl::InfiniteDuration(), code);
     if (!waited.ok() && !state->is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
@@ -167,17 +175,17 @@ void SimStream::wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout
   queue_->push("block_current_stream", code, std::move(run));
 }
 
-Event SimStream::record(CodeSite code) {
+Stream::Event SimStream::record(CodeSite code) {
   const CallScope call(queue_->world, [this] { return queue_->called("event record"); });
   auto passed = std::make_shared<StreamWork>(&queue_->scheduler, queue_->rank, "event");
   queue_->push("event record", code, [passed](const absl::Status& cause) {
     passed->complete(cause);
     return cause;
   });
-  return Event(std::make_shared<SimEvent>(std::move(passed)));
+  return Stream::Event(std::make_shared<SimEvent>(std::move(passed)));
 }
 
-void SimStream::wait_event(const Event& event, CodeSite code) {
+void SimStream::wait_event(const Stream::Event& event, CodeSite code) {
   if (event.state() == nullptr) return;
   const auto* const mark = dynamic_cast<const SimEvent*>(event.state().get());
   if (mark == nullptr) {
@@ -238,15 +246,15 @@ absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call
       const bool timeout_is_default = call.timeout_is_default;
       ended = internal::caught(outer->op(), [&]() -> absl::Status {
         absl::StatusOr<Work> inner = group->execute(std::move(call));
-        if (!inner.ok() || inner->state() == nullptr) return inner.status();
-        return inner->state()->wait(timeout, timeout_is_default, code);
+        if (!inner.ok() || WorkState::of(*inner) == nullptr) return inner.status();
+        return WorkState::of(*inner)->wait(timeout, timeout_is_default, code);
       });
     }
     outer->complete(ended);
     return ended;
   };
   queue_->push(op, code, std::move(run));
-  return Work(std::move(outer));
+  return WorkState::handle(std::move(outer));
 }
 
 }  // namespace rankloom

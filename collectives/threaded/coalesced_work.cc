@@ -9,14 +9,14 @@
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 constexpr uint64_t kParts = 2;  // of the work in explored runs
 
 }  // namespace
 
-CoalescedWork::CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> rendezvous,
+CoalescedWork::CoalescedWork(RankState* context, std::shared_ptr<Rendezvous> rendezvous,
                              std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       context_(context),
@@ -28,16 +28,23 @@ CoalescedWork::CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> r
       warn_after_(call.warn_after),
       keeps_alive_(call.keep_alive != nullptr),
       code_(call.code),
-      mu_(&context->world().scheduler()) {}
+      mu_(&context->world().scheduler(), LockLevel::kCoalescedWork) {
+  owns_record(call.way.record_id);
+}
 
 CoalescedWork::~CoalescedWork() = default;
+
+void CoalescedWork::ending(bool ok) {
+  // That of collectives ends with them.
+  if (collectives_ == nullptr) context_->recorder().close(own_record(), scheduler()->now_ns(), ok);
+}
 
 void CoalescedWork::watch(std::shared_ptr<CallState> collectives, std::vector<std::shared_ptr<Message>> messages) {
   collectives_ = std::move(collectives);
   messages_ = std::move(messages);
   left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);
   // Parts that own their tensors outlive a handle that was dropped.
-  const auto told = [this] { return internal::tell(weak_from_this(), &CoalescedWork::part_done); };
+  const auto told = [this] { return tell(weak_from_this(), &CoalescedWork::part_done); };
   if (collectives_ != nullptr) collectives_->when_done(told());
   for (const std::shared_ptr<Message>& message : messages_) message->when_done(told());
 }
@@ -57,7 +64,7 @@ void CoalescedWork::part_done(const absl::Status& status) {
 }
 
 void CoalescedWork::give_up(const absl::Status& status, bool filed) {
-  const auto why = internal::Withdrawal::failure(status);
+  const auto why = Withdrawal::failure(status);
   if (collectives_ != nullptr && !collectives_->is_over() && (!filed || rendezvous_->withdraw(*collectives_, why))) {
     collectives_->complete(status);
   }
@@ -106,10 +113,9 @@ std::vector<TensorView> CoalescedWork::result() {
   return tensors;
 }
 
-bool CoalescedWork::withdraw(const internal::Withdrawal& why) {
-  const absl::Status ended = why.why == internal::Withdrawal::Why::kFailure
-                                 ? why.cause
-                                 : make_error(ErrorKind::kAborted, "the call was withdrawn");
+bool CoalescedWork::withdraw(const Withdrawal& why) {
+  const absl::Status ended =
+      why.why == Withdrawal::Why::kFailure ? why.cause : make_error(ErrorKind::kAborted, "the call was withdrawn");
   bool any = false;
   if (collectives_ != nullptr && !collectives_->is_over() && rendezvous_->withdraw(*collectives_, why)) {
     any = true;
@@ -131,26 +137,25 @@ absl::Status CoalescedWork::wait(absl::Duration timeout, bool timeout_is_default
   absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
   if (waited.ok() || is_completed()) return waited;
   const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
-  if (!withdraw(internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
+  if (kind == ErrorKind::kTimeout) waited = timeout_error(member_wait(who(), timeout, code));
+  if (!withdraw(Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
   return waited;
 }
 
-internal::MemberWait CoalescedWork::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+MemberWait CoalescedWork::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
   return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
 }
 
 void CoalescedWork::overdue(absl::Duration timeout, CodeSite code) {
-  internal::warn_of(member_wait(who(), timeout, code), warn_after_);
+  warn_of(member_wait(who(), timeout, code), warn_after_);
 }
 
 void CoalescedWork::dropped() noexcept {
   if (keeps_alive_) return;
-  const internal::Withdrawal why =
-      internal::withdrawal_of_drop(*context_, who(), seq_ >= 0 ? absl::StrCat("coalesced seq ", seq_) : "coalesced",
-                                   "the call can never be complete", wait_site(code_));
-  if (withdraw(why) && why.why == internal::Withdrawal::Why::kFailure)
-    context_->world().note(std::string(why.cause.message()));
+  const Withdrawal why =
+      withdrawal_of_drop(*context_, who(), seq_ >= 0 ? absl::StrCat("coalesced seq ", seq_) : "coalesced",
+                         "the call can never be complete", wait_site(code_));
+  if (withdraw(why) && why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -7,15 +7,15 @@
 
 #include "collectives/threaded/mailbox.h"
 #include "collectives/threaded/rendezvous.h"
-#include "rankloom/work.h"
+#include "collectives/work/work_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // The work of what lies between start_coalescing() and end_coalescing(): the collectives as one call, which meets those of the
 // other members, and each send and recv as a message of its own. Done when all are.
 class CoalescedWork final : public WorkState, public WaitsFor, public std::enable_shared_from_this<CoalescedWork> {
  public:
-  CoalescedWork(RankContext* context, std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Mailbox> mailbox,
+  CoalescedWork(RankState* context, std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Mailbox> mailbox,
                 const CollectiveCall& call);
   ~CoalescedWork() override;
 
@@ -38,16 +38,17 @@ class CoalescedWork final : public WorkState, public WaitsFor, public std::enabl
  protected:
   Site wait_site(CodeSite code) const override;
   void overdue(absl::Duration timeout, CodeSite code) override;
+  void ending(bool ok) override;
 
  private:
   void part_done(const absl::Status& status);
   // Takes back all parts that are not done; false: all were done before.
-  bool withdraw(const internal::Withdrawal& why);
+  bool withdraw(const Withdrawal& why);
   std::string who() const;
   // `who` must outlive the result.
-  internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
+  MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
-  RankContext* const context_;
+  RankState* const context_;
   const std::shared_ptr<Rendezvous> rendezvous_;
   const std::shared_ptr<Mailbox> mailbox_;
   const int64_t seq_;
@@ -60,9 +61,9 @@ class CoalescedWork final : public WorkState, public WaitsFor, public std::enabl
   std::shared_ptr<CallState> collectives_;
   std::vector<std::shared_ptr<Message>> messages_;
 
-  std::atomic<size_t> left_{0};              // parts that are not done
-  mutable ObservedMutex mu_;                 // taken after no other lock
+  std::atomic<size_t> left_{0};  // parts that are not done
+  mutable ObservedMutex mu_;
   absl::Status first_ ABSL_GUARDED_BY(mu_);  // the first error of a part
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

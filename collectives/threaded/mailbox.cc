@@ -19,8 +19,9 @@
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/group_access.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // A report that lists who could send to a recv_any is of use in groups up to this size only.
@@ -64,7 +65,7 @@ struct Mailbox::Channel {
 
 // What one member is sent, and what it asked for.
 struct Mailbox::Inbox {
-  explicit Inbox(const Scheduler* scheduler) : open(scheduler), mu(scheduler) {}
+  explicit Inbox(const Scheduler* scheduler) : open(scheduler), mu(scheduler, LockLevel::kInbox) {}
 
   Channel& channel(int source, int tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (recent != nullptr && recent->source == source && recent->tag == tag) return *recent;
@@ -161,7 +162,7 @@ struct Mailbox::Inbox {
   }
 
   RankCounter open;  // messages of the member itself, here and in others' inboxes, that are not done
-  ObservedMutex mu;  // first of all
+  ObservedMutex mu;
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
   Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
   size_t sweep_at ABSL_GUARDED_BY(mu) = kSweepChannels;
@@ -176,13 +177,14 @@ struct Message::Aside {
   uint64_t sum = 0;          // of a send: the caller must not change it
 };
 
-Message::Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall&& call)
+Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       mailbox_(std::move(mailbox)),
       context_(context),
       group_rank_(group_rank),
       call_(std::move(call)) {
   holds_owners(call_.keep_alive != nullptr);
+  owns_record(call_.way.record_id);
 }
 
 Message::~Message() = default;
@@ -241,38 +243,38 @@ absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, Code
   if (waited.ok() || is_completed()) return waited;
   // The wait ended early. Nobody may write into this rank's memory after this.
   const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(), timeout, code));
-  if (!mailbox_->withdraw(*this, internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
+  if (kind == ErrorKind::kTimeout) waited = timeout_error(member_wait(who(), timeout, code));
+  if (!mailbox_->withdraw(*this, Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
   complete(waited);
   return waited;
 }
 
-internal::MemberWait Message::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+MemberWait Message::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
   return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
 }
 
 void Message::overdue(absl::Duration timeout, CodeSite code) {
-  internal::warn_of(member_wait(who(), timeout, code), call_.warn_after);
+  warn_of(member_wait(who(), timeout, code), call_.warn_after);
 }
 
 void Message::dropped() noexcept {
   if (call_.keep_alive != nullptr) return;  // the tensor lives as long as the call
-  const internal::Withdrawal why = internal::withdrawal_of_drop(*context_, who(), what(/*numbered=*/true),
-                                                                "the message can never arrive", wait_site(call_.code));
+  const Withdrawal why = withdrawal_of_drop(*context_, who(), what(/*numbered=*/true), "the message can never arrive",
+                                            wait_site(call_.code));
   if (!mailbox_->withdraw(*this, why)) return;
   complete(make_error(ErrorKind::kAborted, "the work was dropped"));
-  if (why.why == internal::Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
+  if (why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
 }
 
 void Message::poison() {
   aside_ = std::make_unique<Aside>();
   if (sends()) {
-    aside_->sum = internal::checksum(tensor());
+    aside_->sum = checksum(tensor());
     return;
   }
   const char* const bytes = static_cast<const char*>(tensor().data());
   aside_->output.assign(bytes, bytes + tensor().bytes());
-  internal::fill_with_poison(tensor());
+  fill_with_poison(tensor());
 }
 
 void Message::unpoison(bool failed) {
@@ -281,7 +283,7 @@ void Message::unpoison(bool failed) {
 }
 
 struct Mailbox::UnwoundMessage {
-  internal::Unwound by;
+  Unwound by;
   bool sends;
   int rank;  // in the group
   int peer;  // kAnySource of a recv_any
@@ -295,7 +297,7 @@ struct Mailbox::UnwoundMessage {
   }
 };
 
-Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
+Mailbox::Mailbox(WorldState* world, std::shared_ptr<const Group> group,
                  absl::AnyInvocable<void(const absl::Status&)> on_failure)
     : world_(*world),
       scheduler_(world->scheduler()),
@@ -303,9 +305,9 @@ Mailbox::Mailbox(World* world, std::shared_ptr<const Group> group,
       group_(std::move(group)),
       poison_(world->poison()),
       late_(world->late_completion()),
-      mu_(&scheduler_),
+      mu_(&scheduler_, LockLevel::kMailbox),
       on_failure_(std::move(on_failure)),
-      object_(group_->calls_object()),
+      object_(GroupAccess::calls_object(*group_)),
       inboxes_(new std::atomic<Inbox*>[static_cast<size_t>(group_->size())]()) {}
 
 Mailbox::~Mailbox() {
@@ -443,7 +445,7 @@ void Mailbox::copy_aside(Message& send) {
 absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
   if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
     return describe_difference(send, recv);
-  if (send.aside_ != nullptr && internal::checksum(send.tensor()) != send.aside_->sum) [[unlikely]] {
+  if (send.aside_ != nullptr && checksum(send.tensor()) != send.aside_->sum) [[unlikely]] {
     return make_error(
         ErrorKind::kInvalidArgument,
         absl::StrCat(send.who(),
@@ -471,7 +473,7 @@ absl::Status Mailbox::describe_difference(const Message& send, const Message& re
 void Mailbox::record_post(Message& mine, Message* match) {
   const auto any = [](const Message& message) { return message.call_.peer == CollectiveCall::kAnySource; };
   // Sends of several members commute, but for a recv_any that could take either.
-  const uint64_t messages = numbered_object(group_->object(), kMessages);
+  const uint64_t messages = numbered_object(GroupAccess::object(*group_), kMessages);
   const uint64_t inbox = numbered_object(numbered_object(messages, static_cast<uint64_t>(mine.receiver())),
                                          static_cast<uint64_t>(mine.call_.tag));
   const bool chooses = any(mine) || (match != nullptr && any(*match));
@@ -496,7 +498,7 @@ void Mailbox::move(const std::shared_ptr<Message>& send, const std::shared_ptr<M
     status = start_on_device(send, recv);
     if (status.ok()) return;
   } else if (status.ok()) [[likely]] {
-    internal::CopyBatch copy(static_cast<int64_t>(from.bytes()));
+    CopyBatch copy(static_cast<int64_t>(from.bytes()));
     copy.add(recv->tensor().data(), from.data(), from.bytes());
     copy.run();
   }
@@ -511,7 +513,7 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
                       absl::StrCat(recv->who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
                                    from.device().name(), ", want one device"));
   }
-  const auto launch = std::make_shared<internal::DeviceLaunch>();
+  const auto launch = std::make_shared<DeviceLaunch>();
   {
     Inbox& inbox = inbox_of(recv->receiver());
     ObservedMutexLock lock(&inbox.mu);
@@ -520,11 +522,11 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
   }
   KernelPlan plan;
   plan.add_copy(to.data(), from.data(), static_cast<int64_t>(from.bytes()));
-  std::vector<const internal::DeviceMark*> ready;
+  std::vector<const DeviceMark*> ready;
   for (const Message* const message : {send.get(), recv.get()}) {
-    if (message->call_.ready != nullptr) ready.push_back(message->call_.ready.get());
+    if (message->call_.way.ready != nullptr) ready.push_back(message->call_.way.ready.get());
   }
-  return internal::DeviceRuntime::of(world_)->launch(
+  return DeviceRuntime::of(world_)->launch(
       launch, recv->rank(), to.device().index, recv->wait_site(recv->call_.code), &plan, ready,
       [self = shared_from_this(), send, recv](const absl::Status& status) { self->end(*send, *recv, status); });
 }
@@ -532,8 +534,8 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
 void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   recv.source_ = send.group_rank_;
   if (recv.call_.peer == CollectiveCall::kAnySource)
-    recv.context_->recorder().set_peer(recv.call_.record_id, send.group_rank_);
-  internal::Completion completion;
+    recv.context_->recorder().set_peer(recv.call_.way.record_id, send.group_rank_);
+  Completion completion;
   if (!status.ok()) fail(status);
   finish(recv, status);
   finish(send, send.eager_ ? absl::OkStatus() : status);
@@ -554,18 +556,17 @@ void Mailbox::finish(Message& message, const absl::Status& status) {
   // Waiting for a call on a stream does not wait for what the call writes.
   if (record_ != nullptr && message.call_.stream != nullptr) record_->write_memory(message.rank());
   if (message.is_over()) return;  // an eager send was done long ago
-  message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), status.ok());
   message.complete(status);
   uncount(message);
 }
 
-bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
-  using Why = internal::Withdrawal::Why;
+bool Mailbox::withdraw(Message& message, const Withdrawal& why) {
+  using Why = Withdrawal::Why;
   std::shared_ptr<Message> self;
   std::shared_ptr<Message> partner;
   Inbox* const inbox = existing_inbox(message.receiver());
   bool taken = false;
-  std::shared_ptr<internal::DeviceLaunch> launch;
+  std::shared_ptr<DeviceLaunch> launch;
   if (inbox != nullptr) {
     ObservedMutexLock lock(&inbox->mu);
     touched_group(Access::kWrite);
@@ -607,12 +608,11 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
       lock.apart();  // the copy runs beside the explored steps
       launch = message.launch_;
     }
-    if (launch != nullptr) internal::DeviceRuntime::of(world_)->await_device(*launch);
+    if (launch != nullptr) DeviceRuntime::of(world_)->await_device(*launch);
     return false;
   }
   uncount(message);
   message.unpoison(/*failed=*/true);
-  message.context_->recorder().close(message.call_.record_id, scheduler_.now_ns(), false);
   switch (why.why) {
     case Why::kAbort:
       break;
@@ -631,7 +631,7 @@ bool Mailbox::withdraw(Message& message, const internal::Withdrawal& why) {
       });
       break;
     case Why::kFailure: {
-      internal::Completion completion;
+      Completion completion;
       if (partner != nullptr) finish(*partner, why.cause);
       fail(why.cause);
       completion.end();
@@ -685,7 +685,7 @@ void Mailbox::fail(const absl::Status& cause) {
     any_unwound_.store(false, std::memory_order_relaxed);
     failed_.store(true, std::memory_order_release);
   }
-  internal::Completion completion;
+  Completion completion;
   for (int rank = 0; rank < group_->size(); ++rank) {
     Inbox* const inbox = existing_inbox(rank);
     if (inbox == nullptr) continue;
@@ -697,7 +697,7 @@ void Mailbox::fail(const absl::Status& cause) {
     }
     for (std::shared_ptr<Message>& message : taken) {
       finish(*message, cause);
-      internal::Completion::drop(std::move(message));
+      Completion::drop(std::move(message));
     }
   }
   if (on_failure_) on_failure_(cause);
@@ -781,4 +781,4 @@ void Mailbox::close(const absl::Status& cause) {
   fail(cause);
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -13,22 +13,20 @@
 #include "absl/status/status.h"
 #include "collectives/work/wait_text.h"
 #include "collectives/work/withdrawal.h"
+#include "collectives/work/work_state.h"
 #include "rankloom/collective_call.h"
-#include "rankloom/work.h"
-#include "rankloom/world.h"
+#include "world/world_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class Mailbox;
 
-namespace internal {
 struct DeviceLaunch;
-}
 
 // A send or a recv on its way, and the work that its rank waits for.
 class Message final : public WorkState, public WaitsFor {
  public:
-  Message(std::shared_ptr<Mailbox> mailbox, RankContext* context, int group_rank, CollectiveCall&& call);
+  Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call);
   ~Message() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -51,6 +49,7 @@ class Message final : public WorkState, public WaitsFor {
   Site wait_site(CodeSite code) const override;
   void overdue(absl::Duration timeout, CodeSite code) override;
   void let_go() noexcept override { call_.keep_alive.reset(); }
+  void ending(bool ok) override { context_->recorder().close(own_record(), scheduler()->now_ns(), ok); }
 
  private:
   friend class Mailbox;
@@ -74,14 +73,14 @@ class Message final : public WorkState, public WaitsFor {
   // "recv from rank 0, tag 3"; `numbered`: "recv seq 1 from rank 0, tag 3", if it has a number.
   std::string what(bool numbered) const;
   // `who` must outlive the result.
-  internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
+  MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
   // As of CallState: seeded runs only.
   void poison();
   void unpoison(bool failed);
 
   const std::shared_ptr<Mailbox> mailbox_;
-  RankContext* const context_;
+  RankState* const context_;
   const int group_rank_;
   CollectiveCall call_;
   int source_ = -1;  // of a recv: who sent it; written before complete()
@@ -92,11 +91,11 @@ class Message final : public WorkState, public WaitsFor {
   int64_t order_ = 0;     // when it was posted, among all messages of the inbox
   Message* before_ = nullptr;
   Message* after_ = nullptr;
-  void* channel_ = nullptr;                         // Mailbox::Channel; null for recv_any
-  std::shared_ptr<Message> self_;                   // while it is in a queue
-  std::shared_ptr<Message> partner_;                // kMatched
-  std::vector<char> payload_;                       // an eager send's own copy, unless it moved at once
-  std::shared_ptr<internal::DeviceLaunch> launch_;  // kTaken, while a device moves it
+  void* channel_ = nullptr;               // Mailbox::Channel; null for recv_any
+  std::shared_ptr<Message> self_;         // while it is in a queue
+  std::shared_ptr<Message> partner_;      // kMatched
+  std::vector<char> payload_;             // an eager send's own copy, unless it moved at once
+  std::shared_ptr<DeviceLaunch> launch_;  // kTaken, while a device moves it
   struct Aside;
   std::unique_ptr<Aside> aside_;   // poisoned runs only
   std::array<char, 16> tag_text_;  // "tag 7": what a wait shows
@@ -114,7 +113,8 @@ class Message final : public WorkState, public WaitsFor {
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
  public:
   // `on_failure` is told once why the group can do no more.
-  Mailbox(World* world, std::shared_ptr<const Group> group, absl::AnyInvocable<void(const absl::Status&)> on_failure);
+  Mailbox(WorldState* world, std::shared_ptr<const Group> group,
+          absl::AnyInvocable<void(const absl::Status&)> on_failure);
   ~Mailbox();
 
   // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at once,
@@ -123,7 +123,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   absl::Status post(std::shared_ptr<Message> message, size_t eager_bytes);
 
   // Takes a message back whose data has not moved; waits for a move under way. False: the message was done before.
-  bool withdraw(Message& message, const internal::Withdrawal& why);
+  bool withdraw(Message& message, const Withdrawal& why);
 
   // Ends all messages on their way and refuses later ones.
   void fail(const absl::Status& cause);
@@ -137,7 +137,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void close(const absl::Status& cause);
 
   const Group& group() const { return *group_; }
-  World& world() const { return world_; }
+  WorldState& world() const { return world_; }
 
  private:
   friend class Message;
@@ -174,14 +174,14 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // Tells an explored run what the posting of `mine`, which met `match` or nobody, depends on.
   void record_post(Message& mine, Message* match);
 
-  World& world_;
+  WorldState& world_;
   Scheduler& scheduler_;
   StepRecord* const record_;  // explored runs only
   const std::shared_ptr<const Group> group_;
   const bool poison_;
   const bool late_;
 
-  mutable ObservedMutex mu_;                                  // after an inbox's, before a work's
+  mutable ObservedMutex mu_;
   absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
@@ -192,4 +192,4 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   const std::unique_ptr<std::atomic<Inbox*>[]> inboxes_;  // [destination], each made at its first message
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -16,11 +16,9 @@
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
+#include "world/group_access.h"
 
-namespace rankloom {
-using internal::checksum;
-using internal::fill_with_poison;
-using internal::overlap;
+namespace rankloom::internal {
 
 struct CallState::Aside {
   struct Saved {
@@ -33,17 +31,19 @@ struct CallState::Aside {
   std::unique_ptr<char[]> copies;  // of all outputs, and of inputs that the kernel reads instead of the caller's
 };
 
-CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank,
-                     CollectiveCall&& call)
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       rendezvous_(std::move(rendezvous)),
       context_(context),
       group_rank_(group_rank),
       call_(std::move(call)) {
   holds_owners(call_.keep_alive != nullptr);
+  owns_record(call_.way.record_id);
 }
 
 CallState::~CallState() = default;
+
+void CallState::ending(bool ok) { context_->recorder().close(own_record(), scheduler()->now_ns(), ok, started_ns_); }
 
 const char* CallState::op() const { return op_row(call_.op).name; }
 std::string_view CallState::group() const { return rendezvous_->group().name(); }
@@ -64,7 +64,7 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
     timeout_is_default = call_.timeout_is_default;
   }
   absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
-  while (call_.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
+  while (call_.way.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
     const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
     if (longer_ns <= 0) break;  // nobody else's time runs
     timeout += absl::Nanoseconds(longer_ns);
@@ -73,8 +73,8 @@ absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, Co
   if (waited.ok() || is_completed()) return waited;
   // The wait ended early. No kernel may write into this rank's memory after this.
   const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) waited = internal::timeout_error(member_wait(who(code), timeout, code));
-  if (!rendezvous_->withdraw(*this, internal::Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
+  if (kind == ErrorKind::kTimeout) waited = timeout_error(member_wait(who(code), timeout, code));
+  if (!rendezvous_->withdraw(*this, Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
   complete(waited);
   return waited;
 }
@@ -83,7 +83,7 @@ std::string CallState::who(CodeSite code) const {
   return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)));
 }
 
-internal::MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
+MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
   // All have come: a device is at it.
   return {.who = who,
           .world = context_->world(),
@@ -94,18 +94,18 @@ internal::MemberWait CallState::member_wait(std::string_view who, absl::Duration
 }
 
 void CallState::overdue(absl::Duration timeout, CodeSite code) {
-  internal::warn_of(member_wait(who(code), timeout, code), call_.warn_after);
+  warn_of(member_wait(who(code), timeout, code), call_.warn_after);
 }
 
 void CallState::dropped() noexcept {
   if (call_.keep_alive != nullptr) return;  // the tensors live as long as the call
   const std::string what = absl::StrCat(op(), " seq ", call_.seq);
-  const internal::Withdrawal why =
-      internal::withdrawal_of_drop(*context_, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what), what,
-                                   "the call can never be complete", wait_site(call_.code));
+  const Withdrawal why =
+      withdrawal_of_drop(*context_, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what), what,
+                         "the call can never be complete", wait_site(call_.code));
   if (!rendezvous_->withdraw(*this, why)) return;
   complete(make_error(ErrorKind::kAborted, "the work was dropped"));
-  if (why.why == internal::Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
+  if (why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
 }
 
 void CallState::poison() {
@@ -161,7 +161,7 @@ bool CallState::input_changed() const {
                      [](const auto& sum) { return checksum(sum.first) != sum.second; });
 }
 
-Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
+Rendezvous::Rendezvous(WorldState* world, std::shared_ptr<const Group> group)
     : world_(*world),
       scheduler_(world->scheduler()),
       record_(scheduler_.record()),
@@ -169,9 +169,9 @@ Rendezvous::Rendezvous(World* world, std::shared_ptr<const Group> group)
       size_(group_->size()),
       poison_(world->poison()),
       late_(world->late_completion()),
-      object_(group_->calls_object()),
+      object_(GroupAccess::calls_object(*group_)),
       leaving_(&scheduler_),
-      mu_(&scheduler_) {}
+      mu_(&scheduler_, LockLevel::kRendezvous) {}
 
 // What is to be told of a failure.
 struct Rendezvous::Failure {
@@ -391,16 +391,16 @@ absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
                       absl::StrCat("group ", group_->name(), ", ", what, " seq ", seq, ": ", status.message()));
   };
   const Device device = call_device(*slot->calls[0]);
-  std::vector<const internal::DeviceMark*> ready;
+  std::vector<const DeviceMark*> ready;
   for (const CollectiveCall* const call : slot->calls) {
     const Device mine = call_device(*call);
-    if (call->ready != nullptr) ready.push_back(call->ready.get());
+    if (call->way.ready != nullptr) ready.push_back(call->way.ready.get());
     if (mine != device) {
       return error(absl::InvalidArgumentError(
           absl::StrCat("members' tensors are on ", device.name(), " and ", mine.name(), ", want one device")));
     }
   }
-  const auto launch = std::make_shared<internal::DeviceLaunch>();
+  const auto launch = std::make_shared<DeviceLaunch>();
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // a search vouches for nothing that a device does
@@ -409,7 +409,7 @@ absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
   KernelPlan plan;
   op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), &plan);
   const Site site{.what = op_row(slot->calls[0]->op).name, .group = group_->name(), .seq = slot->seq};
-  const absl::Status started = internal::DeviceRuntime::of(world_)->launch(
+  const absl::Status started = DeviceRuntime::of(world_)->launch(
       launch, group_->global_rank(0), device.index, site, &plan, ready,
       [self = shared_from_this(), slot, error, started_ns](const absl::Status& status) {
         self->end(slot, status.ok() ? status : error(status), started_ns);
@@ -435,7 +435,7 @@ void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns)
     take_out(slot);
     failure = set_failed(status);
   }
-  internal::Completion completion;
+  Completion completion;
   finish(slot, status, started_ns);
   spread(std::move(failure));
   completion.end();
@@ -460,7 +460,7 @@ Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
 }
 
 void Rendezvous::spread(Failure failure) {
-  internal::Completion completion;
+  Completion completion;
   for (Slot* slot : failure.slots) finish(slot, failure.cause);
   if (failure.told) failure.told(failure.cause);
   completion.end();
@@ -493,8 +493,7 @@ absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
 }
 
 void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
-  internal::Completion completion;
-  const int64_t now = scheduler_.now_ns();
+  Completion completion;
   const auto fetch = [slot](size_t rank, WorkState::Ahead step) {
     if (rank < slot->states.size() && slot->states[rank] != nullptr) slot->states[rank]->prefetch(step);
   };
@@ -510,19 +509,19 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
     state->unpoison(!status.ok());
     // Waiting for a call on a stream does not wait for what the call writes.
     if (record_ != nullptr && state->call().stream != nullptr) record_->write_memory(state->rank());
-    state->context_->recorder().close(state->call().record_id, now, status.ok(), started_ns);
+    state->started_ns_ = started_ns;
     state->complete(status);
   }
   leaving_.add(-1);
   completion.end();
-  for (std::shared_ptr<CallState>& state : slot->states) internal::Completion::drop(std::move(state));
+  for (std::shared_ptr<CallState>& state : slot->states) Completion::drop(std::move(state));
   ObservedMutexLock lock(&mu_);
   lock.apart();  // an empty slot is like any other
   recycle(slot);
 }
 
-bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
-  using Why = internal::Withdrawal::Why;
+bool Rendezvous::withdraw(CallState& state, const Withdrawal& why) {
+  using Why = Withdrawal::Why;
   const size_t rank = static_cast<size_t>(state.group_rank_);
   const int64_t seq = state.call().seq;
   Failure failure;
@@ -534,11 +533,10 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
     if (slot != nullptr && slot->states[rank].get() == &state && slot->state != Slot::State::kRunning) {
       taken = false;
       state.unpoison(/*failed=*/true);
-      state.context_->recorder().close(state.call().record_id, scheduler_.now_ns(), false);
       leave(*slot, rank);
       if (why.why == Why::kFailure) failure = set_failed(why.cause);
       if (why.why == Why::kUnwinding) {
-        unwound_.emplace_back(seq, internal::Unwound{Task::current(), why.cause});
+        unwound_.emplace_back(seq, Unwound{Task::current(), why.cause});
         any_unwound_.store(true, std::memory_order_relaxed);
       }
     }
@@ -554,7 +552,7 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
   }
   // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
   while (!state.is_over()) {
-    std::shared_ptr<internal::DeviceLaunch> launch;
+    std::shared_ptr<DeviceLaunch> launch;
     {
       ObservedMutexLock lock(&mu_);
       lock.apart();  // the kernel runs beside the explored steps
@@ -562,7 +560,7 @@ bool Rendezvous::withdraw(CallState& state, const internal::Withdrawal& why) {
       if (slot != nullptr && slot->states[rank].get() == &state) launch = slot->launch;
     }
     if (launch != nullptr) {
-      internal::DeviceRuntime::of(world_)->await_device(*launch);
+      DeviceRuntime::of(world_)->await_device(*launch);
       return false;
     }
     sched_yield();
@@ -655,7 +653,7 @@ int64_t Rendezvous::wait_until_ns(int64_t seq) const {
   touched_group(Access::kRead);
   if (slot == nullptr || slot->state != Slot::State::kCollecting) return latest;
   for (const CollectiveCall* const call : slot->calls) {
-    if (call != nullptr) latest = std::max(latest, call->wait_until_ns);
+    if (call != nullptr) latest = std::max(latest, call->way.wait_until_ns);
   }
   return latest;
 }
@@ -681,4 +679,4 @@ std::vector<std::shared_ptr<WorkState>> Rendezvous::unfinished(int rank) const {
   return works;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

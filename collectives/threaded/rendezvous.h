@@ -11,22 +11,20 @@
 #include "absl/status/status.h"
 #include "collectives/work/wait_text.h"
 #include "collectives/work/withdrawal.h"
+#include "collectives/work/work_state.h"
 #include "rankloom/collective_call.h"
-#include "rankloom/work.h"
-#include "rankloom/world.h"
+#include "world/world_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class Rendezvous;
 
-namespace internal {
 struct DeviceLaunch;
-}
 
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
 class CallState final : public WorkState, public WaitsFor {
  public:
-  CallState(std::shared_ptr<Rendezvous> rendezvous, RankContext* context, int group_rank, CollectiveCall&& call);
+  CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call);
   ~CallState() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -48,6 +46,7 @@ class CallState final : public WorkState, public WaitsFor {
   Site wait_site(CodeSite code) const override;
   void overdue(absl::Duration timeout, CodeSite code) override;
   void let_go() noexcept override { call_.keep_alive.reset(); }
+  void ending(bool ok) override;
 
  private:
   friend class Rendezvous;
@@ -60,54 +59,61 @@ class CallState final : public WorkState, public WaitsFor {
   bool input_changed() const;
   std::string who(CodeSite code) const;
   // `who` must outlive the result.
-  internal::MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
+  MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
   const std::shared_ptr<Rendezvous> rendezvous_;
-  RankContext* const context_;
+  RankState* const context_;
   const int group_rank_;
   CollectiveCall call_;
+  int64_t started_ns_ = -1;  // when all members had arrived; -1: they have not
   // poisoned runs only
   struct Aside;
   std::unique_ptr<Aside> aside_;
 };
 
-// Where the members of one group meet. A call is filed under its sequence number; the member that arrives last compares all
-// calls and runs the kernel.
+// Where the members of one group meet for collectives. A call is filed under its sequence number; the member that arrives
+// last compares all calls and runs the kernel.
+//
+//   auto state = std::make_shared<CallState>(rendezvous, context, rank, std::move(call));
+//   absl::Status filed = rendezvous->file(state);   // of the last member: the kernel has run, or will, as the schedule says
+//   state->wait(...);                               // of the others: until then
+//
+// Checks of one member's call come before (collectives/ops/shape_rules.h); sends and recvs meet in a Mailbox.
 // invariant: a slot leaves the window exactly once, when done or withdrawn by all who had arrived.
 // Thread-safety: all methods.
 class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
  public:
-  Rendezvous(World* world, std::shared_ptr<const Group> group);
+  Rendezvous(WorldState* world, std::shared_ptr<const Group> group);
 
   // Files a call; runs it if this member is the last. Never blocks on another member.
   absl::Status file(std::shared_ptr<CallState> state);
 
   // Takes a call back that no kernel has touched; waits for a kernel that runs. False: the call was done before, or a device
   // has it and will be through with it later. The call can never be complete then: its rank does not file the number again.
-  bool withdraw(CallState& state, const internal::Withdrawal& why);
+  bool withdraw(CallState& state, const Withdrawal& why);
 
   // Ends all calls on their way and refuses later ones. The first cause stays.
   void fail(const absl::Status& cause);
   // `told` is called once with why the group can do no more, without a lock; at once, if that is so already.
   void when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
 
-  // At the world's end: notes the calls that some members made and others did not.
+  // At the world's end: leaves a note of each call that some members made and others did not.
   void note_left() const;
 
-  // The latest CollectiveCall::wait_until_ns of those that have arrived.
+  // The latest CallWay::wait_until_ns of the members that have arrived.
   int64_t wait_until_ns(int64_t seq) const;
   void append_missing(int64_t seq, std::vector<int>* ranks) const;
   // Why the call can never be complete, if it is known: the Mismatch of those that have arrived so far, or a member that
   // unwound out of it. Else OK.
   absl::Status known_cause(int64_t seq) const;
 
-  // What member `rank` has not finished, oldest first.
+  // The works of member `rank` that are not done, oldest first.
   std::vector<std::shared_ptr<WorkState>> unfinished(int rank) const;
-  // When all of those are done: waits for works that other threads complete right now.
+  // Waits for works that other threads complete right now. The caller's own works are done.
   void await_leaving() const;
 
   const Group& group() const { return *group_; }
-  World& world() const { return world_; }
+  WorldState& world() const { return world_; }
 
  private:
   struct Slot {
@@ -119,7 +125,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     int first = -1;                                  // a member of those in `calls`, -1: there is none
     std::vector<const CollectiveCall*> calls;        // [rank in group]
     std::vector<std::shared_ptr<CallState>> states;  // [rank in group]
-    std::shared_ptr<internal::DeviceLaunch> launch;  // kRunning, on a device
+    std::shared_ptr<DeviceLaunch> launch;            // kRunning, on a device
   };
 
   // Why a call cannot be filed: the group has failed, or this rank has filed one with this number.
@@ -160,7 +166,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Tells every member of a slot, which is out of the window, how it ended.
   void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
 
-  World& world_;
+  WorldState& world_;
   Scheduler& scheduler_;
   StepRecord* const record_;  // explored runs only
   const std::shared_ptr<const Group> group_;
@@ -168,9 +174,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   const bool poison_;
   const bool late_;
 
-  const uint64_t object_;     // explored runs: the name of the group's calls
-  RankCounter leaving_;       // slots out of the window whose works are not all done
-  mutable ObservedMutex mu_;  // before a work's
+  const uint64_t object_;  // explored runs: the name of the group's calls
+  RankCounter leaving_;    // slots out of the window whose works are not all done
+  mutable ObservedMutex mu_;
   // From index front_ on: the slots of the sequence numbers from base_ on; null: done.
   std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
   size_t front_ ABSL_GUARDED_BY(mu_) = 0;
@@ -179,8 +185,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
   absl::Status failed_ ABSL_GUARDED_BY(mu_);                                 // why the group can do no more
   absl::AnyInvocable<void(const absl::Status&)> told_ ABSL_GUARDED_BY(mu_);  // of the failure
-  std::vector<std::pair<int64_t, internal::Unwound>> unwound_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::pair<int64_t, Unwound>> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};  // written under mu_
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -5,14 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/group/coalescing.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
 #include "collectives/threaded/coalesced_work.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // The first tensor that is not of this kind of device, or null.
@@ -31,12 +33,12 @@ const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) 
 
 // Why the call's `tensor`, which is no memory of the process, cannot be reached; OK if it is a device's, and use_device() was called.
 // Not inlined: its locals would be part of every call's stack.
-[[gnu::noinline]] absl::Status foreign(const CollectiveCall& call, const TensorView& tensor, World& world) {
+[[gnu::noinline]] absl::Status foreign(const CollectiveCall& call, const TensorView& tensor, WorldState& world) {
   if (tensor.device().kind == Device::Kind::kMeta) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a tensor is ", tensor.text(), ", want memory of this process; tensors without data need a fake group"));
   }
-  if (internal::DeviceRuntime::of(world) == nullptr) {
+  if (DeviceRuntime::of(world) == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("a tensor is ", tensor.text(), ", want use_device() called for the world first (use_cuda(rank))"));
   }
@@ -48,11 +50,11 @@ std::string core_key(const Group& group) { return absl::StrCat("core of group ",
 
 }  // namespace
 
-ThreadedGroupCore::ThreadedGroupCore(World* world, std::shared_ptr<const Group> group)
+ThreadedGroupCore::ThreadedGroupCore(WorldState* world, std::shared_ptr<const Group> group)
     : world_(*world),
       group_(std::move(group)),
       rendezvous_(std::make_shared<Rendezvous>(world, group_)),
-      mu_(&world->scheduler()) {}
+      mu_(&world->scheduler(), LockLevel::kGroupCore) {}
 
 std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
   ObservedMutexLock lock(&mu_);
@@ -108,23 +110,24 @@ void ThreadedGroupCore::listen() {
   if (world_.scheduler().aborted()) fail(world_.scheduler().abort_cause());
 }
 
-ThreadedProcessGroup::ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core,
+ThreadedProcessGroup::ThreadedProcessGroup(RankState* context, std::shared_ptr<ThreadedGroupCore> core,
                                            size_t eager_bytes)
-    : ProcessGroup(context, core->group()),
+    : ProcessGroup(*context, core->group()),
       core_(std::move(core)),
       rendezvous_(core_->rendezvous()),
       eager_bytes_(eager_bytes) {}
 
 void ThreadedProcessGroup::abort(std::string_view reason) {
-  const WorldPin alive(world_ref());
+  const WorldPin alive(front().world_ref());
   if (!alive) return;  // all that was on its way has ended with the world
   core_->fail(make_error(ErrorKind::kAborted,
                          absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
 }
 
 void ThreadedProcessGroup::shutdown(CodeSite code) {
-  if (world_ref().ended()) return ProcessGroup::shutdown(code);  // all that was on its way has ended with the world
-  const CallScope call = enter("shutdown");
+  if (front().world_ref().ended())
+    return ProcessGroup::shutdown(code);  // all that was on its way has ended with the world
+  const CallScope call = front().enter("shutdown");
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {
     for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
@@ -146,20 +149,20 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
 
 std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::shared_ptr<const Group>& group,
                                                                 const GroupOptions& options) {
-  return internal::make_threaded_member(*context(), group, options);
+  return make_threaded_member(*front().context(), group, options);
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (const TensorView* const tensor = foreign_tensor(call, Device::Kind::kCpu); tensor != nullptr) [[unlikely]] {
-    if (const absl::Status there = foreign(call, *tensor, context()->world()); !there.ok())
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(call), there.message()));
+    if (const absl::Status there = foreign(call, *tensor, front().context()->world()); !there.ok())
+      return make_error(ErrorKind::kInvalidArgument, absl::StrCat(front().who(call), there.message()));
   }
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
-  auto state = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
-  Work work = Work::first(state);
+  auto state = std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call));
+  Work work = WorkState::first_handle(state);
   if (absl::Status filed = rendezvous_->file(std::move(state)); !filed.ok()) [[unlikely]] {
-    work.state()->complete(filed);  // so that dropping the handle means nothing
+    WorkState::of(work)->complete(filed);  // so that dropping the handle means nothing
     return filed;
   }
   return work;
@@ -167,10 +170,10 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
 
 absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call) {
   if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
-  auto message = std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(call));
-  Work work = Work::first(message);
+  auto message = std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(call));
+  Work work = WorkState::first_handle(message);
   if (absl::Status posted = mailbox_->post(std::move(message), eager_bytes_); !posted.ok()) [[unlikely]] {
-    work.state()->complete(posted);
+    WorkState::of(work)->complete(posted);
     return posted;
   }
   return work;
@@ -184,17 +187,15 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
   for (auto part = first_message; part != parts.end(); ++part) {
     if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
     part->keep_alive = call.keep_alive;
-    part->ready = call.ready;
-    messages.push_back(std::make_shared<Message>(mailbox_, context(), ProcessGroup::rank(), std::move(*part)));
+    part->way.ready = call.way.ready;
+    messages.push_back(std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(*part)));
   }
   parts.erase(first_message, parts.end());
-  auto whole = std::make_shared<CoalescedWork>(context(), rendezvous_, mailbox_, call);
-  Work work(whole);
+  auto whole = std::make_shared<CoalescedWork>(front().context(), rendezvous_, mailbox_, call);
+  Work work = WorkState::handle(whole);
   std::shared_ptr<CallState> collectives;
-  if (call.parts.empty()) {
-    whole->when_done(std::make_unique<internal::CloseRecords>(context(), std::vector<int64_t>{call.record_id}));
-  } else {
-    collectives = std::make_shared<CallState>(rendezvous_, context(), ProcessGroup::rank(), std::move(call));
+  if (!call.parts.empty()) {
+    collectives = std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call));
   }
   whole->watch(collectives, messages);
   const absl::Status filed = collectives != nullptr ? rendezvous_->file(collectives) : absl::OkStatus();
@@ -208,22 +209,18 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
   return posted;
 }
 
-namespace internal {
-
-std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                                    const GroupOptions& options) {
-  World& world = rank.world();
-  std::shared_ptr<void> shared = world.shared(
+  WorldState& world = rank.world();
+  std::shared_ptr<ThreadedGroupCore> core = world.shared<ThreadedGroupCore>(
       core_key(*group),
-      [&]() -> std::shared_ptr<void> {
+      [&] {
         auto made = std::make_shared<ThreadedGroupCore>(&world, group);
         made->listen();
         return made;
       },
-      World::Maker::kSame);
-  return std::make_shared<ThreadedProcessGroup>(&rank, std::static_pointer_cast<ThreadedGroupCore>(std::move(shared)),
-                                                options.eager_bytes);
+      WorldState::Maker::kSame);
+  return std::make_shared<ThreadedProcessGroup>(&rank, std::move(core), options.eager_bytes);
 }
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

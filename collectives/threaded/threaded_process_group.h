@@ -7,12 +7,12 @@
 #include "collectives/threaded/rendezvous.h"
 #include "rankloom/process_group.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // What the members of a threaded group share. Thread-safety: all methods.
 class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore> {
  public:
-  ThreadedGroupCore(World* world, std::shared_ptr<const Group> group);
+  ThreadedGroupCore(WorldState* world, std::shared_ptr<const Group> group);
 
   const std::shared_ptr<const Group>& group() const { return group_; }
   const std::shared_ptr<Rendezvous>& rendezvous() const { return rendezvous_; }
@@ -28,10 +28,10 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   void leave(int rank);
 
  private:
-  World& world_;
+  WorldState& world_;
   const std::shared_ptr<const Group> group_;
   const std::shared_ptr<Rendezvous> rendezvous_;
-  ObservedMutex mu_;  // taken after no other lock
+  ObservedMutex mu_;
   std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
   int left_ ABSL_GUARDED_BY(mu_) = 0;            // members that have destroyed their handle
   std::vector<bool> gone_ ABSL_GUARDED_BY(mu_);  // [rank in group] those
@@ -44,7 +44,7 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
 // and recvs meet in a Mailbox.
 class ThreadedProcessGroup final : public ProcessGroup {
  public:
-  ThreadedProcessGroup(RankContext* context, std::shared_ptr<ThreadedGroupCore> core, size_t eager_bytes);
+  ThreadedProcessGroup(RankState* context, std::shared_ptr<ThreadedGroupCore> core, size_t eager_bytes);
 
   std::string backend_name() const override { return "threaded"; }
   void abort(std::string_view reason) override;
@@ -66,9 +66,7 @@ class ThreadedProcessGroup final : public ProcessGroup {
   const size_t eager_bytes_;
 };
 
-namespace internal {
-std::shared_ptr<ProcessGroup> make_threaded_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                                    const GroupOptions& options);
-}  // namespace internal
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

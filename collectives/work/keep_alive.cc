@@ -3,15 +3,15 @@
 #include <utility>
 
 #include "collectives/work/completion.h"
-#include "rankloom/world.h"
 #include "sim/scheduler/call_scope.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 namespace {
 
 class RankOwned {
  public:
-  RankOwned(std::shared_ptr<const void> owner, RankContext& rank)
+  RankOwned(std::shared_ptr<const void> owner, RankState& rank)
       : owner_(std::move(owner)), rank_(rank), world_(&rank.world().scheduler()) {
     if (StepRecord* const record = rank.world().scheduler().record(); record != nullptr) object_ = record->new_object();
   }
@@ -35,14 +35,14 @@ class RankOwned {
 
  private:
   std::shared_ptr<const void> owner_;
-  RankContext& rank_;
+  RankState& rank_;
   const WorldRef world_;
   uint64_t object_ = 0;  // explored runs: the name of the helper
 };
 
 }  // namespace
 
-std::shared_ptr<const void> owned_by_rank(std::shared_ptr<const void> owner, RankContext& rank) {
+std::shared_ptr<const void> owned_by_rank(std::shared_ptr<const void> owner, RankState& rank) {
   return std::make_shared<RankOwned>(std::move(owner), rank);
 }
 

@@ -2,16 +2,13 @@
 
 #include <memory>
 
-namespace rankloom {
+namespace rankloom::internal {
 
-class RankContext;
-
-namespace internal {
+class RankState;
 
 // `owner`, of CallOptions::keep_alive, for a call of `rank`: the destructor of what it owns runs as that rank, whoever lets the
 // last reference go. The rank's own tasks run it where they are; for anybody else, and while works are completed, a helper of the
 // rank does, which may wait. Once the world has ended the caller does.
-std::shared_ptr<const void> owned_by_rank(std::shared_ptr<const void> owner, RankContext& rank);
+std::shared_ptr<const void> owned_by_rank(std::shared_ptr<const void> owner, RankState& rank);
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

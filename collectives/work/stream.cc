@@ -1,10 +1,13 @@
 #include "rankloom/stream.h"
 
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom {
 
-void Event::synchronize(CodeSite code) const {
+using namespace internal;
+
+void Stream::Event::synchronize(CodeSite code) const {
   if (state_ != nullptr) throw_if_error(state_->wait(code), {.rank = -1, .group = {}, .op = "event synchronize"});
 }
 

@@ -9,8 +9,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/work/work_state.h"
 #include "rankloom/error.h"
-#include "rankloom/work.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -50,6 +50,9 @@ class StreamWork final : public WorkState {
   const char* op() const override { return op_; }
   std::string_view group() const override { return group_; }
   int64_t seq() const override { return seq_; }
+
+  // It ends with `inner`, but for its being dropped: the flight record is the inner work's.
+  void stands_for(const WorkState& inner) { owns_record(inner.own_record()); }
 
  private:
   const char* const op_;

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
-#include "rankloom/world.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 namespace {

@@ -6,16 +6,14 @@
 #include "absl/time/time.h"
 #include "sim/base/task.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
-class World;
-
-namespace internal {
+class WorldState;
 
 // A wait of a rank for other members, as texts tell of it.
 struct MemberWait {
   std::string_view who;  // "rank 0, group 0, all_reduce seq 3"
-  World& world;
+  WorldState& world;
   const WaitsFor& awaited;
   Site site;  // for its place
   absl::Duration timeout;
@@ -29,5 +27,4 @@ absl::Status timeout_error(const MemberWait& wait);
 // Warns "WHO: has waited 1s for rank 2, times out after 30m [group 0, train.cc:12]".
 void warn_of(const MemberWait& wait, absl::Duration waited);
 
-}  // namespace internal
-}  // namespace rankloom
+}  // namespace rankloom::internal

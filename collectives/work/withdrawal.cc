@@ -13,7 +13,7 @@ Withdrawal Withdrawal::of_wait(const absl::Status& waited) {
   return error_kind(waited) == ErrorKind::kTimeout ? failure(waited) : Withdrawal{};
 }
 
-Withdrawal withdrawal_of_drop(RankContext& context, const std::string& who, const std::string& what, const char* lost,
+Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const std::string& what, const char* lost,
                               const Site& site) {
   if (context.world().scheduler().aborted()) return {};
   if (context.unwinding()) {

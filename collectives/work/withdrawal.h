@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "rankloom/world.h"
 #include "sim/base/task.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 
@@ -26,7 +26,7 @@ struct Withdrawal {
 
 // Of a work of `context`'s rank whose last handle went, unfinished. `who`: "rank 0, group 0, send to rank 1"; `what`: "send
 // seq 1 to rank 1"; `lost`: "the message can never arrive". `site`: of the call.
-Withdrawal withdrawal_of_drop(RankContext& context, const std::string& who, const std::string& what, const char* lost,
+Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const std::string& what, const char* lost,
                               const Site& site);
 
 // A rank that unwound out of a call.

@@ -14,6 +14,7 @@
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
 #include "sim/base/text.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 namespace {
@@ -49,7 +50,7 @@ void look_at_groups(World& world, Outcome* outcome) {
       if (group->group_rank(rank) >= 0) made.push_back(group->name());
     }
     std::vector<std::string>& called = outcome->groups_called.emplace_back();
-    for (const FlightEntry& entry : world.context(rank).recorder().entries()) {
+    for (const FlightEntry& entry : state_of(world).context(rank).recorder().entries()) {
       const std::string name = entry.group != nullptr ? entry.group->name() : "?";
       if (std::find(called.begin(), called.end(), name) == called.end()) called.push_back(name);
     }
@@ -162,8 +163,9 @@ std::optional<Baseline::Failure> Baseline::make(int64_t* runs) {
 
 Outcome Baseline::run(WorldOptions options, const RunHooks& hooks) const {
   Outcome outcome;
-  World world(std::move(options), hooks);
-  world.keep_all_groups();
+  const std::unique_ptr<World> made = WorldState::make(std::move(options), hooks);
+  World& world = *made;
+  state_of(world).keep_all_groups();
   outcome.report = run_(world, program_, &outcome.failures);
   look_around(world, &outcome);
   if (!outcome.report.ok()) return outcome;
@@ -179,19 +181,19 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks) const {
 
 void Baseline::look_around(World& world, Outcome* outcome) const {
   if (checks_.results) {
-    const std::shared_ptr<void> seen = world.shared(
-        kObservations, [] { return std::make_shared<Observations>(); }, World::Maker::kSame);
-    outcome->results = std::move(*std::static_pointer_cast<Observations>(seen));
+    outcome->results = std::move(*state_of(world).shared<Observations>(
+        kObservations, [] { return std::make_shared<Observations>(); }, WorldState::Maker::kSame));
   }
   if (checks_.groups) look_at_groups(world, outcome);
   if (!checks_.store_keys && !checks_.store_values && !checks_.keys_left) return;
-  absl::StatusOr<std::vector<std::string>> keys = world.store().list_keys_status();
+  absl::StatusOr<StoreReply> keys = world.store().execute({.op = StoreCall::Op::kListKeys});
   if (!keys.ok()) return;
-  outcome->keys = *std::move(keys);
+  outcome->keys = std::move(keys->values);
   if (!checks_.store_values) return;
-  for (const std::string& key : outcome->keys) {
-    const absl::StatusOr<std::string> value = world.store().get_status(key, {.timeout = absl::ZeroDuration()});
-    outcome->values.push_back(value.ok() ? *value : "");
+  for (const std::string_view key : outcome->keys) {
+    absl::StatusOr<StoreReply> got =
+        world.store().execute({.op = StoreCall::Op::kGet, .keys = {&key, 1}, .timeout = absl::ZeroDuration()});
+    outcome->values.push_back(got.ok() ? std::move(got->value) : "");
   }
 }
 
@@ -204,12 +206,11 @@ void Baseline::compare(Outcome* outcome) const {
 }
 
 void observe_bytes(RankContext& rank, std::string_view name, std::string_view text, std::string_view bytes) {
-  World& world = rank.world();
+  WorldState& world = state_of(rank).world();
   const size_t ranks = static_cast<size_t>(world.size());
-  const std::shared_ptr<void> seen = world.shared(
-      kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, World::Maker::kSame);
-  (*std::static_pointer_cast<Observations>(seen))[static_cast<size_t>(rank.rank())].push_back(
-      {std::string(name), std::string(text), std::string(bytes)});
+  const std::shared_ptr<Observations> seen = world.shared<Observations>(
+      kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, WorldState::Maker::kSame);
+  (*seen)[static_cast<size_t>(rank.rank())].push_back({std::string(name), std::string(text), std::string(bytes)});
 }
 
 std::string number_text(double value) { return absl::StrFormat("%.17g", value); }

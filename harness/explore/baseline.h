@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "rankloom/explore.h"
 #include "rankloom/world.h"
+#include "sim/schedule/run_hooks.h"
 
 namespace rankloom::internal {
 

@@ -7,6 +7,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program) {
   return internal::search(options, program, [](World& world, internal::Program body, std::vector<std::string>*) {
     return world.run(body);

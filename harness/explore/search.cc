@@ -11,6 +11,7 @@
 #include "sim/base/parker.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
+#include "world/run_options.h"
 
 namespace rankloom::internal {
 namespace {

@@ -7,6 +7,7 @@
 #include "harness/explore/story.h"
 #include "rankloom/schedule.h"
 #include "sim/schedule/schedule_tree.h"
+#include "world/run_options.h"
 
 namespace rankloom::internal {
 namespace {
@@ -49,7 +50,7 @@ class Shrinker {
   // Each counts its runs.
   Outcome run(const WorldOptions& world, const RunHooks& hooks = {});
   bool still_fails(const WorldOptions& world);
-  std::vector<Switch> switches_of(const WorldOptions& world, const Outcome& outcome);
+  std::vector<Schedule::Switch> switches_of(const WorldOptions& world, const Outcome& outcome);
   bool find_schedule(const WorldOptions& base, Outcome* outcome, WorldOptions* found);
 
   // What went wrong by plan, call by call: drawn faults become listed ones.
@@ -59,7 +60,7 @@ class Shrinker {
   // The smallest run once more, with its story.
   void tell(ExploreReport::Failure* failure);
 
-  WorldOptions steered(const std::vector<Switch>& switches) const {
+  WorldOptions steered(const std::vector<Schedule::Switch>& switches) const {
     WorldOptions world = world_;
     world.schedule = Schedule::steered(*world_.seed, switches);
     return world;
@@ -70,7 +71,7 @@ class Shrinker {
   const std::string signature_;
   Baseline& baseline_;
   WorldOptions world_;  // the smallest so far
-  std::vector<Switch> switches_;
+  std::vector<Schedule::Switch> switches_;
   int64_t runs_ = 0;
 };
 
@@ -85,8 +86,8 @@ bool Shrinker::still_fails(const WorldOptions& world) {
   return outcome.failed() && outcome.signature() == signature_;
 }
 
-std::vector<Switch> Shrinker::switches_of(const WorldOptions& world, const Outcome& outcome) {
-  std::vector<Switch> switches;
+std::vector<Schedule::Switch> Shrinker::switches_of(const WorldOptions& world, const Outcome& outcome) {
+  std::vector<Schedule::Switch> switches;
   WorldOptions replayed = world;
   replayed.schedule = Schedule::replay(outcome.report.trace);
   run(replayed, {.departures = &switches});
@@ -161,8 +162,8 @@ void Shrinker::cut_faults_and_switches() {
     return still_fails(fewer);
   };
   if (world_.faults.rate() == 0) world_.faults = FaultPlan(fewest<Fault>(world_.faults.faults(), fails_with_faults));
-  const auto fails_with_switches = [&](const std::vector<Switch>& switches) { return still_fails(steered(switches)); };
-  world_ = steered(fewest<Switch>(switches_, fails_with_switches));
+  const auto fails_with_switches = [&](const std::vector<Schedule::Switch>& switches) { return still_fails(steered(switches)); };
+  world_ = steered(fewest<Schedule::Switch>(switches_, fails_with_switches));
 }
 
 void Shrinker::tell(ExploreReport::Failure* failure) {

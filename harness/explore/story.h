@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "rankloom/report.h"
+#include "rankloom/world.h"
 #include "sim/schedule/step_record.h"
 
 namespace rankloom::internal {

@@ -5,9 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "rankloom/records.h"
-
 namespace rankloom {
+
+class CallRecord;
+
+namespace traces {
 
 // One rank's calls as a Chakra execution trace (MLCommons), version 0.0.4, which simulators such as ASTRA-sim read: the bytes of
 // an .et file. Library rankloom-chakra, which needs protobuf.
@@ -24,4 +26,5 @@ std::string chakra_trace(const CallRecord& record);
 // The same, to PREFIX.RANK.et, a file for each rank. Returns the paths. Errors: InvalidArgument if one cannot be written.
 std::vector<std::string> write_chakra(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view prefix);
 
+}  // namespace traces
 }  // namespace rankloom

@@ -85,6 +85,23 @@ namespace rankloom {
 // Integer overflow wraps. NaN: min and max give NaN if any input is NaN, as PyTorch's do.
 class ReduceOp {
  public:
+  // In which order a reduction adds up. Floating-point results depend on it; integers do not.
+  struct Order {
+    enum class Kind : uint8_t {
+      kRank,      // ((r0 + r1) + r2) + ...
+      kReversed,  // ((rn-1 + rn-2) + ...) + r0
+      kRing,      // chunk c starts at rank c + 1 and goes round, as a ring reduce-scatter does
+      kTree,      // neighbours in pairs, then pairs of pairs
+      kSeeded,    // a permutation from the seed, for all elements of a call the same
+    };
+    Kind kind = Kind::kRank;
+    uint64_t seed = 0;
+    // float16 and bfloat16: add up in float32 and round once at the end (the default), or round after each step.
+    bool accumulate_in_float = true;
+
+    friend constexpr bool operator==(const Order&, const Order&) = default;
+  };
+
   enum class Kind : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
 
   constexpr ReduceOp() = default;
@@ -115,29 +132,12 @@ class ReduceOp {
   double factor_ = 1.0;
 };
 
-// In which order a reduction adds up. Floating-point results depend on it; integers do not.
-struct ReduceOrder {
-  enum class Kind : uint8_t {
-    kRank,      // ((r0 + r1) + r2) + ...
-    kReversed,  // ((rn-1 + rn-2) + ...) + r0
-    kRing,      // chunk c starts at rank c + 1 and goes round, as a ring reduce-scatter does
-    kTree,      // neighbours in pairs, then pairs of pairs
-    kSeeded,    // a permutation from the seed, for all elements of a call the same
-  };
-  Kind kind = Kind::kRank;
-  uint64_t seed = 0;
-  // float16 and bfloat16: add up in float32 and round once at the end (the default), or round after each step.
-  bool accumulate_in_float = true;
-
-  friend constexpr bool operator==(const ReduceOrder&, const ReduceOrder&) = default;
-};
-
 class Stream;
-struct GroupRequest;
 
 namespace internal {
 class DeviceMark;
-}
+struct GroupRequest;
+}  // namespace internal
 
 // Every operation. Rows of the op table are in this order.
 enum class OpType : uint8_t {
@@ -163,7 +163,15 @@ enum class OpType : uint8_t {
   kNewGroup,    // the agreement of members on new groups: one of a list of ranks, or those of a mesh
   kSplitGroup,  // the same, where each member says which group it wants to be in
 };
+
+// "all_reduce", "new_group": torch.distributed's names, as reports print them.
+std::string_view op_name(OpType op);
+
+namespace internal {
 inline constexpr int kOpTypeCount = static_cast<int>(OpType::kSplitGroup) + 1;
+}  // namespace internal
+
+namespace internal {
 
 // A list of views; one is held without an allocation.
 class TensorList {
@@ -191,8 +199,22 @@ class TensorList {
  private:
   int size_ = 0;  // first: with the view's data pointer in one cache line, all that a kernel reads of most lists
   TensorView one_;
-  internal::Rare<std::vector<TensorView>> many_;
+  Rare<std::vector<TensorView>> many_;
 };
+
+}  // namespace internal
+
+namespace internal {
+
+// What the library remembers of a call on its way.
+struct CallWay {
+  int64_t record_id = -1;             // in the flight recorder; -1: not recorded
+  GroupRequest* request = nullptr;    // kNewGroup, kSplitGroup: on the stack of a caller that waits
+  std::shared_ptr<DeviceMark> ready;  // of a device's stream: when the tensors may be used; null: now
+  int64_t wait_until_ns = 0;  // monitored_barrier with wait_all_ranks: when this member's time is up; 0: without
+};
+
+}  // namespace internal
 
 // One member's call, as data: what the front builds, the shape rule checks, members compare and the kernel reads.
 //
@@ -215,31 +237,30 @@ class TensorList {
 struct CollectiveCall {
   OpType op = OpType::kBarrier;
   ReduceOp reduce_op;
-  ReduceOrder order;
+  ReduceOp::Order order;
   int root = -1;  // rank in the group; -1: the operation has none
   int peer = -1;  // send, recv: the other's rank in the group; kAnySource for recv_any
   int tag = 0;
   int64_t seq =
       -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
-  TensorList inputs;
-  TensorList outputs;
+  internal::TensorList inputs;
+  internal::TensorList outputs;
   internal::Rare<std::vector<int64_t>> in_splits;
   internal::Rare<std::vector<int64_t>> out_splits;
   absl::Duration timeout = absl::InfiniteDuration();
   bool timeout_is_default = true;  // from the group: does not keep a stuck job from being a deadlock
   absl::Duration warn_after = absl::InfiniteDuration();  // a wait that lasts longer is told of
-  int64_t wait_until_ns = 0;  // monitored_barrier with wait_all_ranks: when this member's time is up; 0: without
   CodeSite code;
   internal::Rare<std::string> label;       // barrier: the caller's word for it
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
-  std::shared_ptr<internal::DeviceMark> ready;        // of a device's stream: when the tensors may be used; null: now
   internal::Rare<std::vector<CollectiveCall>> parts;  // kCoalesced
-  GroupRequest* request = nullptr;                    // kNewGroup, kSplitGroup: on the stack of a caller that waits
-  int64_t record_id = -1;                             // in the flight recorder; -1: not recorded
+  internal::CallWay way;                              // the library's own: who passes a call on moves it along
 
   static constexpr int kAnySource = -2;
 };
+
+namespace internal {
 
 // One call of all members of a group: [rank in group].
 using MemberCalls = absl::Span<const CollectiveCall* const>;
@@ -248,5 +269,7 @@ using MemberCalls = absl::Span<const CollectiveCall* const>;
 Device call_device(const CollectiveCall& call);
 // InvalidArgument if its tensors are on more than one device.
 absl::Status one_device(const CollectiveCall& call);
+
+}  // namespace internal
 
 }  // namespace rankloom

@@ -5,14 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "collectives/streams/device_driver.h"
-#include "collectives/streams/device_stream.h"
 #include "rankloom/rankloom.h"
-#include "rankloom/tensor.h"
 
 namespace rankloom {
 
-class RankContext;
+namespace internal {
+class DeviceStream;
+}  // namespace internal
 
 // Lets calls of the world of `rank` use CUDA memory and streams. CudaStream and CudaTensor do it themselves; a program with
 // device memory of other origin calls it before its first such call, on every rank or on any. The first time in a process it
@@ -23,10 +22,6 @@ void use_cuda(RankContext& rank, int device = 0);
 // Why there is no CUDA device that could be used, "" if there is one.
 std::string cuda_missing();
 
-// The one driver of this process: there is one CUDA context for a device and process. Never destroyed, since the device may
-// look at its memory until the process ends.
-std::shared_ptr<DeviceDriver> cuda_driver();
-
 }  // namespace rankloom
 
 // As cuda_runtime_api.h has it, which users of this header need not include.
@@ -36,11 +31,34 @@ namespace rankloom {
 
 // A CUDA stream of the caller's own, which must outlive this view. Not the legacy default stream while others of its
 // context are blocked: it waits for them.
-class CudaStreamView : public DeviceStream {
+// The queue is the device's: what rankloom puts there are marks, waits for marks, and waits for words that the host writes, so
+// kernels of any origin may stand between. A call on the stream whose tensors are the device's: its kernel waits for the
+// stream's mark and the stream for its end; neither blocks the host. A call whose tensors are the host's, or that has none, is
+// issued when the stream gets there.
+// Timeouts are real time. A timeout that is not given is the world's, so that no device waits for ever.
+class CudaStreamView : public Stream {
  public:
   CudaStreamView(RankContext& rank, CUstream_st* stream, std::string_view name = "stream");
+  ~CudaStreamView() override;
+  CudaStreamView(const CudaStreamView&) = delete;
+  CudaStreamView& operator=(const CudaStreamView&) = delete;
 
-  CUstream_st* native() const { return static_cast<CUstream_st*>(handle()); }
+  CUstream_st* native() const { return native_; }
+  int device() const;
+
+  std::string_view name() const override;
+  void wait_for(const Work& work, absl::Duration timeout = absl::InfiniteDuration(),
+                CodeSite code = CodeSite::here()) override;
+  Stream::Event record(CodeSite code = CodeSite::here()) override;
+  void wait_event(const Stream::Event& event, CodeSite code = CodeSite::here()) override;
+  void synchronize(CodeSite code = CodeSite::here()) override;
+  bool query(CodeSite code = CodeSite::here()) override;
+  absl::Status status() const override;
+  absl::StatusOr<Work> issue(ProcessGroup& group, CollectiveCall&& call) override;
+
+ private:
+  CUstream_st* const native_;
+  const std::unique_ptr<internal::DeviceStream> stream_;
 };
 
 // A CUDA stream that this object owns: non-blocking with regard to the default stream. What is queued runs even if the object
@@ -51,8 +69,6 @@ class CudaStream final : public CudaStreamView {
   explicit CudaStream(RankContext& rank, std::string_view name = "stream", int device = 0);
   ~CudaStream() override;
 };
-
-class RankContext;
 
 // A tensor in device memory, for tests: contiguous, owned. Making one, to_host() and set() block the thread until the device
 // has done it, on a stream of their own: what other streams do to the tensor must have ended before, by wait() or
@@ -68,20 +84,20 @@ class CudaTensor {
   CudaTensor& operator=(const CudaTensor&) = delete;
   CudaTensor& operator=(CudaTensor&&) = delete;
 
-  template <TensorElement T>
+  template <internal::TensorElement T>
   CudaTensor(RankContext& rank, const std::vector<T>& values, int device = 0)
-      : CudaTensor(rank, {static_cast<int64_t>(values.size())}, DTypeOf<T>::value, device) {
+      : CudaTensor(rank, {static_cast<int64_t>(values.size())}, internal::DTypeOf<T>::value, device) {
     set_bytes(values.data());
   }
 
   const TensorView& view() const { return view_; }
   operator TensorView() const { return view_; }  // NOLINT: implicit
 
-  template <TensorElement T>
+  template <internal::TensorElement T>
   void set(const std::vector<T>& values) {
     set_bytes(values.data());
   }
-  template <TensorElement T>
+  template <internal::TensorElement T>
   std::vector<T> to_host() const {
     std::vector<T> values(static_cast<size_t>(view_.numel()));
     get_bytes(values.data());

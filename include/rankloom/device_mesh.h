@@ -9,14 +9,24 @@
 
 namespace rankloom {
 
-struct MixedDim;
-struct MixedMeshOptions;
-
 // The ranks of a group as a grid with named dimensions, and a group along each: a rank's group along "tp" holds the ranks
 // that differ from it in that coordinate only. A value; one rank's view of the grid.
 // Errors: InvalidArgument that names the mesh and what it has.
 class DeviceMesh {
  public:
+  // One dimension of a mesh that is real in some dimensions and fake in others.
+  struct MixedDim {
+    std::string name;
+    int size = 1;
+    GroupOptions::Backend backend = GroupOptions::Backend::kThreaded;
+    int coordinate = 0;  // of a fake dimension: where the ranks of this world stand in it
+  };
+
+  struct MixedOptions {
+    GroupOptions real = {};  // of the groups along real dimensions
+    FakeOptions fake = {};   // of the others, and of the mesh's base
+  };
+
   int ndim() const { return static_cast<int>(shape_.size()); }
   const std::vector<int>& shape() const { return shape_; }
   const std::vector<std::string>& dim_names() const { return dim_names_; }  // empty: they have none
@@ -47,8 +57,8 @@ class DeviceMesh {
   friend DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
                                      const std::vector<std::string>& dim_names, const GroupOptions& options,
                                      CodeSite code);
-  friend DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<MixedDim>& dims,
-                                    const MixedMeshOptions& options, CodeSite code);
+  friend DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims,
+                                    const DeviceMesh::MixedOptions& options, CodeSite code);
   DeviceMesh() = default;
   int dim_of(std::string_view name) const;
   int checked(int dim) const;
@@ -75,19 +85,6 @@ DeviceMesh init_device_mesh(RankContext& rank, const std::vector<int>& shape,
 
 class RankContext;
 
-// One dimension of a mesh that is real in some dimensions and fake in others.
-struct MixedDim {
-  std::string name;
-  int size = 1;
-  BackendKind backend = BackendKind::kThreaded;
-  int coordinate = 0;  // of a fake dimension: where the ranks of this world stand in it
-};
-
-struct MixedMeshOptions {
-  GroupOptions real = {};  // of the groups along real dimensions
-  FakeOptions fake = {};   // of the others, and of the mesh's base
-};
-
 // A mesh of more ranks than the world has: those of the world are one slice of it, along the real dimensions, and collectives
 // there move data; along the others each rank has fake groups. So 8 threads can run the tensor-parallel part of a job of 4,096
 // ranks. Collective: every rank of the world calls it, and gives the same dimensions.
@@ -95,7 +92,7 @@ struct MixedMeshOptions {
 // the fake groups know this rank by its place there, real groups by that in the world.
 // Errors: InvalidArgument where the real dimensions do not multiply to the size of the world, for a coordinate outside its
 //   dimension, and as init_device_mesh().
-DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<MixedDim>& dims, const MixedMeshOptions& options = {},
-                           CodeSite code = CodeSite::here());
+DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims,
+                           const DeviceMesh::MixedOptions& options = {}, CodeSite code = CodeSite::here());
 
 }  // namespace rankloom

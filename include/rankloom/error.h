@@ -21,7 +21,7 @@ struct CodeSite {
   }
 };
 
-// What went wrong, as a program that catches a DistError tells cases apart.
+// What went wrong, as a program that catches a DistError tells cases apart. docs/errors.md has a section of each.
 enum class ErrorKind {
   kInvalidArgument,  // this member's call breaks a rule of its operation
   kMismatch,         // members of a group issued different calls
@@ -33,13 +33,20 @@ enum class ErrorKind {
   kCollectiveError,  // the group refuses (error_on_collective), or a backend failed
 };
 
+namespace internal {
+
 // "InvalidArgument", "Mismatch", ...
 std::string_view error_kind_name(ErrorKind kind);
 
-// Inside rankloom a failure is an absl::Status; its kind travels as a payload, so that it survives copies and wrapping.
+}  // namespace internal
+
+// A failure before it is thrown: inside rankloom, in a report's cause, and what a group of one's own returns from execute().
+// The kind travels as a payload of the status, so that it survives copies.
 absl::Status make_error(ErrorKind kind, std::string_view text);
 // The kind of a failed status. A status made elsewhere is mapped by its code (kDeadlineExceeded: kTimeout, ...).
 ErrorKind error_kind(const absl::Status& status);
+
+namespace internal {
 
 // Where a failed call came from. `rank` is the global rank, -1 if unknown; `seq` is -1 where there is none.
 struct ErrorOrigin {
@@ -49,10 +56,21 @@ struct ErrorOrigin {
   int64_t seq = -1;
 };
 
-// What public calls throw inside a rank program. what() is the whole text and starts with the kind's name.
+}  // namespace internal
+
+// What public calls throw inside a rank program. what() is the whole text and starts with the kind's name:
+//
+//   try {
+//     rank.group().all_reduce(x);
+//   } catch (const rankloom::DistError& error) {
+//     if (error.kind() != rankloom::ErrorKind::kTimeout) throw;
+//   }
+//
+// A rank that lets one go fails with it; the run's report has its text. A program makes none itself: it throws what it likes.
+// Thread-safety: const methods.
 class DistError : public std::exception {
  public:
-  DistError(absl::Status status, const ErrorOrigin& origin);
+  DistError(absl::Status status, const internal::ErrorOrigin& origin);
 
   const char* what() const noexcept override { return what_.c_str(); }
   ErrorKind kind() const { return kind_; }
@@ -71,20 +89,5 @@ class DistError : public std::exception {
   int64_t seq_;
   std::string what_;
 };
-
-[[noreturn]] void throw_dist_error(const absl::Status& status, const ErrorOrigin& origin);
-
-// The one place where a Status becomes a DistError.
-inline void throw_if_error(const absl::Status& status, const ErrorOrigin& origin) {
-  if (!status.ok()) [[unlikely]]
-    throw_dist_error(status, origin);
-}
-
-// Unwinds a rank that goes on making calls long after its world was aborted. Not a std::exception on purpose: a rank
-// program that catches those must still end. Caught in world/rank_main.cc only.
-struct RankCancelled {};
-
-// A broken invariant of rankloom itself: prints rank, text and the schedule, then aborts the process.
-[[noreturn]] void fatal(std::string_view text);
 
 }  // namespace rankloom

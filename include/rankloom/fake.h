@@ -7,49 +7,45 @@
 
 namespace rankloom {
 
-// A fake group without a world: which member, of how many.
-struct FakeWorldOptions {
-  int64_t rank = 0;
-  int64_t world_size = 1;
-  FakeOptions options = {};
-};
+namespace internal {
+class FakeGroup;
+}  // namespace internal
 
-// Checks every call by the rules of the real groups, moves no data and has no peers: a world of any size at the cost of one
-// rank. Its works are done at once. Cannot be constructed directly: make_fake_process_group() or init_process_group().
+// One member of a group whose other members are not there: checks every call by the rules of the real groups, moves no data and
+// waits for nobody, so that a world of any size costs what one rank costs. For traces, for estimates, and for tests of what a
+// program calls. Works of its calls are done at once. make_fake_process_group() and init_process_group() make one.
 //
-// What is not checked: whether the other members would make the same call; there are none. A real group compares.
-class FakeProcessGroup final : public ProcessGroup {
+//   auto pg = make_fake_process_group({.rank = 5, .world_size = 16384});
+//   DeviceMesh mesh = init_device_mesh(pg, {2048, 8}, {"dp", "tp"});
+//   mesh.get_group("tp")->all_reduce(TensorView::meta({8192, 8192}, DType::kBFloat16)).wait();
+//   pg->set_rank(6);
+//   pg->barrier().wait();
+//
+// What is not checked: whether the other members would make the same call. A real group compares.
+// Thread-safety and errors: those of ProcessGroup; CollectiveError for a call that FakeOptions refuses.
+class FakeProcessGroup : public ProcessGroup {
  public:
-  std::string backend_name() const override { return "fake"; }
-  absl::StatusOr<Work> execute(CollectiveCall&& call) override;
+  // Of a fake group without a world: which member, of how many.
+  struct Member {
+    int64_t rank = 0;
+    int64_t world_size = 1;
+    FakeOptions options = {};
+  };
 
-  const FakeOptions& options() const { return options_; }
+  virtual const FakeOptions& options() const = 0;
   // From here on, this is the group of its member `rank`: one handle can trace what each rank would do. Groups that were made
   // from it stay those of the member that made them.
   // Errors: InvalidArgument for a rank outside the group, in a world (where a rank is a thread's), and if the record
   // has calls or further groups already.
-  void set_rank(int rank);
-
- protected:
-  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
-                                            const GroupOptions& options) override;
+  virtual void set_rank(int rank) = 0;
 
  private:
-  friend struct FakeFactory;
-  FakeProcessGroup(RankContext* context, std::shared_ptr<const Group> group, FakeOptions options);
-  FakeProcessGroup(std::shared_ptr<const Group> group, int rank, FakeOptions options);
-
-  const FakeOptions options_;
-  int record_group_ = -1;  // of options_.record
+  friend class internal::FakeGroup;
+  using ProcessGroup::ProcessGroup;
 };
 
 // Without any world or store: one member of a group of all ranks, named "0".
 // Errors: InvalidArgument for a world_size below 1 or above 2^31 - 1, and for a rank outside the world.
-std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeWorldOptions& options);
-
-namespace internal {
-std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group,
-                                               const FakeOptions& options);
-}  // namespace internal
+std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeProcessGroup::Member& options);
 
 }  // namespace rankloom

@@ -1,21 +1,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "rankloom/error.h"
-#include "sim/sync/rank_mutex.h"
 
 namespace rankloom {
-
-class Scheduler;
 
 // Something that goes wrong at a certain call. An aggregate; fields that are left out fit every call.
 struct Fault {
@@ -43,7 +38,7 @@ struct Fault {
   int64_t nth = -1;        // the rank's n-th call, from 1, of those that group, op and seq fit; -1: each of them
   When when = When::kBefore;
   absl::Duration by = absl::Milliseconds(100);
-  bool maybe = false;  // the schedule chooses whether it happens (ChoiceKind::kFault)
+  bool maybe = false;  // the schedule chooses whether it happens (internal::ChoiceKind::kFault)
 
   // "crash@rank=1,op=all_reduce,seq=3,when=inside": what FaultPlan::parse() reads.
   std::string text() const;
@@ -51,6 +46,12 @@ struct Fault {
 };
 
 // Which faults a run has: those listed, and those drawn from a seed. A value; empty: none.
+//
+//   rankloom::WorldOptions options{.world_size = 4};
+//   options.faults = {{.kind = rankloom::Fault::Kind::kCrash, .rank = 1, .op = "all_reduce", .seq = 3}};
+//   options.faults = rankloom::FaultPlan::seeded(7, 0.01);  // or each call with probability 1 %
+//
+// Faults happen in calls of groups and stores only; a program's own code fails by throwing. Thread-safety: const methods.
 class FaultPlan {
  public:
   FaultPlan() = default;
@@ -86,39 +87,11 @@ class FaultPlan {
   std::vector<Fault::Kind> kinds_;
 };
 
+namespace internal {
+
+// "crash", "store_timeout": as plans and reports write it.
 std::string_view fault_kind_name(Fault::Kind kind);
 
-// Finds the faults of a run's calls. Belongs to a world; wrapping groups and stores ask it.
-// Thread-safety: all methods.
-class FaultInjector {
- public:
-  struct Call {
-    int rank;
-    std::string_view group;  // empty: a store
-    std::string_view op;
-    int64_t seq = -1;
-    bool sends = false;
-  };
-
-  // `crash` tells the world that a rank failed, and why.
-  FaultInjector(FaultPlan plan, Scheduler* scheduler, int ranks, std::function<void(int, const std::string&)> crash);
-
-  // Counts the call and returns what goes wrong in it. May be a scheduling point, for faults that are `maybe`.
-  std::vector<Fault> at(const Call& call);
-  // Does what is the same for all calls: crash, hang, delay. A crash unwinds the rank. Errors: what the call fails with; for a
-  // hang, the cause of the abort that ended it.
-  absl::Status act(const Fault& fault, const Call& call, CodeSite code);
-  // What happened so far, each with the number of its call among all of its rank's: as a plan, they happen again.
-  std::vector<Fault> happened() const;
-
- private:
-  const FaultPlan plan_;
-  Scheduler* const scheduler_;
-  const std::function<void(int, const std::string&)> crash_;
-  mutable RankMutex mu_;                                            // taken after no other lock
-  std::vector<int64_t> calls_ ABSL_GUARDED_BY(mu_);                 // [rank]
-  std::vector<std::vector<int64_t>> matched_ ABSL_GUARDED_BY(mu_);  // [fault of the plan][rank]
-  std::vector<Fault> happened_ ABSL_GUARDED_BY(mu_);
-};
+}  // namespace internal
 
 }  // namespace rankloom

@@ -14,15 +14,15 @@
 #include "rankloom/collective_call.h"
 #include "rankloom/error.h"
 #include "rankloom/records.h"
-#include "rankloom/report.h"
+#include "rankloom/world.h"
 
 namespace rankloom {
 
 // How GoogleTest prints them.
-inline void PrintTo(ErrorKind kind, std::ostream* out) { *out << error_kind_name(kind); }
+inline void PrintTo(ErrorKind kind, std::ostream* out) { *out << internal::error_kind_name(kind); }
 inline void PrintTo(const RunReport& report, std::ostream* out) { *out << report.text(); }
 inline void PrintTo(const CallRecord& record, std::ostream* out) { *out << record.text(); }
-inline void PrintTo(const RecordedCall& call, std::ostream* out) { *out << call.name << " seq " << call.seq; }
+inline void PrintTo(const CallRecord::Call& call, std::ostream* out) { *out << call.name << " seq " << call.seq; }
 
 // A DistError of this kind whose text matches: EXPECT_THAT(error, IsDistError(ErrorKind::kTimeout,
 // HasSubstr("all_reduce"))).
@@ -109,14 +109,17 @@ internal::BitsEqualMatcher<Range> BitsEqual(Range want) {
   return internal::BitsEqualMatcher<Range>(std::move(want));
 }
 
+namespace internal {
+
 // So many calls of an operation on a group: its mesh dimension ("tp"), name ("0.1") or description.
 struct ExpectedCalls {
   int64_t count;
   OpType op;
   std::string group;
-
-  friend void PrintTo(const ExpectedCalls& expected, std::ostream* out);
 };
+void PrintTo(const ExpectedCalls& expected, std::ostream* out);
+
+}  // namespace internal
 
 // A CallRecord that holds so many calls of this operation on this group, whatever else it holds:
 //   EXPECT_THAT(*record, Calls(3, OpType::kAllGatherIntoTensor, "tp"));
@@ -124,6 +127,6 @@ testing::Matcher<const CallRecord&> Calls(int64_t count, OpType op, const std::s
 
 // A CallRecord of exactly these calls and no others, in any order:
 //   EXPECT_THAT(*record, CallsExactly({{3, OpType::kAllGatherIntoTensor, "tp"}, {1, OpType::kAllReduce, "dp"}}));
-testing::Matcher<const CallRecord&> CallsExactly(std::vector<ExpectedCalls> expected);
+testing::Matcher<const CallRecord&> CallsExactly(std::vector<internal::ExpectedCalls> expected);
 
 }  // namespace rankloom

@@ -59,11 +59,13 @@ struct WorldOptions {
   // sleeps beside its helper, a thread of the program's own that has called through a rank's handle and has not ended. That is no
   // deadlock. It is told as `stall` is, and the run ends with a Timeout when none of them came to a point for this long, in
   // real time, and none computed. InfiniteDuration: it goes on. Where no such thread was seen, a deadlock is found at once.
+  // A deterministic run in which all that can run only ask whether something has happened (is_completed(), check(),
+  // try_lock(), query()) ends with a Timeout after this long, too: a thread outside might have answered.
   absl::Duration stuck_after = absl::Minutes(1);
 
   // The run stops where this rank is about to make this call: on_break is called by the rank itself (unset: SIGTRAP, which a
   // debugger catches; there `call rankloom_describe()` lists the ranks).
-  std::optional<BreakPoint> break_at = {};
+  std::optional<Schedule::BreakPoint> break_at = {};
   std::function<void()> on_break = {};
 
   // What the program above knows of where its ranks are, appended to a deadlock's text: stacks of an interpreter. Called
@@ -81,20 +83,5 @@ struct WorldOptions {
 //   RANKLOOM_TRACE_LIMIT  a number: WorldOptions::trace_limit
 // Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
-
-// RANKLOOM_RANKS: how many ranks explore() shall use; 0: it does not say. Errors: InvalidArgument that names the variable.
-absl::StatusOr<int> ranks_from_environment();
-
-// The command that repeats a run of this process under `options`: variables, then the command line, quoted for a shell.
-// `trace_path` not empty: the command that replays the trace saved there instead. Empty in the free gear.
-std::string rerun_command(const WorldOptions& options, std::string_view trace_path = {});
-
-// What the environment asks of whoever keeps traces (harness, bridge).
-struct TraceFiles {
-  std::string folder;    // RANKLOOM_TRACE_DIR: where traces of failed runs go; empty: the keeper's own choice
-  int replayed_run = 1;  // RANKLOOM_REPLAY_RUN: which run of a test, from 1, the trace in RANKLOOM_REPLAY belongs to
-};
-// Errors: InvalidArgument that names the variable.
-absl::StatusOr<TraceFiles> trace_files_from_environment();
 
 }  // namespace rankloom

@@ -20,39 +20,39 @@ namespace rankloom {
 
 class CallRecord;
 
-// A set of operations. A value: {OpType::kAllReduce, OpType::kSend}.
-class OpSet {
- public:
-  constexpr OpSet() = default;
-  constexpr OpSet(std::initializer_list<OpType> ops) {
-    for (const OpType op : ops) bits_ |= bit(op);
-  }
-  constexpr bool has(OpType op) const { return (bits_ & bit(op)) != 0; }
-  constexpr bool empty() const { return bits_ == 0; }
-
- private:
-  static constexpr uint32_t bit(OpType op) { return uint32_t{1} << static_cast<unsigned>(op); }
-  static_assert(kOpTypeCount <= 32);
-
-  uint32_t bits_ = 0;
-};
-
-// What a fake group writes into the outputs of a call. Tensors on the meta device are never written.
-enum class FakeOutputs : uint8_t {
-  kShapesOnly,    // nothing
-  kPassThrough,   // what PyTorch's fake group writes: this rank's own input, where an output can hold it
-  kUniformRanks,  // what a real group would, if every rank held this rank's data
-};
-
 // How a fake group answers. An aggregate; every field has a default. A group that is made from this one answers alike unless
 // GroupOptions::fake says otherwise.
 struct FakeOptions {
+  // A set of operations. A value: {OpType::kAllReduce, OpType::kSend}.
+  class OpSet {
+   public:
+    constexpr OpSet() = default;
+    constexpr OpSet(std::initializer_list<OpType> ops) {
+      for (const OpType op : ops) bits_ |= bit(op);
+    }
+    constexpr bool has(OpType op) const { return (bits_ & bit(op)) != 0; }
+    constexpr bool empty() const { return bits_ == 0; }
+
+   private:
+    static constexpr uint32_t bit(OpType op) { return uint32_t{1} << static_cast<unsigned>(op); }
+    static_assert(internal::kOpTypeCount <= 32);
+
+    uint32_t bits_ = 0;
+  };
+
+  // What a fake group writes into the outputs of a call. Tensors on the meta device are never written.
+  enum class Outputs : uint8_t {
+    kShapesOnly,    // nothing
+    kPassThrough,   // what PyTorch's fake group writes: this rank's own input, where an output can hold it
+    kUniformRanks,  // what a real group would, if every rank held this rank's data
+  };
+
   // Every operation fails as "FakeProcessGroup collective operation error", with operation, rank, group and shapes: sends and
   // recvs, the end of a coalesced block and the making of groups, too.
   bool error_on_collective = false;
   OpSet allow = {};  // these do not fail under error_on_collective
   OpSet deny = {};   // these fail in any case
-  FakeOutputs outputs = FakeOutputs::kShapesOnly;
+  Outputs outputs = Outputs::kShapesOnly;
   // Where calls are kept; null: nowhere. One for each rank: groups of one rank share it.
   std::shared_ptr<CallRecord> record = {};
 
@@ -69,10 +69,8 @@ struct FakeOptions {
 
 class DeviceMesh;
 class RankContext;
-class Scheduler;
-struct GroupRequest;
 namespace internal {
-struct Coalescing;
+class GroupFront;
 }  // namespace internal
 
 // What a call may say beside its tensors. An aggregate; every field has a default.
@@ -82,34 +80,43 @@ struct CallOptions {
   // Owners of the tensors, held until the call is done; its Work may be dropped. Where nothing else holds them, they end on the
   // thread that drops the last handle of the done work, or, if that had gone before, as a helper of the rank: they may call.
   std::shared_ptr<const void> keep_alive = {};
-  std::optional<ReduceOrder> order = {};  // unset: the group's
-  Stream* stream = nullptr;               // start after what is queued there, and order what follows
-};
-
-enum class BackendKind : uint8_t {
-  kThreaded,  // real collectives in shared memory
-  kFake,      // checks shapes, moves nothing
+  std::optional<ReduceOp::Order> order = {};  // unset: the group's
+  Stream* stream = nullptr;                   // start after what is queued there, and order what follows
 };
 
 class ProcessGroup;
 
 // How a rank gets its group. An aggregate; every field has a default. Members give the same ones.
 struct GroupOptions {
-  std::optional<BackendKind> backend = {};  // unset: kThreaded, or that of the group which this one is made from
-  std::optional<FakeOptions> fake = {};     // of a fake group; unset: those of the group which this one is made from
+  enum class Backend : uint8_t {
+    kThreaded,  // real collectives in shared memory
+    kFake,      // checks shapes, moves nothing
+  };
+
+  std::optional<Backend> backend = {};   // unset: kThreaded, or that of the group which this one is made from
+  std::optional<FakeOptions> fake = {};  // of a fake group; unset: those of the group which this one is made from
   // The caller's own group instead. Called once per rank.
   std::function<std::shared_ptr<ProcessGroup>(RankContext&, const std::shared_ptr<const Group>&)> make = {};
   std::string name = {};         // unset: "0" for the first group of all ranks, "0.2" for the second one made from that
   std::string description = {};  // unset: "default_pg" for a group of all ranks, "undefined" for others, as c10d has it
   std::optional<absl::Duration> timeout = {};  // unset: the world's, or that of the group which this one is made from
   std::optional<absl::Duration> warn_after = {};  // the same
-  std::optional<ReduceOrder> order = {};          // the same; unset for the first: rank order
+  std::optional<ReduceOp::Order> order = {};      // the same; unset for the first: rank order
   // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
   size_t eager_bytes = 0;
 };
 
-// One member's handle on a group. Public methods build a CollectiveCall, check it, number it, record it and pass it to
-// execute(), the one function that a subclass supplies.
+// One member's handle on a group: what a rank makes collective calls and messages with.
+//
+//   auto pg = init_process_group(rank);
+//   std::vector<float> gradients = {1.0f * rank.rank(), 2};
+//   Work work = pg->all_reduce(gradients);                  // returns before the others have come
+//   work.wait();                                            // gradients is the sum of all ranks' now
+//   auto half = pg->new_group({0, 1});                      // null on ranks 2 and up
+//
+// Public methods build a CollectiveCall, check it, number it, record it and pass it to execute(), the one function that a
+// subclass supplies. A group moves bytes within this process; it opens no connection, and knows no devices but those that
+// use_cuda() made known.
 // Order: members issue the same calls in the same order. A member that differs is named in a mismatch report, and no data
 //   moves.
 // Errors, for every method, thrown as DistError before any data moves: InvalidArgument (this member breaks a rule below, or
@@ -128,18 +135,18 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // --- attributes: virtual, since users override them
 
-  virtual int rank() const { return rank_; }  // in this group: 0 <= rank < size(); a world rank is called global_rank
-  virtual int size() const { return size_; }
+  virtual int rank() const;  // in this group: 0 <= rank < size(); a world rank is called global_rank
+  virtual int size() const;
   virtual std::string backend_name() const { return "custom"; }
-  virtual std::string group_name() const { return name_; }
-  virtual void set_group_name(std::string_view name) { name_ = name; }
-  virtual std::string description() const { return description_; }
-  virtual void set_description(std::string_view description) { description_ = description; }
+  virtual std::string group_name() const;
+  virtual void set_group_name(std::string_view name);
+  virtual std::string description() const;
+  virtual void set_description(std::string_view description);
   // "threaded group tp: rank 1 of 4".
   virtual std::string text() const;
   // The rank in the world of a rank in this group.
   int global_rank(int rank) const;
-  int global_rank() const { return global_rank(rank_); }
+  int global_rank() const;
 
   // --- collectives. Shapes are in elements; n = size()
 
@@ -245,15 +252,15 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // --- state
 
   // Of collectives: how many this member has issued.
-  int64_t sequence_number() const { return seq_; }
+  int64_t sequence_number() const;
   // For calls that say nothing else, from now on. A wait that lasts longer than `warn_after` is told of in the report's notes
   // and to WorldOptions::on_warning, and goes on; one that lasts longer than the timeout fails. Both are virtual time in
   // deterministic runs. Neither keeps a stuck job from being reported as a Deadlock at once.
   void set_timeout(absl::Duration timeout);
-  absl::Duration timeout() const { return timeout_; }
+  absl::Duration timeout() const;
   void set_warn_after(absl::Duration warn_after);
-  absl::Duration warn_after() const { return warn_after_; }
-  void set_reduce_order(const ReduceOrder& order) { order_ = order; }
+  absl::Duration warn_after() const;
+  void set_reduce_order(const ReduceOp::Order& order);
 
   // Ends all members' waits with Aborted. Later calls fail. Does nothing by default.
   virtual void abort(std::string_view reason = "abort() was called");
@@ -272,74 +279,22 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // destroy_process_group() was called: lets go of what members share.
   virtual void leave() {}
 
-  const std::shared_ptr<const Group>& group() const { return group_; }
-  RankContext* context() const { return context_; }
+  const std::shared_ptr<const Group>& group() const;
+  // This member's rank; null outside a world.
+  RankContext* context() const;
 
  protected:
-  // A group inside a world: `context` is this member's rank.
-  ProcessGroup(RankContext* context, std::shared_ptr<const Group> group);
+  // A group inside a world: `rank` is this member.
+  ProcessGroup(RankContext& rank, std::shared_ptr<const Group> group);
   // A group without one, of known ranks; `rank` is that in the group.
   ProcessGroup(std::shared_ptr<const Group> group, int rank);
 
-  // Point, check, number, record, execute: the way of every call.
-  Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
-  // submit() between start_coalescing() and end_coalescing().
-  Work gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code);
-  // The member leaves, or its handle goes: calls since start_coalescing() are never issued.
-  void drop_coalescing() noexcept;
-  // "rank 2, group 0, all_gather seq 1: ".
-  std::string who(const CollectiveCall& call) const;
-  Scheduler* scheduler() const { return scheduler_; }
-  // The way in of each public method that touches the world: `const CallScope call = enter("shutdown");`.
-  CallScope enter(const char* op) const {
-    return CallScope(world_, [this, op] { return called(op); });
-  }
-  const WorldRef& world_ref() const { return world_; }
-  // For groups that can stand for any of their members.
-  void become(int rank) { rank_ = rank; }
+  internal::GroupFront& front() const { return *front_; }
 
  private:
-  friend DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
-                                     const std::vector<std::string>& dim_names, const GroupOptions& options,
-                                     CodeSite code);
-  friend void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
+  friend class internal::GroupFront;
 
-  CalledHandle called(const char* op) const;
-  [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
-  // The call's or the group's; refuses negative ones.
-  void set_times(CollectiveCall& call, const CallOptions& options) const;
-  // `what`: "timeout", "warn_after".
-  void check_duration(const char* op, const char* what, absl::Duration duration) const;
-  GroupRequest request_of(const GroupOptions& options);
-  void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
-  std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options);
-  void record(CollectiveCall& call);
-  // execute() did not take the call: takes its number and record back, and throws.
-  [[noreturn]] void refuse(OpType op, bool numbered, int64_t record_id, const absl::Status& status);
-  void end(CodeSite code);
-
-  RankContext* const context_ = nullptr;  // null outside a world
-  Scheduler* const scheduler_ = nullptr;
-  const WorldRef world_;
-  const std::shared_ptr<const Group> group_;
-  int rank_;  // const, but for become()
-  const int size_;
-  int64_t seq_ = 0;                                    // of collectives
-  int64_t p2p_seq_ = 0;                                // of sends and recvs
-  int64_t op_id_ = 0;                                  // of all calls
-  int child_count_ = 0;                                // groups made from this one that were given no name
-  int request_count_ = 0;                              // calls that make groups
-  std::vector<std::weak_ptr<ProcessGroup>> children_;  // those that went are swept out now and then
-  size_t sweep_children_at_ = 8;
-  bool shut_down_ = false;
-  bool left_ = false;                                 // end() was here
-  bool destroyed_ = false;                            // by a call for this very group
-  std::unique_ptr<internal::Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
-  absl::Duration timeout_;
-  absl::Duration warn_after_ = absl::InfiniteDuration();
-  ReduceOrder order_;
-  std::string name_;
-  std::string description_;
+  const std::unique_ptr<internal::GroupFront> front_;
 };
 
 // Prints text().
@@ -368,11 +323,5 @@ struct P2POp {
 // place in the list), none is issued.
 std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options = {},
                                     CodeSite code = CodeSite::here());
-
-namespace internal {
-// A member as `options` ask for it. Defined above all rooms, as init_process_group() is: collectives/backends.cc.
-std::shared_ptr<ProcessGroup> make_group_member(RankContext& rank, const std::shared_ptr<const Group>& group,
-                                                const GroupOptions& options);
-}  // namespace internal
 
 }  // namespace rankloom

@@ -3,8 +3,6 @@
 // The one header of the library: a world of ranks inside one process, its store, groups and collectives.
 // No GoogleTest, no torch.
 
-#include "fake_store/file_store.h"
-#include "fake_store/hash_store.h"
 #include "rankloom/collective_call.h"
 #include "rankloom/device_mesh.h"
 #include "rankloom/error.h"
@@ -13,8 +11,8 @@
 #include "rankloom/group.h"
 #include "rankloom/options.h"
 #include "rankloom/process_group.h"
+#include "rankloom/random.h"
 #include "rankloom/records.h"
-#include "rankloom/report.h"
 #include "rankloom/schedule.h"
 #include "rankloom/store.h"
 #include "rankloom/stream.h"

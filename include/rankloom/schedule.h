@@ -5,12 +5,15 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace rankloom {
+
+namespace internal {
 
 // What a choice is about. Values are part of the trace format.
 enum class ChoiceKind : uint8_t {
@@ -20,25 +23,34 @@ enum class ChoiceKind : uint8_t {
   kFault = 3,       // whether a planned fault happens
 };
 
-// One choice of a run: at which step, among how many, and what.
-struct TraceStep {
-  uint8_t kind = 0;   // ChoiceKind
-  uint16_t what = 0;  // index into Trace::names(): the pending step of the task that was at the point
-  int32_t rank = -1;  // that task's rank
-  int32_t size = 0;   // how many could be chosen
-  int32_t value = 0;  // which was: a TaskId for kNextTask, else 0 <= value < size
-  int64_t seq = -1;   // the pending step's sequence number
-
-  friend bool operator==(const TraceStep&, const TraceStep&) = default;
-};
+}  // namespace internal
 
 // The choices of a run, in order: what Schedule::replay() follows. Points at which only one task could run are left out.
+// A report has its run's, to be saved and followed in another process:
+//
+//   (void)report.trace.save("failing.trace");
+//   absl::StatusOr<rankloom::Trace> trace = rankloom::Trace::load("failing.trace");
+//   options.schedule = rankloom::Schedule::replay(*std::move(trace));
+//
+// It holds no data and no time: the same program must make the same calls again. Thread-safety: const methods.
 class Trace {
  public:
+  // One choice of a run: at which task, among how many, and what.
+  struct Step {
+    uint8_t kind = 0;   // internal::ChoiceKind
+    uint16_t what = 0;  // index into Trace::names(): the pending step of the task that was at the point
+    int32_t rank = -1;  // that task's rank
+    int32_t size = 0;   // how many could be chosen
+    int32_t value = 0;  // which was: a TaskId for kNextTask, else 0 <= value < size
+    int64_t seq = -1;   // the pending step's sequence number
+
+    friend bool operator==(const Step&, const Step&) = default;
+  };
+
   // The schedule that made it, as Schedule::text() gives it.
   const std::string& schedule() const { return schedule_; }
   void set_schedule(std::string text) { schedule_ = std::move(text); }
-  const std::vector<TraceStep>& steps() const { return steps_; }
+  const std::vector<Trace::Step>& steps() const { return steps_; }
   const std::vector<std::string>& names() const { return names_; }
   bool empty() const { return steps_.empty(); }
 
@@ -51,13 +63,13 @@ class Trace {
   std::string why_cut() const;
 
   uint16_t intern(std::string_view name);
-  void add(const TraceStep& step) {
+  void add(const Trace::Step& step) {
     if (steps_.size() >= limit_) [[unlikely]]
       return cut_off();
     steps_.push_back(step);
   }
   // "rank 2 at all_reduce seq 3, 4 ready, takes task 1".
-  std::string describe(const TraceStep& step) const;
+  std::string describe(const Trace::Step& step) const;
 
   // Binary form, version 1: "RLTRACE1", schedule, names, then each step as variable-length integers (LEB128, as in
   // Protocol Buffers), and a 64-bit FNV-1a of all before it. Empty if cut().
@@ -77,51 +89,49 @@ class Trace {
 
   std::string schedule_;
   std::vector<std::string> names_;
-  std::vector<TraceStep> steps_;
+  std::vector<Trace::Step> steps_;
   uint64_t limit_ = kWhole;  // 0 once it is cut
   uint64_t limit_was_ = 0;
   bool cut_ = false;
 };
 
-// "equal", or the first step in which two runs differ, with both sides described.
-std::string first_difference(const Trace& a, const Trace& b);
-
-class Trace;
-
+// What ranks run on: a thread each, or fibers of one thread, of which a process can have a million.
 enum class EngineKind : uint8_t { kThreads, kFibers };
 
-// "threads" or "fibers".
-std::string_view engine_kind_name(EngineKind engine);
-
-// A departure from the order in which a steered run goes by itself.
-struct Switch {
-  static constexpr int kStart = -1;  // `at` before the first step of the run
-  enum class Kind : uint8_t {
-    kTask,        // the task `to` runs next
-    kCompletion,  // the call that completes next is the one that comes `to`-th among those that could, from 0
-    kValue,       // alternative `to` of a choice of another kind: which of several sends a recv_any takes
-  };
-  Kind kind = Kind::kTask;
-  int at = kStart;  // the task at the point: a rank, or a helper's id
-  int nth = 0;      // of the choices at that task, from 0: kValue counts apart from the two others
-  int to = 0;
-
-  friend bool operator==(const Switch&, const Switch&) = default;
-};
-
-// Where a run stops for a debugger: before this rank makes the call with this number in this group.
-struct BreakPoint {
-  int rank = -1;
-  std::string group;  // its name, as reports print it: "0" for the group of all ranks
-  int64_t seq = -1;
-
-  // "2:0:15": rank, group, sequence number. Errors: InvalidArgument.
-  static absl::StatusOr<BreakPoint> parse(std::string_view text);
-};
-
 // How the next rank is chosen at each scheduling point. A value; cheap to copy.
+//
+//   rankloom::WorldOptions options{.world_size = 4};
+//   options.schedule = rankloom::Schedule::seeded(7);  // the same run for the same program, each time and on both engines
+//
+// All but free() run one rank at a time; what a schedule is good for: docs/determinism.md. Thread-safety: const methods.
 class Schedule {
  public:
+  // A departure from the order in which a steered run goes by itself.
+  struct Switch {
+    static constexpr int kStart = -1;  // `at` before the first step of the run
+    enum class Kind : uint8_t {
+      kTask,        // the task `to` runs next
+      kCompletion,  // the call that completes next is the one that comes `to`-th among those that could, from 0
+      kValue,       // alternative `to` of a choice of another kind: which of several sends a recv_any takes
+    };
+    Kind kind = Kind::kTask;
+    int at = kStart;  // the task at the point: a rank, or a helper's id
+    int nth = 0;      // of the choices at that task, from 0: kValue counts apart from the two others
+    int to = 0;
+
+    friend bool operator==(const Switch&, const Switch&) = default;
+  };
+
+  // Where a run stops for a debugger: before this rank makes the call with this number in this group.
+  struct BreakPoint {
+    int rank = -1;
+    std::string group;  // its name, as reports print it: "0" for the group of all ranks
+    int64_t seq = -1;
+
+    // "2:0:15": rank, group, sequence number. Errors: InvalidArgument.
+    static absl::StatusOr<BreakPoint> parse(std::string_view text);
+  };
+
   enum class Kind : uint8_t { kUnset, kFree, kFifo, kRoundRobin, kSeeded, kPct, kStarve, kLate, kSteered, kReplay };
 
   // Unset: free() on threads, fifo() on fibers.
@@ -147,7 +157,7 @@ class Schedule {
   static Schedule late_completion(uint64_t seed) { return Schedule(Kind::kLate, seed, 0); }
   // A rank runs until it blocks or yields, then the next by number; calls complete when nobody else can run; but for
   // `switches`. Those that find their task unable to run are left out. `seed`: of the ranks' own randomness.
-  static Schedule steered(uint64_t seed, std::vector<Switch> switches);
+  static Schedule steered(uint64_t seed, std::vector<Schedule::Switch> switches);
   // What a run recorded. The first step that does not fit ends the run with an error that names it.
   static Schedule replay(Trace trace);
 
@@ -157,7 +167,7 @@ class Schedule {
   const Trace* trace() const { return trace_.get(); }
   // The schedule that the replayed run was recorded under; any other one itself.
   Schedule recorded() const;
-  const std::vector<Switch>& switches() const;
+  const std::vector<Schedule::Switch>& switches() const;
   bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
 
   // Ranks draw from a seed, calls complete late, outputs are poisoned: all but fifo and round robin.
@@ -175,7 +185,17 @@ class Schedule {
   int depth_ = 0;
   uint64_t seed_ = 0;
   std::shared_ptr<const Trace> trace_;
-  std::shared_ptr<const std::vector<Switch>> switches_;
+  std::shared_ptr<const std::vector<Schedule::Switch>> switches_;
 };
+
+namespace internal {
+
+// "equal", or the first step in which two runs differ, with both sides described.
+std::string first_difference(const Trace& a, const Trace& b);
+
+// "threads" or "fibers".
+std::string_view engine_kind_name(EngineKind engine);
+
+}  // namespace internal
 
 }  // namespace rankloom

@@ -15,7 +15,6 @@ namespace rankloom {
 
 class ProcessGroup;
 class Work;
-class WorkState;
 
 namespace internal {
 
@@ -29,24 +28,6 @@ class EventState {
 
 }  // namespace internal
 
-// A mark in a stream, made by Stream::record(). Cheap to copy; outlives its stream. A default one is done.
-// Thread-safety: all methods.
-class Event {
- public:
-  Event() = default;
-  explicit Event(std::shared_ptr<internal::EventState> state) : state_(std::move(state)) {}
-
-  // Whether the stream has passed the mark. Never waits.
-  bool query() const { return state_ == nullptr || state_->done(); }
-  // Blocks the calling rank until then. Throws what ended the world, if it was aborted meanwhile.
-  void synchronize(CodeSite code = CodeSite::here()) const;
-
-  const std::shared_ptr<internal::EventState>& state() const { return state_; }
-
- private:
-  std::shared_ptr<internal::EventState> state_;
-};
-
 // A queue of work that runs in order, beside the rank that fills it: a CUDA stream, or a simulated one. What is queued starts
 // when all before it has ended; two streams know nothing of each other but what wait_event() and wait_for() say.
 //
@@ -56,6 +37,24 @@ class Event {
 // Thread-safety: a stream is filled by its rank and that rank's helpers.
 class Stream {
  public:
+  // A mark in a stream, made by Stream::record(). Cheap to copy; outlives its stream. A default one is done.
+  // Thread-safety: all methods.
+  class Event {
+   public:
+    Event() = default;
+    explicit Event(std::shared_ptr<internal::EventState> state) : state_(std::move(state)) {}
+
+    // Whether the stream has passed the mark. Never waits.
+    bool query() const { return state_ == nullptr || state_->done(); }
+    // Blocks the calling rank until then. Throws what ended the world, if it was aborted meanwhile.
+    void synchronize(CodeSite code = CodeSite::here()) const;
+
+    const std::shared_ptr<internal::EventState>& state() const { return state_; }
+
+   private:
+    std::shared_ptr<internal::EventState> state_;
+  };
+
   virtual ~Stream() = default;
 
   virtual std::string_view name() const = 0;
@@ -63,7 +62,7 @@ class Stream {
   // What is queued later starts only when `work` is done. Does not block the caller. The stream holds what it needs for that,
   // so the caller's handles may go. `timeout` counts from when the stream gets there.
   // Errors: InvalidArgument for a negative timeout.
-  virtual void wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout = absl::InfiniteDuration(),
+  virtual void wait_for(const Work& work, absl::Duration timeout = absl::InfiniteDuration(),
                         CodeSite code = CodeSite::here()) = 0;
 
   // A mark behind all that is queued now.
@@ -101,7 +100,7 @@ class SimStream final : public Stream {
   void launch(absl::AnyInvocable<void()> kernel, std::string_view what = "kernel", CodeSite code = CodeSite::here());
 
   std::string_view name() const override;
-  void wait_for(std::shared_ptr<WorkState> work, absl::Duration timeout = absl::InfiniteDuration(),
+  void wait_for(const Work& work, absl::Duration timeout = absl::InfiniteDuration(),
                 CodeSite code = CodeSite::here()) override;
   Event record(CodeSite code = CodeSite::here()) override;
   void wait_event(const Event& event, CodeSite code = CodeSite::here()) override;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -9,9 +9,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "rankloom/error.h"
-#include "sim/base/task.h"
-#include "sim/schedule/step_record.h"
-#include "sim/sync/observed_mutex.h"
 
 namespace rankloom {
 
@@ -19,33 +16,58 @@ namespace rankloom {
 // known to the scheduler. A rank that waits here lets others run (fibers, the baton), the schedule decides who is next, and a
 // deadlock report names what is waited for and who holds it. May be shared by ranks, their helpers and threads of no world.
 //
+//   rankloom::Mutex mu("queue");
+//   rankloom::CondVar filled("filled");
+//   std::deque<int> queue ABSL_GUARDED_BY(mu);
+//   ...
+//   rankloom::MutexLock lock(&mu);
+//   filled.wait(&mu, [&] { return !queue.empty(); });
+//
 // Each method is a scheduling point. Names are for reports. Errors, thrown as DistError by what waits: the cause, when the
 // world is aborted meanwhile (nothing is held then, and unlocking is harmless); InvalidArgument for misuse.
 // Thread-safety: all methods. Not copyable; must outlive those who use it.
 
 namespace internal {
 
+class MutexState;
+class CondVarState;
+class LatchState;
+class WatchedState;
+
+// What guards the value of a Watched.
+class ABSL_LOCKABLE WatchedCell {
+ public:
+  WatchedCell();
+  ~WatchedCell();
+  WatchedCell(const WatchedCell&) = delete;
+  WatchedCell& operator=(const WatchedCell&) = delete;
+
+ private:
+  friend class WatchedAccess;
+  const std::unique_ptr<WatchedState> state_;
+};
+
 // One access to a Watched, from its scheduling point to its end.
 class ABSL_SCOPED_LOCKABLE WatchedAccess {
  public:
-  WatchedAccess(const ObjectName& object, ObservedMutex* mu, Access how, CodeSite code)
-      ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
-  ~WatchedAccess() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+  WatchedAccess(const WatchedCell* cell, bool writes, CodeSite code)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(cell) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  ~WatchedAccess() ABSL_UNLOCK_FUNCTION();
   WatchedAccess(const WatchedAccess&) = delete;
   WatchedAccess& operator=(const WatchedAccess&) = delete;
 
  private:
-  ObservedMutex& mu_;
+  WatchedState& state_;
 };
 
 }  // namespace internal
 
 // Not recursive. In the free gear the task that waited longest is asked first, but a task that runs may take it before; in
 // deterministic runs all that wait are asked, and the schedule decides.
-class ABSL_LOCKABLE Mutex final : private WaitsFor {
+class ABSL_LOCKABLE Mutex final {
  public:
   explicit Mutex(std::string_view name = {});
-  ~Mutex() override = default;
+  ~Mutex();
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
@@ -57,21 +79,7 @@ class ABSL_LOCKABLE Mutex final : private WaitsFor {
 
  private:
   friend class CondVar;
-  void append_ranks(std::vector<int>* ranks) const override;
-  std::string remark() const override;
-  // Without a point first.
-  absl::Status acquire(CodeSite code);
-  void release(CodeSite code);
-  void take(CodeSite code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  const std::string name_;  // in quotes; empty: none
-  const ObjectName object_;
-  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
-  RankCondVar freed_ ABSL_GUARDED_BY(mu_);
-  bool held_ ABSL_GUARDED_BY(mu_) = false;
-  const Task* owner_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: a thread of no world
-  int owner_rank_ ABSL_GUARDED_BY(mu_) = -1;
-  CodeSite locked_at_ ABSL_GUARDED_BY(mu_);
+  const std::unique_ptr<internal::MutexState> state_;
 };
 
 // Holds a Mutex for a scope, and remembers the caller's line for reports, which std::lock_guard cannot.
@@ -90,9 +98,12 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   const CodeSite code_;
 };
 
+// To wait, with a Mutex freed meanwhile, until another rank tells of a change. A notification that nobody waits for is lost:
+// use the forms of wait() that ask for a condition.
 class CondVar final {
  public:
   explicit CondVar(std::string_view name = {});
+  ~CondVar();
   CondVar(const CondVar&) = delete;
   CondVar& operator=(const CondVar&) = delete;
 
@@ -110,20 +121,7 @@ class CondVar final {
   void notify_all(CodeSite code = CodeSite::here());
 
  private:
-  struct Waiter {
-    RankCondVar woken;
-    ObjectName object;
-    bool notified = false;
-    Waiter* next = nullptr;
-  };
-  absl::Status wait_until(Mutex* mu, Deadline deadline, CodeSite code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  void unlink(Waiter* waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool notify_first() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  const std::string name_;
-  const ObjectName object_;
-  ObservedMutex mu_{nullptr};  // taken after no other lock
-  Waiter* first_ ABSL_GUARDED_BY(mu_) = nullptr;
+  const std::unique_ptr<internal::CondVarState> state_;
 };
 
 // A value in memory that ranks share beside the store and the collectives: a global, what a lambda captured. Each access is a
@@ -138,32 +136,31 @@ class Watched final {
   Watched& operator=(const Watched&) = delete;
 
   T get(CodeSite code = CodeSite::here()) const {
-    const internal::WatchedAccess access(object_, &mu_, Access::kRead, code);
+    const internal::WatchedAccess access(&cell_, /*writes=*/false, code);
     return value_;
   }
   void set(T value, CodeSite code = CodeSite::here()) {
-    const internal::WatchedAccess access(object_, &mu_, Access::kWrite, code);
+    const internal::WatchedAccess access(&cell_, /*writes=*/true, code);
     value_ = std::move(value);
   }
   // Calls `change` with the value, in one access. `change` must use nothing of rankloom's.
   template <typename Change>
   void update(Change change, CodeSite code = CodeSite::here()) {
-    const internal::WatchedAccess access(object_, &mu_, Access::kWrite, code);
+    const internal::WatchedAccess access(&cell_, /*writes=*/true, code);
     change(value_);
   }
 
  private:
-  const ObjectName object_;
-  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
-  T value_{};
+  const internal::WatchedCell cell_;
+  T value_ ABSL_GUARDED_BY(cell_){};
 };
 
 // Counts down once; who waits goes on at zero.
-class Latch final : private WaitsFor {
+class Latch final {
  public:
   // Errors: InvalidArgument for a negative count.
   explicit Latch(int64_t count, std::string_view name = {});
-  ~Latch() override = default;
+  ~Latch();
   Latch(const Latch&) = delete;
   Latch& operator=(const Latch&) = delete;
 
@@ -174,15 +171,7 @@ class Latch final : private WaitsFor {
   void arrive_and_wait(CodeSite code = CodeSite::here());
 
  private:
-  void append_ranks(std::vector<int>*) const override {}  // who has not counted yet is not known
-  std::string remark() const override;
-
-  const std::string name_;
-  const int64_t count_;
-  const ObjectName object_;
-  mutable ObservedMutex mu_{nullptr};  // taken after no other lock
-  RankCondVar zero_ ABSL_GUARDED_BY(mu_);
-  int64_t left_ ABSL_GUARDED_BY(mu_);
+  const std::unique_ptr<internal::LatchState> state_;
 };
 
 }  // namespace rankloom

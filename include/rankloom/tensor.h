@@ -21,9 +21,6 @@
 
 namespace rankloom {
 
-using Complex64 = std::complex<float>;
-using Complex128 = std::complex<double>;
-
 // IEEE 754 binary16. Storage with conversions; arithmetic happens in float. Round to nearest, ties to even.
 struct Half {
   uint16_t bits = 0;
@@ -79,18 +76,23 @@ enum class DType : uint8_t {
   kFloat8E4M3FN,  // moves only: no arithmetic
   kFloat8E5M2,    // moves only: no arithmetic
 };
-inline constexpr int kDTypeCount = 14;
-
-// False: a value that is none of the above, from a cast. Calls refuse it.
-constexpr bool is_dtype(DType dtype) { return static_cast<int>(dtype) < kDTypeCount; }
 
 // "float32", "bfloat16", "float8_e4m3fn": PyTorch's names. "an unknown dtype" for a value that is none.
 std::string_view dtype_name(DType dtype);
 // Bytes of one element; 0 for a value that is none.
 size_t dtype_size(DType dtype);
+
+namespace internal {
+
+inline constexpr int kDTypeCount = 14;
+// False: a value that is no DType, from a cast. Calls refuse it.
+constexpr bool is_dtype(DType dtype) { return static_cast<int>(dtype) < kDTypeCount; }
 bool is_floating(DType dtype);  // float16, bfloat16, float32, float64
 bool is_complex(DType dtype);
 bool is_integral(DType dtype);  // int8 ... int64, uint8; not bool
+
+using Complex64 = std::complex<float>;
+using Complex128 = std::complex<double>;
 
 // The dtype of a C++ type; undefined for types that have none.
 template <typename T>
@@ -160,6 +162,8 @@ template <typename T>
 concept TensorElement = requires {
   DTypeOf<T>::value;
 };
+
+}  // namespace internal
 
 // The sizes of a tensor's dimensions. Up to four are held inline, and a copy is then five words without a branch per
 // dimension: every call builds and moves a few of these (absl::InlinedVector cost four times the instructions, see
@@ -270,17 +274,18 @@ class TensorView {
   TensorView(void* data, DType dtype, Dims sizes, Dims strides, Device device = {});
 
   // One dimension, from owners of memory.
-  template <TensorElement T, typename Allocator>
+  template <internal::TensorElement T, typename Allocator>
   TensorView(std::vector<T, Allocator>& values) : TensorView(of_vector(values)) {}  // NOLINT: implicit
-  template <TensorElement T>
+  template <internal::TensorElement T>
   TensorView(std::span<T> values) : TensorView(flat(values.data(), values.size())) {}  // NOLINT: implicit
-  template <TensorElement T, size_t N>
+  template <internal::TensorElement T, size_t N>
   TensorView(std::array<T, N>& values) : TensorView(flat(values.data(), N)) {}  // NOLINT: implicit
   // A shape over typed memory.
-  template <TensorElement T>
-  TensorView(T* data, Dims sizes) : TensorView(static_cast<void*>(data), DTypeOf<T>::value, std::move(sizes)) {}
+  template <internal::TensorElement T>
+  TensorView(T* data, Dims sizes)
+      : TensorView(static_cast<void*>(data), internal::DTypeOf<T>::value, std::move(sizes)) {}
   // One element.
-  template <TensorElement T>
+  template <internal::TensorElement T>
   static TensorView scalar(T& value) {
     return flat(&value, 1);
   }
@@ -291,7 +296,7 @@ class TensorView {
   }
 
   void* data() const { return data_; }
-  template <TensorElement T>
+  template <internal::TensorElement T>
   T* data_as() const {
     return static_cast<T*>(data_);
   }
@@ -330,7 +335,7 @@ class TensorView {
   static TensorView flat(T* data, size_t count) {
     TensorView view;
     view.data_ = data;
-    view.dtype_ = DTypeOf<T>::value;
+    view.dtype_ = internal::DTypeOf<T>::value;
     view.numel_ = static_cast<int64_t>(count);
     view.sizes_[0] = view.numel_;  // in place: a copy would wait for what was just written
     return view;
@@ -355,29 +360,29 @@ class ConstTensorView {
   ConstTensorView(const void* data, DType dtype, Dims sizes, Device device = {})
       : view_(const_cast<void*>(data), dtype, std::move(sizes), device) {}
 
-  template <TensorElement T, typename Allocator>
+  template <internal::TensorElement T, typename Allocator>
   ConstTensorView(const std::vector<T, Allocator>& values)  // NOLINT: implicit
       : view_(TensorView::of_vector(const_cast<std::vector<T, Allocator>&>(values))) {}
-  template <TensorElement T, typename Allocator>
+  template <internal::TensorElement T, typename Allocator>
   ConstTensorView(const std::vector<T, Allocator>&& values) = delete;
-  template <TensorElement T>
+  template <internal::TensorElement T>
   ConstTensorView(std::span<const T> values)  // NOLINT: implicit
       : view_(TensorView::flat(const_cast<T*>(values.data()), values.size())) {}
-  template <TensorElement T>
+  template <internal::TensorElement T>
   ConstTensorView(std::span<T> values) : view_(values) {}  // NOLINT: implicit
-  template <TensorElement T, size_t N>
+  template <internal::TensorElement T, size_t N>
   ConstTensorView(const std::array<T, N>& values)  // NOLINT: implicit
       : view_(TensorView::flat(const_cast<T*>(values.data()), N)) {}
-  template <TensorElement T, size_t N>
+  template <internal::TensorElement T, size_t N>
   ConstTensorView(const std::array<T, N>&& values) = delete;
-  template <TensorElement T>
+  template <internal::TensorElement T>
   ConstTensorView(const T* data, Dims sizes)
-      : ConstTensorView(static_cast<const void*>(data), DTypeOf<T>::value, std::move(sizes)) {}
-  template <TensorElement T>
+      : ConstTensorView(static_cast<const void*>(data), internal::DTypeOf<T>::value, std::move(sizes)) {}
+  template <internal::TensorElement T>
   static ConstTensorView scalar(const T& value) {
     return ConstTensorView(TensorView::flat(const_cast<T*>(&value), 1));
   }
-  template <TensorElement T>
+  template <internal::TensorElement T>
   static ConstTensorView scalar(const T&& value) = delete;
 
   // For the inputs of a CollectiveCall, which kernels only read.
@@ -388,8 +393,12 @@ class ConstTensorView {
   TensorView view_;
 };
 
+namespace internal {
+
 // "[2, 3]".
 std::string dims_text(const Dims& dims);
+
+}  // namespace internal
 
 // The structs of DLPack that a tensor without an owner needs, with the layout of version 0.8 and later
 // (https://github.com/dmlc/dlpack, include/dlpack/dlpack.h), so that nobody has to install its header.
@@ -435,18 +444,16 @@ struct DLTensor {
   uint64_t byte_offset;
 };
 
-}  // namespace dlpack
-
 // A view of the tensor's memory, which its producer keeps.
 // Errors: InvalidArgument for an element type that no DType is (the text names it), several lanes, a device that is neither
 //   CPU nor CUDA, and a shape that no tensor can have. Strides are taken over as they are.
-absl::StatusOr<TensorView> from_dlpack(const dlpack::DLTensor& tensor);
+absl::StatusOr<TensorView> view(const DLTensor& tensor);
 
 // The same for the DLTensor of DLPack's own header.
 template <typename Tensor>
 requires requires(const Tensor& t) { t.device.device_type, t.dtype.code, t.ndim, t.strides, t.byte_offset; }
-absl::StatusOr<TensorView> from_dlpack(const Tensor& t) {
-  return from_dlpack(dlpack::DLTensor{.data = t.data,
+absl::StatusOr<TensorView> view(const Tensor& t) {
+  return view(DLTensor{.data = t.data,
                                       .device = {static_cast<int32_t>(t.device.device_type), t.device.device_id},
                                       .ndim = t.ndim,
                                       .dtype = {t.dtype.code, t.dtype.bits, t.dtype.lanes},
@@ -454,5 +461,7 @@ absl::StatusOr<TensorView> from_dlpack(const Tensor& t) {
                                       .strides = t.strides,
                                       .byte_offset = t.byte_offset});
 }
+
+}  // namespace dlpack
 
 }  // namespace rankloom

@@ -6,10 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "rankloom/records.h"
-#include "rankloom/world.h"
-
 namespace rankloom {
+
+class CallRecord;
+class World;
+
+namespace traces {
 
 // How the records of calls are written. An aggregate; every field has a default.
 struct FlightDumpOptions {
@@ -54,4 +56,5 @@ std::string pytorch_trace_json(const CallRecord& record);
 // The same, to a file. Errors: InvalidArgument if it cannot be written.
 void write_pytorch_trace(const CallRecord& record, std::string_view path);
 
+}  // namespace traces
 }  // namespace rankloom

@@ -10,7 +10,7 @@
 #include <ctime>
 #include <limits>
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // Measured on 2 cores, 4 ranks: below 10 most rounds pay for a futex, above 40 nothing is gained and other ranks lose time.
@@ -67,4 +67,4 @@ bool Parker::sleep(int64_t deadline_ns) {
 
 void Parker::wake() { syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Blocks one thread until another unparks it; keeps one permit, so the order of the two does not matter.
 // Sources: the protocol of Java's LockSupport; the sleep is a Linux futex.
@@ -55,4 +55,4 @@ class Parker {
 // Nanoseconds of the monotonic clock.
 int64_t monotonic_ns();
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // Bytes of the character that begins at `i`; 0: a control character, or no UTF-8.
@@ -51,4 +51,4 @@ std::string printable(std::string text) {
   return shown;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

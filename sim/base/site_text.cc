@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "sim/base/text.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 std::string_view base_name(std::string_view path) {
   const size_t slash = path.rfind('/');
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
@@ -25,4 +25,4 @@ std::string site_place(const Site& site) {
   return absl::StrCat(text, "]");
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -4,7 +4,7 @@
 
 #include "sim/base/task.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // "all_gather seq 1", "store get key \"done\"".
 std::string site_text(const Site& site);
@@ -13,4 +13,4 @@ std::string site_place(const Site& site);
 // The last part of a path.
 std::string_view base_name(std::string_view path);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

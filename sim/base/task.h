@@ -13,7 +13,7 @@
 #include "rankloom/error.h"
 #include "sim/base/parker.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class Scheduler;
 class StepRecord;
@@ -146,4 +146,4 @@ struct Task {
   static inline thread_local Task* current_ = nullptr;
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -8,9 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/printable.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // 0 or errno.
@@ -44,9 +45,8 @@ int write_whole(const std::string& path, std::string_view bytes) {
 absl::Status write_file(const std::string& path, std::string_view bytes) {
   const int error = write_whole(path, bytes);
   if (error == 0) return absl::OkStatus();
-  return make_error(
-      ErrorKind::kInvalidArgument,
-      absl::StrCat("file \"", printable(path), "\": cannot be written: ", std::generic_category().message(error)));
+  return invalid_argument("file \"", printable(path),
+                          "\": cannot be written: ", std::generic_category().message(error));
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -7,7 +7,7 @@
 #include "sim/base/prefetch.h"
 #include "sim/base/task.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // The switch between tasks, and nothing else: who runs next is decided above it. The deterministic scheduler unparks the
 // next task and parks the running one; engines never choose.
@@ -33,4 +33,4 @@ class Engine {
   virtual void prefetch(const Task& /*task*/, Prefetch /*what*/) {}
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/sanitizers.h"
 #include "sim/engine/fiber_hook.h"
 #include "sim/engine/stack_pool.h"
@@ -29,7 +30,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 namespace bf = boost::fibers;
@@ -373,4 +374,4 @@ void FiberEngine::prefetch(const Task& task, Prefetch what) {
 
 void FiberEngine::unpark(Task& task) { thread_->next = task.id < 0 ? &thread_->host : &task; }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -4,7 +4,7 @@
 
 #include "sim/engine/engine.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 struct FiberThread;
 
@@ -32,4 +32,4 @@ class FiberEngine final : public Engine {
 // thread to thread for each. What it throws comes out here. The caller is no task.
 void with_fiber_thread(absl::FunctionRef<void()> body);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -9,13 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/sanitizers.h"
 
 #ifdef RANKLOOM_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -102,4 +103,4 @@ void StackPool::release() {
   next_ = end_ = nullptr;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

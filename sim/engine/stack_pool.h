@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Stacks for fibers, kept between worlds. Address space is reserved, pages are touched on demand.
 //   Up to kMaxGuarded stacks each has a guard page below it: an overflow faults, and the fault names the rank.
@@ -66,4 +66,4 @@ class StackPool {
   char* end_ = nullptr;
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

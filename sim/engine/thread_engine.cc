@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "sim/engine/thread_pool.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 std::string thread_name(const TaskInfo& info) {
   return absl::StrCat(info.kind == TaskKind::kRank     ? "rank "
@@ -51,4 +51,4 @@ void ThreadEngine::spawn(Task& task, void (*entry)(Task&)) {
       fresh_threads_);
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -2,7 +2,7 @@
 
 #include "sim/engine/engine.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // The baton gear's switch: every task is a thread, and the one that was unparked last runs.
 class ThreadEngine final : public Engine {
@@ -27,4 +27,4 @@ bool thread_runs(int thread);
 // What a debugger shows as the thread's name.
 std::string thread_name(const TaskInfo& info);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -7,10 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/parker.h"
 #include "sim/base/task.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 struct ThreadPool::Worker {
   ThreadPool* pool = nullptr;
@@ -31,14 +32,14 @@ ThreadPool& ThreadPool::shared() {
 void ThreadPool::forget_after_fork() {
   // The child has one thread. A lock that another thread held at the fork cannot be taken here; the list is only forgotten.
   ThreadPool& pool = shared();
-  new (&pool.mu_) absl::Mutex;
+  new (&pool.mu_) OrderedMutex(LockLevel::kThreadPool);
   new (&pool.idle_) std::vector<Worker*>;
 }
 
 void ThreadPool::start(std::string name, absl::AnyInvocable<void()> job, bool fresh) {
   Worker* worker = nullptr;
   if (!fresh) {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     if (!idle_.empty()) {
       worker = idle_.back();
       idle_.pop_back();
@@ -63,7 +64,7 @@ void ThreadPool::start(std::string name, absl::AnyInvocable<void()> job, bool fr
 }
 
 int ThreadPool::idle() const {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   return static_cast<int>(idle_.size());
 }
 
@@ -85,11 +86,11 @@ void ThreadPool::work(Worker* worker) {
       return;
     }
     {
-      absl::MutexLock lock(&mu_);
+      OrderedMutexLock lock(&mu_);
       idle_.push_back(worker);
     }
     worker->parker.park(Deadline::kNever);
   }
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -6,9 +6,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/synchronization/mutex.h"
+#include "sim/base/lock_order.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Threads that are kept between worlds, so that a world of 64 ranks costs 64 wake-ups and not 64 clones. Idle threads hold
 // a stack and nothing else. Process-wide, because run_world() is a plain function; it lives until the process ends.
@@ -30,8 +30,8 @@ class ThreadPool {
   static void* thread_main(void* worker);
   static void forget_after_fork();
 
-  mutable absl::Mutex mu_;  // taken after no other lock
+  mutable OrderedMutex mu_{LockLevel::kThreadPool};
   std::vector<Worker*> idle_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

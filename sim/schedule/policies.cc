@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "rankloom/random.h"
 #include "rankloom/schedule.h"
-#include "sim/base/prng.h"
 #include "sim/schedule/steering.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 class FifoPolicy final : public SchedulePolicy {
@@ -193,7 +193,7 @@ class ReplayPolicy final : public SchedulePolicy {
                             trace_.empty() ? ", which is empty" : "", ", found ", found);
       return;
     }
-    const TraceStep& step = trace_.steps()[next_];
+    const Trace::Step& step = trace_.steps()[next_];
     const char* what = point.at != nullptr ? point.at->site.what : "start";
     const int32_t rank = point.at != nullptr ? point.at->info.rank : -1;
     const int64_t seq = point.at != nullptr ? point.at->site.seq : -1;
@@ -246,4 +246,4 @@ std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule, const RunH
   }
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

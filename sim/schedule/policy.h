@@ -7,7 +7,7 @@
 #include "sim/base/task.h"
 #include "sim/schedule/ready_set.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // All tasks of a run, for a policy that wants more than ids: what a ready task is, and its pending step.
 class TaskTable {
@@ -46,4 +46,4 @@ class SchedulePolicy {
   virtual bool sees_all() const { return false; }
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -1,6 +1,6 @@
 #include "sim/schedule/ready_set.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 void ReadySet::insert(TaskId id) {
   if (order_ == Order::kQueue) {
@@ -75,4 +75,4 @@ void ReadySet::grow(TaskId id) {
   }
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

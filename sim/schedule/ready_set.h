@@ -6,7 +6,7 @@
 
 #include "sim/base/task.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // The tasks that could run next. As a queue (insertion order: O(1)) or as a set in ascending order of id (O(log n)),
 // whichever the policy asks for; never both, since a million ranks pay for each.
@@ -49,4 +49,4 @@ class ReadySet {
   std::vector<int32_t> counts_;
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -5,7 +5,7 @@
 
 #include "rankloom/schedule.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class SchedulePolicy;
 class StepRecord;
@@ -23,9 +23,9 @@ class PolicySource {
 struct RunHooks {
   PolicySource* policies = nullptr;  // says who is next; null: the schedule does
   StepRecord* record = nullptr;      // is told what each step touches
-  std::vector<Switch>* departures =
+  std::vector<Schedule::Switch>* departures =
       nullptr;  // of a replay: is told where the run departs from the order of a steered one, so
                 // that steered() with these repeats the run, and can be cut down
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -8,20 +8,24 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
 
-std::string_view engine_kind_name(EngineKind engine) { return engine == EngineKind::kThreads ? "threads" : "fibers"; }
+using namespace internal;
 
-absl::StatusOr<BreakPoint> BreakPoint::parse(std::string_view text) {
-  BreakPoint at;
+std::string_view internal::engine_kind_name(EngineKind engine) {
+  return engine == EngineKind::kThreads ? "threads" : "fibers";
+}
+
+absl::StatusOr<Schedule::BreakPoint> Schedule::BreakPoint::parse(std::string_view text) {
+  Schedule::BreakPoint at;
   const size_t first = text.find(':');
   const size_t last = text.rfind(':');
   if (first == last || !absl::SimpleAtoi(sv(text.substr(0, first)), &at.rank) || at.rank < 0 ||
       !absl::SimpleAtoi(sv(text.substr(last + 1)), &at.seq) || at.seq < 0) {
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat("break point \"", sv(text), "\" is not RANK:GROUP:SEQ, such as 2:0:15"));
+    return internal::invalid_argument("break point \"", sv(text), "\" is not RANK:GROUP:SEQ, such as 2:0:15");
   }
   at.group = text.substr(first + 1, last - first - 1);
   return at;
@@ -41,14 +45,14 @@ Schedule Schedule::recorded() const {
   return parsed.ok() ? *parsed : *this;
 }
 
-Schedule Schedule::steered(uint64_t seed, std::vector<Switch> switches) {
+Schedule Schedule::steered(uint64_t seed, std::vector<Schedule::Switch> switches) {
   Schedule schedule(Kind::kSteered, seed, 0);
-  schedule.switches_ = std::make_shared<const std::vector<Switch>>(std::move(switches));
+  schedule.switches_ = std::make_shared<const std::vector<Schedule::Switch>>(std::move(switches));
   return schedule;
 }
 
-const std::vector<Switch>& Schedule::switches() const {
-  static const auto* const none = new std::vector<Switch>;
+const std::vector<Schedule::Switch>& Schedule::switches() const {
+  static const auto* const none = new std::vector<Schedule::Switch>;
   return switches_ != nullptr ? *switches_ : *none;
 }
 
@@ -71,22 +75,22 @@ bool Schedule::explores() const {
 namespace {
 
 // "0@5>1", "s@0>2", "1@3>c0", "1#0=2".
-void append_switch(std::string* out, const Switch& s) {
-  const bool value = s.kind == Switch::Kind::kValue;
-  absl::StrAppend(out, s.at == Switch::kStart ? "s" : absl::StrCat(s.at), value ? "#" : "@", s.nth, value ? "=" : ">",
-                  s.kind == Switch::Kind::kCompletion ? "c" : "", s.to);
+void append_switch(std::string* out, const Schedule::Switch& s) {
+  const bool value = s.kind == Schedule::Switch::Kind::kValue;
+  absl::StrAppend(out, s.at == Schedule::Switch::kStart ? "s" : absl::StrCat(s.at), value ? "#" : "@", s.nth,
+                  value ? "=" : ">", s.kind == Schedule::Switch::Kind::kCompletion ? "c" : "", s.to);
 }
 
-bool parse_switch(absl::string_view text, Switch* s) {
+bool parse_switch(absl::string_view text, Schedule::Switch* s) {
   const size_t mark = text.find_first_of("@#");
   if (mark == absl::string_view::npos) return false;
   const bool value = text[mark] == '#';
   const size_t arrow = text.find(value ? '=' : '>', mark);
   if (arrow == absl::string_view::npos) return false;
   absl::string_view to = text.substr(arrow + 1);
-  s->kind = value ? Switch::Kind::kValue : Switch::Kind::kTask;
+  s->kind = value ? Schedule::Switch::Kind::kValue : Schedule::Switch::Kind::kTask;
   if (!value && !to.empty() && to[0] == 'c') {
-    s->kind = Switch::Kind::kCompletion;
+    s->kind = Schedule::Switch::Kind::kCompletion;
     to.remove_prefix(1);
   }
   const absl::string_view at = text.substr(0, mark);
@@ -139,7 +143,7 @@ absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
   if (parts[0] == "starve" && parts.size() == 2 && absl::SimpleAtoi(parts[1], &seed)) return starve(seed);
   if (parts[0] == "late" && parts.size() == 2 && absl::SimpleAtoi(parts[1], &seed)) return late_completion(seed);
   if (parts[0] == "steered" && parts.size() >= 2 && parts.size() <= 3 && absl::SimpleAtoi(parts[1], &seed)) {
-    std::vector<Switch> switches;
+    std::vector<Schedule::Switch> switches;
     bool good = true;
     if (parts.size() == 3) {
       for (const absl::string_view part : absl::StrSplit(parts[2], ',')) {
@@ -148,10 +152,10 @@ absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
     }
     if (good) return steered(seed, std::move(switches));
   }
-  return make_error(ErrorKind::kInvalidArgument,
-                    absl::StrCat("schedule \"", sv(text),
-                                 "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH], starve:SEED, "
-                                 "late:SEED, steered:SEED[:SWITCH,...]"));
+  return internal::invalid_argument(
+      "schedule \"", sv(text),
+      "\" is none of free, fifo, round_robin, seeded:SEED, pct:SEED[:DEPTH], starve:SEED, "
+      "late:SEED, steered:SEED[:SWITCH,...]");
 }
 
 }  // namespace rankloom

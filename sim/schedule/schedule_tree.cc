@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 using What = StepRecord::What;
@@ -170,7 +170,7 @@ void ScheduleTree::race(int first, int second) {
     for (const std::vector<Tried>* const done : {&node.asleep, &node.tried}) {
       for (const Tried& tried : *done) {
         if (tried.id != step.id) continue;
-        if (touched_more(tried, k)) more_.push_back({.first = first, .task = step.task, .ops = tried.ops});
+        if (touched_more(tried, k)) surplus_.push_back({.first = first, .task = step.task, .ops = tried.ops});
         return;
       }
     }
@@ -203,7 +203,7 @@ bool ScheduleTree::comes_before(int a, int b) const {
 }
 
 void ScheduleTree::find_more() {
-  for (const More& more : more_) {
+  for (const Surplus& more : surplus_) {
     Node& node = nodes_[static_cast<size_t>(node_of_step_[static_cast<size_t>(more.first)])];
     for (int m = more.first + 1; m < last_step(); ++m) {
       if (record_.steps()[static_cast<size_t>(m)].task == more.task || comes_before(more.first, m) ||
@@ -225,7 +225,7 @@ void ScheduleTree::find_more() {
       node.todo.push_back(step.id);
     }
   }
-  more_.clear();
+  surplus_.clear();
 }
 
 void ScheduleTree::find_races() {
@@ -390,4 +390,4 @@ int64_t ScheduleTree::open() const {
   return open;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 #include "sim/schedule/policy.h"
 #include "sim/schedule/run_hooks.h"
 #include "sim/schedule/steering.h"
 #include "sim/schedule/step_record.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // All schedules of a program, one run at a time, depth first: each run follows the last one up to some choice, makes that one
 // differently, and goes on in DefaultOrder.
@@ -78,7 +78,7 @@ class ScheduleTree final : public PolicySource {
   // What a step touches may depend on what it finds. A race with step `first` need not be reversed, since the task was tried or
   // sleeps at that node, with ops that its step in this run lacks: what conflicts with these commutes here, and no race shows
   // that it may come before the task's step.
-  struct More {
+  struct Surplus {
     int first;
     int task;  // number
     std::vector<StepRecord::Op> ops;
@@ -128,8 +128,8 @@ class ScheduleTree final : public PolicySource {
   int new_from_ = 0;       // first step that the last run did not make
   std::vector<int> node_of_step_;
   std::vector<Clock> clocks_;  // [step], after it
-  std::vector<More> more_;
+  std::vector<Surplus> surplus_;
   std::vector<int> born_;  // [number of a task] the step that made it
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 bool completes(const ChoicePoint& point, TaskId id) { return point.tasks->task(id).info.kind == TaskKind::kCompletion; }
@@ -72,9 +72,9 @@ void DefaultOrder::chose(const ChoicePoint& point, TaskId id) {
   last_ = id;
 }
 
-const Switch* SteeredPolicy::find(bool value, int at, int nth) const {
-  for (const Switch& s : switches_) {
-    if (s.at == at && s.nth == nth && (s.kind == Switch::Kind::kValue) == value) return &s;
+const Schedule::Switch* SteeredPolicy::find(bool value, int at, int nth) const {
+  for (const Schedule::Switch& s : switches_) {
+    if (s.at == at && s.nth == nth && (s.kind == Schedule::Switch::Kind::kValue) == value) return &s;
   }
   return nullptr;
 }
@@ -96,7 +96,7 @@ int SteeredPolicy::choose_task(const ChoicePoint& point, int at, int nth) {
     const TaskId chosen = point.size > 1 ? followed_->choose(point) : point.ready->nth(0);
     if (chosen != by_order && point.ready->contains(chosen)) {
       const bool late = completes(point, chosen);
-      departures_->push_back({.kind = late ? Switch::Kind::kCompletion : Switch::Kind::kTask,
+      departures_->push_back({.kind = late ? Schedule::Switch::Kind::kCompletion : Schedule::Switch::Kind::kTask,
                               .at = at,
                               .nth = nth,
                               .to = late ? nth_completion(chosen, 0) : chosen});
@@ -105,8 +105,8 @@ int SteeredPolicy::choose_task(const ChoicePoint& point, int at, int nth) {
     return chosen;
   }
   TaskId chosen = by_order;
-  if (const Switch* const s = find(/*value=*/false, at, nth); s != nullptr) {
-    if (s->kind == Switch::Kind::kCompletion) {
+  if (const Schedule::Switch* const s = find(/*value=*/false, at, nth); s != nullptr) {
+    if (s->kind == Schedule::Switch::Kind::kCompletion) {
       if (const TaskId id = nth_completion(-1, s->to); id >= 0) chosen = id;
     } else if (point.ready->contains(s->to) && !completes(point, s->to)) {
       chosen = s->to;
@@ -117,16 +117,16 @@ int SteeredPolicy::choose_task(const ChoicePoint& point, int at, int nth) {
 }
 
 int SteeredPolicy::choose(const ChoicePoint& point) {
-  const int at = point.at != nullptr ? point.at->id : Switch::kStart;
+  const int at = point.at != nullptr ? point.at->id : Schedule::Switch::kStart;
   if (point.kind == ChoiceKind::kNextTask) return choose_task(point, at, count_at(&tasks_at_, at));
   const int nth = count_at(&values_at_, at);
   if (followed_ != nullptr) {
     const int value = followed_->choose(point);
-    if (value != 0) departures_->push_back({.kind = Switch::Kind::kValue, .at = at, .nth = nth, .to = value});
+    if (value != 0) departures_->push_back({.kind = Schedule::Switch::Kind::kValue, .at = at, .nth = nth, .to = value});
     return value;
   }
-  const Switch* const s = find(/*value=*/true, at, nth);
+  const Schedule::Switch* const s = find(/*value=*/true, at, nth);
   return s != nullptr && s->to < point.size ? s->to : 0;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -8,7 +8,7 @@
 #include "rankloom/schedule.h"
 #include "sim/schedule/policy.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Who runs when nobody asks for anything else: the task at the point goes on until it blocks, yields or has had kPatience
 // turns while others could run; then the next rank or helper by number; what completes a call runs when nobody else can.
@@ -52,9 +52,9 @@ class DefaultOrder {
 // Follows DefaultOrder but for its switches. Or follows another policy, and notes where that one departs from the order.
 class SteeredPolicy final : public SchedulePolicy {
  public:
-  explicit SteeredPolicy(std::vector<Switch> switches) : switches_(std::move(switches)) {}
+  explicit SteeredPolicy(std::vector<Schedule::Switch> switches) : switches_(std::move(switches)) {}
   // `departures` outlives the run.
-  SteeredPolicy(std::unique_ptr<SchedulePolicy> followed, std::vector<Switch>* departures)
+  SteeredPolicy(std::unique_ptr<SchedulePolicy> followed, std::vector<Schedule::Switch>* departures)
       : followed_(std::move(followed)), departures_(departures) {}
 
   int choose(const ChoicePoint& point) override;
@@ -63,14 +63,14 @@ class SteeredPolicy final : public SchedulePolicy {
 
  private:
   int choose_task(const ChoicePoint& point, int at, int nth);
-  const Switch* find(bool value, int at, int nth) const;
+  const Schedule::Switch* find(bool value, int at, int nth) const;
 
-  std::vector<Switch> switches_;
+  std::vector<Schedule::Switch> switches_;
   const std::unique_ptr<SchedulePolicy> followed_;
-  std::vector<Switch>* const departures_ = nullptr;
+  std::vector<Schedule::Switch>* const departures_ = nullptr;
   DefaultOrder order_;
   std::vector<int> tasks_at_;   // [task + 1] choices of the next task at it so far
   std::vector<int> values_at_;  // [task + 1] other choices
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -6,7 +6,7 @@
 
 #include "sim/base/site_text.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 std::atomic<uint64_t> runs{0};  // of all records of the process
@@ -54,16 +54,16 @@ uint64_t named_object(uint64_t object, std::string_view name) {
 class StepRecord::Lock {
  public:
   explicit Lock(StepRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS : mu_(record->threads_ ? &record->mu_ : nullptr) {
-    if (mu_ != nullptr) mu_->Lock();
+    if (mu_ != nullptr) mu_->lock();
   }
   ~Lock() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (mu_ != nullptr) mu_->Unlock();
+    if (mu_ != nullptr) mu_->unlock();
   }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
  private:
-  absl::Mutex* const mu_;
+  OrderedMutex* const mu_;
 };
 
 StepRecord::StepRecord(bool texts) : texts_(texts), end_serial_(this_thread().made) {}
@@ -223,4 +223,4 @@ uint64_t ObjectName::in(const StepRecord& record) const {
   return numbered_object(kOlder, serial_);
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

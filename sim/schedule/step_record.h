@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/task.h"
 #include "sim/schedule/ready_set.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // How a step touches an object. Two steps may change places unless they touch one object in ways that conflict: reads do not
 // conflict with reads, nor kCommute with kCommute (arrivals in one collective); all else does.
@@ -161,7 +161,7 @@ class StepRecord {
   uint64_t thread_ = 0;      // that made the run's world: ObjectName's number of it
   uint64_t end_serial_ = 0;  // ObjectName's count there when the run before had ended,
   uint64_t run_serial_ = 0;  // and when this run began
-  absl::Mutex mu_;           // taken after all others
+  OrderedMutex mu_{LockLevel::kStepRecord};
   uint64_t made_outside_ = 0;
   std::vector<Step> steps_;
   std::vector<Op> ops_;
@@ -196,4 +196,4 @@ class ObjectName {
   uint64_t serial_ = 0;  // among those that it made outside
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

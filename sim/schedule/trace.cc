@@ -8,10 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 constexpr std::string_view kMagic = "RLTRACE1";
@@ -65,9 +69,7 @@ class Reader {
   size_t at_ = 0;
 };
 
-absl::Status bad_trace(std::string_view why) {
-  return make_error(ErrorKind::kInvalidArgument, absl::StrCat("not a usable trace: ", sv(why)));
-}
+absl::Status bad_trace(std::string_view why) { return internal::invalid_argument("not a usable trace: ", sv(why)); }
 
 }  // namespace
 
@@ -82,7 +84,7 @@ uint16_t Trace::intern(std::string_view name) {
 
 void Trace::cut_off() {
   cut_ = true;
-  std::vector<TraceStep>().swap(steps_);
+  std::vector<Trace::Step>().swap(steps_);
   // Nor what follows.
   if (limit_ > 0) limit_was_ = std::exchange(limit_, 0);
 }
@@ -94,7 +96,7 @@ std::string Trace::why_cut() const {
                       " choices, want a larger trace_limit (RANKLOOM_TRACE_LIMIT) to replay it");
 }
 
-std::string Trace::describe(const TraceStep& step) const {
+std::string Trace::describe(const Trace::Step& step) const {
   const bool next = step.kind == static_cast<uint8_t>(ChoiceKind::kNextTask);
   return absl::StrCat("rank ", step.rank, " at ", names_[step.what],
                       step.seq >= 0 ? absl::StrCat(" seq ", step.seq) : "", ", ", step.size,
@@ -108,7 +110,7 @@ std::string Trace::serialize() const {
   put_varint(&out, names_.size());
   for (const std::string& name : names_) put_text(&out, name);
   put_varint(&out, steps_.size());
-  for (const TraceStep& step : steps_) {
+  for (const Trace::Step& step : steps_) {
     put_varint(&out, step.kind);
     put_varint(&out, step.what);
     put_varint(&out, shifted(step.rank));
@@ -183,19 +185,19 @@ absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
 }
 
 absl::Status Trace::save(const std::string& path) const {
-  if (cut_) return make_error(ErrorKind::kInvalidArgument, why_cut());
+  if (cut_) return internal::invalid_argument(why_cut());
   const absl::Status written = write_file(path, serialize());
-  return written.ok() ? written : make_error(ErrorKind::kInvalidArgument, absl::StrCat("trace ", written.message()));
+  return written.ok() ? written : internal::invalid_argument("trace ", written.message());
 }
 
 absl::StatusOr<Trace> Trace::load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(ErrorKind::kInvalidArgument, absl::StrCat("cannot read the trace ", path));
+  if (!file) return internal::invalid_argument("cannot read the trace ", path);
   const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   return parse(bytes);
 }
 
-std::string first_difference(const Trace& a, const Trace& b) {
+std::string internal::first_difference(const Trace& a, const Trace& b) {
   const size_t common = std::min(a.steps().size(), b.steps().size());
   for (size_t i = 0; i < common; ++i) {
     const std::string left = a.describe(a.steps()[i]);

@@ -11,10 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/scheduler/live_worlds.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 LiveWorlds& LiveWorlds::shared() {
   static LiveWorlds* const worlds = [] {
@@ -27,12 +28,12 @@ LiveWorlds& LiveWorlds::shared() {
 }
 
 void LiveWorlds::add(Scheduler* scheduler) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   worlds_[scheduler->serial()].scheduler = scheduler;
 }
 
 Scheduler* LiveWorlds::pin(uint64_t serial, bool open) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   const auto it = worlds_.find(serial);
   if (it == worlds_.end() || it->second.gone || (open && it->second.over)) return nullptr;
   ++it->second.pins;
@@ -40,25 +41,25 @@ Scheduler* LiveWorlds::pin(uint64_t serial, bool open) {
 }
 
 void LiveWorlds::unpin(uint64_t serial) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   --worlds_.at(serial).pins;
 }
 
 bool LiveWorlds::over(uint64_t serial) const {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   const auto it = worlds_.find(serial);
   return it == worlds_.end() || it->second.over;
 }
 
 bool LiveWorlds::close_if(uint64_t serial, absl::FunctionRef<bool()> idle) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   Entry& entry = worlds_.at(serial);
   if (entry.pins > 0 || !idle()) return false;
   return entry.over = true;
 }
 
 bool LiveWorlds::close(uint64_t serial) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   const auto it = worlds_.find(serial);
   if (it == worlds_.end()) return false;
   it->second.over = it->second.gone = true;
@@ -66,11 +67,11 @@ bool LiveWorlds::close(uint64_t serial) {
 }
 
 void LiveWorlds::remove(uint64_t serial) {
-  absl::MutexLock lock(&mu_);
+  OrderedMutexLock lock(&mu_);
   const auto it = worlds_.find(serial);
   if (it == worlds_.end()) return;
   const auto free = [&it] { return it->second.pins == 0; };
-  mu_.Await(absl::Condition(&free));
+  mu_.await(absl::Condition(&free));
   worlds_.erase(it);
 }
 
@@ -101,12 +102,10 @@ std::string who(const CalledHandle& called) {
   return text.empty() ? text : text + ": ";
 }
 
-[[noreturn]] void refuse(ErrorKind kind, std::string_view text, const CalledHandle& called) {
-  throw_dist_error(make_error(kind, text), {.rank = called.rank, .group = {}, .op = called.op});
-}
+ErrorOrigin origin_of(const CalledHandle& called) { return {.rank = called.rank, .group = {}, .op = called.op}; }
 
 [[noreturn]] void refuse_ended(const CalledHandle& called) {
-  refuse(ErrorKind::kAborted, absl::StrCat(who(called), "the world has ended"), called);
+  refuse(origin_of(called), ErrorKind::kAborted, absl::StrCat(who(called), "the world has ended"));
 }
 
 }  // namespace
@@ -159,12 +158,10 @@ void CallScope::refuse_strangers(const WorldRef& world, const CalledHandle& call
   if (task == nullptr || task->scheduler == nullptr) return;
   const bool inner = task->scheduler->is_inside(world.serial_);
   const std::string handle = called.handle.empty() ? absl::StrCat("handle of rank ", called.rank) : called.handle;
-  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                              absl::StrCat("rank ", task->info.rank,
-                                           inner ? " of an inner world used the outer world's " : " used the ", handle,
-                                           inner ? "" : " of another world", called.op.empty() ? "" : " in ", called.op,
-                                           ": want one of its own world")),
-                   {.rank = task->info.rank, .group = {}, .op = called.op});
+  refuse({.rank = task->info.rank, .group = {}, .op = called.op}, ErrorKind::kInvalidArgument,
+         absl::StrCat("rank ", task->info.rank, inner ? " of an inner world used the outer world's " : " used the ",
+                      handle, inner ? "" : " of another world", called.op.empty() ? "" : " in ", called.op,
+                      ": want one of its own world"));
 }
 
 CallScope::CallScope(Scheduler* scheduler, int rank)
@@ -176,11 +173,10 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
   if (scheduler_ == nullptr) refuse_ended(called);
   if (scheduler_->options().engine == EngineKind::kFibers) {
     LiveWorlds::shared().unpin(std::exchange(scheduler_, nullptr)->serial());
-    refuse(ErrorKind::kInvalidArgument,
+    refuse(origin_of(called), ErrorKind::kInvalidArgument,
            absl::StrCat(who(called),
-                        "called from a thread that is not the ranks', but the ranks are fibers of one thread; want "
-                        "engine threads"),
-           called);
+                        "called from a thread that is not the ranks', but the ranks are fibers of one "
+                        "thread; want engine threads"));
   }
   if (StepRecord* const record = scheduler_->record(); record != nullptr)
     record->uncovered("threads that ranks made by themselves");
@@ -197,4 +193,4 @@ void CallScope::leave() {
   LiveWorlds::shared().unpin(scheduler_->serial());
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

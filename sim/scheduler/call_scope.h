@@ -9,7 +9,7 @@
 #include "sim/base/task.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Which run a handle belongs to. Unlike a pointer to the scheduler, a name that may outlive the run: a scheduler that is gone,
 // or another one at its address, is not taken for it.
@@ -96,4 +96,4 @@ class CallScope {
   uint64_t stranger_ = 0;
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

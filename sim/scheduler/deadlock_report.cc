@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "sim/base/site_text.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // A path rank -> rank it waits for -> ... that comes back to its start; empty if there is none.
@@ -118,4 +118,4 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
   return text;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

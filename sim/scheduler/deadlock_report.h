@@ -6,7 +6,7 @@
 
 #include "sim/base/task.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // What the layer above knows of ranks.
 struct RankFacts {
@@ -26,4 +26,4 @@ std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts);
 // "0, 2-5, 9". `ranks` ascends.
 std::string rank_ranges(const std::vector<int>& ranks);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

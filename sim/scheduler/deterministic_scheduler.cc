@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/engine/thread_engine.h"
@@ -14,7 +15,7 @@
 #include "sim/schedule/policies.h"
 #include "sim/scheduler/call_scope.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // A rank whose helper is parked counts as parked, although its main thread is at no point. Before time goes on, such a thread
@@ -48,14 +49,14 @@ class DeterministicScheduler::StateLock {
   }
   ~StateLock() { unlock(); }
   void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (mu_ != nullptr) mu_->Lock();
+    if (mu_ != nullptr) mu_->lock();
   }
   void unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (mu_ != nullptr) mu_->Unlock();
+    if (mu_ != nullptr) mu_->unlock();
   }
 
  private:
-  absl::Mutex* const mu_;
+  OrderedMutex* const mu_;
 };
 
 DeterministicScheduler::DeterministicScheduler(Options options)
@@ -770,7 +771,7 @@ bool DeterministicScheduler::runs_here() const {
 
 void DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
   {
-    absl::MutexLock lock(&inbox_mu_);
+    OrderedMutexLock lock(&inbox_mu_);
     inbox_.push_back(std::move(what));
     inbox_full_.store(true, std::memory_order_release);
   }
@@ -780,7 +781,7 @@ void DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
 void DeterministicScheduler::drain_inbox() {
   std::vector<absl::AnyInvocable<void()>> asked;
   {
-    absl::MutexLock lock(&inbox_mu_);
+    OrderedMutexLock lock(&inbox_mu_);
     asked.swap(inbox_);
     inbox_full_.store(false, std::memory_order_relaxed);
   }
@@ -868,4 +869,4 @@ std::vector<Task*> DeterministicScheduler::live_tasks() const {
   return tasks;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

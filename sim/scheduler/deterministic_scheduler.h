@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "rankloom/error.h"
+#include "sim/base/lock_order.h"
 #include "sim/engine/engine.h"
 #include "sim/schedule/policy.h"
 #include "sim/schedule/ready_set.h"
 #include "sim/scheduler/scheduler.h"
 #include "sim/scheduler/stall_watch.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // One task runs at a time; at every scheduling point the policy says who is next. The same code drives threads (the running
 // one holds the baton) and fibers, so one seed gives one trace on both.
@@ -120,7 +121,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   const bool recording_;
   const bool sees_all_;
 
-  mutable absl::Mutex mu_;  // guards all below on threads; unused on fibers. Before inbox_mu_
+  mutable OrderedMutex mu_{LockLevel::kScheduler};  // guards all below on threads; unused on fibers
   Task host_;
   std::unique_ptr<Task[]> rank_tasks_;
   std::vector<std::unique_ptr<Task>> extra_;
@@ -163,7 +164,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   int64_t weak_floor_ns_ = Deadline::kNever;
 
   // What threads outside the fibers' ask for.
-  absl::Mutex inbox_mu_;
+  OrderedMutex inbox_mu_{LockLevel::kSchedulerInbox};
   std::vector<absl::AnyInvocable<void()>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
   std::atomic<bool> inbox_full_{false};
   std::atomic<bool> ended_{false};  // all tasks have
@@ -182,4 +183,4 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   StallWatch watch_{this};  // the last: goes first
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

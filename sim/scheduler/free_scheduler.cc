@@ -9,7 +9,7 @@
 #include "sim/engine/thread_pool.h"
 #include "sim/scheduler/call_scope.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 FreeScheduler::FreeScheduler(Options options)
     : Scheduler(std::move(options), /*deterministic=*/false),
@@ -39,7 +39,7 @@ Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
   task->adopted = adopted;
   task->state = Task::State::kRunning;
   Task* const raw = task.get();
-  absl::MutexLock lock(&tasks_mu_);
+  OrderedMutexLock lock(&tasks_mu_);
   if (!adopted) ++threads_;
   if (info.kind == TaskKind::kRank) came_[static_cast<size_t>(info.rank)] = true;
   for (size_t i = 0; i < tasks_.size(); ++i) {
@@ -64,7 +64,7 @@ void FreeScheduler::start_thread(Task* task, absl::AnyInvocable<void()> body) {
         body = nullptr;
         Task::set_current(nullptr);
         finish(task);
-        absl::MutexLock lock(&tasks_mu_);
+        OrderedMutexLock lock(&tasks_mu_);
         if (--threads_ == 0) threads_ended_.unpark();
       },
       options_.fresh_threads);
@@ -74,7 +74,7 @@ void FreeScheduler::wait_for_threads() {
   for (;;) {
     {
       // With the lock: who counted itself off has let go of it, and of everything else here.
-      absl::MutexLock lock(&tasks_mu_);
+      OrderedMutexLock lock(&tasks_mu_);
       if (threads_ == 0) return;
     }
     threads_ended_.park(Deadline::kNever);
@@ -119,7 +119,7 @@ void FreeScheduler::detach(Task* task) {
 
 void FreeScheduler::finish(Task* task) {
   {
-    absl::MutexLock lock(&tasks_mu_);
+    OrderedMutexLock lock(&tasks_mu_);
     ended_steps_ += task->steps.load(std::memory_order_relaxed);
     if (task->info.kind == TaskKind::kRank) live_ranks_.fetch_sub(1, std::memory_order_relaxed);
     tasks_[static_cast<size_t>(task->id)].reset();
@@ -142,7 +142,7 @@ WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
   const bool woken = self.parker.sleep(deadline.at_ns);
   if (!woken && counted) counts_.fetch_sub(1);
   if (reporting_.load()) [[unlikely]] {
-    absl::MutexLock until_told(&report_mu_);
+    OrderedMutexLock until_told(&report_mu_);
   }
   return woken ? WakeCause::kUnparked : WakeCause::kTimeout;
 }
@@ -166,7 +166,7 @@ bool FreeScheduler::nobody_can_move() const {
 }
 
 bool FreeScheduler::all_asleep(std::vector<Task*>* sleepers) const {
-  absl::MutexLock lock(&tasks_mu_);
+  OrderedMutexLock lock(&tasks_mu_);
   bool all = true;
   for (const std::unique_ptr<Task>& task : tasks_) {
     if (task == nullptr) continue;
@@ -183,7 +183,7 @@ void FreeScheduler::check_deadlock() {
   if (!nobody_can_move() || aborted()) return;
   bool stuck = false;
   {
-    absl::MutexLock lock(&report_mu_);
+    OrderedMutexLock lock(&report_mu_);
     if (aborted()) return;
     reporting_.store(true);
     std::vector<Task*> blocked;
@@ -202,7 +202,7 @@ void FreeScheduler::away_changed(int n) {
 void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) {
   absl::Status end;
   {
-    absl::MutexLock lock(&report_mu_);
+    OrderedMutexLock lock(&report_mu_);
     if (aborted() || !strangers_seen()) return;
     reporting_.store(true);
     std::vector<Task*> blocked;
@@ -212,7 +212,7 @@ void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* tex
     bool computes = strangers_compute();
     uint64_t steps = 0;
     {
-      absl::MutexLock tasks_lock(&tasks_mu_);
+      OrderedMutexLock tasks_lock(&tasks_mu_);
       steps = ended_steps_;
       for (const std::unique_ptr<Task>& task : tasks_) {
         if (task == nullptr) continue;
@@ -244,7 +244,7 @@ void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* tex
 }
 
 void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
-  absl::MutexLock lock(&report_mu_);
+  OrderedMutexLock lock(&report_mu_);
   reporting_.store(true);
   std::vector<Task*> waiting;
   all_asleep(&waiting);
@@ -253,7 +253,7 @@ void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<
 }
 
 void FreeScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {
-  absl::MutexLock lock(&tasks_mu_);
+  OrderedMutexLock lock(&tasks_mu_);
   // What one task of a rank does, moves the rank: its main thread may wait for a helper in a way of its own.
   std::vector<uint64_t> steps(came_.size());
   for (const std::unique_ptr<Task>& task : tasks_) {
@@ -276,7 +276,7 @@ void FreeScheduler::append_outstanding(std::vector<Outstanding>* outstanding) co
 }
 
 void FreeScheduler::wake_all() {
-  absl::MutexLock lock(&tasks_mu_);
+  OrderedMutexLock lock(&tasks_mu_);
   for (const std::unique_ptr<Task>& task : tasks_) {
     if (task != nullptr) unpark(*task);
   }
@@ -288,7 +288,7 @@ void FreeScheduler::outside_changed(int n) {
 }
 
 std::vector<Task*> FreeScheduler::live_tasks() const {
-  absl::MutexLock lock(&tasks_mu_);
+  OrderedMutexLock lock(&tasks_mu_);
   std::vector<Task*> tasks;
   for (const std::unique_ptr<Task>& task : tasks_) {
     if (task != nullptr) tasks.push_back(task.get());
@@ -297,7 +297,7 @@ std::vector<Task*> FreeScheduler::live_tasks() const {
 }
 
 uint64_t FreeScheduler::steps() const {
-  absl::MutexLock lock(&tasks_mu_);
+  OrderedMutexLock lock(&tasks_mu_);
   uint64_t steps = ended_steps_;
   for (const std::unique_ptr<Task>& task : tasks_) {
     if (task != nullptr) steps += task->steps.load(std::memory_order_relaxed);
@@ -305,4 +305,4 @@ uint64_t FreeScheduler::steps() const {
   return steps;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

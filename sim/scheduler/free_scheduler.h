@@ -3,10 +3,11 @@
 #include <memory>
 #include <vector>
 
+#include "sim/base/lock_order.h"
 #include "sim/scheduler/scheduler.h"
 #include "sim/scheduler/stall_watch.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // The free gear: every task is a thread and all run at once. A stuck run is found by counting, not by a timer: the last
 // task to fall asleep sees that all others are asleep, too.
@@ -62,10 +63,10 @@ class FreeScheduler final : public Scheduler {
 
   std::atomic<int> live_ranks_;  // ranks that have not ended, attached or not
 
-  absl::Mutex report_mu_;  // held by who reads sites of sleepers; before tasks_mu_ and what the layers above lock
+  OrderedMutex report_mu_{LockLevel::kReport};  // held by who reads sites of sleepers
   std::atomic<bool> reporting_{false};
 
-  mutable absl::Mutex tasks_mu_;  // taken after no other lock but report_mu_
+  mutable OrderedMutex tasks_mu_{LockLevel::kTasks};
   std::vector<std::unique_ptr<Task>> tasks_ ABSL_GUARDED_BY(tasks_mu_);
   uint64_t ended_steps_ ABSL_GUARDED_BY(tasks_mu_) = 0;  // of tasks that are gone
   int threads_ ABSL_GUARDED_BY(tasks_mu_) = 0;           // of run() and spawn(), that have not ended
@@ -80,4 +81,4 @@ class FreeScheduler final : public Scheduler {
   StallWatch watch_{this};  // the last: goes first
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

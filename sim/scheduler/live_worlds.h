@@ -5,9 +5,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "absl/synchronization/mutex.h"
+#include "sim/base/lock_order.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class Scheduler;
 
@@ -40,11 +40,11 @@ class LiveWorlds {
     bool gone = false;
   };
 
-  void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.Lock(); }
-  void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.Unlock(); }
+  void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.lock(); }
+  void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.unlock(); }
 
-  mutable absl::Mutex mu_;  // before a scheduler's
+  mutable OrderedMutex mu_{LockLevel::kLiveWorlds};
   absl::flat_hash_map<uint64_t, Entry> worlds_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

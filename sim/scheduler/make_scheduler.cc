@@ -5,25 +5,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/scheduler/deterministic_scheduler.h"
 #include "sim/scheduler/free_scheduler.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
   if (options.ranks < 1) {
-    return make_error(ErrorKind::kInvalidArgument, absl::StrCat("world_size is ", options.ranks, ", want at least 1"));
+    return invalid_argument("world_size is ", options.ranks, ", want at least 1");
   }
   const bool fibers = options.engine == EngineKind::kFibers;
   if (options.schedule.kind() == Schedule::Kind::kUnset)
     options.schedule = fibers ? Schedule::fifo() : Schedule::free();
   if (fibers && options.schedule.kind() == Schedule::Kind::kFree) {
-    return make_error(ErrorKind::kInvalidArgument,
-                      "schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
+    return invalid_argument("schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
   }
   if (!options.schedule.deterministic()) return std::unique_ptr<Scheduler>(new FreeScheduler(std::move(options)));
   return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options)));
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

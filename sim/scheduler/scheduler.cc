@@ -9,18 +9,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/live_worlds.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 namespace {
 
 // A deadlock's text without its headline.
 std::string lines_of(const absl::Status& deadlock) {
-  const std::string text(deadlock.message().data(), deadlock.message().size());
+  const std::string text = message_of(deadlock);
   constexpr std::string_view kHeadline = "no rank can move";
   return text.compare(0, kHeadline.size(), kHeadline) == 0 ? text.substr(kHeadline.size()) : "\n" + text;
 }
@@ -44,21 +46,20 @@ bool Scheduler::is_inside(uint64_t serial) const {
 }
 
 void Scheduler::refuse_stranger(const Task& task, const Site& site) {
-  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                              absl::StrCat("rank ", task.info.rank, " of another world came to ", site_text(site),
-                                           site_place(site), ", want a handle of its own world")),
-                   {.rank = task.info.rank, .group = site.group, .op = site.what});
+  refuse({.rank = task.info.rank, .group = site.group, .op = site.what}, ErrorKind::kInvalidArgument,
+         absl::StrCat("rank ", task.info.rank, " of another world came to ", site_text(site), site_place(site),
+                      ", want a handle of its own world"));
 }
 
 uint64_t Scheduler::add_stranger(int rank, int thread) {
-  absl::MutexLock lock(&strangers_mu_);
+  OrderedMutexLock lock(&strangers_mu_);
   strangers_[++stranger_ids_] = {.rank = rank, .thread = thread, .away = false};
   return stranger_ids_;
 }
 
 void Scheduler::stranger_away(uint64_t id, int rank, bool away) {
   {
-    absl::MutexLock lock(&strangers_mu_);
+    OrderedMutexLock lock(&strangers_mu_);
     Stranger& stranger = strangers_.at(id);
     stranger.rank = rank;
     stranger.away = away;
@@ -69,7 +70,7 @@ void Scheduler::stranger_away(uint64_t id, int rank, bool away) {
 
 void Scheduler::stranger_ended(uint64_t id) {
   {
-    absl::MutexLock lock(&strangers_mu_);
+    OrderedMutexLock lock(&strangers_mu_);
     strangers_.erase(id);
   }
   away_.fetch_sub(1);
@@ -77,12 +78,12 @@ void Scheduler::stranger_ended(uint64_t id) {
 }
 
 bool Scheduler::strangers_seen() const {
-  absl::MutexLock lock(&strangers_mu_);
+  OrderedMutexLock lock(&strangers_mu_);
   return stranger_ids_ > 0;
 }
 
 bool Scheduler::strangers_compute() const {
-  absl::MutexLock lock(&strangers_mu_);
+  OrderedMutexLock lock(&strangers_mu_);
   return std::any_of(strangers_.begin(), strangers_.end(),
                      [](const auto& entry) { return entry.second.away && thread_runs(entry.second.thread); });
 }
@@ -93,7 +94,7 @@ absl::Status Scheduler::describe_stuck(const std::vector<Task*>& blocked, std::v
   if (error_kind(stuck) != ErrorKind::kDeadlock) return stuck;  // a better cause
   std::vector<int> foreign;
   {
-    absl::MutexLock lock(&strangers_mu_);
+    OrderedMutexLock lock(&strangers_mu_);
     for (const auto& [id, stranger] : strangers_) {
       if (stranger.away) foreign.push_back(stranger.rank);
     }
@@ -157,7 +158,7 @@ bool Scheduler::rank_failed(int rank, std::exception_ptr failure) const {
 }
 
 bool Scheduler::set_abort_cause(const absl::Status& cause) {
-  absl::MutexLock lock(&cause_mu_);
+  OrderedMutexLock lock(&cause_mu_);
   if (!cause_.ok()) return false;
   cause_ = cause;
   aborted_.store(true, std::memory_order_release);
@@ -166,7 +167,7 @@ bool Scheduler::set_abort_cause(const absl::Status& cause) {
 }
 
 absl::Status Scheduler::abort_cause() const {
-  absl::MutexLock lock(&cause_mu_);
+  OrderedMutexLock lock(&cause_mu_);
   return cause_;
 }
 
@@ -226,7 +227,7 @@ std::string Scheduler::describe() {
 
 void Scheduler::break_here(const Site& site) {
   const Task* const task = Task::current();
-  const BreakPoint& at = *options_.break_at;
+  const Schedule::BreakPoint& at = *options_.break_at;
   if (task == nullptr || task->info.rank != at.rank || site.seq != at.seq || site.group != at.group) return;
   if (broke_.exchange(true)) return;
   if (options_.on_break) return options_.on_break();
@@ -246,4 +247,4 @@ absl::Status Scheduler::describe_deadlock(const std::vector<Task*>& blocked) con
   return make_error(ErrorKind::kDeadlock, deadlock_text(blocked, {}));
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -16,14 +16,14 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "rankloom/schedule.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/task.h"
 #include "sim/schedule/run_hooks.h"
 #include "sim/schedule/step_record.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // What should be at a scheduling point soon: a task that runs outside of rankloom, or a rank that has not attached while
 // others wait for it.
@@ -35,10 +35,17 @@ struct Outstanding {
   Site last;           // what, code and seq only
 };
 
-// Schedules the tasks of one run. Two kinds: the free gear lets all threads run at once; the deterministic gears let one
-// task run between scheduling points and ask a policy who is next.
+// Schedules the tasks of one run: whatever blocks in rankloom blocks here. Two kinds: the free gear lets all threads run at
+// once; the deterministic gears let one task run between scheduling points and ask a policy which task is next.
 //
-// Protocol of a task: point() before each visible act, park() to wait, unpark() to end another's wait. Nothing else blocks.
+//   scheduler->run([&](int rank, Task& self) {
+//     scheduler->point(site);                           // before each act that other tasks can see
+//     if (rank == 0) scheduler->park(site, Deadline::never());
+//     if (rank == 1) scheduler->unpark(*first);         // the permit is kept if it comes first
+//   });
+//
+// A scheduler knows no locks, groups or stores: RankMutex and RankCondVar are made of park() and unpark(). It takes no
+// choice of its own: a SchedulePolicy does, and a Trace records it.
 // Thread-safety: all methods may be called from tasks of this scheduler; unpark(), abort() and outside() from any thread.
 class Scheduler {
  public:
@@ -60,7 +67,7 @@ class Scheduler {
     // them came to one for this long, in real time, and none computed. Without such threads that is a deadlock at once.
     absl::Duration stuck = absl::Minutes(1);
     // on_break is called there, by the task itself (unset: raises SIGTRAP).
-    std::optional<BreakPoint> break_at;
+    std::optional<Schedule::BreakPoint> break_at;
     std::function<void()> on_break;
   };
 
@@ -98,43 +105,22 @@ class Scheduler {
 
   // The policy may let others run first. The caller's step becomes visible after it.
   void point(const Site& site) {
-    Task* const task = Task::current();
-    if (task != nullptr && task->scheduler != this) [[unlikely]]
-      refuse_stranger(*task, site);
-    if (deterministic_) {
-      deterministic_point(site, Step::kAct);
-    } else if (task != nullptr) {
-      task->reach(site);
-    }
+    arrive(site, Step::kAct);
     if (breaks_) [[unlikely]]
       break_here(site);
   }
   // A point of a caller that asks whether something has happened yet, and may ask again: as point(), but a task that does
   // nothing else counts as one that yields.
   void poll(const Site& site) {
-    Task* const task = Task::current();
-    if (task != nullptr && task->scheduler != this) [[unlikely]]
-      refuse_stranger(*task, site);
-    if (deterministic_) {
-      deterministic_point(site, Step::kPoll);
-    } else if (task != nullptr) {
-      task->reach(site);
-    }
+    arrive(site, Step::kPoll);
     if (breaks_) [[unlikely]]
       break_here(site);
   }
-  // The caller can do nothing useful before others did something: lets them run, under every policy, and time pass if all
-  // who can run only yield.
+  // The caller can do nothing useful before other tasks did something: lets them run, under every policy, and time pass if
+  // all tasks that can run only yield.
   void yield(const Site& site) {
-    Task* const task = Task::current();
-    if (task != nullptr && task->scheduler != this) [[unlikely]]
-      refuse_stranger(*task, site);
-    if (deterministic_) {
-      deterministic_point(site, Step::kYield);
-    } else {
-      if (task != nullptr) task->reach(site);
-      sched_yield();
-    }
+    arrive(site, Step::kYield);
+    if (!deterministic_) sched_yield();
   }
 
   // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.
@@ -164,8 +150,8 @@ class Scheduler {
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   absl::Status abort_cause() const;
 
-  // While one is held, somebody outside the run may still wake a task: a stuck run is then no deadlock, and time does not
-  // jump.
+  // Counts those outside the run that may still wake a task. While the count is not 0, a stuck run is no deadlock, and time
+  // does not jump.
   void add_outside(int n);
 
   // From here on handles of this run answer that the world has ended. The first form only if no task lives. The second ends
@@ -237,6 +223,16 @@ class Scheduler {
   }
 
   enum class Step : uint8_t { kAct, kPoll, kYield };
+  void arrive(const Site& site, Step step) {
+    Task* const task = Task::current();
+    if (task != nullptr && task->scheduler != this) [[unlikely]]
+      refuse_stranger(*task, site);
+    if (deterministic_) {
+      deterministic_point(site, step);
+    } else if (task != nullptr) {
+      task->reach(site);
+    }
+  }
   virtual void deterministic_point(const Site& site, Step step) = 0;
   static void run_after_end(absl::AnyInvocable<void()>& body) {
     try {
@@ -256,7 +252,6 @@ class Scheduler {
   bool set_abort_cause(const absl::Status& cause);
   void announce_abort();
 
-  // The text of a deadlock, from deadlock_report.cc or the layer above.
   // The strangers that are away: how many; and whether one of them computes.
   int away() const { return away_.load(); }
   bool strangers_seen() const;
@@ -269,6 +264,7 @@ class Scheduler {
 
   // A thread that is attached as a rank would wait for a world that is gone.
   static void refuse_attached(const std::vector<Task*>& tasks);
+  // The text of a deadlock, from deadlock_report.cc or the layer above.
   absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
 
   const Options options_;
@@ -299,15 +295,15 @@ class Scheduler {
     int thread;
     bool away;
   };
-  mutable absl::Mutex strangers_mu_;  // taken after no other lock
+  mutable OrderedMutex strangers_mu_{LockLevel::kStrangers};
   std::map<uint64_t, Stranger> strangers_ ABSL_GUARDED_BY(strangers_mu_);
   uint64_t stranger_ids_ ABSL_GUARDED_BY(strangers_mu_) = 0;
   std::atomic<int> away_{0};
 
   std::atomic<bool> broke_{false};  // it has stopped there: a call may have further points, as its wait
   std::atomic<bool> aborted_{false};
-  mutable absl::Mutex cause_mu_;  // taken after no other lock
+  mutable OrderedMutex cause_mu_{LockLevel::kAbortCause};
   absl::Status cause_ ABSL_GUARDED_BY(cause_mu_);
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -11,10 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/site_text.h"
 #include "sim/engine/thread_pool.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // The thread that looks, and what it looks at. Process-wide; lives until the process ends.
 class Watchdog {
@@ -37,7 +38,7 @@ class Watchdog {
   void add(StallWatch* watch) {
     bool wake = false;
     {
-      absl::MutexLock lock(&mu_);
+      OrderedMutexLock lock(&mu_);
       watches_.push_back(watch);
       ++added_;
       if (!started_) {
@@ -54,12 +55,12 @@ class Watchdog {
   }
 
   void remove(StallWatch* watch) {
-    absl::MutexLock lock(&mu_);
+    OrderedMutexLock lock(&mu_);
     const auto it = std::find(watches_.begin(), watches_.end(), watch);
     if (it == watches_.end()) return;  // this process was forked from the one in which it began
     watches_.erase(it);
     const auto told = [watch] { return !watch->telling_; };
-    mu_.Await(absl::Condition(&told));
+    mu_.await(absl::Condition(&told));
   }
 
  private:
@@ -69,7 +70,7 @@ class Watchdog {
     for (;;) {
       int64_t until = 0;
       {
-        absl::MutexLock lock(&mu_);
+        OrderedMutexLock lock(&mu_);
         look_at_all();
         until = wakes_at_ns_;
       }
@@ -99,7 +100,7 @@ class Watchdog {
   void tell(StallWatch* watch, const std::vector<std::string>& texts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     watch->telling_ = true;
     const Scheduler::Options& options = watch->scheduler_.options();
-    mu_.Unlock();
+    mu_.unlock();
     for (const std::string& text : texts) {
       if (options.on_stall) {
         options.on_stall(text);
@@ -107,11 +108,11 @@ class Watchdog {
         std::fprintf(stderr, "rankloom: %s\n", text.c_str());
       }
     }
-    mu_.Lock();
+    mu_.lock();
     watch->telling_ = false;
   }
 
-  absl::Mutex mu_;  // before a scheduler's
+  OrderedMutex mu_{LockLevel::kWatchdog};
   std::vector<StallWatch*> watches_ ABSL_GUARDED_BY(mu_);
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   int64_t wakes_at_ns_ ABSL_GUARDED_BY(mu_) = 0;
@@ -149,14 +150,14 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
   }
   std::erase_if(seen_, [this](const auto& entry) { return entry.second.look != looks_; });
   scheduler_.look_for_stuck(now_ns, &texts);
-  absl::MutexLock lock(&texts_mu_);
+  OrderedMutexLock lock(&texts_mu_);
   texts.insert(texts.end(), std::make_move_iterator(texts_.begin()), std::make_move_iterator(texts_.end()));
   texts_.clear();
   return texts;
 }
 
 void StallWatch::tell(std::string text) {
-  absl::MutexLock lock(&texts_mu_);
+  OrderedMutexLock lock(&texts_mu_);
   texts_.push_back(std::move(text));
 }
 
@@ -185,4 +186,4 @@ std::string stall_text(const Outstanding& who, int64_t stall_ns) {
                       site_text(who.last), site_place(who.last));
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

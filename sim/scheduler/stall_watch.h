@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "sim/base/lock_order.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 // Has the process's watchdog look after a scheduler: a task that comes to no scheduling point for Options::stall of real time
 // is told to Options::on_stall (unset: stderr), once until it moves. The watchdog is one thread, asleep between looks and for
@@ -57,11 +57,11 @@ class StallWatch {
   uint64_t looks_ = 0;
   std::map<TaskId, Seen> seen_;
 
-  absl::Mutex texts_mu_;  // taken after no other lock
+  OrderedMutex texts_mu_{LockLevel::kStallTexts};
   std::vector<std::string> texts_ ABSL_GUARDED_BY(texts_mu_);
 };
 
 // "rank 2 has come to no scheduling point for 10s of real time ...".
 std::string stall_text(const Outstanding& who, int64_t stall_ns);
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

@@ -4,10 +4,10 @@
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
-ObservedMutex::ObservedMutex(const Scheduler* scheduler)
-    : RankMutex(scheduler),
+ObservedMutex::ObservedMutex(const Scheduler* scheduler, LockLevel level)
+    : RankMutex(scheduler, level),
       may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr),
       record_(scheduler != nullptr ? scheduler->record() : nullptr) {}
 
@@ -25,4 +25,4 @@ void ObservedMutexLock::end() {
     record_->uncovered(absl::StrCat("a part of rankloom that tells of nothing (", code_.file, ":", code_.line, ")"));
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

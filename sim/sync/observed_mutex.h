@@ -6,7 +6,7 @@
 #include "rankloom/error.h"
 #include "sim/sync/rank_mutex.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class StepRecord;
 
@@ -18,7 +18,7 @@ class StepRecord;
 class ABSL_LOCKABLE ObservedMutex : public RankMutex {
  public:
   // `scheduler` may be null: the object belongs to no world; tasks of any world, and threads outside all worlds, may use it.
-  explicit ObservedMutex(const Scheduler* scheduler);
+  ObservedMutex(const Scheduler* scheduler, LockLevel level);
 
  private:
   friend class ObservedMutexLock;
@@ -55,4 +55,4 @@ class ABSL_SCOPED_LOCKABLE ObservedMutexLock {
   CodeSite code_;
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

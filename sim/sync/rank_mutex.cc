@@ -8,7 +8,7 @@
 #include "sim/base/site_text.h"
 #include "sim/scheduler/scheduler.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
 
 // Whether ranks may run at the same time, or helper threads beside them.
@@ -18,7 +18,7 @@ bool has_threads(const Scheduler* scheduler) {
 
 }  // namespace
 
-RankMutex::RankMutex(const Scheduler* scheduler) : real_(has_threads(scheduler)) {}
+RankMutex::RankMutex(const Scheduler* scheduler, LockLevel level) : real_(has_threads(scheduler)), level_(level) {}
 RankCounter::RankCounter(const Scheduler* scheduler) : real_(has_threads(scheduler)) {}
 
 void RankMutex::lock_real() { mu_.Lock(); }
@@ -116,4 +116,4 @@ void RankCondVar::unlink(Waiter* waiter) {
   waiter->linked = false;
 }
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

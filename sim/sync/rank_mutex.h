@@ -6,9 +6,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/task.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 
 class Scheduler;
 
@@ -17,16 +18,18 @@ class Scheduler;
 // Never held across a scheduling point, except the one that RankCondVar::await releases.
 class ABSL_LOCKABLE RankMutex {
  public:
-  // `scheduler` may be null: an object that belongs to no world.
-  explicit RankMutex(const Scheduler* scheduler);
+  // `scheduler` may be null: an object that belongs to no world. `level`: which locks may be taken beside it.
+  RankMutex(const Scheduler* scheduler, LockLevel level);
   RankMutex(const RankMutex&) = delete;
   RankMutex& operator=(const RankMutex&) = delete;
 
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    HeldLocks::take(level_);
     if (real_) lock_real();
   }
   void unlock() ABSL_UNLOCK_FUNCTION() {
     if (real_) unlock_real();
+    HeldLocks::drop(level_);
   }
 
  private:
@@ -34,6 +37,7 @@ class ABSL_LOCKABLE RankMutex {
   void unlock_real() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   const bool real_;
+  const LockLevel level_;
   absl::Mutex mu_;
 };
 
@@ -117,4 +121,4 @@ class RankCondVar {
   Waiter* last_ = nullptr;
 };
 
-}  // namespace rankloom
+}  // namespace rankloom::internal

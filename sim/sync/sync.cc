@@ -1,12 +1,21 @@
 #include "rankloom/sync.h"
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
-#include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
+#include "sim/sync/observed_mutex.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 std::string quoted(std::string_view name) { return name.empty() ? "" : absl::StrCat("\"", sv(name), "\""); }
@@ -88,33 +97,63 @@ void check(const absl::Status& status, const Site& site) {
 [[noreturn]] void misuse(const Site& site, std::string_view text) {
   const Task* const task = Task::current();
   const std::string who = task != nullptr ? absl::StrCat("rank ", task->info.rank, ", ") : "";
-  throw_dist_error(
-      make_error(ErrorKind::kInvalidArgument, absl::StrCat(who, site_text(site), ": ", sv(text), site_place(site))),
-      {.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = site.what});
+  internal::refuse({.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = site.what},
+                   ErrorKind::kInvalidArgument, absl::StrCat(who, site_text(site), ": ", sv(text), site_place(site)));
 }
 
 }  // namespace
 
 namespace internal {
 
-WatchedAccess::WatchedAccess(const ObjectName& object, ObservedMutex* mu, Access how, CodeSite code) : mu_(*mu) {
-  point(Site{.what = how == Access::kRead ? "watched get" : "watched set", .code = code});
-  mu_.lock();
-  const Told told(object);
-  how == Access::kRead ? told.read() : told.write();
+class WatchedState {
+ public:
+  ObservedMutex& mu() { return mu_; }
+  const ObjectName& object() const { return object_; }
+
+ private:
+  const ObjectName object_;
+  ObservedMutex mu_{nullptr, LockLevel::kSync};
+};
+
+WatchedCell::WatchedCell() : state_(std::make_unique<WatchedState>()) {}
+WatchedCell::~WatchedCell() = default;
+
+WatchedAccess::WatchedAccess(const WatchedCell* cell, bool writes, CodeSite code) : state_(*cell->state_) {
+  point(Site{.what = writes ? "watched set" : "watched get", .code = code});
+  state_.mu().lock();
+  const Told told(state_.object());
+  writes ? told.write() : told.read();
 }
 
-}  // namespace internal
+WatchedAccess::~WatchedAccess() { state_.mu().unlock(); }
 
-Mutex::Mutex(std::string_view name) : name_(quoted(name)) {}
+class MutexState final : public WaitsFor {
+ public:
+  explicit MutexState(std::string_view name) : name_(quoted(name)) {}
 
-void Mutex::lock(CodeSite code) {
-  const Site site{.what = "mutex lock", .code = code, .detail = name_};
-  point(site);
-  check(acquire(code), site);
-}
+  const std::string& name() const { return name_; }
+  // Without a point first.
+  absl::Status acquire(CodeSite code);
+  bool try_lock(CodeSite code);
+  void release(CodeSite code);
 
-absl::Status Mutex::acquire(CodeSite code) {
+  void append_ranks(std::vector<int>* ranks) const override;
+  std::string remark() const override;
+
+ private:
+  void take(CodeSite code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string name_;  // in quotes; empty: none
+  const ObjectName object_;
+  mutable ObservedMutex mu_{nullptr, LockLevel::kSync};
+  RankCondVar freed_ ABSL_GUARDED_BY(mu_);
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+  const Task* owner_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: a thread of no world
+  int owner_rank_ ABSL_GUARDED_BY(mu_) = -1;
+  CodeSite locked_at_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::Status MutexState::acquire(CodeSite code) {
   const Site site{.what = "mutex lock", .code = code, .detail = name_, .waits_for = this};
   ObservedMutexLock lock(&mu_);
   if (held_ && owner_ != nullptr && owner_ == Task::current()) {
@@ -138,7 +177,7 @@ absl::Status Mutex::acquire(CodeSite code) {
   return absl::OkStatus();
 }
 
-void Mutex::take(CodeSite code) {
+void MutexState::take(CodeSite code) {
   const Told told(object_);
   told.write();
   told.lower();
@@ -148,8 +187,7 @@ void Mutex::take(CodeSite code) {
   locked_at_ = code;
 }
 
-bool Mutex::try_lock(CodeSite code) {
-  poll(Site{.what = "mutex try_lock", .code = code, .detail = name_});
+bool MutexState::try_lock(CodeSite code) {
   ObservedMutexLock lock(&mu_);
   if (held_) {
     Told(object_).read();
@@ -159,12 +197,7 @@ bool Mutex::try_lock(CodeSite code) {
   return true;
 }
 
-void Mutex::unlock(CodeSite code) {
-  point(Site{.what = "mutex unlock", .code = code, .detail = name_});
-  release(code);
-}
-
-void Mutex::release(CodeSite code) {
+void MutexState::release(CodeSite code) {
   ObservedMutexLock lock(&mu_);
   const Told told(object_);
   if (!held_ || owner_ != Task::current()) {
@@ -182,21 +215,45 @@ void Mutex::release(CodeSite code) {
   wake_takers(&freed_);
 }
 
-void Mutex::append_ranks(std::vector<int>* ranks) const {
+void MutexState::append_ranks(std::vector<int>* ranks) const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for reports
   if (owner_rank_ >= 0) ranks->push_back(owner_rank_);
 }
 
-std::string Mutex::remark() const {
+std::string MutexState::remark() const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for reports
   return held_ ? absl::StrCat("locked at ", sv(base_name(locked_at_.file)), ":", locked_at_.line) : "";
 }
 
-CondVar::CondVar(std::string_view name) : name_(quoted(name)) {}
+class CondVarState {
+ public:
+  explicit CondVarState(std::string_view name) : name_(quoted(name)) {}
 
-absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
+  const std::string& name() const { return name_; }
+  // Frees `mu`, waits for a notification, locks `mu` again.
+  absl::Status wait_until(MutexState* mu, Deadline deadline, CodeSite code);
+  void notify_one();
+  void notify_all();
+
+ private:
+  struct Waiter {
+    RankCondVar woken;
+    ObjectName object;
+    bool notified = false;
+    Waiter* next = nullptr;
+  };
+  void unlink(Waiter* waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool notify_first() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string name_;
+  const ObjectName object_;
+  ObservedMutex mu_{nullptr, LockLevel::kSync};
+  Waiter* first_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSite code) {
   const Site site{.what = "condition wait", .code = code, .detail = name_};
   point(site);
   Waiter waiter;
@@ -229,33 +286,13 @@ absl::Status CondVar::wait_until(Mutex* mu, Deadline deadline, CodeSite code) {
   return locked.ok() ? status : locked;
 }
 
-void CondVar::wait(Mutex* mu, CodeSite code) {
-  check(wait_until(mu, Deadline::never(), code), Site{.what = "condition wait"});
-}
-
-void CondVar::wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code) {
-  while (!done()) wait(mu, code);
-}
-
-bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool()> done, CodeSite code) {
-  const Task* const task = Task::current();
-  const int64_t now = task != nullptr ? task->scheduler->now_ns() : monotonic_ns();
-  const Deadline deadline = Deadline::after(now, timeout, /*weak=*/false);
-  while (!done()) {
-    const absl::Status status = wait_until(mu, deadline, code);
-    if (error_kind(status) == ErrorKind::kTimeout && !status.ok()) return done();
-    check(status, Site{.what = "condition wait"});
-  }
-  return true;
-}
-
-void CondVar::unlink(Waiter* waiter) {
+void CondVarState::unlink(Waiter* waiter) {
   Waiter** at = &first_;
   while (*at != waiter) at = &(*at)->next;
   *at = waiter->next;
 }
 
-bool CondVar::notify_first() {
+bool CondVarState::notify_first() {
   Waiter* const waiter = first_;
   Told(object_).write();
   if (waiter == nullptr) return false;
@@ -266,26 +303,39 @@ bool CondVar::notify_first() {
   return true;
 }
 
-void CondVar::notify_one(CodeSite code) {
-  point(Site{.what = "condition notify_one", .code = code, .detail = name_});
+void CondVarState::notify_one() {
   ObservedMutexLock lock(&mu_);
   notify_first();
 }
 
-void CondVar::notify_all(CodeSite code) {
-  point(Site{.what = "condition notify_all", .code = code, .detail = name_});
+void CondVarState::notify_all() {
   ObservedMutexLock lock(&mu_);
   while (notify_first()) {
   }
 }
 
-Latch::Latch(int64_t count, std::string_view name) : name_(quoted(name)), count_(count), left_(count) {
-  if (count < 0) misuse(Site{.what = "latch", .detail = name_}, absl::StrCat("count is ", count, ", want at least 0"));
-}
+class LatchState final : public WaitsFor {
+ public:
+  LatchState(int64_t count, std::string_view name) : name_(quoted(name)), count_(count), left_(count) {}
 
-void Latch::count_down(int64_t n, CodeSite code) {
-  const Site site{.what = "latch count_down", .code = code, .detail = name_};
-  point(site);
+  const std::string& name() const { return name_; }
+  void count_down(int64_t n, const Site& site);
+  bool try_wait();
+  void wait(CodeSite code);
+
+  void append_ranks(std::vector<int>*) const override {}  // who has not counted yet is not known
+  std::string remark() const override;
+
+ private:
+  const std::string name_;
+  const int64_t count_;
+  const ObjectName object_;
+  mutable ObservedMutex mu_{nullptr, LockLevel::kSync};
+  RankCondVar zero_ ABSL_GUARDED_BY(mu_);
+  int64_t left_ ABSL_GUARDED_BY(mu_);
+};
+
+void LatchState::count_down(int64_t n, const Site& site) {
   ObservedMutexLock lock(&mu_);
   const Told told(object_);
   if (n < 0 || n > left_) {
@@ -306,14 +356,13 @@ void Latch::count_down(int64_t n, CodeSite code) {
   zero_.notify_all();
 }
 
-bool Latch::try_wait(CodeSite code) {
-  poll(Site{.what = "latch try_wait", .code = code, .detail = name_});
+bool LatchState::try_wait() {
   ObservedMutexLock lock(&mu_);
   Told(object_).read();
   return left_ == 0;
 }
 
-void Latch::wait(CodeSite code) {
+void LatchState::wait(CodeSite code) {
   const Site site{.what = "latch wait", .code = code, .detail = name_, .waits_for = this};
   point(site);
   ObservedMutexLock lock(&mu_);
@@ -323,15 +372,88 @@ void Latch::wait(CodeSite code) {
   Told(object_).await();
 }
 
-void Latch::arrive_and_wait(CodeSite code) {
-  count_down(1, code);
-  wait(code);
-}
-
-std::string Latch::remark() const {
+std::string LatchState::remark() const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for reports
   return absl::StrCat(left_, " of ", count_, " left");
+}
+
+}  // namespace internal
+
+Mutex::Mutex(std::string_view name) : state_(std::make_unique<internal::MutexState>(name)) {}
+Mutex::~Mutex() = default;
+
+void Mutex::lock(CodeSite code) {
+  const Site site{.what = "mutex lock", .code = code, .detail = state_->name()};
+  point(site);
+  check(state_->acquire(code), site);
+}
+
+bool Mutex::try_lock(CodeSite code) {
+  poll(Site{.what = "mutex try_lock", .code = code, .detail = state_->name()});
+  return state_->try_lock(code);
+}
+
+void Mutex::unlock(CodeSite code) {
+  point(Site{.what = "mutex unlock", .code = code, .detail = state_->name()});
+  state_->release(code);
+}
+
+CondVar::CondVar(std::string_view name) : state_(std::make_unique<internal::CondVarState>(name)) {}
+CondVar::~CondVar() = default;
+
+void CondVar::wait(Mutex* mu, CodeSite code) {
+  check(state_->wait_until(mu->state_.get(), Deadline::never(), code), Site{.what = "condition wait"});
+}
+
+void CondVar::wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code) {
+  while (!done()) wait(mu, code);
+}
+
+bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool()> done, CodeSite code) {
+  const Task* const task = Task::current();
+  const int64_t now = task != nullptr ? task->scheduler->now_ns() : monotonic_ns();
+  const Deadline deadline = Deadline::after(now, timeout, /*weak=*/false);
+  while (!done()) {
+    const absl::Status status = state_->wait_until(mu->state_.get(), deadline, code);
+    if (error_kind(status) == ErrorKind::kTimeout && !status.ok()) return done();
+    check(status, Site{.what = "condition wait"});
+  }
+  return true;
+}
+
+void CondVar::notify_one(CodeSite code) {
+  point(Site{.what = "condition notify_one", .code = code, .detail = state_->name()});
+  state_->notify_one();
+}
+
+void CondVar::notify_all(CodeSite code) {
+  point(Site{.what = "condition notify_all", .code = code, .detail = state_->name()});
+  state_->notify_all();
+}
+
+Latch::Latch(int64_t count, std::string_view name) : state_(std::make_unique<internal::LatchState>(count, name)) {
+  if (count < 0)
+    misuse(Site{.what = "latch", .detail = state_->name()}, absl::StrCat("count is ", count, ", want at least 0"));
+}
+Latch::~Latch() = default;
+
+void Latch::count_down(int64_t n, CodeSite code) {
+  const Site site{.what = "latch count_down", .code = code, .detail = state_->name()};
+  point(site);
+  state_->count_down(n, site);
+}
+
+bool Latch::try_wait(CodeSite code) {
+  poll(Site{.what = "latch try_wait", .code = code, .detail = state_->name()});
+  return state_->try_wait();
+}
+
+void Latch::wait(CodeSite code) { state_->wait(code); }
+
+void Latch::arrive_and_wait(CodeSite code) {
+  count_down(1, code);
+  wait(code);
 }
 
 }  // namespace rankloom

@@ -11,6 +11,9 @@
 #include "tests/error_of.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::HasSubstr;
@@ -69,7 +72,7 @@ TEST_P(CudaCollectivesTest, ReductionsHaveTheBitsOfTheCpu) {
     for (const DType dtype : kDTypesWithArithmetic) {
       for (const ReduceOp& op : kAllReduceOps) {
         if (!reduction_supported(op, dtype)) continue;
-        for (const ReduceOrder& order : kAllOrders) {
+        for (const ReduceOp::Order& order : kAllOrders) {
           for (const int64_t numel : {int64_t{1}, int64_t{1001}}) {
             Twin twin(rank, *pg);
             const size_t x = twin.tensor(dtype, numel, 1);

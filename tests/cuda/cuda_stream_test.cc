@@ -15,6 +15,9 @@
 #include "tests/error_of.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -66,7 +69,7 @@ TEST_P(CudaStreamTest, AKernelBehindABlockedWorkRunsAfterIt) {
     CudaStream stream(rank);
     const CudaTensor x(rank, std::vector<int32_t>{1});
     const auto work = std::make_shared<FutureWork>(rank);
-    Work(work).block_current_stream(stream);
+    WorkState::handle(work).block_current_stream(stream);
     ASSERT_EQ(launch_fill(x.view().data_as<int32_t>(), 5, 1, stream.native()), cudaSuccess);
     rank.sleep_for(absl::Milliseconds(1));
     CudaStream(rank, "other").synchronize();  // as far as `stream` can go
@@ -86,7 +89,7 @@ TEST_P(CudaStreamTest, AViewWaitsOnAStreamOfTheCallers) {
       CudaStreamView view(rank, own, "mine");
       EXPECT_EQ(view.native(), own);
       const auto work = std::make_shared<FutureWork>(rank);
-      Work(work).block_current_stream(view);
+      WorkState::handle(work).block_current_stream(view);
       EXPECT_EQ(cudaStreamQuery(own), cudaErrorNotReady);
       EXPECT_FALSE(view.query());
       work->resolve();
@@ -105,8 +108,8 @@ TEST_P(CudaStreamTest, AnAbortReleasesTheStream) {
       throw std::runtime_error("rank 1 gives up");
     }
     never = std::make_shared<FutureWork>(rank);
-    Work(never).block_current_stream(stream);
-    const Event behind = stream.record();
+    WorkState::handle(never).block_current_stream(stream);
+    const Stream::Event behind = stream.record();
     rank.store().set("blocked", "1");
     EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("RankFailed: rank 1 failed: rank 1 gives up"));
     while (!behind.query()) sched_yield();

@@ -10,6 +10,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 // Why no device can be used, with CUDA's own words; empty: one can.
 inline std::string no_gpu() {
   static const std::string missing = cuda_missing();

@@ -26,11 +26,11 @@ constexpr auto kGather = OpType::kAllGatherIntoTensor;
 constexpr auto kScatter = OpType::kReduceScatterTensor;
 constexpr int kStage = 512 * 8;  // ranks
 
-CallTotals totals(const CallRecord& record, OpType op, const std::string& group) {
-  for (const CallTotals& sum : record.totals()) {
+CallRecord::Totals totals(const CallRecord& record, OpType op, const std::string& group) {
+  for (const CallRecord::Totals& sum : record.totals()) {
     if (sum.op == op && record.groups()[static_cast<size_t>(sum.group)].label() == group) return sum;
   }
-  ADD_FAILURE() << "no " << op_row(op).name << " on " << group;
+  ADD_FAILURE() << "no " << internal::op_row(op).name << " on " << group;
   return {};
 }
 
@@ -79,20 +79,20 @@ TEST(TransformerTest, IssuesTheCallsOfTheEnds) {
 TEST(TransformerTest, MovesTheBytesOfAMiddleStage) {
   const std::shared_ptr<CallRecord> record = stage(2);
   // 1280 * 134,217,728 bytes; 7/8 of it over a ring, in 7 steps.
-  const CallTotals tp = totals(*record, kGather, "tp");
+  const CallRecord::Totals tp = totals(*record, kGather, "tp");
   EXPECT_EQ(tp.payload, 171'798'691'840);
-  EXPECT_EQ(tp.ring, (WireCost{8'960, 150'323'855'360}));
-  EXPECT_EQ(tp.tree, (WireCost{3'840, 150'323'855'360}));
+  EXPECT_EQ(tp.ring, (CostModel::WireCost{8'960, 150'323'855'360}));
+  EXPECT_EQ(tp.tree, (CostModel::WireCost{3'840, 150'323'855'360}));
   EXPECT_EQ(totals(*record, kScatter, "tp").payload, tp.payload);
   // 20 * 106,971,136 parameters of 2 bytes; each of 512 ranks holds 208,928 of a layer, and 511/512 travel.
-  const CallTotals gather = totals(*record, kGather, "dp");
+  const CallRecord::Totals gather = totals(*record, kGather, "dp");
   EXPECT_EQ(gather.payload, 4'278'845'440);
-  EXPECT_EQ(gather.ring, (WireCost{20 * 511, 4'270'488'320}));
+  EXPECT_EQ(gather.ring, (CostModel::WireCost{20 * 511, 4'270'488'320}));
   // Gradients have 4 bytes.
   EXPECT_EQ(totals(*record, kScatter, "dp").payload, 8'557'690'880);
   EXPECT_EQ(totals(*record, OpType::kSend, "pp").payload, 32 * 16'777'216);
-  EXPECT_EQ(totals(*record, OpType::kRecv, "pp").ring, (WireCost{32, 536'870'912}));
-  EXPECT_EQ(totals(*record, OpType::kAllReduce, "0").tree, (WireCost{28, 8}));
+  EXPECT_EQ(totals(*record, OpType::kRecv, "pp").ring, (CostModel::WireCost{32, 536'870'912}));
+  EXPECT_EQ(totals(*record, OpType::kAllReduce, "0").tree, (CostModel::WireCost{28, 8}));
 }
 
 TEST(TransformerTest, MovesTheBytesOfTheEnds) {
@@ -112,7 +112,7 @@ TEST(TransformerTest, TakesTheTimeOfItsLinks) {
   // Computation: 6 * 106,971,136 * 20 floating-point operations a token, 16 * 8192 tokens, 400 TFLOPS: 4.2062 s.
   double compute = 0;
   for (size_t i = 0; i < record->size(); ++i) {
-    if (const RecordedCall one = (*record)[i]; one.is_compute) compute += absl::ToDoubleSeconds(one.duration);
+    if (const CallRecord::Call one = (*record)[i]; one.is_compute) compute += absl::ToDoubleSeconds(one.duration);
   }
   EXPECT_NEAR(compute, 6.0 * 106'971'136 * 20 * 16 * 8192 / 400e12, 1e-3);
   EXPECT_GT(absl::ToDoubleSeconds(record->end()), compute);

@@ -8,6 +8,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 // The places in the library that tell a StepRecord of accesses, found by the stacks of their calls: so that each of them, also
 // one that is new, can be left out in turn.
 class AccessSites {
@@ -18,7 +20,7 @@ class AccessSites {
   int size() const { return static_cast<int>(names_.size()); }
   // It tells which orders cannot be: without it the search tries more, and loses nothing.
   bool tells_of_orders(int site) const;
-  // "write: KeyTable::set < TableStore::set_status".
+  // "write: KeyTable::set < TableStore::set".
   const std::string& name(int site) const { return names_[static_cast<size_t>(site)]; }
 
  private:

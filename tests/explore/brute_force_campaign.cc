@@ -27,6 +27,7 @@
 namespace {
 
 using namespace rankloom;
+using namespace rankloom::internal;
 using Clock = std::chrono::steady_clock;
 
 struct Options {

@@ -21,6 +21,9 @@
 #include "tests/explore/small_program.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // Most programs have few schedules; those that have more are run only so far, the fixed ones further.

@@ -16,8 +16,11 @@
 #include "rankloom/sync.h"
 #include "rankloom/testing.h"
 #include "rankloom/traces.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+using namespace internal;
+
 namespace {
 
 using testing::AllOf;
@@ -238,8 +241,8 @@ struct Accounts {
   int cash ABSL_GUARDED_BY(cash_mu) = 10;
 };
 std::shared_ptr<Accounts> accounts_of(RankContext& rank) {
-  return std::static_pointer_cast<Accounts>(rank.world().shared(
-      "accounts", []() -> std::shared_ptr<void> { return std::make_shared<Accounts>(); }, World::Maker::kSame));
+  return state_of(rank).world().shared<Accounts>(
+      "accounts", [] { return std::make_shared<Accounts>(); }, WorldState::Maker::kSame);
 }
 
 TEST(ExploreOnFibersTest, WhoTakesALockFirstIsAChoice) {
@@ -282,8 +285,8 @@ TEST(ExploreOnFibersTest, LocksOfDifferentRanksCommute) {
 
 TEST(ExploreOnFibersTest, SeesMemoryThatIsWatched) {
   const auto count = [](RankContext& rank, bool atomically) {
-    const auto counter = std::static_pointer_cast<Watched<int>>(rank.world().shared(
-        "counter", []() -> std::shared_ptr<void> { return std::make_shared<Watched<int>>(0); }, World::Maker::kSame));
+    const auto counter = state_of(rank).world().shared<Watched<int>>(
+        "counter", [] { return std::make_shared<Watched<int>>(0); }, WorldState::Maker::kSame);
     auto pg = init_process_group(rank);
     if (atomically) {
       counter->update([](int& n) { ++n; });
@@ -354,7 +357,7 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
       {fibers(2),
        [](RankContext& rank) {
          init_process_group(rank)->barrier().wait();
-         (void)flight_records(rank.world(), 1 - rank.rank());
+         (void)traces::flight_records(rank.world(), 1 - rank.rank());
        },
        "flight records, which tell of all calls so far"},
       {fibers(2),

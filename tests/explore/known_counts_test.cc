@@ -19,12 +19,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
+#include "rankloom/random.h"
 #include "rankloom/world.h"
-#include "sim/base/prng.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // A program of numbered tasks on numbered cells, which are 0 at first.
@@ -117,12 +121,13 @@ Counts count(const Program& program, const std::vector<int>& ranks, uint64_t shu
   ScheduleTree tree(ScheduleTree::Options{.shuffle = shuffle});
   with_fiber_thread([&] {  // once, not for each of thousands of runs
     while (tree.more()) {
-      World world({.world_size = program.tasks,
-                   .engine = EngineKind::kFibers,
-                   .schedule = Schedule::steered(0, {}),
-                   .recorded_calls = 0,
-                   .stall = absl::InfiniteDuration()},
-                  tree.hooks());
+      const std::unique_ptr<World> made = WorldState::make({.world_size = program.tasks,
+                                                            .engine = EngineKind::kFibers,
+                                                            .schedule = Schedule::steered(0, {}),
+                                                            .recorded_calls = 0,
+                                                            .stall = absl::InfiniteDuration()},
+                                                           tree.hooks());
+      World& world = *made;
       for (int i = 0; i < program.cells; ++i) write(world.store(), i, 0);
       const RunReport report =
           world.run([&](RankContext& rank) { program.run(rank.store(), tasks[static_cast<size_t>(rank.rank())]); });

@@ -22,6 +22,7 @@ constexpr int64_t kFewRuns = 60;
 
 int main(int argc, char** argv) {
   using namespace rankloom;
+  using namespace rankloom::internal;
   const uint64_t programs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000;
   const int times = argc > 2 ? std::atoi(argv[2]) : 200;
   const uint64_t first = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;

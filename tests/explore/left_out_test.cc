@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "collectives/work/work_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/error.h"
@@ -26,8 +27,12 @@
 #include "tests/explore/access_sites.h"
 #include "tests/explore/searches.h"
 #include "tests/explore/small_program.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using Kind = SmallOpKind;
@@ -236,18 +241,18 @@ std::vector<Shown> shown() {
       {"read: KeyTable::pop", drawn(428)},
       {"commute: Rendezvous::file", drawn(284)},
       {"commute: Rendezvous::run_later", drawn(442)},
-      {"commute: Latch::count_down", drawn(938)},
+      {"commute: LatchState::count_down", drawn(938)},
       {"write: KeyTable::watch", drawn(813)},
-      {"write: Mutex::take", drawn(1102)},
-      {"lower: Mutex::take", drawn(433)},
-      {"read: Latch::try_wait", drawn(534)},
+      {"write: MutexState::take", drawn(1102)},
+      {"lower: MutexState::take", drawn(433)},
+      {"read: LatchState::try_wait", drawn(534)},
       {"commute: Mailbox::record_post", drawn(408)},
       {"commute: Mailbox::post", drawn(416)},
-      {"write: CondVar::wait_until", drawn(1114)},
-      {"write: Mutex::release", drawn(1102)},
-      {"read: Latch::count_down", drawn(938)},
-      {"write: CondVar::notify_first", drawn(1114)},
-      {"miss: Mutex::acquire", drawn(1102)},
+      {"write: CondVarState::wait_until", drawn(1114)},
+      {"write: MutexState::release", drawn(1102)},
+      {"read: LatchState::count_down", drawn(938)},
+      {"write: CondVarState::notify_first", drawn(1114)},
+      {"miss: MutexState::acquire", drawn(1102)},
       {"write: Rendezvous::finish", drawn(847)},
       {"write: KeyTable::push", drawn(428)},
       {"write: KeyTable::tell_presence < KeyTable::push", drawn(47)},
@@ -258,7 +263,7 @@ std::vector<Shown> shown() {
       {"read: KeyTable::queue_len", drawn(828)},
       {"read: KeyTable::sorted_keys", drawn(551)},
       {"read: KeyTable::tell_wait < KeyTable::gave_up", drawn(922)},
-      {"read: Mutex::try_lock", drawn(1102)},
+      {"read: MutexState::try_lock", drawn(1102)},
       {"read: KeyTable::size", drawn(718)},
       {"write: DeterministicScheduler::pick", drawn(72)},
       {"read: Work::release", drawn(280)},
@@ -267,10 +272,10 @@ std::vector<Shown> shown() {
       {"read: Rendezvous::refused", drawn(284)},
       {"read: Mailbox::refusal", drawn(188)},
       // Written by hand.
-      {"write: World::shared", by_ranks({{{.kind = Kind::kShared}}, {{.kind = Kind::kShared}}})},
-      {"read: World::shared", by_ranks({{{.kind = Kind::kShared}}, {{.kind = Kind::kShared}}})},
-      {"write: Store::set_timeout_now", timeout},
-      {"read: Store::timeout_now", timeout},
+      {"write: WorldState::shared_object", by_ranks({{{.kind = Kind::kShared}}, {{.kind = Kind::kShared}}})},
+      {"read: WorldState::shared_object", by_ranks({{{.kind = Kind::kShared}}, {{.kind = Kind::kShared}}})},
+      {"write: StoreState::set_timeout", timeout},
+      {"read: StoreState::timeout", timeout},
       {"write: KeyTable::tell_set < KeyTable::append",
        by_ranks({{{.kind = Kind::kAppend}, {.kind = Kind::kGet}}, {{.kind = Kind::kAppend, .b = 1}}})},
       {"write: WatchedAccess::WatchedAccess", watched},
@@ -297,16 +302,16 @@ std::vector<Shown> shown() {
                                            {.kind = Kind::kReadVariable},
                                            {.kind = Kind::kWait}},
                                           {{.kind = Kind::kAllReduce}, {.kind = Kind::kWait}}})},
-      {"write: World::unshare", by_ranks({{{.kind = Kind::kShared}, {.kind = Kind::kYield}, {.kind = Kind::kUnshare}},
+      {"write: WorldState::unshare", by_ranks({{{.kind = Kind::kShared}, {.kind = Kind::kYield}, {.kind = Kind::kUnshare}},
                                           {{.kind = Kind::kShared}}})},
-      {"read: World::groups", second_group},
-      {"write: World::next_world_group", second_group},
-      {"read: World::next_world_group", named},
-      {"write: World::add_group", written(3,
+      {"read: WorldState::groups", second_group},
+      {"write: WorldState::next_world_group", second_group},
+      {"read: WorldState::next_world_group", named},
+      {"write: WorldState::add_group", written(3,
                                           [](RankContext& rank) -> std::string {
                                             if (rank.rank() == 2) return absl::StrCat(rank.world().groups().size());
                                             rank.yield();
-                                            if (rank.rank() == 0) rank.world().add_group("a", {0}, "", 1);
+                                            if (rank.rank() == 0) state_of(rank).world().add_group("a", {0}, "", 1);
                                             return "";
                                           })},
       {"write: Rendezvous::withdraw", withdrawn(/*message=*/false)},
@@ -329,10 +334,10 @@ std::vector<Shown> shown() {
       {"write: SimStream::status", written(2,
                                            [](RankContext& rank) -> std::string {
                                              World& world = rank.world();
-                                             const auto stream =
-                                                 std::static_pointer_cast<SimStream>(world.shared("s", [&world] {
-                                                   return std::make_shared<SimStream>(world.context(0), "s");
-                                                 }));
+                                             static const WorldLocal<SimStream> shared("s");
+                                             const auto stream = shared.get(world, [&world] {
+                                               return std::make_shared<SimStream>(world.context(0), "s");
+                                             });
                                              if (rank.rank() == 1) {
                                                rank.yield();
                                                return stream->status().ok() ? "ok" : "failed";
@@ -347,13 +352,13 @@ std::vector<Shown> shown() {
                                              }
                                              return "";
                                            })},
-      {"lower: Latch::count_down", counted_too_far},
-      {"write: Latch::count_down", counted_twice},
-      {"read: CondVar::wait_until", by_ranks({{{.kind = Kind::kCondWaitFor, .c = 1}},
+      {"lower: LatchState::count_down", counted_too_far},
+      {"write: LatchState::count_down", counted_twice},
+      {"read: CondVarState::wait_until", by_ranks({{{.kind = Kind::kCondWaitFor, .c = 1}},
                                               {{.kind = Kind::kSleep, .c = 1}, {.kind = Kind::kNotifyOne, .b = 1}}})},
       {"write: Mailbox::record_post", received_first},
       {"write: Mailbox::finish", streamed},
-      {"write: World::ended_text", warned},
+      {"write: WorldState::ended_text", warned},
   };
 }
 
@@ -380,25 +385,25 @@ const std::vector<Reason> kNotShown = {
     {"read: Rendezvous::wait_until_ns", kLooksAgain},
     {"read: WorkState::await_until", kLooksAgain},
     {"await: WorkState::await_from", kOrders},
-    {"signal: Latch::count_down", kOrders},
-    {"await: Latch::wait", kOrders},
-    {"pass: Mutex::acquire", kOrders},
+    {"signal: LatchState::count_down", kOrders},
+    {"await: LatchState::wait", kOrders},
+    {"pass: MutexState::acquire", kOrders},
     {"signal: Mailbox::record_post", kOrders},
     {"await: Mailbox::move", kOrders},
-    {"raise: Mutex::release", kOrders},
+    {"raise: MutexState::release", kOrders},
     {"all were: DeterministicScheduler::advance_clock", kOrders},
     {"all were: DeterministicScheduler::count_yield", kOrders},
-    {"signal: CondVar::notify_first", kOrders},
-    {"await: CondVar::wait_until", kOrders},
+    {"signal: CondVarState::notify_first", kOrders},
+    {"await: CondVarState::wait_until", kOrders},
     {"raise: KeyTable::tell_condition < KeyTable::push", kOrders},
     {"raise: KeyTable::tell_condition < KeyTable::tell_presence < KeyTable::push", kOrders},
     {"write: Rendezvous::fail", "set_failed() tells of the same in the same step"},
-    {"read: Mutex::release", "only the text of the error depends on who holds the mutex"},
-    {"pass: Latch::count_down", kOrders},
+    {"read: MutexState::release", "only the text of the error depends on who holds the mutex"},
+    {"pass: LatchState::count_down", kOrders},
     {"write: Mailbox::fail", "Rendezvous::fail() tells of the same in the same step: a group fails as a whole"},
     {"read: KeyTable::tell_wait < KeyTable::goes_on", "pass() tells more of the same wait in the same step"},
     {"read: WorkState::when_done", "called in the step that makes the work; only a later step completes it"},
-    {"read: ProcessGroup::agree_on", "the handle goes after a wait(), which tells that the work is done"},
+    {"read: GroupFront::agree_on", "the handle goes after a wait(), which tells that the work is done"},
     {"read: Rendezvous::when_failed", "the message for which the mailbox is made tells of the group in the same step"},
     {"read: WorkState::await_from", "status() tells of the same in the same step"},
     {"read: WorkState::status", "who asks has told that the work is done; how it ended never changes"},

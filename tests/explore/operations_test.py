@@ -21,7 +21,7 @@ HEADERS = {
     "include/rankloom/device_mesh.h": ["DeviceMesh"],
     "include/rankloom/store.h": ["Store", "PrefixStore"],
     "include/rankloom/sync.h": ["Mutex", "MutexLock", "CondVar", "Latch", "Watched"],
-    "include/rankloom/world.h": ["RankContext", "World", "OutsideWaker", "RankLocal"],
+    "include/rankloom/world.h": ["RankContext", "World", "OutsideWaker", "RankLocal", "WorldLocal"],
 }
 
 SAME = "says the same all the time"
@@ -30,23 +30,20 @@ OUTSIDE = "for the code around a run"
 EXCEPTIONS = {
     r"ProcessGroup::(execute|make_member|leave|ProcessGroup)": INNER,
     r"ProcessGroup::(group|context)": SAME,
-    r"Work::(state|shared_state|first)": INNER,
     r"(Future|Event)::\1": "made by the library",
     r"Event::state": INNER,
     r"Stream::\w+": "SimStream's",
     r"SimStream::issue": INNER,
     r"DeviceMesh::(ndim|shape|dim_names|size|get_coordinate|get_local_rank|slice|base|text)": SAME,
     r"init_mixed_mesh": "fake dimensions have no peers, and its real groups are made as those of init_device_mesh()",
-    r"Store::(\w+_status|\w*timeout_now|kind|scheduler|world_ref)": INNER,
-    r"PrefixStore::(\w+_status|\w*timeout_now|kind|underlying)": INNER,
-    r"(Mutex|CondVar|Latch|Watched)::\1": "what ranks share is made before the run, or by World::shared()",
+    r"Store::(execute|kind)": INNER,
+    r"PrefixStore::(execute|kind|underlying)": INNER,
+    r"(Mutex|CondVar|Latch|Watched|WorldLocal)::\1": "what ranks share is made before the run, or by a WorldLocal",
     r"RankContext::(world|store)": SAME,
-    r"RankContext::recorder": "the flight recorder, which programs do not decide by",
     r"World::(World|options|size|scheduler|store|run|attach|detach|report|context|world_group|poison|late_completion|faults)":
         OUTSIDE,
     r"World::(next_world_group|add_group|leave_group|leave_group_absent|groups|keep_all_groups|at_end|forget_at_end|forget_on_abort|run_helper)":
         INNER,
-    r"RankContext::(unwinding|when_caught)": INNER,
     r"World::(describe|ended_text)": "for reports and debuggers",
     r"World::(outside_waker)|OutsideWaker::\w+": "real time: no schedule decides when it ends",
     r"run_world": OUTSIDE,
@@ -97,6 +94,7 @@ def names_in(declarations):
 
 
 def public_part(body, keyword):
+    body = re.sub(r"\b(?:class|struct) \w+[^;{]*;", ";", flat(body))  # what classes within say of access is theirs
     access = "public" if keyword == "struct" else "private"
     parts = re.split(r"\b(public|protected|private):", body)
     public = parts[0] if access == "public" else ""

@@ -10,12 +10,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/process_group.h"
+#include "rankloom/random.h"
 #include "rankloom/world.h"
-#include "sim/base/prng.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 constexpr int kMost = 5'000;
@@ -35,8 +39,9 @@ Explored explore_all(int ranks, bool reduce, uint64_t seed, Program program) {
   with_fiber_thread([&] {  // once, not for each of thousands of runs
     for (int i = 0; i < kMost && tree.more(); ++i) {
       std::vector<std::string> results(static_cast<size_t>(ranks));
-      World world({.world_size = ranks, .engine = EngineKind::kFibers, .schedule = Schedule::steered(0, {})},
-                  tree.hooks());
+      const std::unique_ptr<World> made = WorldState::make(
+          {.world_size = ranks, .engine = EngineKind::kFibers, .schedule = Schedule::steered(0, {})}, tree.hooks());
+      World& world = *made;
       const RunReport report =
           world.run([&](RankContext& rank) { results[static_cast<size_t>(rank.rank())] = program(rank, seed); });
       EXPECT_TRUE(report.ok()) << report.text();
@@ -181,7 +186,9 @@ TEST(ReductionOnFibersTest, NamesAProgramThatDoesNotRepeatItself) {
   std::string cause;
   while (tree.more() && run < 10) {
     ++run;
-    World world({.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::steered(0, {})}, tree.hooks());
+    const std::unique_ptr<World> made = WorldState::make(
+        {.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::steered(0, {})}, tree.hooks());
+    World& world = *made;
     const RunReport report = world.run([&](RankContext& rank) {
       if (run > 1 && rank.rank() == 0) return;
       rank.store().append("log", "x");

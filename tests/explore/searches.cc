@@ -8,8 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sim/engine/fiber_engine.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 void add(const Outcome& outcome, const std::string& schedule, Found* found) {
@@ -56,14 +60,14 @@ Outcome outcome_of(RunReport report, const std::vector<std::string>& seen) {
 Outcome run_once(int ranks, const Schedule& schedule, const RunHooks& hooks,
                  absl::FunctionRef<std::string(RankContext&)> program) {
   std::vector<std::string> seen(static_cast<size_t>(ranks));
-  RunReport report = World({.world_size = ranks,
-                            .engine = EngineKind::kFibers,
-                            .schedule = schedule,
-                            .seed = 1,
-                            .max_steps = 5'000,
-                            .stall = absl::InfiniteDuration()},
-                           hooks)
-                         .run([&](RankContext& rank) { seen[static_cast<size_t>(rank.rank())] = program(rank); });
+  RunReport report = WorldState::make({.world_size = ranks,
+                                       .engine = EngineKind::kFibers,
+                                       .schedule = schedule,
+                                       .seed = 1,
+                                       .max_steps = 5'000,
+                                       .stall = absl::InfiniteDuration()},
+                                      hooks)
+                         ->run([&](RankContext& rank) { seen[static_cast<size_t>(rank.rank())] = program(rank); });
   return outcome_of(std::move(report), seen);
 }
 

@@ -15,6 +15,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 // How a run ended, and all that its ranks saw.
 struct Outcome {
   bool aborted = false;  // a rank failed, or the run did not end: what the others saw up to there says nothing

@@ -8,9 +8,12 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using Kind = SmallOpKind;
@@ -143,9 +146,9 @@ constexpr SmallOpRow kRows[] = {
     {Kind::kYield, "RankContext::yield", "yield()", 1, 1, 1},
     {Kind::kRandom, "RankContext::rng", "rng()", 1, 1, 1},
     {Kind::kRankLocal, "RankLocal::get", "++rank_local", 1, 1, 1},
-    {Kind::kShared, "World::shared", "world.shared(\"x\")", 1, 1, 1},
-    {Kind::kUnshare, "World::unshare", "world.unshare(\"x\")", 1, 1, 1},
-    {Kind::kNote, "World::note World::warn", "world.note()", 1, 1, 1},
+    {Kind::kShared, "WorldLocal::get", "WorldLocal<int>(\"x\").get(world)", 1, 1, 1},
+    {Kind::kUnshare, "WorldLocal::forget", "WorldLocal<int>(\"x\").forget(world)", 1, 1, 1},
+    {Kind::kNote, "World::note", "world.note()", 1, 1, 1},
     {Kind::kOnAbort, "World::on_abort", "world.on_abort(v = 1)", 1, 1, 1},
     {Kind::kThrow, "", "throw", 1, 1, 1},
     {Kind::kRankFailed, "World::rank_failed", "world.rank_failed()", 1, 1, 1},

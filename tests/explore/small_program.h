@@ -16,6 +16,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 // One call, or a few that belong together, that a rank makes. The numbers mean what the operation's row says.
 enum class SmallOpKind : uint8_t {
   kSet,

@@ -6,10 +6,13 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 #include "tests/explore/small_program.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using Kind = SmallOpKind;

@@ -23,10 +23,17 @@
 #include "rankloom/sync.h"
 #include "rankloom/work.h"
 #include "rankloom/world.h"
+#include "sim/scheduler/scheduler.h"
 #include "tests/explore/small_program.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
+
+const WorldLocal<int> kX("x");
 
 using Kind = SmallOpKind;
 
@@ -156,15 +163,16 @@ class RankRun {
 
   Shared& shared() {
     if (shared_ == nullptr) {
-      shared_late_ = std::static_pointer_cast<Shared>(
-          rank_->world().shared("small program", [] { return std::make_shared<Shared>(); }));
+      static const WorldLocal<Shared> shared("small program");
+      shared_late_ = shared.get(rank_->world());
       shared_ = shared_late_.get();
     }
     return *shared_;
   }
   Promise& promise() {
-    const auto promise = std::static_pointer_cast<Promise>(rank_->world().shared(
-        "promise", [this] { return std::make_shared<Promise>(&rank_->world().scheduler(), rank_->rank()); }));
+    static const WorldLocal<Promise> shared("promise");
+    const auto promise = shared.get(
+        rank_->world(), [this] { return std::make_shared<Promise>(&rank_->world().scheduler(), rank_->rank()); });
     promise_ = promise;
     return *promise;
   }
@@ -204,10 +212,9 @@ class RankRun {
       case Kind::kRandom:
         return absl::StrCat(rank_->rng().next() % 100);
       case Kind::kShared:
-        return absl::StrCat(*std::static_pointer_cast<int>(
-            rank_->world().shared("x", [this] { return std::make_shared<int>(rank_->rank()); })));
+        return absl::StrCat(*kX.get(rank_->world(), [this] { return std::make_shared<int>(rank_->rank()); }));
       case Kind::kUnshare:
-        rank_->world().unshare("x");
+        kX.forget(rank_->world());
         return "";
       case Kind::kRankLocal: {
         static RankLocal<int> local;
@@ -215,7 +222,7 @@ class RankRun {
       }
       case Kind::kNote:
         rank_->world().note("planned");
-        rank_->world().warn("planned");
+        state_of(*rank_).world().warn("planned");
         return "";
       case Kind::kOnAbort:
         rank_->world().on_abort([this](const absl::Status&) { variable_ = 1; });
@@ -466,7 +473,7 @@ class RankRun {
         pg->set_warn_after(ms(op.c));
         return absl::FormatDuration(pg->warn_after());
       case Kind::kSetReduceOrder:
-        pg->set_reduce_order({.kind = ReduceOrder::Kind::kReversed});
+        pg->set_reduce_order({.kind = ReduceOp::Order::Kind::kReversed});
         return "";
       case Kind::kRename:
         pg->set_group_name("g");
@@ -652,9 +659,7 @@ class RankRun {
       }
       case Kind::kStreamWaitFor:
         if (!works_[static_cast<size_t>(op.a)]) return "none";
-        if (const auto& state = works_[static_cast<size_t>(op.a)]->shared_state(); state != nullptr) {
-          stream(op.b).wait_for(state, op.c == 0 ? absl::InfiniteDuration() : ms(op.c));
-        }
+        stream(op.b).wait_for(*works_[static_cast<size_t>(op.a)], op.c == 0 ? absl::InfiniteDuration() : ms(op.c));
         return "";
       case Kind::kBlockCurrentStream:
         if (!works_[static_cast<size_t>(op.a)]) return "none";
@@ -687,7 +692,7 @@ class RankRun {
   std::array<std::shared_ptr<Tensors>, kSlots> tensors_;
   std::vector<std::shared_ptr<Tensors>> kept_;
   std::array<std::unique_ptr<SimStream>, 2> streams_;
-  Event event_;
+  Stream::Event event_;
   std::optional<Future> future_;
 };
 
@@ -699,16 +704,16 @@ Outcome run_program(const SmallProgram& program, const Schedule& schedule, const
   std::vector<RankRun> runs;
   runs.reserve(program.ranks.size());
   for (size_t i = 0; i < program.ranks.size(); ++i) runs.emplace_back(program, shared.get(), &seen);
-  RunReport report = World({.world_size = static_cast<int>(program.ranks.size()),
-                            .engine = EngineKind::kFibers,
-                            .schedule = schedule,
-                            .seed = 1,
-                            .on_warning = [](const std::string&) {},
-                            .faults = program.faults,
-                            .max_steps = 5'000,
-                            .stall = absl::InfiniteDuration()},
-                           hooks)
-                         .run([&](RankContext& rank) { runs[static_cast<size_t>(rank.rank())].run(rank); });
+  RunReport report = WorldState::make({.world_size = static_cast<int>(program.ranks.size()),
+                                       .engine = EngineKind::kFibers,
+                                       .schedule = schedule,
+                                       .seed = 1,
+                                       .on_warning = [](const std::string&) {},
+                                       .faults = program.faults,
+                                       .max_steps = 5'000,
+                                       .stall = absl::InfiniteDuration()},
+                                      hooks)
+                         ->run([&](RankContext& rank) { runs[static_cast<size_t>(rank.rank())].run(rank); });
   std::vector<std::string> by_rank;
   for (size_t rank = 0; rank < seen.by_op.size(); ++rank) {
     std::string& text = by_rank.emplace_back();

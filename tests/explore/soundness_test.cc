@@ -23,7 +23,12 @@
 #include "tests/explore/searches.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
+
+const WorldLocal<int> kX("x");
 
 using Program = std::function<std::string(RankContext&)>;  // returns what the rank saw
 
@@ -159,14 +164,14 @@ std::vector<Race> store_races() {
            [](RankContext& rank) -> std::string {
              const auto made = [&] {
                bool mine = false;
-               (void)rank.world().shared("x", [&] {
+               (void)kX.get(rank.world(), [&] {
                  mine = true;
                  return std::make_shared<int>(1);
                });
                return mine ? "made" : "found";
              };
              if (rank.rank() == 1) return made();
-             rank.world().unshare("x");
+             kX.forget(rank.world());
              rank.store().set("k", "1");
              return made();
            }),
@@ -377,7 +382,7 @@ std::vector<Race> stream_races() {
       race("an event asked whether it was passed", 1,
            [](RankContext& rank) -> std::string {
              SimStream stream(rank, "s");
-             const Event event = stream.record();
+             const Stream::Event event = stream.record();
              rank.store().set("a", "1");
              const bool passed = event.query();
              stream.synchronize();
@@ -769,8 +774,8 @@ std::vector<FailingProgram> failing_programs() {
        }},
       {"a lock between two turns", 2,
        [](RankContext& rank) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-         const auto shared =
-             std::static_pointer_cast<Shared>(rank.world().shared("shared", [] { return std::make_shared<Shared>(); }));
+         static const WorldLocal<Shared> in_world("shared");
+         const auto shared = in_world.get(rank.world());
          if (rank.rank() == 0) {
            shared->mu.lock();
            shared->mu.unlock();

@@ -1,7 +1,5 @@
 // What only a FileStore can meet: other processes, their death, full disks and files that are no store.
 
-#include "fake_store/file_store.h"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -15,11 +13,14 @@
 #include <sstream>
 
 #include "fake_store/crc32c.h"
+#include "rankloom/random.h"
 #include "sim/base/parker.h"
-#include "sim/base/prng.h"
 #include "tests/fake_store/store_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AnyOf;

@@ -7,12 +7,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "rankloom/error.h"
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
-using Kind = StoreOp::Kind;
+using Kind = ModelOp::Kind;
 
 const char* name_of(Kind kind) {
   switch (kind) {
@@ -59,17 +62,17 @@ bool is_number(const std::string& text, int64_t* number) {
 
 }  // namespace
 
-std::string text_of(const StoreOp& op) {
+std::string text_of(const ModelOp& op) {
   return absl::StrCat(name_of(op.kind), "(", op.key, " ", op.other, " '", op.a, "' '", op.b, "' ", op.n, ")");
 }
 
-StoreOp random_op(uint64_t random) {
+ModelOp random_op(uint64_t random) {
   Prng prng(random);
   const auto pick = [&](std::initializer_list<const char*> items) {
     return std::string(items.begin()[prng.below(items.size())]);
   };
-  StoreOp op;
-  op.kind = static_cast<Kind>(prng.below(StoreOp::kKinds));
+  ModelOp op;
+  op.kind = static_cast<Kind>(prng.below(ModelOp::kKinds));
   op.key = pick({"x", "y"});
   op.other = pick({"x", "y", "z"});
   op.a = pick({"", "1", "2", "s"});
@@ -78,7 +81,7 @@ StoreOp random_op(uint64_t random) {
   return op;
 }
 
-std::string perform(Store& store, const StoreOp& op) {
+std::string perform(Store& store, const ModelOp& op) {
   try {
     switch (op.kind) {
       case Kind::kSet:
@@ -122,7 +125,7 @@ std::string perform(Store& store, const StoreOp& op) {
   std::abort();
 }
 
-std::string ModelStore::perform(const StoreOp& op) {
+std::string ModelStore::perform(const ModelOp& op) {
   const auto it = values_.find(op.key);
   const bool has = it != values_.end();
   switch (op.kind) {

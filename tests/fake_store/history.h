@@ -13,7 +13,7 @@
 namespace rankloom {
 
 // One operation of a random program. Which fields count depends on `kind`.
-struct StoreOp {
+struct ModelOp {
   enum class Kind {
     kSet,         // key, a
     kGet,         // key; looks once
@@ -40,19 +40,19 @@ struct StoreOp {
   int64_t n = 0;
 };
 
-std::string text_of(const StoreOp& op);
+std::string text_of(const ModelOp& op);
 
 // An operation drawn from `random`, on keys of a small set, with values that collide.
-StoreOp random_op(uint64_t random);
+ModelOp random_op(uint64_t random);
 
 // Does `op` through the public methods and tells what came back, as text: "value:x", "absent", "error", ... The store's
 // timeout must be zero, so that nothing waits.
-std::string perform(Store& store, const StoreOp& op);
+std::string perform(Store& store, const ModelOp& op);
 
 // What a store is: the same operations, one after another, written as plainly as can be.
 class ModelStore {
  public:
-  std::string perform(const StoreOp& op);
+  std::string perform(const ModelOp& op);
   // Equal states have equal texts.
   std::string state() const;
 
@@ -64,7 +64,7 @@ class ModelStore {
 // An operation as it happened: `called` and `returned` are ticks of one clock for all ranks.
 struct Event {
   int rank = 0;
-  StoreOp op = {};
+  ModelOp op = {};
   std::string result = {};
   uint64_t called = 0;
   uint64_t returned = 0;

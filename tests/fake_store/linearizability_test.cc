@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "sim/base/prng.h"
+#include "fake_store/store_state.h"
+#include "rankloom/random.h"
 #include "tests/fake_store/history.h"
 #include "tests/fake_store/store_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // Lets all ranks of no world or the free gear start together, so that their operations overlap.
@@ -82,66 +87,35 @@ TEST_P(LinearizabilityTest, SomeOrderExplainsEveryHistory) {
 // Adds in two steps and deletes before it sets: what the check is there to find.
 class TornStore final : public Store {
  public:
-  explicit TornStore(Store* store) : Store(nullptr), store_(*store) {}
+  explicit TornStore(Store* store) : Store(store), store_(*store) {}
 
-  absl::Status set_status(std::string_view key, std::string_view value) override {
-    store_.delete_key(key);
-    std::this_thread::yield();
-    store_.set(key, value);
-    return absl::OkStatus();
-  }
-  absl::StatusOr<int64_t> add_status(std::string_view key, int64_t amount) override {
-    int64_t have = 0;
-    if (store_.check({key})) {
-      absl::StatusOr<std::string> text = store_.get_status(key, {.timeout = absl::ZeroDuration()});
-      std::this_thread::yield();
-      if (text.ok() && !absl::SimpleAtoi(*text, &have) && !text->empty())
-        return make_error(ErrorKind::kStoreError, "no number");
-    }
-    store_.set(key, absl::StrCat(have + amount));
-    return have + amount;
-  }
-  absl::StatusOr<std::string> get_status(std::string_view key, const StoreWait& wait) override {
-    return store_.get_status(key, wait);
-  }
-  absl::StatusOr<std::string> compare_set_status(std::string_view key, std::string_view expected,
-                                                 std::string_view desired) override {
-    return store_.compare_set_status(key, expected, desired);
-  }
-  absl::Status wait_status(const StringList& keys, const StoreWait& wait) override {
-    return store_.wait_status(keys, wait);
-  }
-  absl::StatusOr<bool> check_status(const StringList& keys) override { return store_.check_status(keys); }
-  absl::StatusOr<bool> delete_key_status(std::string_view key) override { return store_.delete_key_status(key); }
-  absl::StatusOr<int64_t> num_keys_status() override { return store_.num_keys_status(); }
-  absl::Status append_status(std::string_view key, std::string_view value) override {
-    return store_.append_status(key, value);
-  }
-  absl::StatusOr<std::vector<std::string>> multi_get_status(const StringList& keys, const StoreWait& wait) override {
-    return store_.multi_get_status(keys, wait);
-  }
-  absl::Status multi_set_status(const StringList& keys, const StringList& values) override {
-    return store_.multi_set_status(keys, values);
-  }
-  absl::Status queue_push_status(std::string_view key, std::string_view value) override {
-    return store_.queue_push_status(key, value);
-  }
-  absl::StatusOr<std::optional<std::string>> queue_pop_status(std::string_view key, bool block,
-                                                              const StoreWait& wait) override {
-    return store_.queue_pop_status(key, block, wait);
-  }
-  absl::StatusOr<int64_t> queue_len_status(std::string_view key) override { return store_.queue_len_status(key); }
-  absl::StatusOr<std::vector<std::string>> list_keys_status() override { return store_.list_keys_status(); }
-  absl::Status watch_key_status(std::string_view key, WatchCallback callback) override {
-    return store_.watch_key_status(key, std::move(callback));
+  absl::StatusOr<StoreReply> execute(StoreCall&& call) override {
+    if (call.op == StoreCall::Op::kSet) return set_in_two(call.key(), call.value());
+    if (call.op == StoreCall::Op::kAdd) return add_in_two(call.key(), call.amount);
+    return store_.execute(std::move(call));
   }
   std::string_view kind() const override { return "TornStore"; }
 
- protected:
-  void set_timeout_now(absl::Duration timeout) override { store_.set_timeout_now(timeout); }
-  absl::Duration timeout_now() const override { return store_.timeout_now(); }
-
  private:
+  StoreReply set_in_two(std::string_view key, std::string_view value) {
+    store_.delete_key(key);
+    std::this_thread::yield();
+    store_.set(key, value);
+    return {};
+  }
+  absl::StatusOr<StoreReply> add_in_two(std::string_view key, int64_t amount) {
+    int64_t have = 0;
+    if (store_.check({key})) {
+      const absl::StatusOr<StoreReply> text =
+          store_.execute({.op = StoreCall::Op::kGet, .keys = {&key, 1}, .timeout = absl::ZeroDuration()});
+      std::this_thread::yield();
+      if (text.ok() && !absl::SimpleAtoi(text->value, &have) && !text->value.empty())
+        return make_error(ErrorKind::kStoreError, "no number");
+    }
+    store_.set(key, absl::StrCat(have + amount));
+    return StoreReply{.number = have + amount};
+  }
+
   Store& store_;
 };
 
@@ -161,8 +135,8 @@ TEST_P(LinearizabilityCheckTest, FindsAStoreThatAddsInTwoSteps) {
 }
 
 TEST(HistoryTest, RefusesAValueReadBeforeItWasWritten) {
-  const StoreOp set{.kind = StoreOp::Kind::kSet, .key = "x", .a = "1"};
-  const StoreOp get{.kind = StoreOp::Kind::kGet, .key = "x"};
+  const ModelOp set{.kind = ModelOp::Kind::kSet, .key = "x", .a = "1"};
+  const ModelOp get{.kind = ModelOp::Kind::kGet, .key = "x"};
   const Event wrote{.rank = 0, .op = set, .result = "ok", .called = 2, .returned = 3};
   Event read{.rank = 1, .op = get, .result = "value:1", .called = 0, .returned = 1};
   EXPECT_TRUE(not_linearizable({wrote, read}).has_value());
@@ -176,7 +150,7 @@ TEST(HistoryTest, RefusesAValueReadBeforeItWasWritten) {
 
 // Small programs: what all interleavings of whole operations give, against what seeded schedules give.
 
-using Program = std::vector<std::vector<StoreOp>>;  // by rank
+using Program = std::vector<std::vector<ModelOp>>;  // by rank
 
 void all_outcomes(const Program& program, std::vector<size_t> at, ModelStore state,
                   std::vector<std::vector<std::string>> results, std::set<std::string>* outcomes) {
@@ -210,10 +184,10 @@ std::set<std::string> all_outcomes(const Program& program) {
 std::string outcome(const Program& program, StoreKind kind, Gear gear, const std::string& path, uint64_t seed) {
   std::vector<std::vector<std::string>> results(program.size());
   std::atomic<uint64_t> order{0};
-  std::vector<std::pair<uint64_t, StoreOp>> done;
+  std::vector<std::pair<uint64_t, ModelOp>> done;
   run_on(kind, gear, static_cast<int>(program.size()), path, seed, [&](int rank, Store& store) {
-    store.set_timeout_now(absl::ZeroDuration());  // no scheduling point: the appends only
-    for (const StoreOp& op : program[static_cast<size_t>(rank)]) {
+    internal::StoreAccess::state(store).set_timeout(absl::ZeroDuration());  // no scheduling point: the appends only
+    for (const ModelOp& op : program[static_cast<size_t>(rank)]) {
       results[static_cast<size_t>(rank)].push_back(perform(store, op));
       done.emplace_back(order.fetch_add(1), op);  // one rank runs at a time
     }
@@ -236,8 +210,8 @@ TEST_P(InterleavingTest, SeedsReachEveryOutcomeOfASmallProgramAndNoOther) {
   // Three ranks append three times: 1680 interleavings, each with an outcome of its own.
   Program program;
   for (int rank = 0; rank < 3; ++rank) {
-    const StoreOp append{
-        .kind = StoreOp::Kind::kAppend, .key = "x", .a = std::string(1, static_cast<char>('a' + rank))};
+    const ModelOp append{
+        .kind = ModelOp::Kind::kAppend, .key = "x", .a = std::string(1, static_cast<char>('a' + rank))};
     program.push_back({append, append, append});
   }
   const std::set<std::string> expected = all_outcomes(program);
@@ -259,7 +233,7 @@ TEST_P(InterleavingTest, OutcomesOfRandomProgramsAreThoseOfTheModel) {
   for (uint64_t number = 0; number < 20; ++number) {
     Prng prng(number);
     Program program(3);
-    for (std::vector<StoreOp>& of_rank : program) {
+    for (std::vector<ModelOp>& of_rank : program) {
       for (int i = 0; i < 3; ++i) of_rank.push_back(random_op(prng.next()));
     }
     const std::set<std::string> expected = all_outcomes(program);

@@ -6,6 +6,9 @@
 #include "tests/fake_store/store_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;

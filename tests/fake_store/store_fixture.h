@@ -13,14 +13,14 @@
 #include <tuple>
 #include <vector>
 
-#include "fake_store/file_store.h"
-#include "fake_store/hash_store.h"
 #include "rankloom/error.h"
 #include "rankloom/store.h"
 #include "rankloom/world.h"
 #include "tests/temp_dir.h"
 
 namespace rankloom {
+
+using namespace internal;
 
 // The DistError that `body` throws.
 template <typename Body>

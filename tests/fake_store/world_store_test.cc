@@ -8,6 +8,9 @@
 #include "tests/fake_store/store_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -155,7 +158,7 @@ TEST_P(WorldStoreGearTest, WhatAWatchThrowsIsTheFailureOfTheRankThatLeftIt) {
     }
   });
   EXPECT_EQ(report.first_failed, 1);
-  EXPECT_EQ(report.outcomes[0].state, RankOutcome::State::kReturned);
+  EXPECT_EQ(report.outcomes[0].state, RunReport::Outcome::State::kReturned);
   EXPECT_THAT(report.text(), testing::StartsWith("rank 1 failed: from the watch of 1"));
 }
 

@@ -17,12 +17,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/work/work_state.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
 #include "rankloom/world.h"
 #include "sim/base/sanitizers.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 constexpr int kMaxSteps = 24;
@@ -365,7 +369,7 @@ class Rank {
   }
 
   static void finish(Issued& issued) {
-    if (issued.succeeded || issued.work.state() == nullptr) return;
+    if (issued.succeeded || internal::WorkState::of(issued.work) == nullptr) return;
     issued.work.wait();
     succeed(issued);
   }
@@ -736,8 +740,8 @@ void check_messages(const std::vector<const Issued*>& all) {
 void check(const Job& job, World& world, const RunReport& report,
            const std::vector<std::vector<std::unique_ptr<Issued>>>& logs) {
   if (job.straight && !report.ok()) wrong("a job without a fault failed: " + report.text());
-  for (const RankOutcome& outcome : report.outcomes) {
-    if (outcome.state == RankOutcome::State::kRunning) wrong("a rank has not ended");
+  for (const RunReport::Outcome& outcome : report.outcomes) {
+    if (outcome.state == RunReport::Outcome::State::kRunning) wrong("a rank has not ended");
     if (outcome.exception == nullptr) continue;
     try {
       std::rethrow_exception(outcome.exception);

@@ -14,10 +14,13 @@
 #include <string_view>
 
 #include "fake_store/crc32c.h"
-#include "fake_store/file_store.h"
 #include "rankloom/error.h"
+#include "rankloom/store.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 [[noreturn]] void wrong(const char* what) {

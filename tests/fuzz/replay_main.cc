@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 

@@ -27,8 +27,8 @@ std::string explanation(const Matcher& matcher, const Value& value) {
 }
 
 [[noreturn]] void time_out() {
-  throw_dist_error(make_error(ErrorKind::kTimeout, "after 5 s"),
-                   {.rank = 2, .group = "0", .op = "all_reduce", .seq = 3});
+  throw DistError(make_error(ErrorKind::kTimeout, "after 5 s"),
+                  {.rank = 2, .group = "0", .op = "all_reduce", .seq = 3});
 }
 
 TEST(DistErrorMatchers, TakeKindAndText) {

@@ -16,6 +16,9 @@
 #include "rankloom/testing.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::_;
@@ -195,7 +198,7 @@ TEST_P(FailuresTest, AFatalAssertionUnwindsItsRankAndFreesItsPeers) {
   EXPECT_FALSE(went_on);
   EXPECT_THAT(reports, ElementsAre(HasSubstr("fatal: rank 1: Expected equality")));
   EXPECT_EQ(report.first_failed, 1);
-  EXPECT_EQ(report.outcomes[0].state, RankOutcome::State::kStopped);
+  EXPECT_EQ(report.outcomes[0].state, RunReport::Outcome::State::kStopped);
 }
 
 TEST_P(FailuresTest, AnExceptionOfARankFailsTheTest) {

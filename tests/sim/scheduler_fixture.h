@@ -18,6 +18,8 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 // One way to run tasks.
 struct Gear {
   EngineKind engine = EngineKind::kThreads;
@@ -68,7 +70,7 @@ inline std::unique_ptr<Scheduler> make_scheduler(const Gear& gear, int ranks,
 // A gate for tests: opens once, and whoever waits names what for.
 class Gate {
  public:
-  explicit Gate(Scheduler* scheduler) : mu_(scheduler) {}
+  explicit Gate(Scheduler* scheduler) : mu_(scheduler, internal::LockLevel::kSync) {}
   void open() {
     RankMutexLock lock(&mu_);
     open_ = true;

@@ -36,7 +36,7 @@ PLANTED = [
     ("collectives/call/a.cc", "#include <cuda_runtime.h>\n", "collectives/cuda only"),
     ("collectives/call/a.cc", "#include <torch/torch.h>\n", "the bridge only"),
     ("tests/world/a.cc", "#include <Python.h>\n", "the bridge only"),
-    ("collectives/call/a.cc", '#include "absl/random/random.h"\n', "sim/base/prng.h is our generator"),
+    ("collectives/call/a.cc", '#include "absl/random/random.h"\n', "include/rankloom/random.h is our generator"),
     ("collectives/call/a.cc", '#include "absl/flags/flag.h"\n', "programs, which have flags only"),
     ("world/a.cc", "#include <rankloom/rankloom.h>\n", "users of the library only"),
     ("sim/base/a.cc", "std::condition_variable cv;\n", "RankCondVar"),
@@ -57,9 +57,9 @@ PLANTED = [
     ("world/a.cc", "gettimeofday(&t, nullptr);\n", "time is virtual"),
     ("world/a.cc", "auto t = std::time(nullptr);\n", "time is virtual"),
     ("world/a.cc", "auto t = time(NULL);\n", "time is virtual"),
-    ("collectives/call/a.cc", "std::random_device d;\n", "sim/base/prng.h"),
-    ("collectives/call/a.cc", "absl::BitGen g;\n", "sim/base/prng.h"),
-    ("collectives/call/a.cc", "int i = rand();\n", "sim/base/prng.h"),
+    ("collectives/call/a.cc", "std::random_device d;\n", "rankloom/random.h"),
+    ("collectives/call/a.cc", "absl::BitGen g;\n", "rankloom/random.h"),
+    ("collectives/call/a.cc", "int i = rand();\n", "rankloom/random.h"),
     ("sim/base/a.cc", 'std::getenv("X");\n', "world/run_options.cc"),
     ("harness/a.cc", 'getenv("X");\n', "world/run_options.cc"),
     ("sim/schedule/trace.cc", "std::ofstream file(path);\n", "write_file()"),
@@ -71,7 +71,7 @@ PLANTED = [
 ]
 
 CLEAN = [
-    ("sim/base/task.h", '#include "absl/time/time.h"\n#include "sim/base/prng.h"\n#include <vector>\n'),
+    ("sim/base/task.h", '#include "absl/time/time.h"\n#include "rankloom/random.h"\n#include <vector>\n'),
     ("sim/engine/fiber_engine.cc", "#include <boost/fiber/all.hpp>\n"),
     ("sim/scheduler/clock.cc", "auto t = std::chrono::steady_clock::now();\n"),
     ("sim/engine/engine.cc", "// std::condition_variable is five times slower\n/* usleep(1)\n */ auto s = \"getenv(x) usleep(1)\";\n"),

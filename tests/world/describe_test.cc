@@ -8,10 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "sim/scheduler/scheduler.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -67,7 +71,7 @@ TEST_P(DescribeTest, ADebuggersCallPrintsTheWorldOfTheThread) {
 
 TEST_P(DescribeTest, ARunStopsBeforeACallOfARank) {
   WorldOptions options = GetParam().options(3);
-  options.break_at = BreakPoint{.rank = 1, .group = "g", .seq = 2};
+  options.break_at = Schedule::BreakPoint{.rank = 1, .group = "g", .seq = 2};
   std::vector<std::string> stops;
   std::vector<int64_t> done(3);
   options.on_break = [&] {
@@ -85,7 +89,7 @@ TEST_P(DescribeTest, ARunStopsBeforeACallOfARank) {
 TEST(BreakDeathTest, WithoutAHookItIsATrapThatSaysWhere) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   WorldOptions options{.world_size = 2, .engine = EngineKind::kFibers};
-  options.break_at = BreakPoint{.rank = 1, .group = "0", .seq = 3};
+  options.break_at = Schedule::BreakPoint{.rank = 1, .group = "0", .seq = 3};
   const auto program = [](RankContext& rank) {
     for (int64_t seq = 0; seq < 5; ++seq) {
       rank.world().scheduler().point({.what = "barrier", .code = {"dir/job.cc", 9}, .group = "0", .seq = seq});

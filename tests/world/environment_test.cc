@@ -11,8 +11,12 @@
 #include "rankloom/schedule.h"
 #include "rankloom/world.h"
 #include "tests/temp_dir.h"
+#include "world/run_options.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::HasSubstr;

@@ -8,8 +8,12 @@
 #include <vector>
 
 #include "rankloom/world.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -20,8 +24,8 @@ size_t kept_of_100(int world_size, std::optional<int> recorded_calls) {
   run_world({.world_size = world_size, .engine = EngineKind::kFibers, .recorded_calls = recorded_calls},
             [&](RankContext& rank) {
               if (rank.rank() != world_size - 1) return;
-              for (int i = 0; i < 100; ++i) rank.recorder().open([](FlightEntry&) {});
-              kept = rank.recorder().entries().size();
+              for (int i = 0; i < 100; ++i) state_of(rank).recorder().open([](FlightEntry&) {});
+              kept = state_of(rank).recorder().entries().size();
             })
       .throw_if_failed();
   return kept;
@@ -55,6 +59,17 @@ TEST(FlightRecorderTest, TheOldestCallGoesFirst) {
   EXPECT_THAT(seqs, ElementsAre(3, 4, 5));
   EXPECT_THAT(ended, ElementsAre(30, 40, 50));
   EXPECT_EQ(recorder.entries()[1].state, FlightEntry::State::kFailed);
+}
+
+TEST(FlightRecorderTest, HowACallEndedFirstStays) {
+  RankRecorder recorder(nullptr, 3);
+  const int64_t id = recorder.open([](FlightEntry&) {});
+  recorder.close(id, 20, true, 10);
+  recorder.close(id, 30, false);
+  const FlightEntries entries = recorder.entries();
+  EXPECT_EQ(entries[0].state, FlightEntry::State::kCompleted);
+  EXPECT_EQ(entries[0].completed_ns, 20);
+  EXPECT_EQ(entries[0].started_ns, 10);
 }
 
 }  // namespace

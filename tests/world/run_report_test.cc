@@ -6,11 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "rankloom/report.h"
+#include "rankloom/world.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::HasSubstr;
@@ -36,10 +40,10 @@ TEST_P(ReportTest, TheFirstFailureLeadsAndTheOthersAreFoldedUnderIt) {
   EXPECT_FALSE(report.ok());
   EXPECT_EQ(report.first_failed, 3);
   EXPECT_THAT(report.text(), StartsWith("rank 3 failed: planned\nranks 0-2, 4 stopped for it"));
-  EXPECT_EQ(report.outcomes[3].state, RankOutcome::State::kFailed);
+  EXPECT_EQ(report.outcomes[3].state, RunReport::Outcome::State::kFailed);
   EXPECT_THROW(std::rethrow_exception(report.outcomes[3].exception), std::runtime_error);
   for (const int rank : {0, 1, 2, 4}) {
-    EXPECT_EQ(report.outcomes[static_cast<size_t>(rank)].state, RankOutcome::State::kStopped) << rank;
+    EXPECT_EQ(report.outcomes[static_cast<size_t>(rank)].state, RunReport::Outcome::State::kStopped) << rank;
     EXPECT_THAT(report.outcomes[static_cast<size_t>(rank)].text, HasSubstr("rank 3 failed: planned"));
   }
   EXPECT_EQ(error_of([&] { report.throw_if_failed(); }, ErrorKind::kRankFailed), "RankFailed: " + report.text());
@@ -53,7 +57,7 @@ TEST_P(ReportTest, RanksThatFailAlikeShareALine) {
   });
   EXPECT_THAT(report.text(), HasSubstr("ranks 0, 3 failed: same"));
   EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: other"));
-  EXPECT_EQ(report.outcomes[2].state, RankOutcome::State::kReturned);
+  EXPECT_EQ(report.outcomes[2].state, RunReport::Outcome::State::kReturned);
 }
 
 TEST_P(ReportTest, WhateverARankThrowsIsCaught) {
@@ -192,7 +196,7 @@ TEST(ReplayTest, IsAsTheRecordedRunInAllElse) {
     Trace trace;
     for (const int again : {0, 1}) {
       World world({.world_size = 3, .schedule = again ? Schedule::replay(trace) : schedule});
-      late[again] = world.late_completion();
+      late[again] = state_of(world).late_completion();
       drawn[again].resize(3);
       const RunReport report = world.run([&](RankContext& rank) {
         rank.yield();

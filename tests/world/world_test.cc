@@ -19,6 +19,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -178,7 +181,7 @@ TEST_P(WorldTest, ASleepEndsWhenTheWorldIsAborted) {
     if (rank.rank() == 1) throw std::runtime_error("planned");
     rank.sleep_for(absl::Hours(1000));
   });
-  EXPECT_EQ(report.outcomes[0].state, RankOutcome::State::kStopped);
+  EXPECT_EQ(report.outcomes[0].state, RunReport::Outcome::State::kStopped);
   EXPECT_THAT(report.outcomes[0].text, HasSubstr("rank 1 failed: planned"));
 }
 

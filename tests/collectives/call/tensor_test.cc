@@ -14,6 +14,9 @@
 #include "rankloom/collective_call.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -218,7 +221,7 @@ class DLPackTest : public ::testing::Test {
                            .shape = shape_,
                            .strides = nullptr,
                            .byte_offset = 0};
-  std::string error() const { return message(from_dlpack(tensor_).status()); }
+  std::string error() const { return message(dlpack::view(tensor_).status()); }
 
   float memory_[16] = {};
   int64_t shape_[2] = {2, 3};
@@ -227,7 +230,7 @@ class DLPackTest : public ::testing::Test {
 
 TEST_F(DLPackTest, AContiguousTensorIsAView) {
   tensor_.byte_offset = 8;
-  const absl::StatusOr<TensorView> view = from_dlpack(tensor_);
+  const absl::StatusOr<TensorView> view = dlpack::view(tensor_);
   ASSERT_TRUE(view.ok()) << view.status();
   EXPECT_EQ(view->data(), memory_ + 2);
   EXPECT_EQ(view->text(), "float32[2, 3]");
@@ -235,19 +238,19 @@ TEST_F(DLPackTest, AContiguousTensorIsAView) {
 
 TEST_F(DLPackTest, StridesAreTakenOver) {
   tensor_.strides = strides_;
-  EXPECT_EQ(from_dlpack(tensor_)->text(), "float32[2, 3] with strides [1, 2]");
+  EXPECT_EQ(dlpack::view(tensor_)->text(), "float32[2, 3] with strides [1, 2]");
 }
 
 TEST_F(DLPackTest, NoDimensionsAreOneElement) {
   tensor_.ndim = 0;
   tensor_.shape = nullptr;
-  EXPECT_EQ(from_dlpack(tensor_)->text(), "float32[]");
+  EXPECT_EQ(dlpack::view(tensor_)->text(), "float32[]");
 }
 
 TEST_F(DLPackTest, EveryDTypeIsKnown) {
   const auto dtype_of = [this](uint8_t code, uint8_t bits) {
     tensor_.dtype = {code, bits, 1};
-    return std::string(dtype_name(from_dlpack(tensor_)->dtype()));
+    return std::string(dtype_name(dlpack::view(tensor_)->dtype()));
   };
   EXPECT_EQ(dtype_of(dlpack::kDLFloat, 16), "float16");
   EXPECT_EQ(dtype_of(dlpack::kDLBfloat, 16), "bfloat16");
@@ -267,7 +270,7 @@ TEST_F(DLPackTest, EveryDTypeIsKnown) {
 TEST_F(DLPackTest, DevicesAreHostAndCuda) {
   const auto device_of = [this](int32_t type, int32_t id) {
     tensor_.device = {type, id};
-    return from_dlpack(tensor_)->device().name();
+    return dlpack::view(tensor_)->device().name();
   };
   EXPECT_EQ(device_of(dlpack::kDLCPU, 0), "cpu");
   EXPECT_EQ(device_of(dlpack::kDLCUDAHost, 0), "cpu");
@@ -305,7 +308,7 @@ TEST_F(DLPackTest, NullIsDataOfAnEmptyTensorOnly) {
   tensor_.data = nullptr;
   EXPECT_EQ(error(), "DLPack tensor: data is null with shape [2, 3]");
   shape_[0] = 0;
-  EXPECT_EQ(from_dlpack(tensor_)->text(), "float32[0, 3]");
+  EXPECT_EQ(dlpack::view(tensor_)->text(), "float32[0, 3]");
 }
 
 // As DLPack's own header declares it.
@@ -325,7 +328,7 @@ struct ForeignTensor {
 
 TEST_F(DLPackTest, TheOriginalHeadersStructIsTaken) {
   const ForeignTensor foreign{memory_, {ForeignDevice::kCpu, 0}, 2, {dlpack::kDLFloat, 32, 1}, shape_, nullptr, 0};
-  const absl::StatusOr<TensorView> view = from_dlpack(foreign);
+  const absl::StatusOr<TensorView> view = dlpack::view(foreign);
   ASSERT_TRUE(view.ok()) << view.status();
   EXPECT_EQ(view->text(), "float32[2, 3]");
 }

@@ -17,6 +17,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::Each;
@@ -25,7 +28,7 @@ using testing::HasSubstr;
 
 using Floats = std::vector<float>;
 
-std::shared_ptr<FakeProcessGroup> group_of(FakeOutputs outputs, int rank, int size) {
+std::shared_ptr<FakeProcessGroup> group_of(FakeOptions::Outputs outputs, int rank, int size) {
   return make_fake_process_group({.rank = rank, .world_size = size, .options = {.outputs = outputs}});
 }
 
@@ -39,7 +42,7 @@ TEST_P(UniformRanksTest, EqualsARealWorldOfEqualRanks) {
   for (const int size : {1, 2, 3, 5}) {
     run(size, [&](RankContext& rank) {
       auto real = init_process_group(rank);
-      auto fake = group_of(FakeOutputs::kUniformRanks, rank.rank(), size);
+      auto fake = group_of(FakeOptions::Outputs::kUniformRanks, rank.rank(), size);
       for (int i = 0; i < kPlans / 4; ++i) {
         const CallPlan plan = random_plan(static_cast<uint64_t>(1000 + i * 8 + size), size, /*faulty=*/false);
         PlannedCall theirs(plan, rank.rank(), size);
@@ -60,7 +63,7 @@ TEST_P(UniformRanksTest, EqualsARealWorldOfEqualRanks) {
 }
 
 TEST(UniformRanksAloneTest, ScalesSumsByTheSizeOfTheWorld) {
-  auto pg = group_of(FakeOutputs::kUniformRanks, 5, 1000000);
+  auto pg = group_of(FakeOptions::Outputs::kUniformRanks, 5, 1000000);
   Floats x = {1, -2, 0.5F};
   pg->all_reduce(x).wait();
   EXPECT_THAT(x, ElementsAre(1e6F, -2e6F, 5e5F));
@@ -73,14 +76,14 @@ TEST(UniformRanksAloneTest, ScalesSumsByTheSizeOfTheWorld) {
   pg->all_reduce(z, ReduceOp::kProduct).wait();
   EXPECT_EQ(z[0], 7682401271709541633);  // 3^1000000 mod 2^64
   std::vector<uint8_t> odd = {7};
-  group_of(FakeOutputs::kUniformRanks, 0, 3)->all_reduce(odd, ReduceOp::kBxor).wait();
+  group_of(FakeOptions::Outputs::kUniformRanks, 0, 3)->all_reduce(odd, ReduceOp::kBxor).wait();
   EXPECT_THAT(odd, ElementsAre(7));
   pg->all_reduce(odd, ReduceOp::kBxor).wait();
   EXPECT_THAT(odd, ElementsAre(0));
 }
 
 TEST(UniformRanksAloneTest, RoundsHalvesOnce) {
-  auto pg = group_of(FakeOutputs::kUniformRanks, 0, 3);
+  auto pg = group_of(FakeOptions::Outputs::kUniformRanks, 0, 3);
   std::vector<Half> x = {Half(2049.0F / 2048)};  // 1 + 2^-11 is no half: 1
   std::vector<Half> y = {Half::from_bits(0x3c01)};
   pg->all_reduce(x).wait();
@@ -91,14 +94,14 @@ TEST(UniformRanksAloneTest, RoundsHalvesOnce) {
 
 TEST(UniformRanksAloneTest, WritesOnlyTheRootsReduction) {
   Floats x = {2};
-  group_of(FakeOutputs::kUniformRanks, 1, 4)->reduce(x, 0).wait();
+  group_of(FakeOptions::Outputs::kUniformRanks, 1, 4)->reduce(x, 0).wait();
   EXPECT_THAT(x, ElementsAre(2));
-  group_of(FakeOutputs::kUniformRanks, 1, 4)->reduce(x, 1).wait();
+  group_of(FakeOptions::Outputs::kUniformRanks, 1, 4)->reduce(x, 1).wait();
   EXPECT_THAT(x, ElementsAre(8));
 }
 
 TEST(UniformRanksAloneTest, DefinesWhatIsReceived) {
-  auto pg = group_of(FakeOutputs::kUniformRanks, 1, 2);
+  auto pg = group_of(FakeOptions::Outputs::kUniformRanks, 1, 2);
   Floats x = {std::numeric_limits<float>::quiet_NaN(), 7};
   pg->recv(x, 0).wait();
   EXPECT_THAT(x, ElementsAre(0, 0));
@@ -108,7 +111,7 @@ TEST(UniformRanksAloneTest, DefinesWhatIsReceived) {
 }
 
 TEST(UniformRanksAloneTest, RespectsSplits) {
-  auto pg = group_of(FakeOutputs::kUniformRanks, 1, 3);
+  auto pg = group_of(FakeOptions::Outputs::kUniformRanks, 1, 3);
   // This rank's rows for rank 1 are 2 and 3; each of three ranks sends them, as many as the output has room for.
   Floats in = {1, 2, 3, 4};
   Floats out(6, -1);
@@ -127,7 +130,7 @@ TEST(UniformRanksAloneTest, RespectsSplits) {
 }
 
 TEST(UniformRanksAloneTest, ReducesInPlaceAndGathersInPlace) {
-  auto pg = group_of(FakeOutputs::kUniformRanks, 1, 3);
+  auto pg = group_of(FakeOptions::Outputs::kUniformRanks, 1, 3);
   Floats x = {1, 2, 3};
   pg->all_gather_into_tensor(x, TensorView(x).slice(1, 1)).wait();
   EXPECT_THAT(x, ElementsAre(2, 2, 2));
@@ -137,7 +140,7 @@ TEST(UniformRanksAloneTest, ReducesInPlaceAndGathersInPlace) {
 }
 
 TEST(UniformRanksAloneTest, WritesCoalescedCalls) {
-  auto pg = group_of(FakeOutputs::kUniformRanks, 1, 4);
+  auto pg = group_of(FakeOptions::Outputs::kUniformRanks, 1, 4);
   Floats x = {1}, y = {3}, z = {5};
   pg->start_coalescing();
   (void)pg->all_reduce(x);
@@ -151,20 +154,20 @@ TEST(UniformRanksAloneTest, WritesCoalescedCalls) {
 }
 
 TEST(UniformRanksAloneTest, RefusesDeviceMemory) {
-  auto pg = group_of(FakeOutputs::kUniformRanks, 0, 2);
+  auto pg = group_of(FakeOptions::Outputs::kUniformRanks, 0, 2);
   Floats x(4);
   const TensorView on_gpu(x.data(), DType::kFloat32, {4}, Device{Device::Kind::kCuda, 1});
   EXPECT_THAT(
       [&] { (void)pg->all_reduce(on_gpu); },
       ThrowsDistError(ErrorKind::kCollectiveError,
                       HasSubstr("a fake group writes outputs in CPU memory only, have float32[4] on cuda:1, want "
-                                "FakeOutputs::kShapesOnly")));
-  group_of(FakeOutputs::kShapesOnly, 0, 2)->all_reduce(on_gpu).wait();
+                                "FakeOptions::Outputs::kShapesOnly")));
+  group_of(FakeOptions::Outputs::kShapesOnly, 0, 2)->all_reduce(on_gpu).wait();
 }
 
 // What PyTorch 2.13's fake group was seen to write, rank 1 of 3.
 TEST(PassThroughTest, WritesWhatPyTorchsFakeGroupDoes) {
-  auto pg = group_of(FakeOutputs::kPassThrough, 1, 3);
+  auto pg = group_of(FakeOptions::Outputs::kPassThrough, 1, 3);
   Floats t = {5, 5}, t2 = {10, 10}, t3 = {15, 15};
   Floats x = t;
   pg->all_reduce(x).wait();

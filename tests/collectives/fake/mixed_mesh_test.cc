@@ -13,12 +13,15 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr auto kFake = BackendKind::kFake;
+constexpr auto kFake = GroupOptions::Backend::kFake;
 
 class MixedMeshTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, MixedMeshTest, every_world(), world_name);
@@ -30,7 +33,7 @@ TEST_P(MixedMeshTest, IsRealInOneDimensionAndFakeInOthers) {
                                             {{.name = "pp", .size = 8, .backend = kFake, .coordinate = 3},
                                              {.name = "tp", .size = 4},
                                              {.name = "dp", .size = 1024, .backend = kFake, .coordinate = 1000}},
-                                            {.fake = {.outputs = FakeOutputs::kUniformRanks, .record = record}});
+                                            {.fake = {.outputs = FakeOptions::Outputs::kUniformRanks, .record = record}});
     EXPECT_EQ(mesh.size(), 32768);
     EXPECT_THAT(mesh.get_coordinate(), ElementsAre(3, rank.rank(), 1000));
     EXPECT_EQ(mesh.base()->rank(), (3 * 4 + rank.rank()) * 1024 + 1000);
@@ -76,7 +79,7 @@ TEST_P(MixedMeshTest, MayBeAllFakeForOneRank) {
 
 TEST_P(MixedMeshTest, RefusesSizesThatDoNotMultiply) {
   run(4, [](RankContext& rank) {
-    const auto wrong = [&rank](const std::vector<MixedDim>& dims, const std::string& text) {
+    const auto wrong = [&rank](const std::vector<DeviceMesh::MixedDim>& dims, const std::string& text) {
       EXPECT_THAT([&] { (void)init_mixed_mesh(rank, dims); },
                   ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("init_mixed_mesh: " + text)));
     };

@@ -12,9 +12,11 @@
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 
 namespace rankloom {
+
+using namespace internal;
 
 // Calls that a test makes up from a number: the same plan on every rank, the buffers of each rank's part in it, and what is
 // wrong with them, if anything.

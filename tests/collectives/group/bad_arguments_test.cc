@@ -23,6 +23,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::Each;
@@ -100,7 +103,7 @@ std::string peer_text(int peer) { return absl::StrCat("peer is ", peer, ", want 
 int next(int rank) { return (rank + 1) % kSize; }
 
 ReduceOp unknown_op() { return {static_cast<ReduceOp::Kind>(99)}; }
-CallOptions unknown_order() { return {.order = ReduceOrder{.kind = static_cast<ReduceOrder::Kind>(99)}}; }
+CallOptions unknown_order() { return {.order = ReduceOp::Order{.kind = static_cast<ReduceOp::Order::Kind>(99)}}; }
 CallOptions negative_timeout() { return {.timeout = absl::Seconds(-1)}; }
 CallOptions negative_warning() { return {.warn_after = absl::Seconds(-1)}; }
 
@@ -546,7 +549,7 @@ TEST_P(BadArgumentsTest, IsRefusedByName) {
   const Case& bad = c;
   const RunReport report =
       run_world({.world_size = kSize, .engine = mode.engine, .schedule = mode.schedule}, [&bad](RankContext& rank) {
-        for (const BackendKind backend : {BackendKind::kThreaded, BackendKind::kFake}) {
+        for (const GroupOptions::Backend backend : {GroupOptions::Backend::kThreaded, GroupOptions::Backend::kFake}) {
           auto pg = init_process_group(rank, {.backend = backend});
           Tensors t(rank.rank());
           const std::string who = absl::StrCat("InvalidArgument: rank ", rank.rank(), ", group ", pg->group_name(),
@@ -578,7 +581,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, BadSetupTest, every_world(), world_name);
 TEST_P(BadSetupTest, GroupsOfAWorld) {
   run(2, [](RankContext& rank) {
     const std::string who = absl::StrCat("rank ", rank.rank(), ", group ");
-    refuses([&] { init_process_group(rank, {.backend = static_cast<BackendKind>(99)}); },
+    refuses([&] { init_process_group(rank, {.backend = static_cast<GroupOptions::Backend>(99)}); },
             who + "0: GroupOptions::backend has the unknown value 99");
     refuses(
         [&] {
@@ -594,7 +597,7 @@ TEST_P(BadSetupTest, GroupsOfAWorld) {
     auto pg = init_process_group(rank);
     refuses([&] { (void)pg->global_rank(2); }, "group 4, global_rank: rank is 2, want 0 <= rank < size = 2");
     refuses([&] { (void)pg->global_rank(-1); }, "group 4, global_rank: rank is -1, want 0 <= rank < size = 2");
-    refuses([&] { pg->new_group({.backend = static_cast<BackendKind>(99)}); },
+    refuses([&] { pg->new_group({.backend = static_cast<GroupOptions::Backend>(99)}); },
             who + "4.1: GroupOptions::backend has the unknown value 99");
     refuses([&] { init_device_mesh(std::shared_ptr<ProcessGroup>(), {2}); },
             "rank -1, mesh [2]: its group is null, want one");
@@ -660,7 +663,7 @@ TEST_P(BadSetupTest, Works) {
     refuses([&] { (void)pg->all_reduce(TensorView::meta({2}, DType::kFloat32)); },
             "rank 0, group 0, all_reduce seq 3: a tensor is float32[2] on meta, want memory of this process; tensors "
             "without data need a fake group");
-    refuses([&] { (void)flight_records(rank.world(), 1); },
+    refuses([&] { (void)traces::flight_records(rank.world(), 1); },
             "flight_records: rank is 1, want 0 <= rank < world_size = 1");
   });
 }

@@ -14,8 +14,12 @@
 #include "rankloom/process_group.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AllOf;
@@ -358,7 +362,7 @@ TEST_P(CoalescingTest, RecordsPartsAndTheWhole) {
     (void)(rank.rank() == 0 ? pg->recv(y, 1) : pg->send(x, 0));
     pg->end_coalescing().wait();
     std::vector<std::string> lines;
-    for (const FlightEntry& entry : rank.recorder().entries()) {
+    for (const FlightEntry& entry : state_of(rank).recorder().entries()) {
       lines.push_back(std::string(entry.op) + (entry.is_p2p ? " p2p " : " ") + std::to_string(entry.seq));
       EXPECT_EQ(entry.state, FlightEntry::State::kCompleted) << lines.back();
     }

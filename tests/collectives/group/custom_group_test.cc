@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/work/work_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/error.h"
@@ -16,28 +17,13 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-class LonelyRank;
-
-// A work that counts who asks it.
-class CountingWork final : public WorkState {
- public:
-  explicit CountingWork(LonelyRank* group, std::vector<TensorView> result)
-      : group_(*group), result_(std::move(result)) {
-    complete(absl::OkStatus());
-  }
-  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
-  Future get_future(const std::shared_ptr<WorkState>& self) override;
-  std::vector<TensorView> result() override { return result_; }
-
- private:
-  LonelyRank& group_;
-  const std::vector<TensorView> result_;
-};
 
 // A group of one that answers every call itself.
 class LonelyRank final : public ProcessGroup {
@@ -51,7 +37,21 @@ class LonelyRank final : public ProcessGroup {
       std::memcpy(call.outputs[0].data(), call.inputs[0].data(), call.inputs[0].bytes());
     }
     std::vector<TensorView> written(call.outputs.begin(), call.outputs.end());
-    if (own_work_) return Work(std::make_shared<CountingWork>(this, std::move(written)));
+    if (own_work_) {  // a work that counts who asks it
+      Promise done(nullptr, -1,
+                   {.wait =
+                        [this](absl::Duration) {
+                          ++waits;
+                          return absl::OkStatus();
+                        },
+                    .get_future =
+                        [this](const Work& self) {
+                          ++futures;
+                          return Future(self);
+                        }});
+      done.set_value(std::move(written));
+      return done.work();
+    }
     Promise done;  // a work made from a future
     done.set_value(std::move(written));
     return done.future().work();
@@ -64,15 +64,6 @@ class LonelyRank final : public ProcessGroup {
  private:
   const bool own_work_;
 };
-
-absl::Status CountingWork::wait(absl::Duration, bool, CodeSite) {
-  ++group_.waits;
-  return absl::OkStatus();
-}
-Future CountingWork::get_future(const std::shared_ptr<WorkState>& self) {
-  ++group_.futures;
-  return WorkState::get_future(self);
-}
 
 TEST(CustomGroupTest, AnswersEveryCallWithItsOwnWork) {
   LonelyRank group(/*own_work=*/true);
@@ -259,7 +250,7 @@ TEST_P(WorkTest, WaitAnyReturnsOneThatIsDone) {
 class CountingGroup final : public ProcessGroup {
  public:
   CountingGroup(RankContext& rank, std::shared_ptr<const Group> group, std::shared_ptr<ProcessGroup> inner)
-      : ProcessGroup(&rank, std::move(group)), inner_(std::move(inner)) {}
+      : ProcessGroup(rank, std::move(group)), inner_(std::move(inner)) {}
   absl::StatusOr<Work> execute(CollectiveCall&& call) override {
     ++calls;
     return inner_->execute(std::move(call));

@@ -11,6 +11,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -88,7 +91,7 @@ TEST_P(DeviceMeshTest, CoversASubgroup) {
 
 TEST_P(DeviceMeshTest, WorksInAFakeWorld) {
   run(2, [](RankContext& rank) {
-    const DeviceMesh mesh = init_device_mesh(rank, {1, 2}, {"dp", "tp"}, {.backend = BackendKind::kFake});
+    const DeviceMesh mesh = init_device_mesh(rank, {1, 2}, {"dp", "tp"}, {.backend = GroupOptions::Backend::kFake});
     EXPECT_EQ(mesh.get_group("tp")->backend_name(), "fake");
     EXPECT_EQ(mesh.get_group("tp")->size(), 2);
     EXPECT_EQ(mesh.get_group("tp")->rank(), rank.rank());

@@ -18,8 +18,12 @@
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AllOf;
@@ -154,7 +158,7 @@ TEST_P(GroupsTest, GivesChildrenTheSettingsOfTheirParent) {
     auto other = pg->new_group({.timeout = absl::Seconds(2)});
     EXPECT_EQ(other->timeout(), absl::Seconds(2));
     // Real dimensions beside fake ones.
-    auto fake = pg->new_group({.backend = BackendKind::kFake});
+    auto fake = pg->new_group({.backend = GroupOptions::Backend::kFake});
     EXPECT_EQ(fake->backend_name(), "fake");
     EXPECT_EQ(fake->rank(), rank.rank());
     std::vector<int64_t> x = {5};
@@ -315,7 +319,7 @@ TEST_P(GroupsTest, ForgetsWhatAllHaveDestroyed) {
   });
   EXPECT_FALSE(report.ok());
   bool made = false;
-  world.shared("core of group 0", [&]() -> std::shared_ptr<void> {
+  state_of(world).shared<int>("core of group 0", [&] {
     made = true;
     return std::make_shared<int>(0);
   });
@@ -427,9 +431,9 @@ TEST_P(GroupsTest, EndsAllWaitsWithAnAbort) {
 TEST_P(GroupsTest, AsksTheCallerForGroupsOfABackendThatMakesNone) {
   class Loop final : public ProcessGroup {
    public:
-    Loop(RankContext* context, std::shared_ptr<const Group> group) : ProcessGroup(context, std::move(group)) {}
+    Loop(RankContext* context, std::shared_ptr<const Group> group) : ProcessGroup(*context, std::move(group)) {}
     absl::StatusOr<Work> execute(CollectiveCall&& call) override {
-      if (call.request != nullptr) internal::make_groups_alone(call.request, ProcessGroup::rank());
+      if (call.way.request != nullptr) internal::make_groups_alone(call.way.request, ProcessGroup::rank());
       return Work();
     }
   };
@@ -450,7 +454,7 @@ TEST_P(GroupsTest, AsksTheCallerForGroupsOfABackendThatMakesNone) {
 
 TEST_P(GroupsTest, AnswersInAFakeWorld) {
   run(4, [](RankContext& rank) {
-    auto pg = init_process_group(rank, {.backend = BackendKind::kFake});
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
     auto some = pg->new_group({1, 3});
     EXPECT_EQ(some == nullptr, rank.rank() % 2 == 0);
     auto split = pg->split_group(rank.rank() % 2);
@@ -472,7 +476,7 @@ TEST_P(GroupsTest, AnswersInAFakeWorld) {
         },
         ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("ranks has 4, want 0 <= rank < size = 4")));
     EXPECT_THAT([&] { (void)pg->send(x, 4); }, ThrowsDistError(ErrorKind::kInvalidArgument));
-    for (const FlightEntry& entry : rank.recorder().entries())
+    for (const FlightEntry& entry : state_of(rank).recorder().entries())
       EXPECT_EQ(entry.state, FlightEntry::State::kCompleted) << entry.op;
   });
 }

@@ -13,8 +13,12 @@
 #include "rankloom/process_group.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AllOf;
@@ -639,7 +643,7 @@ TEST_P(PointToPointTest, IssuesNothingOfABatchWithAMistake) {
     bad.kind = static_cast<P2POp::Kind>(9);
     fails(bad, "batch_isend_irecv: operation 1, recv: kind is 9, want kSend or kRecv");
     bad = good;
-    auto fake = init_process_group(rank, {.backend = BackendKind::kFake});
+    auto fake = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
     fake->set_group_name("other");
     bad.group = fake.get();
     fails(bad, "batch_isend_irecv: operation 1, send: group is other, want that of the first, 0");
@@ -701,7 +705,7 @@ TEST_P(PointToPointTest, RecordsPeersAndNumbers) {
     if (rank.rank() == 1) pg->recv(value, 0).wait();
     if (rank.rank() == 2) pg->recv_any(value).wait();
     pg->barrier().wait();
-    const FlightEntries entries = rank.recorder().entries();
+    const FlightEntries entries = state_of(rank).recorder().entries();
     const FlightEntry& first = entries[0];
     EXPECT_TRUE(first.is_p2p);
     EXPECT_EQ(first.seq, 1);

@@ -11,10 +11,12 @@
 #include "collectives/kernels/kernels.h"
 #include "collectives/kernels/plan.h"
 #include "rankloom/collective_call.h"
+#include "rankloom/random.h"
 #include "rankloom/tensor.h"
-#include "sim/base/prng.h"
 
 namespace rankloom {
+
+using namespace internal;
 
 inline constexpr DType kDTypesWithArithmetic[] = {
     DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt8,      DType::kUInt8,
@@ -28,13 +30,13 @@ inline const ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  Reduce
                                          ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
                                          ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::premul_sum(0.3)};
 
-inline const ReduceOrder kAllOrders[] = {{.kind = ReduceOrder::Kind::kRank},
-                                         {.kind = ReduceOrder::Kind::kReversed},
-                                         {.kind = ReduceOrder::Kind::kRing},
-                                         {.kind = ReduceOrder::Kind::kTree},
-                                         {.kind = ReduceOrder::Kind::kSeeded, .seed = 7},
-                                         {.kind = ReduceOrder::Kind::kRank, .accumulate_in_float = false},
-                                         {.kind = ReduceOrder::Kind::kTree, .accumulate_in_float = false}};
+inline const ReduceOp::Order kAllOrders[] = {{.kind = ReduceOp::Order::Kind::kRank},
+                                         {.kind = ReduceOp::Order::Kind::kReversed},
+                                         {.kind = ReduceOp::Order::Kind::kRing},
+                                         {.kind = ReduceOp::Order::Kind::kTree},
+                                         {.kind = ReduceOp::Order::Kind::kSeeded, .seed = 7},
+                                         {.kind = ReduceOp::Order::Kind::kRank, .accumulate_in_float = false},
+                                         {.kind = ReduceOp::Order::Kind::kTree, .accumulate_in_float = false}};
 
 // Null in programs whose kernels do their work at once; else what runs the plans that they make instead.
 inline void (*plan_runner)(KernelPlan& plan) = nullptr;
@@ -159,7 +161,7 @@ inline void run_kernel(void (*kernel)(MemberCalls, KernelPlan*), const std::vect
 }
 
 // The calls of an all_reduce in place.
-inline std::vector<CollectiveCall> all_reduce_calls(std::vector<Buffer>& buffers, ReduceOp op, ReduceOrder order) {
+inline std::vector<CollectiveCall> all_reduce_calls(std::vector<Buffer>& buffers, ReduceOp op, ReduceOp::Order order) {
   std::vector<CollectiveCall> calls(buffers.size());
   for (size_t r = 0; r < buffers.size(); ++r) {
     calls[r].op = OpType::kAllReduce;

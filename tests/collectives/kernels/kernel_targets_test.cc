@@ -8,6 +8,9 @@
 #include "tests/collectives/kernels/kernel_cases.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 // Lets kernels use the targets of the mask only, until the end of its scope.
@@ -32,7 +35,7 @@ std::vector<int64_t> targets_of_this_machine() {
   return targets;
 }
 
-std::vector<uint8_t> reduced(DType dtype, ReduceOp op, const ReduceOrder& order, int64_t numel) {
+std::vector<uint8_t> reduced(DType dtype, ReduceOp op, const ReduceOp::Order& order, int64_t numel) {
   std::vector<Buffer> buffers = filled_buffers(5, dtype, numel, static_cast<uint64_t>(numel));
   run_kernel(run_all_reduce, all_reduce_calls(buffers, op, order));
   return buffers[0].copy();
@@ -45,7 +48,7 @@ TEST(KernelTargetsTest, EveryTargetGivesTheBitsOfTheBaseline) {
   for (const DType dtype : kDTypesWithArithmetic) {
     for (const ReduceOp& op : kAllReduceOps) {
       if (!reduction_supported(op, dtype)) continue;
-      for (const ReduceOrder& order : kAllOrders) {
+      for (const ReduceOp::Order& order : kAllOrders) {
         for (const int64_t numel : {1, 2, 7, 16, 65, 1000, 4099}) {
           std::vector<uint8_t> expected;
           {

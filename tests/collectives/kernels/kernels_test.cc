@@ -21,6 +21,9 @@
 #endif
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -116,21 +119,21 @@ A canonical(A value) {
 }
 
 // The ranks in the order of the reduction.
-std::vector<size_t> ranks_in_order(const ReduceOrder& order, size_t ranks, size_t chunk) {
+std::vector<size_t> ranks_in_order(const ReduceOp::Order& order, size_t ranks, size_t chunk) {
   std::vector<size_t> in_order;
   for (size_t i = 0; i < ranks; ++i) {
     switch (order.kind) {
-      case ReduceOrder::Kind::kReversed:
+      case ReduceOp::Order::Kind::kReversed:
         in_order.push_back(ranks - 1 - i);
         break;
-      case ReduceOrder::Kind::kRing:
+      case ReduceOp::Order::Kind::kRing:
         in_order.push_back((chunk + 1 + i) % ranks);
         break;
       default:
         in_order.push_back(i);
     }
   }
-  if (order.kind == ReduceOrder::Kind::kSeeded) {
+  if (order.kind == ReduceOp::Order::Kind::kSeeded) {
     Prng prng(order.seed);
     for (size_t i = ranks; i > 1; --i) std::swap(in_order[i - 1], in_order[prng.below(i)]);
   }
@@ -139,7 +142,7 @@ std::vector<size_t> ranks_in_order(const ReduceOrder& order, size_t ranks, size_
 
 // One element, from the ranks' values in the order of the reduction.
 template <typename T>
-T reduce_element(ReduceOp op, const ReduceOrder& order, const std::vector<T>& inputs) {
+T reduce_element(ReduceOp op, const ReduceOp::Order& order, const std::vector<T>& inputs) {
   using A = decltype(widen(T()));
   const auto rounded = [rounds = kIsHalf<T> && !order.accumulate_in_float](A value) {
     if constexpr (kIsHalf<T>) {
@@ -155,7 +158,7 @@ T reduce_element(ReduceOp op, const ReduceOrder& order, const std::vector<T>& in
     return value;
   };
   A result = prepared(inputs[0]);
-  if (order.kind == ReduceOrder::Kind::kTree) {
+  if (order.kind == ReduceOp::Order::Kind::kTree) {
     std::vector<A> level;
     for (const T input : inputs) level.push_back(prepared(input));
     while (level.size() > 1) {
@@ -180,7 +183,7 @@ T reduce_element(ReduceOp op, const ReduceOrder& order, const std::vector<T>& in
 
 // All elements of the inputs' tensors; chunk_of(element) is the ring's chunk.
 template <typename T, class ChunkOf>
-Bytes reduce_tensors(ReduceOp op, const ReduceOrder& order, const std::vector<Bytes>& inputs, ChunkOf chunk_of) {
+Bytes reduce_tensors(ReduceOp op, const ReduceOp::Order& order, const std::vector<Bytes>& inputs, ChunkOf chunk_of) {
   const size_t numel = inputs[0].size() / sizeof(T);
   Bytes result(inputs[0].size());
   std::vector<T> values(inputs.size());
@@ -201,7 +204,7 @@ Bytes reduce_tensors(ReduceOp op, const ReduceOrder& order, const std::vector<By
 }
 
 template <class ChunkOf>
-Bytes expected_reduction(DType dtype, ReduceOp op, const ReduceOrder& order, const std::vector<Bytes>& inputs,
+Bytes expected_reduction(DType dtype, ReduceOp op, const ReduceOp::Order& order, const std::vector<Bytes>& inputs,
                          ChunkOf chunk_of) {
   switch (dtype) {
     case DType::kFloat16:
@@ -244,7 +247,7 @@ std::vector<Bytes> copies(const std::vector<Buffer>& buffers) {
   return all;
 }
 
-std::string where(ReduceOp op, const ReduceOrder& order, size_t ranks, int64_t numel) {
+std::string where(ReduceOp op, const ReduceOp::Order& order, size_t ranks, int64_t numel) {
   return op.name() + ", order " + std::to_string(static_cast<int>(order.kind)) +
          (order.accumulate_in_float ? "" : " rounding each") + ", " + std::to_string(ranks) + " ranks x " +
          std::to_string(numel);
@@ -263,7 +266,7 @@ class KernelsTest : public ::testing::TestWithParam<DType> {
     }
   }
 
-  static void check_all_reduce(ReduceOp op, const ReduceOrder& order, size_t ranks, int64_t numel) {
+  static void check_all_reduce(ReduceOp op, const ReduceOp::Order& order, size_t ranks, int64_t numel) {
     const DType dtype = GetParam();
     std::vector<Buffer> buffers = filled_buffers(ranks, dtype, numel, ranks + static_cast<uint64_t>(numel));
     const std::vector<Bytes> inputs = copies(buffers);
@@ -295,7 +298,7 @@ TEST_P(ReductionKernelsTest, AllReduceGivesTheOraclesBits) {
 TEST_P(ReductionKernelsTest, AllReduceFollowsEveryOrder) {
   for (const ReduceOp& op : kAllReduceOps) {
     if (!reduction_supported(op, GetParam())) continue;
-    for (const ReduceOrder& order : kAllOrders) {
+    for (const ReduceOp::Order& order : kAllOrders) {
       for (const size_t ranks : {1u, 2u, 3u, 5u, 7u, 8u, 11u}) {
         for (const int64_t numel : {1, 3, 17, 333}) check_all_reduce(op, order, ranks, numel);
       }
@@ -304,17 +307,17 @@ TEST_P(ReductionKernelsTest, AllReduceFollowsEveryOrder) {
 }
 
 TEST_P(ReductionKernelsTest, LargeTensorsFollowEveryOrder) {
-  for (const ReduceOrder& order : kAllOrders) check_all_reduce(ReduceOp::kSum, order, 5, 70000);
+  for (const ReduceOp::Order& order : kAllOrders) check_all_reduce(ReduceOp::kSum, order, 5, 70000);
 }
 
 TEST_P(ReductionKernelsTest, GroupsLargerThanTheStacksPointersReduce) {
-  for (const ReduceOrder& order : kAllOrders) {
+  for (const ReduceOp::Order& order : kAllOrders) {
     for (const size_t ranks : {64u, 65u, 130u, 1000u}) check_all_reduce(ReduceOp::kSum, order, ranks, 2);
   }
 }
 
 TEST_P(ReductionKernelsTest, AllReduceReadsInputsThatWereKeptAside) {
-  for (const ReduceOrder& order : kAllOrders) {
+  for (const ReduceOp::Order& order : kAllOrders) {
     std::vector<Buffer> aside = filled_buffers(3, GetParam(), 17, 5);
     std::vector<Buffer> buffers = filled_buffers(3, GetParam(), 17, 6);
     std::vector<CollectiveCall> calls = all_reduce_calls(buffers, ReduceOp::kSum, order);
@@ -352,7 +355,7 @@ TEST_P(ReductionKernelsTest, CoalescedAllReduceReducesEachTensor) {
 TEST_P(ReductionKernelsTest, ReduceWritesTheRootOnly) {
   for (const ReduceOp& op : kAllReduceOps) {
     if (!reduction_supported(op, GetParam())) continue;
-    for (const ReduceOrder& order : kAllOrders) {
+    for (const ReduceOp::Order& order : kAllOrders) {
       for (const size_t ranks : kGroupSizes) {
         for (const int64_t numel : {0, 1, 17, 1000}) {
           std::vector<Buffer> buffers = filled_buffers(ranks, GetParam(), numel, 3);
@@ -375,7 +378,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorGivesEachRankItsChunk) {
   const DType dtype = GetParam();
   for (const ReduceOp& op : kAllReduceOps) {
     if (!reduction_supported(op, dtype)) continue;
-    for (const ReduceOrder& order : kAllOrders) {
+    for (const ReduceOp::Order& order : kAllOrders) {
       for (const size_t ranks : kGroupSizes) {
         for (const int64_t numel : {0, 1, 3, 17, 300}) {
           const auto chunk = static_cast<size_t>(numel);
@@ -401,7 +404,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorTakesManySmallChunks) {
   const DType dtype = GetParam();
   constexpr size_t kRanks = 300;
   constexpr size_t kChunk = 33;
-  for (const ReduceOrder& order : kAllOrders) {
+  for (const ReduceOp::Order& order : kAllOrders) {
     std::vector<Buffer> inputs = filled_buffers(kRanks, dtype, kRanks * kChunk, 4);
     std::vector<Buffer> outputs = empty_buffers(kRanks, dtype, kChunk);
     std::vector<CollectiveCall> calls = all_reduce_calls(outputs, ReduceOp::kSum, order);
@@ -431,7 +434,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorSplitsLargeTensorsByElements) {
 
 TEST_P(ReductionKernelsTest, ReduceScatterTensorMayWriteOntoItsOwnChunk) {
   const DType dtype = GetParam();
-  for (const ReduceOrder& order : kAllOrders) {
+  for (const ReduceOp::Order& order : kAllOrders) {
     std::vector<Buffer> inputs = filled_buffers(3, dtype, 3 * 301, 4);
     std::vector<Bytes> expected = copies(inputs);
     const Bytes all = expected_reduction(dtype, ReduceOp::kSum, order, expected, [](size_t i) { return i / 301; });
@@ -448,7 +451,7 @@ TEST_P(ReductionKernelsTest, ReduceScatterTensorMayWriteOntoItsOwnChunk) {
 
 TEST_P(ReductionKernelsTest, ReduceScatterTakesAListOfChunks) {
   const DType dtype = GetParam();
-  for (const ReduceOrder& order : kAllOrders) {
+  for (const ReduceOp::Order& order : kAllOrders) {
     for (const size_t ranks : kGroupSizes) {
       std::vector<std::vector<Buffer>> inputs;  // [rank][chunk]
       for (size_t r = 0; r < ranks; ++r) inputs.push_back(filled_buffers(ranks, dtype, 37, r));
@@ -751,7 +754,7 @@ TEST(ReduceOpTest, NamesCarryTheFactorExactly) {
 }
 
 // What all_reduce makes of one float per rank.
-float sum_of(std::vector<float> by_rank, ReduceOrder order) {
+float sum_of(std::vector<float> by_rank, ReduceOp::Order order) {
   std::vector<CollectiveCall> calls(by_rank.size());
   for (size_t r = 0; r < by_rank.size(); ++r) {
     calls[r].order = order;
@@ -765,18 +768,18 @@ float sum_of(std::vector<float> by_rank, ReduceOrder order) {
 TEST(ReduceOrderTest, OrdersDifferInBits) {
   // A small number survives only where it does not meet the large ones first.
   const std::vector<float> values = {1.0f, 1e8f, -1e8f, 1.0f, 3.0f};
-  EXPECT_EQ(sum_of(values, {.kind = ReduceOrder::Kind::kRank}), 4.0f);  // (((1 + 1e8) - 1e8) + 1) + 3
-  EXPECT_EQ(sum_of(values, {.kind = ReduceOrder::Kind::kReversed}),
+  EXPECT_EQ(sum_of(values, {.kind = ReduceOp::Order::Kind::kRank}), 4.0f);  // (((1 + 1e8) - 1e8) + 1) + 3
+  EXPECT_EQ(sum_of(values, {.kind = ReduceOp::Order::Kind::kReversed}),
             1.0f);                                                      // (((3 + 1) - 1e8) + 1e8) + 1, 1e8 - 4 is 1e8
-  EXPECT_EQ(sum_of(values, {.kind = ReduceOrder::Kind::kRing}), 5.0f);  // (((1e8 - 1e8) + 1) + 3) + 1
-  EXPECT_EQ(sum_of(values, {.kind = ReduceOrder::Kind::kTree}), 3.0f);  // ((1 + 1e8) + (-1e8 + 1)) + 3
+  EXPECT_EQ(sum_of(values, {.kind = ReduceOp::Order::Kind::kRing}), 5.0f);  // (((1e8 - 1e8) + 1) + 3) + 1
+  EXPECT_EQ(sum_of(values, {.kind = ReduceOp::Order::Kind::kTree}), 3.0f);  // ((1 + 1e8) + (-1e8 + 1)) + 3
 }
 
 TEST(ReduceOrderTest, SeedsGivePermutations) {
   const std::vector<float> values = {1.0f, 1e8f, -1e8f, 1.0f, 3.0f};
   std::vector<float> seen;
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    const ReduceOrder order{.kind = ReduceOrder::Kind::kSeeded, .seed = seed};
+    const ReduceOp::Order order{.kind = ReduceOp::Order::Kind::kSeeded, .seed = seed};
     EXPECT_EQ(sum_of(values, order), sum_of(values, order)) << "seed " << seed;
     seen.push_back(sum_of(values, order));
   }

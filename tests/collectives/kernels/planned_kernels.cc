@@ -4,6 +4,9 @@
 #include "tests/collectives/kernels/kernel_cases.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 [[maybe_unused]] const bool runs_plans = [] {

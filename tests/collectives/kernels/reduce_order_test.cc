@@ -14,6 +14,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AllOf;
@@ -22,7 +25,7 @@ using testing::ElementsAre;
 using testing::Ge;
 using testing::HasSubstr;
 
-using Kind = ReduceOrder::Kind;
+using Kind = ReduceOp::Order::Kind;
 
 class ReduceOrderTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, ReduceOrderTest, every_world(), world_name);
@@ -40,21 +43,21 @@ TEST_P(ReduceOrderTest, AddsUpAsAsked) {
   run(4, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     EXPECT_THAT(sum_in(*pg), Each(1));  // ((1e8 + 1) - 1e8) + 1
-    EXPECT_THAT(sum_in(*pg, {.order = ReduceOrder{.kind = Kind::kReversed}}), Each(0));
-    EXPECT_THAT(sum_in(*pg, {.order = ReduceOrder{.kind = Kind::kTree}}), Each(0));
+    EXPECT_THAT(sum_in(*pg, {.order = ReduceOp::Order{.kind = Kind::kReversed}}), Each(0));
+    EXPECT_THAT(sum_in(*pg, {.order = ReduceOp::Order{.kind = Kind::kTree}}), Each(0));
     // Part c of four begins with rank c + 1.
-    EXPECT_THAT(sum_in(*pg, {.order = ReduceOrder{.kind = Kind::kRing}}), ElementsAre(0, 1, 0, 1));
+    EXPECT_THAT(sum_in(*pg, {.order = ReduceOp::Order{.kind = Kind::kRing}}), ElementsAre(0, 1, 0, 1));
   });
 }
 
 TEST_P(ReduceOrderTest, IsTheCallsOrTheGroupsOrItsParents) {
   run(4, [](RankContext& rank) {
-    auto pg = init_process_group(rank, {.order = ReduceOrder{.kind = Kind::kTree}});
+    auto pg = init_process_group(rank, {.order = ReduceOp::Order{.kind = Kind::kTree}});
     EXPECT_THAT(sum_in(*pg), Each(0));
-    EXPECT_THAT(sum_in(*pg, {.order = ReduceOrder{}}), Each(1));
+    EXPECT_THAT(sum_in(*pg, {.order = ReduceOp::Order{}}), Each(1));
     auto child = pg->new_group();
     EXPECT_THAT(sum_in(*child), Each(0));
-    auto other = pg->new_group({.order = ReduceOrder{}});
+    auto other = pg->new_group({.order = ReduceOp::Order{}});
     EXPECT_THAT(sum_in(*other), Each(1));
     pg->set_reduce_order({.kind = Kind::kRing});
     EXPECT_THAT(sum_in(*pg), ElementsAre(0, 1, 0, 1));
@@ -63,7 +66,7 @@ TEST_P(ReduceOrderTest, IsTheCallsOrTheGroupsOrItsParents) {
 
 TEST_P(ReduceOrderTest, HoldsForAllReductions) {
   run(4, [](RankContext& rank) {
-    auto pg = init_process_group(rank, {.order = ReduceOrder{.kind = Kind::kReversed}});
+    auto pg = init_process_group(rank, {.order = ReduceOp::Order{.kind = Kind::kReversed}});
     const float mine = value_of(rank.rank());
     std::vector<float> one = {mine};
     std::vector<float> four(4, mine);
@@ -87,7 +90,7 @@ TEST_P(ReduceOrderTest, HoldsForAllReductions) {
 TEST_P(ReduceOrderTest, AddsHalvesUpInFloatUnlessAskedNotTo) {
   run(3, [](RankContext& rank) {
     auto pg = init_process_group(rank);
-    const CallOptions own_type = {.order = ReduceOrder{.accumulate_in_float = false}};
+    const CallOptions own_type = {.order = ReduceOp::Order{.accumulate_in_float = false}};
     // From 2048 on float16 has even numbers only, bfloat16 from 256 on.
     std::vector<Half> half = {Half(rank.rank() == 0 ? 2048.0F : 1.0F)};
     std::vector<Half> rounded = half;
@@ -109,7 +112,7 @@ TEST_P(ReduceOrderTest, TellsOfMembersThatDiffer) {
     auto pg = init_process_group(rank);
     std::vector<float> x(1);
     pg->all_reduce(x, ReduceOp::kSum,
-                   {.order = ReduceOrder{.kind = Kind::kSeeded, .seed = static_cast<uint64_t>(rank.rank())}})
+                   {.order = ReduceOp::Order{.kind = Kind::kSeeded, .seed = static_cast<uint64_t>(rank.rank())}})
         .wait();
   });
   EXPECT_THAT(report.text(), AllOf(HasSubstr("order of reduction | seeded(0) | 0"), HasSubstr("| seeded(1) | 1")));
@@ -139,7 +142,7 @@ TEST_P(ReduceOrderTest, FindsAProgramThatDependsOnTheOrder) {
     int failed = 0;
     for (uint64_t seed = 0; seed < kSeeds; ++seed) {
       const RunReport report = run_world(options(8), [program, seed](RankContext& rank) {
-        program(*init_process_group(rank, {.order = ReduceOrder{.kind = Kind::kSeeded, .seed = seed}}));
+        program(*init_process_group(rank, {.order = ReduceOp::Order{.kind = Kind::kSeeded, .seed = seed}}));
       });
       if (!report.ok()) {
         ++failed;
@@ -160,7 +163,7 @@ TEST_P(ReduceOrderTest, IsTheSameForOneSeed) {
     std::vector<float> first(5), second(5);
     for (size_t i = 0; i < 5; ++i)
       first[i] = second[i] = 0.1F * static_cast<float>(rank.rank()) + static_cast<float>(i);
-    const CallOptions seeded = {.order = ReduceOrder{.kind = Kind::kSeeded, .seed = 3}};
+    const CallOptions seeded = {.order = ReduceOp::Order{.kind = Kind::kSeeded, .seed = 3}};
     pg->all_reduce(first, ReduceOp::kSum, seeded).wait();
     pg->all_reduce(second, ReduceOp::kSum, seeded).wait();
     EXPECT_EQ(first, second);

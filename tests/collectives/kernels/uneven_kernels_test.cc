@@ -10,6 +10,9 @@
 #include "gtest/gtest.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::Each;
@@ -71,7 +74,7 @@ TEST(UnevenTest, AllGatherOfManyBytes) {  // beyond the size from which kernels 
 }
 
 TEST(UnevenTest, ReduceScatter) {
-  for (const ReduceOrder::Kind order : {ReduceOrder::Kind::kRank, ReduceOrder::Kind::kRing, ReduceOrder::Kind::kTree}) {
+  for (const ReduceOp::Order::Kind order : {ReduceOp::Order::Kind::kRank, ReduceOp::Order::Kind::kRing, ReduceOp::Order::Kind::kTree}) {
     std::array<Buffers, 3> inputs = {{{{1}, {}, {2, 3}}, {{10}, {}, {20, 30}}, {{100}, {}, {200, 300}}}};
     Buffers outputs = {{0}, {}, {0, 0}};
     std::vector<CollectiveCall> calls;

@@ -14,6 +14,9 @@
 #include "rankloom/error.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::EndsWith;
@@ -96,7 +99,7 @@ TEST(MismatchTest, ShowsTheOperationsWithRanksAndLines) {
 TEST(MismatchTest, ShowsEveryFieldThatDiffersAndNoOther) {
   const CollectiveCall a = all_reduce(40, f32({2, 3}));
   CollectiveCall b = all_reduce(41, typed(DType::kInt64, {5}), ReduceOp::kMax);
-  b.order = {.kind = ReduceOrder::Kind::kSeeded, .seed = 7};
+  b.order = {.kind = ReduceOp::Order::Kind::kSeeded, .seed = 7};
   EXPECT_EQ(report({&a, &b}),
             "group 0, seq 3: members issued different calls\n"
             "  field              | value     | ranks | call site\n"

@@ -11,6 +11,9 @@
 #include "gtest/gtest.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -117,7 +120,7 @@ TEST(OpTableTest, SameComparesEveryFieldOfItsRowAndNoOther) {
   const std::array<Change, 7> changes = {{
       {CallField::kReduceOp, [](CollectiveCall* c) { c->reduce_op = ReduceOp::kMax; }},
       {CallField::kReduceOp, [](CollectiveCall* c) { c->reduce_op = ReduceOp::premul_sum(2.0); }},
-      {CallField::kOrder, [](CollectiveCall* c) { c->order.kind = ReduceOrder::Kind::kRing; }},
+      {CallField::kOrder, [](CollectiveCall* c) { c->order.kind = ReduceOp::Order::Kind::kRing; }},
       {CallField::kOrder, [](CollectiveCall* c) { c->order.accumulate_in_float = false; }},
       {CallField::kRoot, [](CollectiveCall* c) { c->root = 1; }},
       {CallField::kTag, [](CollectiveCall* c) { c->tag = 5; }},

@@ -12,9 +12,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/error.h"
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::TestWithParam;
@@ -79,7 +82,7 @@ CollectiveCall coalesced(std::vector<CollectiveCall> parts) {
 CollectiveCall unknown_reduce_op() { return all_reduce(f32(0, {4}), ReduceOp(static_cast<ReduceOp::Kind>(99))); }
 CollectiveCall unknown_order() {
   CollectiveCall call = all_reduce(f32(0, {4}));
-  call.order.kind = static_cast<ReduceOrder::Kind>(99);
+  call.order.kind = static_cast<ReduceOp::Order::Kind>(99);
   return call;
 }
 

@@ -15,6 +15,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AllOf;
@@ -24,8 +27,8 @@ using testing::Not;
 
 constexpr absl::Duration kMicro = absl::Microseconds(1);
 // A message takes 1 us, a byte 1 ns.
-constexpr Link kSlow = {.latency = kMicro, .bytes_per_second = 1e9};
-constexpr Link kFast = {.latency = absl::Nanoseconds(10), .bytes_per_second = 1e12};
+constexpr links::Link kSlow = {.latency = kMicro, .bytes_per_second = 1e9};
+constexpr links::Link kFast = {.latency = absl::Nanoseconds(10), .bytes_per_second = 1e12};
 
 struct Recorded {
   explicit Recorded(int64_t rank = 0, int64_t world_size = 4, CostModel model = {.link = kSlow})
@@ -51,33 +54,33 @@ TEST(CallRecordTest, KeepsWhatWasCalled) {
   r.pg->all_reduce(x, ReduceOp::premul_sum(0.25)).wait();
   ASSERT_EQ(r.record->size(), 5);
 
-  const RecordedCall gather = (*r.record)[0];
+  const CallRecord::Call gather = (*r.record)[0];
   EXPECT_EQ(gather.name, "all_gather_into_tensor");
   EXPECT_EQ(gather.op, OpType::kAllGatherIntoTensor);
   EXPECT_EQ(gather.group, 0);
   EXPECT_EQ(gather.seq, 1);
   EXPECT_EQ(gather.batch, -1);
-  EXPECT_THAT(gather.inputs, ElementsAre(RecordedCall::Tensor{DType::kFloat32, {2, 3}}));
-  EXPECT_THAT(gather.outputs, ElementsAre(RecordedCall::Tensor{DType::kFloat32, {8, 3}}));
+  EXPECT_THAT(gather.inputs, ElementsAre(CallRecord::Call::Tensor{DType::kFloat32, {2, 3}}));
+  EXPECT_THAT(gather.outputs, ElementsAre(CallRecord::Call::Tensor{DType::kFloat32, {8, 3}}));
   EXPECT_EQ(gather.input_bytes(), 24);
   EXPECT_EQ(gather.output_bytes(), 96);
   EXPECT_EQ(gather.payload, 96);
-  EXPECT_EQ(gather.ring, (WireCost{3, 72}));
-  EXPECT_EQ(gather.tree, (WireCost{2, 72}));
+  EXPECT_EQ(gather.ring, (CostModel::WireCost{3, 72}));
+  EXPECT_EQ(gather.tree, (CostModel::WireCost{2, 72}));
   EXPECT_THAT(gather.code.file, HasSubstr("call_record_test.cc"));
   EXPECT_EQ(gather.code.line, line);
 
-  const RecordedCall reduce = (*r.record)[1];
+  const CallRecord::Call reduce = (*r.record)[1];
   EXPECT_EQ(reduce.root, 3);
   EXPECT_EQ(reduce.reduce_op, ReduceOp::kMax);
   EXPECT_EQ(reduce.seq, 2);
-  const RecordedCall send = (*r.record)[2];
+  const CallRecord::Call send = (*r.record)[2];
   EXPECT_EQ(send.peer, 1);
   EXPECT_EQ(send.tag, 7);
   EXPECT_EQ(send.seq, 1);  // of sends and recvs
-  EXPECT_THAT(send.inputs, ElementsAre(RecordedCall::Tensor{DType::kInt64, {4}}));
+  EXPECT_THAT(send.inputs, ElementsAre(CallRecord::Call::Tensor{DType::kInt64, {4}}));
   EXPECT_EQ(send.outputs.size(), 0);
-  const RecordedCall split = (*r.record)[3];
+  const CallRecord::Call split = (*r.record)[3];
   EXPECT_THAT(split.in_splits, ElementsAre(2, 0, 0, 0));
   EXPECT_THAT(split.out_splits, ElementsAre(1, 1, 1, 1));
   EXPECT_EQ((*r.record)[4].reduce_op, ReduceOp::premul_sum(0.25));
@@ -97,7 +100,7 @@ TEST(CallRecordTest, TellsCallsApartThatDifferInAnything) {
   }
   ASSERT_EQ(r.record->size(), 36);
   for (size_t i = 0; i < 36; ++i) {
-    const RecordedCall call = (*r.record)[i];
+    const CallRecord::Call call = (*r.record)[i];
     EXPECT_EQ(call.root, static_cast<int>(i % 12 / 6));
     EXPECT_EQ(call.reduce_op, i % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMin);
     EXPECT_EQ(call.outputs[0].sizes, (std::vector<Dims>{{8}, {2, 4}, {4, 2}}[i % 6 / 2]));
@@ -122,11 +125,11 @@ TEST(CallRecordTest, LetsVirtualTimePass) {
   first.wait();
   EXPECT_EQ(r.record->now(), 32.5 * kMicro);
   ASSERT_EQ(r.record->size(), 5);
-  const RecordedCall compute = (*r.record)[0];
+  const CallRecord::Call compute = (*r.record)[0];
   EXPECT_TRUE(compute.is_compute);
   EXPECT_EQ(compute.name, "forward");
   EXPECT_EQ(compute.duration, 10 * kMicro);
-  const RecordedCall third = (*r.record)[3];
+  const CallRecord::Call third = (*r.record)[3];
   EXPECT_EQ(third.issued, 17.5 * kMicro);
   EXPECT_EQ(third.start, 25 * kMicro);
   EXPECT_EQ(third.end(), 32.5 * kMicro);
@@ -166,17 +169,17 @@ TEST(CallRecordTest, AddsUpByGroupAndOperation) {
   mesh.get_group("tp")->all_reduce(y).wait();
   mesh.get_group("dp")->all_reduce(y).wait();
   mesh.get_group("dp")->barrier().wait();
-  const std::vector<CallTotals> totals = r.record->totals();
+  const std::vector<CallRecord::Totals> totals = r.record->totals();
   ASSERT_EQ(totals.size(), 3);
   EXPECT_EQ(totals[0].group, 1);
   EXPECT_EQ(totals[0].op, OpType::kAllReduce);
-  EXPECT_EQ(totals[0].ring, (WireCost{6, 75}));
+  EXPECT_EQ(totals[0].ring, (CostModel::WireCost{6, 75}));
   EXPECT_EQ(totals[1].op, OpType::kBarrier);
   EXPECT_EQ(totals[2].group, 2);
   EXPECT_EQ(totals[2].calls, 4);
   EXPECT_EQ(totals[2].payload, 350);
-  EXPECT_EQ(totals[2].ring, (WireCost{8, 350}));
-  EXPECT_EQ(totals[2].tree, (WireCost{8, 700}));
+  EXPECT_EQ(totals[2].ring, (CostModel::WireCost{8, 350}));
+  EXPECT_EQ(totals[2].tree, (CostModel::WireCost{8, 700}));
   EXPECT_EQ(totals[2].time, 8 * kMicro + absl::Nanoseconds(350));
   EXPECT_EQ(r.record->text(), "1 x all_reduce on dp\n1 x barrier on dp\n4 x all_reduce on tp");
   EXPECT_THAT(r.record->table(), AllOf(HasSubstr("tp                   2  all_reduce                              4"),
@@ -341,9 +344,9 @@ TEST_P(RecordOfARealRankTest, HasItsCalls) {
                                        {1, OpType::kBroadcast, "dp"},
                                        {1, sends ? OpType::kSend : OpType::kRecv, "tp"}}));
     ASSERT_EQ(record->size(), 3);
-    const RecordedCall gather = (*record)[0];
-    EXPECT_THAT(gather.outputs, ElementsAre(RecordedCall::Tensor{DType::kFloat32, {4}}));
-    EXPECT_EQ(gather.ring, (WireCost{1, 8}));
+    const CallRecord::Call gather = (*record)[0];
+    EXPECT_THAT(gather.outputs, ElementsAre(CallRecord::Call::Tensor{DType::kFloat32, {4}}));
+    EXPECT_EQ(gather.ring, (CostModel::WireCost{1, 8}));
     EXPECT_GE(gather.duration, absl::ZeroDuration());
     EXPECT_GE(gather.start, gather.issued);
     EXPECT_THAT(gather.code.file, HasSubstr("call_record_test.cc"));

@@ -16,6 +16,9 @@
 #include "tests/temp_dir.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -66,7 +69,7 @@ TEST(ChakraTest, HoldsAllNodesWithTheirParents) {
     if (i % 3 != 0) first.wait();
     if (i % 2 != 0) second.wait();
   }
-  const Trace trace = parsed(chakra_trace(*record));
+  const Trace trace = parsed(traces::chakra_trace(*record));
   EXPECT_EQ(trace.metadata.version(), "0.0.4");
   EXPECT_EQ(attribute(trace.metadata, "rank").int64_value(), 5);
   // A million ranks are not listed.
@@ -99,9 +102,9 @@ TEST(ChakraTest, NamesFilesByRank) {
   const auto pg = make_fake_process_group({.rank = 3, .world_size = 8, .options = {.record = record}});
   pg->barrier().wait();
   const TempDir folder;
-  EXPECT_THAT(write_chakra({record}, folder.file("step")), ElementsAre(folder.file("step.3.et")));
+  EXPECT_THAT(traces::write_chakra({record}, folder.file("step")), ElementsAre(folder.file("step.3.et")));
   EXPECT_THAT(
-      [&] { (void)write_chakra({record}, "no/such/folder/step"); },
+      [&] { (void)traces::write_chakra({record}, "no/such/folder/step"); },
       ThrowsDistError(ErrorKind::kInvalidArgument,
                       HasSubstr("write_chakra: file \"no/such/folder/step.3.et\": cannot be written: No such file")));
 }

@@ -1,5 +1,7 @@
 // The formulas of the cost model, against numbers worked out by hand.
 
+#include "collectives/records/cost_model.h"
+
 #include <cstdint>
 #include <vector>
 
@@ -8,35 +10,44 @@
 #include "rankloom/records.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 // For GoogleTest, which looks for it beside the type.
-void PrintTo(const WireCost& cost, std::ostream* out) { *out << cost.steps << " steps, " << cost.bytes << " bytes"; }
+void PrintTo(const CostModel::WireCost& cost, std::ostream* out) {
+  *out << cost.steps << " steps, " << cost.bytes << " bytes";
+}
 
 namespace {
+
+using internal::wire_cost;
+using internal::wire_payload;
+using internal::WireAlgorithm;
 
 constexpr auto kRing = WireAlgorithm::kRing;
 constexpr auto kTree = WireAlgorithm::kTree;
 
 TEST(WireCostTest, CountsTheStepsAndBytesOfARing) {
   // 8 members, 800 bytes in all.
-  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 8, 800), (WireCost{14, 1400}));
-  EXPECT_EQ(wire_cost(kRing, OpType::kAllGatherIntoTensor, 8, 800), (WireCost{7, 700}));
-  EXPECT_EQ(wire_cost(kRing, OpType::kReduceScatterTensor, 8, 800), (WireCost{7, 700}));
-  EXPECT_EQ(wire_cost(kRing, OpType::kBroadcast, 8, 800), (WireCost{7, 800}));
-  EXPECT_EQ(wire_cost(kRing, OpType::kReduce, 8, 800), (WireCost{7, 800}));
-  EXPECT_EQ(wire_cost(kRing, OpType::kGather, 8, 800), (WireCost{7, 700}));
-  EXPECT_EQ(wire_cost(kRing, OpType::kAllToAllSingle, 8, 800), (WireCost{7, 700}));
-  EXPECT_EQ(wire_cost(kRing, OpType::kSend, 8, 800), (WireCost{1, 800}));
-  EXPECT_EQ(wire_cost(kRing, OpType::kBarrier, 8, 0), (WireCost{14, 0}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 8, 800), (CostModel::WireCost{14, 1400}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllGatherIntoTensor, 8, 800), (CostModel::WireCost{7, 700}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kReduceScatterTensor, 8, 800), (CostModel::WireCost{7, 700}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kBroadcast, 8, 800), (CostModel::WireCost{7, 800}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kReduce, 8, 800), (CostModel::WireCost{7, 800}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kGather, 8, 800), (CostModel::WireCost{7, 700}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllToAllSingle, 8, 800), (CostModel::WireCost{7, 700}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kSend, 8, 800), (CostModel::WireCost{1, 800}));
+  EXPECT_EQ(wire_cost(kRing, OpType::kBarrier, 8, 0), (CostModel::WireCost{14, 0}));
 }
 
 TEST(WireCostTest, CountsTheStepsAndBytesOfATree) {
-  EXPECT_EQ(wire_cost(kTree, OpType::kAllReduce, 8, 800), (WireCost{6, 1600}));
-  EXPECT_EQ(wire_cost(kTree, OpType::kAllGather, 8, 800), (WireCost{3, 700}));
-  EXPECT_EQ(wire_cost(kTree, OpType::kReduceScatter, 8, 800), (WireCost{3, 700}));
-  EXPECT_EQ(wire_cost(kTree, OpType::kBroadcast, 8, 800), (WireCost{3, 800}));
-  EXPECT_EQ(wire_cost(kTree, OpType::kScatter, 8, 800), (WireCost{3, 700}));
-  EXPECT_EQ(wire_cost(kTree, OpType::kAllToAll, 8, 800), (WireCost{3, 1200}));
-  EXPECT_EQ(wire_cost(kTree, OpType::kBarrier, 8, 0), (WireCost{3, 0}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kAllReduce, 8, 800), (CostModel::WireCost{6, 1600}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kAllGather, 8, 800), (CostModel::WireCost{3, 700}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kReduceScatter, 8, 800), (CostModel::WireCost{3, 700}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kBroadcast, 8, 800), (CostModel::WireCost{3, 800}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kScatter, 8, 800), (CostModel::WireCost{3, 700}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kAllToAll, 8, 800), (CostModel::WireCost{3, 1200}));
+  EXPECT_EQ(wire_cost(kTree, OpType::kBarrier, 8, 0), (CostModel::WireCost{3, 0}));
   // The logarithm is rounded up.
   EXPECT_EQ(wire_cost(kTree, OpType::kBroadcast, 9, 800).steps, 4);
   EXPECT_EQ(wire_cost(kTree, OpType::kBroadcast, 5, 800).steps, 3);
@@ -44,12 +55,12 @@ TEST(WireCostTest, CountsTheStepsAndBytesOfATree) {
 }
 
 TEST(WireCostTest, RoundsUpAndKnowsLargeNumbers) {
-  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 3, 10), (WireCost{4, 14}));  // 2 * 2 / 3 * 10 = 13.3
-  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 1, 10), WireCost{});
-  EXPECT_EQ(wire_cost(kTree, OpType::kAllReduce, 1, 10), WireCost{});
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 3, 10), (CostModel::WireCost{4, 14}));  // 2 * 2 / 3 * 10 = 13.3
+  EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 1, 10), CostModel::WireCost{});
+  EXPECT_EQ(wire_cost(kTree, OpType::kAllReduce, 1, 10), CostModel::WireCost{});
   const int64_t huge = int64_t{1} << 60;
   EXPECT_EQ(wire_cost(kRing, OpType::kAllReduce, 1 << 20, huge),
-            (WireCost{2 * ((1 << 20) - 1), 2 * (huge - (huge >> 20))}));
+            (CostModel::WireCost{2 * ((1 << 20) - 1), 2 * (huge - (huge >> 20))}));
 }
 
 TEST(WirePayloadTest, IsWhatTheTableSays) {
@@ -76,7 +87,7 @@ TEST(WirePayloadTest, IsWhatTheTableSays) {
 }
 
 TEST(CostModelTest, AddsLatencyAndBandwidth) {
-  const Link link = {.latency = absl::Microseconds(2), .bytes_per_second = 1e9};
+  const links::Link link = {.latency = absl::Microseconds(2), .bytes_per_second = 1e9};
   CostModel model{.link = link};
   // 14 steps of 2 us, 1.4 MB at 1 GB/s.
   EXPECT_EQ(model.time(link, OpType::kAllReduce, 8, 800'000), absl::Microseconds(28 + 1400));
@@ -94,8 +105,8 @@ TEST(CostModelTest, FindsTheLinkOfADimension) {
   EXPECT_EQ(model.link_of("pp")->name, "ethernet_100g");
   EXPECT_EQ(model.link_of("")->name, "ethernet_100g");
   EXPECT_EQ(CostModel{}.link_of("tp"), nullptr);
-  for (const Link& link : {links::kNvlink3, links::kNvlink4, links::kNvlink5, links::kPcie4, links::kPcie5,
-                           links::kInfinibandHdr, links::kInfinibandNdr, links::kEthernet100}) {
+  for (const links::Link& link : {links::kNvlink3, links::kNvlink4, links::kNvlink5, links::kPcie4, links::kPcie5,
+                                  links::kInfinibandHdr, links::kInfinibandNdr, links::kEthernet100}) {
     EXPECT_FALSE(link.source.empty()) << link.name;
     EXPECT_GT(link.bytes_per_second, 1e9) << link.name;
   }

@@ -103,8 +103,9 @@ void run_case(const std::string& folder, const std::string& name, absl::Function
   (void)world.run(program);
   std::filesystem::create_directories(folder + "/" + name);
   std::filesystem::create_directories(folder + "/" + name + "_json");
-  dump_flight_records(world, folder + "/" + name + "/fr_");
-  dump_flight_records(world, folder + "/" + name + "_json/fr_", {.format = FlightDumpOptions::Format::kJson});
+  traces::dump_flight_records(world, folder + "/" + name + "/fr_");
+  traces::dump_flight_records(world, folder + "/" + name + "_json/fr_",
+                              {.format = traces::FlightDumpOptions::Format::kJson});
 }
 
 }  // namespace

@@ -14,6 +14,9 @@
 #include "tests/temp_dir.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -35,23 +38,23 @@ std::shared_ptr<CallRecord> small_record() {
   return record;
 }
 
-void dump(const std::string& prefix, FlightDumpOptions::Format format) {
+void dump(const std::string& prefix, traces::FlightDumpOptions::Format format) {
   World world({.world_size = 1});
   ASSERT_TRUE(world.run([](RankContext& rank) { init_process_group(rank)->barrier().wait(); }).ok());
-  dump_flight_records(world, prefix, {.format = format});
+  traces::dump_flight_records(world, prefix, {.format = format});
 }
 
 class WriteErrorsTest : public testing::TestWithParam<Writer> {};
 INSTANTIATE_TEST_SUITE_P(
     Writers, WriteErrorsTest,
     testing::Values(Writer{"perfetto", "write_perfetto: ", "", ErrorKind::kInvalidArgument,
-                           [](const std::string& path) { write_perfetto({small_record()}, path); }},
+                           [](const std::string& path) { traces::write_perfetto({small_record()}, path); }},
                     Writer{"pytorch_trace", "write_pytorch_trace: ", "", ErrorKind::kInvalidArgument,
-                           [](const std::string& path) { write_pytorch_trace(*small_record(), path); }},
+                           [](const std::string& path) { traces::write_pytorch_trace(*small_record(), path); }},
                     Writer{"pickled_records", "dump_flight_records: ", "0", ErrorKind::kCollectiveError,
-                           [](const std::string& prefix) { dump(prefix, FlightDumpOptions::Format::kPickle); }},
+                           [](const std::string& prefix) { dump(prefix, traces::FlightDumpOptions::Format::kPickle); }},
                     Writer{"json_records", "dump_flight_records: ", "0.json", ErrorKind::kCollectiveError,
-                           [](const std::string& prefix) { dump(prefix, FlightDumpOptions::Format::kJson); }}),
+                           [](const std::string& prefix) { dump(prefix, traces::FlightDumpOptions::Format::kJson); }}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(WriteErrorsTest, NamesAFolderThatIsNotThere) {

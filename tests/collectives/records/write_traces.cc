@@ -44,7 +44,7 @@ void program(CallRecord& record, const DeviceMesh& mesh) {
 
 Records fake_world() {
   Records records;
-  const CostModel model{.link = Link{.latency = absl::Microseconds(1), .bytes_per_second = 1e9}};
+  const CostModel model{.link = links::Link{.latency = absl::Microseconds(1), .bytes_per_second = 1e9}};
   for (int rank = 0; rank < 4; ++rank) {
     records.push_back(std::make_shared<CallRecord>(model));
     const auto pg = make_fake_process_group({.rank = rank, .world_size = 4, .options = {.record = records.back()}});
@@ -69,11 +69,11 @@ Records real_world() {
 }
 
 void write(const Records& ranks, const std::string& name) {
-  write_perfetto(ranks, name + ".json");
+  traces::write_perfetto(ranks, name + ".json");
   for (const std::shared_ptr<CallRecord>& record : ranks)
-    write_pytorch_trace(*record, name + "." + std::to_string(record->global_rank()) + ".pytorch.json");
+    traces::write_pytorch_trace(*record, name + "." + std::to_string(record->global_rank()) + ".pytorch.json");
 #ifdef RANKLOOM_CHAKRA
-  write_chakra(ranks, name);
+  traces::write_chakra(ranks, name);
 #endif
 }
 

@@ -13,6 +13,9 @@
 #include "tests/error_of.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -21,13 +24,13 @@ using testing::HasSubstr;
 TEST_P(BlockedStreamTest, AnEventBehindABlockedWorkIsNotDone) {
   run(1, [&](RankContext& rank) {
     const std::unique_ptr<Stream> stream = make_stream(rank, "stream");
-    const Event before = stream->record();
+    const Stream::Event before = stream->record();
     before.synchronize();
     EXPECT_TRUE(before.query());
 
     const auto work = std::make_shared<FutureWork>(rank);
-    Work(work).block_current_stream(*stream);
-    const Event behind = stream->record();
+    WorkState::handle(work).block_current_stream(*stream);
+    const Stream::Event behind = stream->record();
     let_streams_run(rank);
     EXPECT_FALSE(behind.query());
     EXPECT_FALSE(stream->query());
@@ -45,11 +48,11 @@ TEST_P(BlockedStreamTest, AWorkThatIsFreedFirstDoesNotUnblockTheOther) {
     const std::unique_ptr<Stream> stream = make_stream(rank, "stream");
     auto a = std::make_shared<FutureWork>(rank);
     auto b = std::make_shared<FutureWork>(rank);
-    Work(a).block_current_stream(*stream);
-    Work(b).block_current_stream(*stream, absl::Hours(10'000'000));  // later than the clock can tell
+    WorkState::handle(a).block_current_stream(*stream);
+    WorkState::handle(b).block_current_stream(*stream, absl::Hours(10'000'000));  // later than the clock can tell
     b->resolve();
     b.reset();
-    const Event event = stream->record();
+    const Stream::Event event = stream->record();
     let_streams_run(rank);
     EXPECT_FALSE(event.query());
     a->resolve();
@@ -63,8 +66,8 @@ TEST_P(BlockedStreamTest, ATimeoutReleasesTheStreamAndMarksItFailed) {
   run(2, [&](RankContext& rank) {
     const std::unique_ptr<Stream> stream = make_stream(rank, "comm");
     const auto work = std::make_shared<FutureWork>(rank);
-    Work(work).block_current_stream(*stream, absl::Milliseconds(20));
-    const Event behind = stream->record();
+    WorkState::handle(work).block_current_stream(*stream, absl::Milliseconds(20));
+    const Stream::Event behind = stream->record();
     const std::string text = error_of([&] { stream->synchronize(); });
     EXPECT_THAT(text,
                 HasSubstr("Timeout: rank " + std::to_string(rank.rank()) + ", stream comm: waited 20ms for a work: "));
@@ -79,7 +82,7 @@ TEST_P(BlockedStreamTest, AWorkThatFailsMarksTheStreamFailed) {
   run(2, [&](RankContext& rank) {
     const std::unique_ptr<Stream> stream = make_stream(rank, "comm");
     const auto work = std::make_shared<FutureWork>(rank);
-    Work(work).block_current_stream(*stream);
+    WorkState::handle(work).block_current_stream(*stream);
     work->fail(make_error(ErrorKind::kCollectiveError, "the link is down"));
     EXPECT_EQ(error_of([&] { stream->synchronize(); }), "CollectiveError: the link is down");
     EXPECT_EQ(error_of([&] { stream->synchronize(); }), "CollectiveError: the link is down");  // for good
@@ -92,13 +95,14 @@ TEST_P(BlockedStreamTest, AWorkThatIsDoneBlocksNothing) {
     Work().block_current_stream(*stream);
     const auto work = std::make_shared<FutureWork>(rank);
     work->resolve();
-    Work(work).block_current_stream(*stream);
+    WorkState::handle(work).block_current_stream(*stream);
     stream->synchronize();
     EXPECT_TRUE(stream->query());
-    EXPECT_EQ(
-        error_of([&] { Work(std::make_shared<FutureWork>(rank)).block_current_stream(*stream, absl::Seconds(-1)); }),
-        "InvalidArgument: rank " + std::to_string(rank.rank()) +
-            ", stream comm: block_current_stream: timeout is -1s, want at least 0");
+    EXPECT_EQ(error_of([&] {
+                WorkState::handle(std::make_shared<FutureWork>(rank)).block_current_stream(*stream, absl::Seconds(-1));
+              }),
+              "InvalidArgument: rank " + std::to_string(rank.rank()) +
+                  ", stream comm: block_current_stream: timeout is -1s, want at least 0");
   });
 }
 
@@ -107,7 +111,7 @@ TEST_P(BlockedStreamTest, SixtyFourBlockedRanksAreReleasedByTheirDeadline) {
   run(64, [&](RankContext& rank) {
     const std::unique_ptr<Stream> stream = make_stream(rank, "stream");
     const auto never = std::make_shared<FutureWork>(rank);
-    Work(never).block_current_stream(*stream, absl::Milliseconds(50));
+    WorkState::handle(never).block_current_stream(*stream, absl::Milliseconds(50));
     EXPECT_THAT(error_of([&] { stream->synchronize(); }),
                 HasSubstr("Timeout: rank " + std::to_string(rank.rank()) + ", stream stream: waited 50ms for a work"));
   });
@@ -118,10 +122,10 @@ TEST_P(BlockedStreamTest, EventsMakeAStreamWaitForAnother) {
     const std::unique_ptr<Stream> comm = make_stream(rank, "comm");
     const std::unique_ptr<Stream> compute = make_stream(rank, "compute");
     const auto gate = std::make_shared<FutureWork>(rank);
-    Work(gate).block_current_stream(*comm);
+    WorkState::handle(gate).block_current_stream(*comm);
     compute->wait_event(comm->record());
-    compute->wait_event(Event());  // never recorded: nothing to wait for
-    const Event behind = compute->record();
+    compute->wait_event(Stream::Event());  // never recorded: nothing to wait for
+    const Stream::Event behind = compute->record();
     let_streams_run(rank);
     EXPECT_FALSE(behind.query());
     gate->resolve();

@@ -19,6 +19,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AnyOf;
@@ -28,7 +31,7 @@ using testing::HasSubstr;
 class DeviceStreams final : public LaunchingStreamKind {
  public:
   explicit DeviceStreams(const WorldMode& mode) : driver_(std::make_shared<FakeDriver>(mode.schedule.seed() + 1)) {}
-  void enter(RankContext& rank) override { use_device(rank.world(), driver_); }
+  void enter(RankContext& rank) override { use_device(state_of(rank).world(), driver_); }
   std::unique_ptr<Stream> make(RankContext& rank, std::string_view name) override {
     return std::make_unique<FakeDeviceStream>(rank, *driver_, name);
   }
@@ -49,13 +52,13 @@ class DeviceTest : public EveryWorldTest {
   // Worlds whose ranks may use the device.
   RunReport run(int world_size, Program program) {
     return EveryWorldTest::run(world_size, [&](RankContext& rank) {
-      use_device(rank.world(), driver_);
+      use_device(state_of(rank).world(), driver_);
       program(rank);
     });
   }
   RunReport run_to_failure(int world_size, Program program) {
     return EveryWorldTest::run_to_failure(world_size, [&](RankContext& rank) {
-      use_device(rank.world(), driver_);
+      use_device(state_of(rank).world(), driver_);
       program(rank);
     });
   }
@@ -77,9 +80,9 @@ TEST_P(DeviceTest, AnAbortReleasesTheStream) {
     }
     FakeDeviceStream stream(rank, driver());
     never = std::make_shared<FutureWork>(rank);
-    Work(never).block_current_stream(stream);
+    WorkState::handle(never).block_current_stream(stream);
     stream.launch([&] { ran = true; });
-    const Event behind = stream.record();
+    const Stream::Event behind = stream.record();
     rank.store().set("blocked", "1");
     EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("RankFailed: rank 1 failed: rank 1 gives up"));
     // The stream goes on, soon.
@@ -114,7 +117,7 @@ TEST_P(DeviceTest, ACallStartsAfterWhatIsQueuedAndWaitDoesNotBlock) {
     std::vector<int32_t>& mine = x[static_cast<size_t>(rank.rank())];
     std::vector<int32_t>& result = seen[static_cast<size_t>(rank.rank())];
     const auto gate = std::make_shared<FutureWork>(rank);
-    Work(gate).block_current_stream(stream);
+    WorkState::handle(gate).block_current_stream(stream);
     stream.launch([&mine, r = rank.rank()] { mine[0] = r + 1; });  // what the call reads
     Work work = pg->all_reduce(on_device(mine), ReduceOp::kSum, {.stream = &stream});
     EXPECT_EQ(pg->sequence_number(), 1);
@@ -207,7 +210,7 @@ TEST_P(DeviceTest, CallsOfSeveralStreamsKeepTheirNumbers) {
     std::vector<int32_t> y = {10 + rank.rank()};
     std::vector<int32_t> z = {100 + rank.rank()};
     const auto gate = std::make_shared<FutureWork>(rank);
-    Work(gate).block_current_stream(one);
+    WorkState::handle(gate).block_current_stream(one);
     (void)pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &one});
     (void)pg->all_reduce(on_device(y), ReduceOp::kSum, {.stream = &two});
     pg->all_reduce(on_device(z)).wait();  // without a stream; third, and first to be done
@@ -315,7 +318,7 @@ TEST_P(DeviceTest, WordsAreUsedAgain) {
     FakeDeviceStream stream(rank, driver());
     for (int i = 0; i < 50; ++i) {
       const auto work = std::make_shared<FutureWork>(rank);
-      Work(work).block_current_stream(stream);
+      WorkState::handle(work).block_current_stream(stream);
       work->resolve();
       stream.synchronize();
     }
@@ -330,7 +333,7 @@ TEST_P(DeviceTest, ADroppedWorkOnTheDeviceGoesOn) {
     auto pg = init_process_group(rank);
     FakeDeviceStream stream(rank, driver());
     const auto gate = std::make_shared<FutureWork>(rank);
-    Work(gate).block_current_stream(stream);
+    WorkState::handle(gate).block_current_stream(stream);
     // Both are on the device, behind the streams.
     (void)pg->all_reduce(on_device(x[static_cast<size_t>(rank.rank())]), ReduceOp::kSum, {.stream = &stream});
     pg->barrier().wait();
@@ -406,10 +409,10 @@ std::vector<std::vector<T>> every_collective(ProcessGroup& pg, const std::functi
     pg.all_reduce(view(x), op).wait();
     keep(x);
   }
-  for (const ReduceOrder::Kind order :
-       {ReduceOrder::Kind::kTree, ReduceOrder::Kind::kRing, ReduceOrder::Kind::kSeeded}) {
+  for (const ReduceOp::Order::Kind order :
+       {ReduceOp::Order::Kind::kTree, ReduceOp::Order::Kind::kRing, ReduceOp::Order::Kind::kSeeded}) {
     x = values(37);
-    pg.all_reduce(view(x), ReduceOp::kSum, {.order = ReduceOrder{.kind = order, .seed = 3}}).wait();
+    pg.all_reduce(view(x), ReduceOp::kSum, {.order = ReduceOp::Order{.kind = order, .seed = 3}}).wait();
     keep(x);
   }
   std::vector<std::vector<T>> several = {values(5), values(70)};

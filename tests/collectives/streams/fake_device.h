@@ -21,10 +21,13 @@
 #include "collectives/streams/device_driver.h"
 #include "collectives/streams/device_stream.h"
 #include "rankloom/error.h"
+#include "rankloom/random.h"
 #include "sim/base/parker.h"
-#include "sim/base/prng.h"
+#include "world/world_state.h"
 
 namespace rankloom {
+
+using namespace internal;
 
 class FakeDriver final : public DeviceDriver {
  public:
@@ -209,7 +212,7 @@ class FakeDriver final : public DeviceDriver {
 class FakeDeviceStream final : public DeviceStream {
  public:
   FakeDeviceStream(RankContext& rank, FakeDriver& driver, std::string_view name = "stream")
-      : DeviceStream(rank, /*device=*/0, driver.make_stream(), name), driver_(driver) {}
+      : DeviceStream(state_of(rank), /*device=*/0, driver.make_stream(), name), driver_(driver) {}
 
   // Queues `kernel`.
   void launch(std::function<void()> kernel) {

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "collectives/work/work_state.h"
 #include "rankloom/stream.h"
 #include "rankloom/work.h"
 #include "rankloom/world.h"
@@ -21,11 +22,13 @@
 
 namespace rankloom {
 
+using namespace internal;
+
 // A work of the user's own that its future answers for.
 class FutureWork final : public WorkState {
  public:
   explicit FutureWork(RankContext& rank) : promise_(&rank.world().scheduler(), rank.rank()) {}
-  Future get_future(const std::shared_ptr<WorkState>& /*self*/) override { return promise_.future(); }
+  Future get_future(const Work& /*self*/) override { return promise_.future(); }
   void resolve() { promise_.set_value(); }
   void fail(const absl::Status& status) { promise_.set_error(status); }
 

@@ -17,6 +17,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -74,7 +77,7 @@ TEST_P(StreamTest, AKernelMayThrowAnything) {
 TEST_P(StreamTest, ACallThatThrowsMarksTheStreamFailed) {
   class Thrower final : public ProcessGroup {
    public:
-    Thrower(RankContext* rank, std::shared_ptr<const Group> group) : ProcessGroup(rank, std::move(group)) {}
+    Thrower(RankContext* rank, std::shared_ptr<const Group> group) : ProcessGroup(*rank, std::move(group)) {}
     std::string backend_name() const override { return "thrower"; }
     absl::StatusOr<Work> execute(CollectiveCall&& call) override {
       if (call.op == OpType::kBarrier) throw 5;
@@ -109,7 +112,7 @@ TEST_P(StreamTest, AnAbortReleasesTheStream) {
     }
     SimStream stream(rank);
     never = std::make_shared<FutureWork>(rank);
-    Work(never).block_current_stream(stream);
+    WorkState::handle(never).block_current_stream(stream);
     stream.launch([&] { ran = true; });
     rank.store().set("blocked", "1");
     stream.synchronize();
@@ -138,7 +141,7 @@ TEST_P(StreamTest, ACallStartsAfterWhatIsQueuedAndWaitDoesNotBlock) {
     SimStream stream(rank, "comm");
     std::vector<int32_t> x = {-1};
     const auto gate = std::make_shared<FutureWork>(rank);
-    Work(gate).block_current_stream(stream);
+    WorkState::handle(gate).block_current_stream(stream);
     stream.launch([&] { x[0] = rank.rank() + 1; });  // what the call reads
     Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
     EXPECT_EQ(pg->sequence_number(), 1);
@@ -175,7 +178,7 @@ TEST_P(StreamTest, CallsOfSeveralStreamsKeepTheirNumbers) {
     std::vector<int32_t> y = {10 + rank.rank()};
     std::vector<int32_t> z = {100 + rank.rank()};
     const auto gate = std::make_shared<FutureWork>(rank);
-    Work(gate).block_current_stream(one);
+    WorkState::handle(gate).block_current_stream(one);
     (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = &one});
     (void)pg->all_reduce(y, ReduceOp::kSum, {.stream = &two});
     pg->all_reduce(z).wait();  // third, and first to be done
@@ -242,11 +245,11 @@ TEST_P(StreamTest, EventsOrderTwoStreams) {
     SimStream compute(rank, "compute");
     std::vector<int> order;
     const auto gate = std::make_shared<FutureWork>(rank);
-    Work(gate).block_current_stream(comm);
+    WorkState::handle(gate).block_current_stream(comm);
     comm.launch([&] { order.push_back(1); });
     compute.wait_event(comm.record());
     compute.launch([&] { order.push_back(2); });
-    compute.wait_event(Event());  // never recorded: nothing to wait for
+    compute.wait_event(Stream::Event());  // never recorded: nothing to wait for
     gate->resolve();
     compute.synchronize();
     EXPECT_THAT(order, ElementsAre(1, 2));
@@ -257,10 +260,10 @@ TEST_P(StreamTest, AStreamMayGoBeforeWhatIsQueued) {
   bool ran = false;
   run(1, [&](RankContext& rank) {
     const auto gate = std::make_shared<FutureWork>(rank);
-    Event event;
+    Stream::Event event;
     {
       SimStream stream(rank);
-      Work(gate).block_current_stream(stream);
+      WorkState::handle(gate).block_current_stream(stream);
       stream.launch([&] { ran = true; });
       event = stream.record();
     }

@@ -12,13 +12,19 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/work/work_state.h"
 #include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
 #include "rankloom/store.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/scheduler.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using ::testing::AllOf;
@@ -343,7 +349,7 @@ class FailedGroupTest : public EveryWorldTest {
     void expect_end(RankContext& rank, ErrorKind kind, const testing::Matcher<std::string>& text) {
       const absl::Duration before = rank.now();
       for (Work* const work : {&reduced, &received, &coalesced, &last}) {
-        EXPECT_THAT([&] { work->wait(); }, ThrowsDistError(kind, text)) << work->state()->op();
+        EXPECT_THAT([&] { work->wait(); }, ThrowsDistError(kind, text)) << WorkState::of(*work)->op();
       }
       if (rank.world().scheduler().deterministic()) {
         EXPECT_EQ(rank.now(), before);
@@ -884,7 +890,7 @@ TEST_P(OutlivesTest, CallsOnAGroupAnswerThatTheWorldHasEnded) {
   std::shared_ptr<ProcessGroup> fake;
   run_and_end(2, [&](RankContext& rank) {
     auto mine = init_process_group(rank);
-    auto other = init_process_group(rank, {.backend = BackendKind::kFake});
+    auto other = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
     mine->barrier().wait();
     if (rank.rank() != 1) return;
     pg = mine;
@@ -959,7 +965,7 @@ TEST_P(OutlivesTest, APromiseThatNobodyKept) {
 
 TEST_P(OutlivesTest, StreamsAndEvents) {
   std::optional<SimStream> stream;
-  Event event;
+  Stream::Event event;
   Work work;
   std::vector<float> x = {3};
   run_and_end(1, [&](RankContext& rank) {
@@ -1024,7 +1030,7 @@ TEST_P(OutlivesTest, PromisesThatSeveralThreadsKeep) {
       std::vector<float> x = {1};
       std::vector<std::thread> threads;
       {
-        const OutsideWaker waker = rank.world().outside_waker();
+        const World::OutsideWaker waker = rank.world().outside_waker();
         for (int i = 0; i < 3; ++i) {
           threads.emplace_back([promise, &x]() mutable { promise.set_value({x}); });
         }

@@ -11,6 +11,9 @@
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::Each;

@@ -14,10 +14,14 @@
 
 #include "rankloom/rankloom.h"
 #include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/scheduler.h"
 #include "tests/collectives/threaded/random_program.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -118,7 +122,7 @@ TEST(DeterminismTest, HelpersAndLateCompletionsGiveOneTraceOnBothEngines) {
     }
     ASSERT_EQ(first_difference(traces[0], traces[1]), "equal") << "seed " << seed;
     // Three ranks, three helpers: a larger number is a completion's.
-    for (const TraceStep& step : traces[0].steps()) late += step.value > 5;
+    for (const Trace::Step& step : traces[0].steps()) late += step.value > 5;
   }
   EXPECT_GT(late, 0);
 }
@@ -153,11 +157,11 @@ TEST_P(SwitchTest, ACatchMayEncloseAWait) {
   });
   for (size_t rank = 0; rank < 3; ++rank) {
     // The first one to leave stops the others, unless they leave on their own.
-    if (report.outcomes[rank].state == RankOutcome::State::kFailed) {
+    if (report.outcomes[rank].state == RunReport::Outcome::State::kFailed) {
       EXPECT_EQ(report.outcomes[rank].text, "thrown by rank " + std::to_string(rank));
     }
   }
-  EXPECT_EQ(report.outcomes[static_cast<size_t>(report.first_failed)].state, RankOutcome::State::kFailed);
+  EXPECT_EQ(report.outcomes[static_cast<size_t>(report.first_failed)].state, RunReport::Outcome::State::kFailed);
 }
 
 TEST_P(SwitchTest, AnExceptionPassesManyFramesOfARank) {
@@ -248,7 +252,7 @@ TEST_P(SwitchTest, ACollectiveAgainstAMutexIsADeadlockWithItsCycle) {
 
 TEST_P(SwitchTest, ARunStopsBeforeACollectiveOfARank) {
   WorldOptions world = options(3);
-  world.break_at = BreakPoint{.rank = 1, .group = "0", .seq = 2};
+  world.break_at = Schedule::BreakPoint{.rank = 1, .group = "0", .seq = 2};
   int stops = 0;
   int64_t seq = -1;
   std::shared_ptr<ProcessGroup> group_of_1;
@@ -292,7 +296,7 @@ TEST(UnboundThreadTest, ADeadlockThereIsTheRanks) {
     auto pg = init_process_group(rank);
     std::exception_ptr thrown;
     // Until the thread is known as a helper, somebody outside may still move.
-    std::optional<OutsideWaker> begins(rank.world().outside_waker());
+    std::optional<World::OutsideWaker> begins(rank.world().outside_waker());
     std::thread beside([&] {
       const CallScope helper(&rank.world().scheduler(), 0);
       begins.reset();
@@ -337,7 +341,7 @@ TEST(ReplayOfNoRun, EndsInAnErrorThatSaysSo) {
     Trace wrong;
     wrong.set_schedule("seeded:1");
     size_t changed = 0;
-    for (TraceStep step : recorded.trace.steps()) {
+    for (Trace::Step step : recorded.trace.steps()) {
       step.what = wrong.intern(recorded.trace.names()[step.what]);
       if (step.kind == static_cast<uint8_t>(ChoiceKind::kAnySource) && changed == 0) {
         step.value = 1000000;

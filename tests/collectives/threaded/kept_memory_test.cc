@@ -17,6 +17,7 @@
 #include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
 #include "tests/world/every_world.h"
+#include "world/world_state.h"
 
 namespace {
 std::atomic<int64_t> live_bytes{0};
@@ -36,6 +37,9 @@ void operator delete(void* memory) noexcept {
 void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using ::testing::AllOf;
@@ -75,7 +79,7 @@ class KeptMemoryTest : public EveryWorldTest {
     const int64_t grown = after - before;
     EXPECT_LT(grown, 64 * 1024) << static_cast<double>(grown) / (rounds - kWarm) << " bytes a round";
     EXPECT_THAT(world.groups(), SizeIs(1));
-    EXPECT_EQ(world.groups()[0], world.world_group());
+    EXPECT_EQ(world.groups()[0], state_of(world).world_group());
   }
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, KeptMemoryTest, every_world(), world_name);
@@ -111,7 +115,7 @@ TEST_P(KeptMemoryTest, GroupsOfAllRanksLeaveNothing) {
 
 TEST_P(KeptMemoryTest, FakeGroupsLeaveNothing) {
   expect_bounded([](RankContext& rank, ProcessGroup&, int i) {
-    auto group = init_process_group(rank, {.backend = BackendKind::kFake});
+    auto group = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
     std::vector<float> x = {1};
     auto some = group->new_group({0, 1}, {.name = "some"});
     some->all_reduce(x).wait();
@@ -142,8 +146,8 @@ TEST_P(LeftGroupTest, IsNamedAsLongAsARecordNamesIt) {
     group.reset();
     for (int i = 0; i < 4; ++i) {
       pg->barrier().wait();
-      const std::vector<std::string> calls = rank.recorder().last_calls(4);
-      const std::string dump = flight_records(rank.world(), rank.rank(), {.format = FlightDumpOptions::Format::kJson});
+      const std::vector<std::string> calls = state_of(rank).recorder().last_calls(4);
+      const std::string dump = traces::flight_records(rank.world(), rank.rank(), {.format = traces::FlightDumpOptions::Format::kJson});
       if (i < 3) {
         EXPECT_THAT(calls, Contains(HasSubstr("barrier seq 1 (completed) [group gone, kept_memory_test.cc:")));
         EXPECT_THAT(dump,
@@ -237,7 +241,7 @@ TEST_P(LeftGroupTest, IsLeftOnceByARankThatWrapsIt) {
   class Wrapper final : public ProcessGroup {
    public:
     Wrapper(RankContext* rank, std::shared_ptr<ProcessGroup> inner)
-        : ProcessGroup(rank, inner->group()), inner_(std::move(inner)) {}
+        : ProcessGroup(*rank, inner->group()), inner_(std::move(inner)) {}
     std::string backend_name() const override { return "wrapper"; }
     absl::StatusOr<Work> execute(CollectiveCall&& call) override { return inner_->execute(std::move(call)); }
     void leave() override { inner_->leave(); }
@@ -264,7 +268,7 @@ TEST_P(LeftGroupTest, IsLeftOnceByARankThatWrapsIt) {
     }
     wrapper.reset();
     inner.reset();
-    EXPECT_THAT(rank.recorder().last_calls(4), Contains(HasSubstr("seq 1 (completed) [group 0.1, ")));
+    EXPECT_THAT(state_of(rank).recorder().last_calls(4), Contains(HasSubstr("seq 1 (completed) [group 0.1, ")));
   });
 }
 
@@ -272,7 +276,7 @@ TEST_P(LeftGroupTest, IsLeftOnceByARankThatWrapsIt) {
 TEST_P(LeftGroupTest, OfAUsersOwnIsNamedAfterItsHandleWent) {
   class Own final : public ProcessGroup {
    public:
-    Own(RankContext* rank, std::shared_ptr<const Group> group) : ProcessGroup(rank, std::move(group)) {}
+    Own(RankContext* rank, std::shared_ptr<const Group> group) : ProcessGroup(*rank, std::move(group)) {}
     std::string backend_name() const override { return "own"; }
     absl::StatusOr<Work> execute(CollectiveCall&&) override { return Work(); }
   };
@@ -281,8 +285,8 @@ TEST_P(LeftGroupTest, OfAUsersOwnIsNamedAfterItsHandleWent) {
       Own own(&rank, std::make_shared<const Group>(0, absl::StrCat("own of ", rank.rank()), 2));
       own.barrier().wait();
     }
-    EXPECT_THAT(rank.recorder().last_calls(1),
-                ElementsAre(HasSubstr(absl::StrCat("barrier seq 1 (scheduled) [group own of ", rank.rank(), ", "))));
+    EXPECT_THAT(state_of(rank).recorder().last_calls(1),
+                ElementsAre(HasSubstr(absl::StrCat("barrier seq 1 (completed) [group own of ", rank.rank(), ", "))));
   });
 }
 

@@ -10,12 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "fake_store/hash_store.h"
 #include "rankloom/rankloom.h"
+#include "sim/scheduler/scheduler.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -47,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, NestedWorldsTest, every_world(), world_name);
 
 TEST_P(NestedWorldsTest, AnInnerWorldRunsWithinARank) {
   inside([](RankContext&, RankContext& rank) {
-    auto pg = init_process_group(rank, {.backend = BackendKind::kFake});
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
     pg->barrier().wait();
   });
 }
@@ -119,7 +122,7 @@ TEST_P(NestedWorldsTest, TheOuterStoreStreamEventAndContextAreRefused) {
   run(1, [&](RankContext& outer) {
     SimStream stream(outer, "comm");
     stream.launch([] {});
-    const Event event = stream.record();
+    const Stream::Event event = stream.record();
     HashStore nobodys;
     run_world(options(2), [&](RankContext& rank) {
       if (rank.rank() == 0) return;

@@ -10,10 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/threaded/threaded_process_group.h"
 #include "rankloom/process_group.h"
+#include "rankloom/random.h"
 #include "rankloom/world.h"
-#include "sim/base/prng.h"
 
 namespace rankloom {
+
+using namespace internal;
 
 // A program drawn from a seed: all ranks issue the same calls in the same order, each awaits its works when and in what order
 // it likes, and computes with what came out. run_rank() runs it on a rank; outcome() says, without ranks, threads or

@@ -10,6 +10,9 @@
 #include "sim/base/task.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();

@@ -1,5 +1,3 @@
-#include "sim/base/prng.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 #include <vector>
+
+#include "rankloom/random.h"
 
 namespace rankloom {
 namespace {

@@ -10,6 +10,9 @@
 #include "tests/temp_dir.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 std::string text_of(const std::string& path) {

@@ -15,6 +15,9 @@
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 TEST(StackPoolTest, AStackIsIntactUntilItsLowEndIsWritten) {

@@ -7,9 +7,12 @@
 #include <iterator>
 #include <set>
 
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 TEST(ReadySetTest, QueueHandsOutInTheOrderOfArrival) {

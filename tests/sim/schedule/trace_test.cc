@@ -7,11 +7,14 @@
 #include <string>
 
 #include "rankloom/error.h"
+#include "rankloom/random.h"
 #include "rankloom/schedule.h"
-#include "sim/base/prng.h"
 #include "tests/temp_dir.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AnyOf;
@@ -193,7 +196,7 @@ TEST(TraceTest, OneThatWouldBeTooLongIsCutAndSaysSo) {
   cut.set_schedule(whole.schedule());
   cut.set_limit(whole.steps().size());
   for (const std::string& name : whole.names()) cut.intern(name);
-  for (const TraceStep& step : whole.steps()) cut.add(step);
+  for (const Trace::Step& step : whole.steps()) cut.add(step);
   EXPECT_FALSE(cut.cut());
   EXPECT_EQ(cut.why_cut(), "");
   EXPECT_EQ(cut, whole);  // whatever might have been
@@ -237,7 +240,7 @@ TEST(TraceTest, TheFirstDifferenceIsDescribedOnBothSides) {
             "step 1: the second run ends, the other goes on: rank 2 at all_gather seq 1, 3 ready, task 0 chosen");
   EXPECT_EQ(first_difference(b, a),
             "step 1: the first run ends, the other goes on: rank 2 at all_gather seq 1, 3 ready, task 0 chosen");
-  TraceStep other = a.steps()[1];
+  Trace::Step other = a.steps()[1];
   other.value = 1;
   b.intern("all_gather");
   b.add(other);

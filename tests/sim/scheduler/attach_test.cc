@@ -20,6 +20,9 @@
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::HasSubstr;
@@ -174,7 +177,7 @@ TEST_P(AttachTest, AHelperWorksWhileTheMainThreadIsBlockedInARawWait) {
   constexpr int kRanks = 3;
   for (int round = 0; round < 20; ++round) {
     auto scheduler = make(kRanks);
-    RankMutex mu(scheduler.get());
+    RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
     RankCondVar changed;
     int arrived = 0;
     scheduler->run([&](int rank, Task&) {

@@ -15,6 +15,9 @@
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -180,7 +183,7 @@ TEST_P(DeterministicSchedulerTest, TimePassesWhileAllWhoCanRunOnlyYield) {
 
 TEST_P(DeterministicSchedulerTest, DeadlinesOfWaitsThatEndedOtherwiseDoNotMoveTime) {
   auto scheduler = make(2);
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   RankCondVar changed;
   int turn = 0;
   scheduler->run([&](int rank, Task&) {
@@ -208,7 +211,7 @@ TEST_P(DeterministicSchedulerTest, ADeadlockIsNamedAtOnceWithItsCycle) {
   std::vector<absl::Status> causes(3);
   scheduler->run([&](int rank, Task&) {
     const For target((rank + 1) % 3);
-    RankMutex mu(scheduler.get());
+    RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
     RankCondVar changed;
     RankMutexLock lock(&mu);
     causes[static_cast<size_t>(rank)] = changed.await(

@@ -12,11 +12,14 @@
 #include <thread>
 #include <vector>
 
-#include "sim/base/prng.h"
+#include "rankloom/random.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::HasSubstr;
@@ -104,7 +107,7 @@ TEST(FreeSchedulerTest, ARingOfTokensComesToItsEnd) {
   constexpr int kRanks = 5;
   constexpr int kRounds = 400;
   auto scheduler = make_scheduler(free_gear(), kRanks);
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   RankCondVar changed;
   int turn = 0;
   scheduler->run([&](int rank, Task&) {
@@ -228,7 +231,7 @@ TEST(FreeSchedulerTest, DefaultTimeoutsAndReportsMeet) {
     const absl::Duration timeout = absl::Microseconds(prng.below(200));
     scheduler->run([&](int rank, Task&) {
       const std::string what = "wait number " + std::to_string(rank);
-      RankMutex mu(scheduler.get());
+      RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
       RankCondVar changed;
       RankMutexLock lock(&mu);
       const absl::Status status = changed.await(

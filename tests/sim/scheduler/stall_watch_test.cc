@@ -17,6 +17,9 @@
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;

@@ -14,6 +14,9 @@
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::AllOf;
@@ -27,7 +30,7 @@ std::vector<std::string> unseen(EngineKind engine, const std::function<void(Obse
   {
     const std::unique_ptr<Scheduler> scheduler = make_scheduler(
         {engine, Schedule::steered(0, {})}, 2, [&](Scheduler::Options& options) { options.hooks = tree.hooks(); });
-    ObservedMutex mu(scheduler.get());
+    ObservedMutex mu(scheduler.get(), internal::LockLevel::kSync);
     scheduler->run([&](int, Task&) { look(mu, *scheduler->record()); });
   }
   tree.advance();

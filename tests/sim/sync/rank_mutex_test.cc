@@ -16,6 +16,9 @@
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::ElementsAre;
@@ -28,7 +31,7 @@ Deadline in(absl::Duration duration) {
 }
 
 TEST(RankMutexTest, IsAMutexForThreadsOfNoWorld) {
-  RankMutex mu(nullptr);
+  RankMutex mu(nullptr, internal::LockLevel::kSync);
   int64_t count = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
@@ -45,7 +48,7 @@ TEST(RankMutexTest, IsAMutexForThreadsOfNoWorld) {
 
 TEST(RankMutexTest, LocksRanksOfTheFreeGear) {
   auto scheduler = make_scheduler(free_gear(), 4);
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   int64_t count = 0;
   scheduler->run([&](int, Task&) {
     for (int k = 0; k < 10'000; ++k) {
@@ -58,7 +61,7 @@ TEST(RankMutexTest, LocksRanksOfTheFreeGear) {
 
 TEST(RankMutexTest, LocksAHelperBesideItsRankUnderTheBaton) {
   auto scheduler = make_scheduler(baton(), 1);
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   int64_t count = 0;
   const auto work = [&] {
     for (int k = 0; k < 10'000; ++k) {
@@ -79,7 +82,7 @@ TEST(RankMutexTest, LocksAHelperBesideItsRankUnderTheBaton) {
 
 class StrangerTest : public testing::Test {
  protected:
-  RankMutex mu_{nullptr};
+  RankMutex mu_{nullptr, internal::LockLevel::kSync};
   RankCondVar changed_;
   bool open_ = false;
 
@@ -126,7 +129,7 @@ TEST(CondVarTest, AThreadOutsideWaitsByTheRealClock) {
 
 TEST(CondVarTest, ARankOfOneWorldMayWaitForARankOfAnother) {
   auto outer = make_scheduler(free_gear(), 2);
-  RankMutex mu(nullptr);
+  RankMutex mu(nullptr, internal::LockLevel::kSync);
   RankCondVar changed;
   bool open = false;
   outer->run([&](int rank, Task&) {
@@ -156,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(Gears, RankCondVarTest, testing::ValuesIn(every_gear())
 
 TEST_P(RankCondVarTest, AwaitReturnsWhenItsConditionHolds) {
   auto scheduler = make(3);
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   RankCondVar changed;
   int arrived = 0;
   scheduler->run([&](int, Task&) {
@@ -175,7 +178,7 @@ TEST_P(RankCondVarTest, AwaitReturnsWhenItsConditionHolds) {
 TEST_P(RankCondVarTest, WhatHoldsIsOkEvenAfterAnAbort) {
   auto scheduler = make(1);
   scheduler->abort(make_error(ErrorKind::kAborted, "enough"));
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   RankCondVar changed;
   scheduler->run([&](int, Task&) {
     RankMutexLock lock(&mu);
@@ -191,7 +194,7 @@ TEST_P(RankCondVarTest, WhatHoldsIsOkEvenAfterAnAbort) {
 
 TEST_P(RankCondVarTest, NotifyOneWakesThemInTheOrderInWhichTheyCame) {
   auto scheduler = make(4);
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   RankCondVar changed;
   std::vector<int> came;
   std::vector<int> went;
@@ -235,7 +238,7 @@ TEST_P(RankCondVarTest, NotifyOneWakesThemInTheOrderInWhichTheyCame) {
 
 TEST_P(RankCondVarTest, WhoIsWokenForNothingKeepsItsPlace) {
   auto scheduler = make(3);
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   RankCondVar changed;
   std::vector<Task*> came;
   std::vector<Task*> went;
@@ -290,7 +293,7 @@ TEST_P(RankCondVarTest, ATimeoutOfTheCallsOwnSaysWhoWaitsForWhom) {
   };
   auto scheduler = make(3);
   Gate never(scheduler.get());
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   RankCondVar changed;
   std::atomic<Task*> tasks[3] = {};
   std::string text;
@@ -326,7 +329,7 @@ TEST_P(RankCondVarTest, ATimeoutOfTheCallsOwnSaysWhoWaitsForWhom) {
 TEST(CondVarTest, ANotificationThatMeetsATimeoutIsPassedOn) {
   for (int round = 0; round < 300; ++round) {
     auto scheduler = make_scheduler(free_gear(), 3);
-    RankMutex mu(scheduler.get());
+    RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
     RankCondVar changed;
     int tokens = 0;
     bool taken = false;
@@ -357,7 +360,7 @@ TEST(CondVarTest, ANotificationThatMeetsATimeoutIsPassedOn) {
 TEST(CondVarTest, AWaiterThatGivesUpPassesItsNotificationOn) {
   // The same without chance: both waiters sleep by hand-made tasks.
   auto scheduler = make_scheduler(fibers(Schedule::fifo()), 3);
-  RankMutex mu(scheduler.get());
+  RankMutex mu(scheduler.get(), internal::LockLevel::kSync);
   RankCondVar changed;
   std::vector<int> woken;
   scheduler->run([&](int rank, Task&) {

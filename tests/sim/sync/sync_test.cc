@@ -17,6 +17,9 @@
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
+
+using namespace internal;
+
 namespace {
 
 using testing::HasSubstr;
@@ -289,7 +292,7 @@ TEST_P(SyncTest, AnAbortEndsEveryWait) {
           } else if (rank == 2) {
             lock_unchecked(mu);  // and never unlocks it
             held.count_down();
-            throw_dist_error(make_error(ErrorKind::kAborted, "enough"), {});
+            throw DistError(make_error(ErrorKind::kAborted, "enough"), {});
           } else {
             held.wait();
             scheduler->abort(make_error(ErrorKind::kAborted, "enough"));

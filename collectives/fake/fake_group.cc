@@ -1,19 +1,27 @@
+#include "collectives/fake/fake_group.h"
+
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/fake/fake_outputs.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/group_request.h"
 #include "collectives/ops/op_table.h"
+#include "collectives/records/call_record_state.h"
 #include "rankloom/error.h"
-#include "rankloom/fake.h"
 #include "rankloom/records.h"
-#include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
+#include "world/world_state.h"
 
-namespace rankloom {
+namespace rankloom::internal {
 namespace {
+
+CallRecordState* record_of(const FakeOptions& options) {
+  return options.record != nullptr ? &CallRecordState::of(*options.record) : nullptr;
+}
 
 std::string shapes_text(const TensorList& tensors) {
   return absl::StrCat(
@@ -54,51 +62,44 @@ std::string op_text(const CollectiveCall& call) {
 
 }  // namespace
 
-FakeProcessGroup::FakeProcessGroup(RankContext* context, std::shared_ptr<const Group> group, FakeOptions options)
-    : ProcessGroup(context, std::move(group)), options_(std::move(options)) {
-  if (options_.record != nullptr) record_group_ = options_.record->add_group(this->group(), ProcessGroup::rank());
-}
+FakeGroup::FakeGroup(RankContext& rank, std::shared_ptr<const Group> group, FakeOptions options)
+    : FakeProcessGroup(rank, std::move(group)),
+      options_(std::move(options)),
+      record_(record_of(options_)),
+      record_group_(record_ != nullptr ? record_->add_group(this->group(), ProcessGroup::rank()) : -1) {}
 
-FakeProcessGroup::FakeProcessGroup(std::shared_ptr<const Group> group, int rank, FakeOptions options)
-    : ProcessGroup(std::move(group), rank), options_(std::move(options)) {
-  if (options_.record != nullptr) record_group_ = options_.record->add_group(this->group(), rank);
-}
+FakeGroup::FakeGroup(std::shared_ptr<const Group> group, int rank, FakeOptions options)
+    : FakeProcessGroup(std::move(group), rank),
+      options_(std::move(options)),
+      record_(record_of(options_)),
+      record_group_(record_ != nullptr ? record_->add_group(this->group(), rank) : -1) {}
 
-struct FakeFactory {
-  template <typename... Args>
-  static std::shared_ptr<FakeProcessGroup> make(Args&&... args) {
-    return std::shared_ptr<FakeProcessGroup>(new FakeProcessGroup(std::forward<Args>(args)...));
-  }
-};
-
-std::shared_ptr<ProcessGroup> FakeProcessGroup::make_member(const std::shared_ptr<const Group>& group,
-                                                            const GroupOptions& options) {
+std::shared_ptr<ProcessGroup> FakeGroup::make_member(const std::shared_ptr<const Group>& group,
+                                                     const GroupOptions& options) {
   FakeOptions fake = options.fake.value_or(options_);
-  if (context() != nullptr) return FakeFactory::make(context(), group, std::move(fake));
-  return FakeFactory::make(group, group->group_rank(global_rank()), std::move(fake));
+  if (context() != nullptr) return std::make_shared<FakeGroup>(*context(), group, std::move(fake));
+  return std::make_shared<FakeGroup>(group, group->group_rank(global_rank()), std::move(fake));
 }
 
-absl::StatusOr<Work> FakeProcessGroup::execute(CollectiveCall&& call) {
+absl::StatusOr<Work> FakeGroup::execute(CollectiveCall&& call) {
   if (options_.error_on_collective || !options_.deny.empty()) [[unlikely]] {
     if (options_.refuses(call)) return refusal(call, global_rank(), group_name());
   }
-  if (options_.outputs != FakeOutputs::kShapesOnly) {
-    if (absl::Status written =
-            internal::write_fake_outputs(options_.outputs, call, ProcessGroup::rank(), group()->size());
+  if (options_.outputs != FakeOptions::Outputs::kShapesOnly) {
+    if (absl::Status written = write_fake_outputs(options_.outputs, call, ProcessGroup::rank(), group()->size());
         !written.ok()) {
       return written;
     }
   }
-  if (call.request != nullptr) {
-    call.request->seq = call.seq;
-    internal::make_groups_alone(call.request, ProcessGroup::rank());
+  if (call.way.request != nullptr) {
+    call.way.request->seq = call.seq;
+    make_groups_alone(call.way.request, ProcessGroup::rank());
   }
-  if (context() != nullptr) context()->recorder().close(call.record_id, context()->world().scheduler().now_ns(), true);
-  if (options_.record != nullptr && call.request == nullptr) return options_.record->add(call, record_group_);
+  if (record_ != nullptr && call.way.request == nullptr) return record_->add(call, record_group_);
   return Work();
 }
 
-void FakeProcessGroup::set_rank(int rank) {
+void FakeGroup::set_rank(int rank) {
   const int size = group()->size();
   if (rank < 0 || rank >= size)
     invalid(global_rank(), "set_rank", absl::StrCat("rank is ", rank, ", want 0 <= rank < size = ", size));
@@ -107,18 +108,29 @@ void FakeProcessGroup::set_rank(int rank) {
             absl::StrCat("group ", group_name(), " is that of rank ", context()->rank(),
                          " of a world, want make_fake_process_group()"));
   }
-  if (options_.record != nullptr) {
-    if (options_.record->size() > 0 || options_.record->groups().size() > 1) {
+  if (record_ != nullptr) {
+    if (record_->size > 0 || record_->groups.size() > 1) {
       invalid(global_rank(), "set_rank",
               absl::StrCat("the record is that of rank ", global_rank(),
                            ": it has calls or further groups, want another one"));
     }
-    options_.record->set_rank(record_group_, rank);
+    record_->set_rank(record_group_, rank);
   }
-  become(rank);
+  front().become(rank);
 }
 
-std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeWorldOptions& options) {
+std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                               const FakeOptions& options) {
+  return std::make_shared<FakeGroup>(rank, group, options);
+}
+
+}  // namespace rankloom::internal
+
+namespace rankloom {
+
+using namespace internal;
+
+std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeProcessGroup::Member& options) {
   static constexpr std::string_view kName = "make_fake_process_group";
   static constexpr int64_t kMost = std::numeric_limits<int>::max();
   if (options.world_size < 1 || options.world_size > kMost) {
@@ -128,16 +140,8 @@ std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeWorldOptions
   if (options.rank < 0 || options.rank >= options.world_size) {
     invalid(-1, kName, absl::StrCat("rank is ", options.rank, ", want 0 <= rank < world_size = ", options.world_size));
   }
-  return FakeFactory::make(std::make_shared<const Group>(0, "0", static_cast<int>(options.world_size)),
-                           static_cast<int>(options.rank), options.options);
+  return std::make_shared<FakeGroup>(std::make_shared<const Group>(0, "0", static_cast<int>(options.world_size)),
+                                     static_cast<int>(options.rank), options.options);
 }
 
-namespace internal {
-
-std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group,
-                                               const FakeOptions& options) {
-  return FakeFactory::make(&rank, group, options);
-}
-
-}  // namespace internal
 }  // namespace rankloom

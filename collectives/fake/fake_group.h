@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "rankloom/fake.h"
+
+namespace rankloom {
+
+class RankContext;
+
+}  // namespace rankloom
+
+namespace rankloom::internal {
+
+struct CallRecordState;
+
+// The one kind of FakeProcessGroup.
+class FakeGroup final : public FakeProcessGroup {
+ public:
+  // In a world: of the rank of `context`.
+  FakeGroup(RankContext& rank, std::shared_ptr<const Group> group, FakeOptions options);
+  // Without one; `rank` is that in the group.
+  FakeGroup(std::shared_ptr<const Group> group, int rank, FakeOptions options);
+
+  std::string backend_name() const override { return "fake"; }
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override;
+  const FakeOptions& options() const override { return options_; }
+  void set_rank(int rank) override;
+
+ protected:
+  std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
+                                            const GroupOptions& options) override;
+
+ private:
+  const FakeOptions options_;
+  CallRecordState* const record_;  // of options_.record; null: none
+  const int record_group_;         // there
+};
+
+std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group,
+                                               const FakeOptions& options);
+
+}  // namespace rankloom::internal

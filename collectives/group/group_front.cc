@@ -1,0 +1,193 @@
+#include "collectives/group/group_front.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/ops/op_table.h"
+#include "collectives/work/keep_alive.h"
+#include "collectives/work/work_state.h"
+#include "rankloom/error.h"
+#include "rankloom/stream.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
+#include "world/group_access.h"
+
+namespace rankloom::internal {
+
+GroupFront::GroupFront(ProcessGroup* handle, RankState* context, std::shared_ptr<const Group> group, int rank)
+    : handle_(*handle),
+      context_(context),
+      scheduler_(context != nullptr ? &context->world().scheduler() : nullptr),
+      world_(scheduler_),
+      group_(std::move(group)),
+      rank_(rank),
+      size_(group_->size()),
+      name_(group_->name()) {
+  if (context == nullptr) return;
+  timeout_ = context->world().options().timeout;
+  warn_after_ = context->world().options().warn_after;
+}
+
+GroupFront::~GroupFront() {
+  // The world has its own groups until all members have left, this one by another handle perhaps.
+  if (context_ == nullptr || left_ || (GroupAccess::of_world(*group_) && !GroupAccess::any_left(*group_))) [[likely]]
+    return;
+  if (const WorldPin alive(world_); alive) context_->recorder().left(group_);
+}
+
+void GroupFront::check_duration(const char* op, const char* what, absl::Duration duration) const {
+  if (duration >= absl::ZeroDuration()) return;
+  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
+                              absl::StrCat("rank ", handle_.global_rank(), ", group ", handle_.group_name(), ", ", op,
+                                           ": ", what, " is ", absl::FormatDuration(duration), ", want 0 or more")),
+                   {.rank = handle_.global_rank(), .group = name_, .op = op});
+}
+
+std::string GroupFront::who(const CollectiveCall& call) const {
+  return absl::StrCat("rank ", handle_.global_rank(), ", group ",
+                      group_->name().empty() ? handle_.group_name() : group_->name(), ", ", op_row(call.op).name,
+                      call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ");
+}
+
+CalledHandle GroupFront::called(const char* op) const {
+  return {.rank = handle_.global_rank(), .handle = absl::StrCat("group ", handle_.group_name()), .op = op};
+}
+
+void GroupFront::fail(const CollectiveCall& call, const absl::Status& status) const {
+  throw_dist_error(
+      status, {.rank = handle_.global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
+}
+
+void GroupFront::set_times(CollectiveCall& call, const CallOptions& options) const {
+  call.timeout = options.timeout.value_or(timeout_);
+  call.timeout_is_default = !options.timeout.has_value();
+  call.warn_after = options.warn_after.value_or(warn_after_);
+  const bool wrong = call.timeout < absl::ZeroDuration();
+  if (!wrong && call.warn_after >= absl::ZeroDuration()) [[likely]]
+    return;
+  fail(call,
+       make_error(ErrorKind::kInvalidArgument,
+                  absl::StrCat(who(call), wrong ? "timeout is " : "warn_after is ",
+                               absl::FormatDuration(wrong ? call.timeout : call.warn_after), ", want 0 or more")));
+}
+
+Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSite code) {
+  const OpRow& row = op_row(call.op);
+  const CallScope scope = enter(row.name);
+  call.code = code;
+  const bool numbered = row.is_collective() && (call.op != OpType::kCoalesced || !only_messages(call));
+  call.seq = numbered ? seq_ + 1 : -1;
+  if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
+    if (!shut_down_) return gather_call(call, options, code);
+    fail(call, make_error(ErrorKind::kAborted, who(call) + "the group was shut down, want no call after shutdown()"));
+  }
+  if (scheduler_ != nullptr) {
+    if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != context_->rank())
+        [[unlikely]] {
+      fail(call, make_error(ErrorKind::kInvalidArgument,
+                            absl::StrCat(who(call), "the handle of rank ", context_->rank(), " was used by rank ",
+                                         task->info.rank, ", want the rank's own handle")));
+    }
+    scheduler_->point(
+        Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
+    if (scheduler_->aborted()) [[unlikely]]
+      fail(call, scheduler_->abort_cause());
+  }
+  call.order = options.order.value_or(order_);
+  set_times(call, options);
+  if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
+    fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
+  }
+  if (options.keep_alive != nullptr) {
+    call.keep_alive = context_ != nullptr ? owned_by_rank(options.keep_alive, *context_) : options.keep_alive;
+  }
+  call.stream = options.stream;
+  if (numbered) {
+    seq_ = call.seq;
+  } else if (call.op != OpType::kCoalesced) {
+    ++p2p_seq_;
+  }
+  record(call);
+  const int64_t record_id = call.way.record_id;
+  absl::StatusOr<Work> work =
+      call.stream == nullptr ? handle_.execute(std::move(call)) : call.stream->issue(handle_, std::move(call));
+  if (!work.ok()) [[unlikely]]
+    refuse(row.op, numbered, record_id, work.status());
+  if (record_id >= 0) {
+    WorkState* const state = WorkState::of(*work);
+    if (state == nullptr || state->own_record() != record_id) [[unlikely]]
+      close_record(record_id, state);
+  }
+  return *std::move(work);
+}
+
+namespace {
+
+// Closes the flight record of a call when its work ends. A work that goes without an end never will: the call has failed.
+class CloseRecord final : public Dependant {
+ public:
+  CloseRecord(RankState* context, const WorldRef& world, int64_t record_id) : record_(context, world, {record_id}) {}
+  ~CloseRecord() override {
+    if (!ended_) record_.close(/*ok=*/false);
+  }
+  void ended(const absl::Status& status) override {
+    ended_ = true;
+    record_.close(status.ok());
+  }
+
+ private:
+  const CloseRecords record_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+// Not inlined, as what follows.
+[[gnu::noinline]] void GroupFront::close_record(int64_t record_id, WorkState* work) {
+  if (work == nullptr || work->is_over()) {
+    context_->recorder().close(record_id, scheduler_->now_ns(), work == nullptr || work->ended_well());
+  } else {
+    work->when_done(std::make_unique<CloseRecord>(context_, world_, record_id), /*apart=*/true);
+  }
+}
+
+// Not inlined: the call that it makes would take hundreds of bytes of each waiting rank's stack.
+[[gnu::noinline]] void GroupFront::refuse(OpType op, bool numbered, int64_t record_id, const absl::Status& status) {
+  CollectiveCall failed;  // the call itself was moved away
+  failed.op = op;
+  failed.seq = numbered ? seq_ : -1;
+  // It did not happen: the next one takes its number.
+  if (numbered && error_kind(status) == ErrorKind::kInvalidArgument) --seq_;
+  if (record_id >= 0) context_->recorder().close(record_id, scheduler_->now_ns(), false);
+  fail(failed, status);
+}
+
+void GroupFront::record(CollectiveCall& call) {
+  if (context_ == nullptr || scheduler_ == nullptr) return;  // outside a world
+  const int64_t now = scheduler_->now_ns();
+  call.way.record_id = context_->recorder().open([&](FlightEntry& entry) {
+    entry.group = group_.get();
+    entry.op = op_row(call.op).name;
+    entry.recorder_name = op_row(call.op).recorder_name;
+    entry.is_p2p = call.seq < 0;
+    entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
+    entry.other_seq = entry.is_p2p ? seq_ : p2p_seq_;
+    entry.op_id = ++op_id_;
+    entry.created_ns = now;
+    entry.code = call.code;
+    entry.root = call.root;
+    entry.peer = call.peer;
+    entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
+    entry.inputs = static_cast<uint16_t>(call.inputs.size());
+    entry.outputs = static_cast<uint16_t>(call.outputs.size());
+    for (const TensorList* list : {&call.inputs, &call.outputs}) {
+      for (const TensorView& tensor : *list) {
+        entry.dtype = static_cast<uint8_t>(tensor.dtype());
+        entry.shapes.add(tensor.sizes().data(), tensor.sizes().size());
+      }
+    }
+  });
+  if (scheduler_->prefetches()) Task::current()->ahead = context_->recorder().next_place();
+}
+
+}  // namespace rankloom::internal

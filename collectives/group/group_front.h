@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/group/coalescing.h"
+#include "collectives/ops/group_request.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/group.h"
+#include "rankloom/process_group.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/scheduler.h"
+#include "world/world_state.h"
+
+namespace rankloom::internal {
+
+// What one member's handle on a group knows, and the way of every call: point, check, number, record, execute. A ProcessGroup
+// is the face of one; subclasses of the library ask their front().
+// Thread-safety: as ProcessGroup's.
+class GroupFront {
+ public:
+  // `context`: null outside a world. `rank`: in the group.
+  GroupFront(ProcessGroup* handle, RankState* context, std::shared_ptr<const Group> group, int rank);
+  ~GroupFront();
+  GroupFront(const GroupFront&) = delete;
+  GroupFront& operator=(const GroupFront&) = delete;
+
+  static GroupFront& of(const ProcessGroup& group) { return *group.front_; }
+
+  RankState* context() const { return context_; }
+  Scheduler* scheduler() const { return scheduler_; }
+  const WorldRef& world_ref() const { return world_; }
+  const std::shared_ptr<const Group>& group() const { return group_; }
+  int rank() const { return rank_; }
+  // For groups that can stand for any of their members.
+  void become(int rank) { rank_ = rank; }
+  void set_shut_down() { shut_down_ = true; }
+
+  // The way in of each public method that touches the world: `const CallScope call = front.enter("shutdown");`.
+  CallScope enter(const char* op) const {
+    return CallScope(world_, [this, op] { return called(op); });
+  }
+  // "rank 2, group 0, all_gather seq 1: ".
+  std::string who(const CollectiveCall& call) const;
+
+  Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
+
+  // Calls that make groups: the request of one, the agreement of the members on it, and this member's handle.
+  GroupRequest request_of(const GroupOptions& options);
+  void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
+  std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options);
+
+ private:
+  friend class rankloom::ProcessGroup;
+  friend void rankloom::destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code);
+
+  // submit() between start_coalescing() and end_coalescing().
+  Work gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code);
+  // The member leaves, or its handle goes: calls since start_coalescing() are never issued.
+  void drop_coalescing() noexcept;
+  CalledHandle called(const char* op) const;
+  [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
+  // The call's or the group's; refuses negative ones.
+  void set_times(CollectiveCall& call, const CallOptions& options) const;
+  // `what`: "timeout", "warn_after".
+  void check_duration(const char* op, const char* what, absl::Duration duration) const;
+  void record(CollectiveCall& call);
+  // Closes the flight record of a call with its work, which does not do so itself; at once, if there is none or it is done.
+  void close_record(int64_t record_id, WorkState* work);
+  // execute() did not take the call: takes its number and record back, and throws.
+  [[noreturn]] void refuse(OpType op, bool numbered, int64_t record_id, const absl::Status& status);
+  // The member has done with the group and those made from it.
+  void end(CodeSite code);
+
+  ProcessGroup& handle_;
+  RankState* const context_;  // null outside a world
+  Scheduler* const scheduler_;
+  const WorldRef world_;
+  const std::shared_ptr<const Group> group_;
+  int rank_;  // const, but for become()
+  const int size_;
+  int64_t seq_ = 0;                                    // of collectives
+  int64_t p2p_seq_ = 0;                                // of sends and recvs
+  int64_t op_id_ = 0;                                  // of all calls
+  int child_count_ = 0;                                // groups made from this one that were given no name
+  int request_count_ = 0;                              // calls that make groups
+  std::vector<std::weak_ptr<ProcessGroup>> children_;  // those that went are swept out now and then
+  size_t sweep_children_at_ = 8;
+  bool shut_down_ = false;
+  bool left_ = false;                       // end() was here
+  bool destroyed_ = false;                  // by a call for this very group
+  std::unique_ptr<Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
+  absl::Duration timeout_ = absl::InfiniteDuration();
+  absl::Duration warn_after_ = absl::InfiniteDuration();
+  ReduceOp::Order order_;
+  std::string name_;
+  std::string description_;
+};
+
+// A member as `options` ask for it. Defined above all rooms, as init_process_group() is: collectives/backends.cc.
+std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shared_ptr<const Group>& group,
+                                                const GroupOptions& options);
+
+}  // namespace rankloom::internal

@@ -1,0 +1,272 @@
+#include "collectives/work/work_state.h"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "rankloom/error.h"
+#include "rankloom/stream.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+#include "world/world_state.h"
+
+namespace rankloom::internal {
+namespace {
+
+constexpr uint64_t kCallbacks = 1;  // part of a work in explored runs
+
+}  // namespace
+
+WorkState::~WorkState() {
+  if (Completion::open()) [[unlikely]]
+    fatal("a work was destroyed while works are completed");
+}
+
+absl::Status WorkState::status() const {
+  ObservedMutexLock lock(&mu_);
+  touched(Access::kRead);
+  return status_;
+}
+
+uint64_t WorkState::name_in(const Scheduler* scheduler) {
+  if (scheduler == nullptr) return kNamedOutside;
+  StepRecord* const record = scheduler->record();
+  return record != nullptr ? record->new_object() : 0;
+}
+
+uint64_t WorkState::name_in(const StepRecord& record, uint64_t part) const {
+  const uint64_t name = outside_name_ != nullptr ? outside_name_->in(record) : object_;
+  return part != 0 ? numbered_object(name, part) : name;
+}
+
+StepRecord* WorkState::record() const {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->scheduler == nullptr || (world_.known() && world_.foreign())) return nullptr;
+  return task->record;
+}
+
+void WorkState::record_touch(Access how) const {
+  StepRecord* const record = this->record();
+  if (record == nullptr) return;
+  record->access(name_in(*record), how);
+  if (how == Access::kWrite) record->signal(name_in(*record));
+}
+
+void WorkState::record_wait() const {
+  if (StepRecord* const record = this->record(); record != nullptr) record->await(name_in(*record));
+}
+
+CalledHandle WorkState::called(const char* op) const {
+  const std::string_view name = group();
+  return {.rank = rank_,
+          .handle = absl::StrCat("work (", name.empty() ? "" : absl::StrCat("group ", sv(name), ", "), this->op(),
+                                 seq() >= 0 ? absl::StrCat(" seq ", seq()) : "", ")"),
+          .op = op};
+}
+
+bool WorkState::settled_elsewhere(const char* op) {
+  if (world_.ended()) {
+    complete(world_ended(), /*world_lives=*/false);
+    return true;
+  }
+  if (Task::current() == nullptr) return false;
+  // A task of another world may read how it ended, but not wait for it.
+  if (!is_over()) CallScope::check(world_, [this, op] { return called(op); });
+  return is_over();
+}
+
+bool WorkState::polled(const char* what, CodeSite code) {
+  if (settled(what)) return true;
+  const auto poll = [&](Scheduler* clock) {
+    const Site site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())};
+    clock->poll(site);
+    if (is_completed()) return true;
+    // A loop of questions to an aborted world would not end. A destructor may not throw.
+    if (clock->aborted() && std::uncaught_exceptions() == 0)
+      throw_dist_error(clock->abort_cause(), {.rank = rank_, .group = group(), .op = what, .seq = seq()});
+    return false;
+  };
+  if (Task::current() != nullptr) return poll(clock_of_wait());
+  Scheduler* world = nullptr;
+  if (const WorldPin alive(world_);
+      alive && scheduler() != nullptr && scheduler()->options().engine == EngineKind::kThreads)
+    world = scheduler();
+  if (world == nullptr) return false;
+  // A thread of the rank's own: the ranks get their turn while it asks.
+  const CallScope call(world_, [this, what] { return called(what); });
+  return poll(world);
+}
+
+void WorkState::reached(const char* what, CodeSite code) {
+  if (settled(what) || Task::current() == nullptr || (world_.known() && world_.foreign())) return;
+  clock_of_wait()->point(
+      Site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())});
+}
+
+void WorkState::abandon() noexcept {
+  if (!world_.known()) return dropped();
+  // A world that is gone, or about to, has nothing to be told.
+  if (const WorldPin alive(world_); alive) dropped();
+}
+
+Scheduler* WorkState::clock_of_wait() const {
+  if (scheduler() != nullptr) return scheduler();
+  return Task::current() != nullptr ? Task::current()->scheduler : nullptr;
+}
+
+absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return await_from(timeout, timeout_is_default, code, nullptr);
+}
+
+absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
+  if (is_over()) {
+    timeout > absl::ZeroDuration() ? waited() : touched(Access::kRead);
+    return status();
+  }
+  const auto deadline_after = [&](absl::Duration time) {
+    if (time == absl::InfiniteDuration()) return Deadline::never();
+    if (Scheduler* const clock = clock_of_wait(); clock != nullptr)
+      return clock->deadline_after(time, timeout_is_default);
+    return Deadline::after(monotonic_ns(), time, timeout_is_default);
+  };
+  const Deadline deadline = deadline_after(timeout);
+  if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {
+    const absl::Status waited = await_until(deadline_after(warning), code, nullptr);
+    if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) return waited;
+    overdue(timeout, code);
+  }
+  return await_until(deadline, code, site);
+}
+
+absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
+  ObservedMutexLock lock(&mu_);
+  const absl::Status waited = finished_.await(
+      &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
+      deadline);
+  if (!waited.ok()) {
+    touched(Access::kRead);  // it found the work not done
+    return waited;
+  }
+  // At its deadline the wait might have ended first.
+  const bool at_end = object_ != 0 && deadline.at_ns != Deadline::kNever && clock_of_wait() != nullptr &&
+                      deadline.at_ns <= clock_of_wait()->now_ns();
+  at_end ? touched(Access::kRead) : this->waited();
+  return status_;
+}
+
+absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  if (settled("wait")) [[unlikely]]
+    return status();
+  const CallScope call(world_, [this] { return called("wait"); });
+  const Site site = wait_site(code);
+  if (scheduler() != nullptr) scheduler()->point(site);
+  return await_from(timeout, timeout_is_default, code, &site);
+}
+
+void WorkState::complete(const absl::Status& status) { complete(status, /*world_lives=*/true); }
+
+void WorkState::complete(const absl::Status& status, bool world_lives) {
+  Completion completion;
+  std::vector<Callback> callbacks;
+  {
+    ObservedMutexLock lock(&mu_);
+    if (completing_ || done_.load(std::memory_order_relaxed)) return touched(Access::kRead);
+    touched(Access::kWrite);
+    // Works that are made of this one end first: who sees this one done sees them done.
+    while (!callbacks_.empty()) [[unlikely]] {
+        const auto later = std::stable_partition(callbacks_.begin(), callbacks_.end(),
+                                                 [](const Callback& c) { return c.dependant != nullptr; });
+        if (later == callbacks_.begin()) break;
+        completing_ = true;
+        std::vector<Callback> told(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
+        callbacks_.erase(callbacks_.begin(), later);
+        mu_.unlock();
+        for (Callback& callback : told) {
+          callback.dependant->ended(status);
+          Completion::drop(std::shared_ptr<Dependant>(std::move(callback.dependant)));
+        }
+        mu_.lock();
+      }
+    if (own_record_ >= 0 && world_lives) ending(status.ok());
+    status_ = status;
+    done_.store(true, std::memory_order_release);
+    finished_.notify_all();
+    callbacks.swap(callbacks_);
+  }
+  if (!callbacks.empty()) [[unlikely]]
+    run_callbacks(std::move(callbacks), status);
+  completion.end();
+}
+
+void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
+  const WorldPin alive(world_);
+  auto* const context = alive && rank_ >= 0 ? static_cast<RankState*>(scheduler()->user_of(rank_)) : nullptr;
+  if (context == nullptr) {
+    for (Callback& callback : callbacks)
+      Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
+    return;
+  }
+  // Whoever completes the work makes the task. A world that ends takes no more, and its scheduler drops the body at once.
+  if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
+  auto kept = std::make_shared<std::vector<Callback>>(std::move(callbacks));
+  scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper}, [kept, status, context] {
+    for (Callback& callback : *kept) context->world().run_helper(context->rank(), [&] { callback.run(status); });
+  });
+  Completion::drop(std::move(kept));
+}
+
+void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
+  if (!Completion::open()) [[likely]] {
+    // A call that is done at once lets go of the tensors' owners here.
+    if (state->holds_owners_ && state->world_ref().known() && !state->world_ref().foreign()) state->reached("drop", {});
+    if (state->is_over()) return state->let_go();
+    return state->abandon();
+  }
+  Completion::run_later([state = std::move(state)] {
+    if (!state->is_over()) state->abandon();
+  });
+}
+
+void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
+  absl::Status ended;
+  {
+    ObservedMutexLock lock(&mu_);
+    touched(Access::kRead);
+    if (!done_.load(std::memory_order_relaxed)) {
+      // Callbacks run in the order in which they were left.
+      if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr)
+        record->access(name_in(*record, kCallbacks), Access::kWrite);
+      callbacks_.push_back({std::move(callback), nullptr});
+      return;
+    }
+    ended = status_;
+  }
+  callback(ended);
+}
+
+void WorkState::when_done(std::unique_ptr<Dependant> dependant, bool apart) {
+  absl::Status ended;
+  {
+    ObservedMutexLock lock(&mu_);
+    apart ? lock.apart() : touched(Access::kRead);
+    if (!done_.load(std::memory_order_relaxed)) {
+      callbacks_.push_back({nullptr, std::move(dependant)});
+      return;
+    }
+    ended = status_;
+  }
+  Completion completion;
+  dependant->ended(ended);
+  Completion::drop(std::shared_ptr<Dependant>(std::move(dependant)));
+  completion.end();
+}
+
+Future WorkState::get_future(const Work& self) { return Future(self); }
+
+void WorkState::block_current_stream(const Work& self, Stream& stream, absl::Duration timeout, CodeSite code) {
+  stream.wait_for(self, timeout, code);
+}
+
+}  // namespace rankloom::internal

@@ -1,0 +1,218 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/work/completion.h"
+#include "rankloom/error.h"
+#include "rankloom/tensor.h"
+#include "rankloom/work.h"
+#include "sim/base/prefetch.h"
+#include "sim/schedule/step_record.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/sync/observed_mutex.h"
+
+namespace rankloom::internal {
+
+// What a Work stands for: one call on its way. Subclass it to answer wait() and get_future() in your own way; the base
+// completes once, by complete(). Held by shared_ptr, by handles and by whoever will complete it.
+// Thread-safety: all methods.
+class WorkState {
+ public:
+  // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
+  // `by_any_thread`: also in a world of fibers threads of no world complete it.
+  explicit WorkState(Scheduler* scheduler = nullptr, int rank = -1, bool by_any_thread = false)
+      : world_(scheduler),
+        rank_(rank),
+        object_(name_in(scheduler)),
+        outside_name_(scheduler == nullptr ? std::make_unique<const ObjectName>() : nullptr),
+        mu_(by_any_thread ? nullptr : scheduler, LockLevel::kWork) {}
+  virtual ~WorkState();
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
+
+  // The work of a handle; null: a handle that was made done.
+  static WorkState* of(const Work& work) { return work.state_.get(); }
+  static const std::shared_ptr<WorkState>& shared(const Work& work) { return work.state_; }
+  static Work handle(std::shared_ptr<WorkState> state) { return Work(std::move(state)); }
+  // Wraps a work that no other thread can see yet, so that the count of handles is stored without an atomic increment.
+  static Work first_handle(std::shared_ptr<WorkState> state) {
+    Work work;
+    state->handles_.store(1, std::memory_order_relaxed);
+    work.state_ = std::move(state);
+    return work;
+  }
+
+  // Blocks the calling rank until the work is done, at most `timeout`; then how it ended. A timeout here ends the wait; what
+  // becomes of the work is the subclass's business (a call of a ThreadedProcessGroup is withdrawn).
+  virtual absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code);
+  // Completes when the work does, with its result. `self`: a handle on this work.
+  virtual Future get_future(const Work& self);
+  // Work put on `stream` later starts only when this work is done; the caller goes on. Errors: Timeout and abort release the
+  // stream and mark it failed.
+  virtual void block_current_stream(const Work& self, Stream& stream, absl::Duration timeout, CodeSite code);
+  // The tensors that the work wrote.
+  virtual std::vector<TensorView> result() { return {}; }
+  // Of a recv that is done: the rank in the group that sent. Else -1.
+  virtual int source() const { return -1; }
+  // The last handle went while the work was unfinished.
+  virtual void dropped() noexcept {}
+  // The name of the operation in error texts and reports.
+  virtual const char* op() const { return "work"; }
+  virtual std::string_view group() const { return {}; }
+  virtual int64_t seq() const { return -1; }
+  // OK, or why a wait for the work makes no sense yet.
+  virtual absl::Status waitable() const { return absl::OkStatus(); }
+  // A wait that has lasted so long is overdue(); it goes on.
+  virtual absl::Duration warn_after() const { return absl::InfiniteDuration(); }
+
+  bool is_completed() const {
+    touched(Access::kRead);
+    return is_over();
+  }
+  // The same of code that tells an explored run in another way of what it looks at, or does nothing that the run sees.
+  bool is_over() const { return done_.load(std::memory_order_acquire); }
+  // How it ended; OK while it has not.
+  absl::Status status() const;
+  // Of a work that is_over(), for code that tells an explored run nothing: without error.
+  bool ended_well() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_.ok(); }
+  // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
+  // owns the work, on a helper task of it, so it may wait.
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback);
+
+  // Tells `dependant` on whoever completes the work, just before it is done; now, if it is done already. For works that are
+  // made of others: who sees this work done sees theirs done. `apart`: nothing that a run can see comes of it, so an explored one
+  // is not told.
+  void when_done(std::unique_ptr<Dependant> dependant, bool apart = false);
+
+  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later, and handles that go for it go later.
+  void complete(const absl::Status& status);
+
+  // Where a wait for it is, as reports show it.
+  Site site(CodeSite code) const { return wait_site(code); }
+
+  // What complete() will touch, fetched ahead in three steps: the work, who waits for it, its task. Only where ranks are fibers.
+  enum class Ahead : uint8_t { kWork, kWaiter, kTask };
+  void prefetch(Ahead step) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    switch (step) {
+      case Ahead::kWork:
+        prefetch_lines(this, 0, sizeof(WorkState));
+        return;
+      case Ahead::kWaiter:
+        finished_.prefetch_waiter();
+        return;
+      case Ahead::kTask:
+        finished_.prefetch_task();
+        return;
+    }
+  }
+
+  // Good as long as the world lives.
+  Scheduler* scheduler() const { return world_.scheduler(); }
+  const WorldRef& world_ref() const { return world_; }
+  int rank() const { return rank_; }
+  // What explored runs call the work; 0 in all others. For works of a world.
+  uint64_t object() const { return object_; }
+  // The same; 0 for works of no world, too.
+  uint64_t explored_object() const { return object_ != kNamedOutside ? object_ : 0; }
+  // The flight record that ending() closes, or a work that this one stands for; -1: none. Who opened a record that the call's
+  // work does not close has it closed when the work is done.
+  int64_t own_record() const { return own_record_; }
+
+  // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for waiters that
+  // are not the work's owner, such as streams.
+  absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
+
+  // For callers that are no task of the work's world, at the beginning of a call: whether it is done for them. One whose world has
+  // ended is. Throws InvalidArgument if it is not done and the caller is a task of another world.
+  bool settled(const char* op) {
+    if (!world_.foreign()) [[likely]]
+      return false;
+    return settled_elsewhere(op);
+  }
+
+ protected:
+  // Of the explored run that the work is part of; null in all others.
+  StepRecord* record() const;
+  // What a wait shows in a report: subclasses add who could end it.
+  virtual Site wait_site(CodeSite code) const {
+    return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
+  }
+  CalledHandle called(const char* op) const;
+  // For constructors: let_go() is to be called, on the thread that drops the last handle, once the work is done.
+  void holds_owners(bool holds) { holds_owners_ = holds; }
+  virtual void let_go() noexcept {}
+  // For works of a world: ending() is called just before the work is done, by whoever completes it, while the world lives. It
+  // takes no lock but a flight recorder's. Not called for a work that is not done when the world ends.
+  void owns_record(int64_t record_id) { own_record_ = record_id; }
+  virtual void ending(bool /*ok*/) {}
+  // Tells of a wait that has lasted for warn_after(). On the rank that waits, with no lock held.
+  virtual void overdue(absl::Duration /*timeout*/, CodeSite /*code*/) {}
+
+ private:
+  friend class rankloom::Work;
+
+  void complete(const absl::Status& status, bool world_lives);
+  // The last handle went.
+  void abandon() noexcept;
+
+  bool settled_elsewhere(const char* op);
+  // Of a work that is not done: whether it is after a scheduling point.
+  bool polled(const char* what, CodeSite code);
+  // A scheduling point of a task of the work's world, before something that depends on whether the work is done.
+  void reached(const char* what, CodeSite code);
+  // Explored runs: the name of a work that the calling task makes; else 0.
+  static uint64_t name_in(const Scheduler* scheduler);
+  static constexpr uint64_t kNamedOutside = 1;
+  // Tells an explored run what becomes of this work, or who looks at it.
+  void touched(Access how) const {
+    if (object_ != 0) [[unlikely]]
+      record_touch(how);
+  }
+  void waited() const {
+    if (object_ != 0) [[unlikely]]
+      record_wait();
+  }
+  void record_touch(Access how) const;
+  void record_wait() const;
+  // The work, or a part of it, in the run of `record`.
+  uint64_t name_in(const StepRecord& record, uint64_t part = 0) const;
+  // Whose time counts: of the work's world, else of the caller's. Null: real time, as for threads of no world.
+  Scheduler* clock_of_wait() const;
+  // `site`: null, and it is asked for if there is something to wait for.
+  absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
+  absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
+  struct Callback;
+  // Has them run as then() says.
+  void run_callbacks(std::vector<Callback> callbacks, const absl::Status& status);
+  // The last handle went. Put off while works are completed, this one perhaps among them.
+  static void handles_gone(std::shared_ptr<WorkState> state) noexcept;
+
+  const WorldRef world_;
+  const int rank_;
+  const uint64_t object_;  // explored runs: its name; 0 in all others; kNamedOutside: see below
+  const std::unique_ptr<const ObjectName> outside_name_;  // of a work of no world, which tasks of explored runs may use
+  std::atomic<int> handles_{0};
+  std::atomic<bool> done_{false};
+  bool holds_owners_ = false;  // const after construction
+  int64_t own_record_ = -1;    // const once others have the work
+  mutable ObservedMutex mu_;
+  RankCondVar finished_ ABSL_GUARDED_BY(mu_);
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  bool completing_ ABSL_GUARDED_BY(mu_) = false;  // complete() is at the callbacks of when_done()
+  struct Callback {
+    absl::AnyInvocable<void(const absl::Status&)> run;
+    std::unique_ptr<Dependant> dependant;  // instead of `run`
+  };
+  std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace rankloom::internal

@@ -1,0 +1,17 @@
+#include "fake_store/store_state.h"
+#include "fake_store/table_store.h"
+#include "rankloom/store.h"
+
+namespace rankloom {
+
+using namespace internal;
+
+HashStore::HashStore(Scheduler* scheduler)
+    : Store(scheduler),
+      table_(std::make_unique<internal::TableStore>("HashStore", scheduler, internal::StoreAccess::state(*this))) {}
+
+HashStore::~HashStore() = default;
+
+absl::StatusOr<StoreReply> HashStore::execute(StoreCall&& call) { return table_->execute(call); }
+
+}  // namespace rankloom

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "sim/schedule/step_record.h"
+#include "sim/scheduler/call_scope.h"
+
+namespace rankloom {
+
+class Store;
+
+}  // namespace rankloom
+
+namespace rankloom::internal {
+
+// What a store and the stores that wrap it have in common: their world, and the timeout of waits that name none.
+// Thread-safety: thread-safe.
+class StoreState {
+ public:
+  explicit StoreState(Scheduler* scheduler);
+
+  // Whose time a wait takes is the calling task's.
+  const WorldRef& world() const { return world_; }
+
+  // Both tell an explored run, and are no scheduling points.
+  void set_timeout(absl::Duration timeout);  // 0 or more
+  absl::Duration timeout() const;
+
+ private:
+  // That the timeout is changed, or decides on a wait.
+  void tell_timeout(Access how) const;
+
+  const WorldRef world_;
+  const ObjectName timeout_object_;
+  std::atomic<int64_t> timeout_ns_;  // INT64_MAX: for ever
+};
+
+// The way of the library from a store to its state.
+struct StoreAccess {
+  static StoreState& state(const Store& store);  // in store.cc
+};
+
+}  // namespace rankloom::internal

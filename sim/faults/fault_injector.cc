@@ -1,0 +1,146 @@
+#include "sim/faults/fault_injector.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rankloom/random.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom::internal {
+namespace {
+
+using Kind = Fault::Kind;
+using When = Fault::When;
+
+constexpr size_t kKindCount = static_cast<size_t>(Kind::kStoreTimeout) + 1;
+
+absl::string_view when_name(When when) {
+  return when == When::kBefore ? "before" : when == When::kInside ? "inside" : "after";
+}
+
+bool suits(Kind kind, const FaultInjector::Call& call) {
+  switch (kind) {
+    case Kind::kDrop:
+    case Kind::kDuplicate:
+      return call.sends;
+    case Kind::kCorrupt:
+    case Kind::kAbort:
+      return !call.group.empty();
+    case Kind::kStoreTimeout:
+      return call.group.empty();
+    default:
+      return true;
+  }
+}
+
+bool fits(const Fault& fault, const FaultInjector::Call& call) {
+  return (fault.rank < 0 || fault.rank == call.rank) && (fault.group.empty() || fault.group == call.group) &&
+         (fault.op.empty() || fault.op == call.op) && (fault.seq < 0 || fault.seq == call.seq);
+}
+
+}  // namespace
+
+FaultInjector::FaultInjector(FaultPlan plan, Scheduler* scheduler, int ranks,
+                             std::function<void(int, const std::string&)> crash)
+    : plan_(std::move(plan)),
+      scheduler_(scheduler),
+      crash_(std::move(crash)),
+      mu_(scheduler, LockLevel::kFaults),
+      calls_(static_cast<size_t>(ranks)),
+      matched_(plan_.faults().size(), std::vector<int64_t>(static_cast<size_t>(ranks))) {}
+
+std::vector<Fault> FaultInjector::at(const Call& call) {
+  if (plan_.empty() || scheduler_->aborted()) return {};
+  std::vector<Fault> due;
+  const size_t rank = static_cast<size_t>(call.rank);
+  int64_t nth = 0;
+  {
+    RankMutexLock lock(&mu_);
+    nth = ++calls_[rank];
+    for (size_t i = 0; i < plan_.faults().size(); ++i) {
+      const Fault& fault = plan_.faults()[i];
+      if (!fits(fault, call)) continue;
+      const int64_t matched = ++matched_[i][rank];
+      if ((fault.nth < 0 || fault.nth == matched) && suits(fault.kind, call)) due.push_back(fault);
+    }
+  }
+  if (plan_.rate() > 0) {
+    Prng prng(plan_.seed() ^ (static_cast<uint64_t>(call.rank) << 40) ^ static_cast<uint64_t>(nth));
+    if (static_cast<double>(prng.below(uint64_t{1} << 32)) < plan_.rate() * 4294967296.0) {
+      std::vector<Kind> kinds;
+      for (size_t i = 0; i < kKindCount; ++i) {
+        const Kind kind = static_cast<Kind>(i);
+        const bool asked =
+            plan_.kinds().empty() || std::find(plan_.kinds().begin(), plan_.kinds().end(), kind) != plan_.kinds().end();
+        if (asked && suits(kind, call)) kinds.push_back(kind);
+      }
+      if (!kinds.empty()) {
+        Fault fault{.kind = kinds[prng.below(kinds.size())]};
+        fault.when = static_cast<When>(prng.below(3));
+        fault.by = absl::Milliseconds(1 + static_cast<int64_t>(prng.below(1000)));
+        due.push_back(std::move(fault));
+      }
+    }
+  }
+  // Not under the lock: to choose is to let others see the choice.
+  std::erase_if(due, [&](const Fault& fault) {
+    return fault.maybe &&
+           scheduler_->choose(ChoiceKind::kFault, 2, Site{.what = "fault", .group = call.group, .seq = call.seq}) == 0;
+  });
+  if (due.empty()) return due;
+  RankMutexLock lock(&mu_);
+  for (Fault& fault : due) {
+    fault.maybe = false;
+    Fault exact = fault;
+    exact.rank = call.rank;
+    exact.group.clear();
+    exact.op.clear();
+    exact.seq = -1;
+    exact.nth = nth;
+    happened_.push_back(std::move(exact));
+  }
+  return due;
+}
+
+absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite code) {
+  const auto text = [&](absl::string_view what) {
+    return absl::StrCat("rank ", call.rank, ", ",
+                        call.group.empty() ? "" : absl::StrCat("group ", sv(call.group), ", "), sv(call.op),
+                        call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ", what, " (injected, ",
+                        when_name(fault.when), " the call)");
+  };
+  switch (fault.kind) {
+    case Kind::kCrash: {
+      const std::string what = text("the rank crashed");
+      crash_(call.rank, what);
+      // Nobody would catch it on a helper.
+      if (Task::current()->info.kind == TaskKind::kRank) throw RankCancelled();
+      return make_error(ErrorKind::kRankFailed, what);
+    }
+    case Kind::kHang: {
+      RankMutex mu(scheduler_, LockLevel::kSync);
+      RankCondVar never;
+      RankMutexLock lock(&mu);
+      return never.await(
+          &mu, [] { return false; },
+          Site{.what = "a hang (injected)", .code = code, .group = call.group, .seq = call.seq, .detail = call.op});
+    }
+    case Kind::kDelay:
+      return scheduler_->sleep(Site{.what = "a delay (injected)", .code = code, .group = call.group, .seq = call.seq},
+                               fault.by);
+    case Kind::kStoreTimeout:
+      return make_error(ErrorKind::kTimeout, text("timed out"));
+    default:
+      return absl::OkStatus();
+  }
+}
+
+std::vector<Fault> FaultInjector::happened() const {
+  RankMutexLock lock(&mu_);
+  return happened_;
+}
+
+}  // namespace rankloom::internal

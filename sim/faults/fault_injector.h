@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "rankloom/error.h"
+#include "rankloom/faults.h"
+#include "sim/sync/rank_mutex.h"
+
+namespace rankloom::internal {
+
+class Scheduler;
+
+// Finds the faults of a run's calls. Belongs to a world; wrapping groups and stores ask it.
+// Thread-safety: all methods.
+class FaultInjector {
+ public:
+  struct Call {
+    int rank;
+    std::string_view group;  // empty: a store
+    std::string_view op;
+    int64_t seq = -1;
+    bool sends = false;
+  };
+
+  // `crash` tells the world that a rank failed, and why.
+  FaultInjector(FaultPlan plan, Scheduler* scheduler, int ranks, std::function<void(int, const std::string&)> crash);
+
+  // Counts the call and returns what goes wrong in it. May be a scheduling point, for faults that are `maybe`.
+  std::vector<Fault> at(const Call& call);
+  // Does what is the same for all calls: crash, hang, delay. A crash unwinds the rank. Errors: what the call fails with; for a
+  // hang, the cause of the abort that ended it.
+  absl::Status act(const Fault& fault, const Call& call, CodeSite code);
+  // What happened so far, each with the number of its call among all of its rank's: as a plan, they happen again.
+  std::vector<Fault> happened() const;
+
+ private:
+  const FaultPlan plan_;
+  Scheduler* const scheduler_;
+  const std::function<void(int, const std::string&)> crash_;
+  mutable RankMutex mu_;
+  std::vector<int64_t> calls_ ABSL_GUARDED_BY(mu_);                 // [rank]
+  std::vector<std::vector<int64_t>> matched_ ABSL_GUARDED_BY(mu_);  // [fault of the plan][rank]
+  std::vector<Fault> happened_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace rankloom::internal

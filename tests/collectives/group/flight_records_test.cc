@@ -1,0 +1,264 @@
+// The flight record of a call is closed by whatever ends the call: each backend, a user's own, and what wraps them.
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rankloom/fake.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
+#include "rankloom/records.h"
+#include "rankloom/stream.h"
+#include "rankloom/world.h"
+#include "tests/world/every_world.h"
+#include "world/world_state.h"
+
+namespace rankloom {
+
+using namespace internal;
+
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class FlightRecordsTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, FlightRecordsTest, every_world(), world_name);
+
+// "all_reduce completed", the oldest first.
+std::vector<std::string> calls_of(RankContext& rank) {
+  static constexpr const char* kStates[] = {"scheduled", "completed", "failed"};
+  std::vector<std::string> calls;
+  for (const FlightEntry& entry : state_of(rank).recorder().entries()) {
+    calls.push_back(std::string(entry.op) + " " + kStates[static_cast<size_t>(entry.state)]);
+    EXPECT_EQ(entry.completed_ns < 0, entry.state == FlightEntry::State::kScheduled) << calls.back();
+  }
+  return calls;
+}
+
+// A user's own group: `answer` is its execute().
+class OwnGroup final : public ProcessGroup {
+ public:
+  using Answer = std::function<absl::StatusOr<Work>(CollectiveCall&&)>;
+  OwnGroup(RankContext& rank, std::shared_ptr<const Group> group, Answer answer)
+      : ProcessGroup(rank, std::move(group)), answer_(std::move(answer)) {}
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override { return answer_(std::move(call)); }
+
+ private:
+  const Answer answer_;
+};
+
+std::shared_ptr<ProcessGroup> own_group(RankContext& rank, OwnGroup::Answer answer) {
+  return init_process_group(rank, {.make = [&](RankContext& context, const std::shared_ptr<const Group>& group) {
+                              return std::make_shared<OwnGroup>(context, group, std::move(answer));
+                            }});
+}
+
+TEST_P(FlightRecordsTest, AUsersWorkThatIsCompletedLaterClosesItsRecordThen) {
+  run(2, [](RankContext& rank) {
+    std::vector<Promise> promises;
+    auto pg = own_group(rank, [&](CollectiveCall&&) {
+      // One of no world, too.
+      promises.push_back(promises.empty() ? Promise() : Promise(&rank.world().scheduler(), rank.rank()));
+      return promises.back().work();
+    });
+    std::vector<float> x = {1};
+    Work first = pg->all_reduce(x);
+    Work second = pg->broadcast(x, 0);
+    Work third = pg->send(x, 1 - rank.rank());
+    EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce scheduled", "broadcast scheduled", "send scheduled"));
+    promises[1].set_value();
+    EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce scheduled", "broadcast completed", "send scheduled"));
+    promises[0].set_error(make_error(ErrorKind::kCollectiveError, "lost"));
+    EXPECT_THROW(first.wait(), DistError);
+    promises[2].set_value();
+    EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce failed", "broadcast completed", "send completed"));
+  });
+}
+
+TEST_P(FlightRecordsTest, AUsersWorkThatIsDoneAtOnceClosesItsRecordAtOnce) {
+  run(1, [](RankContext& rank) {
+    std::vector<absl::StatusOr<Work>> answers;
+    Promise good, bad;
+    good.set_value();
+    bad.set_error(make_error(ErrorKind::kCollectiveError, "lost"));
+    answers.push_back(Work());
+    answers.push_back(good.work());
+    answers.push_back(bad.work());
+    answers.push_back(make_error(ErrorKind::kCollectiveError, "refused"));
+    size_t next = 0;
+    auto pg = own_group(rank, [&](CollectiveCall&&) { return std::move(answers[next++]); });
+    std::vector<float> x = {1};
+    pg->all_reduce(x).wait();
+    pg->all_gather_into_tensor(x, x).wait();
+    (void)pg->broadcast(x, 0);
+    EXPECT_THROW((void)pg->barrier(), DistError);
+    EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce completed", "all_gather_into_tensor completed",
+                                            "broadcast failed", "barrier failed"));
+  });
+}
+
+TEST_P(FlightRecordsTest, AUsersWorkThatGoesWithoutAnEndHasFailed) {
+  run(1, [](RankContext& rank) {
+    auto pg = own_group(rank, [](CollectiveCall&&) { return Promise().work(); });
+    std::vector<float> x = {1};
+    Work work = pg->all_reduce(x);
+    (void)pg->broadcast(x, 0);
+    EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce scheduled", "broadcast failed"));
+  });
+}
+
+TEST_P(FlightRecordsTest, AUsersWorkMayOutliveTheWorld) {
+  std::shared_ptr<Promise> promise;
+  std::vector<Work> works;
+  run(1, [&](RankContext& rank) {
+    auto pg = own_group(rank, [&](CollectiveCall&&) {
+      promise = std::make_shared<Promise>(&rank.world().scheduler(), 0);
+      return promise->work();
+    });
+    std::vector<float> x = {1};
+    works.push_back(pg->all_reduce(x));
+    works.push_back(pg->broadcast(x, 0));
+  });
+  promise->set_value();
+  EXPECT_TRUE(works[1].is_success());
+  EXPECT_THROW(works[0].wait(), DistError);
+}
+
+TEST_P(FlightRecordsTest, AGroupThatCallsAnotherOneHasARecordOfItsOwn) {
+  run(2, [](RankContext& rank) {
+    auto inner = init_process_group(rank);
+    auto pg = own_group(rank, [&](CollectiveCall&& call) { return inner->all_reduce(call.outputs[0]); });
+    std::vector<float> x = {1};
+    pg->broadcast(x, 0).wait();  // an all_reduce within
+    EXPECT_THAT(calls_of(rank), ElementsAre("broadcast completed", "all_reduce completed"));
+  });
+}
+
+TEST_P(FlightRecordsTest, AGroupThatPassesItsCallsOnHasTheRecordAlone) {
+  run(2, [](RankContext& rank) {
+    auto inner = init_process_group(rank);
+    auto pg = own_group(rank, [&](CollectiveCall&& call) { return inner->execute(std::move(call)); });
+    std::vector<float> x = {1};
+    pg->all_reduce(x).wait();
+    EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce completed"));
+    EXPECT_GE(state_of(rank).recorder().entries()[0].started_ns, 0);  // the kernel's
+  });
+}
+
+TEST_P(FlightRecordsTest, ACoalescedCallOfAUsersGroupClosesTheRecordsOfItsParts) {
+  run(2, [](RankContext& rank) {
+    Promise end(&rank.world().scheduler(), rank.rank());
+    auto pg = own_group(rank, [&](CollectiveCall&&) { return end.work(); });
+    std::vector<float> x = {1}, y(1);
+    pg->start_coalescing();
+    (void)pg->all_reduce(x);
+    (void)pg->send(x, 1 - rank.rank());
+    (void)pg->recv(y, 1 - rank.rank());
+    Work whole = pg->end_coalescing();
+    EXPECT_THAT(calls_of(rank), Each(HasSubstr("scheduled")));
+    end.set_value();
+    whole.wait();
+    EXPECT_THAT(calls_of(rank),
+                ElementsAre("all_reduce completed", "send completed", "recv completed", "coalesced completed"));
+  });
+}
+
+TEST_P(FlightRecordsTest, OfFakeGroupsAreClosedAtOnce) {
+  run(1, [](RankContext& rank) {
+    const auto record = std::make_shared<CallRecord>();
+    auto pg = init_process_group(
+        rank, {.backend = GroupOptions::Backend::kFake, .fake = FakeOptions{.deny = {OpType::kBroadcast}, .record = record}});
+    std::vector<float> x = {1};
+    Work work = pg->all_reduce(x);
+    EXPECT_THROW((void)pg->broadcast(x, 0), DistError);
+    (void)pg->new_group();
+    EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce completed", "broadcast failed", "new_group completed"));
+    EXPECT_EQ(record->calls(), 1);
+  });
+}
+
+TEST_P(FlightRecordsTest, OfThreadedGroupsAreClosedWhenTheCallIsDone) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank, {.eager_bytes = 4});
+    const int peer = 1 - rank.rank();
+    std::vector<float> x = {1}, y(1);
+    std::vector<double> large(1);
+    pg->all_reduce(x).wait();
+    pg->send(x, peer).wait();
+    pg->recv_any(y).wait();
+    Work sent = pg->send(large, peer, 1);
+    pg->recv(large, peer, 1).wait();
+    sent.wait();
+    const FlightEntries entries = state_of(rank).recorder().entries();
+    ASSERT_EQ(entries.size(), 5U);
+    for (const FlightEntry& entry : entries) {
+      EXPECT_EQ(entry.state, FlightEntry::State::kCompleted) << entry.op << entry.seq;
+      EXPECT_GE(entry.completed_ns, entry.created_ns);
+    }
+    EXPECT_GE(entries[0].started_ns, entries[0].created_ns);
+    EXPECT_GE(entries[0].completed_ns, entries[0].started_ns);
+    EXPECT_EQ(entries[2].peer, peer);
+  });
+}
+
+TEST_P(FlightRecordsTest, OfThreadedGroupsAreClosedAsFailedWhenAWorkIsDroppedOrItsWaitEnds) {
+  run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto other = init_process_group(rank);
+    auto third = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) {
+      EXPECT_THROW(pg->all_reduce(x).wait(absl::Milliseconds(1)), DistError);
+      EXPECT_THROW(other->recv(x, 1).wait(absl::Milliseconds(1)), DistError);
+      (void)third->broadcast(x, 0);
+      EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce failed", "recv failed", "broadcast failed"));
+      throw std::runtime_error("that was all");
+    }
+  });
+}
+
+TEST_P(FlightRecordsTest, OfCallsOnAStreamAreClosedWithTheCall) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    Promise end(&rank.world().scheduler(), rank.rank());
+    auto own = own_group(rank, [&](CollectiveCall&&) { return end.work(); });
+    std::vector<float> x = {1};
+    SimStream stream(rank, "side");
+    (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    (void)own->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    end.set_value();
+    stream.synchronize();
+    EXPECT_THAT(calls_of(rank), ElementsAre("all_reduce completed", "all_reduce completed"));
+  });
+}
+
+TEST_P(FlightRecordsTest, OfCallsWithFaultsAreClosedWithTheCall) {
+  WorldOptions world = options(2);
+  world.faults = FaultPlan({{.kind = Fault::Kind::kDrop, .rank = 0, .op = "send"},
+                            {.kind = Fault::Kind::kDelay, .rank = 0, .op = "broadcast", .when = Fault::When::kAfter}});
+  run(std::move(world), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto own = own_group(rank, [](CollectiveCall&&) {
+      Promise done;
+      done.set_value();
+      return done.work();
+    });
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) pg->send(x, 1).wait();
+    pg->broadcast(x, 0).wait();
+    own->broadcast(x, 0).wait();
+    std::vector<std::string> calls = calls_of(rank);
+    EXPECT_THAT(calls, Each(HasSubstr("completed")));
+    EXPECT_EQ(calls.size(), rank.rank() == 0 ? 3U : 2U);
+  });
+}
+
+}  // namespace
+}  // namespace rankloom

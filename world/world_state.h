@@ -1,0 +1,233 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "rankloom/group.h"
+#include "rankloom/options.h"
+#include "rankloom/random.h"
+#include "rankloom/store.h"
+#include "rankloom/world.h"
+#include "sim/base/lock_order.h"
+#include "sim/faults/fault_injector.h"
+#include "sim/schedule/run_hooks.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/scheduler.h"
+#include "sim/sync/observed_mutex.h"
+#include "world/flight_recorder.h"
+
+namespace rankloom::internal {
+
+// What the library knows of a rank beyond its RankContext; every RankContext is one.
+class RankState final : public RankContext {
+ public:
+  RankState(WorldState* world, int rank);
+  ~RankState() = default;
+
+  WorldState& world() const { return state_; }
+
+  // The last calls of this rank.
+  RankRecorder& recorder() { return recorder_; }
+  uint64_t rng_seed() const;
+  Prng& rng() { return rng_; }
+
+  // Whether the calling task of this rank leaves a scope by an exception that may end the rank: nobody has caught it yet. False
+  // in a stream's kernel, whose exception ends the stream, and on threads that are none of the rank's.
+  bool unwinding() const;
+  // `told` runs once the calling task, which is unwinding(), has returned all the same: it caught the exception. Never, if
+  // that ended the rank.
+  void when_caught(std::function<void()> told);
+
+  CalledHandle called(const char* op) const { return {.rank = rank(), .handle = "context", .op = op}; }
+
+  // The state of the calling rank or helper; nullptr on a thread that belongs to no world.
+  static RankState* current();
+
+ private:
+  friend class WorldState;
+  friend void* rank_local(const void* key, std::shared_ptr<void> (*make)());
+  // The calling task has returned.
+  void task_returned();
+
+  WorldState& state_;
+  RankRecorder recorder_;
+  Prng rng_;
+  int world_groups_ = 0;                                            // groups of all ranks that this rank has asked for
+  absl::flat_hash_map<const void*, std::shared_ptr<void>> locals_;  // the rank's own
+
+  struct Caught {
+    const Task* task;
+    std::function<void()> told;
+  };
+  RankMutex caught_mu_;
+  std::vector<Caught> caught_ ABSL_GUARDED_BY(caught_mu_);
+};
+
+inline RankState& state_of(RankContext& rank) { return static_cast<RankState&>(rank); }
+inline const RankState& state_of(const RankContext& rank) { return static_cast<const RankState&>(rank); }
+
+// A World, for the library: what its ranks share and how they ended.
+// Thread-safety: attach(), detach(), abort() from any thread; the rest before and after the run, or by its ranks.
+class WorldState {
+ public:
+  WorldState(World* face, WorldOptions options, const RunHooks& hooks);
+  ~WorldState();
+  WorldState(const WorldState&) = delete;
+  WorldState& operator=(const WorldState&) = delete;
+
+  static WorldState& of(World& world) { return *world.state_; }
+  static const WorldState& of(const World& world) { return *world.state_; }
+  // A run of a search.
+  static std::unique_ptr<World> make(WorldOptions options, const RunHooks& hooks) {
+    return std::unique_ptr<World>(new World(std::move(options), hooks));
+  }
+  World& face() { return face_; }
+
+  const WorldOptions& options() const { return options_; }
+  int size() const { return options_.world_size; }
+  Scheduler& scheduler() { return *scheduler_; }
+  Store& store() { return *store_; }
+  int64_t start_ns() const { return start_ns_; }
+
+  // As those of World.
+  RunReport run(absl::FunctionRef<void(RankContext&)> program);
+  RankState& attach(int rank);
+  void detach(std::exception_ptr failure);
+  RunReport report();
+  void spawn_helper(absl::AnyInvocable<void()> body);
+  void abort(std::string_view reason);
+  int64_t on_abort(std::function<void(const absl::Status&)> listener);
+  void forget_on_abort(int64_t listener);
+  void rank_failed(int rank, std::exception_ptr failure);
+  void note(std::string text);
+  int64_t at_end(std::function<void()> hook);
+  void forget_at_end(int64_t hook);
+  std::vector<std::shared_ptr<const Group>> groups() const;
+  std::string describe() const;
+
+  // Runs `body` on the calling task, a helper of `rank`, with what spawn_helper() says of what it throws.
+  void run_helper(int rank, absl::FunctionRef<void()> body);
+
+  RankState& context(int rank) { return *contexts_[static_cast<size_t>(rank)]; }
+  const std::shared_ptr<const Group>& world_group() const { return world_group_; }
+
+  // The object that ranks share under `key`, made by the first that asks. `kSame`: it does not matter which one that is, so that
+  // explored runs need not try each. Throws DistError(InvalidArgument) if `key` has an object of another type.
+  enum class Maker : uint8_t { kMatters, kSame };
+  template <typename T, typename Make>
+  std::shared_ptr<T> shared(std::string_view key, Make make, Maker maker = Maker::kMatters) {
+    return std::static_pointer_cast<T>(shared_object(
+        key, &type_mark<T>, [&]() -> std::shared_ptr<void> { return make(); }, maker));
+  }
+  std::shared_ptr<void> shared_object(std::string_view key, const void* type,
+                                      absl::FunctionRef<std::shared_ptr<void>()> make, Maker maker);
+  // Forgets the object; who holds it keeps it.
+  void unshare(std::string_view key);
+
+  // A group of all ranks: the n-th call of a rank gives what the n-th call of the others does. `name` may be empty.
+  std::shared_ptr<const Group> next_world_group(RankState& rank, std::string_view name);
+  // A group of these global ranks, in this order, with an id of its own, which no other group of the world ever gets. The world
+  // has it until all members have left. `object`: its name in explored runs (GroupAccess::object).
+  std::shared_ptr<const Group> add_group(std::string name, std::vector<int> ranks, std::string description,
+                                         uint64_t object = 0);
+  // The same of `size` ranks from `first` on, `stride` apart.
+  std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description,
+                                         uint64_t object = 0);
+  // Global rank `rank` has left the group and makes no more calls; said twice, it counts once. Of any other world's group: nothing.
+  void leave_group(const Group& group, int rank);
+  // The same of so many members that never came.
+  void leave_group_absent(const Group& group, int members);
+  // groups() has all groups of the run: for code that compares runs. To be called before the run.
+  void keep_all_groups();
+
+  bool poison() const { return poison_; }
+  bool late_completion() const { return late_completion_; }
+
+  // Null: nothing goes wrong by plan.
+  FaultInjector* faults() { return faults_.get(); }
+
+  // A note that is told at once, to WorldOptions::on_warning as well.
+  void warn(const std::string& text);
+
+  // What became of a rank, for reports: "" while it runs, else "returned" or "failed: ...".
+  std::string ended_text(int rank) const;
+
+ private:
+  void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
+  void rank_returned(int rank);
+  bool all_ended() const;
+  void run_end_hooks();
+  // What a hook throws, on a thread that has nobody to catch it, is a note: "whereabouts threw: no debugger".
+  void run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept;
+  void stalled(const std::string& text);
+  void record_group();
+  void count_left(const Group& group, int rank, int members);
+  std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status deadlock(const std::vector<Task*>& blocked);
+
+  World& face_;
+  const WorldOptions options_;
+  bool poison_ = false;
+  bool late_completion_ = false;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<FaultInjector> faults_;
+  std::unique_ptr<Store> store_;
+  std::shared_ptr<const Group> world_group_;
+  std::vector<std::unique_ptr<RankState>> contexts_;
+  int64_t start_ns_ = 0;
+  uint64_t object_ = 0;  // explored runs: the name of the ids of groups, and of what ranks share
+
+  OrderedMutex listeners_mu_{LockLevel::kAbortListeners};
+  std::map<int64_t, std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
+  int64_t listener_ids_ ABSL_GUARDED_BY(listeners_mu_) = 0;
+
+  ObservedMutex shared_mu_;
+  struct Shared {
+    std::shared_ptr<void> object;
+    const void* type = nullptr;
+  };
+  absl::flat_hash_map<std::string, Shared> shared_ ABSL_GUARDED_BY(shared_mu_);
+
+  mutable ObservedMutex mu_;
+  std::vector<RunReport::Outcome> outcomes_ ABSL_GUARDED_BY(mu_);
+  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
+  bool ran_ ABSL_GUARDED_BY(mu_) = false;  // run() was called
+  int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
+  std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
+  int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;
+  struct Joined {
+    std::shared_ptr<const Group> group;
+    int left = 0;                 // members that have left it
+    std::vector<bool> gone = {};  // [rank in group] those, but for absent ones; empty as long as there are none
+  };
+  std::map<int, Joined> groups_ ABSL_GUARDED_BY(mu_);  // by id
+  int group_ids_ ABSL_GUARDED_BY(mu_) = 0;
+  bool keeps_all_groups_ ABSL_GUARDED_BY(mu_) = false;
+  struct Asked {
+    std::shared_ptr<const Group> group;
+    int ranks = 0;  // that have asked for it
+  };
+  // The groups of all ranks that some rank has not asked for yet, in their order, and how many there were before.
+  std::deque<Asked> world_groups_ ABSL_GUARDED_BY(mu_);
+  size_t world_groups_before_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+inline WorldState& state_of(World& world) { return WorldState::of(world); }
+inline const WorldState& state_of(const World& world) { return WorldState::of(world); }
+
+}  // namespace rankloom::internal
