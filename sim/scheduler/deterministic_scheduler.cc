@@ -358,7 +358,9 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   const int64_t most = 4 * (ready_.size() + 16);
   if (++yields_in_a_row_ <= most) return;
   yields_in_a_row_ = 0;
-  // A thread outside acts in real time.
+  // A thread outside acts in real time; what it did before it went may be what the polls ask for, which see it from now on.
+  const uint64_t outside_went = outside_went_.load(std::memory_order_acquire);
+  if (std::exchange(outside_went_seen_, outside_went) != outside_went) return;
   if (outside_.load(std::memory_order_acquire) > 0 || advance_clock()) return;
   // Nobody sleeps, but a task may poll until some time has passed.
   clock_ns_.store(now_ns() + kPollNs, std::memory_order_relaxed);
@@ -852,6 +854,7 @@ void DeterministicScheduler::append_outstanding(std::vector<Outstanding>* outsta
 }
 
 void DeterministicScheduler::outside_changed(int n) {
+  if (n < 0) outside_went_.fetch_add(1, std::memory_order_acq_rel);
   outside_.fetch_add(n, std::memory_order_acq_rel);
   // Whether or not the run is idle yet: it may be about to be.
   if (n < 0) idle_parker_.unpark();

@@ -138,6 +138,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
   int64_t yields_in_a_row_ = 0;
+  uint64_t outside_went_seen_ = 0;  // by count_yield()
   uint64_t polled_at_step_ = 0;   // where the clock last went on for tasks that poll
   int64_t polling_since_ns_ = 0;  // real time since which tasks do nothing else; 0: they do
   bool misled_ = false;           // choose() asked a policy that cannot go on: the next pick() aborts the run
@@ -169,6 +170,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::atomic<bool> inbox_full_{false};
   std::atomic<bool> ended_{false};  // all tasks have
   std::atomic<int> outside_{0};
+  std::atomic<uint64_t> outside_went_{0};  // how many went; counted before outside_ says so
   std::atomic<bool> idle_{false};
   Parker idle_parker_;
 

@@ -379,6 +379,21 @@ TEST_P(DeterministicSchedulerTest, TimeDoesNotJumpWhileAnOutsideWakerIsHeld) {
   EXPECT_EQ(scheduler->now_ns(), 1'000'000'000);
 }
 
+// A task that polls sees what a thread outside did before it went, however long the task has polled by then.
+TEST_P(DeterministicSchedulerTest, TimeDoesNotPassForPollsRightAfterAnOutsideWakerWent) {
+  for (int polls = 0; polls < 300; ++polls) {
+    auto scheduler = make(2);
+    scheduler->add_outside(1);
+    scheduler->run([&](int rank, Task&) {
+      if (rank == 1) return sleep(*scheduler, absl::Seconds(5));
+      for (int i = 0; i < polls; ++i) scheduler->poll(Site{.what = "poll"});
+      scheduler->add_outside(-1);
+      scheduler->poll(Site{.what = "poll"});
+      EXPECT_EQ(scheduler->now_ns(), 0) << "after " << polls << " polls";
+    });
+  }
+}
+
 TEST_P(DeterministicSchedulerTest, AThreadOutsideMayStartHelpersAndPost) {
   for (int round = 0; round < 50; ++round) {
     auto scheduler = make(2);
