@@ -4,7 +4,7 @@ namespace rankloom {
 
 using namespace internal;
 
-absl::StatusOr<StoreReply> FakeStore::execute(StoreCall&& call) {
+absl::StatusOr<StoreReply> FakeStore::execute(const StoreCall& call) {
   switch (call.op) {
     case StoreCall::Op::kAdd:
       return StoreReply{.number = call.amount};

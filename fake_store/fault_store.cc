@@ -11,9 +11,10 @@ FaultStore::FaultStore(std::unique_ptr<Store> store, FaultInjector* injector)
 
 FaultStore::~FaultStore() = default;
 
-absl::StatusOr<StoreReply> FaultStore::execute(StoreCall&& call) {
+absl::StatusOr<StoreReply> FaultStore::execute(const StoreCall& call) {
   const Task* const task = Task::current();
-  if (task == nullptr || task->info.rank < 0 || call.op == StoreCall::Op::kWatchKey) return store_->execute(std::move(call));
+  if (task == nullptr || task->info.rank < 0 || call.op == StoreCall::Op::kWatchKey)
+    return store_->execute(call);
   const FaultInjector::Call told{.rank = task->info.rank, .group = {}, .op = call.name()};
   const CodeSite code = call.waits() ? call.code : CodeSite();  // as of the operation: reports show lines of waits only
   const std::vector<Fault> faults = injector_->at(told);
@@ -22,7 +23,7 @@ absl::StatusOr<StoreReply> FaultStore::execute(StoreCall&& call) {
     if (fault.when == Fault::When::kAfter) continue;
     if (absl::Status acted = injector_->act(fault, told, code); !acted.ok()) return acted;
   }
-  absl::StatusOr<StoreReply> reply = store_->execute(std::move(call));
+  absl::StatusOr<StoreReply> reply = store_->execute(call);
   for (const Fault& fault : faults) {
     if (fault.when != Fault::When::kAfter) continue;
     if (absl::Status acted = injector_->act(fault, told, code); !acted.ok()) return acted;

@@ -15,7 +15,7 @@ class FaultStore final : public Store {
   FaultStore(std::unique_ptr<Store> store, FaultInjector* injector);
   ~FaultStore() override;
 
-  absl::StatusOr<StoreReply> execute(StoreCall&& call) override;
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override;
   std::string_view kind() const override { return store_->kind(); }
 
  private:

@@ -11,12 +11,13 @@ using namespace internal;
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
     : Store(store.get()), prefix_(std::move(prefix) + "/"), store_(std::move(store)) {}
 
-absl::StatusOr<StoreReply> PrefixStore::execute(StoreCall&& call) {
+absl::StatusOr<StoreReply> PrefixStore::execute(const StoreCall& asked) {
+  StoreCall call = asked;
   if (call.keys.size() == 1) {
     const std::string joined = absl::StrCat(prefix_, sv(call.key()));
     const std::string_view key = joined;
     call.keys = {&key, 1};
-    return store_->execute(std::move(call));
+    return store_->execute(call);
   }
   if (!call.keys.empty()) {
     std::vector<std::string> joined;
@@ -24,10 +25,10 @@ absl::StatusOr<StoreReply> PrefixStore::execute(StoreCall&& call) {
     for (const std::string_view key : call.keys) joined.push_back(absl::StrCat(prefix_, sv(key)));
     const StringList keys(joined);
     call.keys = keys;
-    return store_->execute(std::move(call));
+    return store_->execute(call);
   }
   const bool lists = call.op == StoreCall::Op::kListKeys;
-  absl::StatusOr<StoreReply> reply = store_->execute(std::move(call));
+  absl::StatusOr<StoreReply> reply = store_->execute(call);
   if (!lists || !reply.ok()) return reply;
   std::vector<std::string> own;
   for (const std::string& key : reply->values) {

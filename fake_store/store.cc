@@ -122,11 +122,11 @@ void Store::check_arguments(const StoreCall& call) const {
   }
 }
 
-absl::StatusOr<StoreReply> Store::submit(StoreCall&& call) {
+absl::StatusOr<StoreReply> Store::submit(const StoreCall& call) {
   const Row& row = row_of(call.op);
   enter(row.name, call.key(), call.code, row.polls);
   if (call.timeout.has_value() || call.op == StoreCall::Op::kMultiSet) check_arguments(call);
-  absl::StatusOr<StoreReply> reply = execute(std::move(call));
+  absl::StatusOr<StoreReply> reply = execute(call);
   if (!reply.ok()) [[unlikely]]
     fail(reply.status(), row.name);
   return reply;
@@ -146,10 +146,12 @@ int64_t Store::add(std::string_view key, int64_t amount, CodeSite code) {
 
 std::string Store::compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                                CodeSite code) {
-  return std::move(
-      submit(
-          {.op = StoreCall::Op::kCompareSet, .keys = {&key, 1}, .values = {&desired, 1}, .expected = expected, .code = code})
-          ->value);
+  return std::move(submit({.op = StoreCall::Op::kCompareSet,
+                           .keys = {&key, 1},
+                           .values = {&desired, 1},
+                           .expected = expected,
+                           .code = code})
+                       ->value);
 }
 
 void Store::wait(const StringList& keys, CodeSite code) {

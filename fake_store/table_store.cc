@@ -146,7 +146,8 @@ absl::Status TableStore::explain(const StoreCall& call, std::string_view key, co
 }
 
 absl::Status TableStore::explain(const StoreCall& call, const absl::Status& status) const {
-  if (call.op != StoreCall::Op::kNumKeys && call.op != StoreCall::Op::kListKeys) return explain(call, call.key(), status);
+  if (call.op != StoreCall::Op::kNumKeys && call.op != StoreCall::Op::kListKeys)
+    return explain(call, call.key(), status);
   return make_error(error_kind(status), absl::StrCat(who(call), ": ", status.message()));
 }
 

@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "fake_store/fault_store.h"
 #include "fake_store/store_state.h"
-#include "rankloom/store.h"
 #include "rankloom/error.h"
-#include "sim/base/dist_error.h"
 #include "rankloom/random.h"
+#include "rankloom/store.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "world/group_access.h"
@@ -415,8 +415,9 @@ void WorldState::forget_at_end(int64_t hook) {
 bool WorldState::all_ended() const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for the report
-  return std::none_of(outcomes_.begin(), outcomes_.end(),
-                      [](const RunReport::Outcome& outcome) { return outcome.state == RunReport::Outcome::State::kRunning; });
+  return std::none_of(outcomes_.begin(), outcomes_.end(), [](const RunReport::Outcome& outcome) {
+    return outcome.state == RunReport::Outcome::State::kRunning;
+  });
 }
 
 void WorldState::run_end_hooks() {

@@ -48,8 +48,8 @@ void check(const RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dim
 
 }  // namespace
 
-DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims, const DeviceMesh::MixedOptions& options,
-                           CodeSite code) {
+DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims,
+                           const DeviceMesh::MixedOptions& options, CodeSite code) {
   check(rank, dims);
   std::vector<int> shape, real_shape;
   std::vector<std::string> names, real_names;

@@ -198,7 +198,8 @@ std::string traces::chakra_trace(const CallRecord& record) {
   return bytes;
 }
 
-std::vector<std::string> traces::write_chakra(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view prefix) {
+std::vector<std::string> traces::write_chakra(const std::vector<std::shared_ptr<CallRecord>>& ranks,
+                                              std::string_view prefix) {
   std::vector<std::string> paths;
   for (const std::shared_ptr<CallRecord>& record : ranks) {
     paths.push_back(absl::StrCat(sv(prefix), ".", record->global_rank(), ".et"));

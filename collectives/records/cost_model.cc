@@ -38,7 +38,8 @@ CostModel::WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int6
   switch (op) {
     case OpType::kAllReduce:
     case OpType::kAllReduceCoalesced:
-      return ring ? CostModel::WireCost{2 * (n - 1), share(bytes, 2 * (n - 1), n)} : CostModel::WireCost{2 * lg, times(bytes, 2)};
+      return ring ? CostModel::WireCost{2 * (n - 1), share(bytes, 2 * (n - 1), n)}
+                  : CostModel::WireCost{2 * lg, times(bytes, 2)};
     case OpType::kBroadcast:
     case OpType::kReduce:
       return {ring ? n - 1 : lg, bytes};

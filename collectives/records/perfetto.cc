@@ -134,7 +134,9 @@ class Writer {
 
 }  // namespace
 
-std::string traces::perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks) { return Writer().write(ranks); }
+std::string traces::perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks) {
+  return Writer().write(ranks);
+}
 
 void traces::write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path) {
   internal::write_file(path, traces::perfetto_json(ranks), "write_perfetto");

@@ -162,7 +162,9 @@ void Shrinker::cut_faults_and_switches() {
     return still_fails(fewer);
   };
   if (world_.faults.rate() == 0) world_.faults = FaultPlan(fewest<Fault>(world_.faults.faults(), fails_with_faults));
-  const auto fails_with_switches = [&](const std::vector<Schedule::Switch>& switches) { return still_fails(steered(switches)); };
+  const auto fails_with_switches = [&](const std::vector<Schedule::Switch>& switches) {
+    return still_fails(steered(switches));
+  };
   world_ = steered(fewest<Schedule::Switch>(switches_, fails_with_switches));
 }
 

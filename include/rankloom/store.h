@@ -144,9 +144,9 @@ struct StoreReply {
 //   class SlowStore final : public Store {
 //    public:
 //     explicit SlowStore(std::shared_ptr<Store> store) : Store(store.get()), store_(std::move(store)) {}
-//     absl::StatusOr<StoreReply> execute(StoreCall&& call) override {
+//     absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
 //       if (call.writes()) RankContext::current()->sleep_for(absl::Milliseconds(10));
-//       return store_->execute(std::move(call));
+//       return store_->execute(call);
 //     }
 //     std::string_view kind() const override { return "SlowStore"; }
 //     ...
@@ -218,7 +218,7 @@ class Store {
 
   // Carries the call out, without scheduling point and exception, in any thread that may use the store. The methods
   // above come to the point, check what all stores would refuse, and throw the error that this returns.
-  virtual absl::StatusOr<StoreReply> execute(StoreCall&& call) = 0;
+  virtual absl::StatusOr<StoreReply> execute(const StoreCall& call) = 0;
 
   // "HashStore", ...: as error texts name it.
   virtual std::string_view kind() const = 0;
@@ -236,7 +236,7 @@ class Store {
   friend struct internal::StoreAccess;
 
   // The way of every call: point, check, execute. What it returns is ok.
-  absl::StatusOr<StoreReply> submit(StoreCall&& call);
+  absl::StatusOr<StoreReply> submit(const StoreCall& call);
   // `polls`: the caller asks whether something has happened yet.
   void enter(const char* op, std::string_view key, CodeSite code, bool polls) const;
   void enter_as_stranger(const char* op) const;
@@ -265,7 +265,7 @@ class HashStore final : public Store {
   explicit HashStore(internal::Scheduler* scheduler = nullptr);
   ~HashStore() override;
 
-  absl::StatusOr<StoreReply> execute(StoreCall&& call) override;
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override;
   std::string_view kind() const override { return "HashStore"; }
 
  private:
@@ -302,7 +302,7 @@ class FileStore final : public Store {
   static std::shared_ptr<FileStore> open(std::string path, const Options& options);
   ~FileStore() override;
 
-  absl::StatusOr<StoreReply> execute(StoreCall&& call) override;
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override;
   std::string_view kind() const override { return "FileStore"; }
 
  private:
@@ -327,7 +327,7 @@ class PrefixStore final : public Store {
 
   const std::shared_ptr<Store>& underlying() const { return store_; }
 
-  absl::StatusOr<StoreReply> execute(StoreCall&& call) override;
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override;
   std::string_view kind() const override { return "PrefixStore"; }
 
  private:
@@ -350,7 +350,7 @@ class FakeStore final : public Store {
  public:
   explicit FakeStore(internal::Scheduler* scheduler = nullptr) : Store(scheduler) {}
 
-  absl::StatusOr<StoreReply> execute(StoreCall&& call) override;
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override;
   std::string_view kind() const override { return "FakeStore"; }
 };
 

@@ -454,12 +454,12 @@ template <typename Tensor>
 requires requires(const Tensor& t) { t.device.device_type, t.dtype.code, t.ndim, t.strides, t.byte_offset; }
 absl::StatusOr<TensorView> view(const Tensor& t) {
   return view(DLTensor{.data = t.data,
-                                      .device = {static_cast<int32_t>(t.device.device_type), t.device.device_id},
-                                      .ndim = t.ndim,
-                                      .dtype = {t.dtype.code, t.dtype.bits, t.dtype.lanes},
-                                      .shape = t.shape,
-                                      .strides = t.strides,
-                                      .byte_offset = t.byte_offset});
+                       .device = {static_cast<int32_t>(t.device.device_type), t.device.device_id},
+                       .ndim = t.ndim,
+                       .dtype = {t.dtype.code, t.dtype.bits, t.dtype.lanes},
+                       .shape = t.shape,
+                       .strides = t.strides,
+                       .byte_offset = t.byte_offset});
 }
 
 }  // namespace dlpack

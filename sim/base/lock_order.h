@@ -92,8 +92,8 @@ class ABSL_LOCKABLE OrderedMutex {
     mu_.Lock();
   }
   void unlock() ABSL_UNLOCK_FUNCTION() {
+    HeldLocks::drop(level_);  // first: whoever takes the lock next may destroy this
     mu_.Unlock();
-    HeldLocks::drop(level_);
   }
   void await(const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     mu_.Await(condition);

@@ -139,10 +139,10 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   Trace trace_;
   int64_t yields_in_a_row_ = 0;
   uint64_t outside_went_seen_ = 0;  // by count_yield()
-  uint64_t polled_at_step_ = 0;   // where the clock last went on for tasks that poll
-  int64_t polling_since_ns_ = 0;  // real time since which tasks do nothing else; 0: they do
-  bool misled_ = false;           // choose() asked a policy that cannot go on: the next pick() aborts the run
-  bool yields_ = false;           // the task that gives way said so
+  uint64_t polled_at_step_ = 0;     // where the clock last went on for tasks that poll
+  int64_t polling_since_ns_ = 0;    // real time since which tasks do nothing else; 0: they do
+  bool misled_ = false;             // choose() asked a policy that cannot go on: the next pick() aborts the run
+  bool yields_ = false;             // the task that gives way said so
   std::atomic<int64_t> clock_ns_{0};
   std::atomic<uint64_t> steps_{0};
 

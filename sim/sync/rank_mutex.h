@@ -28,8 +28,8 @@ class ABSL_LOCKABLE RankMutex {
     if (real_) lock_real();
   }
   void unlock() ABSL_UNLOCK_FUNCTION() {
+    HeldLocks::drop(level_);  // first: whoever takes the lock next may destroy this
     if (real_) unlock_real();
-    HeldLocks::drop(level_);
   }
 
  private:

@@ -49,8 +49,8 @@ std::string short_name(const char* symbol) {
 bool hands_on(std::string_view function) {
   constexpr std::string_view kClasses[] = {"StepRecord::", "Told::", "AccessSites::", "std::", "absl::", "Observed::"};
   constexpr std::string_view kFunctions[] = {
-      "KeyTable::tell",         "KeyTable::tell_keys", "WorkState::record_touch", "WorkState::touched",
-      "WorkState::record_wait", "WorkState::waited",   "WorldState::record_group",     "Rendezvous::touched_group",
+      "KeyTable::tell",         "KeyTable::tell_keys", "WorkState::record_touch",  "WorkState::touched",
+      "WorkState::record_wait", "WorkState::waited",   "WorldState::record_group", "Rendezvous::touched_group",
       "Mailbox::touched_group", "ended_too_late",      "StoreState::tell_timeout"};
   return std::any_of(std::begin(kClasses), std::end(kClasses), [&](auto name) { return function.starts_with(name); }) ||
          std::find(std::begin(kFunctions), std::end(kFunctions), function) != std::end(kFunctions);

@@ -302,18 +302,21 @@ std::vector<Shown> shown() {
                                            {.kind = Kind::kReadVariable},
                                            {.kind = Kind::kWait}},
                                           {{.kind = Kind::kAllReduce}, {.kind = Kind::kWait}}})},
-      {"write: WorldState::unshare", by_ranks({{{.kind = Kind::kShared}, {.kind = Kind::kYield}, {.kind = Kind::kUnshare}},
-                                          {{.kind = Kind::kShared}}})},
+      {"write: WorldState::unshare",
+       by_ranks(
+           {{{.kind = Kind::kShared}, {.kind = Kind::kYield}, {.kind = Kind::kUnshare}}, {{.kind = Kind::kShared}}})},
       {"read: WorldState::groups", second_group},
       {"write: WorldState::next_world_group", second_group},
       {"read: WorldState::next_world_group", named},
       {"write: WorldState::add_group", written(3,
-                                          [](RankContext& rank) -> std::string {
-                                            if (rank.rank() == 2) return absl::StrCat(rank.world().groups().size());
-                                            rank.yield();
-                                            if (rank.rank() == 0) state_of(rank).world().add_group("a", {0}, "", 1);
-                                            return "";
-                                          })},
+                                               [](RankContext& rank) -> std::string {
+                                                 if (rank.rank() == 2)
+                                                   return absl::StrCat(rank.world().groups().size());
+                                                 rank.yield();
+                                                 if (rank.rank() == 0)
+                                                   state_of(rank).world().add_group("a", {0}, "", 1);
+                                                 return "";
+                                               })},
       {"write: Rendezvous::withdraw", withdrawn(/*message=*/false)},
       {"write: Mailbox::withdraw", withdrawn(/*message=*/true)},
       {"read: Rendezvous::look_at_unwound", look_at_unwound(/*message=*/false)},
@@ -354,8 +357,9 @@ std::vector<Shown> shown() {
                                            })},
       {"lower: LatchState::count_down", counted_too_far},
       {"write: LatchState::count_down", counted_twice},
-      {"read: CondVarState::wait_until", by_ranks({{{.kind = Kind::kCondWaitFor, .c = 1}},
-                                              {{.kind = Kind::kSleep, .c = 1}, {.kind = Kind::kNotifyOne, .b = 1}}})},
+      {"read: CondVarState::wait_until",
+       by_ranks({{{.kind = Kind::kCondWaitFor, .c = 1}},
+                 {{.kind = Kind::kSleep, .c = 1}, {.kind = Kind::kNotifyOne, .b = 1}}})},
       {"write: Mailbox::record_post", received_first},
       {"write: Mailbox::finish", streamed},
       {"write: WorldState::ended_text", warned},

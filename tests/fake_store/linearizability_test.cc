@@ -89,10 +89,10 @@ class TornStore final : public Store {
  public:
   explicit TornStore(Store* store) : Store(store), store_(*store) {}
 
-  absl::StatusOr<StoreReply> execute(StoreCall&& call) override {
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
     if (call.op == StoreCall::Op::kSet) return set_in_two(call.key(), call.value());
     if (call.op == StoreCall::Op::kAdd) return add_in_two(call.key(), call.amount);
-    return store_.execute(std::move(call));
+    return store_.execute(call);
   }
   std::string_view kind() const override { return "TornStore"; }
 

@@ -19,7 +19,7 @@ using testing::StartsWith;
 // Keeps values in a map and knows few operations.
 class MapStore final : public Store {
  public:
-  absl::StatusOr<StoreReply> execute(StoreCall&& call) override {
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
     switch (call.op) {
       case StoreCall::Op::kSet:
         values_[std::string(call.key())] = call.value();
@@ -50,9 +50,9 @@ class CountingStore final : public Store {
  public:
   explicit CountingStore(std::shared_ptr<Store> store) : Store(store.get()), store_(std::move(store)) {}
 
-  absl::StatusOr<StoreReply> execute(StoreCall&& call) override {
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
     if (call.writes()) ++writes;
-    return store_->execute(std::move(call));
+    return store_->execute(call);
   }
   std::string_view kind() const override { return "CountingStore"; }
 

@@ -117,8 +117,8 @@ TEST_F(FakeCollectivesTest, SendsAndReceives) {
 }
 
 TEST_F(FakeCollectivesTest, TakesMetaTensors) {
-  auto pg =
-      make_fake_process_group({.rank = 5, .world_size = 1000000, .options = {.outputs = FakeOptions::Outputs::kUniformRanks}});
+  auto pg = make_fake_process_group(
+      {.rank = 5, .world_size = 1000000, .options = {.outputs = FakeOptions::Outputs::kUniformRanks}});
   pg->all_gather_into_tensor(TensorView::meta({1000000, 4096}, DType::kBFloat16),
                              TensorView::meta({1, 4096}, DType::kBFloat16))
       .wait();
@@ -326,8 +326,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, FakeInWorldTest, every_world(), world_name);
 TEST_P(FakeInWorldTest, TakesItsRankFromTheWorld) {
   run(3, [](RankContext& rank) {
     for (int round = 0; round < 2; ++round) {
-      auto pg = init_process_group(
-          rank, {.backend = GroupOptions::Backend::kFake, .fake = FakeOptions{.outputs = FakeOptions::Outputs::kUniformRanks}});
+      auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake,
+                                          .fake = FakeOptions{.outputs = FakeOptions::Outputs::kUniformRanks}});
       EXPECT_EQ(pg->backend_name(), "fake");
       EXPECT_EQ(pg->rank(), rank.rank());
       std::vector<int32_t> x = {rank.rank()};

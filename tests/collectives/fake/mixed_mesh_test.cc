@@ -29,11 +29,12 @@ INSTANTIATE_TEST_SUITE_P(Worlds, MixedMeshTest, every_world(), world_name);
 TEST_P(MixedMeshTest, IsRealInOneDimensionAndFakeInOthers) {
   run(4, [](RankContext& rank) {
     const auto record = std::make_shared<CallRecord>();
-    const DeviceMesh mesh = init_mixed_mesh(rank,
-                                            {{.name = "pp", .size = 8, .backend = kFake, .coordinate = 3},
-                                             {.name = "tp", .size = 4},
-                                             {.name = "dp", .size = 1024, .backend = kFake, .coordinate = 1000}},
-                                            {.fake = {.outputs = FakeOptions::Outputs::kUniformRanks, .record = record}});
+    const DeviceMesh mesh =
+        init_mixed_mesh(rank,
+                        {{.name = "pp", .size = 8, .backend = kFake, .coordinate = 3},
+                         {.name = "tp", .size = 4},
+                         {.name = "dp", .size = 1024, .backend = kFake, .coordinate = 1000}},
+                        {.fake = {.outputs = FakeOptions::Outputs::kUniformRanks, .record = record}});
     EXPECT_EQ(mesh.size(), 32768);
     EXPECT_THAT(mesh.get_coordinate(), ElementsAre(3, rank.rank(), 1000));
     EXPECT_EQ(mesh.base()->rank(), (3 * 4 + rank.rank()) * 1024 + 1000);

@@ -173,8 +173,8 @@ TEST_P(FlightRecordsTest, ACoalescedCallOfAUsersGroupClosesTheRecordsOfItsParts)
 TEST_P(FlightRecordsTest, OfFakeGroupsAreClosedAtOnce) {
   run(1, [](RankContext& rank) {
     const auto record = std::make_shared<CallRecord>();
-    auto pg = init_process_group(
-        rank, {.backend = GroupOptions::Backend::kFake, .fake = FakeOptions{.deny = {OpType::kBroadcast}, .record = record}});
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake,
+                                        .fake = FakeOptions{.deny = {OpType::kBroadcast}, .record = record}});
     std::vector<float> x = {1};
     Work work = pg->all_reduce(x);
     EXPECT_THROW((void)pg->broadcast(x, 0), DistError);

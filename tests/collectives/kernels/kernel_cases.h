@@ -31,12 +31,12 @@ inline const ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  Reduce
                                          ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::premul_sum(0.3)};
 
 inline const ReduceOp::Order kAllOrders[] = {{.kind = ReduceOp::Order::Kind::kRank},
-                                         {.kind = ReduceOp::Order::Kind::kReversed},
-                                         {.kind = ReduceOp::Order::Kind::kRing},
-                                         {.kind = ReduceOp::Order::Kind::kTree},
-                                         {.kind = ReduceOp::Order::Kind::kSeeded, .seed = 7},
-                                         {.kind = ReduceOp::Order::Kind::kRank, .accumulate_in_float = false},
-                                         {.kind = ReduceOp::Order::Kind::kTree, .accumulate_in_float = false}};
+                                             {.kind = ReduceOp::Order::Kind::kReversed},
+                                             {.kind = ReduceOp::Order::Kind::kRing},
+                                             {.kind = ReduceOp::Order::Kind::kTree},
+                                             {.kind = ReduceOp::Order::Kind::kSeeded, .seed = 7},
+                                             {.kind = ReduceOp::Order::Kind::kRank, .accumulate_in_float = false},
+                                             {.kind = ReduceOp::Order::Kind::kTree, .accumulate_in_float = false}};
 
 // Null in programs whose kernels do their work at once; else what runs the plans that they make instead.
 inline void (*plan_runner)(KernelPlan& plan) = nullptr;

@@ -770,7 +770,7 @@ TEST(ReduceOrderTest, OrdersDifferInBits) {
   const std::vector<float> values = {1.0f, 1e8f, -1e8f, 1.0f, 3.0f};
   EXPECT_EQ(sum_of(values, {.kind = ReduceOp::Order::Kind::kRank}), 4.0f);  // (((1 + 1e8) - 1e8) + 1) + 3
   EXPECT_EQ(sum_of(values, {.kind = ReduceOp::Order::Kind::kReversed}),
-            1.0f);                                                      // (((3 + 1) - 1e8) + 1e8) + 1, 1e8 - 4 is 1e8
+            1.0f);  // (((3 + 1) - 1e8) + 1e8) + 1, 1e8 - 4 is 1e8
   EXPECT_EQ(sum_of(values, {.kind = ReduceOp::Order::Kind::kRing}), 5.0f);  // (((1e8 - 1e8) + 1) + 3) + 1
   EXPECT_EQ(sum_of(values, {.kind = ReduceOp::Order::Kind::kTree}), 3.0f);  // ((1 + 1e8) + (-1e8 + 1)) + 3
 }

@@ -74,7 +74,8 @@ TEST(UnevenTest, AllGatherOfManyBytes) {  // beyond the size from which kernels 
 }
 
 TEST(UnevenTest, ReduceScatter) {
-  for (const ReduceOp::Order::Kind order : {ReduceOp::Order::Kind::kRank, ReduceOp::Order::Kind::kRing, ReduceOp::Order::Kind::kTree}) {
+  for (const ReduceOp::Order::Kind order :
+       {ReduceOp::Order::Kind::kRank, ReduceOp::Order::Kind::kRing, ReduceOp::Order::Kind::kTree}) {
     std::array<Buffers, 3> inputs = {{{{1}, {}, {2, 3}}, {{10}, {}, {20, 30}}, {{100}, {}, {200, 300}}}};
     Buffers outputs = {{0}, {}, {0, 0}};
     std::vector<CollectiveCall> calls;

@@ -147,7 +147,8 @@ TEST_P(LeftGroupTest, IsNamedAsLongAsARecordNamesIt) {
     for (int i = 0; i < 4; ++i) {
       pg->barrier().wait();
       const std::vector<std::string> calls = state_of(rank).recorder().last_calls(4);
-      const std::string dump = traces::flight_records(rank.world(), rank.rank(), {.format = traces::FlightDumpOptions::Format::kJson});
+      const std::string dump =
+          traces::flight_records(rank.world(), rank.rank(), {.format = traces::FlightDumpOptions::Format::kJson});
       if (i < 3) {
         EXPECT_THAT(calls, Contains(HasSubstr("barrier seq 1 (completed) [group gone, kept_memory_test.cc:")));
         EXPECT_THAT(dump,

@@ -30,10 +30,11 @@ TEST(ScheduleTest, TextAndParseAreInverse) {
 }
 
 TEST(ScheduleTest, ASteeredScheduleIsItsSwitches) {
-  const std::vector<Schedule::Switch> switches = {{.at = Schedule::Switch::kStart, .nth = 0, .to = 2},
-                                        {.at = 0, .nth = 5, .to = 1},
-                                        {.kind = Schedule::Switch::Kind::kCompletion, .at = 2, .nth = 1, .to = 0},
-                                        {.kind = Schedule::Switch::Kind::kValue, .at = 1, .nth = 0, .to = 3}};
+  const std::vector<Schedule::Switch> switches = {
+      {.at = Schedule::Switch::kStart, .nth = 0, .to = 2},
+      {.at = 0, .nth = 5, .to = 1},
+      {.kind = Schedule::Switch::Kind::kCompletion, .at = 2, .nth = 1, .to = 0},
+      {.kind = Schedule::Switch::Kind::kValue, .at = 1, .nth = 0, .to = 3}};
   const Schedule schedule = Schedule::steered(7, switches);
   EXPECT_EQ(schedule.text(), "steered:7:s@0>2,0@5>1,2@1>c0,1#0=3");
   const absl::StatusOr<Schedule> parsed = Schedule::parse(schedule.text());
