@@ -13,8 +13,7 @@ FaultStore::~FaultStore() = default;
 
 absl::StatusOr<StoreReply> FaultStore::execute(const StoreCall& call) {
   const Task* const task = Task::current();
-  if (task == nullptr || task->info.rank < 0 || call.op == StoreCall::Op::kWatchKey)
-    return store_->execute(call);
+  if (task == nullptr || task->info.rank < 0 || call.op == StoreCall::Op::kWatchKey) return store_->execute(call);
   const FaultInjector::Call told{.rank = task->info.rank, .group = {}, .op = call.name()};
   const CodeSite code = call.waits() ? call.code : CodeSite();  // as of the operation: reports show lines of waits only
   const std::vector<Fault> faults = injector_->at(told);
