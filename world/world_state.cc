@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "fake_store/fault_store.h"
 #include "fake_store/store_state.h"
@@ -263,28 +264,51 @@ void WorldState::rank_returned(int rank) {
   if (outcome.state == RunReport::Outcome::State::kRunning) outcome.state = RunReport::Outcome::State::kReturned;
 }
 
+namespace {
+
+// The object that a task is making for its world. Kept by value: a fiber's stack may be another one by the time of the next look.
+struct Making {
+  const WorldState* world = nullptr;
+  const Task* task = nullptr;
+  std::string key;
+};
+thread_local Making making;
+
+[[noreturn]] void refuse_shared(std::string_view key, std::string_view text) {
+  const int rank = Task::current() != nullptr ? Task::current()->info.rank : -1;
+  refuse({.rank = rank, .group = {}, .op = "WorldLocal"}, ErrorKind::kInvalidArgument,
+         absl::StrCat("rank ", rank, ", WorldLocal \"", sv(key), "\": ", sv(text)));
+}
+
+}  // namespace
+
 std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void* type,
                                                 absl::FunctionRef<std::shared_ptr<void>()> make, Maker maker) {
+  // The task holds the lock already, which it would wait for, and its own place in the table may move.
+  if (making.world == this && making.task == Task::current())
+    refuse_shared(key, absl::StrCat("asked for while \"", making.key, "\" is made, want it made before"));
   ObservedMutexLock lock(&shared_mu_);
-  Shared& slot = shared_[sv(key)];
+  const auto at = shared_.find(sv(key));
+  const bool found = at != shared_.end() && at->second.object != nullptr;
   StepRecord* const record = scheduler_->record();
   if (maker == Maker::kSame) {
     lock.apart();
   } else if (record != nullptr) {
-    record->access(named_object(object_, key), slot.object == nullptr ? Access::kWrite : Access::kRead);
+    record->access(named_object(object_, key), found ? Access::kRead : Access::kWrite);
   }
-  if (slot.object == nullptr) {
-    if (record != nullptr) record->enter_name(named_object(object_, key));
-    slot = {.object = make(), .type = type};
+  if (found) {
+    if (at->second.type != type) refuse_shared(key, "it is an object of another type in this world, want another name");
+    return at->second.object;
+  }
+  if (record != nullptr) record->enter_name(named_object(object_, key));
+  making = {.world = this, .task = Task::current(), .key = std::string(key)};
+  const absl::Cleanup made = [record] {
+    making = {};
     if (record != nullptr) record->leave_name();
-  } else if (slot.type != type) {
-    throw_dist_error(
-        make_error(
-            ErrorKind::kInvalidArgument,
-            absl::StrCat("WorldLocal \"", sv(key), "\" is an object of another type in this world, want another name")),
-        {.rank = Task::current() != nullptr ? Task::current()->info.rank : -1, .group = {}, .op = "WorldLocal"});
-  }
-  return slot.object;
+  };
+  std::shared_ptr<void> object = make();
+  shared_[sv(key)] = {.object = object, .type = type};
+  return object;
 }
 
 void WorldState::record_group() {

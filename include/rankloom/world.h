@@ -140,7 +140,8 @@ class RankLocal {
 //   counter.get(rank.world())->update([](int& n) { ++n; });
 // The rank that asks first makes the object. An explored run sees who that was, but not what ranks do to the object: that is
 // for Watched, Mutex and the like.
-// Errors: InvalidArgument if the name stands for an object of another type in this world.
+// Errors: InvalidArgument if the name stands for an object of another type in this world, and within the making of another
+//   object.
 // Thread-safety: all methods.
 template <typename T>
 class WorldLocal {
@@ -150,7 +151,7 @@ class WorldLocal {
   std::shared_ptr<T> get(World& world) const {
     return get(world, [] { return std::make_shared<T>(); });
   }
-  // `make` returns a std::shared_ptr<T>. It may make groups, and works.
+  // `make` returns a std::shared_ptr<T>. It must not wait, make groups, or get another WorldLocal.
   template <typename Make>
   std::shared_ptr<T> get(World& world, Make make) const {
     return std::static_pointer_cast<T>(internal::world_local(world, name_, &internal::type_mark<T>,

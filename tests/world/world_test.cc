@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "rankloom/sync.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
@@ -44,6 +45,49 @@ void make_one_world(const WorldMode& gear, int number) {
     rank.store().wait({"key 0", "key 1", "key 2"});
   });
   ASSERT_EQ(report.ok(), number % 10 != 0) << report.text();
+}
+
+TEST_P(WorldTest, AWorldLocalIsOneObjectForAllRanks) {
+  const WorldLocal<std::set<int>> ranks("ranks");
+  const RunReport report = run_world(GetParam().options(3), [&](RankContext& rank) {
+    const std::shared_ptr<std::set<int>> mine = ranks.get(rank.world());
+    {
+      static Mutex mu;
+      const MutexLock lock(&mu);
+      mine->insert(rank.rank());
+    }
+    store_barrier(rank.store(), "all in", rank.rank(), 3);
+    EXPECT_THAT(*mine, ElementsAre(0, 1, 2));
+    store_barrier(rank.store(), "all read", rank.rank(), 3);
+    if (rank.rank() == 1) ranks.forget(rank.world());
+    store_barrier(rank.store(), "forgotten", rank.rank(), 3);
+    EXPECT_NE(ranks.get(rank.world()), mine);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST_P(WorldTest, AWorldLocalRefusesAnotherTypeUnderItsName) {
+  const RunReport report = run_world(GetParam().options(1), [](RankContext& rank) {
+    *WorldLocal<int>("x").get(rank.world()) = 3;
+    EXPECT_EQ(
+        error_of([&] { (void)WorldLocal<float>("x").get(rank.world()); }),
+        "InvalidArgument: rank 0, WorldLocal \"x\": it is an object of another type in this world, want another name");
+    EXPECT_EQ(*WorldLocal<int>("x").get(rank.world()), 3);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+// Else it would wait for itself where ranks are threads.
+TEST_P(WorldTest, AWorldLocalRefusesToBeMadeWhileAnotherOneIs) {
+  const RunReport report = run_world(GetParam().options(1), [](RankContext& rank) {
+    const auto inner = [&] { return WorldLocal<int>("inner").get(rank.world()); };
+    EXPECT_EQ(error_of([&] { (void)WorldLocal<int>("outer").get(rank.world(), inner); }),
+              "InvalidArgument: rank 0, WorldLocal \"inner\": asked for while \"outer\" is made, want it made before");
+    // Nothing was made, and nothing is held.
+    EXPECT_EQ(*WorldLocal<int>("outer").get(rank.world(), [] { return std::make_shared<int>(4); }), 4);
+    EXPECT_EQ(*inner(), 0);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
 }
 
 TEST_P(WorldTest, TenThousandWorldsLeaveNothingBehind) {
