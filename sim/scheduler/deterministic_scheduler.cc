@@ -97,7 +97,7 @@ void DeterministicScheduler::end_tasks(bool strangers) {
   if (!threads_) return;
   {
     const StateLock lock(this);
-    refuse_attached(live_tasks());
+    for (const Task* task : live_tasks()) refuse_attached(*task);
   }
   if (strangers) abort(world_ended());
   for (;;) {
@@ -577,6 +577,14 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   lock.lock();
 }
 
+std::vector<const Task*> DeterministicScheduler::ready_tasks() const {
+  std::vector<const Task*> ready;
+  for (const Task* task : live_tasks()) {
+    if (task->state == Task::State::kReady) ready.push_back(task);
+  }
+  return ready;
+}
+
 std::vector<Task*> DeterministicScheduler::parked_tasks() const {
   std::vector<Task*> parked;
   for (Task* task : live_tasks()) {
@@ -621,8 +629,10 @@ void DeterministicScheduler::await_threads_beside(StateLock& lock) {
       continue;
     }
     const int64_t stuck_for_ns = monotonic_ns() - since_ns;
-    const bool ends = stuck_for_ns >= stuck_ns();
-    if (!ends && (told || stuck_for_ns < stall_ns())) continue;
+    // The warning comes before the end in any case: a busy machine may come here for the first time when both are due.
+    const bool warns = !told && stuck_for_ns >= stall_ns();
+    const bool ends = !warns && stuck_for_ns >= stuck_ns();
+    if (!warns && !ends) continue;
     const std::vector<Task*> blocked = parked_tasks();
     if (blocked.empty()) continue;  // a long computation beside the baton
     std::vector<int> ranks;

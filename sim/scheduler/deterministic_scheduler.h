@@ -38,7 +38,6 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void unpark(Task& task) override;
   int choose(ChoiceKind kind, int n, const Site& site) override;
   int64_t now_ns() const override { return clock_ns_.load(std::memory_order_relaxed); }
-  std::vector<Task*> live_tasks() const override;
   void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return trace_; }
   uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
@@ -50,6 +49,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   bool idle() const override;
   void away_changed(int n) override;
   void end_tasks(bool strangers) override;
+  std::vector<const Task*> ready_tasks() const override;
   void outside_changed(int n) override;
   void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
@@ -99,6 +99,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void await_threads_beside(StateLock& lock);
   // A thread of the caller's own that is ready as a helper of `rank`; null: there is none.
   Task* ready_beside(int rank) const;
+  // The tasks that have not ended, by id, and those of them that are parked.
+  std::vector<Task*> live_tasks() const;
   std::vector<Task*> parked_tasks() const;
   bool any_timer() const;
   void end(Task& task);

@@ -19,10 +19,19 @@ FreeScheduler::FreeScheduler(Options options)
 
 FreeScheduler::~FreeScheduler() { close(); }
 
-bool FreeScheduler::idle() const { return live_ranks_.load(std::memory_order_relaxed) == 0 && live_tasks().empty(); }
+bool FreeScheduler::idle() const {
+  OrderedMutexLock lock(&tasks_mu_);
+  return live_ranks_.load(std::memory_order_relaxed) == 0 &&
+         std::all_of(tasks_.begin(), tasks_.end(), [](const std::unique_ptr<Task>& task) { return task == nullptr; });
+}
 
 void FreeScheduler::end_tasks(bool strangers) {
-  refuse_attached(live_tasks());
+  {
+    OrderedMutexLock lock(&tasks_mu_);
+    for (const std::unique_ptr<Task>& task : tasks_) {
+      if (task != nullptr) refuse_attached(*task);
+    }
+  }
   if (strangers) abort(world_ended());
   // Helpers end by themselves, unless they wait for a rank that never came.
   if (live_ranks_.load(std::memory_order_relaxed) > 0) {
@@ -232,11 +241,12 @@ void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* tex
       stuck_since_ns_ = stuck && !computes ? now_ns : -1;
       stuck_at_step_ = steps;
       stuck_told_ = false;
+    } else if (now_ns - stuck_since_ns_ >= stall_ns() && !std::exchange(stuck_told_, true)) {
+      // Before the end in any case: a busy machine may come here for the first time when both are due.
+      texts->emplace_back(describe_stuck(blocked, std::move(beside), stall_ns()).message());
     } else if (now_ns - stuck_since_ns_ >= stuck_ns()) {
       end = describe_stuck(blocked, std::move(beside), stuck_ns());
       if (!set_abort_cause(end)) end = absl::OkStatus();
-    } else if (now_ns - stuck_since_ns_ >= stall_ns() && !std::exchange(stuck_told_, true)) {
-      texts->emplace_back(describe_stuck(blocked, std::move(beside), stall_ns()).message());
     }
     reporting_.store(false);
   }
@@ -285,15 +295,6 @@ void FreeScheduler::wake_all() {
 void FreeScheduler::outside_changed(int n) {
   counts_.fetch_add(n * kLive);
   if (n < 0) check_deadlock();
-}
-
-std::vector<Task*> FreeScheduler::live_tasks() const {
-  OrderedMutexLock lock(&tasks_mu_);
-  std::vector<Task*> tasks;
-  for (const std::unique_ptr<Task>& task : tasks_) {
-    if (task != nullptr) tasks.push_back(task.get());
-  }
-  return tasks;
 }
 
 uint64_t FreeScheduler::steps() const {

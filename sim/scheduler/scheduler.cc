@@ -119,11 +119,9 @@ bool Scheduler::close_if_idle() {
   return true;
 }
 
-void Scheduler::refuse_attached(const std::vector<Task*>& tasks) {
-  for (const Task* task : tasks) {
-    if (task->adopted && task->info.kind == TaskKind::kRank)
-      fatal(absl::StrCat("a world ended while a thread was attached as rank ", task->info.rank));
-  }
+void Scheduler::refuse_attached(const Task& task) {
+  if (task.adopted && task.info.kind == TaskKind::kRank)
+    fatal(absl::StrCat("a world ended while a thread was attached as rank ", task.info.rank));
 }
 
 void Scheduler::close() {
@@ -208,11 +206,7 @@ std::string Scheduler::describe() {
                         "; its last point: ", site_text(last), site_place(last))]
         .push_back(info.rank);
   };
-  if (deterministic_) {
-    for (const Task* task : live_tasks()) {
-      if (task->state == Task::State::kReady) add(task->info, " can run", task->last.site());
-    }
-  }
+  for (const Task* task : ready_tasks()) add(task->info, " can run", task->last.site());
   std::vector<Outstanding> outstanding;
   append_outstanding(&outstanding);
   for (const Outstanding& who : outstanding) {

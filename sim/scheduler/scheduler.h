@@ -202,9 +202,6 @@ class Scheduler {
   // this run; from another thread it is right only while nobody moves.
   std::string describe();
 
-  // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
-  virtual std::vector<Task*> live_tasks() const = 0;
-
   // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
   virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
 
@@ -262,8 +259,11 @@ class Scheduler {
   int64_t stall_ns() const { return absl::ToInt64Nanoseconds(options_.stall); }
   int64_t stuck_ns() const { return absl::ToInt64Nanoseconds(options_.stuck); }
 
-  // A thread that is attached as a rank would wait for a world that is gone.
-  static void refuse_attached(const std::vector<Task*>& tasks);
+  // Deterministic gears: the tasks that could run, by id; in the free gear every task that could run does. Call while no task
+  // moves: a task is freed when it ends.
+  virtual std::vector<const Task*> ready_tasks() const { return {}; }
+  // A thread that is attached as a rank would wait for a world that is gone: ends the process. With the lock of the tasks held.
+  static void refuse_attached(const Task& task);
   // The text of a deadlock, from deadlock_report.cc or the layer above.
   absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
 
