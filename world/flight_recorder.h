@@ -18,9 +18,16 @@ class FlightShapes {
  public:
   void clear() {
     size_ = 0;
-    more_.clear();
+    if (!more_.empty()) [[unlikely]]
+      more_.clear();
   }
   void add(const int64_t* sizes, size_t dimensions) {
+    if (dimensions == 1 && size_ + 2 <= kInline) [[likely]] {
+      inline_[size_] = 1;
+      inline_[size_ + 1] = sizes[0];
+      size_ += 2;
+      return;
+    }
     push(static_cast<int64_t>(dimensions));
     for (size_t i = 0; i < dimensions; ++i) push(sizes[i]);
   }

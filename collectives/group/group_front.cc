@@ -58,7 +58,7 @@ void GroupFront::fail(const CollectiveCall& call, const absl::Status& status) co
       status, {.rank = handle_.global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
 }
 
-void GroupFront::set_times(CollectiveCall& call, const CallOptions& options) const {
+void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options) const {
   call.timeout = options.timeout.value_or(timeout_);
   call.timeout_is_default = !options.timeout.has_value();
   call.warn_after = options.warn_after.value_or(warn_after_);
@@ -92,6 +92,8 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
         Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
     if (scheduler_->aborted()) [[unlikely]]
       fail(call, scheduler_->abort_cause());
+    // Another task of the rank, a callback, may have made a call meanwhile.
+    if (numbered) call.seq = seq_ + 1;
   }
   call.order = options.order.value_or(order_);
   set_times(call, options);
@@ -165,10 +167,12 @@ class CloseRecord final : public Dependant {
 void GroupFront::record(CollectiveCall& call) {
   if (context_ == nullptr || scheduler_ == nullptr) return;  // outside a world
   const int64_t now = scheduler_->now_ns();
+  const int64_t timeout_ns = nanoseconds(call.timeout);
+  const OpRow& row = op_row(call.op);
   call.way.record_id = context_->recorder().open([&](FlightEntry& entry) {
     entry.group = group_.get();
-    entry.op = op_row(call.op).name;
-    entry.recorder_name = op_row(call.op).recorder_name;
+    entry.op = row.name;
+    entry.recorder_name = row.recorder_name;
     entry.is_p2p = call.seq < 0;
     entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
     entry.other_seq = entry.is_p2p ? seq_ : p2p_seq_;
@@ -177,7 +181,7 @@ void GroupFront::record(CollectiveCall& call) {
     entry.code = call.code;
     entry.root = call.root;
     entry.peer = call.peer;
-    entry.timeout_ns = call.timeout == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(call.timeout);
+    entry.timeout_ns = timeout_ns == Deadline::kNever ? -1 : timeout_ns;
     entry.inputs = static_cast<uint16_t>(call.inputs.size());
     entry.outputs = static_cast<uint16_t>(call.outputs.size());
     for (const TensorList* list : {&call.inputs, &call.outputs}) {

@@ -20,6 +20,23 @@
 
 namespace rankloom::internal {
 
+// A call that is built where it will lie: in the work that it becomes.
+struct PlacedCall {
+  CollectiveCall call;
+  bool building = false;  // the front is at it: no other call may take the place
+};
+
+// Gives the front places for calls. A call that is built on the stack is moved and destroyed, a fifth of what a small one costs.
+class CallPlaces {
+ public:
+  // A place with a call as a new one is, marked as being built; null: there is none, the call is built on the stack. execute()
+  // gets the call by its address.
+  virtual PlacedCall* fresh() = 0;
+
+ protected:
+  ~CallPlaces() = default;
+};
+
 // What one member's handle on a group knows, and the way of every call: point, check, number, record, execute. A ProcessGroup
 // is the face of one; subclasses of the library ask their front().
 // Thread-safety: as ProcessGroup's.
@@ -38,6 +55,10 @@ class GroupFront {
   const WorldRef& world_ref() const { return world_; }
   const std::shared_ptr<const Group>& group() const { return group_; }
   int rank() const { return rank_; }
+  // A place for the next call; null: the stack.
+  PlacedCall* fresh_place() const { return places_ != nullptr ? places_->fresh() : nullptr; }
+  // For constructors of groups.
+  void set_places(CallPlaces* places) { places_ = places; }
   // For groups that can stand for any of their members.
   void become(int rank) { rank_ = rank; }
   void set_shut_down() { shut_down_ = true; }
@@ -50,6 +71,15 @@ class GroupFront {
   std::string who(const CollectiveCall& call) const;
 
   Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
+
+  // A call's timeout in nanoseconds; Deadline::kNever: none. Most calls of a group have the same, and a division is saved.
+  int64_t nanoseconds(absl::Duration timeout) {
+    if (timeout != known_timeout_) [[unlikely]] {
+      known_timeout_ = timeout;
+      known_timeout_ns_ = timeout == absl::InfiniteDuration() ? Deadline::kNever : absl::ToInt64Nanoseconds(timeout);
+    }
+    return known_timeout_ns_;
+  }
 
   // Calls that make groups: the request of one, the agreement of the members on it, and this member's handle.
   GroupRequest request_of(const GroupOptions& options);
@@ -67,7 +97,15 @@ class GroupFront {
   CalledHandle called(const char* op) const;
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
   // The call's or the group's; refuses negative ones.
-  void set_times(CollectiveCall& call, const CallOptions& options) const;
+  void set_times(CollectiveCall& call, const CallOptions& options) const {
+    call.timeout = timeout_;
+    call.timeout_is_default = true;
+    call.warn_after = warn_after_;
+    if (options.timeout.has_value() || options.warn_after.has_value() || timeout_ < absl::ZeroDuration() ||
+        warn_after_ < absl::ZeroDuration()) [[unlikely]]
+      set_own_times(call, options);
+  }
+  void set_own_times(CollectiveCall& call, const CallOptions& options) const;
   // `what`: "timeout", "warn_after".
   void check_duration(const char* op, const char* what, absl::Duration duration) const;
   void record(CollectiveCall& call);
@@ -85,6 +123,7 @@ class GroupFront {
   const std::shared_ptr<const Group> group_;
   int rank_;  // const, but for become()
   const int size_;
+  CallPlaces* places_ = nullptr;
   int64_t seq_ = 0;                                    // of collectives
   int64_t p2p_seq_ = 0;                                // of sends and recvs
   int64_t op_id_ = 0;                                  // of all calls
@@ -96,6 +135,8 @@ class GroupFront {
   bool left_ = false;                       // end() was here
   bool destroyed_ = false;                  // by a call for this very group
   std::unique_ptr<Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
+  absl::Duration known_timeout_ = absl::InfiniteDuration();
+  int64_t known_timeout_ns_ = Deadline::kNever;
   absl::Duration timeout_ = absl::InfiniteDuration();
   absl::Duration warn_after_ = absl::InfiniteDuration();
   ReduceOp::Order order_;

@@ -80,129 +80,154 @@ void ProcessGroup::shutdown(CodeSite) { front_->shut_down_ = true; }
 
 namespace {
 
-CollectiveCall make_call(OpType op, TensorList inputs, TensorList outputs) {
-  CollectiveCall call;
-  call.op = op;
-  call.inputs = std::move(inputs);
-  call.outputs = std::move(outputs);
-  return call;
-}
+// A call that is being built, where its group wants it.
+class NewCall {
+ public:
+  NewCall(const GroupFront& front, OpType op)
+      : placed_(front.fresh_place()), call_(placed_ != nullptr ? &placed_->call : new (own_) CollectiveCall) {
+    call_->op = op;
+  }
+  template <typename Inputs, typename Outputs>
+  NewCall(const GroupFront& front, OpType op, Inputs&& inputs, Outputs&& outputs) : NewCall(front, op) {
+    set(call_->inputs, std::forward<Inputs>(inputs));
+    set(call_->outputs, std::forward<Outputs>(outputs));
+  }
+  ~NewCall() {
+    if (placed_ != nullptr) [[likely]] {
+      placed_->building = false;
+    } else {
+      call_->~CollectiveCall();
+    }
+  }
+  NewCall(const NewCall&) = delete;
+  NewCall& operator=(const NewCall&) = delete;
+
+  CollectiveCall* operator->() const { return call_; }
+  CollectiveCall& operator*() const { return *call_; }
+
+ private:
+  static void set(TensorList& list, const TensorView& view) { list.set(view); }
+  static void set(TensorList& list, TensorView&& view) { list.set(std::move(view)); }
+  static void set(TensorList& list, std::vector<TensorView>&& views) { list = std::move(views); }
+
+  PlacedCall* const placed_;
+  CollectiveCall* const call_;
+  alignas(CollectiveCall) std::byte own_[sizeof(CollectiveCall)];
+};
 
 }  // namespace
 
 Work ProcessGroup::broadcast(TensorView buffer, int root, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kBroadcast, {}, std::move(buffer));
-  call.root = root;
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kBroadcast);
+  call->outputs.set(std::move(buffer));
+  call->root = root;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::all_reduce(TensorView buffer, ReduceOp op, const CallOptions& options, CodeSite code) {
-  CollectiveCall call;
-  call.op = OpType::kAllReduce;
-  call.inputs.set(buffer);
-  call.outputs.set(std::move(buffer));
-  call.reduce_op = op;
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kAllReduce, buffer, std::move(buffer));
+  call->reduce_op = op;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op, const CallOptions& options,
                                         CodeSite code) {
-  TensorList inputs(buffers);
-  CollectiveCall call = make_call(OpType::kAllReduceCoalesced, std::move(inputs), std::move(buffers));
-  call.reduce_op = op;
-  return front_->submit(call, options, code);
+  std::vector<TensorView> inputs = buffers;
+  NewCall call(*front_, OpType::kAllReduceCoalesced, std::move(inputs), std::move(buffers));
+  call->reduce_op = op;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::reduce(TensorView buffer, int root, ReduceOp op, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kReduce, buffer, buffer);
-  call.root = root;
-  call.reduce_op = op;
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kReduce, buffer, buffer);
+  call->root = root;
+  call->reduce_op = op;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options,
                               CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllGather, input.view(), std::move(outputs));
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kAllGather, input.view(), std::move(outputs));
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options,
                                           CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllGatherIntoTensor, input.view(), std::move(output));
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kAllGatherIntoTensor, input.view(), std::move(output));
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
                                                     const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllGatherIntoTensorCoalesced, std::move(inputs), std::move(outputs));
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kAllGatherIntoTensorCoalesced, std::move(inputs), std::move(outputs));
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options,
                           CodeSite code) {
-  CollectiveCall call = make_call(OpType::kGather, input.view(), std::move(outputs));
-  call.root = root;
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kGather, input.view(), std::move(outputs));
+  call->root = root;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options,
                            CodeSite code) {
-  CollectiveCall call = make_call(OpType::kScatter, std::move(inputs), std::move(output));
-  call.root = root;
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kScatter, std::move(inputs), std::move(output));
+  call->root = root;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op,
                                   const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kReduceScatter, std::move(inputs), std::move(output));
-  call.reduce_op = op;
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kReduceScatter, std::move(inputs), std::move(output));
+  call->reduce_op = op;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op,
                                          const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kReduceScatterTensor, input.view(), std::move(output));
-  call.reduce_op = op;
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kReduceScatterTensor, input.view(), std::move(output));
+  call->reduce_op = op;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
                                                    ReduceOp op, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kReduceScatterTensorCoalesced, std::move(inputs), std::move(outputs));
-  call.reduce_op = op;
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kReduceScatterTensorCoalesced, std::move(inputs), std::move(outputs));
+  call->reduce_op = op;
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
                               const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllToAll, std::move(inputs), std::move(outputs));
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kAllToAll, std::move(inputs), std::move(outputs));
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits,
                                      std::vector<int64_t> input_splits, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kAllToAllSingle, input.view(), std::move(output));
-  call.out_splits = std::move(output_splits);
-  call.in_splits = std::move(input_splits);
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kAllToAllSingle, input.view(), std::move(output));
+  call->out_splits = std::move(output_splits);
+  call->in_splits = std::move(input_splits);
+  return front_->submit(*call, options, code);
 }
 
 Work ProcessGroup::barrier(const CallOptions& options, std::string_view label, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kBarrier, {}, {});
-  if (!label.empty()) call.label = printable(std::string(label));
-  return front_->submit(call, options, code);
+  NewCall call(*front_, OpType::kBarrier);
+  if (!label.empty()) call->label = printable(std::string(label));
+  return front_->submit(*call, options, code);
 }
 
 void ProcessGroup::monitored_barrier(std::optional<absl::Duration> timeout, bool wait_all_ranks, std::string_view label,
                                      CodeSite code) {
   const CallScope scope = front_->enter("monitored_barrier");
-  CollectiveCall call = make_call(OpType::kMonitoredBarrier, {}, {});
-  if (!label.empty()) call.label = printable(std::string(label));
+  NewCall call(*front_, OpType::kMonitoredBarrier);
+  if (!label.empty()) call->label = printable(std::string(label));
   if (const absl::Duration own = timeout.value_or(front_->timeout_);
       wait_all_ranks && front_->scheduler_ != nullptr && own < absl::InfiniteDuration()) {
-    call.way.wait_until_ns = front_->scheduler_->now_ns() + absl::ToInt64Nanoseconds(own);
+    call->way.wait_until_ns = front_->scheduler_->now_ns() + absl::ToInt64Nanoseconds(own);
   }
-  front_->submit(call, {.timeout = timeout}, code).wait(code);
+  front_->submit(*call, {.timeout = timeout}, code).wait(code);
 }
 
 }  // namespace rankloom

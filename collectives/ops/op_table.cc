@@ -60,10 +60,12 @@ std::string text_order(const CollectiveCall& call) {
 bool equal_root(const CollectiveCall& a, const CollectiveCall& b) { return a.root == b.root; }
 std::string text_root(const CollectiveCall& call) { return absl::StrCat(call.root); }
 
-bool equal_dtype(const CollectiveCall& a, const CollectiveCall& b) {
+[[gnu::always_inline]] inline bool equal_dtype(const CollectiveCall& a, const CollectiveCall& b) {
   const TensorList& list_a = common_tensors(a);
   const TensorList& list_b = common_tensors(b);
   if (list_a.size() != list_b.size()) return false;
+  if (list_a.size() == 1) [[likely]]
+    return list_a[0].dtype() == list_b[0].dtype();
   for (int i = 0; i < list_a.size(); ++i) {
     if (list_a[i].dtype() != list_b[i].dtype()) return false;
   }
@@ -97,10 +99,12 @@ std::string text_device(const CollectiveCall& call) {
   return "";
 }
 
-bool equal_shape(const CollectiveCall& a, const CollectiveCall& b) {
+[[gnu::always_inline]] inline bool equal_shape(const CollectiveCall& a, const CollectiveCall& b) {
   const TensorList& list_a = common_tensors(a);
   const TensorList& list_b = common_tensors(b);
   if (list_a.size() != list_b.size()) return false;
+  if (list_a.size() == 1) [[likely]]
+    return list_a[0].numel() == list_b[0].numel();
   for (int i = 0; i < list_a.size(); ++i) {
     if (list_a[i].numel() != list_b[i].numel()) return false;
   }

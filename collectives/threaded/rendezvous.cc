@@ -29,43 +29,80 @@ struct CallState::Aside {
   absl::InlinedVector<std::pair<TensorView, uint64_t>, 1>
       sums;                        // inputs that the caller must not change, with checksums
   std::unique_ptr<char[]> copies;  // of all outputs, and of inputs that the kernel reads instead of the caller's
+  size_t room = 0;                 // bytes of `copies`
+
+  void clear() {
+    outputs.clear();
+    sums.clear();
+  }
+  // `bytes` of memory for copies, what is there if it is enough.
+  char* make_room(size_t bytes) {
+    if (bytes > room) {
+      copies = std::make_unique_for_overwrite<char[]>(bytes);
+      room = bytes;
+    }
+    return copies.get();
+  }
 };
 
-CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call)
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank)
     : WorkState(&context->world().scheduler(), context->rank()),
       rendezvous_(std::move(rendezvous)),
       context_(context),
-      group_rank_(group_rank),
-      call_(std::move(call)) {
-  holds_owners(call_.keep_alive != nullptr);
-  owns_record(call_.way.record_id);
+      group_rank_(group_rank) {}
+
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call,
+                     int64_t timeout_ns)
+    : CallState(std::move(rendezvous), context, group_rank) {
+  placed_.call = std::move(call);
+  begin(timeout_ns);
+}
+
+void CallState::begin(int64_t timeout_ns) {
+  timeout_ns_ = timeout_ns;
+  if (begun_) {
+    renew();
+    started_ns_ = -1;
+    if (aside_ != nullptr) aside_->clear();
+  }
+  begun_ = true;
+  holds_owners(placed_.call.keep_alive != nullptr);
+  owns_record(placed_.call.way.record_id);
 }
 
 CallState::~CallState() = default;
 
 void CallState::ending(bool ok) { context_->recorder().close(own_record(), scheduler()->now_ns(), ok, started_ns_); }
 
-const char* CallState::op() const { return op_row(call_.op).name; }
+const char* CallState::op() const { return op_row(placed_.call.op).name; }
 std::string_view CallState::group() const { return rendezvous_->group().name(); }
 
-std::vector<TensorView> CallState::result() { return {call_.outputs.begin(), call_.outputs.end()}; }
+std::vector<TensorView> CallState::result() { return {placed_.call.outputs.begin(), placed_.call.outputs.end()}; }
 
 Site CallState::wait_site(CodeSite code) const {
-  return Site{.what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = call_.label, .waits_for = this};
+  return Site{.what = op(),
+              .code = code,
+              .group = group(),
+              .seq = placed_.call.seq,
+              .detail = placed_.call.label,
+              .waits_for = this};
 }
 
-void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->append_missing(call_.seq, ranks); }
+void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->append_missing(placed_.call.seq, ranks); }
 
-absl::Status CallState::explain() const { return rendezvous_->known_cause(call_.seq); }
+absl::Status CallState::explain() const { return rendezvous_->known_cause(placed_.call.seq); }
 
 absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  if (timeout_is_default) {
-    timeout = call_.timeout;
-    timeout_is_default = call_.timeout_is_default;
+  absl::Status waited;
+  if (timeout_is_default) [[likely]] {
+    timeout = placed_.call.timeout;
+    timeout_is_default = placed_.call.timeout_is_default;
+    waited = wait_own_time(timeout_ns_, timeout_is_default, code);
+  } else {
+    waited = WorkState::wait(timeout, timeout_is_default, code);
   }
-  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
-  while (call_.way.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
-    const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
+  while (placed_.call.way.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
+    const int64_t longer_ns = rendezvous_->wait_until_ns(placed_.call.seq) - scheduler()->now_ns();
     if (longer_ns <= 0) break;  // nobody else's time runs
     timeout += absl::Nanoseconds(longer_ns);
     waited = await(absl::Nanoseconds(longer_ns), timeout_is_default, code);
@@ -94,53 +131,65 @@ MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, 
 }
 
 void CallState::overdue(absl::Duration timeout, CodeSite code) {
-  warn_of(member_wait(who(code), timeout, code), call_.warn_after);
+  warn_of(member_wait(who(code), timeout, code), placed_.call.warn_after);
 }
 
 void CallState::dropped() noexcept {
-  if (call_.keep_alive != nullptr) return;  // the tensors live as long as the call
-  const std::string what = absl::StrCat(op(), " seq ", call_.seq);
+  if (placed_.call.keep_alive != nullptr) return;  // the tensors live as long as the call
+  const std::string what = absl::StrCat(op(), " seq ", placed_.call.seq);
   const Withdrawal why =
       withdrawal_of_drop(*context_, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what), what,
-                         "the call can never be complete", wait_site(call_.code));
+                         "the call can never be complete", wait_site(placed_.call.code));
   if (!rendezvous_->withdraw(*this, why)) return;
   complete(make_error(ErrorKind::kAborted, "the work was dropped"));
   if (why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
 }
 
 void CallState::poison() {
-  aside_ = std::make_unique<Aside>();
-  const bool writes = writes_outputs(call_, group_rank_);
+  if (aside_ == nullptr) aside_ = std::make_unique<Aside>();
+  const bool writes = writes_outputs(placed_.call, group_rank_);
+  if (writes && placed_.call.inputs.size() == 1 && placed_.call.outputs.size() == 1) [[likely]] {
+    const TensorView& output = placed_.call.outputs[0];
+    const size_t bytes = output.bytes();
+    if (placed_.call.inputs[0].data() == output.data() && placed_.call.inputs[0].bytes() == bytes && bytes > 0) {
+      // One tensor, in place: one copy is both the kernel's input and what the output held.
+      char* const copy = aside_->make_room(bytes);
+      std::memcpy(copy, output.data(), bytes);
+      placed_.call.inputs.set(TensorView(copy, output.dtype(), output.sizes()));
+      aside_->outputs.push_back({output, copy});
+      fill_with_poison(output);
+      return;
+    }
+  }
   size_t room = 0;
-  for (const TensorList* list : {&call_.inputs, &call_.outputs}) {
+  for (const TensorList* list : {&placed_.call.inputs, &placed_.call.outputs}) {
     for (const TensorView& tensor : *list) room += writes ? tensor.bytes() : 0;
   }
-  aside_->copies = std::make_unique_for_overwrite<char[]>(room);
-  auto copy = [free = aside_->copies.get()](const TensorView& tensor) mutable {
+  auto copy = [free = aside_->make_room(room)](const TensorView& tensor) mutable {
     char* const bytes = std::exchange(free, free + tensor.bytes());
     if (tensor.bytes() > 0) std::memcpy(bytes, tensor.data(), tensor.bytes());
     return bytes;
   };
   const auto apart = [&](const TensorView& input) {
     if (input.bytes() == 0) return input;
-    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(),
+    const bool in_place = writes && std::any_of(placed_.call.outputs.begin(), placed_.call.outputs.end(),
                                                 [&](const TensorView& output) { return overlap(input, output); });
     if (in_place) return TensorView(copy(input), input.dtype(), input.sizes());
     aside_->sums.emplace_back(input, checksum(input));
     return input;
   };
-  if (call_.inputs.size() == 1) {
-    call_.inputs.set(apart(call_.inputs[0]));
+  if (placed_.call.inputs.size() == 1) {
+    placed_.call.inputs.set(apart(placed_.call.inputs[0]));
   } else {
     std::vector<TensorView> inputs;
-    for (const TensorView& input : call_.inputs) inputs.push_back(apart(input));
-    call_.inputs = std::move(inputs);
+    for (const TensorView& input : placed_.call.inputs) inputs.push_back(apart(input));
+    placed_.call.inputs = std::move(inputs);
   }
-  if (op_row(call_.op).writes == Writes::kOthers && !writes) {
-    for (const TensorView& source : call_.outputs) aside_->sums.emplace_back(source, checksum(source));
+  if (op_row(placed_.call.op).writes == Writes::kOthers && !writes) {
+    for (const TensorView& source : placed_.call.outputs) aside_->sums.emplace_back(source, checksum(source));
   }
   if (!writes) return;
-  for (const TensorView& output : call_.outputs) {
+  for (const TensorView& output : placed_.call.outputs) {
     aside_->outputs.push_back({output, copy(output)});
     fill_with_poison(output);
   }

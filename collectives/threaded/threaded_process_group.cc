@@ -18,6 +18,15 @@ namespace rankloom::internal {
 namespace {
 
 // The first tensor that is not of this kind of device, or null.
+const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home);
+
+// The same, at once for one tensor on each side.
+bool all_at_home(const CollectiveCall& call, Device::Kind home) {
+  if (call.inputs.size() == 1 && call.outputs.size() == 1) [[likely]]
+    return call.inputs[0].device().kind == home && call.outputs[0].device().kind == home;
+  return foreign_tensor(call, home) == nullptr;
+}
+
 const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) {
   for (const TensorList* list : {&call.inputs, &call.outputs}) {
     for (const TensorView& tensor : *list) {
@@ -115,7 +124,33 @@ ThreadedProcessGroup::ThreadedProcessGroup(RankState* context, std::shared_ptr<T
     : ProcessGroup(*context, core->group()),
       core_(std::move(core)),
       rendezvous_(core_->rendezvous()),
-      eager_bytes_(eager_bytes) {}
+      eager_bytes_(eager_bytes) {
+  if (context->world().options().engine == EngineKind::kFibers) front().set_places(this);
+}
+
+PlacedCall* ThreadedProcessGroup::fresh() {
+  for (size_t tries = 0; tries < kept_.size(); ++tries) {
+    if (next_kept_ >= kept_.size()) next_kept_ = 0;
+    const std::shared_ptr<CallState>& state = kept_[next_kept_++];
+    PlacedCall& place = state->place();
+    if (place.building || state.use_count() > 1) continue;
+    renew(&place.call);
+    place.building = true;
+    return &place;
+  }
+  if (kept_.size() == kMostKept) return nullptr;
+  kept_.push_back(std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank()));
+  PlacedCall& place = kept_.back()->place();
+  place.building = true;
+  return &place;
+}
+
+std::shared_ptr<CallState>* ThreadedProcessGroup::placed(const CollectiveCall& call) {
+  for (std::shared_ptr<CallState>& state : kept_) {
+    if (&state->call() == &call) return &state;
+  }
+  return nullptr;
+}
 
 void ThreadedProcessGroup::abort(std::string_view reason) {
   const WorldPin alive(front().world_ref());
@@ -153,13 +188,23 @@ std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::share
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
-  if (const TensorView* const tensor = foreign_tensor(call, Device::Kind::kCpu); tensor != nullptr) [[unlikely]] {
-    if (const absl::Status there = foreign(call, *tensor, front().context()->world()); !there.ok())
+  if (!all_at_home(call, Device::Kind::kCpu)) [[unlikely]] {
+    const TensorView& tensor = *foreign_tensor(call, Device::Kind::kCpu);
+    if (const absl::Status there = foreign(call, tensor, front().context()->world()); !there.ok())
       return make_error(ErrorKind::kInvalidArgument, absl::StrCat(front().who(call), there.message()));
   }
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
-  auto state = std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call));
+  if (std::shared_ptr<CallState>* const state = placed(call); state != nullptr) [[likely]] {
+    (*state)->begin(front().nanoseconds(call.timeout));
+    return file(*state);
+  }
+  const int64_t timeout_ns = front().nanoseconds(call.timeout);
+  return file(
+      std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns));
+}
+
+absl::StatusOr<Work> ThreadedProcessGroup::file(std::shared_ptr<CallState> state) {
   Work work = WorkState::first_handle(state);
   if (absl::Status filed = rendezvous_->file(std::move(state)); !filed.ok()) [[unlikely]] {
     WorkState::of(work)->complete(filed);  // so that dropping the handle means nothing
@@ -195,7 +240,9 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
   Work work = WorkState::handle(whole);
   std::shared_ptr<CallState> collectives;
   if (!call.parts.empty()) {
-    collectives = std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call));
+    const int64_t timeout_ns = front().nanoseconds(call.timeout);
+    collectives =
+        std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns);
   }
   whole->watch(collectives, messages);
   const absl::Status filed = collectives != nullptr ? rendezvous_->file(collectives) : absl::OkStatus();

@@ -42,7 +42,7 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
 
 // Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers. Sends
 // and recvs meet in a Mailbox.
-class ThreadedProcessGroup final : public ProcessGroup {
+class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
  public:
   ThreadedProcessGroup(RankState* context, std::shared_ptr<ThreadedGroupCore> core, size_t eager_bytes);
 
@@ -57,6 +57,12 @@ class ThreadedProcessGroup final : public ProcessGroup {
   void leave() override { core_->leave(ProcessGroup::rank()); }
 
  private:
+  // CallPlaces: of the works that this member used before and nobody holds any more. Worlds of fibers only: with threads a count
+  // of holders is old when it is read.
+  PlacedCall* fresh() override;
+  // The work that has `call` for its own; null: a call from elsewhere.
+  std::shared_ptr<CallState>* placed(const CollectiveCall& call);
+  absl::StatusOr<Work> file(std::shared_ptr<CallState> state);
   absl::StatusOr<Work> post(CollectiveCall&& call);           // a send or recv
   absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
 
@@ -64,6 +70,10 @@ class ThreadedProcessGroup final : public ProcessGroup {
   const std::shared_ptr<Rendezvous> rendezvous_;  // the core's
   std::shared_ptr<Mailbox> mailbox_;              // the core's; null until this member sends or receives
   const size_t eager_bytes_;
+  // As many as this member had on their way at a time, up to kMostKept.
+  static constexpr size_t kMostKept = 8;
+  std::vector<std::shared_ptr<CallState>> kept_;
+  size_t next_kept_ = 0;
 };
 
 std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,

@@ -24,6 +24,18 @@ WorkState::~WorkState() {
     fatal("a work was destroyed while works are completed");
 }
 
+void WorkState::renew() {
+  object_ = name_in(scheduler());
+  done_.store(false, std::memory_order_relaxed);
+  own_record_ = -1;
+  holds_owners_ = false;
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // nobody has it
+  status_ = absl::OkStatus();
+  completing_ = false;
+  callbacks_.clear();
+}
+
 absl::Status WorkState::status() const {
   ObservedMutexLock lock(&mu_);
   touched(Access::kRead);
@@ -165,6 +177,24 @@ absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, Co
   return await_from(timeout, timeout_is_default, code, &site);
 }
 
+absl::Status WorkState::wait_own_time(int64_t timeout_ns, bool timeout_is_default, CodeSite code) {
+  if (world_.foreign() || object_ != 0 || warn_after() != absl::InfiniteDuration()) [[unlikely]] {
+    const absl::Duration timeout =
+        timeout_ns == Deadline::kNever ? absl::InfiniteDuration() : absl::Nanoseconds(timeout_ns);
+    return WorkState::wait(timeout, timeout_is_default, code);
+  }
+  const Site site = wait_site(code);
+  scheduler()->point(site);
+  if (is_over()) return ended_as();
+  Deadline deadline;
+  if (timeout_ns != Deadline::kNever) {
+    const int64_t now_ns = scheduler()->now_ns();
+    deadline = {.at_ns = timeout_ns >= Deadline::kNever - now_ns ? Deadline::kNever - 1 : now_ns + timeout_ns,
+                .weak = timeout_is_default};
+  }
+  return await_until(deadline, code, &site);
+}
+
 void WorkState::complete(const absl::Status& status) { complete(status, /*world_lives=*/true); }
 
 void WorkState::complete(const absl::Status& status, bool world_lives) {
@@ -175,29 +205,35 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
     if (completing_ || done_.load(std::memory_order_relaxed)) return touched(Access::kRead);
     touched(Access::kWrite);
     // Works that are made of this one end first: who sees this one done sees them done.
-    while (!callbacks_.empty()) [[unlikely]] {
-        const auto later = std::stable_partition(callbacks_.begin(), callbacks_.end(),
-                                                 [](const Callback& c) { return c.dependant != nullptr; });
-        if (later == callbacks_.begin()) break;
-        completing_ = true;
-        std::vector<Callback> told(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
-        callbacks_.erase(callbacks_.begin(), later);
-        mu_.unlock();
-        for (Callback& callback : told) {
-          callback.dependant->ended(status);
-          Completion::drop(std::shared_ptr<Dependant>(std::move(callback.dependant)));
-        }
-        mu_.lock();
-      }
+    if (!callbacks_.empty()) [[unlikely]]
+      tell_dependants(status);
     if (own_record_ >= 0 && world_lives) ending(status.ok());
     status_ = status;
     done_.store(true, std::memory_order_release);
     finished_.notify_all();
-    callbacks.swap(callbacks_);
+    if (!callbacks_.empty()) [[unlikely]]
+      callbacks.swap(callbacks_);
   }
   if (!callbacks.empty()) [[unlikely]]
     run_callbacks(std::move(callbacks), status);
   completion.end();
+}
+
+[[gnu::noinline]] void WorkState::tell_dependants(const absl::Status& status) {
+  while (!callbacks_.empty()) {
+    const auto later = std::stable_partition(callbacks_.begin(), callbacks_.end(),
+                                             [](const Callback& c) { return c.dependant != nullptr; });
+    if (later == callbacks_.begin()) return;
+    completing_ = true;
+    std::vector<Callback> told(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
+    callbacks_.erase(callbacks_.begin(), later);
+    mu_.unlock();
+    for (Callback& callback : told) {
+      callback.dependant->ended(status);
+      Completion::drop(std::shared_ptr<Dependant>(std::move(callback.dependant)));
+    }
+    mu_.lock();
+  }
 }
 
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {

@@ -84,6 +84,7 @@ class WorkState {
   absl::Status status() const;
   // Of a work that is_over(), for code that tells an explored run nothing: without error.
   bool ended_well() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_.ok(); }
+  absl::Status ended_as() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
   // owns the work, on a helper task of it, so it may wait.
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
@@ -140,6 +141,8 @@ class WorkState {
   }
 
  protected:
+  // wait() of a work of a world that knows its time in nanoseconds; Deadline::kNever: it waits for as long as it takes.
+  absl::Status wait_own_time(int64_t timeout_ns, bool timeout_is_default, CodeSite code);
   // Of the explored run that the work is part of; null in all others.
   StepRecord* record() const;
   // What a wait shows in a report: subclasses add who could end it.
@@ -150,6 +153,9 @@ class WorkState {
   // For constructors: let_go() is to be called, on the thread that drops the last handle, once the work is done.
   void holds_owners(bool holds) { holds_owners_ = holds; }
   virtual void let_go() noexcept {}
+  // For subclasses whose objects are works again and again: makes one that nobody holds or waits for any more, of a world of
+  // fibers, a new work: first_handle() comes next.
+  void renew();
   // For works of a world: ending() is called just before the work is done, by whoever completes it, while the world lives. It
   // takes no lock but a flight recorder's. Not called for a work that is not done when the world ends.
   void owns_record(int64_t record_id) { own_record_ = record_id; }
@@ -190,6 +196,8 @@ class WorkState {
   // `site`: null, and it is asked for if there is something to wait for.
   absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);
   absl::Status await_until(Deadline deadline, CodeSite code, const Site* site);
+  // Tells the dependants among the callbacks. Lets go of the lock meanwhile.
+  void tell_dependants(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   struct Callback;
   // Has them run as then() says.
   void run_callbacks(std::vector<Callback> callbacks, const absl::Status& status);
@@ -198,7 +206,7 @@ class WorkState {
 
   const WorldRef world_;
   const int rank_;
-  const uint64_t object_;  // explored runs: its name; 0 in all others; kNamedOutside: see below
+  uint64_t object_;  // const but for renew(); explored runs: its name; 0 in all others; kNamedOutside: see below
   const std::unique_ptr<const ObjectName> outside_name_;  // of a work of no world, which tasks of explored runs may use
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};

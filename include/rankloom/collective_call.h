@@ -195,6 +195,12 @@ class TensorList {
   const TensorView& operator[](int i) const { return size_ == 1 ? one_ : many_[static_cast<size_t>(i)]; }
   const TensorView* begin() const { return size_ == 1 ? &one_ : many_.data(); }
   const TensorView* end() const { return begin() + size_; }
+  // Empty again. What a single view held stays until another takes its place: an address and a shape.
+  void clear() {
+    size_ = 0;
+    if (!many_.empty()) [[unlikely]]
+      many_ = {};
+  }
 
  private:
   int size_ = 0;  // first: with the view's data pointer in one cache line, all that a kernel reads of most lists
@@ -269,6 +275,9 @@ using MemberCalls = absl::Span<const CollectiveCall* const>;
 Device call_device(const CollectiveCall& call);
 // InvalidArgument if its tensors are on more than one device.
 absl::Status one_device(const CollectiveCall& call);
+// Makes a call that is over like a new one, but for what ProcessGroup's front writes into each: op, seq, code, timeout,
+// timeout_is_default and warn_after.
+void renew(CollectiveCall* call);
 
 }  // namespace internal
 

@@ -195,8 +195,19 @@ class Dims {
     }
   }
   Dims(Dims&& other) noexcept : size_(other.size_) { take(other); }
-  Dims& operator=(Dims other) noexcept {
-    if (size_ > kInline) delete[] heap_;
+  Dims& operator=(const Dims& other) {
+    if (size_ <= kInline && other.size_ <= kInline) [[likely]] {
+      size_ = other.size_;
+      std::copy_n(other.inline_, kInline, inline_);
+    } else {
+      *this = Dims(other);
+    }
+    return *this;
+  }
+  Dims& operator=(Dims&& other) noexcept {
+    if (this == &other) return *this;
+    if (size_ > kInline) [[unlikely]]
+      delete[] heap_;
     size_ = other.size_;
     take(other);
     return *this;

@@ -446,8 +446,14 @@ int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
 
 void DeterministicScheduler::add_choice(ChoiceKind kind, const Task* at, int size, int value) {
   if (!recording_) return;
+  // Names live as long as the process, so that a name is most often the last one by its address.
+  const char* const what = at != nullptr ? at->site.what : "start";
+  if (what != last_what_) {
+    last_what_ = what;
+    last_name_ = trace_.intern(what);
+  }
   trace_.add({.kind = static_cast<uint8_t>(kind),
-              .what = trace_.intern(at != nullptr ? at->site.what : "start"),
+              .what = last_name_,
               .rank = at != nullptr ? at->info.rank : -1,
               .size = size,
               .value = value,

@@ -139,6 +139,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   int running_ = 0;
   int points_in_a_row_ = 0;  // of the running task since it was picked
   Trace trace_;
+  const char* last_what_ = nullptr;  // of the last choice, and what the trace calls it
+  uint16_t last_name_ = 0;
   int64_t yields_in_a_row_ = 0;
   uint64_t outside_went_seen_ = 0;  // by count_yield()
   uint64_t polled_at_step_ = 0;     // where the clock last went on for tasks that poll
