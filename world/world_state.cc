@@ -23,24 +23,6 @@
 namespace rankloom::internal {
 namespace {
 
-Scheduler::Options scheduler_options(const WorldOptions& options, const RunHooks& hooks, bool late_completion,
-                                     std::function<void(const std::string&)> on_stall) {
-  return {.engine = options.engine,
-          .schedule = options.schedule,
-          .hooks = hooks,
-          .ranks = options.world_size,
-          .stack_bytes = options.stack_bytes,
-          .fresh_threads = options.fresh_threads,
-          .late_completion = late_completion,
-          .max_steps = options.max_steps,
-          .trace_limit = options.trace_limit,
-          .stall = options.stall,
-          .on_stall = std::move(on_stall),
-          .stuck = options.stuck_after,
-          .break_at = options.break_at,
-          .on_break = options.on_break};
-}
-
 uint64_t seed_of(const WorldOptions& options, int rank) {
   uint64_t state = options.seed.value_or(options.schedule.recorded().seed());
   const uint64_t base = Prng::splitmix64(state);
@@ -100,8 +82,9 @@ WorldState::WorldState(World* face, WorldOptions options, const RunHooks& hooks)
       poison_(options_.poison.value_or(options_.schedule.explores())),
       late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
       scheduler_([this, &hooks] {
-        absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(
-            scheduler_options(options_, hooks, late_completion_, [this](const auto& text) { stalled(text); }));
+        WorldOptions run = options_;
+        run.on_stall = [this](const std::string& text) { stalled(text); };
+        absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(std::move(run), hooks);
         throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
         return *std::move(made);
       }()),
