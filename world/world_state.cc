@@ -15,6 +15,7 @@
 #include "rankloom/random.h"
 #include "rankloom/store.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "world/group_access.h"
@@ -150,10 +151,9 @@ RunReport WorldState::run(absl::FunctionRef<void(RankContext&)> program) {
     if (!attached) ran = std::exchange(ran_, true);
   }
   if (attached || ran) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                attached ? "run: ranks of this world have attached, want run() or attach(), not both"
-                                         : "run: this world has run before, want another world for another run"),
-                     {.rank = -1, .group = {}, .op = "run_world"});
+    refuse({.rank = -1, .group = {}, .op = "run_world"}, ErrorKind::kInvalidArgument,
+           attached ? "run: ranks of this world have attached, want run() or attach(), not both"
+                    : "run: this world has run before, want another world for another run");
   }
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
   return report();
@@ -161,33 +161,28 @@ RunReport WorldState::run(absl::FunctionRef<void(RankContext&)> program) {
 
 RankState& WorldState::attach(int rank) {
   if (rank < 0 || rank >= size()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("attach: rank is ", rank, ", want 0 <= rank < world_size = ", size())),
-                     {.rank = rank, .group = {}, .op = "attach"});
+    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: rank is ", rank,
+           ", want 0 <= rank < world_size = ", size());
   }
   if (options_.engine == EngineKind::kFibers) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, "attach: the ranks are fibers of one thread, want engine threads"),
-        {.rank = rank, .group = {}, .op = "attach"});
+    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument,
+           "attach: the ranks are fibers of one thread, want engine threads");
   }
   if (Task::current() != nullptr) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: this thread is rank ", Task::current()->info.rank,
-                                                             " already, want a thread without a rank")),
-        {.rank = rank, .group = {}, .op = "attach"});
+    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: this thread is rank ",
+           Task::current()->info.rank, " already, want a thread without a rank");
   }
   {
     ObservedMutexLock lock(&mu_);
     if (ran_) {
-      throw_dist_error(make_error(ErrorKind::kInvalidArgument, "attach: the world has run, want another world"),
-                       {.rank = rank, .group = {}, .op = "attach"});
+      refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument,
+             "attach: the world has run, want another world");
     }
     RunReport::Outcome& outcome = outcomes_[static_cast<size_t>(rank)];
     if (outcome.exception != nullptr || outcome.state != RunReport::Outcome::State::kRunning ||
         attached_[static_cast<size_t>(rank)]) {
-      throw_dist_error(
-          make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: rank ", rank, " has attached already")),
-          {.rank = rank, .group = {}, .op = "attach"});
+      refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: rank ", rank,
+             " has attached already");
     }
     attached_[static_cast<size_t>(rank)] = true;
   }
@@ -199,10 +194,8 @@ void WorldState::detach(std::exception_ptr failure) {
   Task* const task = Task::current();
   if (task == nullptr || task->scheduler != scheduler_.get()) return;
   if (!task->adopted || task->info.kind != TaskKind::kRank) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("detach: this thread of rank ", task->info.rank,
-                                                             " did not attach, want attach() before detach()")),
-        {.rank = task->info.rank, .group = {}, .op = "detach"});
+    refuse({.rank = task->info.rank, .group = {}, .op = "detach"}, ErrorKind::kInvalidArgument,
+           "detach: this thread of rank ", task->info.rank, " did not attach, want attach() before detach()");
   }
   if (failure != nullptr) {
     rank_failed(task->info.rank, failure);
@@ -216,11 +209,9 @@ void WorldState::detach(std::exception_ptr failure) {
 void WorldState::spawn_helper(absl::AnyInvocable<void()> body) {
   Task* const self = Task::current();
   if (self == nullptr || self->scheduler != scheduler_.get()) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument,
-                   "spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or "
-                   "a helper's"),
-        {.rank = -1, .group = {}, .op = "spawn_helper"});
+    refuse({.rank = -1, .group = {}, .op = "spawn_helper"}, ErrorKind::kInvalidArgument,
+           "spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or "
+           "a helper's");
   }
   scheduler_->spawn(
       {.rank = self->info.rank, .kind = TaskKind::kHelper},
@@ -259,8 +250,8 @@ thread_local Making making;
 
 [[noreturn]] void refuse_shared(std::string_view key, std::string_view text) {
   const int rank = Task::current() != nullptr ? Task::current()->info.rank : -1;
-  refuse({.rank = rank, .group = {}, .op = "WorldLocal"}, ErrorKind::kInvalidArgument,
-         absl::StrCat("rank ", rank, ", WorldLocal \"", sv(key), "\": ", sv(text)));
+  refuse({.rank = rank, .group = {}, .op = "WorldLocal"}, ErrorKind::kInvalidArgument, "rank ", rank, ", WorldLocal \"",
+         sv(key), "\": ", sv(text));
 }
 
 }  // namespace
@@ -477,7 +468,7 @@ std::string WorldState::describe() const {
     if (const std::string how = ended_text(rank); !how.empty()) ended[how].push_back(rank);
   }
   for (const auto& [how, ranks] : ended) {
-    absl::StrAppend(&text, "\n  ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks), " ", how);
+    absl::StrAppend(&text, "\n  ", ranks_text(ranks), " ", how);
   }
   return text;
 }
@@ -494,7 +485,7 @@ absl::Status WorldState::deadlock(const std::vector<Task*>& blocked) {
   for (const Task* task : blocked) {
     if (task->site.waits_for == nullptr) continue;
     if (const absl::Status cause = task->site.waits_for->explain(); !cause.ok()) {
-      return make_error(error_kind(cause), absl::StrCat(cause.message(), "\n", text));
+      return make_error(error_kind(cause), cause.message(), "\n", text);
     }
   }
   return make_error(ErrorKind::kDeadlock, text);

@@ -43,8 +43,7 @@ std::string op_text(const CollectiveCall& call) {
 }
 
 [[noreturn]] void invalid(int rank, std::string_view op, const std::string& text) {
-  throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat(sv(op), ": ", text)),
-                   {.rank = rank, .group = {}, .op = op});
+  refuse({.rank = rank, .group = {}, .op = op}, ErrorKind::kInvalidArgument, sv(op), ": ", text);
 }
 
 [[gnu::cold, gnu::noinline]] absl::Status refusal(const CollectiveCall& call, int global_rank,
@@ -55,9 +54,8 @@ std::string op_text(const CollectiveCall& call) {
     for (const CollectiveCall& part : call.parts)
       absl::StrAppend(&calls, calls.empty() ? ", " : "; ", op_text(part), ", ", tensors_text(part));
   }
-  return make_error(ErrorKind::kCollectiveError,
-                    absl::StrCat("FakeProcessGroup collective operation error: ", op_text(call), ", rank ", global_rank,
-                                 ", group ", group, calls));
+  return make_error(ErrorKind::kCollectiveError, "FakeProcessGroup collective operation error: ", op_text(call),
+                    ", rank ", global_rank, ", group ", group, calls);
 }
 
 }  // namespace

@@ -18,9 +18,8 @@ using namespace internal;
 ProcessGroup::ProcessGroup(int rank, int size)
     : ProcessGroup(std::make_shared<const Group>(0, "", std::max(size, 1)), rank) {
   if (size < 1 || rank < 0 || rank >= size) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("a group of size ", size, " with rank ", rank,
-                                                                          ", want size >= 1 and 0 <= rank < size")),
-                     {.rank = rank, .group = {}, .op = "ProcessGroup"});
+    refuse({.rank = rank, .group = {}, .op = "ProcessGroup"}, ErrorKind::kInvalidArgument, "a group of size ", size,
+           " with rank ", rank, ", want size >= 1 and 0 <= rank < size");
   }
 }
 
@@ -57,10 +56,8 @@ std::ostream& operator<<(std::ostream& out, const ProcessGroup& group) { return 
 
 int ProcessGroup::global_rank(int rank) const {
   if (rank < 0 || rank >= front_->size_) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("group ", group_name(), ", global_rank: rank is ", rank,
-                                                             ", want 0 <= rank < size = ", front_->size_)),
-        {.rank = -1, .group = front_->name_, .op = "global_rank"});
+    refuse({.rank = -1, .group = front_->name_, .op = "global_rank"}, ErrorKind::kInvalidArgument, "group ",
+           group_name(), ", global_rank: rank is ", rank, ", want 0 <= rank < size = ", front_->size_);
   }
   return front_->group_->global_rank(rank);
 }

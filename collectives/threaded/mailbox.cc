@@ -16,6 +16,7 @@
 #include "collectives/streams/device_runtime.h"
 #include "collectives/work/withdrawal.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
@@ -331,8 +332,7 @@ Mailbox::Inbox& Mailbox::inbox_of(int destination) {
 absl::Status Mailbox::refusal(const Message& message) const {
   ObservedMutexLock lock(&mu_);
   touched_group(Access::kRead);
-  return make_error(ErrorKind::kAborted,
-                    absl::StrCat(message.who(), ": the group failed before: ", failure_.message()));
+  return make_error(ErrorKind::kAborted, message.who(), ": the group failed before: ", failure_.message());
 }
 
 absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes) {
@@ -446,11 +446,9 @@ absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
   if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
     return describe_difference(send, recv);
   if (send.aside_ != nullptr && checksum(send.tensor()) != send.aside_->sum) [[unlikely]] {
-    return make_error(
-        ErrorKind::kInvalidArgument,
-        absl::StrCat(send.who(),
-                     ": the input was changed between the call and its completion, want it unchanged until wait()",
-                     site_place(send.wait_site(send.call_.code))));
+    return invalid_argument(
+        send.who(), ": the input was changed between the call and its completion, want it unchanged until wait()",
+        site_place(send.wait_site(send.call_.code)));
   }
   return absl::OkStatus();
 }
@@ -509,9 +507,8 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
   const TensorView& from = send->tensor();
   const TensorView& to = recv->tensor();
   if (from.device() != to.device()) {
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat(recv->who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
-                                   from.device().name(), ", want one device"));
+    return invalid_argument(recv->who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
+                            from.device().name(), ", want one device");
   }
   const auto launch = std::make_shared<DeviceLaunch>();
   {

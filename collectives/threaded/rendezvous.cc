@@ -13,9 +13,10 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
-#include "sim/scheduler/deadlock_report.h"
 #include "world/group_access.h"
 
 namespace rankloom::internal {
@@ -303,11 +304,9 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   state.unpoison(/*failed=*/true);
   const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
                                        state.call().seq, ": ");
-  if (!failed_.ok())
-    return make_error(ErrorKind::kAborted, absl::StrCat(who, "the group failed before: ", failed_.message()));
-  return make_error(
-      ErrorKind::kInvalidArgument,
-      absl::StrCat(who, "this rank has filed a call with this number already, want one handle per rank and group"));
+  if (!failed_.ok()) return make_error(ErrorKind::kAborted, who, "the group failed before: ", failed_.message());
+  return invalid_argument(who,
+                          "this rank has filed a call with this number already, want one handle per rank and group");
 }
 
 [[gnu::noinline]] void Rendezvous::run_later(Slot* slot, const CollectiveCall& call, int rank) {
@@ -387,8 +386,7 @@ void Rendezvous::run(Slot* slot) {
 
 absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
   const auto error = [what = op_row(slot->calls[0]->op).name, seq = slot->seq, this](const absl::Status& status) {
-    return make_error(error_kind(status),
-                      absl::StrCat("group ", group_->name(), ", ", what, " seq ", seq, ": ", status.message()));
+    return prefixed(status, "group ", group_->name(), ", ", what, " seq ", seq, ": ");
   };
   const Device device = call_device(*slot->calls[0]);
   std::vector<const DeviceMark*> ready;
@@ -483,11 +481,10 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
   for (const std::shared_ptr<CallState>& state : slot.states) {
     if (!state->input_changed()) continue;
-    return make_error(
-        ErrorKind::kInvalidArgument,
-        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
-                     ": an input was changed between the call and its completion, want it unchanged until wait()",
-                     site_place(Site{.code = state->call().code, .group = group_->name()})));
+    return invalid_argument(
+        "rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
+        ": an input was changed between the call and its completion, want it unchanged until wait()",
+        site_place(Site{.code = state->call().code, .group = group_->name()}));
   }
   return absl::OkStatus();
 }
@@ -621,11 +618,8 @@ void Rendezvous::note_left() const {
       }
       std::sort(came.begin(), came.end());
       std::sort(missing.begin(), missing.end());
-      const auto ranks = [](const std::vector<int>& list) {
-        return absl::StrCat(list.size() == 1 ? "rank " : "ranks ", rank_ranges(list));
-      };
-      Left next{.who = absl::StrCat(ranks(came), ", group ", group_->name(), ", ", op_row(first->op).name),
-                .missing = ranks(missing),
+      Left next{.who = absl::StrCat(ranks_text(came), ", group ", group_->name(), ", ", op_row(first->op).name),
+                .missing = ranks_text(missing),
                 .first = first,
                 .more = 0};
       if (!left.empty() && left.back().who == next.who && left.back().missing == next.missing) {

@@ -92,7 +92,7 @@ void ThreadedGroupCore::leave(int rank) {
     if (++left_ < group_->size()) return;
   }
   // Messages that nobody received hold the mailbox.
-  close(make_error(ErrorKind::kAborted, absl::StrCat("all members have left group ", sv(group_->name()))));
+  close(make_error(ErrorKind::kAborted, "all members have left group ", sv(group_->name())));
   world_.forget_on_abort(on_abort_);
   world_.forget_at_end(at_end_);
   world_.unshare(core_key(*group_));
@@ -120,8 +120,8 @@ ThreadedProcessGroup::ThreadedProcessGroup(RankState* context, std::shared_ptr<T
 void ThreadedProcessGroup::abort(std::string_view reason) {
   const WorldPin alive(front().world_ref());
   if (!alive) return;  // all that was on its way has ended with the world
-  core_->fail(make_error(ErrorKind::kAborted,
-                         absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
+  core_->fail(
+      make_error(ErrorKind::kAborted, "rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)));
 }
 
 void ThreadedProcessGroup::shutdown(CodeSite code) {
@@ -155,7 +155,7 @@ std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::share
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (const TensorView* const tensor = foreign_tensor(call, Device::Kind::kCpu); tensor != nullptr) [[unlikely]] {
     if (const absl::Status there = foreign(call, *tensor, front().context()->world()); !there.ok())
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat(front().who(call), there.message()));
+      return invalid_argument(front().who(call), there.message());
   }
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
