@@ -14,7 +14,6 @@
 #include "collectives/ops/mismatch.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
-#include "collectives/work/withdrawal.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
@@ -179,14 +178,9 @@ struct Message::Aside {
 };
 
 Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call)
-    : WorkState(&context->world().scheduler(), context->rank()),
+    : MemberWork(context, std::move(call), call.keep_alive != nullptr),
       mailbox_(std::move(mailbox)),
-      context_(context),
-      group_rank_(group_rank),
-      call_(std::move(call)) {
-  holds_owners(call_.keep_alive != nullptr);
-  owns_record(call_.way.record_id);
-}
+      group_rank_(group_rank) {}
 
 Message::~Message() = default;
 
@@ -195,8 +189,6 @@ const char* Message::op() const {
   return call_.peer == CollectiveCall::kAnySource ? "recv_any" : "recv";
 }
 std::string_view Message::group() const { return mailbox_->group().name(); }
-
-std::vector<TensorView> Message::result() { return {call_.outputs.begin(), call_.outputs.end()}; }
 
 int Message::source() const { return is_completed() ? source_ : -1; }
 
@@ -222,10 +214,6 @@ absl::Status Message::explain() const {
   return cause.ok() ? mailbox_->tag_difference(*this) : cause;
 }
 
-std::string Message::who() const {
-  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what(/*numbered=*/false));
-}
-
 std::string Message::what(bool numbered) const {
   std::string text = op();
   if (numbered && call_.seq >= 0) absl::StrAppend(&text, " seq ", call_.seq);
@@ -235,36 +223,10 @@ std::string Message::what(bool numbered) const {
   return text;
 }
 
-absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  if (timeout_is_default) {
-    timeout = call_.timeout;
-    timeout_is_default = call_.timeout_is_default;
-  }
-  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
-  if (waited.ok() || is_completed()) return waited;
-  // The wait ended early. Nobody may write into this rank's memory after this.
-  const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) waited = timeout_error(member_wait(who(), timeout, code));
-  if (!mailbox_->withdraw(*this, Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
-  complete(waited);
-  return waited;
-}
-
-MemberWait Message::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
-  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
-}
-
-void Message::overdue(absl::Duration timeout, CodeSite code) {
-  warn_of(member_wait(who(), timeout, code), call_.warn_after);
-}
-
-void Message::dropped() noexcept {
-  if (call_.keep_alive != nullptr) return;  // the tensor lives as long as the call
-  const Withdrawal why = withdrawal_of_drop(*context_, who(), what(/*numbered=*/true), "the message can never arrive",
-                                            wait_site(call_.code));
-  if (!mailbox_->withdraw(*this, why)) return;
-  complete(make_error(ErrorKind::kAborted, "the work was dropped"));
-  if (why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
+bool Message::take_back(const Withdrawal& why, const absl::Status& ended) {
+  if (!mailbox_->withdraw(*this, why)) return false;
+  complete(ended);
+  return true;
 }
 
 void Message::poison() {

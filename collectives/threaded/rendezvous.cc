@@ -33,14 +33,9 @@ struct CallState::Aside {
 };
 
 CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call)
-    : WorkState(&context->world().scheduler(), context->rank()),
+    : MemberWork(context, std::move(call), call.keep_alive != nullptr),
       rendezvous_(std::move(rendezvous)),
-      context_(context),
-      group_rank_(group_rank),
-      call_(std::move(call)) {
-  holds_owners(call_.keep_alive != nullptr);
-  owns_record(call_.way.record_id);
-}
+      group_rank_(group_rank) {}
 
 CallState::~CallState() = default;
 
@@ -48,8 +43,6 @@ void CallState::ending(bool ok) { context_->recorder().close(own_record(), sched
 
 const char* CallState::op() const { return op_row(call_.op).name; }
 std::string_view CallState::group() const { return rendezvous_->group().name(); }
-
-std::vector<TensorView> CallState::result() { return {call_.outputs.begin(), call_.outputs.end()}; }
 
 Site CallState::wait_site(CodeSite code) const {
   return Site{.what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = call_.label, .waits_for = this};
@@ -59,55 +52,23 @@ void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->appen
 
 absl::Status CallState::explain() const { return rendezvous_->known_cause(call_.seq); }
 
-absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  if (timeout_is_default) {
-    timeout = call_.timeout;
-    timeout_is_default = call_.timeout_is_default;
-  }
-  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
-  while (call_.way.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
+bool CallState::take_back(const Withdrawal& why, const absl::Status& ended) {
+  if (!rendezvous_->withdraw(*this, why)) return false;
+  complete(ended);
+  return true;
+}
+
+void CallState::wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code, absl::Status* waited) {
+  while (!is_completed() && error_kind(*waited) == ErrorKind::kTimeout) {
     const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
     if (longer_ns <= 0) break;  // nobody else's time runs
-    timeout += absl::Nanoseconds(longer_ns);
-    waited = await(absl::Nanoseconds(longer_ns), timeout_is_default, code);
+    *timeout += absl::Nanoseconds(longer_ns);
+    *waited = await(absl::Nanoseconds(longer_ns), timeout_is_default, code);
   }
-  if (waited.ok() || is_completed()) return waited;
-  // The wait ended early. No kernel may write into this rank's memory after this.
-  const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) waited = timeout_error(member_wait(who(code), timeout, code));
-  if (!rendezvous_->withdraw(*this, Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
-  complete(waited);
-  return waited;
 }
 
-std::string CallState::who(CodeSite code) const {
-  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)));
-}
-
-MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
-  // All have come: a device is at it.
-  return {.who = who,
-          .world = context_->world(),
-          .awaited = *this,
-          .site = wait_site(code),
-          .timeout = timeout,
-          .otherwise = "its kernel"};
-}
-
-void CallState::overdue(absl::Duration timeout, CodeSite code) {
-  warn_of(member_wait(who(code), timeout, code), call_.warn_after);
-}
-
-void CallState::dropped() noexcept {
-  if (call_.keep_alive != nullptr) return;  // the tensors live as long as the call
-  const std::string what = absl::StrCat(op(), " seq ", call_.seq);
-  const Withdrawal why =
-      withdrawal_of_drop(*context_, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what), what,
-                         "the call can never be complete", wait_site(call_.code));
-  if (!rendezvous_->withdraw(*this, why)) return;
-  complete(make_error(ErrorKind::kAborted, "the work was dropped"));
-  if (why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
-}
+std::string CallState::what(bool /*numbered*/) const { return absl::StrCat(op(), " seq ", call_.seq); }
+std::string CallState::waits_in(CodeSite code) const { return site_text(wait_site(code)); }
 
 void CallState::poison() {
   aside_ = std::make_unique<Aside>();
