@@ -184,7 +184,7 @@ void GroupFront::record(CollectiveCall& call) {
       }
     }
   });
-  if (scheduler_->prefetches()) Task::current()->ahead = context_->recorder().next_place();
+  if (scheduler_->prefetches()) Task::current()->next_write = context_->recorder().next_place();
 }
 
 }  // namespace rankloom::internal

@@ -14,6 +14,7 @@
 #include "collectives/streams/device_runtime.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/prefetch.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -452,14 +453,12 @@ absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
 
 void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
   Completion completion;
-  const auto fetch = [slot](size_t rank, WorkState::Ahead step) {
-    if (rank < slot->states.size() && slot->states[rank] != nullptr) slot->states[rank]->prefetch(step);
-  };
   for (size_t rank = 0; rank < slot->states.size(); ++rank) {
     if (scheduler_.prefetches()) {
-      fetch(rank + 12, WorkState::Ahead::kWork);
-      fetch(rank + 8, WorkState::Ahead::kWaiter);
-      fetch(rank + 4, WorkState::Ahead::kTask);
+      fetch_ahead(kWorkTurns, [slot, rank](int turns, Fetch step) {
+        const size_t later = rank + static_cast<size_t>(turns);
+        if (later < slot->states.size() && slot->states[later] != nullptr) slot->states[later]->prefetch(step);
+      });
     }
     slot->calls[rank] = nullptr;
     const std::shared_ptr<CallState>& state = slot->states[rank];

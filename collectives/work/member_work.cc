@@ -6,9 +6,13 @@
 #include "collectives/work/wait_text.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/prefetch.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
+
+// Of a work that a task waits for, all is fetched ahead that lies before its WaitsFor.
+static_assert(sizeof(WorkState) <= kBeforeWaitsFor);
 
 MemberWork::MemberWork(RankState* context, CollectiveCall&& call, bool keeps_alive)
     : WorkState(&context->world().scheduler(), context->rank()),

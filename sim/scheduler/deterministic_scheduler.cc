@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/prefetch.h"
 #include "sim/base/site_text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/engine/thread_engine.h"
@@ -29,10 +30,6 @@ constexpr int kFifoPatience = 1000;
 constexpr int kPolls = 3;
 // How far the clock goes on when all tasks poll and none sleeps.
 constexpr int64_t kPollNs = 1'000'000;
-
-// From so many ranks on, what a switch to one touches has left the caches by its next turn: it is fetched ahead. Measured in
-// docs/decisions/0008-hot-path.md.
-constexpr int kPrefetchRanks = 512;
 
 std::unique_ptr<Engine> make_engine(const WorldOptions& options) {
   if (options.engine == EngineKind::kFibers)
@@ -528,18 +525,15 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
 }
 
 void DeterministicScheduler::prefetch() {
-  // In turns until then: first the task, then what it points to, then its stack.
-  static constexpr int kTask = 6;
-  static constexpr int kPointers = 4;
-  static constexpr int kStack = 2;
-  if (ready_.size() <= kTask) return;
-  prefetch_lines(task_at(ready_.oldest_after(kTask)), 0, sizeof(Task));
-  const Task& soon = *task_at(ready_.oldest_after(kPointers));
-  engine_->prefetch(soon, Engine::Prefetch::kPointers);
-  if (soon.ahead != nullptr) prefetch_lines(soon.ahead, 0, 256);
-  // The work that it waits for, which looks at itself and goes: where a CallState is about its WaitsFor.
-  if (soon.site.waits_for != nullptr) prefetch_lines(soon.site.waits_for, -192, 448);
-  engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
+  if (ready_.size() <= kTaskTurns.object) return;
+  fetch_ahead(kTaskTurns, [this](int turns, Fetch step) {
+    const Task& task = *task_at(ready_.oldest_after(turns));
+    if (step == Fetch::kObject) return prefetch_lines(&task, 0, sizeof(Task));
+    engine_->prefetch(task, step);
+    if (step != Fetch::kPointers) return;
+    if (task.next_write != nullptr) prefetch_lines(task.next_write, 0, kNextWriteBytes);
+    if (task.site.waits_for != nullptr) prefetch_lines(task.site.waits_for, -kBeforeWaitsFor, kAfterWaitsFor);
+  });
 }
 
 void DeterministicScheduler::end_endless(ErrorKind kind, std::string text, StateLock& lock) {

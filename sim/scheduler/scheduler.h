@@ -115,7 +115,7 @@ class Scheduler {
 
   // Where a run that is explored is told what each step touches; null in all others.
   StepRecord* record() const { return record_; }
-  // Whether what tasks will touch is fetched ahead: in large worlds of fibers under fifo.
+  // Whether memory is fetched ahead (sim/base/prefetch.h).
   bool prefetches() const { return prefetches_; }
 
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
