@@ -46,6 +46,16 @@ std::string op_text(const CollectiveCall& call) {
   refuse({.rank = rank, .group = {}, .op = op}, ErrorKind::kInvalidArgument, sv(op), ": ", text);
 }
 
+// A coalesced call is refused if it is itself, or one of its parts.
+bool refuses(const FakeOptions& options, const CollectiveCall& call) {
+  if (call.op == OpType::kCoalesced) {
+    for (const CollectiveCall& part : call.parts) {
+      if (refuses(options, part)) return true;
+    }
+  }
+  return options.deny.has(call.op) || (options.error_on_collective && !options.allow.has(call.op));
+}
+
 [[gnu::cold, gnu::noinline]] absl::Status refusal(const CollectiveCall& call, int global_rank,
                                                   const std::string& group) {
   std::string calls = absl::StrCat(", ", tensors_text(call));
@@ -81,7 +91,7 @@ std::shared_ptr<ProcessGroup> FakeGroup::make_member(const std::shared_ptr<const
 
 absl::StatusOr<Work> FakeGroup::execute(CollectiveCall&& call) {
   if (options_.error_on_collective || !options_.deny.empty()) [[unlikely]] {
-    if (options_.refuses(call)) return refusal(call, global_rank(), group_name());
+    if (refuses(options_, call)) return refusal(call, global_rank(), group_name());
   }
   if (options_.outputs != FakeOptions::Outputs::kShapesOnly) {
     if (absl::Status written = write_fake_outputs(options_.outputs, call, ProcessGroup::rank(), group()->size());

@@ -40,7 +40,6 @@ class GroupFront {
   int rank() const { return rank_; }
   // For groups that can stand for any of their members.
   void become(int rank) { rank_ = rank; }
-  void set_shut_down() { shut_down_ = true; }
 
   // The way in of each public method that touches the world: `const CallScope call = front.enter("shutdown");`.
   CallScope enter(const char* op) const {

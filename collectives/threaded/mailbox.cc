@@ -110,6 +110,35 @@ struct Mailbox::Inbox {
     return *nth;
   }
 
+  // Numbers a message that arrives; the one that it meets, or null.
+  Message* match(Message& mine, Scheduler& scheduler) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    mine.order_ = ++posted;
+    if (mine.call_.peer == CollectiveCall::kAnySource) {
+      Message* const send = match_for_any(scheduler, mine);
+      if (send != nullptr) ++static_cast<Channel*>(send->channel_)->expected;
+      return send;
+    }
+    Channel& from = channel(mine.sender(), mine.call_.tag);
+    mine.channel_ = &from;
+    if (!mine.sends()) {
+      mine.call_.seq = ++from.expected;
+      return from.sends.first;
+    }
+    mine.call_.seq = ++from.sent;
+    Message* const recv = match_for_send(from);
+    if (recv != nullptr && recv->channel_ == nullptr) ++from.expected;
+    return recv;
+  }
+
+  // The two move at some later step.
+  void pair(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    send->partner_ = recv;
+    recv->partner_ = send;
+    send->state_ = recv->state_ = Message::State::kMatched;
+    link(*recv);
+  }
+
   void link(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).push(message); }
   void unlink(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).remove(message); }
   Queue& queue_of(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -229,6 +258,15 @@ bool Message::take_back(const Withdrawal& why, const absl::Status& ended) {
   return true;
 }
 
+void Message::set_tag_text() {
+  char* text = tag_text_.data();
+  if (call_.tag != 0) {
+    std::memcpy(text, "tag ", 4);
+    text = std::to_chars(text + 4, text + tag_text_.size() - 1, call_.tag).ptr;
+  }
+  *text = '\0';
+}
+
 void Message::poison() {
   aside_ = std::make_unique<Aside>();
   if (sends()) {
@@ -299,17 +337,10 @@ absl::Status Mailbox::refusal(const Message& message) const {
 
 absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes) {
   Message& mine = *message;
-  const bool sends = mine.sends();
-  const bool any = mine.call_.peer == CollectiveCall::kAnySource;
   const bool on_host = mine.tensor().device().kind == Device::Kind::kCpu;
-  const bool eager = sends && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
+  const bool eager = mine.sends() && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
   mine.eager_ = eager;
-  char* text = mine.tag_text_.data();
-  if (mine.call_.tag != 0) {
-    std::memcpy(text, "tag ", 4);
-    text = std::to_chars(text + 4, text + mine.tag_text_.size() - 1, mine.call_.tag).ptr;
-  }
-  *text = '\0';
+  mine.set_tag_text();
   if (any_unwound_.load(std::memory_order_relaxed)) [[unlikely]]
     look_at_unwound(&mine);
   if (poison_ && on_host && !eager) mine.poison();
@@ -322,56 +353,31 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
       mine.unpoison(/*failed=*/true);
       return refusal(mine);
     }
-    mine.order_ = ++inbox.posted;
-    Message* match = nullptr;
-    if (any) {
-      match = inbox.match_for_any(scheduler_, mine);
-      if (match != nullptr) ++static_cast<Channel*>(match->channel_)->expected;
-    } else {
-      Channel& channel = inbox.channel(mine.sender(), mine.call_.tag);
-      mine.channel_ = &channel;
-      if (sends) {
-        mine.call_.seq = ++channel.sent;
-        match = inbox.match_for_send(channel);
-        if (match != nullptr && match->channel_ == nullptr) ++channel.expected;
-      } else {
-        mine.call_.seq = ++channel.expected;
-        match = channel.sends.first;
-      }
-    }
+    Message* const match = inbox.match(mine, scheduler_);
     if (record_ != nullptr) [[unlikely]]
       record_post(mine, match);
     if (match == nullptr) {
       mine.state_ = Message::State::kPending;
       mine.self_ = std::move(message);
       inbox.link(mine);
-      if (!eager) {
-        count(mine);
-        if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
-          return absl::OkStatus();
-      } else {
-        copy_aside(mine);
-      }
     } else {
       inbox.unlink(*match);
       other = std::move(match->self_);
       if (late_) {
-        Message& recv = sends ? *other : mine;
-        Message& send = sends ? mine : *other;
-        send.partner_ = sends ? other : message;
-        recv.partner_ = sends ? message : other;
-        send.state_ = recv.state_ = Message::State::kMatched;
-        inbox.link(recv);
-        eager ? copy_aside(mine) : count(mine);
+        mine.sends() ? inbox.pair(message, other) : inbox.pair(other, message);
       } else {
         mine.state_ = other->state_ = Message::State::kTaken;
       }
     }
+    if (match == nullptr || late_) eager ? copy_aside(mine) : count(mine);
+    if (match == nullptr && !eager && !any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+      return absl::OkStatus();
   }
   if (other == nullptr) {
     eager ? finish(mine, absl::OkStatus()) : look_at_unwound();
     return absl::OkStatus();
   }
+  const bool sends = mine.sends();
   if (!late_) {
     sends ? move(message, other) : move(other, message);
     return absl::OkStatus();
@@ -380,21 +386,23 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
   // Whichever side comes second makes the task.
   if (record_ != nullptr) StepRecord::name_next_task(numbered_object(mine.object() ^ other->object(), kPosted));
   scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
-                  [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message, &inbox] {
-                    {
-                      ObservedMutexLock lock(&inbox.mu);
-                      // A withdrawal might have come first, or come later.
-                      self->touched_group(Access::kCommute);
-                      if (recv->state_ != Message::State::kMatched || recv->partner_ != send)
-                        return;  // withdrawn meanwhile
-                      inbox.unlink(*recv);
-                      send->partner_.reset();
-                      recv->partner_.reset();
-                      send->state_ = recv->state_ = Message::State::kTaken;
-                    }
-                    self->move(send, recv);
+                  [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message] {
+                    if (self->part(*send, *recv)) self->move(send, recv);
                   });
   return absl::OkStatus();
+}
+
+bool Mailbox::part(Message& send, Message& recv) {
+  Inbox& inbox = inbox_of(recv.receiver());
+  ObservedMutexLock lock(&inbox.mu);
+  // A withdrawal might have come first, or come later.
+  touched_group(Access::kCommute);
+  if (recv.state_ != Message::State::kMatched || recv.partner_.get() != &send) return false;
+  inbox.unlink(recv);
+  send.partner_.reset();
+  recv.partner_.reset();
+  send.state_ = recv.state_ = Message::State::kTaken;
+  return true;
 }
 
 void Mailbox::copy_aside(Message& send) {

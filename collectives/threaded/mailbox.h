@@ -62,6 +62,7 @@ class Message final : public MemberWork {
   // "rank 1, group 0, recv from rank 0, tag 3".
   std::string who() const { return MemberWork::who(what(/*numbered=*/false)); }
 
+  void set_tag_text();
   // As of CallState: seeded runs only.
   void poison();
   void unpoison(bool failed);
@@ -132,6 +133,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
 
   Inbox& inbox_of(int destination);
   Inbox* existing_inbox(int destination) const;
+  // Has a pair that waited for its step taken; false: one of the two was withdrawn meanwhile.
+  bool part(Message& send, Message& recv);
   // Compares, moves the data and completes both. On a device the data moves later.
   void move(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv);
   // Starts the move on a device: end() follows, but for an error.
