@@ -19,30 +19,30 @@ using namespace internal;
 
 double park_unpark_ns(EngineKind engine, int ranks, int rounds) {
   if (rounds == 0) rounds = std::max(200, 200'000 / ranks) / (engine == EngineKind::kThreads ? 20 : 1);
-  Scheduler::Options options;
+  WorldOptions options;
   options.engine = engine;
-  options.ranks = std::max(2, ranks);
+  options.world_size = std::max(2, ranks);
   auto scheduler = std::move(Scheduler::make(options)).value();
-  std::vector<Task*> tasks(static_cast<size_t>(options.ranks));
+  std::vector<Task*> tasks(static_cast<size_t>(options.world_size));
   std::atomic<int> there = 0;
   int64_t begin = 0;
   int64_t end = 0;
   scheduler->run([&](int rank, Task& task) {
     const Site site{.what = "token"};
     tasks[static_cast<size_t>(rank)] = &task;
-    if (++there < options.ranks) {
+    if (++there < options.world_size) {
       scheduler->park(site, Deadline::never());
     } else {
       begin = monotonic_ns();
     }
     for (int i = 0; i < rounds; ++i) {
-      scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.ranks)]);
-      if (i + 1 < rounds || rank + 1 < options.ranks) scheduler->park(site, Deadline::never());
+      scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.world_size)]);
+      if (i + 1 < rounds || rank + 1 < options.world_size) scheduler->park(site, Deadline::never());
     }
-    if (rank == options.ranks - 1) end = monotonic_ns();
-    scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.ranks)]);
+    if (rank == options.world_size - 1) end = monotonic_ns();
+    scheduler->unpark(*tasks[static_cast<size_t>((rank + 1) % options.world_size)]);
   });
-  return static_cast<double>(end - begin) / rounds / options.ranks;
+  return static_cast<double>(end - begin) / rounds / options.world_size;
 }
 
 double meeting_ns(int threads) {

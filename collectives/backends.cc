@@ -49,9 +49,8 @@ std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shar
     wrong = absl::StrCat("GroupOptions::backend has the unknown value ", static_cast<int>(*options.backend));
   }
   if (member == nullptr) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("rank ", rank.rank(), ", group ", group->name(), ": ", wrong)),
-                     {.rank = rank.rank(), .group = group->name(), .op = "init_process_group"});
+    refuse({.rank = rank.rank(), .group = group->name(), .op = "init_process_group"}, ErrorKind::kInvalidArgument,
+           "rank ", rank.rank(), ", group ", group->name(), ": ", wrong);
   }
   return with_faults(rank, std::move(member));
 }

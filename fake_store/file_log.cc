@@ -17,6 +17,7 @@
 #include "fake_store/crc32c.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
@@ -148,7 +149,7 @@ FileLog::~FileLog() {
 }
 
 absl::Status FileLog::file_error(std::string_view what) const {
-  return make_error(ErrorKind::kStoreError, absl::StrCat("file ", quote(path_), ": ", sv(what)));
+  return make_error(ErrorKind::kStoreError, "file ", quote(path_), ": ", sv(what));
 }
 
 absl::Status FileLog::system_error(std::string_view what, int error) const {

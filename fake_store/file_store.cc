@@ -1,6 +1,5 @@
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "fake_store/file_log.h"
 #include "fake_store/store_state.h"
 #include "fake_store/table_store.h"
@@ -26,8 +25,8 @@ std::shared_ptr<FileStore> FileStore::open(std::string path, const FileStore::Op
   absl::StatusOr<std::unique_ptr<internal::FileLog>> log = internal::FileLog::open(std::move(path));
   if (!log.ok()) {
     const Task* const task = Task::current();
-    throw_dist_error(make_error(ErrorKind::kStoreError, absl::StrCat("FileStore open: ", log.status().message())),
-                     ErrorOrigin{.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = "store open"});
+    refuse({.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = "store open"}, ErrorKind::kStoreError,
+           "FileStore open: ", log.status().message());
   }
   return std::shared_ptr<FileStore>(new FileStore(options, *std::move(log)));
 }

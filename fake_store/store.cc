@@ -108,7 +108,7 @@ void Store::fail(const absl::Status& status, const char* op) const {
   const ErrorOrigin origin{.rank = rank, .group = {}, .op = op};
   // The cause of an abort has its own "who".
   if (rank < 0 || abort_cause(state_->world()) == status) throw_dist_error(status, origin);
-  throw_dist_error(make_error(error_kind(status), absl::StrCat("rank ", rank, ", ", status.message())), origin);
+  throw_dist_error(prefixed(status, "rank ", rank, ", "), origin);
 }
 
 void Store::check_arguments(const StoreCall& call) const {
@@ -282,12 +282,9 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const std::string_view look_at = arrived_key;
   const absl::StatusOr<StoreReply> arrived =
       store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
-  throw_dist_error(
-      make_error(ErrorKind::kTimeout,
-                 absl::StrCat("rank ", rank, ", ", who, ": timed out after ",
-                              absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
-                              missing_ranks(arrived.ok() ? arrived->value : "", size), " of ", size)),
-      origin);
+  refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",
+         absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
+         missing_ranks(arrived.ok() ? arrived->value : "", size), " of ", size);
 }
 
 }  // namespace rankloom

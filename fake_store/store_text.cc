@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
@@ -29,7 +30,7 @@ std::string quote_list(absl::Span<const std::string_view> items) {
 std::string_view short_name(const char* name) { return name + std::string_view("store ").size(); }
 
 absl::Status store_error(std::string_view who, std::string_view what) {
-  return make_error(ErrorKind::kStoreError, absl::StrCat(sv(who), ": ", sv(what)));
+  return make_error(ErrorKind::kStoreError, sv(who), ": ", sv(what));
 }
 
 absl::Status negative_timeout(std::string_view who, absl::Duration have) {

@@ -142,13 +142,13 @@ std::string TableStore::who(const StoreCall& call, std::string_view key) const {
 }
 
 absl::Status TableStore::explain(const StoreCall& call, std::string_view key, const absl::Status& status) const {
-  return make_error(error_kind(status), absl::StrCat(who(call, key), ": ", status.message()));
+  return prefixed(status, who(call, key), ": ");
 }
 
 absl::Status TableStore::explain(const StoreCall& call, const absl::Status& status) const {
   if (call.op != StoreCall::Op::kNumKeys && call.op != StoreCall::Op::kListKeys)
     return explain(call, call.key(), status);
-  return make_error(error_kind(status), absl::StrCat(who(call), ": ", status.message()));
+  return prefixed(status, who(call), ": ");
 }
 
 absl::Status TableStore::refresh() { return log_ != nullptr ? log_->refresh(&table_) : absl::OkStatus(); }
@@ -173,8 +173,8 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
 
     const std::string detail = absl::StrCat(missing.size() == 1 ? "key " : "keys ", quote_list(missing));
     const auto timed_out = [&](absl::string_view more) {
-      return make_error(ErrorKind::kTimeout, absl::StrCat(who(call), ": timed out after ",
-                                                          absl::FormatDuration(timeout), ": missing ", detail, more));
+      return make_error(ErrorKind::kTimeout, who(call), ": timed out after ", absl::FormatDuration(timeout),
+                        ": missing ", detail, more);
     };
     if (timeout == absl::ZeroDuration()) {
       for (const std::string_view key : missing) table_.gave_up(key, want);

@@ -13,6 +13,7 @@
 #include "harness/rank_failures.h"
 #include "rankloom/error.h"
 #include "rankloom/testing.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "world/run_options.h"
 

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
 #include "sim/base/lock_order.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_hook.h"
-#include "sim/scheduler/deadlock_report.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
@@ -262,10 +262,6 @@ bool is_assertion(const std::exception_ptr& exception) {
   } catch (...) {
     return false;
   }
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks));
 }
 
 std::string for_this_test(std::string command) {

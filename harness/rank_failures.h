@@ -89,9 +89,6 @@ void report_part(testing::TestPartResult::Type type, const std::string& file, in
 // Whether the exception is a failed assertion, which is reported where it was thrown.
 bool is_assertion(const std::exception_ptr& exception);
 
-// "rank 2" or "ranks 0-2, 5". `ranks` ascends.
-std::string ranks_text(const std::vector<int>& ranks);
-
 // " --gtest_filter=..." of the running test, in place of the filter that `command` has. Empty stays empty.
 std::string for_this_test(std::string command);
 

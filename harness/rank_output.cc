@@ -8,6 +8,7 @@
 #include "harness/rank_failures.h"
 #include "rankloom/testing.h"
 #include "sim/base/lock_order.h"
+#include "sim/base/ranks_text.h"
 
 namespace rankloom {
 

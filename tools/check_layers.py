@@ -18,18 +18,19 @@ LAYERS = ["sim", "fake_store", "world", "collectives", "harness"]
 # On top of them: these may include every layer, and nothing includes these but themselves.
 ON_TOP = ["bridge", "tools", "bench", "examples", "tests"]
 # Public headers, include/rankloom/NAME.h, and the folder or room that each belongs to: its sources stand there, and what
-# may include that folder may include it.
+# may include that folder may include it. The options of a world are those of its run as well, so they stand low; the one
+# function beside them is that of world/run_options.cc.
 FACE = "include/rankloom/"
 PUBLIC = {
     "error": "sim/base",
     "random": "sim/base",
     "version": "sim/base",
     "schedule": "sim/schedule",
+    "faults": "sim/schedule",
+    "options": "sim/schedule",
     "sync": "sim/sync",
-    "faults": "sim/faults",
     "store": "fake_store",
     "group": "world",
-    "options": "world",
     "world": "world",
     "tensor": "collectives/call",
     "collective_call": "collectives/call",

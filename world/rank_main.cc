@@ -80,7 +80,7 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
     outcome.exception = std::move(failure);
     if (!relayed && first_failed_ < 0) first_failed_ = rank;
   }
-  if (cause.ok()) scheduler_->abort(make_error(ErrorKind::kRankFailed, absl::StrCat("rank ", rank, " failed: ", text)));
+  if (cause.ok()) scheduler_->abort(make_error(ErrorKind::kRankFailed, "rank ", rank, " failed: ", text));
 }
 
 }  // namespace rankloom::internal

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -20,7 +21,7 @@ using namespace internal;
 namespace {
 
 absl::Status bad_variable(const char* name, const char* value, std::string_view want) {
-  return make_error(ErrorKind::kInvalidArgument, absl::StrCat(name, " is \"", value, "\", want ", sv(want)));
+  return invalid_argument(name, " is \"", value, "\", want ", sv(want));
 }
 
 std::string quoted(std::string_view word) {
@@ -73,26 +74,22 @@ absl::Status apply_environment(WorldOptions* options) {
   }
   if (const char* text = std::getenv("RANKLOOM_SCHEDULE"); text != nullptr) {
     absl::StatusOr<Schedule> schedule = Schedule::parse(text);
-    if (!schedule.ok())
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_SCHEDULE: ", schedule.status().message()));
+    if (!schedule.ok()) return invalid_argument("RANKLOOM_SCHEDULE: ", schedule.status().message());
     options->schedule = *std::move(schedule);
   }
   if (const char* text = std::getenv("RANKLOOM_FAULTS"); text != nullptr) {
     absl::StatusOr<FaultPlan> faults = FaultPlan::parse(text);
-    if (!faults.ok())
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_FAULTS: ", faults.status().message()));
+    if (!faults.ok()) return invalid_argument("RANKLOOM_FAULTS: ", faults.status().message());
     options->faults = *std::move(faults);
   }
   if (const char* path = std::getenv("RANKLOOM_REPLAY"); path != nullptr) {
     absl::StatusOr<Trace> trace = Trace::load(path);
-    if (!trace.ok())
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_REPLAY: ", trace.status().message()));
+    if (!trace.ok()) return invalid_argument("RANKLOOM_REPLAY: ", trace.status().message());
     options->schedule = Schedule::replay(*std::move(trace));
   }
   if (const char* at = std::getenv("RANKLOOM_BREAK_AT"); at != nullptr) {
     absl::StatusOr<Schedule::BreakPoint> parsed = Schedule::BreakPoint::parse(at);
-    if (!parsed.ok())
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("RANKLOOM_BREAK_AT: ", parsed.status().message()));
+    if (!parsed.ok()) return invalid_argument("RANKLOOM_BREAK_AT: ", parsed.status().message());
     options->break_at = *std::move(parsed);
   }
   if (const char* text = std::getenv("RANKLOOM_TRACE_LIMIT"); text != nullptr) {

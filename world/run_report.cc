@@ -5,7 +5,7 @@
 #include "rankloom/error.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
-#include "sim/scheduler/deadlock_report.h"
+#include "sim/base/ranks_text.h"
 
 namespace rankloom {
 
@@ -31,9 +31,6 @@ std::string RunReport::text() const {
       if (outcome.state == RunReport::Outcome::State::kFailed) failed[outcome.text].push_back(static_cast<int>(rank));
       if (outcome.state == RunReport::Outcome::State::kStopped) stopped[outcome.text].push_back(static_cast<int>(rank));
     }
-    const auto ranks_text = [](const std::vector<int>& ranks) {
-      return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks));
-    };
     if (first_failed >= 0) {
       const std::string& first = outcomes[static_cast<size_t>(first_failed)].text;
       text = absl::StrCat(ranks_text(failed[first]), " failed: ", first);
@@ -70,7 +67,7 @@ void RunReport::throw_if_failed() const {
     } catch (...) {  // an exception of the program: the rank failed
     }
   }
-  throw_dist_error(make_error(kind, text()), {.rank = first_failed, .group = {}, .op = "run_world"});
+  refuse({.rank = first_failed, .group = {}, .op = "run_world"}, kind, text());
 }
 
 }  // namespace rankloom

@@ -15,6 +15,7 @@
 #include "rankloom/random.h"
 #include "rankloom/store.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "world/group_access.h"
@@ -22,24 +23,6 @@
 
 namespace rankloom::internal {
 namespace {
-
-Scheduler::Options scheduler_options(const WorldOptions& options, const RunHooks& hooks, bool late_completion,
-                                     std::function<void(const std::string&)> on_stall) {
-  return {.engine = options.engine,
-          .schedule = options.schedule,
-          .hooks = hooks,
-          .ranks = options.world_size,
-          .stack_bytes = options.stack_bytes,
-          .fresh_threads = options.fresh_threads,
-          .late_completion = late_completion,
-          .max_steps = options.max_steps,
-          .trace_limit = options.trace_limit,
-          .stall = options.stall,
-          .on_stall = std::move(on_stall),
-          .stuck = options.stuck_after,
-          .break_at = options.break_at,
-          .on_break = options.on_break};
-}
 
 uint64_t seed_of(const WorldOptions& options, int rank) {
   uint64_t state = options.seed.value_or(options.schedule.recorded().seed());
@@ -100,8 +83,9 @@ WorldState::WorldState(World* face, WorldOptions options, const RunHooks& hooks)
       poison_(options_.poison.value_or(options_.schedule.explores())),
       late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
       scheduler_([this, &hooks] {
-        absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(
-            scheduler_options(options_, hooks, late_completion_, [this](const auto& text) { stalled(text); }));
+        WorldOptions run = options_;
+        run.on_stall = [this](const std::string& text) { stalled(text); };
+        absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(std::move(run), hooks);
         throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
         return *std::move(made);
       }()),
@@ -167,10 +151,9 @@ RunReport WorldState::run(absl::FunctionRef<void(RankContext&)> program) {
     if (!attached) ran = std::exchange(ran_, true);
   }
   if (attached || ran) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                attached ? "run: ranks of this world have attached, want run() or attach(), not both"
-                                         : "run: this world has run before, want another world for another run"),
-                     {.rank = -1, .group = {}, .op = "run_world"});
+    refuse({.rank = -1, .group = {}, .op = "run_world"}, ErrorKind::kInvalidArgument,
+           attached ? "run: ranks of this world have attached, want run() or attach(), not both"
+                    : "run: this world has run before, want another world for another run");
   }
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
   return report();
@@ -178,33 +161,28 @@ RunReport WorldState::run(absl::FunctionRef<void(RankContext&)> program) {
 
 RankState& WorldState::attach(int rank) {
   if (rank < 0 || rank >= size()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("attach: rank is ", rank, ", want 0 <= rank < world_size = ", size())),
-                     {.rank = rank, .group = {}, .op = "attach"});
+    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: rank is ", rank,
+           ", want 0 <= rank < world_size = ", size());
   }
   if (options_.engine == EngineKind::kFibers) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, "attach: the ranks are fibers of one thread, want engine threads"),
-        {.rank = rank, .group = {}, .op = "attach"});
+    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument,
+           "attach: the ranks are fibers of one thread, want engine threads");
   }
   if (Task::current() != nullptr) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: this thread is rank ", Task::current()->info.rank,
-                                                             " already, want a thread without a rank")),
-        {.rank = rank, .group = {}, .op = "attach"});
+    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: this thread is rank ",
+           Task::current()->info.rank, " already, want a thread without a rank");
   }
   {
     ObservedMutexLock lock(&mu_);
     if (ran_) {
-      throw_dist_error(make_error(ErrorKind::kInvalidArgument, "attach: the world has run, want another world"),
-                       {.rank = rank, .group = {}, .op = "attach"});
+      refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument,
+             "attach: the world has run, want another world");
     }
     RunReport::Outcome& outcome = outcomes_[static_cast<size_t>(rank)];
     if (outcome.exception != nullptr || outcome.state != RunReport::Outcome::State::kRunning ||
         attached_[static_cast<size_t>(rank)]) {
-      throw_dist_error(
-          make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: rank ", rank, " has attached already")),
-          {.rank = rank, .group = {}, .op = "attach"});
+      refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: rank ", rank,
+             " has attached already");
     }
     attached_[static_cast<size_t>(rank)] = true;
   }
@@ -216,10 +194,8 @@ void WorldState::detach(std::exception_ptr failure) {
   Task* const task = Task::current();
   if (task == nullptr || task->scheduler != scheduler_.get()) return;
   if (!task->adopted || task->info.kind != TaskKind::kRank) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("detach: this thread of rank ", task->info.rank,
-                                                             " did not attach, want attach() before detach()")),
-        {.rank = task->info.rank, .group = {}, .op = "detach"});
+    refuse({.rank = task->info.rank, .group = {}, .op = "detach"}, ErrorKind::kInvalidArgument,
+           "detach: this thread of rank ", task->info.rank, " did not attach, want attach() before detach()");
   }
   if (failure != nullptr) {
     rank_failed(task->info.rank, failure);
@@ -233,11 +209,9 @@ void WorldState::detach(std::exception_ptr failure) {
 void WorldState::spawn_helper(absl::AnyInvocable<void()> body) {
   Task* const self = Task::current();
   if (self == nullptr || self->scheduler != scheduler_.get()) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument,
-                   "spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or "
-                   "a helper's"),
-        {.rank = -1, .group = {}, .op = "spawn_helper"});
+    refuse({.rank = -1, .group = {}, .op = "spawn_helper"}, ErrorKind::kInvalidArgument,
+           "spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or "
+           "a helper's");
   }
   scheduler_->spawn(
       {.rank = self->info.rank, .kind = TaskKind::kHelper},
@@ -276,8 +250,8 @@ thread_local Making making;
 
 [[noreturn]] void refuse_shared(std::string_view key, std::string_view text) {
   const int rank = Task::current() != nullptr ? Task::current()->info.rank : -1;
-  refuse({.rank = rank, .group = {}, .op = "WorldLocal"}, ErrorKind::kInvalidArgument,
-         absl::StrCat("rank ", rank, ", WorldLocal \"", sv(key), "\": ", sv(text)));
+  refuse({.rank = rank, .group = {}, .op = "WorldLocal"}, ErrorKind::kInvalidArgument, "rank ", rank, ", WorldLocal \"",
+         sv(key), "\": ", sv(text));
 }
 
 }  // namespace
@@ -494,7 +468,7 @@ std::string WorldState::describe() const {
     if (const std::string how = ended_text(rank); !how.empty()) ended[how].push_back(rank);
   }
   for (const auto& [how, ranks] : ended) {
-    absl::StrAppend(&text, "\n  ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks), " ", how);
+    absl::StrAppend(&text, "\n  ", ranks_text(ranks), " ", how);
   }
   return text;
 }
@@ -511,7 +485,7 @@ absl::Status WorldState::deadlock(const std::vector<Task*>& blocked) {
   for (const Task* task : blocked) {
     if (task->site.waits_for == nullptr) continue;
     if (const absl::Status cause = task->site.waits_for->explain(); !cause.ok()) {
-      return make_error(error_kind(cause), absl::StrCat(cause.message(), "\n", text));
+      return make_error(error_kind(cause), cause.message(), "\n", text);
     }
   }
   return make_error(ErrorKind::kDeadlock, text);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
 #include "collectives/threaded/threaded_process_group.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/task.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/world_state.h"
@@ -131,11 +132,10 @@ Job::~Job() {
 
 void Job::attach(int rank) {
   if (binding.job != nullptr) {
-    throw_to_torch(
-        DistError(make_error(ErrorKind::kInvalidArgument, absl::StrCat("attach: this thread is rank ", binding.rank,
-                                                                       " already, want a thread without a rank")),
-                  {.rank = rank, .group = {}, .op = "attach"}),
-        this);
+    throw_to_torch(DistError(invalid_argument("attach: this thread is rank ", binding.rank,
+                                              " already, want a thread without a rank"),
+                             {.rank = rank, .group = {}, .op = "attach"}),
+                   this);
   }
   const GilRelease no_gil;
   {

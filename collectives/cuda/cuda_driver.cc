@@ -206,8 +206,7 @@ class CudaDriver final : public DeviceDriver {
           stream_wait_(native(stream), reinterpret_cast<CUdeviceptr>(seen), 1, CU_STREAM_WAIT_VALUE_EQ);
       if (result == CUDA_SUCCESS) return absl::OkStatus();
       if (result != CUDA_ERROR_NOT_SUPPORTED) {
-        return make_error(ErrorKind::kCollectiveError,
-                          absl::StrCat("CUDA: cuStreamWaitValue32: error ", static_cast<int>(result)));
+        return make_error(ErrorKind::kCollectiveError, "CUDA: cuStreamWaitValue32: error ", static_cast<int>(result));
       }
       polls_.store(true, std::memory_order_relaxed);
     }
@@ -258,7 +257,7 @@ class CudaDriver final : public DeviceDriver {
   // blocked streams.
   absl::StatusOr<const PerDevice*> of(int device) {
     if (device < 0 || device >= kMaxDevices) {
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat("CUDA: there is no device ", device));
+      return invalid_argument("CUDA: there is no device ", device);
     }
     std::atomic<PerDevice*>& slot = devices_[static_cast<size_t>(device)];
     if (const PerDevice* const known = slot.load(std::memory_order_acquire); known != nullptr) return known;
@@ -324,8 +323,7 @@ void use_cuda(RankContext& rank, int device) {
   const absl::Status ready =
       missing.empty() ? the_driver()->prepare(device) : make_error(ErrorKind::kCollectiveError, missing);
   if (!ready.ok()) {
-    throw_dist_error(make_error(error_kind(ready), absl::StrCat("rank ", rank.rank(), ": ", ready.message())),
-                     {.rank = rank.rank(), .group = {}, .op = "use_cuda"});
+    throw_dist_error(prefixed(ready, "rank ", rank.rank(), ": "), {.rank = rank.rank(), .group = {}, .op = "use_cuda"});
   }
   use_device(state_of(rank).world(), the_driver());
 }

@@ -3,16 +3,16 @@
 #include <cuda_runtime_api.h>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom::internal::cuda {
 
 // What the runtime said of a call.
 inline absl::Status to_status(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
-  return make_error(ErrorKind::kCollectiveError,
-                    absl::StrCat("CUDA: ", what, ": ", cudaGetErrorName(error), " (", cudaGetErrorString(error), ")"));
+  return make_error(ErrorKind::kCollectiveError, "CUDA: ", what, ": ", cudaGetErrorName(error), " (",
+                    cudaGetErrorString(error), ")");
 }
 
 // `device` is the current one in this scope.

@@ -18,8 +18,7 @@ namespace {
 
 void check(RankContext& rank, const absl::Status& status) {
   throw_if_error(
-      status.ok() ? status
-                  : make_error(ErrorKind::kCollectiveError, absl::StrCat("rank ", rank.rank(), ": ", status.message())),
+      status.ok() ? status : make_error(ErrorKind::kCollectiveError, "rank ", rank.rank(), ": ", status.message()),
       {.rank = rank.rank(), .group = {}, .op = "CudaStream"});
 }
 

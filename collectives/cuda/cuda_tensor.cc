@@ -18,8 +18,7 @@ namespace {
 void check(const RankContext& rank, cudaError_t error, const char* what) {
   const absl::Status status = cuda::to_status(error, what);
   throw_if_error(
-      status.ok() ? status
-                  : make_error(ErrorKind::kCollectiveError, absl::StrCat("rank ", rank.rank(), ": ", status.message())),
+      status.ok() ? status : make_error(ErrorKind::kCollectiveError, "rank ", rank.rank(), ": ", status.message()),
       {.rank = rank.rank(), .group = {}, .op = "CudaTensor"});
 }
 

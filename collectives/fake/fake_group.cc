@@ -43,8 +43,17 @@ std::string op_text(const CollectiveCall& call) {
 }
 
 [[noreturn]] void invalid(int rank, std::string_view op, const std::string& text) {
-  throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat(sv(op), ": ", text)),
-                   {.rank = rank, .group = {}, .op = op});
+  refuse({.rank = rank, .group = {}, .op = op}, ErrorKind::kInvalidArgument, sv(op), ": ", text);
+}
+
+// A coalesced call is refused if it is itself, or one of its parts.
+bool refuses(const FakeOptions& options, const CollectiveCall& call) {
+  if (call.op == OpType::kCoalesced) {
+    for (const CollectiveCall& part : call.parts) {
+      if (refuses(options, part)) return true;
+    }
+  }
+  return options.deny.has(call.op) || (options.error_on_collective && !options.allow.has(call.op));
 }
 
 [[gnu::cold, gnu::noinline]] absl::Status refusal(const CollectiveCall& call, int global_rank,
@@ -55,9 +64,8 @@ std::string op_text(const CollectiveCall& call) {
     for (const CollectiveCall& part : call.parts)
       absl::StrAppend(&calls, calls.empty() ? ", " : "; ", op_text(part), ", ", tensors_text(part));
   }
-  return make_error(ErrorKind::kCollectiveError,
-                    absl::StrCat("FakeProcessGroup collective operation error: ", op_text(call), ", rank ", global_rank,
-                                 ", group ", group, calls));
+  return make_error(ErrorKind::kCollectiveError, "FakeProcessGroup collective operation error: ", op_text(call),
+                    ", rank ", global_rank, ", group ", group, calls);
 }
 
 }  // namespace
@@ -83,7 +91,7 @@ std::shared_ptr<ProcessGroup> FakeGroup::make_member(const std::shared_ptr<const
 
 absl::StatusOr<Work> FakeGroup::execute(CollectiveCall&& call) {
   if (options_.error_on_collective || !options_.deny.empty()) [[unlikely]] {
-    if (options_.refuses(call)) return refusal(call, global_rank(), group_name());
+    if (refuses(options_, call)) return refusal(call, global_rank(), group_name());
   }
   if (options_.outputs != FakeOptions::Outputs::kShapesOnly) {
     if (absl::Status written = write_fake_outputs(options_.outputs, call, ProcessGroup::rank(), group()->size());

@@ -7,10 +7,10 @@
 #include <limits>
 #include <type_traits>
 
-#include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/ops/shape_rules.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom::internal {
 namespace {
@@ -272,9 +272,9 @@ absl::Status check_memory(const CollectiveCall& call) {
   for (const TensorList* const list : {&call.inputs, &call.outputs}) {
     for (const TensorView& tensor : *list) {
       if (tensor.device().kind != Device::Kind::kCuda) continue;
-      return make_error(ErrorKind::kCollectiveError,
-                        absl::StrCat(op_row(call.op).name, ": a fake group writes outputs in CPU memory only, have ",
-                                     tensor.text(), ", want FakeOptions::Outputs::kShapesOnly"));
+      return make_error(ErrorKind::kCollectiveError, op_row(call.op).name,
+                        ": a fake group writes outputs in CPU memory only, have ", tensor.text(),
+                        ", want FakeOptions::Outputs::kShapesOnly");
     }
   }
   return absl::OkStatus();

@@ -16,9 +16,8 @@ using namespace internal;
 namespace {
 
 [[noreturn]] void fail(const RankContext& rank, const std::string& text) {
-  throw_dist_error(
-      make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", rank.rank(), ", init_mixed_mesh: ", text)),
-      {.rank = rank.rank(), .group = {}, .op = "device_mesh"});
+  refuse({.rank = rank.rank(), .group = {}, .op = "device_mesh"}, ErrorKind::kInvalidArgument, "rank ", rank.rank(),
+         ", init_mixed_mesh: ", text);
 }
 
 bool is_real(const DeviceMesh::MixedDim& dim) { return dim.backend == GroupOptions::Backend::kThreaded; }

@@ -24,21 +24,17 @@ using namespace internal;
 
 void ProcessGroup::start_coalescing() {
   if (front_->coalescing_ != nullptr) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument,
-                   absl::StrCat("rank ", global_rank(), ", group ", group_name(),
-                                ", start_coalescing: it was called before, want end_coalescing() between")),
-        {.rank = global_rank(), .group = front_->name_, .op = "start_coalescing"});
+    refuse({.rank = global_rank(), .group = front_->name_, .op = "start_coalescing"}, ErrorKind::kInvalidArgument,
+           "rank ", global_rank(), ", group ", group_name(),
+           ", start_coalescing: it was called before, want end_coalescing() between");
   }
   front_->coalescing_ = std::make_unique<internal::Coalescing>();
 }
 
 Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   if (front_->coalescing_ == nullptr) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", global_rank(), ", group ", group_name(),
-                                                             ", end_coalescing: want start_coalescing() before it")),
-        {.rank = global_rank(), .group = front_->name_, .op = "end_coalescing"});
+    refuse({.rank = global_rank(), .group = front_->name_, .op = "end_coalescing"}, ErrorKind::kInvalidArgument,
+           "rank ", global_rank(), ", group ", group_name(), ", end_coalescing: want start_coalescing() before it");
   }
   const std::unique_ptr<internal::Coalescing> gathered = std::move(front_->coalescing_);
   if (gathered->calls.empty()) return Work();
@@ -88,9 +84,9 @@ Work GroupFront::gather_call(CollectiveCall& call, const CallOptions& options, C
   set_times(call, options);
   absl::Status checked = row.check(call, rank_, size_);
   if (checked.ok() && !can_be_coalesced(call.op)) {
-    checked = make_error(ErrorKind::kInvalidArgument, "it cannot be coalesced, want end_coalescing() first");
+    checked = invalid_argument("it cannot be coalesced, want end_coalescing() first");
   }
-  if (!checked.ok()) fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
+  if (!checked.ok()) fail(call, prefixed(checked, who(call)));
   if (options.timeout.has_value())
     gathered.timeout = std::min(gathered.timeout.value_or(absl::InfiniteDuration()), *options.timeout);
   if (options.keep_alive != nullptr) gathered.keep_alive.push_back(options.keep_alive);
@@ -116,10 +112,9 @@ void GroupFront::drop_coalescing() noexcept {
     records.push_back(call.way.record_id);
     ops.push_back(op_row(call.op).name);
   }
-  const absl::Status status = make_error(
-      ErrorKind::kInvalidArgument,
-      absl::StrCat("rank ", handle_.global_rank(), ", group ", handle_.group_name(),
-                   ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", ")));
+  const absl::Status status =
+      invalid_argument("rank ", handle_.global_rank(), ", group ", handle_.group_name(),
+                       ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", "));
   if (const WorldPin alive(world_); alive && context_ != nullptr) {
     CloseRecords(context_, world_, std::move(records)).ended(status);
     // The program of a rank that fails between the two is not to blame.

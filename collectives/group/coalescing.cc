@@ -1,8 +1,8 @@
 #include "collectives/group/coalescing.h"
 
-#include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
@@ -15,9 +15,8 @@ absl::Status PartWork::wait(absl::Duration timeout, bool timeout_is_default, Cod
 
 absl::Status PartWork::waitable() const {
   if (issued_ || is_over()) return absl::OkStatus();
-  return make_error(ErrorKind::kInvalidArgument,
-                    absl::StrCat("rank ", rank(), ", group ", group_, ", ", op(),
-                                 ": wait() before end_coalescing(): the call was not issued yet"));
+  return invalid_argument("rank ", rank(), ", group ", group_, ", ", op(),
+                          ": wait() before end_coalescing(): the call was not issued yet");
 }
 
 const char* PartWork::op() const { return op_row(op_).name; }

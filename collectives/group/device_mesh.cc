@@ -26,8 +26,8 @@ std::string mesh_text(const std::vector<int>& shape, const std::vector<std::stri
 }
 
 [[noreturn]] void fail_mesh(int rank, const std::string& mesh, std::string_view text) {
-  throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("rank ", rank, ", ", mesh, ": ", sv(text))),
-                   {.rank = rank, .group = {}, .op = "device_mesh"});
+  refuse({.rank = rank, .group = {}, .op = "device_mesh"}, ErrorKind::kInvalidArgument, "rank ", rank, ", ", mesh, ": ",
+         sv(text));
 }
 
 // What is wrong with a mesh of `size` ranks; empty: nothing.

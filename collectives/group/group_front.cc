@@ -37,10 +37,9 @@ GroupFront::~GroupFront() {
 
 void GroupFront::check_duration(const char* op, const char* what, absl::Duration duration) const {
   if (duration >= absl::ZeroDuration()) return;
-  throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                              absl::StrCat("rank ", handle_.global_rank(), ", group ", handle_.group_name(), ", ", op,
-                                           ": ", what, " is ", absl::FormatDuration(duration), ", want 0 or more")),
-                   {.rank = handle_.global_rank(), .group = name_, .op = op});
+  refuse({.rank = handle_.global_rank(), .group = name_, .op = op}, ErrorKind::kInvalidArgument, "rank ",
+         handle_.global_rank(), ", group ", handle_.group_name(), ", ", op, ": ", what, " is ",
+         absl::FormatDuration(duration), ", want 0 or more");
 }
 
 std::string GroupFront::who(const CollectiveCall& call) const {
@@ -65,10 +64,8 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
   const bool wrong = call.timeout < absl::ZeroDuration();
   if (!wrong && call.warn_after >= absl::ZeroDuration()) [[likely]]
     return;
-  fail(call,
-       make_error(ErrorKind::kInvalidArgument,
-                  absl::StrCat(who(call), wrong ? "timeout is " : "warn_after is ",
-                               absl::FormatDuration(wrong ? call.timeout : call.warn_after), ", want 0 or more")));
+  fail(call, invalid_argument(who(call), wrong ? "timeout is " : "warn_after is ",
+                              absl::FormatDuration(wrong ? call.timeout : call.warn_after), ", want 0 or more"));
 }
 
 Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSite code) {
@@ -84,9 +81,8 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   if (scheduler_ != nullptr) {
     if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != context_->rank())
         [[unlikely]] {
-      fail(call, make_error(ErrorKind::kInvalidArgument,
-                            absl::StrCat(who(call), "the handle of rank ", context_->rank(), " was used by rank ",
-                                         task->info.rank, ", want the rank's own handle")));
+      fail(call, invalid_argument(who(call), "the handle of rank ", context_->rank(), " was used by rank ",
+                                  task->info.rank, ", want the rank's own handle"));
     }
     scheduler_->point(
         Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
@@ -98,7 +94,7 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   call.order = options.order.value_or(order_);
   set_times(call, options);
   if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
-    fail(call, make_error(error_kind(checked), absl::StrCat(who(call), checked.message())));
+    fail(call, prefixed(checked, who(call)));
   }
   if (options.keep_alive != nullptr) {
     call.keep_alive = context_ != nullptr ? owned_by_rank(options.keep_alive, *context_) : options.keep_alive;
@@ -114,7 +110,7 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   absl::StatusOr<Work> work =
       call.stream == nullptr ? handle_.execute(std::move(call)) : call.stream->issue(handle_, std::move(call));
   if (!work.ok()) [[unlikely]]
-    refuse(row.op, numbered, record_id, work.status());
+    end_refused(row.op, numbered, record_id, work.status());
   if (record_id >= 0) {
     WorkState* const state = WorkState::of(*work);
     if (state == nullptr || state->own_record() != record_id) [[unlikely]]
@@ -154,7 +150,8 @@ class CloseRecord final : public Dependant {
 }
 
 // Not inlined: the call that it makes would take hundreds of bytes of each waiting rank's stack.
-[[gnu::noinline]] void GroupFront::refuse(OpType op, bool numbered, int64_t record_id, const absl::Status& status) {
+[[gnu::noinline]] void GroupFront::end_refused(OpType op, bool numbered, int64_t record_id,
+                                               const absl::Status& status) {
   CollectiveCall failed;  // the call itself was moved away
   failed.op = op;
   failed.seq = numbered ? seq_ : -1;
@@ -191,7 +188,7 @@ void GroupFront::record(CollectiveCall& call) {
       }
     }
   });
-  if (scheduler_->prefetches()) Task::current()->ahead = context_->recorder().next_place();
+  if (scheduler_->prefetches()) Task::current()->next_write = context_->recorder().next_place();
 }
 
 }  // namespace rankloom::internal

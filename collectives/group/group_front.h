@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "collectives/group/coalescing.h"
 #include "collectives/ops/group_request.h"
+#include "collectives/work/call_place.h"
 #include "rankloom/collective_call.h"
 #include "rankloom/group.h"
 #include "rankloom/process_group.h"
@@ -19,23 +20,6 @@
 #include "world/world_state.h"
 
 namespace rankloom::internal {
-
-// A call that is built where it will lie: in the work that it becomes.
-struct PlacedCall {
-  CollectiveCall call;
-  bool building = false;  // the front is at it: no other call may take the place
-};
-
-// Gives the front places for calls. A call that is built on the stack is moved and destroyed, a fifth of what a small one costs.
-class CallPlaces {
- public:
-  // A place with a call as a new one is, marked as being built; null: there is none, the call is built on the stack. execute()
-  // gets the call by its address.
-  virtual PlacedCall* fresh() = 0;
-
- protected:
-  ~CallPlaces() = default;
-};
 
 // What one member's handle on a group knows, and the way of every call: point, check, number, record, execute. A ProcessGroup
 // is the face of one; subclasses of the library ask their front().
@@ -56,12 +40,11 @@ class GroupFront {
   const std::shared_ptr<const Group>& group() const { return group_; }
   int rank() const { return rank_; }
   // A place for the next call; null: the stack.
-  PlacedCall* fresh_place() const { return places_ != nullptr ? places_->fresh() : nullptr; }
+  CallPlace fresh_place() const { return places_ != nullptr ? places_->fresh() : CallPlace(); }
   // For constructors of groups.
   void set_places(CallPlaces* places) { places_ = places; }
   // For groups that can stand for any of their members.
   void become(int rank) { rank_ = rank; }
-  void set_shut_down() { shut_down_ = true; }
 
   // The way in of each public method that touches the world: `const CallScope call = front.enter("shutdown");`.
   CallScope enter(const char* op) const {
@@ -112,7 +95,7 @@ class GroupFront {
   // Closes the flight record of a call with its work, which does not do so itself; at once, if there is none or it is done.
   void close_record(int64_t record_id, WorkState* work);
   // execute() did not take the call: takes its number and record back, and throws.
-  [[noreturn]] void refuse(OpType op, bool numbered, int64_t record_id, const absl::Status& status);
+  [[noreturn]] void end_refused(OpType op, bool numbered, int64_t record_id, const absl::Status& status);
   // The member has done with the group and those made from it.
   void end(CodeSite code);
 

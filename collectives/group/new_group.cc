@@ -35,11 +35,9 @@ std::string label_of(const GroupOptions& options) {
 
 std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<const Group>& group,
                                                         const GroupOptions&) {
-  throw_dist_error(
-      make_error(ErrorKind::kCollectiveError,
-                 absl::StrCat("rank ", global_rank(), ", group ", group_name(), ": backend ", backend_name(),
-                              " makes no group ", group->name(), ", want GroupOptions::make")),
-      {.rank = global_rank(), .group = front_->name_, .op = "new_group"});
+  refuse({.rank = global_rank(), .group = front_->name_, .op = "new_group"}, ErrorKind::kCollectiveError, "rank ",
+         global_rank(), ", group ", group_name(), ": backend ", backend_name(), " makes no group ", group->name(),
+         ", want GroupOptions::make");
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
@@ -75,12 +73,10 @@ void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite 
   if (front.world_ref().ended()) return;  // so has the group
   const CallScope scope = front.enter("destroy_process_group");
   if (std::exchange(front.destroyed_, true)) {
-    throw_dist_error(
-        make_error(ErrorKind::kAborted,
-                   absl::StrCat("rank ", group->global_rank(), ", group ", group->group_name(),
-                                ", destroy_process_group: the group was destroyed before, want one that was "
-                                "initialised")),
-        {.rank = group->global_rank(), .group = front.name_, .op = "destroy_process_group"});
+    refuse({.rank = group->global_rank(), .group = front.name_, .op = "destroy_process_group"}, ErrorKind::kAborted,
+           "rank ", group->global_rank(), ", group ", group->group_name(),
+           ", destroy_process_group: the group was destroyed before, want one that was "
+           "initialised");
   }
   front.end(code);
 }

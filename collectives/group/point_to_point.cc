@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
@@ -27,15 +26,13 @@ CollectiveCall make_call(OpType op, TensorView&& tensor, int peer, int tag) {
 OpType op_of(const P2POp& op) { return op.kind == P2POp::Kind::kSend ? OpType::kSend : OpType::kRecv; }
 
 absl::Status check(const P2POp& op, const P2POp& first) {
-  if (op.group == nullptr) return make_error(ErrorKind::kInvalidArgument, "group is null");
+  if (op.group == nullptr) return invalid_argument("group is null");
   if (op.group != first.group) {
-    return make_error(
-        ErrorKind::kInvalidArgument,
-        absl::StrCat("group is ", op.group->group_name(), ", want that of the first, ", first.group->group_name()));
+    return invalid_argument("group is ", op.group->group_name(), ", want that of the first, ",
+                            first.group->group_name());
   }
   if (op.kind != P2POp::Kind::kSend && op.kind != P2POp::Kind::kRecv) {
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat("kind is ", static_cast<int>(op.kind), ", want kSend or kRecv"));
+    return invalid_argument("kind is ", static_cast<int>(op.kind), ", want kSend or kRecv");
   }
   const OpType type = op_of(op);
   return op_row(type).check(make_call(type, TensorView(op.tensor), op.peer, op.tag), op.group->rank(),
@@ -66,8 +63,7 @@ std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOpt
     absl::Status checked = check(ops[i], ops[0]);
     if (checked.ok()) continue;
     const ProcessGroup* const group = ops[i].group;
-    throw_dist_error(make_error(error_kind(checked), absl::StrCat("batch_isend_irecv: operation ", i, ", ",
-                                                                  op_row(op_of(ops[i])).name, ": ", checked.message())),
+    throw_dist_error(prefixed(checked, "batch_isend_irecv: operation ", i, ", ", op_row(op_of(ops[i])).name, ": "),
                      {.rank = group != nullptr ? group->global_rank() : -1, .group = {}, .op = "batch_isend_irecv"});
   }
   std::vector<Work> works;

@@ -18,9 +18,8 @@ using namespace internal;
 ProcessGroup::ProcessGroup(int rank, int size)
     : ProcessGroup(std::make_shared<const Group>(0, "", std::max(size, 1)), rank) {
   if (size < 1 || rank < 0 || rank >= size) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat("a group of size ", size, " with rank ", rank,
-                                                                          ", want size >= 1 and 0 <= rank < size")),
-                     {.rank = rank, .group = {}, .op = "ProcessGroup"});
+    refuse({.rank = rank, .group = {}, .op = "ProcessGroup"}, ErrorKind::kInvalidArgument, "a group of size ", size,
+           " with rank ", rank, ", want size >= 1 and 0 <= rank < size");
   }
 }
 
@@ -57,10 +56,8 @@ std::ostream& operator<<(std::ostream& out, const ProcessGroup& group) { return 
 
 int ProcessGroup::global_rank(int rank) const {
   if (rank < 0 || rank >= front_->size_) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat("group ", group_name(), ", global_rank: rank is ", rank,
-                                                             ", want 0 <= rank < size = ", front_->size_)),
-        {.rank = -1, .group = front_->name_, .op = "global_rank"});
+    refuse({.rank = -1, .group = front_->name_, .op = "global_rank"}, ErrorKind::kInvalidArgument, "group ",
+           group_name(), ", global_rank: rank is ", rank, ", want 0 <= rank < size = ", front_->size_);
   }
   return front_->group_->global_rank(rank);
 }
@@ -84,7 +81,7 @@ namespace {
 class NewCall {
  public:
   NewCall(const GroupFront& front, OpType op)
-      : placed_(front.fresh_place()), call_(placed_ != nullptr ? &placed_->call : new (own_) CollectiveCall) {
+      : place_(front.fresh_place()), call_(place_.call != nullptr ? place_.call : new (own_) CollectiveCall) {
     call_->op = op;
   }
   template <typename Inputs, typename Outputs>
@@ -93,8 +90,8 @@ class NewCall {
     set(call_->outputs, std::forward<Outputs>(outputs));
   }
   ~NewCall() {
-    if (placed_ != nullptr) [[likely]] {
-      placed_->building = false;
+    if (place_.call != nullptr) [[likely]] {
+      *place_.building = false;
     } else {
       call_->~CollectiveCall();
     }
@@ -110,7 +107,7 @@ class NewCall {
   static void set(TensorList& list, TensorView&& view) { list.set(std::move(view)); }
   static void set(TensorList& list, std::vector<TensorView>&& views) { list = std::move(views); }
 
-  PlacedCall* const placed_;
+  const CallPlace place_;
   CollectiveCall* const call_;
   alignas(CollectiveCall) std::byte own_[sizeof(CollectiveCall)];
 };

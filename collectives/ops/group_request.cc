@@ -9,7 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/ops/ranks_text.h"
+#include "sim/base/ranks_text.h"
 #include "world/group_access.h"
 #include "world/world_state.h"
 
@@ -212,7 +212,7 @@ std::string requested_ranks_text(const GroupRequest& request) {
   if (request.parent != nullptr) {
     for (int& rank : ranks) rank = request.parent->global_rank(rank);
   }
-  return ranks_text(std::move(ranks));
+  return short_ranks(std::move(ranks));
 }
 
 }  // namespace rankloom::internal

@@ -9,8 +9,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
-#include "collectives/ops/ranks_text.h"
 #include "rankloom/error.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
@@ -107,7 +107,7 @@ class Report {
     std::vector<int> ranks;
     ranks.reserve(members.size());
     for (const int member : members) ranks.push_back(context_.global_rank(member));
-    return ranks_text(std::move(ranks));
+    return short_ranks(std::move(ranks));
   }
 
   const CollectiveCall* first_call() const {

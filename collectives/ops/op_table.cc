@@ -11,6 +11,7 @@
 #include "collectives/ops/group_request.h"
 #include "collectives/ops/shape_rules.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
@@ -245,15 +246,14 @@ void cross_all_to_all_single(MemberCalls calls, FaultSink fault) {
 
 // Each part by its own row.
 absl::Status check_coalesced(const CollectiveCall& call, int rank, int size) {
-  const auto invalid = [](const std::string& text) { return make_error(ErrorKind::kInvalidArgument, text); };
   for (size_t i = 0; i < call.parts.size(); ++i) {
     const CollectiveCall& part = call.parts[i];
     const OpRow& row = op_row(part.op);
     if (!can_be_coalesced(part.op)) {
-      return invalid(absl::StrCat("call ", i, " is ", row.name, ", which cannot be coalesced"));
+      return invalid_argument("call ", i, " is ", row.name, ", which cannot be coalesced");
     }
     if (absl::Status s = row.check(part, rank, size); !s.ok()) {
-      return invalid(absl::StrCat("call ", i, ", ", row.name, ": ", s.message()));
+      return invalid_argument("call ", i, ", ", row.name, ": ", s.message());
     }
   }
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "collectives/kernels/kernels.h"
 #include "collectives/ops/group_request.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
@@ -26,10 +27,6 @@ struct Name {
   std::string text() const { return index < 0 ? std::string(name) : absl::StrCat(name, "[", index, "]"); }
 };
 
-[[gnu::cold, gnu::noinline]] absl::Status invalid(const std::string& text) {
-  return make_error(ErrorKind::kInvalidArgument, text);
-}
-
 std::string counted(int64_t count, const char* noun) { return absl::StrCat(count, " ", noun, count == 1 ? "" : "s"); }
 
 // ---- one tensor ----
@@ -41,21 +38,21 @@ bool tensor_ok(const TensorView& t) {
 
 [[gnu::cold, gnu::noinline]] absl::Status bad_tensor(const TensorView& t, Name name) {
   if (const absl::Status shape = t.shape_status(); !shape.ok()) {
-    return invalid(absl::StrCat(name.text(), "'s ", shape.message()));
+    return invalid_argument(name.text(), "'s ", shape.message());
   }
   if (!is_dtype(t.dtype())) {
-    return invalid(absl::StrCat(name.text(), "'s dtype is ", static_cast<int>(t.dtype()), ", want 0 <= dtype < ",
-                                kDTypeCount, ", a value of DType"));
+    return invalid_argument(name.text(), "'s dtype is ", static_cast<int>(t.dtype()), ", want 0 <= dtype < ",
+                            kDTypeCount, ", a value of DType");
   }
   if (!t.is_contiguous()) {
     const Dims& sizes = t.sizes();
     Dims want(sizes.size(), 1);
     for (size_t d = sizes.size(); d-- > 1;) want[d - 1] = want[d] * sizes[d];
-    return invalid(absl::StrCat(name.text(), " is not contiguous: shape ", dims_text(sizes), " has strides ",
-                                dims_text(t.strides()), ", want ", dims_text(want)));
+    return invalid_argument(name.text(), " is not contiguous: shape ", dims_text(sizes), " has strides ",
+                            dims_text(t.strides()), ", want ", dims_text(want));
   }
-  return invalid(absl::StrCat(name.text(), " has a null pointer, want the address of ", counted(t.numel(), "element"),
-                              " of ", sv(dtype_name(t.dtype()))));
+  return invalid_argument(name.text(), " has a null pointer, want the address of ", counted(t.numel(), "element"),
+                          " of ", sv(dtype_name(t.dtype())));
 }
 
 absl::Status check_tensor(const TensorView& t, Name name) {
@@ -68,11 +65,11 @@ absl::Status check_tensor(const TensorView& t, Name name) {
 [[gnu::cold, gnu::noinline]] absl::Status unlike(const TensorView& t, Name name, const TensorView& model,
                                                  Name model_name) {
   if (t.dtype() != model.dtype()) {
-    return invalid(absl::StrCat(name.text(), " has dtype ", sv(dtype_name(t.dtype())), ", want ", model_name.text(),
-                                "'s ", sv(dtype_name(model.dtype()))));
+    return invalid_argument(name.text(), " has dtype ", sv(dtype_name(t.dtype())), ", want ", model_name.text(), "'s ",
+                            sv(dtype_name(model.dtype())));
   }
-  return invalid(absl::StrCat(name.text(), " is on ", t.device().name(), ", want ", model_name.text(), "'s ",
-                              model.device().name()));
+  return invalid_argument(name.text(), " is on ", t.device().name(), ", want ", model_name.text(), "'s ",
+                          model.device().name());
 }
 
 // A good tensor with the dtype and device of `model`.
@@ -84,8 +81,8 @@ absl::Status check_like(const TensorView& t, Name name, const TensorView& model,
 
 [[gnu::cold, gnu::noinline]] absl::Status wrong_numel(const TensorView& t, Name name, const TensorView& model,
                                                       Name model_name) {
-  return invalid(absl::StrCat(name.text(), " has ", counted(t.numel(), "element"), ", want ", model_name.text(), "'s ",
-                              model.numel()));
+  return invalid_argument(name.text(), " has ", counted(t.numel(), "element"), ", want ", model_name.text(), "'s ",
+                          model.numel());
 }
 
 absl::Status check_numel(const TensorView& t, Name name, const TensorView& model, Name model_name) {
@@ -97,8 +94,8 @@ absl::Status check_numel(const TensorView& t, Name name, const TensorView& model
                                                         const TensorView& part, Name part_name) {
   int64_t want;
   const std::string product = __builtin_mul_overflow(part.numel(), size, &want) ? "more than 2^63" : absl::StrCat(want);
-  return invalid(absl::StrCat(big_name.text(), " has ", counted(big.numel(), "element"), ", want size * ",
-                              part_name.text(), " = ", size, " * ", part.numel(), " = ", product));
+  return invalid_argument(big_name.text(), " has ", counted(big.numel(), "element"), ", want size * ", part_name.text(),
+                          " = ", size, " * ", part.numel(), " = ", product);
 }
 
 // `big` holds `size` times what `part` holds.
@@ -128,7 +125,7 @@ Range range_of(const TensorView& t) {
 bool overlap(Range a, Range b) { return a.begin < b.end && b.begin < a.end && !a.empty() && !b.empty(); }
 
 [[gnu::cold, gnu::noinline]] absl::Status overlapping(Name name, Name other, const char* want) {
-  return invalid(absl::StrCat(name.text(), " overlaps ", other.text(), ", want ", want));
+  return invalid_argument(name.text(), " overlaps ", other.text(), ", want ", want);
 }
 
 constexpr char kSeparate[] = "separate memory";
@@ -144,9 +141,9 @@ absl::Status check_same_or_separate(const TensorView& a, Name a_name, const Tens
                                                       Name big_name, int rank) {
   const auto at = static_cast<int64_t>(range_of(part).begin - range_of(big).begin);
   const auto bytes = static_cast<int64_t>(part.bytes());
-  return invalid(absl::StrCat(part_name.text(), " starts at byte ", at, " of ", big_name.text(),
-                              ", want separate memory or its own part, byte rank * ", part_name.text(), " = ", rank,
-                              " * ", bytes, " = ", rank * bytes));
+  return invalid_argument(part_name.text(), " starts at byte ", at, " of ", big_name.text(),
+                          ", want separate memory or its own part, byte rank * ", part_name.text(), " = ", rank, " * ",
+                          bytes, " = ", rank * bytes);
 }
 
 // `part` is the part of `rank` in `big`, or separate from all of it.
@@ -244,7 +241,7 @@ absl::Status check_separate_lists(const TensorList& inputs, const TensorList& ou
 // ---- lists ----
 
 [[gnu::cold, gnu::noinline]] absl::Status wrong_count(const TensorList& list, const char* name, int want) {
-  return invalid(absl::StrCat(name, " has ", counted(list.size(), "tensor"), ", want ", want));
+  return invalid_argument(name, " has ", counted(list.size(), "tensor"), ", want ", want);
 }
 
 absl::Status check_single(const TensorList& list, const char* name) {
@@ -254,7 +251,7 @@ absl::Status check_single(const TensorList& list, const char* name) {
 
 absl::Status check_per_member(const TensorList& list, const char* name, int size) {
   if (list.size() != size) {
-    return invalid(absl::StrCat(name, " has ", counted(list.size(), "tensor"), ", want size = ", size));
+    return invalid_argument(name, " has ", counted(list.size(), "tensor"), ", want size = ", size);
   }
   return absl::OkStatus();
 }
@@ -271,7 +268,7 @@ absl::Status check_all_like(const TensorList& list, const char* name, const Tens
 
 absl::Status check_root(const CollectiveCall& call, int size) {
   if (call.root < 0 || call.root >= size) {
-    return invalid(absl::StrCat("root is ", call.root, ", want 0 <= root < size = ", size));
+    return invalid_argument("root is ", call.root, ", want 0 <= root < size = ", size);
   }
   return absl::OkStatus();
 }
@@ -298,8 +295,8 @@ const char* supported_dtypes(ReduceOp op) {
 
 [[gnu::cold, gnu::noinline]] absl::Status unsupported_reduction(ReduceOp op, DType dtype) {
   const bool is_float8 = dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2;
-  return invalid(absl::StrCat("reduce op ", op.name(), " has no kernel for ", sv(dtype_name(dtype)),
-                              is_float8 ? " (float8 only moves)" : "", ", want ", supported_dtypes(op)));
+  return invalid_argument("reduce op ", op.name(), " has no kernel for ", sv(dtype_name(dtype)),
+                          is_float8 ? " (float8 only moves)" : "", ", want ", supported_dtypes(op));
 }
 
 absl::Status check_reduction(const CollectiveCall& call, DType dtype) {
@@ -307,10 +304,10 @@ absl::Status check_reduction(const CollectiveCall& call, DType dtype) {
       (dtype == DType::kFloat32 || dtype == DType::kFloat64)) [[likely]]
     return absl::OkStatus();
   if (call.reduce_op.kind() > ReduceOp::Kind::kPremulSum) {
-    return invalid(absl::StrCat("reduce op has the unknown kind ", static_cast<int>(call.reduce_op.kind())));
+    return invalid_argument("reduce op has the unknown kind ", static_cast<int>(call.reduce_op.kind()));
   }
   if (call.order.kind > ReduceOp::Order::Kind::kSeeded) {
-    return invalid(absl::StrCat("order of reduction has the unknown kind ", static_cast<int>(call.order.kind)));
+    return invalid_argument("order of reduction has the unknown kind ", static_cast<int>(call.order.kind));
   }
   if (!reduction_supported(call.reduce_op, dtype)) return unsupported_reduction(call.reduce_op, dtype);
   return absl::OkStatus();
@@ -365,14 +362,14 @@ absl::Status check_one_and_list(const TensorView& one, Name one_name, const Tens
 }
 
 [[gnu::cold, gnu::noinline]] absl::Status in_pair(int index, const absl::Status& status) {
-  return invalid(absl::StrCat("pair ", index, ": ", status.message()));
+  return invalid_argument("pair ", index, ": ", status.message());
 }
 
 // inputs and outputs of a coalesced form, pairwise.
 absl::Status check_pairs(const CollectiveCall& call, bool inputs_are_big, int rank, int size) {
   if (call.inputs.empty() || call.inputs.size() != call.outputs.size()) {
-    return invalid(absl::StrCat("inputs has ", counted(call.inputs.size(), "tensor"), " and outputs ",
-                                call.outputs.size(), ", want as many of both and at least 1"));
+    return invalid_argument("inputs has ", counted(call.inputs.size(), "tensor"), " and outputs ", call.outputs.size(),
+                            ", want as many of both and at least 1");
   }
   for (int i = 0; i < call.inputs.size(); ++i) {
     const TensorView& input = call.inputs[i];
@@ -381,8 +378,8 @@ absl::Status check_pairs(const CollectiveCall& call, bool inputs_are_big, int ra
                                     : check_big_and_part(output, {"output"}, input, {"input"}, rank, size);
     if (!s.ok()) return in_pair(i, s);
     if (output.device() != call.outputs[0].device()) {
-      return invalid(absl::StrCat("outputs[", i, "] is on ", output.device().name(), ", want outputs[0]'s ",
-                                  call.outputs[0].device().name()));
+      return invalid_argument("outputs[", i, "] is on ", output.device().name(), ", want outputs[0]'s ",
+                              call.outputs[0].device().name());
     }
   }
   if (absl::Status s = check_separate(call.outputs, "outputs"); !s.ok()) return s;
@@ -399,30 +396,30 @@ int64_t row_elements_of(const TensorView& t) {
 
 [[gnu::cold, gnu::noinline]] absl::Status wrong_total(const std::vector<int64_t>& splits, const char* splits_name,
                                                       const TensorView& t, Name name) {
-  return invalid(absl::StrCat(splits_name, " add up to ", absl::StrJoin(splits, " + "), ", want dimension 0 of ",
-                              name.text(), " = ", rows_of(t)));
+  return invalid_argument(splits_name, " add up to ", absl::StrJoin(splits, " + "), ", want dimension 0 of ",
+                          name.text(), " = ", rows_of(t));
 }
 
 absl::Status check_splits(const std::vector<int64_t>& splits, const char* splits_name, const TensorView& t, Name name,
                           int size) {
-  if (t.sizes().empty()) return invalid(absl::StrCat(name.text(), " has no dimension 0 to split: its shape is []"));
+  if (t.sizes().empty()) return invalid_argument(name.text(), " has no dimension 0 to split: its shape is []");
   const int64_t rows = rows_of(t);
   if (splits.empty()) {
     if (rows % size != 0) {
-      return invalid(absl::StrCat(name.text(), " has ", counted(rows, "row"), " (dimension 0) and no ", splits_name,
-                                  ", want a multiple of size = ", size));
+      return invalid_argument(name.text(), " has ", counted(rows, "row"), " (dimension 0) and no ", splits_name,
+                              ", want a multiple of size = ", size);
     }
     return absl::OkStatus();
   }
   if (splits.size() != static_cast<size_t>(size)) {
-    return invalid(absl::StrCat(splits_name, " has ", splits.size(), splits.size() == 1 ? " entry" : " entries",
-                                ", want size = ", size));
+    return invalid_argument(splits_name, " has ", splits.size(), splits.size() == 1 ? " entry" : " entries",
+                            ", want size = ", size);
   }
   int64_t total = 0;
   bool overflow = false;
   for (int i = 0; i < size; ++i) {
     const int64_t split = splits[static_cast<size_t>(i)];
-    if (split < 0) return invalid(absl::StrCat(splits_name, "[", i, "] is ", split, ", want 0 or more"));
+    if (split < 0) return invalid_argument(splits_name, "[", i, "] is ", split, ", want 0 or more");
     overflow |= __builtin_add_overflow(total, split, &total);
   }
   if (overflow || total != rows) return wrong_total(splits, splits_name, t, name);
@@ -437,9 +434,9 @@ SplitRows split_rows(const std::vector<int64_t>& splits, const TensorView& t, in
 // ---- point to point ----
 
 [[gnu::cold, gnu::noinline]] absl::Status bad_peer(const CollectiveCall& call, int rank, int size, bool any_source) {
-  if (call.peer == rank) return invalid(absl::StrCat("peer is ", rank, ", which is this rank, want another member"));
-  return invalid(
-      absl::StrCat("peer is ", call.peer, ", want 0 <= peer < size = ", size, any_source ? " or any source" : ""));
+  if (call.peer == rank) return invalid_argument("peer is ", rank, ", which is this rank, want another member");
+  return invalid_argument("peer is ", call.peer, ", want 0 <= peer < size = ", size,
+                          any_source ? " or any source" : "");
 }
 
 absl::Status check_p2p(const CollectiveCall& call, const TensorList& list, const char* list_name, Name name, int rank,
@@ -447,7 +444,7 @@ absl::Status check_p2p(const CollectiveCall& call, const TensorList& list, const
   if (call.peer < 0 || call.peer >= size || call.peer == rank) {
     if (!any_source || call.peer != CollectiveCall::kAnySource) return bad_peer(call, rank, size, any_source);
   }
-  if (call.tag < 0) return invalid(absl::StrCat("tag is ", call.tag, ", want 0 or more"));
+  if (call.tag < 0) return invalid_argument("tag is ", call.tag, ", want 0 or more");
   if (absl::Status s = check_single(list, list_name); !s.ok()) return s;
   return check_tensor(list[0], name);
 }
@@ -467,8 +464,8 @@ absl::Status check_all_reduce(const CollectiveCall& call, int /*rank*/, int /*si
 
 absl::Status check_all_reduce_coalesced(const CollectiveCall& call, int /*rank*/, int /*size*/) {
   if (call.inputs.empty() || call.inputs.size() != call.outputs.size()) {
-    return invalid(absl::StrCat("buffers has ", counted(call.inputs.size(), "input"), " and ",
-                                counted(call.outputs.size(), "output"), ", want as many of both and at least 1"));
+    return invalid_argument("buffers has ", counted(call.inputs.size(), "input"), " and ",
+                            counted(call.outputs.size(), "output"), ", want as many of both and at least 1");
   }
   const TensorView& first = call.inputs[0];
   for (int i = 0; i < call.inputs.size(); ++i) {
@@ -515,8 +512,8 @@ absl::Status check_gather(const CollectiveCall& call, int rank, int size) {
   if (absl::Status s = check_tensor(input, {"input"}); !s.ok()) return s;
   if (rank != call.root) {
     if (call.outputs.empty()) return absl::OkStatus();
-    return invalid(absl::StrCat("outputs has ", counted(call.outputs.size(), "tensor"), ", want none: only the root, ",
-                                call.root, ", gathers"));
+    return invalid_argument("outputs has ", counted(call.outputs.size(), "tensor"), ", want none: only the root, ",
+                            call.root, ", gathers");
   }
   if (absl::Status s = check_one_and_list(input, {"input"}, call.outputs, "outputs", rank, size); !s.ok()) return s;
   for (int i = 0; i < size; ++i) {
@@ -532,8 +529,8 @@ absl::Status check_scatter(const CollectiveCall& call, int rank, int size) {
   if (absl::Status s = check_tensor(output, {"output"}); !s.ok()) return s;
   if (rank != call.root) {
     if (call.inputs.empty()) return absl::OkStatus();
-    return invalid(absl::StrCat("inputs has ", counted(call.inputs.size(), "tensor"), ", want none: only the root, ",
-                                call.root, ", scatters"));
+    return invalid_argument("inputs has ", counted(call.inputs.size(), "tensor"), ", want none: only the root, ",
+                            call.root, ", scatters");
   }
   if (absl::Status s = check_one_and_list(output, {"output"}, call.inputs, "inputs", rank, size); !s.ok()) return s;
   for (int i = 0; i < size; ++i) {
@@ -589,7 +586,7 @@ absl::Status check_all_to_all_single(const CollectiveCall& call, int /*rank*/, i
   const int64_t in_row = row_elements_of(input);
   const int64_t out_row = row_elements_of(output);
   if (in_row != out_row && rows_of(input) != 0 && rows_of(output) != 0) {
-    return invalid(absl::StrCat("output has rows of ", counted(out_row, "element"), ", want input's ", in_row));
+    return invalid_argument("output has rows of ", counted(out_row, "element"), ", want input's ", in_row);
   }
   if (overlap(range_of(input), range_of(output))) return overlapping({"output"}, {"input"}, kSeparate);
   return absl::OkStatus();
@@ -613,17 +610,16 @@ absl::Status check_new_group(const CollectiveCall& call, int /*rank*/, int size)
   if (call.way.request == nullptr) return absl::OkStatus();
   if (call.op == OpType::kSplitGroup) {
     if (call.way.request->color >= GroupRequest::kNoColor) return absl::OkStatus();
-    return invalid(
-        absl::StrCat("color is ", call.way.request->color, ", want 0 or more, or kNoColor = ", GroupRequest::kNoColor));
+    return invalid_argument("color is ", call.way.request->color,
+                            ", want 0 or more, or kNoColor = ", GroupRequest::kNoColor);
   }
   if (call.way.request->kind != GroupRequest::Kind::kRanks) return absl::OkStatus();
   const std::vector<int>& ranks = call.way.request->ranks;  // ascending
-  if (ranks.empty()) return invalid("ranks is empty, want at least one");
+  if (ranks.empty()) return invalid_argument("ranks is empty, want at least one");
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= size)
-      return invalid(absl::StrCat("ranks has ", ranks[i], ", want 0 <= rank < size = ", size));
-    if (i > 0 && ranks[i] == ranks[i - 1])
-      return invalid(absl::StrCat("ranks has ", ranks[i], " twice, want each once"));
+      return invalid_argument("ranks has ", ranks[i], ", want 0 <= rank < size = ", size);
+    if (i > 0 && ranks[i] == ranks[i - 1]) return invalid_argument("ranks has ", ranks[i], " twice, want each once");
   }
   return absl::OkStatus();
 }

@@ -377,10 +377,8 @@ class Dump {
 
 std::string traces::flight_records(World& world, int rank, const traces::FlightDumpOptions& options) {
   if (rank < 0 || rank >= world.size()) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument,
-                   absl::StrCat("flight_records: rank is ", rank, ", want 0 <= rank < world_size = ", world.size())),
-        {.rank = rank, .group = {}, .op = "flight_records"});
+    refuse({.rank = rank, .group = {}, .op = "flight_records"}, ErrorKind::kInvalidArgument, "flight_records: rank is ",
+           rank, ", want 0 <= rank < world_size = ", world.size());
   }
   if (StepRecord* const record = world.scheduler().record(); record != nullptr && Task::current() != nullptr)
     record->uncovered("flight records, which tell of all calls so far");
@@ -402,9 +400,8 @@ void traces::dump_flight_records(World& world, const std::string& prefix, const 
         absl::StrCat(prefix, rank, options.format == FlightDumpOptions::Format::kJson ? ".json" : "");
     const std::string bytes = traces::flight_records(world, rank, options);
     if (const absl::Status written = write_file(path, bytes); !written.ok()) {
-      throw_dist_error(
-          make_error(ErrorKind::kCollectiveError, absl::StrCat("dump_flight_records: ", written.message())),
-          {.rank = rank, .group = {}, .op = "dump_flight_records"});
+      refuse({.rank = rank, .group = {}, .op = "dump_flight_records"}, ErrorKind::kCollectiveError,
+             "dump_flight_records: ", written.message());
     }
   }
 }

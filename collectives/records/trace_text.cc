@@ -147,8 +147,7 @@ int rank_stride(const Group& group) {
 void write_file(std::string_view path, std::string_view text, const char* op) {
   const absl::Status written = internal::write_file(std::string(path), text);
   if (written.ok()) return;
-  throw_dist_error(make_error(ErrorKind::kInvalidArgument, absl::StrCat(op, ": ", written.message())),
-                   {.rank = -1, .group = {}, .op = op});
+  refuse({.rank = -1, .group = {}, .op = op}, ErrorKind::kInvalidArgument, op, ": ", written.message());
 }
 
 }  // namespace rankloom::internal

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -245,9 +246,8 @@ void DeviceRuntime::thread_main() {
     }
     for (const std::shared_ptr<DeviceGate>& gate : expired) {
       open(gate,
-           make_error(ErrorKind::kTimeout,
-                      absl::StrCat(gate->stream->who(), "waited ", absl::FormatDuration(gate->timeout),
-                                   " for a work: ", gate->text)),
+           make_error(ErrorKind::kTimeout, gate->stream->who(), "waited ", absl::FormatDuration(gate->timeout),
+                      " for a work: ", gate->text),
            OpenedBy::kTimeout);
     }
     if (ended.empty() && expired.empty()) parker_.park(next);
@@ -332,8 +332,7 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
     if (!status.ok()) gate->stream->fail(status);
     if (gate->wait.word->gave_up.load(std::memory_order_relaxed) != 0) {
       gate->stream->fail(
-          make_error(ErrorKind::kTimeout,
-                     absl::StrCat(gate->stream->who(), "the device gave up waiting for a work: ", gate->text)));
+          make_error(ErrorKind::kTimeout, gate->stream->who(), "the device gave up waiting for a work: ", gate->text));
     }
     gate->open.store(true, std::memory_order_release);
     for (const std::weak_ptr<DeviceLaunch>& weak : gate->behind) {

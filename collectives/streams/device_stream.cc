@@ -36,10 +36,8 @@ std::string_view DeviceStream::name() const { return state_->name; }
 void DeviceStream::point(const char* what, CodeSite code, bool polls) const {
   if (const Task* const task = Task::current();
       task != nullptr && (task->scheduler != &runtime_->scheduler() || task->info.rank != state_->rank)) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat(state_->who(), what, " was called by rank ",
-                                                             task->info.rank, ", want the rank that made the stream")),
-        {.rank = task->info.rank, .group = {}, .op = what});
+    refuse({.rank = task->info.rank, .group = {}, .op = what}, ErrorKind::kInvalidArgument, state_->who(), what,
+           " was called by rank ", task->info.rank, ", want the rank that made the stream");
   }
   const Site site{.what = what, .code = code, .detail = state_->name};
   polls ? runtime_->scheduler().poll(site) : runtime_->scheduler().point(site);
@@ -51,8 +49,7 @@ CalledHandle DeviceStream::called(const char* what) const {
 
 void DeviceStream::check(const absl::Status& status, const char* what) const {
   if (status.ok()) return;
-  throw_dist_error(make_error(error_kind(status), absl::StrCat(state_->who(), what, ": ", status.message())),
-                   {.rank = state_->rank, .group = {}, .op = what});
+  throw_dist_error(prefixed(status, state_->who(), what, ": "), {.rank = state_->rank, .group = {}, .op = what});
 }
 
 DeviceGates DeviceStream::gates() {
@@ -86,9 +83,7 @@ absl::Status DeviceStream::block(Work work, absl::Duration timeout, CodeSite cod
 void DeviceStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code) {
   constexpr const char* kWhat = "block_current_stream";
   if (timeout < absl::ZeroDuration()) {
-    check(make_error(ErrorKind::kInvalidArgument,
-                     absl::StrCat("timeout is ", absl::FormatDuration(timeout), ", want at least 0")),
-          kWhat);
+    check(invalid_argument("timeout is ", absl::FormatDuration(timeout), ", want at least 0"), kWhat);
   }
   const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
   point(kWhat, code);
@@ -112,9 +107,7 @@ void DeviceStream::wait_event(const Stream::Event& event, CodeSite code) {
   if (event.state() == nullptr) return;
   const auto* const other = dynamic_cast<const DeviceMark*>(event.state().get());
   if (other == nullptr || &other->runtime()->driver() != &runtime_->driver()) {
-    check(make_error(ErrorKind::kInvalidArgument,
-                     "the event is one of another kind of stream, want one of this kind of device"),
-          kWhat);
+    check(invalid_argument("the event is one of another kind of stream, want one of this kind of device"), kWhat);
   }
   const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
   point(kWhat, code);

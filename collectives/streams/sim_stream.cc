@@ -88,10 +88,8 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
 void SimStream::Queue::point(const char* what, CodeSite code, bool polls) const {
   if (const Task* const task = Task::current();
       task != nullptr && (task->scheduler != &scheduler || task->info.rank != rank)) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat(who(), what, " was called by rank ", task->info.rank,
-                                                             ", want the rank that made the stream")),
-        {.rank = task->info.rank, .group = {}, .op = what});
+    refuse({.rank = task->info.rank, .group = {}, .op = what}, ErrorKind::kInvalidArgument, who(), what,
+           " was called by rank ", task->info.rank, ", want the rank that made the stream");
   }
   const Site site{.what = what, .code = code, .detail = name};
   polls ? scheduler.poll(site) : scheduler.point(site);
@@ -150,10 +148,8 @@ void SimStream::launch(absl::AnyInvocable<void()> kernel, std::string_view what,
 
 void SimStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
-    throw_dist_error(
-        make_error(ErrorKind::kInvalidArgument, absl::StrCat(queue_->who(), "block_current_stream: timeout is ",
-                                                             absl::FormatDuration(timeout), ", want at least 0")),
-        {.rank = queue_->rank, .group = {}, .op = "block_current_stream"});
+    refuse({.rank = queue_->rank, .group = {}, .op = "block_current_stream"}, ErrorKind::kInvalidArgument,
+           queue_->who(), "block_current_stream: timeout is ", absl::FormatDuration(timeout), ", want at least 0");
   }
   WorkState* const waited_for = WorkState::of(work);
   if (waited_for == nullptr) return;
@@ -167,8 +163,8 @@ void SimStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code
     if (state == nullptr) return absl::OkStatus();
     absl::Status waited = state->await(timeout, timeout == absl::InfiniteDuration(), code);
     if (!waited.ok() && !state->is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
-      waited = make_error(ErrorKind::kTimeout, absl::StrCat(queue->who(), "waited ", absl::FormatDuration(timeout),
-                                                            " for a work: ", waited.message()));
+      waited = make_error(ErrorKind::kTimeout, queue->who(), "waited ", absl::FormatDuration(timeout),
+                          " for a work: ", waited.message());
     }
     return waited;
   };
@@ -189,11 +185,8 @@ void SimStream::wait_event(const Stream::Event& event, CodeSite code) {
   if (event.state() == nullptr) return;
   const auto* const mark = dynamic_cast<const SimEvent*>(event.state().get());
   if (mark == nullptr) {
-    throw_dist_error(
-        make_error(
-            ErrorKind::kInvalidArgument,
-            absl::StrCat(queue_->who(), "wait_event: the event is one of another kind of stream, want a SimStream's")),
-        {.rank = queue_->rank, .group = {}, .op = "wait_event"});
+    refuse({.rank = queue_->rank, .group = {}, .op = "wait_event"}, ErrorKind::kInvalidArgument, queue_->who(),
+           "wait_event: the event is one of another kind of stream, want a SimStream's");
   }
   queue_->push("stream wait_event", code, [passed = mark->passed(), code](const absl::Status& cause) {
     return cause.ok() ? passed->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code) : cause;

@@ -5,8 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
-#include "sim/base/site_text.h"
-#include "sim/base/text.h"
+#include "sim/base/dist_error.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -14,23 +13,27 @@ namespace {
 
 constexpr uint64_t kParts = 2;  // of the work in explored runs
 
+// The call as far as waits go: the parts have all else.
+CollectiveCall call_of_waits(const CollectiveCall& call) {
+  CollectiveCall own;
+  own.op = call.op;
+  own.seq = call.seq;
+  own.timeout = call.timeout;
+  own.timeout_is_default = call.timeout_is_default;
+  own.warn_after = call.warn_after;
+  own.code = call.code;
+  own.way.record_id = call.way.record_id;
+  return own;
+}
+
 }  // namespace
 
 CoalescedWork::CoalescedWork(RankState* context, std::shared_ptr<Rendezvous> rendezvous,
-                             std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call)
-    : WorkState(&context->world().scheduler(), context->rank()),
-      context_(context),
+                             std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call, int64_t timeout_ns)
+    : MemberWork(context, call_of_waits(call), timeout_ns, call.keep_alive != nullptr),
       rendezvous_(std::move(rendezvous)),
       mailbox_(std::move(mailbox)),
-      seq_(call.seq),
-      timeout_(call.timeout),
-      timeout_is_default_(call.timeout_is_default),
-      warn_after_(call.warn_after),
-      keeps_alive_(call.keep_alive != nullptr),
-      code_(call.code),
-      mu_(&context->world().scheduler(), LockLevel::kCoalescedWork) {
-  owns_record(call.way.record_id);
-}
+      mu_(&context->world().scheduler(), LockLevel::kCoalescedWork) {}
 
 CoalescedWork::~CoalescedWork() = default;
 
@@ -75,13 +78,12 @@ void CoalescedWork::give_up(const absl::Status& status, bool filed) {
 
 std::string_view CoalescedWork::group() const { return rendezvous_->group().name(); }
 
-std::string CoalescedWork::who() const {
-  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", coalesced",
-                      seq_ >= 0 ? absl::StrCat(" seq ", seq_) : "");
+std::string CoalescedWork::what(bool /*numbered*/) const {
+  return seq() >= 0 ? absl::StrCat("coalesced seq ", seq()) : "coalesced";
 }
 
 Site CoalescedWork::wait_site(CodeSite code) const {
-  return Site{.what = op(), .code = code, .group = group(), .seq = seq_, .waits_for = this};
+  return Site{.what = op(), .code = code, .group = group(), .seq = seq(), .waits_for = this};
 }
 
 void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
@@ -113,7 +115,7 @@ std::vector<TensorView> CoalescedWork::result() {
   return tensors;
 }
 
-bool CoalescedWork::withdraw(const Withdrawal& why) {
+bool CoalescedWork::take_back(const Withdrawal& why, const absl::Status& /*ended*/) {
   const absl::Status ended =
       why.why == Withdrawal::Why::kFailure ? why.cause : make_error(ErrorKind::kAborted, "the call was withdrawn");
   bool any = false;
@@ -127,35 +129,6 @@ bool CoalescedWork::withdraw(const Withdrawal& why) {
     message->complete(ended);
   }
   return any;
-}
-
-absl::Status CoalescedWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  if (timeout_is_default) {
-    timeout = timeout_;
-    timeout_is_default = timeout_is_default_;
-  }
-  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
-  if (waited.ok() || is_completed()) return waited;
-  const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) waited = timeout_error(member_wait(who(), timeout, code));
-  if (!withdraw(Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
-  return waited;
-}
-
-MemberWait CoalescedWork::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
-  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
-}
-
-void CoalescedWork::overdue(absl::Duration timeout, CodeSite code) {
-  warn_of(member_wait(who(), timeout, code), warn_after_);
-}
-
-void CoalescedWork::dropped() noexcept {
-  if (keeps_alive_) return;
-  const Withdrawal why =
-      withdrawal_of_drop(*context_, who(), seq_ >= 0 ? absl::StrCat("coalesced seq ", seq_) : "coalesced",
-                         "the call can never be complete", wait_site(code_));
-  if (withdraw(why) && why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
 }
 
 }  // namespace rankloom::internal

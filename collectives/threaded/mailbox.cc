@@ -14,8 +14,8 @@
 #include "collectives/ops/mismatch.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
-#include "collectives/work/withdrawal.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
@@ -110,6 +110,35 @@ struct Mailbox::Inbox {
     return *nth;
   }
 
+  // Numbers a message that arrives; the one that it meets, or null.
+  Message* match(Message& mine, Scheduler& scheduler) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    mine.order_ = ++posted;
+    if (mine.call_.peer == CollectiveCall::kAnySource) {
+      Message* const send = match_for_any(scheduler, mine);
+      if (send != nullptr) ++static_cast<Channel*>(send->channel_)->expected;
+      return send;
+    }
+    Channel& from = channel(mine.sender(), mine.call_.tag);
+    mine.channel_ = &from;
+    if (!mine.sends()) {
+      mine.call_.seq = ++from.expected;
+      return from.sends.first;
+    }
+    mine.call_.seq = ++from.sent;
+    Message* const recv = match_for_send(from);
+    if (recv != nullptr && recv->channel_ == nullptr) ++from.expected;
+    return recv;
+  }
+
+  // The two move at some later step.
+  void pair(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    send->partner_ = recv;
+    recv->partner_ = send;
+    send->state_ = recv->state_ = Message::State::kMatched;
+    link(*recv);
+  }
+
   void link(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).push(message); }
   void unlink(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { queue_of(message).remove(message); }
   Queue& queue_of(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -177,15 +206,11 @@ struct Message::Aside {
   uint64_t sum = 0;          // of a send: the caller must not change it
 };
 
-Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call)
-    : WorkState(&context->world().scheduler(), context->rank()),
+Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call,
+                 int64_t timeout_ns)
+    : MemberWork(context, std::move(call), timeout_ns, call.keep_alive != nullptr),
       mailbox_(std::move(mailbox)),
-      context_(context),
-      group_rank_(group_rank),
-      call_(std::move(call)) {
-  holds_owners(call_.keep_alive != nullptr);
-  owns_record(call_.way.record_id);
-}
+      group_rank_(group_rank) {}
 
 Message::~Message() = default;
 
@@ -194,8 +219,6 @@ const char* Message::op() const {
   return call_.peer == CollectiveCall::kAnySource ? "recv_any" : "recv";
 }
 std::string_view Message::group() const { return mailbox_->group().name(); }
-
-std::vector<TensorView> Message::result() { return {call_.outputs.begin(), call_.outputs.end()}; }
 
 int Message::source() const { return is_completed() ? source_ : -1; }
 
@@ -221,10 +244,6 @@ absl::Status Message::explain() const {
   return cause.ok() ? mailbox_->tag_difference(*this) : cause;
 }
 
-std::string Message::who() const {
-  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what(/*numbered=*/false));
-}
-
 std::string Message::what(bool numbered) const {
   std::string text = op();
   if (numbered && call_.seq >= 0) absl::StrAppend(&text, " seq ", call_.seq);
@@ -234,36 +253,19 @@ std::string Message::what(bool numbered) const {
   return text;
 }
 
-absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  if (timeout_is_default) {
-    timeout = call_.timeout;
-    timeout_is_default = call_.timeout_is_default;
+bool Message::take_back(const Withdrawal& why, const absl::Status& ended) {
+  if (!mailbox_->withdraw(*this, why)) return false;
+  complete(ended);
+  return true;
+}
+
+void Message::set_tag_text() {
+  char* text = tag_text_.data();
+  if (call_.tag != 0) {
+    std::memcpy(text, "tag ", 4);
+    text = std::to_chars(text + 4, text + tag_text_.size() - 1, call_.tag).ptr;
   }
-  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
-  if (waited.ok() || is_completed()) return waited;
-  // The wait ended early. Nobody may write into this rank's memory after this.
-  const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) waited = timeout_error(member_wait(who(), timeout, code));
-  if (!mailbox_->withdraw(*this, Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
-  complete(waited);
-  return waited;
-}
-
-MemberWait Message::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
-  return {.who = who, .world = context_->world(), .awaited = *this, .site = wait_site(code), .timeout = timeout};
-}
-
-void Message::overdue(absl::Duration timeout, CodeSite code) {
-  warn_of(member_wait(who(), timeout, code), call_.warn_after);
-}
-
-void Message::dropped() noexcept {
-  if (call_.keep_alive != nullptr) return;  // the tensor lives as long as the call
-  const Withdrawal why = withdrawal_of_drop(*context_, who(), what(/*numbered=*/true), "the message can never arrive",
-                                            wait_site(call_.code));
-  if (!mailbox_->withdraw(*this, why)) return;
-  complete(make_error(ErrorKind::kAborted, "the work was dropped"));
-  if (why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
+  *text = '\0';
 }
 
 void Message::poison() {
@@ -331,23 +333,15 @@ Mailbox::Inbox& Mailbox::inbox_of(int destination) {
 absl::Status Mailbox::refusal(const Message& message) const {
   ObservedMutexLock lock(&mu_);
   touched_group(Access::kRead);
-  return make_error(ErrorKind::kAborted,
-                    absl::StrCat(message.who(), ": the group failed before: ", failure_.message()));
+  return make_error(ErrorKind::kAborted, message.who(), ": the group failed before: ", failure_.message());
 }
 
 absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes) {
   Message& mine = *message;
-  const bool sends = mine.sends();
-  const bool any = mine.call_.peer == CollectiveCall::kAnySource;
   const bool on_host = mine.tensor().device().kind == Device::Kind::kCpu;
-  const bool eager = sends && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
+  const bool eager = mine.sends() && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
   mine.eager_ = eager;
-  char* text = mine.tag_text_.data();
-  if (mine.call_.tag != 0) {
-    std::memcpy(text, "tag ", 4);
-    text = std::to_chars(text + 4, text + mine.tag_text_.size() - 1, mine.call_.tag).ptr;
-  }
-  *text = '\0';
+  mine.set_tag_text();
   if (any_unwound_.load(std::memory_order_relaxed)) [[unlikely]]
     look_at_unwound(&mine);
   if (poison_ && on_host && !eager) mine.poison();
@@ -360,56 +354,31 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
       mine.unpoison(/*failed=*/true);
       return refusal(mine);
     }
-    mine.order_ = ++inbox.posted;
-    Message* match = nullptr;
-    if (any) {
-      match = inbox.match_for_any(scheduler_, mine);
-      if (match != nullptr) ++static_cast<Channel*>(match->channel_)->expected;
-    } else {
-      Channel& channel = inbox.channel(mine.sender(), mine.call_.tag);
-      mine.channel_ = &channel;
-      if (sends) {
-        mine.call_.seq = ++channel.sent;
-        match = inbox.match_for_send(channel);
-        if (match != nullptr && match->channel_ == nullptr) ++channel.expected;
-      } else {
-        mine.call_.seq = ++channel.expected;
-        match = channel.sends.first;
-      }
-    }
+    Message* const match = inbox.match(mine, scheduler_);
     if (record_ != nullptr) [[unlikely]]
       record_post(mine, match);
     if (match == nullptr) {
       mine.state_ = Message::State::kPending;
       mine.self_ = std::move(message);
       inbox.link(mine);
-      if (!eager) {
-        count(mine);
-        if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
-          return absl::OkStatus();
-      } else {
-        copy_aside(mine);
-      }
     } else {
       inbox.unlink(*match);
       other = std::move(match->self_);
       if (late_) {
-        Message& recv = sends ? *other : mine;
-        Message& send = sends ? mine : *other;
-        send.partner_ = sends ? other : message;
-        recv.partner_ = sends ? message : other;
-        send.state_ = recv.state_ = Message::State::kMatched;
-        inbox.link(recv);
-        eager ? copy_aside(mine) : count(mine);
+        mine.sends() ? inbox.pair(message, other) : inbox.pair(other, message);
       } else {
         mine.state_ = other->state_ = Message::State::kTaken;
       }
     }
+    if (match == nullptr || late_) eager ? copy_aside(mine) : count(mine);
+    if (match == nullptr && !eager && !any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+      return absl::OkStatus();
   }
   if (other == nullptr) {
     eager ? finish(mine, absl::OkStatus()) : look_at_unwound();
     return absl::OkStatus();
   }
+  const bool sends = mine.sends();
   if (!late_) {
     sends ? move(message, other) : move(other, message);
     return absl::OkStatus();
@@ -418,21 +387,23 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
   // Whichever side comes second makes the task.
   if (record_ != nullptr) StepRecord::name_next_task(numbered_object(mine.object() ^ other->object(), kPosted));
   scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
-                  [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message, &inbox] {
-                    {
-                      ObservedMutexLock lock(&inbox.mu);
-                      // A withdrawal might have come first, or come later.
-                      self->touched_group(Access::kCommute);
-                      if (recv->state_ != Message::State::kMatched || recv->partner_ != send)
-                        return;  // withdrawn meanwhile
-                      inbox.unlink(*recv);
-                      send->partner_.reset();
-                      recv->partner_.reset();
-                      send->state_ = recv->state_ = Message::State::kTaken;
-                    }
-                    self->move(send, recv);
+                  [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message] {
+                    if (self->part(*send, *recv)) self->move(send, recv);
                   });
   return absl::OkStatus();
+}
+
+bool Mailbox::part(Message& send, Message& recv) {
+  Inbox& inbox = inbox_of(recv.receiver());
+  ObservedMutexLock lock(&inbox.mu);
+  // A withdrawal might have come first, or come later.
+  touched_group(Access::kCommute);
+  if (recv.state_ != Message::State::kMatched || recv.partner_.get() != &send) return false;
+  inbox.unlink(recv);
+  send.partner_.reset();
+  recv.partner_.reset();
+  send.state_ = recv.state_ = Message::State::kTaken;
+  return true;
 }
 
 void Mailbox::copy_aside(Message& send) {
@@ -446,11 +417,9 @@ absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
   if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
     return describe_difference(send, recv);
   if (send.aside_ != nullptr && checksum(send.tensor()) != send.aside_->sum) [[unlikely]] {
-    return make_error(
-        ErrorKind::kInvalidArgument,
-        absl::StrCat(send.who(),
-                     ": the input was changed between the call and its completion, want it unchanged until wait()",
-                     site_place(send.wait_site(send.call_.code))));
+    return invalid_argument(
+        send.who(), ": the input was changed between the call and its completion, want it unchanged until wait()",
+        site_place(send.wait_site(send.call_.code)));
   }
   return absl::OkStatus();
 }
@@ -509,9 +478,8 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
   const TensorView& from = send->tensor();
   const TensorView& to = recv->tensor();
   if (from.device() != to.device()) {
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat(recv->who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
-                                   from.device().name(), ", want one device"));
+    return invalid_argument(recv->who(), ": the tensor is on ", to.device().name(), ", the sender's on ",
+                            from.device().name(), ", want one device");
   }
   const auto launch = std::make_shared<DeviceLaunch>();
   {

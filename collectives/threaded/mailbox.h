@@ -11,9 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "collectives/work/wait_text.h"
-#include "collectives/work/withdrawal.h"
-#include "collectives/work/work_state.h"
+#include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
 #include "world/world_state.h"
 
@@ -24,32 +22,26 @@ class Mailbox;
 struct DeviceLaunch;
 
 // A send or a recv on its way, and the work that its rank waits for.
-class Message final : public WorkState, public WaitsFor {
+class Message final : public MemberWork {
  public:
-  Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call);
+  Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call,
+          int64_t timeout_ns);
   ~Message() override;
 
-  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
-  std::vector<TensorView> result() override;
   int source() const override;
-  void dropped() noexcept override;
   const char* op() const override;  // "send", "recv", "recv_any"
   std::string_view group() const override;
-  int64_t seq() const override { return call_.seq; }
   // WaitsFor: the other side; of a recv_any, every other member.
   void append_ranks(std::vector<int>* ranks) const override;
   // WaitsFor: the Mismatch, if the other side sends to this one under another tag.
   absl::Status explain() const override;
 
-  absl::Duration warn_after() const override { return call_.warn_after; }
-
-  const CollectiveCall& call() const { return call_; }
-
  protected:
   Site wait_site(CodeSite code) const override;
-  void overdue(absl::Duration timeout, CodeSite code) override;
-  void let_go() noexcept override { call_.keep_alive.reset(); }
   void ending(bool ok) override { context_->recorder().close(own_record(), scheduler()->now_ns(), ok); }
+  bool take_back(const Withdrawal& why, const absl::Status& ended) override;
+  std::string what(bool numbered) const override;
+  const char* lost() const override { return "the message can never arrive"; }
 
  private:
   friend class Mailbox;
@@ -69,20 +61,15 @@ class Message final : public WorkState, public WaitsFor {
   int receiver() const { return sends() ? call_.peer : group_rank_; }
   const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
   // "rank 1, group 0, recv from rank 0, tag 3".
-  std::string who() const;
-  // "recv from rank 0, tag 3"; `numbered`: "recv seq 1 from rank 0, tag 3", if it has a number.
-  std::string what(bool numbered) const;
-  // `who` must outlive the result.
-  MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
+  std::string who() const { return MemberWork::who(what(/*numbered=*/false)); }
 
+  void set_tag_text();
   // As of CallState: seeded runs only.
   void poison();
   void unpoison(bool failed);
 
   const std::shared_ptr<Mailbox> mailbox_;
-  RankState* const context_;
   const int group_rank_;
-  CollectiveCall call_;
   int source_ = -1;  // of a recv: who sent it; written before complete()
   // Guarded by the mutex of the inbox.
   State state_ = State::kNew;
@@ -147,6 +134,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
 
   Inbox& inbox_of(int destination);
   Inbox* existing_inbox(int destination) const;
+  // Has a pair that waited for its step taken; false: one of the two was withdrawn meanwhile.
+  bool part(Message& send, Message& recv);
   // Compares, moves the data and completes both. On a device the data moves later.
   void move(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv);
   // Starts the move on a device: end() follows, but for an error.

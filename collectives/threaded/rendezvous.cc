@@ -13,9 +13,11 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/prefetch.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
-#include "sim/scheduler/deadlock_report.h"
 #include "world/group_access.h"
 
 namespace rankloom::internal {
@@ -45,124 +47,72 @@ struct CallState::Aside {
   }
 };
 
-CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank)
-    : WorkState(&context->world().scheduler(), context->rank()),
-      rendezvous_(std::move(rendezvous)),
-      context_(context),
-      group_rank_(group_rank) {}
-
 CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call,
                      int64_t timeout_ns)
-    : CallState(std::move(rendezvous), context, group_rank) {
-  placed_.call = std::move(call);
-  begin(timeout_ns);
-}
+    : MemberWork(context, std::move(call), timeout_ns, call.keep_alive != nullptr),
+      rendezvous_(std::move(rendezvous)),
+      group_rank_(group_rank) {}
+
+CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank)
+    : MemberWork(context), rendezvous_(std::move(rendezvous)), group_rank_(group_rank) {}
 
 void CallState::begin(int64_t timeout_ns) {
-  timeout_ns_ = timeout_ns;
-  if (begun_) {
-    renew();
-    started_ns_ = -1;
-    if (aside_ != nullptr) aside_->clear();
-  }
-  begun_ = true;
-  holds_owners(placed_.call.keep_alive != nullptr);
-  owns_record(placed_.call.way.record_id);
+  MemberWork::begin(timeout_ns, call_.keep_alive != nullptr);
+  started_ns_ = -1;
+  if (aside_ != nullptr) aside_->clear();
 }
 
 CallState::~CallState() = default;
 
 void CallState::ending(bool ok) { context_->recorder().close(own_record(), scheduler()->now_ns(), ok, started_ns_); }
 
-const char* CallState::op() const { return op_row(placed_.call.op).name; }
+const char* CallState::op() const { return op_row(call_.op).name; }
 std::string_view CallState::group() const { return rendezvous_->group().name(); }
 
-std::vector<TensorView> CallState::result() { return {placed_.call.outputs.begin(), placed_.call.outputs.end()}; }
-
 Site CallState::wait_site(CodeSite code) const {
-  return Site{.what = op(),
-              .code = code,
-              .group = group(),
-              .seq = placed_.call.seq,
-              .detail = placed_.call.label,
-              .waits_for = this};
+  return Site{.what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = call_.label, .waits_for = this};
 }
 
-void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->append_missing(placed_.call.seq, ranks); }
+void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->append_missing(call_.seq, ranks); }
 
-absl::Status CallState::explain() const { return rendezvous_->known_cause(placed_.call.seq); }
+absl::Status CallState::explain() const { return rendezvous_->known_cause(call_.seq); }
 
-absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  absl::Status waited;
-  if (timeout_is_default) [[likely]] {
-    timeout = placed_.call.timeout;
-    timeout_is_default = placed_.call.timeout_is_default;
-    waited = wait_own_time(timeout_ns_, timeout_is_default, code);
-  } else {
-    waited = WorkState::wait(timeout, timeout_is_default, code);
-  }
-  while (placed_.call.way.wait_until_ns > 0 && !is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
-    const int64_t longer_ns = rendezvous_->wait_until_ns(placed_.call.seq) - scheduler()->now_ns();
+bool CallState::take_back(const Withdrawal& why, const absl::Status& ended) {
+  if (!rendezvous_->withdraw(*this, why)) return false;
+  complete(ended);
+  return true;
+}
+
+void CallState::wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code, absl::Status* waited) {
+  while (!is_completed() && error_kind(*waited) == ErrorKind::kTimeout) {
+    const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
     if (longer_ns <= 0) break;  // nobody else's time runs
-    timeout += absl::Nanoseconds(longer_ns);
-    waited = await(absl::Nanoseconds(longer_ns), timeout_is_default, code);
+    *timeout += absl::Nanoseconds(longer_ns);
+    *waited = await(absl::Nanoseconds(longer_ns), timeout_is_default, code);
   }
-  if (waited.ok() || is_completed()) return waited;
-  // The wait ended early. No kernel may write into this rank's memory after this.
-  const ErrorKind kind = error_kind(waited);
-  if (kind == ErrorKind::kTimeout) waited = timeout_error(member_wait(who(code), timeout, code));
-  if (!rendezvous_->withdraw(*this, Withdrawal::of_wait(waited))) return is_completed() ? status() : waited;
-  complete(waited);
-  return waited;
 }
 
-std::string CallState::who(CodeSite code) const {
-  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", site_text(wait_site(code)));
-}
-
-MemberWait CallState::member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const {
-  // All have come: a device is at it.
-  return {.who = who,
-          .world = context_->world(),
-          .awaited = *this,
-          .site = wait_site(code),
-          .timeout = timeout,
-          .otherwise = "its kernel"};
-}
-
-void CallState::overdue(absl::Duration timeout, CodeSite code) {
-  warn_of(member_wait(who(code), timeout, code), placed_.call.warn_after);
-}
-
-void CallState::dropped() noexcept {
-  if (placed_.call.keep_alive != nullptr) return;  // the tensors live as long as the call
-  const std::string what = absl::StrCat(op(), " seq ", placed_.call.seq);
-  const Withdrawal why =
-      withdrawal_of_drop(*context_, absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", what), what,
-                         "the call can never be complete", wait_site(placed_.call.code));
-  if (!rendezvous_->withdraw(*this, why)) return;
-  complete(make_error(ErrorKind::kAborted, "the work was dropped"));
-  if (why.why == Withdrawal::Why::kFailure) context_->world().note(std::string(why.cause.message()));
-}
+std::string CallState::what(bool /*numbered*/) const { return absl::StrCat(op(), " seq ", call_.seq); }
+std::string CallState::waits_in(CodeSite code) const { return site_text(wait_site(code)); }
 
 void CallState::poison() {
   if (aside_ == nullptr) aside_ = std::make_unique<Aside>();
-  const bool writes = writes_outputs(placed_.call, group_rank_);
-  if (writes && placed_.call.inputs.size() == 1 && placed_.call.outputs.size() == 1) [[likely]] {
-    const TensorView& output = placed_.call.outputs[0];
+  const bool writes = writes_outputs(call_, group_rank_);
+  if (writes && call_.inputs.size() == 1 && call_.outputs.size() == 1) [[likely]] {
+    const TensorView& output = call_.outputs[0];
     const size_t bytes = output.bytes();
-    if (placed_.call.inputs[0].data() == output.data() && placed_.call.inputs[0].bytes() == bytes && bytes > 0) {
+    if (call_.inputs[0].data() == output.data() && call_.inputs[0].bytes() == bytes && bytes > 0) {
       // One tensor, in place: one copy is both the kernel's input and what the output held.
       char* const copy = aside_->make_room(bytes);
       std::memcpy(copy, output.data(), bytes);
-      placed_.call.inputs.set(TensorView(copy, output.dtype(), output.sizes()));
+      call_.inputs.set(TensorView(copy, output.dtype(), output.sizes()));
       aside_->outputs.push_back({output, copy});
       fill_with_poison(output);
       return;
     }
   }
   size_t room = 0;
-  for (const TensorList* list : {&placed_.call.inputs, &placed_.call.outputs}) {
+  for (const TensorList* list : {&call_.inputs, &call_.outputs}) {
     for (const TensorView& tensor : *list) room += writes ? tensor.bytes() : 0;
   }
   auto copy = [free = aside_->make_room(room)](const TensorView& tensor) mutable {
@@ -172,24 +122,24 @@ void CallState::poison() {
   };
   const auto apart = [&](const TensorView& input) {
     if (input.bytes() == 0) return input;
-    const bool in_place = writes && std::any_of(placed_.call.outputs.begin(), placed_.call.outputs.end(),
+    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(),
                                                 [&](const TensorView& output) { return overlap(input, output); });
     if (in_place) return TensorView(copy(input), input.dtype(), input.sizes());
     aside_->sums.emplace_back(input, checksum(input));
     return input;
   };
-  if (placed_.call.inputs.size() == 1) {
-    placed_.call.inputs.set(apart(placed_.call.inputs[0]));
+  if (call_.inputs.size() == 1) {
+    call_.inputs.set(apart(call_.inputs[0]));
   } else {
     std::vector<TensorView> inputs;
-    for (const TensorView& input : placed_.call.inputs) inputs.push_back(apart(input));
-    placed_.call.inputs = std::move(inputs);
+    for (const TensorView& input : call_.inputs) inputs.push_back(apart(input));
+    call_.inputs = std::move(inputs);
   }
-  if (op_row(placed_.call.op).writes == Writes::kOthers && !writes) {
-    for (const TensorView& source : placed_.call.outputs) aside_->sums.emplace_back(source, checksum(source));
+  if (op_row(call_.op).writes == Writes::kOthers && !writes) {
+    for (const TensorView& source : call_.outputs) aside_->sums.emplace_back(source, checksum(source));
   }
   if (!writes) return;
-  for (const TensorView& output : placed_.call.outputs) {
+  for (const TensorView& output : call_.outputs) {
     aside_->outputs.push_back({output, copy(output)});
     fill_with_poison(output);
   }
@@ -352,11 +302,9 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   state.unpoison(/*failed=*/true);
   const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
                                        state.call().seq, ": ");
-  if (!failed_.ok())
-    return make_error(ErrorKind::kAborted, absl::StrCat(who, "the group failed before: ", failed_.message()));
-  return make_error(
-      ErrorKind::kInvalidArgument,
-      absl::StrCat(who, "this rank has filed a call with this number already, want one handle per rank and group"));
+  if (!failed_.ok()) return make_error(ErrorKind::kAborted, who, "the group failed before: ", failed_.message());
+  return invalid_argument(who,
+                          "this rank has filed a call with this number already, want one handle per rank and group");
 }
 
 [[gnu::noinline]] void Rendezvous::run_later(Slot* slot, const CollectiveCall& call, int rank) {
@@ -436,8 +384,7 @@ void Rendezvous::run(Slot* slot) {
 
 absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
   const auto error = [what = op_row(slot->calls[0]->op).name, seq = slot->seq, this](const absl::Status& status) {
-    return make_error(error_kind(status),
-                      absl::StrCat("group ", group_->name(), ", ", what, " seq ", seq, ": ", status.message()));
+    return prefixed(status, "group ", group_->name(), ", ", what, " seq ", seq, ": ");
   };
   const Device device = call_device(*slot->calls[0]);
   std::vector<const DeviceMark*> ready;
@@ -532,25 +479,22 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
 absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
   for (const std::shared_ptr<CallState>& state : slot.states) {
     if (!state->input_changed()) continue;
-    return make_error(
-        ErrorKind::kInvalidArgument,
-        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
-                     ": an input was changed between the call and its completion, want it unchanged until wait()",
-                     site_place(Site{.code = state->call().code, .group = group_->name()})));
+    return invalid_argument(
+        "rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
+        ": an input was changed between the call and its completion, want it unchanged until wait()",
+        site_place(Site{.code = state->call().code, .group = group_->name()}));
   }
   return absl::OkStatus();
 }
 
 void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
   Completion completion;
-  const auto fetch = [slot](size_t rank, WorkState::Ahead step) {
-    if (rank < slot->states.size() && slot->states[rank] != nullptr) slot->states[rank]->prefetch(step);
-  };
   for (size_t rank = 0; rank < slot->states.size(); ++rank) {
     if (scheduler_.prefetches()) {
-      fetch(rank + 12, WorkState::Ahead::kWork);
-      fetch(rank + 8, WorkState::Ahead::kWaiter);
-      fetch(rank + 4, WorkState::Ahead::kTask);
+      fetch_ahead(kWorkTurns, [slot, rank](int turns, Fetch step) {
+        const size_t later = rank + static_cast<size_t>(turns);
+        if (later < slot->states.size() && slot->states[later] != nullptr) slot->states[later]->prefetch(step);
+      });
     }
     slot->calls[rank] = nullptr;
     const std::shared_ptr<CallState>& state = slot->states[rank];
@@ -670,11 +614,8 @@ void Rendezvous::note_left() const {
       }
       std::sort(came.begin(), came.end());
       std::sort(missing.begin(), missing.end());
-      const auto ranks = [](const std::vector<int>& list) {
-        return absl::StrCat(list.size() == 1 ? "rank " : "ranks ", rank_ranges(list));
-      };
-      Left next{.who = absl::StrCat(ranks(came), ", group ", group_->name(), ", ", op_row(first->op).name),
-                .missing = ranks(missing),
+      Left next{.who = absl::StrCat(ranks_text(came), ", group ", group_->name(), ", ", op_row(first->op).name),
+                .missing = ranks_text(missing),
                 .first = first,
                 .more = 0};
       if (!left.empty() && left.back().who == next.who && left.back().missing == next.missing) {

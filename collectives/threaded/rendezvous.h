@@ -9,10 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "collectives/group/group_front.h"
-#include "collectives/work/wait_text.h"
-#include "collectives/work/withdrawal.h"
-#include "collectives/work/work_state.h"
+#include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
 #include "world/world_state.h"
 
@@ -23,39 +20,32 @@ class Rendezvous;
 struct DeviceLaunch;
 
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
-class CallState final : public WorkState, public WaitsFor {
+class CallState final : public MemberWork {
  public:
-  // A place for a call: built there, begin() makes it a work.
-  CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank);
   // `timeout_ns`: the call's; Deadline::kNever: none.
   CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call,
             int64_t timeout_ns);
+  // A place for a call; begin() makes it a work.
+  CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank);
+  void begin(int64_t timeout_ns);
   ~CallState() override;
 
-  PlacedCall& place() { return placed_; }
-  // The call was built in place(). Again, when nobody holds the work that it was before.
-  void begin(int64_t timeout_ns);
-
-  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
-  std::vector<TensorView> result() override;
-  void dropped() noexcept override;
   const char* op() const override;
   std::string_view group() const override;
-  int64_t seq() const override { return placed_.call.seq; }
   // WaitsFor: the members that have not arrived.
   void append_ranks(std::vector<int>* ranks) const override;
   // WaitsFor: the Mismatch, if those that have arrived differ already.
   absl::Status explain() const override;
 
-  absl::Duration warn_after() const override { return placed_.call.warn_after; }
-
-  const CollectiveCall& call() const { return placed_.call; }
-
  protected:
   Site wait_site(CodeSite code) const override;
-  void overdue(absl::Duration timeout, CodeSite code) override;
-  void let_go() noexcept override { placed_.call.keep_alive.reset(); }
   void ending(bool ok) override;
+  bool take_back(const Withdrawal& why, const absl::Status& ended) override;
+  void wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code, absl::Status* waited) override;
+  std::string what(bool numbered) const override;
+  std::string waits_in(CodeSite code) const override;
+  // All have come: a device is at it.
+  const char* otherwise() const override { return "its kernel"; }
 
  private:
   friend class Rendezvous;
@@ -66,16 +56,9 @@ class CallState final : public WorkState, public WaitsFor {
   void unpoison(bool failed);
   // Whether the rank wrote into an input between the call and its completion.
   bool input_changed() const;
-  std::string who(CodeSite code) const;
-  // `who` must outlive the result.
-  MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
 
   const std::shared_ptr<Rendezvous> rendezvous_;
-  RankState* const context_;
   const int group_rank_;
-  PlacedCall placed_;
-  bool begun_ = false;
-  int64_t timeout_ns_ = Deadline::kNever;
   int64_t started_ns_ = -1;  // when all members had arrived; -1: they have not
   // poisoned runs only
   struct Aside;

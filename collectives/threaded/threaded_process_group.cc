@@ -101,7 +101,7 @@ void ThreadedGroupCore::leave(int rank) {
     if (++left_ < group_->size()) return;
   }
   // Messages that nobody received hold the mailbox.
-  close(make_error(ErrorKind::kAborted, absl::StrCat("all members have left group ", sv(group_->name()))));
+  close(make_error(ErrorKind::kAborted, "all members have left group ", sv(group_->name())));
   world_.forget_on_abort(on_abort_);
   world_.forget_at_end(at_end_);
   world_.unshare(core_key(*group_));
@@ -128,21 +128,21 @@ ThreadedProcessGroup::ThreadedProcessGroup(RankState* context, std::shared_ptr<T
   if (context->world().options().engine == EngineKind::kFibers) front().set_places(this);
 }
 
-PlacedCall* ThreadedProcessGroup::fresh() {
+CallPlace ThreadedProcessGroup::fresh() {
   for (size_t tries = 0; tries < kept_.size(); ++tries) {
     if (next_kept_ >= kept_.size()) next_kept_ = 0;
     const std::shared_ptr<CallState>& state = kept_[next_kept_++];
-    PlacedCall& place = state->place();
-    if (place.building || state.use_count() > 1) continue;
-    renew(&place.call);
-    place.building = true;
-    return &place;
+    if (state->building() || state.use_count() > 1) continue;
+    const CallPlace place = state->place();
+    renew(place.call);
+    *place.building = true;
+    return place;
   }
-  if (kept_.size() == kMostKept) return nullptr;
+  if (kept_.size() == kMostKept) return {};
   kept_.push_back(std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank()));
-  PlacedCall& place = kept_.back()->place();
-  place.building = true;
-  return &place;
+  const CallPlace place = kept_.back()->place();
+  *place.building = true;
+  return place;
 }
 
 std::shared_ptr<CallState>* ThreadedProcessGroup::placed(const CollectiveCall& call) {
@@ -155,8 +155,8 @@ std::shared_ptr<CallState>* ThreadedProcessGroup::placed(const CollectiveCall& c
 void ThreadedProcessGroup::abort(std::string_view reason) {
   const WorldPin alive(front().world_ref());
   if (!alive) return;  // all that was on its way has ended with the world
-  core_->fail(make_error(ErrorKind::kAborted,
-                         absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason))));
+  core_->fail(
+      make_error(ErrorKind::kAborted, "rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)));
 }
 
 void ThreadedProcessGroup::shutdown(CodeSite code) {
@@ -191,15 +191,15 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (!all_at_home(call, Device::Kind::kCpu)) [[unlikely]] {
     const TensorView& tensor = *foreign_tensor(call, Device::Kind::kCpu);
     if (const absl::Status there = foreign(call, tensor, front().context()->world()); !there.ok())
-      return make_error(ErrorKind::kInvalidArgument, absl::StrCat(front().who(call), there.message()));
+      return invalid_argument(front().who(call), there.message());
   }
   if (!op_row(call.op).is_collective()) return post(std::move(call));
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
+  const int64_t timeout_ns = front().nanoseconds(call.timeout);
   if (std::shared_ptr<CallState>* const state = placed(call); state != nullptr) [[likely]] {
-    (*state)->begin(front().nanoseconds(call.timeout));
+    (*state)->begin(timeout_ns);
     return file(*state);
   }
-  const int64_t timeout_ns = front().nanoseconds(call.timeout);
   return file(
       std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns));
 }
@@ -215,7 +215,9 @@ absl::StatusOr<Work> ThreadedProcessGroup::file(std::shared_ptr<CallState> state
 
 absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call) {
   if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
-  auto message = std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(call));
+  const int64_t timeout_ns = front().nanoseconds(call.timeout);
+  auto message =
+      std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns);
   Work work = WorkState::first_handle(message);
   if (absl::Status posted = mailbox_->post(std::move(message), eager_bytes_); !posted.ok()) [[unlikely]] {
     WorkState::of(work)->complete(posted);
@@ -233,14 +235,16 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
     if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
     part->keep_alive = call.keep_alive;
     part->way.ready = call.way.ready;
-    messages.push_back(std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(*part)));
+    const int64_t timeout_ns = front().nanoseconds(part->timeout);
+    messages.push_back(
+        std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(*part), timeout_ns));
   }
   parts.erase(first_message, parts.end());
-  auto whole = std::make_shared<CoalescedWork>(front().context(), rendezvous_, mailbox_, call);
+  const int64_t timeout_ns = front().nanoseconds(call.timeout);
+  auto whole = std::make_shared<CoalescedWork>(front().context(), rendezvous_, mailbox_, call, timeout_ns);
   Work work = WorkState::handle(whole);
   std::shared_ptr<CallState> collectives;
   if (!call.parts.empty()) {
-    const int64_t timeout_ns = front().nanoseconds(call.timeout);
     collectives =
         std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns);
   }

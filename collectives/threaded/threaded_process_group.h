@@ -59,7 +59,7 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
  private:
   // CallPlaces: of the works that this member used before and nobody holds any more. Worlds of fibers only: with threads a count
   // of holders is old when it is read.
-  PlacedCall* fresh() override;
+  CallPlace fresh() override;
   // The work that has `call` for its own; null: a call from elsewhere.
   std::shared_ptr<CallState>* placed(const CollectiveCall& call);
   absl::StatusOr<Work> file(std::shared_ptr<CallState> state);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/str_cat.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -23,10 +23,9 @@ inline absl::Status caught(std::string_view who, absl::FunctionRef<absl::Status(
   } catch (const DistError& error) {
     return error.status();
   } catch (const std::exception& error) {
-    return make_error(ErrorKind::kCollectiveError, absl::StrCat(sv(who), " threw: ", error.what()));
+    return make_error(ErrorKind::kCollectiveError, sv(who), " threw: ", error.what());
   } catch (...) {
-    return make_error(ErrorKind::kCollectiveError,
-                      absl::StrCat(sv(who), " threw: an exception that is no std::exception"));
+    return make_error(ErrorKind::kCollectiveError, sv(who), " threw: an exception that is no std::exception");
   }
 }
 

@@ -31,8 +31,8 @@ std::vector<int> awaited_ranks(const MemberWait& wait) {
 
 absl::Status timeout_error(const MemberWait& wait) {
   const std::vector<int> ranks = awaited_ranks(wait);
-  std::string text = absl::StrCat(sv(wait.who), ": timed out after ", absl::FormatDuration(wait.timeout),
-                                  " waiting for ", awaited_text(wait, ranks), site_place(wait.site));
+  std::string text = absl::StrCat(wait.who, ": timed out after ", absl::FormatDuration(wait.timeout), " waiting for ",
+                                  awaited_text(wait, ranks), site_place(wait.site));
   size_t shown = 0;
   for (const int rank : ranks) {
     if (shown == kMaxLastCalls || !wait.world.ended_text(rank).empty()) continue;
@@ -46,7 +46,7 @@ absl::Status timeout_error(const MemberWait& wait) {
 
 void warn_of(const MemberWait& wait, absl::Duration waited) {
   wait.world.warn(absl::StrCat(
-      sv(wait.who), ": has waited ", absl::FormatDuration(waited), " for ", awaited_text(wait, awaited_ranks(wait)),
+      wait.who, ": has waited ", absl::FormatDuration(waited), " for ", awaited_text(wait, awaited_ranks(wait)),
       wait.timeout == absl::InfiniteDuration() ? ""
                                                : absl::StrCat(", times out after ", absl::FormatDuration(wait.timeout)),
       site_place(wait.site)));

@@ -12,7 +12,7 @@ class WorldState;
 
 // A wait of a rank for other members, as texts tell of it.
 struct MemberWait {
-  std::string_view who;  // "rank 0, group 0, all_reduce seq 3"
+  std::string who;  // "rank 0, group 0, all_reduce seq 3"
   WorldState& world;
   const WaitsFor& awaited;
   Site site;  // for its place

@@ -2,8 +2,8 @@
 
 #include <exception>
 
-#include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
@@ -18,14 +18,12 @@ Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const 
   if (context.world().scheduler().aborted()) return {};
   if (context.unwinding()) {
     return {Withdrawal::Why::kUnwinding,
-            make_error(ErrorKind::kRankFailed,
-                       absl::StrCat("group ", sv(site.group), ": rank ", context.rank(), " dropped its ", what,
-                                    " while an exception unwound, so ", lost,
-                                    ", want wait() or keep_alive, or the rank to end", site_place(site)))};
+            make_error(ErrorKind::kRankFailed, "group ", sv(site.group), ": rank ", context.rank(), " dropped its ",
+                       what, " while an exception unwound, so ", lost,
+                       ", want wait() or keep_alive, or the rank to end", site_place(site))};
   }
-  return Withdrawal::failure(
-      make_error(ErrorKind::kRankFailed,
-                 absl::StrCat(who, ": the work was dropped unfinished, want wait() or keep_alive", site_place(site))));
+  return Withdrawal::failure(make_error(
+      ErrorKind::kRankFailed, who, ": the work was dropped unfinished, want wait() or keep_alive", site_place(site)));
 }
 
 bool Unwound::look() {

@@ -55,9 +55,8 @@ void Work::wait(CodeSite code) {
 
 void Work::wait(absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument,
-                                absl::StrCat("wait: timeout is ", absl::FormatDuration(timeout), ", want 0 or more")),
-                     {.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "wait"});
+    refuse({.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "wait"}, ErrorKind::kInvalidArgument,
+           "wait: timeout is ", absl::FormatDuration(timeout), ", want 0 or more");
   }
   if (state_ != nullptr) check(state_->wait(timeout, /*timeout_is_default=*/false, code));
 }
@@ -174,8 +173,8 @@ class AnyWork final : public WorkState {
 
 size_t wait_any(std::span<Work> works, CodeSite code) {
   if (works.empty())
-    throw_dist_error(make_error(ErrorKind::kInvalidArgument, "wait_any: the list is empty, want at least one work"),
-                     {.rank = -1, .group = {}, .op = "wait_any"});
+    refuse({.rank = -1, .group = {}, .op = "wait_any"}, ErrorKind::kInvalidArgument,
+           "wait_any: the list is empty, want at least one work");
   const auto first_done = [&]() -> size_t {
     for (size_t i = 0; i < works.size(); ++i) {
       if (WorkState* const state = WorkState::of(works[i]);

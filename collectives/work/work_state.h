@@ -100,20 +100,10 @@ class WorkState {
   // Where a wait for it is, as reports show it.
   Site site(CodeSite code) const { return wait_site(code); }
 
-  // What complete() will touch, fetched ahead in three steps: the work, who waits for it, its task. Only where ranks are fibers.
-  enum class Ahead : uint8_t { kWork, kWaiter, kTask };
-  void prefetch(Ahead step) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    switch (step) {
-      case Ahead::kWork:
-        prefetch_lines(this, 0, sizeof(WorkState));
-        return;
-      case Ahead::kWaiter:
-        finished_.prefetch_waiter();
-        return;
-      case Ahead::kTask:
-        finished_.prefetch_task();
-        return;
-    }
+  // What complete() will touch. Only where ranks are fibers.
+  void prefetch(Fetch step) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (step == Fetch::kObject) return prefetch_lines(this, 0, sizeof(WorkState));
+    finished_.prefetch(step);
   }
 
   // Good as long as the world lives.

@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "harness/explore/explore_workers.h"
 #include "harness/explore/shrink.h"
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/parker.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
@@ -262,8 +262,7 @@ absl::Status prepare(const ExploreOptions& options, WorldOptions* world, Schedul
   if (*ranks > 0) world->world_size = *ranks;
   *asked = std::exchange(world->schedule, {});
   if (asked->kind() == Schedule::Kind::kUnset || asked->deterministic()) return absl::OkStatus();
-  return make_error(ErrorKind::kInvalidArgument,
-                    absl::StrCat("explore: the schedule is ", asked->text(), ", want one that repeats itself"));
+  return invalid_argument("explore: the schedule is ", asked->text(), ", want one that repeats itself");
 }
 
 }  // namespace

@@ -55,16 +55,6 @@ struct FakeOptions {
   Outputs outputs = Outputs::kShapesOnly;
   // Where calls are kept; null: nowhere. One for each rank: groups of one rank share it.
   std::shared_ptr<CallRecord> record = {};
-
-  // A coalesced call is refused if it is itself, or one of its parts.
-  bool refuses(const CollectiveCall& call) const {
-    if (call.op == OpType::kCoalesced) {
-      for (const CollectiveCall& part : call.parts) {
-        if (refuses(part)) return true;
-      }
-    }
-    return deny.has(call.op) || (error_on_collective && !allow.has(call.op));
-  }
 };
 
 class DeviceMesh;

@@ -9,9 +9,7 @@ namespace rankloom::internal {
 
 void throw_dist_error(const absl::Status& status, const ErrorOrigin& origin) { throw DistError(status, origin); }
 
-void refuse(const ErrorOrigin& origin, ErrorKind kind, std::string_view text) {
-  throw_dist_error(make_error(kind, text), origin);
-}
+absl::Status cold_error(ErrorKind kind, const std::string& text) { return rankloom::make_error(kind, text); }
 
 void fatal(std::string_view text) {
   const Task* task = Task::current();

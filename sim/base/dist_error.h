@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -16,13 +17,28 @@ inline void throw_if_error(const absl::Status& status, const ErrorOrigin& origin
     throw_dist_error(status, origin);
 }
 
-// Throws a DistError of this kind and text: what a call that is refused ends with.
-[[noreturn]] void refuse(const ErrorOrigin& origin, ErrorKind kind, std::string_view text);
+// make_error(), out of the way of code that runs.
+[[gnu::cold]] absl::Status cold_error(ErrorKind kind, const std::string& text);
 
-// InvalidArgument, with a text of these parts, strung together as absl::StrCat does.
+// How the library makes errors: of parts, strung together as absl::StrCat does. Inlined, so that no part's address is known to
+// others, and callers keep theirs in registers.
 template <typename... Parts>
-absl::Status invalid_argument(const Parts&... parts) {
-  return make_error(ErrorKind::kInvalidArgument, absl::StrCat(parts...));
+[[gnu::always_inline]] inline absl::Status make_error(ErrorKind kind, const Parts&... parts) {
+  return cold_error(kind, absl::StrCat(parts...));
+}
+template <typename... Parts>
+[[gnu::always_inline]] inline absl::Status invalid_argument(const Parts&... parts) {
+  return make_error(ErrorKind::kInvalidArgument, parts...);
+}
+// `status` again, with these parts before its text.
+template <typename... Parts>
+[[gnu::always_inline]] inline absl::Status prefixed(const absl::Status& status, const Parts&... parts) {
+  return make_error(error_kind(status), parts..., status.message());
+}
+// Throws such an error: what a call that is refused ends with.
+template <typename... Parts>
+[[noreturn, gnu::always_inline]] inline void refuse(const ErrorOrigin& origin, ErrorKind kind, const Parts&... parts) {
+  throw_dist_error(make_error(kind, parts...), origin);
 }
 
 // Unwinds a rank that goes on making calls long after its world was aborted. Not a std::exception on purpose: a rank

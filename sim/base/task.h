@@ -134,13 +134,13 @@ struct Task {
   }
 
   // engines
-  std::atomic<int> thread = 0;  // threads: its id in the kernel
-  Parker parker;                // threads
-  void* context = nullptr;      // fibers: boost::fibers::context* of the one that runs it
-  void* fiber_state = nullptr;  // fibers: FiberState of the one that runs it
-  const void* frame = nullptr;  // fibers: where its stack had come to when it stopped
-  const void* ahead = nullptr;  // fibers: 256 bytes that it writes soon after it goes on
-  void* user = nullptr;         // RankContext of a rank and its helpers
+  std::atomic<int> thread = 0;       // threads: its id in the kernel
+  Parker parker;                     // threads
+  void* context = nullptr;           // fibers: boost::fibers::context* of the one that runs it
+  void* fiber_state = nullptr;       // fibers: FiberState of the one that runs it
+  const void* frame = nullptr;       // fibers: where its stack had come to when it stopped
+  const void* next_write = nullptr;  // fibers: start of the kNextWriteBytes that the task writes first when it goes on
+  void* user = nullptr;              // RankContext of a rank and its helpers
 
  private:
   static inline thread_local Task* current_ = nullptr;

@@ -28,9 +28,8 @@ class Engine {
   virtual void park(Task& task) = 0;
   virtual void unpark(Task& task) = 0;
 
-  // `task` is unparked soon: a hint to fetch what a switch to it touches. First with kPointers, some switches later with kStack.
-  enum class Prefetch : uint8_t { kPointers, kStack };
-  virtual void prefetch(const Task& /*task*/, Prefetch /*what*/) {}
+  // `task` is unparked soon: a hint to fetch what a switch to it touches. Never with kObject.
+  virtual void prefetch(const Task& /*task*/, Fetch /*step*/) {}
 };
 
 }  // namespace rankloom::internal

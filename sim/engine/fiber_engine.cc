@@ -362,13 +362,12 @@ void FiberEngine::park(Task& task_or_host) {
     hook->arrive(task);
 }
 
-void FiberEngine::prefetch(const Task& task, Prefetch what) {
-  if (what == Prefetch::kPointers) {
+void FiberEngine::prefetch(const Task& task, Fetch step) {
+  if (step == Fetch::kPointers) {
     prefetch_lines(task.context, 0, 64);
     prefetch_lines(task.fiber_state, 0, sizeof(FiberState));
   } else if (task.frame != nullptr) {
-    // A wait's frames and those of the call around it; less or more gained less.
-    prefetch_lines(task.frame, -512, 2048);
+    prefetch_lines(task.frame, -kBelowFrame, kAboveFrame);
   }
 }
 

@@ -20,7 +20,7 @@ class FiberEngine final : public Engine {
   void attach(Task& task) override;  // never called: Scheduler refuses before
   void park(Task& task) override;
   void unpark(Task& task) override;
-  void prefetch(const Task& task, Prefetch what) override;
+  void prefetch(const Task& task, Fetch step) override;
 
  private:
   const size_t stack_bytes_;

@@ -213,7 +213,7 @@ class ReplayPolicy final : public SchedulePolicy {
     }
   }
 
-  const Trace& trace_;  // owned by the schedule in Scheduler::Options
+  const Trace& trace_;  // owned by the schedule in the options of the run
   size_t next_ = 0;
   std::string error_;
 };

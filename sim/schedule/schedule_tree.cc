@@ -228,123 +228,171 @@ void ScheduleTree::find_more() {
   surplus_.clear();
 }
 
-void ScheduleTree::find_races() {
-  const auto& steps = record_.steps();
-  const auto& ops = record_.ops();
-  const int last = last_step();
-  node_of_step_.assign(steps.size(), -1);
-  for (size_t i = 0; i < depth_; ++i) {
-    if (nodes_[i].kind == ChoiceKind::kNextTask && nodes_[i].step < last) {
-      node_of_step_[static_cast<size_t>(nodes_[i].step)] = static_cast<int>(i);
+// What comes before what in the last run, step by step, and with it the pairs of steps that might have come the other way round.
+class ScheduleTree::Races {
+ public:
+  explicit Races(ScheduleTree* tree)
+      : tree_(*tree),
+        steps_(tree->record_.steps()),
+        tasks_(tree->record_.tasks().size()),
+        now_(tasks_, Clock(tasks_, -1)) {}
+
+  void find() {
+    begin();
+    const int last = tree_.last_step();
+    for (int j = 0; j < last; ++j) {
+      step_ = j;
+      clock()[static_cast<size_t>(steps_[static_cast<size_t>(j)].task)] = j;
+      bool time_passed = false;
+      for_ops([&](const StepRecord::Op& op) {
+        time_passed = time_passed || op.what == What::kAllWere;
+        look_at(op);
+      });
+      tree_.clocks_[static_cast<size_t>(j)] = clock();
+      for_ops([&](const StepRecord::Op& op) {
+        if (op.what == What::kBorn) join(&now_[op.object], clock());
+      });
+      for (const auto& [first, second] : races_) tree_.race(first, second);
+      races_.clear();
+      if (time_passed) all_before();
     }
+    tree_.find_more();
   }
-  const size_t tasks = record_.tasks().size();
-  std::vector<Clock> now(tasks, Clock(tasks, -1));  // [task] what comes before its next step
-  born_.assign(tasks, -1);
-  if (clocks_.size() < steps.size()) clocks_.resize(steps.size());
-  absl::flat_hash_map<uint64_t, std::vector<int>> signals;  // the steps that gave it
-  absl::flat_hash_map<uint64_t, Touches> touches;
-  absl::flat_hash_map<uint64_t, Condition> conditions;
-  const auto join = [](Clock* to, const Clock& from) {
+
+ private:
+  void begin() {
+    tree_.node_of_step_.assign(steps_.size(), -1);
+    for (size_t i = 0; i < tree_.depth_; ++i) {
+      const Node& node = tree_.nodes_[i];
+      if (node.kind == ChoiceKind::kNextTask && node.step < tree_.last_step())
+        tree_.node_of_step_[static_cast<size_t>(node.step)] = static_cast<int>(i);
+    }
+    tree_.born_.assign(tasks_, -1);
+    if (tree_.clocks_.size() < steps_.size()) tree_.clocks_.resize(steps_.size());
+  }
+
+  // The operations of the step.
+  template <typename Look>
+  void for_ops(Look look) const {
+    for (int o = tree_.ops_begin(step_); o < steps_[static_cast<size_t>(step_)].ops_end; ++o)
+      look(tree_.record_.ops()[static_cast<size_t>(o)]);
+  }
+
+  // Of the step's task.
+  Clock& clock() { return now_[static_cast<size_t>(steps_[static_cast<size_t>(step_)].task)]; }
+  static void join(Clock* to, const Clock& from) {
     if (to->size() < from.size()) to->resize(from.size(), -1);
     for (size_t i = 0; i < from.size(); ++i) (*to)[i] = std::max((*to)[i], from[i]);
-  };
-  std::vector<int> rivals;
-  std::vector<std::pair<int, int>> races;
-  for (int j = 0; j < last; ++j) {
-    const size_t task = static_cast<size_t>(steps[static_cast<size_t>(j)].task);
-    Clock& clock = now[task];
-    clock[task] = j;
-    bool all_were = false;
-    // This step comes after step i (-1: none): it needs what that one did.
-    const auto follow = [&](int i) {
-      if (i < 0 || i == j || clock[static_cast<size_t>(steps[static_cast<size_t>(i)].task)] >= i) return false;
-      join(&clock, clocks_[static_cast<size_t>(i)]);
-      return true;
-    };
-    // The same, but it might have come before step i.
-    const auto meet = [&](int i) {
-      if (follow(i) && j >= new_from_) races.emplace_back(i, j);
-    };
-    for (int o = ops_begin(j); o < steps[static_cast<size_t>(j)].ops_end; ++o) {
-      const StepRecord::Op& op = ops[static_cast<size_t>(o)];
-      switch (op.what) {
-        case What::kSignal:
-          signals[op.object].push_back(j);
-          break;
-        case What::kAwait:
-          if (const auto it = signals.find(op.object); it != signals.end()) {
-            for (const int i : it->second) follow(i);
-          }
-          break;
-        case What::kRaise: {
-          Condition& condition = conditions[op.object];
-          condition.raise = j;
-          condition.lower_before = condition.lower;
-          break;
+  }
+
+  // This step comes after step i (-1: none): it needs what that one did.
+  bool follow(int i) {
+    if (i < 0 || i == step_ || clock()[static_cast<size_t>(steps_[static_cast<size_t>(i)].task)] >= i) return false;
+    join(&clock(), tree_.clocks_[static_cast<size_t>(i)]);
+    return true;
+  }
+  // The same, but it might have come before step i.
+  void meet(int i) {
+    if (follow(i) && step_ >= tree_.new_from_) races_.emplace_back(i, step_);
+  }
+
+  void look_at(const StepRecord::Op& op) {
+    switch (op.what) {
+      case What::kSignal:
+        signals_[op.object].push_back(step_);
+        break;
+      case What::kAwait:
+        if (const auto it = signals_.find(op.object); it != signals_.end()) {
+          for (const int i : it->second) follow(i);
         }
-        case What::kLower:
-          conditions[op.object].lower = j;
-          break;
-        case What::kPass: {
-          const Condition& condition = conditions[op.object];
-          if (condition.raise == j) break;
-          meet(condition.lower_before);
-          follow(condition.raise);
-          break;
-        }
-        case What::kMiss:
-          meet(conditions[op.object].lower);
-          break;
-        case What::kBorn:
-          born_[op.object] = j;
-          break;
-        case What::kAllWere:
-          all_were = true;
-          break;
-        case What::kRead:
-        case What::kCommute:
-        case What::kWrite: {
-          Touches& touched = touches[op.object];
-          rivals.clear();
-          if (touched.write >= 0) rivals.push_back(touched.write);
-          if (op.what != What::kRead) rivals.insert(rivals.end(), touched.reads.begin(), touched.reads.end());
-          if (op.what != What::kCommute) rivals.insert(rivals.end(), touched.commutes.begin(), touched.commutes.end());
-          // The latest first: what comes before it needs no look of its own.
-          std::sort(rivals.begin(), rivals.end(), std::greater<>());
-          for (const int i : rivals) meet(i);
-          if (op.what == What::kWrite) {
-            touched.write = j;
-            touched.reads.clear();
-            touched.commutes.clear();
-          } else {
-            std::vector<int>& list = op.what == What::kRead ? touched.reads : touched.commutes;
-            if (list.empty() || list.back() != j) list.push_back(j);
-          }
-          break;
-        }
+        break;
+      case What::kRaise: {
+        Condition& condition = conditions_[op.object];
+        condition.raise = step_;
+        condition.lower_before = condition.lower;
+        break;
       }
-    }
-    clocks_[static_cast<size_t>(j)] = clock;
-    for (int o = ops_begin(j); o < steps[static_cast<size_t>(j)].ops_end; ++o) {
-      const StepRecord::Op& op = ops[static_cast<size_t>(o)];
-      if (op.what == What::kBorn) join(&now[op.object], clock);
-    }
-    for (const auto& [first, second] : races) race(first, second);
-    races.clear();
-    if (all_were) {
-      Clock all(tasks, -1);
-      for (int i = 0; i <= j; ++i) all[static_cast<size_t>(steps[static_cast<size_t>(i)].task)] = i;
-      for (Clock& each : now) join(&each, all);
+      case What::kLower:
+        conditions_[op.object].lower = step_;
+        break;
+      case What::kPass: {
+        const Condition& condition = conditions_[op.object];
+        if (condition.raise == step_) break;
+        meet(condition.lower_before);
+        follow(condition.raise);
+        break;
+      }
+      case What::kMiss:
+        meet(conditions_[op.object].lower);
+        break;
+      case What::kBorn:
+        tree_.born_[op.object] = step_;
+        break;
+      case What::kAllWere:
+        break;
+      case What::kRead:
+      case What::kCommute:
+      case What::kWrite:
+        touch(op);
+        break;
     }
   }
-  find_more();
-}
+
+  void touch(const StepRecord::Op& op) {
+    Touches& touched = touches_[op.object];
+    rivals_.clear();
+    if (touched.write >= 0) rivals_.push_back(touched.write);
+    if (op.what != What::kRead) rivals_.insert(rivals_.end(), touched.reads.begin(), touched.reads.end());
+    if (op.what != What::kCommute) rivals_.insert(rivals_.end(), touched.commutes.begin(), touched.commutes.end());
+    // The latest first: what comes before it needs no look of its own.
+    std::sort(rivals_.begin(), rivals_.end(), std::greater<>());
+    for (const int i : rivals_) meet(i);
+    if (op.what == What::kWrite) {
+      touched.write = step_;
+      touched.reads.clear();
+      touched.commutes.clear();
+      return;
+    }
+    std::vector<int>& list = op.what == What::kRead ? touched.reads : touched.commutes;
+    if (list.empty() || list.back() != step_) list.push_back(step_);
+  }
+
+  // All steps so far are before whatever follows.
+  void all_before() {
+    Clock all(tasks_, -1);
+    for (int i = 0; i <= step_; ++i) all[static_cast<size_t>(steps_[static_cast<size_t>(i)].task)] = i;
+    for (Clock& each : now_) join(&each, all);
+  }
+
+  // Who touched an object last.
+  struct Touches {
+    int write = -1;
+    std::vector<int> reads;     // since then
+    std::vector<int> commutes;  // since then
+  };
+  // What became of a condition.
+  struct Condition {
+    int raise = -1;         // the step that made it true last
+    int lower = -1;         // the step that made it false last
+    int lower_before = -1;  // and the last one before `raise`
+  };
+
+  ScheduleTree& tree_;
+  const std::vector<StepRecord::Step>& steps_;
+  const size_t tasks_;
+  int step_ = 0;                                             // that is looked at
+  std::vector<Clock> now_;                                   // [task] what comes before its next step
+  absl::flat_hash_map<uint64_t, std::vector<int>> signals_;  // the steps that gave it
+  absl::flat_hash_map<uint64_t, Touches> touches_;
+  absl::flat_hash_map<uint64_t, Condition> conditions_;
+  std::vector<int> rivals_;
+  std::vector<std::pair<int, int>> races_;
+};
 
 void ScheduleTree::advance() {
   record_.end_run();
   ++(repeats_from_ >= 0 ? repeated_ : schedules_);
-  if (reduce_) find_races();
+  if (reduce_) Races(this).find();
   for (; depth_ > 0; --depth_) {
     Node& node = nodes_[depth_ - 1];
     if (node.kind != ChoiceKind::kNextTask) {

@@ -84,18 +84,6 @@ class ScheduleTree final : public PolicySource {
     std::vector<StepRecord::Op> ops;
   };
   using Clock = std::vector<int>;  // [number of a task] the last step of it that comes before; -1: none
-  // Who touched an object last.
-  struct Touches {
-    int write = -1;
-    std::vector<int> reads;     // since then
-    std::vector<int> commutes;  // since then
-  };
-  // What became of a condition.
-  struct Condition {
-    int raise = -1;         // the step that made it true last
-    int lower = -1;         // the step that made it false last
-    int lower_before = -1;  // and the last one before `raise`
-  };
 
   Node& push(ChoiceKind kind);
   // One of those that are allowed, at random; -1: none is.
@@ -105,7 +93,7 @@ class ScheduleTree final : public PolicySource {
   int ops_begin(int step) const { return step == 0 ? 0 : record_.steps()[static_cast<size_t>(step - 1)].ops_end; }
   // The steps of the run that count.
   int last_step() const;
-  void find_races();
+  class Races;
   void race(int first, int second);
   bool comes_before(int a, int b) const;  // as the clocks of two steps of the run say
   // Whether the step of a task, tried earlier, touched something that it does not touch as this step of the run.

@@ -105,7 +105,7 @@ std::string who(const CalledHandle& called) {
 ErrorOrigin origin_of(const CalledHandle& called) { return {.rank = called.rank, .group = {}, .op = called.op}; }
 
 [[noreturn]] void refuse_ended(const CalledHandle& called) {
-  refuse(origin_of(called), ErrorKind::kAborted, absl::StrCat(who(called), "the world has ended"));
+  refuse(origin_of(called), ErrorKind::kAborted, who(called), "the world has ended");
 }
 
 }  // namespace
@@ -158,10 +158,9 @@ void CallScope::refuse_strangers(const WorldRef& world, const CalledHandle& call
   if (task == nullptr || task->scheduler == nullptr) return;
   const bool inner = task->scheduler->is_inside(world.serial_);
   const std::string handle = called.handle.empty() ? absl::StrCat("handle of rank ", called.rank) : called.handle;
-  refuse({.rank = task->info.rank, .group = {}, .op = called.op}, ErrorKind::kInvalidArgument,
-         absl::StrCat("rank ", task->info.rank, inner ? " of an inner world used the outer world's " : " used the ",
-                      handle, inner ? "" : " of another world", called.op.empty() ? "" : " in ", called.op,
-                      ": want one of its own world"));
+  refuse({.rank = task->info.rank, .group = {}, .op = called.op}, ErrorKind::kInvalidArgument, "rank ", task->info.rank,
+         inner ? " of an inner world used the outer world's " : " used the ", handle, inner ? "" : " of another world",
+         called.op.empty() ? "" : " in ", called.op, ": want one of its own world");
 }
 
 CallScope::CallScope(Scheduler* scheduler, int rank)
@@ -173,10 +172,9 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
   if (scheduler_ == nullptr) refuse_ended(called);
   if (scheduler_->options().engine == EngineKind::kFibers) {
     LiveWorlds::shared().unpin(std::exchange(scheduler_, nullptr)->serial());
-    refuse(origin_of(called), ErrorKind::kInvalidArgument,
-           absl::StrCat(who(called),
-                        "called from a thread that is not the ranks', but the ranks are fibers of one "
-                        "thread; want engine threads"));
+    refuse(origin_of(called), ErrorKind::kInvalidArgument, who(called),
+           "called from a thread that is not the ranks', but the ranks are fibers of one "
+           "thread; want engine threads");
   }
   if (StepRecord* const record = scheduler_->record(); record != nullptr)
     record->uncovered("threads that ranks made by themselves");

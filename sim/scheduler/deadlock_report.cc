@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 
 namespace rankloom::internal {
@@ -48,25 +49,13 @@ std::vector<int> find_cycle(const std::map<int, std::vector<int>>& waits) {
 
 }  // namespace
 
-std::string rank_ranges(const std::vector<int>& ranks) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t j = i;
-    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
-    parts.push_back(i == j ? absl::StrCat(ranks[i]) : absl::StrCat(ranks[i], "-", ranks[j]));
-    i = j + 1;
-  }
-  return absl::StrJoin(parts, ", ");
-}
-
 std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts) {
   // Ranks in the same state share a bracket.
   std::map<std::string, std::vector<int>> by_state;
   for (const int rank : ranks) by_state[facts.ended ? facts.ended(rank) : ""].push_back(rank);
   std::vector<std::string> parts;
   for (const auto& [state, members] : by_state) {
-    parts.push_back(absl::StrCat(members.size() == 1 ? "rank " : "ranks ", rank_ranges(members),
-                                 state.empty() ? "" : " (" + state + ")"));
+    parts.push_back(absl::StrCat(ranks_text(members), state.empty() ? "" : " (" + state + ")"));
   }
   return absl::StrJoin(parts, " and ");
 }
@@ -101,8 +90,7 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
   std::string text = "no rank can move";
   for (Line& line : lines) {
     std::sort(line.ranks.begin(), line.ranks.end());
-    absl::StrAppend(&text, "\n  ", line.ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(line.ranks),
-                    line.ranks.size() == 1 ? " waits" : " wait", line.rest);
+    absl::StrAppend(&text, "\n  ", ranks_text(line.ranks), line.ranks.size() == 1 ? " waits" : " wait", line.rest);
   }
   if (const std::vector<int> cycle = find_cycle(waits); !cycle.empty()) {
     absl::StrAppend(&text, "\n  cycle: rank ", absl::StrJoin(cycle, " -> rank "));

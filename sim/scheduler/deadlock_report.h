@@ -23,7 +23,4 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
 // "rank 1 (returned) and ranks 3-4".
 std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts);
 
-// "0, 2-5, 9". `ranks` ascends.
-std::string rank_ranges(const std::vector<int>& ranks);
-
 }  // namespace rankloom::internal

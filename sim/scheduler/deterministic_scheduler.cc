@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/prefetch.h"
 #include "sim/base/site_text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/engine/thread_engine.h"
@@ -30,12 +31,9 @@ constexpr int kPolls = 3;
 // How far the clock goes on when all tasks poll and none sleeps.
 constexpr int64_t kPollNs = 1'000'000;
 
-// From so many ranks on, what a switch to one touches has left the caches by its next turn: it is fetched ahead. Measured in
-// docs/decisions/0008-hot-path.md.
-constexpr int kPrefetchRanks = 512;
-
-std::unique_ptr<Engine> make_engine(const Scheduler::Options& options) {
-  if (options.engine == EngineKind::kFibers) return std::make_unique<FiberEngine>(options.stack_bytes, options.ranks);
+std::unique_ptr<Engine> make_engine(const WorldOptions& options) {
+  if (options.engine == EngineKind::kFibers)
+    return std::make_unique<FiberEngine>(options.stack_bytes, options.world_size);
   return std::make_unique<ThreadEngine>(options.fresh_threads);
 }
 
@@ -59,28 +57,28 @@ class DeterministicScheduler::StateLock {
   OrderedMutex* const mu_;
 };
 
-DeterministicScheduler::DeterministicScheduler(Options options)
-    : Scheduler(std::move(options), /*deterministic=*/true),
+DeterministicScheduler::DeterministicScheduler(WorldOptions options, const RunHooks& hooks)
+    : Scheduler(std::move(options), /*deterministic=*/true, hooks.record),
       threads_(options_.engine == EngineKind::kThreads),
       engine_(make_engine(options_)),
-      policy_(make_policy(options_.schedule, options_.hooks)),
+      policy_(make_policy(options_.schedule, hooks)),
       runs_to_block_(policy_->runs_to_block()),
       recording_(!runs_to_block_),
       sees_all_(policy_->sees_all()),
-      rank_tasks_(new Task[static_cast<size_t>(options_.ranks)]),
+      rank_tasks_(new Task[static_cast<size_t>(options_.world_size)]),
       ready_(policy_->order()) {
   host_.scheduler = this;
   host_.record = record();
-  prefetches_ = !threads_ && runs_to_block_ && options_.ranks >= kPrefetchRanks;
-  if (threads_) running_of_rank_.resize(static_cast<size_t>(options_.ranks));
-  for (int rank = 0; rank < options_.ranks; ++rank) {
+  prefetches_ = !threads_ && runs_to_block_ && options_.world_size >= kPrefetchRanks;
+  if (threads_) running_of_rank_.resize(static_cast<size_t>(options_.world_size));
+  for (int rank = 0; rank < options_.world_size; ++rank) {
     Task& task = rank_tasks_[static_cast<size_t>(rank)];
     task.scheduler = this;
     task.record = record();
     task.id = rank;
     task.info = {.rank = rank, .kind = TaskKind::kRank};
   }
-  if (record_ != nullptr) record_->begin_run(this, options_.ranks, threads_);
+  if (record_ != nullptr) record_->begin_run(this, options_.world_size, threads_);
   const Trace* const replayed = options_.schedule.trace();
   trace_.set_limit(options_.trace_limit);
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
@@ -150,8 +148,8 @@ void DeterministicScheduler::run(absl::FunctionRef<void(int rank, Task& task)> b
   engine_->run_host([this] {
     {
       StateLock lock(this);
-      live_ += options_.ranks;
-      for (int rank = 0; rank < options_.ranks; ++rank) {
+      live_ += options_.world_size;
+      for (int rank = 0; rank < options_.world_size; ++rank) {
         engine_->spawn(rank_tasks_[static_cast<size_t>(rank)], &task_main);
         make_ready(rank_tasks_[static_cast<size_t>(rank)]);
       }
@@ -168,7 +166,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
     id = free_ids_.back();
     free_ids_.pop_back();
   } else {
-    id = static_cast<TaskId>(options_.ranks + static_cast<int>(extra_.size()));
+    id = static_cast<TaskId>(options_.world_size + static_cast<int>(extra_.size()));
     extra_.push_back(std::make_unique<Task>());
   }
   Task* const task = task_at(id);
@@ -250,7 +248,7 @@ Task* DeterministicScheduler::attach(const TaskInfo& info) {
   }
   make_ready(*task);
   // No choice before all ranks are there: who came first must not matter. After an abort it does not.
-  const bool complete = attached_ == options_.ranks || aborted();
+  const bool complete = attached_ == options_.world_size || aborted();
   if (!moving_ && (started_ || (complete && attached_ > 0))) {
     Task* const first = set_off(lock);
     if (first == task) return task;
@@ -370,12 +368,12 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   polled_at_step_ = steps;
   if (!polls_only || polling_since_ns_ == 0) {
     polling_since_ns_ = monotonic_ns();
-  } else if (monotonic_ns() - polling_since_ns_ > absl::ToInt64Nanoseconds(options_.stuck) && !aborted()) {
+  } else if (monotonic_ns() - polling_since_ns_ > absl::ToInt64Nanoseconds(options_.stuck_after) && !aborted()) {
     // Perhaps a thread outside would have answered: no deadlock for certain.
-    end_endless(
-        ErrorKind::kTimeout,
-        absl::StrCat("stuck for ", absl::FormatDuration(options_.stuck), " of real time: all that can run only poll"),
-        lock);
+    end_endless(ErrorKind::kTimeout,
+                absl::StrCat("stuck for ", absl::FormatDuration(options_.stuck_after),
+                             " of real time: all that can run only poll"),
+                lock);
   }
 }
 
@@ -533,18 +531,15 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
 }
 
 void DeterministicScheduler::prefetch() {
-  // In turns until then: first the task, then what it points to, then its stack.
-  static constexpr int kTask = 6;
-  static constexpr int kPointers = 4;
-  static constexpr int kStack = 2;
-  if (ready_.size() <= kTask) return;
-  prefetch_lines(task_at(ready_.oldest_after(kTask)), 0, sizeof(Task));
-  const Task& soon = *task_at(ready_.oldest_after(kPointers));
-  engine_->prefetch(soon, Engine::Prefetch::kPointers);
-  if (soon.ahead != nullptr) prefetch_lines(soon.ahead, 0, 256);
-  // The work that it waits for, which looks at itself and goes: where a CallState is about its WaitsFor.
-  if (soon.site.waits_for != nullptr) prefetch_lines(soon.site.waits_for, -192, 448);
-  engine_->prefetch(*task_at(ready_.oldest_after(kStack)), Engine::Prefetch::kStack);
+  if (ready_.size() <= kTaskTurns.object) return;
+  fetch_ahead(kTaskTurns, [this](int turns, Fetch step) {
+    const Task& task = *task_at(ready_.oldest_after(turns));
+    if (step == Fetch::kObject) return prefetch_lines(&task, 0, sizeof(Task));
+    engine_->prefetch(task, step);
+    if (step != Fetch::kPointers) return;
+    if (task.next_write != nullptr) prefetch_lines(task.next_write, 0, kNextWriteBytes);
+    if (task.site.waits_for != nullptr) prefetch_lines(task.site.waits_for, -kBeforeWaitsFor, kAfterWaitsFor);
+  });
 }
 
 void DeterministicScheduler::end_endless(ErrorKind kind, std::string text, StateLock& lock) {
@@ -777,7 +772,7 @@ Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
     idle_parker_.unpark();
   }
   // After the pick, which may have spawned tasks.
-  if (task.id >= options_.ranks) free_ids_.push_back(task.id);
+  if (task.id >= options_.world_size) free_ids_.push_back(task.id);
   return next;
 }
 
@@ -858,7 +853,7 @@ void DeterministicScheduler::append_outstanding(std::vector<Outstanding>* outsta
     if (task.state != Task::State::kRunning) return;
     outstanding->push_back({.id = task.id, .info = task.info, .steps = steps, .last = task.last.site()});
   };
-  for (int rank = 0; rank < options_.ranks; ++rank) {
+  for (int rank = 0; rank < options_.world_size; ++rank) {
     const Task& task = rank_tasks_[static_cast<size_t>(rank)];
     add(task);
     if (!started_ && attached_ > 0 && task.state == Task::State::kNew) {
@@ -883,7 +878,7 @@ std::vector<Task*> DeterministicScheduler::live_tasks() const {
         task->info.kind != TaskKind::kCompletion)
       tasks.push_back(task);
   };
-  for (int rank = 0; rank < options_.ranks; ++rank) add(&rank_tasks_[static_cast<size_t>(rank)]);
+  for (int rank = 0; rank < options_.world_size; ++rank) add(&rank_tasks_[static_cast<size_t>(rank)]);
   for (const std::unique_ptr<Task>& task : extra_) add(task.get());
   return tasks;
 }

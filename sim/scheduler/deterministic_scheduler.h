@@ -26,7 +26,7 @@ namespace rankloom::internal {
 // picks who is next. Nobody holds the baton while the mover picks, so who comes to a point meanwhile queues.
 class DeterministicScheduler final : public Scheduler, private TaskTable {
  public:
-  explicit DeterministicScheduler(Options options);
+  DeterministicScheduler(WorldOptions options, const RunHooks& hooks);
   ~DeterministicScheduler() override;
 
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
@@ -60,8 +60,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
 
   // All below run with the state locked (threads) or on the fibers' thread.
   Task* task_at(TaskId id) const {
-    return id < options_.ranks ? &rank_tasks_[static_cast<size_t>(id)]
-                               : extra_[static_cast<size_t>(id - options_.ranks)].get();
+    return id < options_.world_size ? &rank_tasks_[static_cast<size_t>(id)]
+                                    : extra_[static_cast<size_t>(id - options_.world_size)].get();
   }
   Task* add_extra(const TaskInfo& info);
   void spawn_here(const TaskInfo& info, absl::AnyInvocable<void()> body);
@@ -95,7 +95,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void end_endless(ErrorKind kind, std::string text, StateLock& lock);
   // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
   bool wait_beside(int64_t grace_ns, StateLock& lock);
-  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or Options::stuck passed.
+  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or `stuck_after` passed.
   void await_threads_beside(StateLock& lock);
   // A thread of the caller's own that is ready as a helper of `rank`; null: there is none.
   Task* ready_beside(int rank) const;

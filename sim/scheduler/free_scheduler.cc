@@ -11,11 +11,11 @@
 
 namespace rankloom::internal {
 
-FreeScheduler::FreeScheduler(Options options)
-    : Scheduler(std::move(options), /*deterministic=*/false),
-      counts_(int64_t{options_.ranks} * kLive + kBias),
-      live_ranks_(options_.ranks),
-      came_(static_cast<size_t>(options_.ranks)) {}
+FreeScheduler::FreeScheduler(WorldOptions options)
+    : Scheduler(std::move(options), /*deterministic=*/false, /*record=*/nullptr),
+      counts_(int64_t{options_.world_size} * kLive + kBias),
+      live_ranks_(options_.world_size),
+      came_(static_cast<size_t>(options_.world_size)) {}
 
 FreeScheduler::~FreeScheduler() { close(); }
 
@@ -93,7 +93,7 @@ void FreeScheduler::wait_for_threads() {
 void FreeScheduler::run(absl::FunctionRef<void(int rank, Task& task)> body) {
   watch_.begin();
   std::vector<Task*> ranks;
-  for (int rank = 0; rank < options_.ranks; ++rank) {
+  for (int rank = 0; rank < options_.world_size; ++rank) {
     ranks.push_back(add_task({.rank = rank, .kind = TaskKind::kRank}, false));
   }
   for (Task* task : ranks) {

@@ -17,7 +17,7 @@ namespace rankloom::internal {
 // changed its parker and then looks at reporting_. Both are sequentially consistent, so one of the two sees the other.
 class FreeScheduler final : public Scheduler {
  public:
-  explicit FreeScheduler(Options options);
+  explicit FreeScheduler(WorldOptions options);
   ~FreeScheduler() override;
 
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;

@@ -12,9 +12,9 @@
 
 namespace rankloom::internal {
 
-absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
-  if (options.ranks < 1) {
-    return invalid_argument("world_size is ", options.ranks, ", want at least 1");
+absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(WorldOptions options, const RunHooks& hooks) {
+  if (options.world_size < 1) {
+    return invalid_argument("world_size is ", options.world_size, ", want at least 1");
   }
   const bool fibers = options.engine == EngineKind::kFibers;
   if (options.schedule.kind() == Schedule::Kind::kUnset)
@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(Options options) {
     return invalid_argument("schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
   }
   if (!options.schedule.deterministic()) return std::unique_ptr<Scheduler>(new FreeScheduler(std::move(options)));
-  return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options)));
+  return std::unique_ptr<Scheduler>(new DeterministicScheduler(std::move(options), hooks));
 }
 
 }  // namespace rankloom::internal

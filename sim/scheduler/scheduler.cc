@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/engine/thread_engine.h"
@@ -46,9 +47,9 @@ bool Scheduler::is_inside(uint64_t serial) const {
 }
 
 void Scheduler::refuse_stranger(const Task& task, const Site& site) {
-  refuse({.rank = task.info.rank, .group = site.group, .op = site.what}, ErrorKind::kInvalidArgument,
-         absl::StrCat("rank ", task.info.rank, " of another world came to ", site_text(site), site_place(site),
-                      ", want a handle of its own world"));
+  refuse({.rank = task.info.rank, .group = site.group, .op = site.what}, ErrorKind::kInvalidArgument, "rank ",
+         task.info.rank, " of another world came to ", site_text(site), site_place(site),
+         ", want a handle of its own world");
 }
 
 uint64_t Scheduler::add_stranger(int rank, int thread) {
@@ -102,15 +103,14 @@ absl::Status Scheduler::describe_stuck(const std::vector<Task*>& blocked, std::v
   const auto of_ranks = [](std::vector<int>* ranks) {
     std::sort(ranks->begin(), ranks->end());
     ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
-    return absl::StrCat(ranks->size() == 1 ? "rank " : "ranks ", rank_ranges(*ranks));
+    return ranks_text(*ranks);
   };
   std::string who;
   if (!beside.empty()) who = of_ranks(&beside);
   if (!foreign.empty()) absl::StrAppend(&who, who.empty() ? "" : " and ", "foreign threads of ", of_ranks(&foreign));
   const std::string time = absl::FormatDuration(absl::Nanoseconds(stuck_ns));
-  return make_error(ErrorKind::kTimeout,
-                    absl::StrCat("stuck for ", time, " of real time: ", who,
-                                 " could still act, but came to no scheduling point for that long", lines_of(stuck)));
+  return make_error(ErrorKind::kTimeout, "stuck for ", time, " of real time: ", who,
+                    " could still act, but came to no scheduling point for that long", lines_of(stuck));
 }
 
 bool Scheduler::close_if_idle() {
@@ -214,7 +214,7 @@ std::string Scheduler::describe() {
   }
   for (auto& [what, ranks] : others) {
     std::sort(ranks.begin(), ranks.end());
-    absl::StrAppend(&text, "\n  ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks), what);
+    absl::StrAppend(&text, "\n  ", ranks_text(ranks), what);
   }
   return text.empty() ? text : text.substr(1);
 }

@@ -17,6 +17,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "rankloom/options.h"
 #include "rankloom/schedule.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/task.h"
@@ -49,30 +50,9 @@ struct Outstanding {
 // Thread-safety: all methods may be called from tasks of this scheduler; unpark(), abort() and outside() from any thread.
 class Scheduler {
  public:
-  struct Options {
-    EngineKind engine = EngineKind::kThreads;
-    Schedule schedule;
-    RunHooks hooks;
-    int ranks = 1;
-    size_t stack_bytes = 128 * 1024;       // fibers: address space reserved for each stack
-    bool fresh_threads = false;            // threads: new ones, so that nobody's thread_locals leak in
-    bool late_completion = false;          // deterministic gears: finished calls complete when the policy says so
-    uint64_t max_steps = 0;                // deterministic gears: the run is aborted after so many points; 0: never
-    uint64_t trace_limit = Trace::kWhole;  // deterministic gears: with more choices than this no trace is kept
-    // A task that comes to no scheduling point for this long, in real time, is told to on_stall (unset: stderr), by a thread
-    // of its own; it must not wait for the end of the run. Infinite: nobody looks.
-    absl::Duration stall = absl::Seconds(10);
-    std::function<void(const std::string&)> on_stall;
-    // No task can move, but threads of ranks are at no scheduling point and may still act: the run is aborted when none of
-    // them came to one for this long, in real time, and none computed. Without such threads that is a deadlock at once.
-    absl::Duration stuck = absl::Minutes(1);
-    // on_break is called there, by the task itself (unset: raises SIGTRAP).
-    std::optional<Schedule::BreakPoint> break_at;
-    std::function<void()> on_break;
-  };
-
-  // Errors: InvalidArgument for free() on fibers, ranks < 1.
-  static absl::StatusOr<std::unique_ptr<Scheduler>> make(Options options);
+  // What a world reads of its options is of no matter here: poison, faults, what is recorded. `hooks`: of a search.
+  // Errors: InvalidArgument for free() on fibers, world_size < 1.
+  static absl::StatusOr<std::unique_ptr<Scheduler>> make(WorldOptions options, const RunHooks& hooks = {});
   virtual ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -80,7 +60,8 @@ class Scheduler {
   bool deterministic() const { return deterministic_; }
   // Unlike the address, no other scheduler of this process ever has it.
   uint64_t serial() const { return serial_; }
-  const Options& options() const { return options_; }
+  // With the schedule that an unset one stands for.
+  const WorldOptions& options() const { return options_; }
 
   // --- tasks
 
@@ -134,7 +115,7 @@ class Scheduler {
 
   // Where a run that is explored is told what each step touches; null in all others.
   StepRecord* record() const { return record_; }
-  // Whether what tasks will touch is fetched ahead: in large worlds of fibers under fifo.
+  // Whether memory is fetched ahead (sim/base/prefetch.h).
   bool prefetches() const { return prefetches_; }
 
   // --- time: virtual in deterministic gears (starts at 0 and jumps when nobody can run), monotonic otherwise
@@ -211,11 +192,11 @@ class Scheduler {
   virtual uint64_t steps() const = 0;
 
  protected:
-  Scheduler(Options options, bool deterministic)
+  Scheduler(WorldOptions options, bool deterministic, StepRecord* record)
       : options_(std::move(options)),
         deterministic_(deterministic),
         breaks_(options_.break_at.has_value()),
-        record_(deterministic ? options_.hooks.record : nullptr) {
+        record_(record) {
     begin_life();
   }
 
@@ -257,7 +238,7 @@ class Scheduler {
   // Why a run that is stuck but for threads at no point, of the ranks `beside` and strangers, ends or is warned of.
   absl::Status describe_stuck(const std::vector<Task*>& blocked, std::vector<int> beside, int64_t stuck_ns) const;
   int64_t stall_ns() const { return absl::ToInt64Nanoseconds(options_.stall); }
-  int64_t stuck_ns() const { return absl::ToInt64Nanoseconds(options_.stuck); }
+  int64_t stuck_ns() const { return absl::ToInt64Nanoseconds(options_.stuck_after); }
 
   // Deterministic gears: the tasks that could run, by id; in the free gear every task that could run does. Call while no task
   // moves: a task is freed when it ends.
@@ -267,7 +248,7 @@ class Scheduler {
   // The text of a deadlock, from deadlock_report.cc or the layer above.
   absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
 
-  const Options options_;
+  const WorldOptions options_;
   const bool deterministic_;
   const bool breaks_;
   StepRecord* const record_;

@@ -23,7 +23,7 @@ class Watchdog {
   // Looks four times in the time after which somebody is told: who is told has stood still for that time and no more than a
   // quarter longer.
   static int64_t period_ns(const StallWatch& watch) {
-    const int64_t stuck_ns = absl::ToInt64Nanoseconds(watch.scheduler_.options().stuck);
+    const int64_t stuck_ns = absl::ToInt64Nanoseconds(watch.scheduler_.options().stuck_after);
     return std::max<int64_t>(std::min(watch.stall_ns_, stuck_ns) / 4, 1'000'000);
   }
 
@@ -99,7 +99,7 @@ class Watchdog {
 
   void tell(StallWatch* watch, const std::vector<std::string>& texts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     watch->telling_ = true;
-    const Scheduler::Options& options = watch->scheduler_.options();
+    const WorldOptions& options = watch->scheduler_.options();
     mu_.unlock();
     for (const std::string& text : texts) {
       if (options.on_stall) {
@@ -125,8 +125,8 @@ StallWatch::StallWatch(Scheduler* scheduler)
     : scheduler_(*scheduler), stall_ns_(absl::ToInt64Nanoseconds(scheduler->options().stall)) {}
 
 void StallWatch::begin_once() {
-  const Scheduler::Options& options = scheduler_.options();
-  if (std::min(options.stall, options.stuck) == absl::InfiniteDuration() || begun_.exchange(true)) return;
+  const WorldOptions& options = scheduler_.options();
+  if (std::min(options.stall, options.stuck_after) == absl::InfiniteDuration() || begun_.exchange(true)) return;
   next_look_ns_ = monotonic_ns() + Watchdog::period_ns(*this);
   Watchdog::shared().add(this);
 }

@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -43,7 +43,7 @@ namespace {
 [[gnu::noinline]] absl::Status timed_out(Scheduler* scheduler, const Site& site, Deadline deadline) {
   // Only an own deadline's text names the others: a default one passes when a job hangs for another reason.
   const std::string who_waits = scheduler != nullptr && !deadline.weak ? scheduler->who_waits(site) : "";
-  return make_error(ErrorKind::kTimeout, absl::StrCat("timed out in ", site_text(site), who_waits));
+  return make_error(ErrorKind::kTimeout, "timed out in ", site_text(site), who_waits);
 }
 
 }  // namespace

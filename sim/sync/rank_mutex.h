@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "sim/base/lock_order.h"
+#include "sim/base/prefetch.h"
 #include "sim/base/task.h"
 
 namespace rankloom::internal {
@@ -97,10 +98,13 @@ class RankCondVar {
   // Wakes the waiter that came first, if any.
   void notify_one();
   bool has_waiters() const { return first_ != nullptr; }
-  // What a notify_all() will touch, fetched in two steps, the second some hundred instructions after the first.
-  void prefetch_waiter() const { __builtin_prefetch(first_, /*write=*/1); }
-  void prefetch_task() const {
-    if (first_ != nullptr) __builtin_prefetch(first_->task, /*write=*/1);
+  // What a notify_all() will touch. Not with kObject.
+  void prefetch(Fetch step) const {
+    if (step == Fetch::kPointers) {
+      __builtin_prefetch(first_, /*write=*/1);
+    } else if (first_ != nullptr) {
+      __builtin_prefetch(first_->task, /*write=*/1);
+    }
   }
 
  private:

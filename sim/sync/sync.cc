@@ -98,7 +98,7 @@ void check(const absl::Status& status, const Site& site) {
   const Task* const task = Task::current();
   const std::string who = task != nullptr ? absl::StrCat("rank ", task->info.rank, ", ") : "";
   internal::refuse({.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = site.what},
-                   ErrorKind::kInvalidArgument, absl::StrCat(who, site_text(site), ": ", sv(text), site_place(site)));
+                   ErrorKind::kInvalidArgument, who, site_text(site), ": ", sv(text), site_place(site));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ TELLS = re.compile(
     r"record\w*(\(\))?->(access|signal|await|raise|lower|miss|pass|write_memory|enter_memory|time_passed)\("
     r"|\btold\.(read|commute|write|signal|await|raise|lower|miss|pass)\("
     r"|\bTold\([^()]*\)\.\w+\("
-    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|record_post|tell_\w+)\("
+    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|tell_\w+)\("
 )
 # Functions that hand on what they are told, in the name of their callers.
 HAND_ON = {"read", "commute", "write", "signal", "await", "raise", "lower", "miss", "pass", "access", "touched", "waited",

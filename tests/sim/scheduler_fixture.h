@@ -53,13 +53,14 @@ inline std::vector<Gear> every_gear() {
 inline std::string gear_name(const testing::TestParamInfo<Gear>& info) { return info.param.name(); }
 
 inline std::unique_ptr<Scheduler> make_scheduler(const Gear& gear, int ranks,
-                                                 const std::function<void(Scheduler::Options&)>& tweak = {}) {
-  Scheduler::Options options;
+                                                 const std::function<void(WorldOptions&)>& tweak = {},
+                                                 const RunHooks& hooks = {}) {
+  WorldOptions options;
   options.engine = gear.engine;
   options.schedule = gear.schedule;
-  options.ranks = ranks;
+  options.world_size = ranks;
   if (tweak) tweak(options);
-  absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(std::move(options));
+  absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(std::move(options), hooks);
   if (!made.ok()) {
     ADD_FAILURE() << made.status();
     return nullptr;

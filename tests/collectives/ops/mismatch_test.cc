@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
-#include "collectives/ops/ranks_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/error.h"
+#include "sim/base/ranks_text.h"
 
 namespace rankloom {
 
@@ -341,16 +341,16 @@ TEST(MismatchTest, AgreesWithTheFastComparison) {
 }
 
 TEST(RanksTextTest, CompressesRuns) {
-  EXPECT_EQ(ranks_text({}), "");
-  EXPECT_EQ(ranks_text({3}), "3");
-  EXPECT_EQ(ranks_text({4, 3}), "3, 4");
-  EXPECT_EQ(ranks_text({5, 0, 2, 4, 3}), "0, 2-5");
+  EXPECT_EQ(short_ranks({}), "");
+  EXPECT_EQ(short_ranks({3}), "3");
+  EXPECT_EQ(short_ranks({4, 3}), "3, 4");
+  EXPECT_EQ(short_ranks({5, 0, 2, 4, 3}), "0, 2-5");
 }
 
 TEST(RanksTextTest, CutsManyRuns) {
   std::vector<int> even;
   for (int r = 0; r < 100; r += 2) even.push_back(r);
-  EXPECT_THAT(ranks_text(even), EndsWith(", 38, ... (50 ranks)"));
+  EXPECT_THAT(short_ranks(even), EndsWith(", 38, ... (50 ranks)"));
 }
 
 }  // namespace

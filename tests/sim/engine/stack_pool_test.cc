@@ -75,8 +75,8 @@ int deep(int levels) {
 }
 
 void overflow_rank_1(int ranks, int levels) {
-  auto scheduler = make_scheduler(fibers(Schedule::fifo()), ranks,
-                                  [](Scheduler::Options& options) { options.stack_bytes = 32 * 1024; });
+  auto scheduler =
+      make_scheduler(fibers(Schedule::fifo()), ranks, [](WorldOptions& options) { options.stack_bytes = 32 * 1024; });
   scheduler->run([&](int rank, Task&) {
     if (rank == 1) deep(levels);
     scheduler->yield(Site{.what = "yield"});
@@ -113,8 +113,8 @@ TEST(KeptFibersTest, WorldsOfAnyStackSizeFollowEachOther) {
   for (const size_t kib : {32, 32, 64, 256, 32}) {
     std::vector<std::string> begun;
     int helpers = 0;
-    auto scheduler = make_scheduler(fibers(Schedule::fifo()), 5,
-                                    [kib](Scheduler::Options& options) { options.stack_bytes = kib * 1024; });
+    auto scheduler =
+        make_scheduler(fibers(Schedule::fifo()), 5, [kib](WorldOptions& options) { options.stack_bytes = kib * 1024; });
     scheduler->run([&](int rank, Task&) {
       begun.push_back("rank " + std::to_string(rank) + ": errno " + std::to_string(errno) + ", " +
                       std::to_string(std::uncaught_exceptions()) + " exceptions");

@@ -225,8 +225,8 @@ TEST_P(AttachTest, ATaskIsNotAdoptedAgain) {
 // Whoever waits in a way of its own may wake up by itself, so that is no deadlock, but it ends.
 TEST_P(RawWaitTest, ARunThatIsStuckBehindARawWaitEndsWhenItsTimeIsUp) {
   std::promise<std::string> warning;
-  auto scheduler = make_scheduler(GetParam(), 2, [&](Scheduler::Options& options) {
-    options.stuck = absl::Milliseconds(200);
+  auto scheduler = make_scheduler(GetParam(), 2, [&](WorldOptions& options) {
+    options.stuck_after = absl::Milliseconds(200);
     options.stall = absl::Milliseconds(100);
     options.on_stall = [&warning, told = false](const std::string& text) mutable {
       if (text.find("stuck") != std::string::npos && !std::exchange(told, true)) warning.set_value(text);
@@ -331,8 +331,8 @@ TEST_P(StrangerTest, ThatWaitsWithTheRanksLeavesADeadlock) {
 
 TEST_P(StrangerTest, ThatDoesNothingForLongEndsTheRun) {
   std::promise<std::string> warning;
-  auto scheduler = make_scheduler(GetParam(), 2, [&](Scheduler::Options& options) {
-    options.stuck = absl::Milliseconds(200);
+  auto scheduler = make_scheduler(GetParam(), 2, [&](WorldOptions& options) {
+    options.stuck_after = absl::Milliseconds(200);
     options.stall = absl::Milliseconds(100);
     options.on_stall = [&warning](const std::string& text) { warning.set_value(text); };
   });
@@ -356,7 +356,7 @@ TEST_P(StrangerTest, ThatDoesNothingForLongEndsTheRun) {
 
 // The main thread joins a thread of its rank that could run, but for the baton, which the rank holds.
 TEST_P(BatonAttachTest, AThreadThatItsRankJoinsRunsBesideIt) {
-  auto scheduler = make_scheduler(GetParam(), 2, [](Scheduler::Options& options) {
+  auto scheduler = make_scheduler(GetParam(), 2, [](WorldOptions& options) {
     options.stall = absl::Milliseconds(20);
     options.on_stall = [](const std::string&) {};
   });
@@ -388,7 +388,7 @@ TEST_P(BatonAttachTest, AThreadThatItsRankJoinsRunsBesideIt) {
 
 // The same, but the thread waits for another rank, which is ready and lacks the baton.
 TEST_P(BatonAttachTest, ARankThatJoinsAThreadOfItsOwnLetsTheOthersRun) {
-  auto scheduler = make_scheduler(GetParam(), 2, [](Scheduler::Options& options) {
+  auto scheduler = make_scheduler(GetParam(), 2, [](WorldOptions& options) {
     options.stall = absl::Milliseconds(20);
     options.on_stall = [](const std::string&) {};
   });
@@ -420,7 +420,7 @@ TEST_P(BatonAttachTest, ARankThatJoinsAThreadOfItsOwnLetsTheOthersRun) {
 // One rank's helper waits while its main thread does something outside of rankloom: only the main thread can go on.
 TEST_P(BatonAttachTest, AMainThreadThatSleepsBesideItsHelperIsNoDeadlock) {
   std::promise<std::string> warning;
-  auto scheduler = make_scheduler(GetParam(), 2, [&](Scheduler::Options& options) {
+  auto scheduler = make_scheduler(GetParam(), 2, [&](WorldOptions& options) {
     options.stall = absl::Milliseconds(100);
     options.on_stall = [&warning, told = false](const std::string& text) mutable {
       if (text.find("stuck") != std::string::npos && !std::exchange(told, true)) warning.set_value(text);

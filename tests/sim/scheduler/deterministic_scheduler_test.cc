@@ -514,10 +514,10 @@ TEST(FifoTest, EqualDeadlinesWakeInTheOrderInWhichTheyWereSet) {
 }
 
 TEST(SchedulerTest, OptionsThatDoNotFitAreRefused) {
-  Scheduler::Options options;
-  options.ranks = 0;
+  WorldOptions options;
+  options.world_size = 0;
   EXPECT_EQ(message(Scheduler::make(options).status()), "world_size is 0, want at least 1");
-  options.ranks = 1;
+  options.world_size = 1;
   options.engine = EngineKind::kFibers;
   options.schedule = Schedule::free();
   const absl::Status status = Scheduler::make(options).status();

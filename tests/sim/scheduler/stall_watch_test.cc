@@ -49,7 +49,7 @@ class Told {
 };
 
 std::unique_ptr<Scheduler> watched(const Gear& gear, int ranks, Told* told) {
-  return make_scheduler(gear, ranks, [told](Scheduler::Options& options) {
+  return make_scheduler(gear, ranks, [told](WorldOptions& options) {
     options.stall = absl::Milliseconds(20);
     options.on_stall = std::ref(*told);
   });
@@ -122,7 +122,7 @@ TEST_P(StallTest, APostedBodyIsNamedAsACompletion) {
 
 // With a clock of the test's own, which shows a time long past its start as a machine's does.
 TEST_P(StallTest, TheFirstLookTellsOfNobody) {
-  auto scheduler = make_scheduler(GetParam(), 1, [](Scheduler::Options& options) {
+  auto scheduler = make_scheduler(GetParam(), 1, [](WorldOptions& options) {
     options.stall = absl::Seconds(4);
     options.on_stall = [](const std::string&) {};
   });
@@ -138,7 +138,7 @@ TEST_P(StallTest, TheFirstLookTellsOfNobody) {
 
 // With a clock of the test's own: said once, after the time and not before.
 TEST_P(StallTest, TellsOfEachStandstillOnce) {
-  auto scheduler = make_scheduler(GetParam(), 2, [](Scheduler::Options& options) {
+  auto scheduler = make_scheduler(GetParam(), 2, [](WorldOptions& options) {
     options.stall = absl::Seconds(4);
     options.on_stall = [](const std::string&) {};
   });
@@ -256,7 +256,7 @@ TEST(StallWatchTest, AHelperThatMovesSpeaksForItsRank) {
 }
 
 TEST(StallWatchTest, NobodyLooksIfTheTimeIsInfinite) {
-  auto scheduler = make_scheduler(free_gear(), 1, [](Scheduler::Options& options) {
+  auto scheduler = make_scheduler(free_gear(), 1, [](WorldOptions& options) {
     options.stall = absl::InfiniteDuration();
     options.on_stall = [](const std::string& text) { ADD_FAILURE() << text; };
   });

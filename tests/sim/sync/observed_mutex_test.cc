@@ -28,8 +28,8 @@ using testing::IsEmpty;
 std::vector<std::string> unseen(EngineKind engine, const std::function<void(ObservedMutex&, StepRecord&)>& look) {
   ScheduleTree tree;
   {
-    const std::unique_ptr<Scheduler> scheduler = make_scheduler(
-        {engine, Schedule::steered(0, {})}, 2, [&](Scheduler::Options& options) { options.hooks = tree.hooks(); });
+    const std::unique_ptr<Scheduler> scheduler =
+        make_scheduler({engine, Schedule::steered(0, {})}, 2, {}, tree.hooks());
     ObservedMutex mu(scheduler.get(), internal::LockLevel::kSync);
     scheduler->run([&](int, Task&) { look(mu, *scheduler->record()); });
   }

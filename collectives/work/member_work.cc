@@ -1,0 +1,79 @@
+#include "collectives/work/member_work.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/work/wait_text.h"
+#include "rankloom/error.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/prefetch.h"
+#include "sim/base/text.h"
+
+namespace rankloom::internal {
+
+// Of a work that a task waits for, all is fetched ahead that lies before its WaitsFor.
+static_assert(sizeof(WorkState) <= kBeforeWaitsFor);
+
+MemberWork::MemberWork(RankState* context)
+    : WorkState(&context->world().scheduler(), context->rank()), context_(context) {}
+
+MemberWork::MemberWork(RankState* context, CollectiveCall&& call, int64_t timeout_ns, bool keeps_alive)
+    : WorkState(&context->world().scheduler(), context->rank()), context_(context), call_(std::move(call)) {
+  begin(timeout_ns, keeps_alive);
+}
+
+void MemberWork::begin(int64_t timeout_ns, bool keeps_alive) {
+  if (begun_) renew();
+  begun_ = true;
+  timeout_ns_ = timeout_ns;
+  keeps_alive_ = keeps_alive;
+  holds_owners(call_.keep_alive != nullptr);
+  owns_record(call_.way.record_id);
+}
+
+std::string MemberWork::who(std::string_view what) const {
+  return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", sv(what));
+}
+
+absl::Status MemberWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  absl::Status waited;
+  if (timeout_is_default) [[likely]] {
+    timeout = call_.timeout;
+    timeout_is_default = call_.timeout_is_default;
+    waited = wait_own_time(timeout_ns_, timeout_is_default, code);
+  } else {
+    waited = WorkState::wait(timeout, timeout_is_default, code);
+  }
+  if (call_.way.wait_until_ns > 0) [[unlikely]]
+    wait_longer(&timeout, timeout_is_default, code, &waited);
+  if (waited.ok() || is_completed()) return waited;
+  if (error_kind(waited) == ErrorKind::kTimeout) {
+    waited = timeout_error({.who = who(waits_in(code)),
+                            .world = context_->world(),
+                            .awaited = *this,
+                            .site = wait_site(code),
+                            .timeout = timeout,
+                            .otherwise = otherwise()});
+  }
+  return take_back(Withdrawal::of_wait(waited), waited) || !is_completed() ? waited : status();
+}
+
+void MemberWork::overdue(absl::Duration timeout, CodeSite code) {
+  warn_of({.who = who(waits_in(code)),
+           .world = context_->world(),
+           .awaited = *this,
+           .site = wait_site(code),
+           .timeout = timeout,
+           .otherwise = otherwise()},
+          call_.warn_after);
+}
+
+void MemberWork::dropped() noexcept {
+  if (keeps_alive_) return;
+  const Withdrawal why = withdrawal_of_drop(*context_, who(what(/*numbered=*/false)), what(/*numbered=*/true), lost(),
+                                            wait_site(call_.code));
+  if (!take_back(why, make_error(ErrorKind::kAborted, "the work was dropped"))) return;
+  if (why.why == Withdrawal::Why::kFailure) context_->world().note(message_of(why.cause));
+}
+
+}  // namespace rankloom::internal

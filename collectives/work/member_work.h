@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/work/call_place.h"
+#include "collectives/work/withdrawal.h"
+#include "collectives/work/work_state.h"
+#include "rankloom/collective_call.h"
+#include "world/world_state.h"
+
+namespace rankloom::internal {
+
+// The work of a member's call that meets calls of other members: a wait for it is one for them. The base says what becomes of a
+// call whose wait ends early, or whose last handle goes before it is done: it is taken back, and a failure is the group's.
+class MemberWork : public WorkState, public WaitsFor {
+ public:
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  std::vector<TensorView> result() override { return {call_.outputs.begin(), call_.outputs.end()}; }
+  void dropped() noexcept override;
+  int64_t seq() const override { return call_.seq; }
+  absl::Duration warn_after() const override { return call_.warn_after; }
+
+  const CollectiveCall& call() const { return call_; }
+  // For a call that is built here.
+  CallPlace place() { return {.call = &call_, .building = &building_}; }
+  bool building() const { return building_; }
+
+ protected:
+  // `timeout_ns`: the call's, Deadline::kNever: none. `keeps_alive`: the tensors live as long as the call does, so it goes on
+  // without handles.
+  MemberWork(RankState* context, CollectiveCall&& call, int64_t timeout_ns, bool keeps_alive);
+  // A place: begin() follows when the call has been built there.
+  explicit MemberWork(RankState* context);
+  // The call was built in place(). Again, when nobody holds the work that it was before.
+  void begin(int64_t timeout_ns, bool keeps_alive);
+
+  void let_go() noexcept override { call_.keep_alive.reset(); }
+  void overdue(absl::Duration timeout, CodeSite code) override;
+
+  // Takes the call back and ends the work, with `ended` if it is one call; waits for whoever has its tensors right now. Nobody writes
+  // into the rank's memory afterwards. False: it was done before, or a device will be through with it later.
+  virtual bool take_back(const Withdrawal& why, const absl::Status& ended) = 0;
+  // Of a call whose time depends on that of others (CallWay::wait_until_ns), after a wait for `timeout` that ended with `waited`: goes
+  // on waiting, and adds to both.
+  virtual void wait_longer(absl::Duration* /*timeout*/, bool /*timeout_is_default*/, CodeSite /*code*/,
+                           absl::Status* /*waited*/) {}
+
+  // For texts: "recv from rank 0, tag 3"; `numbered`: "recv seq 1 from rank 0, tag 3".
+  virtual std::string what(bool numbered) const = 0;
+  // The same of a wait.
+  virtual std::string waits_in(CodeSite /*code*/) const { return what(/*numbered=*/false); }
+  // "rank 1, group 0, WHAT".
+  std::string who(std::string_view what) const;
+  // What follows from a call that its rank dropped.
+  virtual const char* lost() const { return "the call can never be complete"; }
+  // What is awaited if no rank is.
+  virtual const char* otherwise() const { return "any rank"; }
+
+  RankState* const context_;
+  CollectiveCall call_;
+
+ private:
+  bool keeps_alive_ = false;
+  bool begun_ = false;
+  bool building_ = false;
+  int64_t timeout_ns_ = Deadline::kNever;
+};
+
+}  // namespace rankloom::internal
