@@ -62,6 +62,7 @@ UNOBSERVED = {
     ("WorldState", "listeners_"): "asked at an abort only, which ends the explored part of a run",
     ("WorldState", "listener_ids_"): "of listeners_",
     ("WorkState", "holds_owners_"): BEFORE_THE_RUN,
+    ("WorkState", "object_"): BEFORE_THE_RUN,
     ("WorkState", "own_record_"): BEFORE_THE_RUN,
     ("WorkState", "handles_"): "a count of references; who lets the last go looks at done_ and tells",
     ("WorkState", "done_"): "read by is_completed(), which tells, and is_over(), whose callers tell; written under mu_",

@@ -32,6 +32,7 @@ struct CallState::Aside {
       sums;                        // inputs that the caller must not change, with checksums
   std::unique_ptr<char[]> copies;  // of all outputs, and of inputs that the kernel reads instead of the caller's
   size_t room = 0;                 // bytes of `copies`
+  static constexpr size_t kMostKept = 4096;
 
   void clear() {
     outputs.clear();
@@ -152,6 +153,8 @@ void CallState::unpoison(bool failed) {
       if (saved.user.bytes() > 0) std::memcpy(saved.user.data(), saved.bytes, saved.user.bytes());
     }
   }
+  // The work may be used again, but not for as much perhaps.
+  if (aside_->room > Aside::kMostKept) aside_ = nullptr;
 }
 
 bool CallState::input_changed() const {

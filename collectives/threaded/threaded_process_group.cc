@@ -198,7 +198,12 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
   if (std::shared_ptr<CallState>* const state = placed(call); state != nullptr) [[likely]] {
     (*state)->begin(timeout_ns);
-    return file(*state);
+    if (call.keep_alive == nullptr) [[likely]]
+      return file(*state);
+    // What owns its tensors goes with the call.
+    std::shared_ptr<CallState> alone = std::move(*state);
+    kept_.erase(kept_.begin() + (state - kept_.data()));
+    return file(std::move(alone));
   }
   return file(
       std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns));
