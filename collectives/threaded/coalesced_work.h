@@ -39,6 +39,7 @@ class CoalescedWork final : public WorkState, public WaitsFor, public std::enabl
   Site wait_site(CodeSite code) const override;
   void overdue(absl::Duration timeout, CodeSite code) override;
   void ending(bool ok) override;
+  CodeSite call_code() const override { return code_; }
 
  private:
   void part_done(const absl::Status& status);

@@ -35,7 +35,9 @@ class Message final : public WorkState, public WaitsFor {
   void dropped() noexcept override;
   const char* op() const override;  // "send", "recv", "recv_any"
   std::string_view group() const override;
-  int64_t seq() const override { return call_.seq; }
+  // Among the member's sends and recvs, as its flight records count them; of a call that a group of a user's own made, among
+  // those of its sender, receiver and tag.
+  int64_t seq() const override { return call_.way.message_seq >= 0 ? call_.way.message_seq : call_.seq; }
   // WaitsFor: the other side; of a recv_any, every other member.
   void append_ranks(std::vector<int>* ranks) const override;
   // WaitsFor: the Mismatch, if the other side sends to this one under another tag.
@@ -44,11 +46,15 @@ class Message final : public WorkState, public WaitsFor {
   absl::Duration warn_after() const override { return call_.warn_after; }
 
   const CollectiveCall& call() const { return call_; }
+  std::string open_text() const override;
+  // "rank 1, group 0, recv from rank 0, tag 3".
+  std::string who() const;
 
  protected:
   Site wait_site(CodeSite code) const override;
   void overdue(absl::Duration timeout, CodeSite code) override;
   void let_go() noexcept override { call_.keep_alive.reset(); }
+  CodeSite call_code() const override { return call_.code; }
   void ending(bool ok) override { context_->recorder().close(own_record(), scheduler()->now_ns(), ok); }
 
  private:
@@ -68,8 +74,6 @@ class Message final : public WorkState, public WaitsFor {
   int sender() const { return sends() ? group_rank_ : call_.peer; }
   int receiver() const { return sends() ? call_.peer : group_rank_; }
   const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
-  // "rank 1, group 0, recv from rank 0, tag 3".
-  std::string who() const;
   // "recv from rank 0, tag 3"; `numbered`: "recv seq 1 from rank 0, tag 3", if it has a number.
   std::string what(bool numbered) const;
   // `who` must outlive the result.

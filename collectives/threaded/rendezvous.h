@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collectives/work/wait_text.h"
 #include "collectives/work/withdrawal.h"
@@ -46,6 +47,7 @@ class CallState final : public WorkState, public WaitsFor {
   Site wait_site(CodeSite code) const override;
   void overdue(absl::Duration timeout, CodeSite code) override;
   void let_go() noexcept override { call_.keep_alive.reset(); }
+  CodeSite call_code() const override { return call_.code; }
   void ending(bool ok) override;
 
  private:
@@ -57,6 +59,10 @@ class CallState final : public WorkState, public WaitsFor {
   void unpoison(bool failed);
   // Whether the rank wrote into an input between the call and its completion.
   bool input_changed() const;
+  // Or into an output.
+  bool output_written() const;
+  // Visits the call, or the parts of a coalesced one.
+  void each_part(absl::FunctionRef<void(CollectiveCall&)> visit);
   std::string who(CodeSite code) const;
   // `who` must outlive the result.
   MemberWait member_wait(std::string_view who, absl::Duration timeout, CodeSite code) const;
@@ -162,7 +168,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void end_failed(Slot* slot, const absl::Status& status, int64_t started_ns);
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
-  absl::Status inputs_unchanged(const Slot& slot) const;
+  absl::Status buffers_untouched(const Slot& slot) const;
   // Tells every member of a slot, which is out of the window, how it ended.
   void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
 

@@ -57,8 +57,8 @@ class ThreadedProcessGroup final : public ProcessGroup {
   void leave() override { core_->leave(ProcessGroup::rank()); }
 
  private:
-  absl::StatusOr<Work> post(CollectiveCall&& call);           // a send or recv
-  absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
+  absl::StatusOr<Work> post(CollectiveCall&& call, bool on_host);           // a send or recv
+  absl::StatusOr<Work> execute_parts(CollectiveCall&& call, bool on_host);  // kCoalesced
 
   const std::shared_ptr<ThreadedGroupCore> core_;
   const std::shared_ptr<Rendezvous> rendezvous_;  // the core's

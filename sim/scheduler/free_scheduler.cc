@@ -296,6 +296,14 @@ std::vector<Task*> FreeScheduler::live_tasks() const {
   return tasks;
 }
 
+std::optional<Site> FreeScheduler::last_point(int rank) const {
+  OrderedMutexLock lock(&tasks_mu_);
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task != nullptr && task->info.rank == rank && task->info.kind == TaskKind::kRank) return task->last.site();
+  }
+  return std::nullopt;
+}
+
 uint64_t FreeScheduler::steps() const {
   OrderedMutexLock lock(&tasks_mu_);
   uint64_t steps = ended_steps_;

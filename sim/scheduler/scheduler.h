@@ -205,6 +205,10 @@ class Scheduler {
   // All tasks that have not ended, by id. For reports: call while no task moves, or accept a moving picture.
   virtual std::vector<Task*> live_tasks() const = 0;
 
+  // The point that a rank's main task came by last, and may wait at: with what, code and seq only. Null: the task has ended, or
+  // not begun. From any thread in the free gear, else from a task of this run.
+  virtual std::optional<Site> last_point(int rank) const = 0;
+
   // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
   virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
 
