@@ -60,12 +60,13 @@ ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRe
   return report;
 }
 
-testing::AssertionResult no_failure_in_schedules(const ExploreOptions& options,
-                                                 absl::FunctionRef<void(RankContext&)> body) {
+bool expect_no_failure_in_schedules(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body,
+                                    CodeSite code) {
   const ExploreReport report = explore_assertions(options, body);
-  if (report.ok()) return testing::AssertionSuccess() << report.text();
-  return testing::AssertionFailure() << report.text()
-                                     << (report.failure.has_value() ? save_trace(*report.failure) : "");
+  if (report.ok()) return true;
+  internal::report_part(testing::TestPartResult::kNonFatalFailure, code.file, code.line,
+                        report.text() + (report.failure.has_value() ? save_trace(*report.failure) : ""));
+  return false;
 }
 
 }  // namespace rankloom

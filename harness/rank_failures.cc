@@ -116,7 +116,13 @@ std::string RankFailure::text() const {
   std::string who = ranks_text(ranks);
   if (after_abort) absl::StrAppend(&who, ", after the world was aborted");
   if (times > static_cast<int>(ranks.size())) absl::StrAppend(&who, " (", times, " times)");
-  return absl::StrCat(who, ": ", message);
+  std::string text = absl::StrCat(who, ": ", message);
+  const char* head = "\noutputs hold NaN or 0xEB until their call completes; ";
+  for (const auto& [calls, had] : open) {
+    absl::StrAppend(&text, head, ranks_text(had), " had ", calls, " open");
+    head = "; ";
+  }
+  return text;
 }
 
 RankFailures::RankFailures(World* world) : world_(world) {
@@ -170,6 +176,7 @@ void RankFailures::run_guarded(RankContext& rank, absl::FunctionRef<void(RankCon
 void RankFailures::record(const testing::TestPartResult& result, RankContext* rank) {
   const bool aborted = rank != nullptr && world_->scheduler().aborted();
   std::string message = result.message();
+  const std::string open = rank != nullptr && !result.skipped() ? state_of(*rank).open_calls_text() : "";
   {
     OrderedMutexLock lock(&mu_);
     if (skip_ended_run_ && !result.skipped()) return;
@@ -197,6 +204,7 @@ void RankFailures::record(const testing::TestPartResult& result, RankContext* ra
     if (!aborted || result.skipped()) failure.after_abort = false;
     ++failure.times;
     if (rank != nullptr) failure.ranks.push_back(rank->rank());
+    if (!open.empty()) failure.open[open].push_back(rank->rank());
     if (result.skipped() && !aborted) skip_ended_run_ = true;
   }
   if (rank == nullptr || result.nonfatally_failed()) return;
@@ -234,6 +242,10 @@ std::vector<RankFailure> RankFailures::folded() const {
   for (RankFailure& failure : folded) {
     std::sort(failure.ranks.begin(), failure.ranks.end());
     failure.ranks.erase(std::unique(failure.ranks.begin(), failure.ranks.end()), failure.ranks.end());
+    for (auto& [calls, had] : failure.open) {
+      std::sort(had.begin(), had.end());
+      had.erase(std::unique(had.begin(), had.end()), had.end());
+    }
   }
   return folded;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,8 +25,10 @@ struct RankFailure {
   int line = -1;
   std::string message;       // as GoogleTest has it, with the traces of the rank
   bool after_abort = false;  // reported only after the world was aborted: likely no cause, but a consequence
-  std::vector<int> ranks;    // ascending; empty: a thread that is no rank
-  int times = 0;             // by all ranks together
+  // Poisoned runs: the calls that ranks had not waited for when they reported it.
+  std::map<std::string, std::vector<int>> open = {};
+  std::vector<int> ranks;  // ascending; empty: a thread that is no rank
+  int times = 0;           // by all ranks together
 
   bool failed() const { return type != testing::TestPartResult::kSkip; }
   // "ranks 0-2: <message>".

@@ -83,6 +83,8 @@ UNOBSERVED = {
     ("Message", "*"): "its rank's until the message is posted, then guarded by the mutex of the inbox, which is one",
     ("Channel", "*"): BY_MUTEX,
     ("Inbox", "open"): "counts what its rank has on the way, for that rank's shutdown(), which tells",
+    ("WorkState", "open_in_"): RANKS_OWN,
+    ("WorkState", "open_call_"): BEFORE_THE_RUN,
     ("Queue", "*"): "of an inbox: " + BY_MUTEX + "; of a stream: " + RANKS_OWN,
 }
 
@@ -90,6 +92,7 @@ UNOBSERVED = {
 UNSEEN_LOCKS = {
     "sim/faults/fault_injector.h": "counts the calls of each rank, in the steps of that rank; a fault that may happen is a choice",
     "sim/faults/fault_injector.cc": "a hang: nobody else knows the lock",
+    "world/open_outputs.h": RANKS_OWN + ", and so does another one that learns of its calls",
     "world/flight_recorder.h": "whoever reads records in an explored run makes the search unsure",
     "collectives/ops/group_request.cc": "an ObservedMutex of the groups on their way, in a local class",
 }

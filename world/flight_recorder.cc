@@ -93,15 +93,23 @@ FlightEntries RankRecorder::entries() const {
   return {std::move(entries), std::move(groups)};
 }
 
-std::vector<std::string> RankRecorder::last_calls(int n) const {
+std::string RankRecorder::text_of(const FlightEntry& entry) {
   static constexpr const char* kStates[] = {"scheduled", "completed", "failed"};
+  std::string text = absl::StrCat(entry.op, " seq ", entry.seq);
+  if (entry.is_p2p && entry.peer >= 0) {
+    const bool sends = std::string_view(entry.op) == "send";
+    absl::StrAppend(&text, sends ? " to rank " : " from rank ", entry.group->global_rank(entry.peer));
+  }
+  if (entry.is_p2p && entry.tag != 0) absl::StrAppend(&text, entry.peer >= 0 ? ", tag " : " tag ", entry.tag);
+  return absl::StrCat(text, " (", kStates[static_cast<size_t>(entry.state)], ") [group ", entry.group->name(), ", ",
+                      sv(base_name(entry.code.file)), ":", entry.code.line, "]");
+}
+
+std::vector<std::string> RankRecorder::last_calls(int n) const {
   const FlightEntries all = entries();
   std::vector<std::string> lines;
   for (size_t i = all.size() > static_cast<size_t>(n) ? all.size() - static_cast<size_t>(n) : 0; i < all.size(); ++i) {
-    const FlightEntry& entry = all[i];
-    lines.push_back(absl::StrCat(entry.op, " seq ", entry.seq, " (", kStates[static_cast<size_t>(entry.state)],
-                                 ") [group ", entry.group->name(), ", ", sv(base_name(entry.code.file)), ":",
-                                 entry.code.line, "]"));
+    lines.push_back(text_of(all[i]));
   }
   return lines;
 }

@@ -78,6 +78,7 @@ struct FlightEntry {
   uint16_t inputs = 0;  // how many of the shapes below are inputs
   uint16_t outputs = 0;
   FlightShapes shapes;
+  int tag = 0;  // of a point-to-point call
 };
 
 // Calls that a recorder had at some moment, oldest first, and their groups, which live as long as this.
@@ -128,12 +129,14 @@ class RankRecorder {
   void set_peer(int64_t record_id, int peer);
   // Oldest first.
   FlightEntries entries() const;
-  // The last `n` calls, oldest first, one line each: "all_reduce seq 3 (completed)".
+  // The last `n` calls, oldest first, one line each: "all_reduce seq 3 (completed) [group 0, train.cc:12]", "send seq 2 to rank 1,
+  // tag 7 (scheduled) [...]".
   std::vector<std::string> last_calls(int n) const;
 
  private:
   FlightEntry& next_entry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void drop_left() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static std::string text_of(const FlightEntry& entry);
   FlightEntry* find(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A division of 64 bits is a good part of what a record costs; the default capacity needs none.
   size_t place_of(int64_t record_id) const {

@@ -1,17 +1,39 @@
 // The one place that catches what a rank throws.
 
+#include <cxxabi.h>
+
+#include <cstdlib>
 #include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "rankloom/world.h"
+#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
 namespace {
+
+// Names of types that say nothing to the program's author.
+bool own_type(std::string_view name) {
+  return name.starts_with("rankloom::") || name.starts_with("testing::") || name.starts_with("pybind11::");
+}
+
+// " (std::out_of_range)".
+std::string type_text(const std::exception& error) {
+  int failed = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &failed), &std::free);
+  return failed != 0 || own_type(name.get()) ? "" : absl::StrCat(" (", name.get(), ")");
+}
 
 // What the rank threw, as a line. `relayed`: an error that only passes on why the world was aborted.
 std::string exception_text(const std::exception_ptr& exception, const absl::Status& cause, bool* relayed) {
@@ -23,12 +45,36 @@ std::string exception_text(const std::exception_ptr& exception, const absl::Stat
                                error.kind() == ErrorKind::kAborted);
     return error.what();
   } catch (const std::exception& error) {
-    return error.what();
+    return absl::StrCat(error.what(), type_text(error));
   } catch (const RankCancelled&) {
     *relayed = true;
     return "cancelled: it went on after the world was aborted";
   } catch (...) {
     return "an exception that is no std::exception";
+  }
+}
+
+// Whether it is none of those whose text says where it comes from.
+bool thrown_by_program(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const DistError&) {
+    return false;
+  } catch (const std::exception& error) {
+    return !type_text(error).empty();
+  } catch (...) {
+    return true;
+  }
+}
+
+// Who is to blame for a DistError, if that is known.
+std::optional<Blame> blame_for(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const DistError& error) {
+    return blame_of(error.status());
+  } catch (...) {
+    return std::nullopt;
   }
 }
 
@@ -69,18 +115,38 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
   const absl::Status cause = scheduler_->abort_cause();
   bool relayed = false;
   std::string text = exception_text(failure, cause, &relayed);
+  // A rank that fails for what another one did was stopped for it: that one failed.
+  int failed = rank;
+  if (const std::optional<Blame> blame = blame_for(failure); blame.has_value() && blame->rank != rank) {
+    rank_stopped(rank, std::move(text), std::move(failure));
+    failed = blame->rank;
+    failure = std::make_exception_ptr(DistError(blame->status, {.rank = failed, .group = {}, .op = {}}));
+    text = exception_text(failure, absl::OkStatus(), &relayed);
+    relayed = false;
+  } else if (!relayed && thrown_by_program(failure)) {
+    if (const std::vector<std::string> last = context(rank).recorder().last_calls(1); !last.empty())
+      absl::StrAppend(&text, ", after ", last[0]);
+  }
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // the rank's own outcome, for the report; the abort below ends the explored run
-    RunReport::Outcome& outcome = outcomes_[static_cast<size_t>(rank)];
+    RunReport::Outcome& outcome = outcomes_[static_cast<size_t>(failed)];
     // A rank's first failure stays: it may be told early (by a helper, by a harness) and still unwind or return later.
     if (outcome.state == RunReport::Outcome::State::kFailed) return;
     outcome.state = relayed ? RunReport::Outcome::State::kStopped : RunReport::Outcome::State::kFailed;
     outcome.text = text;
     outcome.exception = std::move(failure);
-    if (!relayed && first_failed_ < 0) first_failed_ = rank;
+    if (!relayed && first_failed_ < 0) first_failed_ = failed;
   }
-  if (cause.ok()) scheduler_->abort(make_error(ErrorKind::kRankFailed, "rank ", rank, " failed: ", text));
+  if (cause.ok()) scheduler_->abort(make_error(ErrorKind::kRankFailed, "rank ", failed, " failed: ", text));
+}
+
+void WorldState::rank_stopped(int rank, std::string text, std::exception_ptr failure) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // as in rank_failed(), which follows
+  RunReport::Outcome& outcome = outcomes_[static_cast<size_t>(rank)];
+  if (outcome.state == RunReport::Outcome::State::kFailed) return;
+  outcome = {.state = RunReport::Outcome::State::kStopped, .text = std::move(text), .exception = std::move(failure)};
 }
 
 }  // namespace rankloom::internal

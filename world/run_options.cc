@@ -1,7 +1,10 @@
 #include "world/run_options.h"
 
+#include <unistd.h>  // environ
+
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -100,6 +103,31 @@ absl::Status apply_environment(WorldOptions* options) {
 }
 
 namespace internal {
+namespace {
+
+// Whether any variable of the library is set. Most runs are made where none is.
+bool environment_speaks() {
+  for (char* const* variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    if (std::strncmp(*variable, "RANKLOOM_", 9) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status apply_environment_to_run(int run, WorldOptions* options) {
+  if (!environment_speaks()) [[likely]]
+    return absl::OkStatus();
+  const absl::StatusOr<TraceFiles> files = trace_files_from_environment();
+  if (!files.ok()) return files.status();
+  const bool meant = run == files->replayed_run;
+  if (!meant && std::getenv("RANKLOOM_REPLAY_RUN") != nullptr) return absl::OkStatus();
+  Schedule own = options->schedule;
+  if (absl::Status wrong = apply_environment(options); !wrong.ok()) return wrong;
+  if (!meant && options->schedule.trace() != nullptr && options->schedule.trace() != own.trace())
+    options->schedule = std::move(own);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<int> ranks_from_environment() {
   const char* const text = std::getenv("RANKLOOM_RANKS");

@@ -8,6 +8,10 @@
 
 namespace rankloom::internal {
 
+// apply_environment() for the `run`-th run of run_world() in this process, from 1. RANKLOOM_REPLAY_RUN: that one obeys, all others
+// run as the program says. Without it all obey, but for RANKLOOM_REPLAY: a trace fits the first only.
+absl::Status apply_environment_to_run(int run, WorldOptions* options);
+
 // RANKLOOM_RANKS: how many ranks explore() shall use; 0: it does not say. Errors: InvalidArgument that names the variable.
 absl::StatusOr<int> ranks_from_environment();
 

@@ -1,13 +1,16 @@
 #include "rankloom/world.h"
 
+#include <atomic>
 #include <cstdio>
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/run_options.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -96,8 +99,17 @@ void World::forget_at_end(int64_t hook) { state_->forget_at_end(hook); }
 std::string World::describe() const { return state_->describe(); }
 
 RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program) {
+  static std::atomic<int> runs = 0;
+  const int run = ++runs;
+  if (absl::Status wrong = apply_environment_to_run(run, &options); !wrong.ok()) {
+    RunReport report;
+    report.cause = std::move(wrong);
+    return report;
+  }
   World world(std::move(options));
-  return world.run(program);
+  RunReport report = world.run(program);
+  if (run > 1 && !report.rerun.empty()) report.rerun = absl::StrCat("RANKLOOM_REPLAY_RUN=", run, " ", report.rerun);
+  return report;
 }
 
 }  // namespace rankloom

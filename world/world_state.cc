@@ -9,6 +9,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "fake_store/fault_store.h"
 #include "fake_store/store_state.h"
 #include "rankloom/error.h"
@@ -42,7 +43,17 @@ RankState::RankState(WorldState* world, int rank)
       state_(*world),
       recorder_(&world->scheduler(), recorded_calls(world->options())),
       rng_(seed_of(world->options(), rank)),
-      caught_mu_(&world->scheduler(), LockLevel::kCaught) {}
+      caught_mu_(&world->scheduler(), LockLevel::kCaught),
+      open_outputs_(&world->scheduler()) {}
+
+std::string RankState::open_calls_text() const {
+  if (!state_.poison()) return "";
+  constexpr size_t kShown = 4;
+  std::vector<std::string> calls = open_outputs_.texts();
+  const size_t more = calls.size() > kShown ? calls.size() - kShown : 0;
+  calls.resize(calls.size() - more);
+  return absl::StrCat(absl::StrJoin(calls, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
 
 uint64_t RankState::rng_seed() const { return seed_of(state_.options(), rank()); }
 
@@ -474,20 +485,21 @@ std::string WorldState::describe() const {
 }
 
 absl::Status WorldState::deadlock(const std::vector<Task*>& blocked) {
-  const RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); },
-                           .last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); }};
+  absl::Status cause;
+  for (const Task* task : blocked) {
+    if (cause.ok() && task->site.waits_for != nullptr) cause = task->site.waits_for->explain();
+  }
+  RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); }, .last_calls = {}};
+  // A Mismatch lists them itself.
+  if (cause.ok() || error_kind(cause) != ErrorKind::kMismatch)
+    facts.last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); };
   std::string text = deadlock_text(blocked, facts);
   if (options_.whereabouts) {
     run_hook("whereabouts", [&] {
       if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
     });
   }
-  for (const Task* task : blocked) {
-    if (task->site.waits_for == nullptr) continue;
-    if (const absl::Status cause = task->site.waits_for->explain(); !cause.ok()) {
-      return make_error(error_kind(cause), cause.message(), "\n", text);
-    }
-  }
+  if (!cause.ok()) return make_error(error_kind(cause), cause.message(), "\n", text);
   return make_error(ErrorKind::kDeadlock, text);
 }
 

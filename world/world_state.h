@@ -29,6 +29,7 @@
 #include "sim/scheduler/scheduler.h"
 #include "sim/sync/observed_mutex.h"
 #include "world/flight_recorder.h"
+#include "world/open_outputs.h"
 
 namespace rankloom::internal {
 
@@ -42,6 +43,7 @@ class RankState final : public RankContext {
 
   // The last calls of this rank.
   RankRecorder& recorder() { return recorder_; }
+  OpenOutputs& open_outputs() { return open_outputs_; }
   uint64_t rng_seed() const;
   Prng& rng() { return rng_; }
 
@@ -51,6 +53,9 @@ class RankState final : public RankContext {
   // `told` runs once the calling task, which is unwinding(), has returned all the same: it caught the exception. Never, if
   // that ended the rank.
   void when_caught(std::function<void()> told);
+
+  // Of a run with poisoned outputs: why the rank may find NaN or 0xEB bytes, "all_reduce seq 2 [train.cc:12]"; else empty.
+  std::string open_calls_text() const;
 
   CalledHandle called(const char* op) const { return {.rank = rank(), .handle = "context", .op = op}; }
 
@@ -75,6 +80,8 @@ class RankState final : public RankContext {
   };
   RankMutex caught_mu_;
   std::vector<Caught> caught_ ABSL_GUARDED_BY(caught_mu_);
+
+  OpenOutputs open_outputs_;
 };
 
 inline RankState& state_of(RankContext& rank) { return static_cast<RankState&>(rank); }
@@ -113,6 +120,8 @@ class WorldState {
   int64_t on_abort(std::function<void(const absl::Status&)> listener);
   void forget_on_abort(int64_t listener);
   void rank_failed(int rank, std::exception_ptr failure);
+  // A rank ended by a failure that another one is to blame for.
+  void rank_stopped(int rank, std::string text, std::exception_ptr failure);
   void note(std::string text);
   int64_t at_end(std::function<void()> hook);
   void forget_at_end(int64_t hook);

@@ -23,6 +23,11 @@ using namespace internal;
 
 namespace {
 
+// What a rank's Python raised. Reports show no type of it: its text has one.
+struct PythonFailure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // Which rank a thread is. A thread that ends while it is one has returned.
 struct Binding {
   std::shared_ptr<Job> job;
@@ -209,7 +214,7 @@ void Job::fail(int rank, std::string_view text) {
   if (!cause.ok() && absl::StrContains(absl::string_view(text.data(), text.size()), cause.message())) {
     failure = std::make_exception_ptr(DistError(cause, {.rank = rank, .group = {}, .op = {}}));
   } else {
-    failure = std::make_exception_ptr(std::runtime_error(std::string(text)));
+    failure = std::make_exception_ptr(PythonFailure(std::string(text)));
   }
   {
     const std::lock_guard<std::mutex> lock(mu_);

@@ -1,6 +1,7 @@
 #include "collectives/call/poison.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 
@@ -34,6 +35,23 @@ uint64_t checksum(const TensorView& tensor) {
   }
   for (; i < tensor.bytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
   return hash;
+}
+
+bool holds_poison(const TensorView& tensor) {
+  if (tensor.bytes() == 0) return true;
+  struct Element {
+    alignas(16) char bytes[16];
+  };
+  static const auto* const elements = [] {
+    auto* const made = new std::array<Element, kDTypeCount>();
+    for (size_t dtype = 0; dtype < made->size(); ++dtype)
+      fill_with_poison(TensorView((*made)[dtype].bytes, static_cast<DType>(dtype), {1}));
+    return made;
+  }();
+  const size_t size = dtype_size(tensor.dtype());
+  const char* const element = (*elements)[static_cast<size_t>(tensor.dtype())].bytes;
+  const auto* const bytes = static_cast<const char*>(tensor.data());
+  return std::memcmp(bytes, element, size) == 0 && std::memcmp(bytes, bytes + size, tensor.bytes() - size) == 0;
 }
 
 void fill_with_poison(const TensorView& tensor) {

@@ -16,5 +16,7 @@ uint64_t checksum(const TensorView& tensor);
 
 // NaN in floating and complex tensors, else bytes 0xEB: a value that a program which reads too early does not expect.
 void fill_with_poison(const TensorView& tensor);
+// Whether all of it is as fill_with_poison() left it.
+bool holds_poison(const TensorView& tensor);
 
 }  // namespace rankloom::internal

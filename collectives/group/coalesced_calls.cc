@@ -34,7 +34,8 @@ void ProcessGroup::start_coalescing() {
 Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   if (front_->coalescing_ == nullptr) {
     refuse({.rank = global_rank(), .group = front_->name_, .op = "end_coalescing"}, ErrorKind::kInvalidArgument,
-           "rank ", global_rank(), ", group ", group_name(), ", end_coalescing: want start_coalescing() before it");
+           "rank ", global_rank(), ", group ", group_name(), ", end_coalescing: want start_coalescing() before it",
+           site_place(Site{.code = code}));
   }
   const std::unique_ptr<internal::Coalescing> gathered = std::move(front_->coalescing_);
   if (gathered->calls.empty()) return Work();
@@ -86,15 +87,16 @@ Work GroupFront::gather_call(CollectiveCall& call, const CallOptions& options, C
   if (checked.ok() && !can_be_coalesced(call.op)) {
     checked = invalid_argument("it cannot be coalesced, want end_coalescing() first");
   }
-  if (!checked.ok()) fail(call, prefixed(checked, who(call)));
+  if (!checked.ok()) refuse_arguments(call, checked);
   if (options.timeout.has_value())
     gathered.timeout = std::min(gathered.timeout.value_or(absl::InfiniteDuration()), *options.timeout);
   if (options.keep_alive != nullptr) gathered.keep_alive.push_back(options.keep_alive);
   if (row.is_collective()) {
     gathered.collectives = true;
     call.seq = seq_ + 1;
-  } else if (!std::exchange(gathered.messages, true)) {
-    ++p2p_seq_;
+  } else {
+    if (!std::exchange(gathered.messages, true)) ++p2p_seq_;
+    call.way.message_seq = p2p_seq_;
   }
   if (context_ != nullptr) record(call);
   auto part = std::make_shared<PartWork>(scheduler_, context_ != nullptr ? context_->rank() : -1, group_->name(), call);

@@ -39,6 +39,7 @@ class PartWork final : public WorkState {
   void issued(Work whole) {
     issued_ = true;
     whole_ = std::move(whole);
+    if (WorkState* const state = WorkState::of(whole_); state != nullptr) learned_with(*state);
   }
 
  private:

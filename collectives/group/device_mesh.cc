@@ -10,6 +10,7 @@
 #include "rankloom/error.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "world/world_state.h"
 
@@ -25,9 +26,9 @@ std::string mesh_text(const std::vector<int>& shape, const std::vector<std::stri
                       names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), ")"));
 }
 
-[[noreturn]] void fail_mesh(int rank, const std::string& mesh, std::string_view text) {
+[[noreturn]] void fail_mesh(int rank, const std::string& mesh, std::string_view text, CodeSite code = {}) {
   refuse({.rank = rank, .group = {}, .op = "device_mesh"}, ErrorKind::kInvalidArgument, "rank ", rank, ", ", mesh, ": ",
-         sv(text));
+         sv(text), site_place(Site{.code = code}));
 }
 
 // What is wrong with a mesh of `size` ranks; empty: nothing.
@@ -119,12 +120,13 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& names) const {
 
 DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std::vector<int>& shape,
                             const std::vector<std::string>& dim_names, const GroupOptions& options, CodeSite code) {
-  if (base == nullptr) fail_mesh(-1, mesh_text(shape, dim_names), "its group is null, want one");
+  if (base == nullptr) fail_mesh(-1, mesh_text(shape, dim_names), "its group is null, want one", code);
   DeviceMesh mesh;
   mesh.base_ = base;
   mesh.shape_ = shape;
   mesh.dim_names_ = dim_names;
-  if (const std::string wrong = mistake(shape, dim_names, base->size()); !wrong.empty()) mesh.fail(wrong);
+  if (const std::string wrong = mistake(shape, dim_names, base->size()); !wrong.empty())
+    fail_mesh(base->global_rank(), mesh.text(), wrong, code);
   internal::GroupFront& front = internal::GroupFront::of(*base);
   const CallScope scope = front.enter("init_device_mesh");
   GroupRequest request = front.request_of(options);
@@ -146,7 +148,7 @@ DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std
 DeviceMesh init_device_mesh(RankContext& rank, const std::vector<int>& shape, const std::vector<std::string>& dim_names,
                             const GroupOptions& options, CodeSite code) {
   if (const std::string wrong = mistake(shape, dim_names, rank.world_size()); !wrong.empty())
-    fail_mesh(rank.rank(), mesh_text(shape, dim_names), wrong);
+    fail_mesh(rank.rank(), mesh_text(shape, dim_names), wrong, code);
   return init_device_mesh(init_process_group(rank, options), shape, dim_names, options, code);
 }
 

@@ -63,6 +63,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
         aborts_(std::move(aborts)),
         outputs_(std::move(outputs)) {
     owns_record(WorkState::of(inner_)->own_record());
+    learned_with(*WorkState::of(inner_));
   }
 
   void watch() { WorkState::of(inner_)->when_done(tell(weak_from_this(), &WorkState::complete)); }

@@ -1,5 +1,6 @@
 #include "collectives/group/group_front.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +10,9 @@
 #include "rankloom/error.h"
 #include "rankloom/stream.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/deadlock_report.h"
 #include "world/group_access.h"
 
 namespace rankloom::internal {
@@ -53,8 +56,10 @@ CalledHandle GroupFront::called(const char* op) const {
 }
 
 void GroupFront::fail(const CollectiveCall& call, const absl::Status& status) const {
+  const bool argument = error_kind(status) == ErrorKind::kInvalidArgument;
   throw_dist_error(
-      status, {.rank = handle_.global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
+      argument ? make_error(ErrorKind::kInvalidArgument, located(message_of(status), call.code)) : status,
+      {.rank = handle_.global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
 }
 
 void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options) const {
@@ -94,7 +99,7 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   call.order = options.order.value_or(order_);
   set_times(call, options);
   if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
-    fail(call, prefixed(checked, who(call)));
+    refuse_arguments(call, checked);
   }
   if (options.keep_alive != nullptr) {
     call.keep_alive = context_ != nullptr ? owned_by_rank(options.keep_alive, *context_) : options.keep_alive;
@@ -103,20 +108,36 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   if (numbered) {
     seq_ = call.seq;
   } else if (call.op != OpType::kCoalesced) {
-    ++p2p_seq_;
+    call.way.message_seq = ++p2p_seq_;
   }
   record(call);
   const int64_t record_id = call.way.record_id;
   absl::StatusOr<Work> work =
       call.stream == nullptr ? handle_.execute(std::move(call)) : call.stream->issue(handle_, std::move(call));
   if (!work.ok()) [[unlikely]]
-    end_refused(row.op, numbered, record_id, work.status());
+    end_refused(row.op, code, numbered, record_id, work.status());
   if (record_id >= 0) {
     WorkState* const state = WorkState::of(*work);
     if (state == nullptr || state->own_record() != record_id) [[unlikely]]
       close_record(record_id, state);
   }
   return *std::move(work);
+}
+
+void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status& checked) const {
+  std::string text = absl::StrCat(who(call), checked.message());
+  // A rank of the world where one of the group is wanted.
+  if (call.root >= size_ || call.peer >= size_) {
+    std::vector<int> ranks;
+    bool same = true;
+    for (int rank = 0; rank < size_; ++rank) {
+      ranks.push_back(group_->global_rank(rank));
+      same = same && ranks.back() == rank;
+    }
+    std::sort(ranks.begin(), ranks.end());
+    if (!same) absl::StrAppend(&text, ", a rank in the group, which holds ranks ", rank_ranges(ranks), " of the world");
+  }
+  fail(call, make_error(error_kind(checked), text));
 }
 
 namespace {
@@ -150,10 +171,11 @@ class CloseRecord final : public Dependant {
 }
 
 // Not inlined: the call that it makes would take hundreds of bytes of each waiting rank's stack.
-[[gnu::noinline]] void GroupFront::end_refused(OpType op, bool numbered, int64_t record_id,
+[[gnu::noinline]] void GroupFront::end_refused(OpType op, CodeSite code, bool numbered, int64_t record_id,
                                                const absl::Status& status) {
   CollectiveCall failed;  // the call itself was moved away
   failed.op = op;
+  failed.code = code;
   failed.seq = numbered ? seq_ : -1;
   // It did not happen: the next one takes its number.
   if (numbered && error_kind(status) == ErrorKind::kInvalidArgument) --seq_;
@@ -178,6 +200,7 @@ void GroupFront::record(CollectiveCall& call) {
     entry.code = call.code;
     entry.root = call.root;
     entry.peer = call.peer;
+    entry.tag = call.tag;
     entry.timeout_ns = timeout_ns == Deadline::kNever ? -1 : timeout_ns;
     entry.inputs = static_cast<uint16_t>(call.inputs.size());
     entry.outputs = static_cast<uint16_t>(call.outputs.size());

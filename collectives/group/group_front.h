@@ -95,7 +95,9 @@ class GroupFront {
   // Closes the flight record of a call with its work, which does not do so itself; at once, if there is none or it is done.
   void close_record(int64_t record_id, WorkState* work);
   // execute() did not take the call: takes its number and record back, and throws.
-  [[noreturn]] void end_refused(OpType op, bool numbered, int64_t record_id, const absl::Status& status);
+  [[noreturn]] void end_refused(OpType op, CodeSite code, bool numbered, int64_t record_id, const absl::Status& status);
+  // The call breaks a rule of its operation.
+  [[noreturn]] void refuse_arguments(const CollectiveCall& call, const absl::Status& checked) const;
   // The member has done with the group and those made from it.
   void end(CodeSite code);
 

@@ -7,6 +7,7 @@
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 
 namespace rankloom {
 
@@ -63,7 +64,8 @@ std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOpt
     absl::Status checked = check(ops[i], ops[0]);
     if (checked.ok()) continue;
     const ProcessGroup* const group = ops[i].group;
-    throw_dist_error(prefixed(checked, "batch_isend_irecv: operation ", i, ", ", op_row(op_of(ops[i])).name, ": "),
+    throw_dist_error(make_error(error_kind(checked), "batch_isend_irecv: operation ", i, ", ",
+                                op_row(op_of(ops[i])).name, ": ", checked.message(), site_place(Site{.code = code})),
                      {.rank = group != nullptr ? group->global_rank() : -1, .group = {}, .op = "batch_isend_irecv"});
   }
   std::vector<Work> works;

@@ -434,8 +434,10 @@ SplitRows split_rows(const std::vector<int64_t>& splits, const TensorView& t, in
 // ---- point to point ----
 
 [[gnu::cold, gnu::noinline]] absl::Status bad_peer(const CollectiveCall& call, int rank, int size, bool any_source) {
-  if (call.peer == rank) return invalid_argument("peer is ", rank, ", which is this rank, want another member");
-  return invalid_argument("peer is ", call.peer, ", want 0 <= peer < size = ", size,
+  // By the name that the parameter has: those of a recv may be any source.
+  const char* const name = any_source ? "source" : "destination";
+  if (call.peer == rank) return invalid_argument(name, " is ", rank, ", which is this rank, want another member");
+  return invalid_argument(name, " is ", call.peer, ", want 0 <= ", name, " < size = ", size,
                           any_source ? " or any source" : "");
 }
 
@@ -581,8 +583,8 @@ absl::Status check_all_to_all_single(const CollectiveCall& call, int /*rank*/, i
   const TensorView& output = call.outputs[0];
   if (absl::Status s = check_tensor(input, {"input"}); !s.ok()) return s;
   if (absl::Status s = check_like(output, {"output"}, input, {"input"}); !s.ok()) return s;
-  if (absl::Status s = check_splits(call.in_splits, "in_splits", input, {"input"}, size); !s.ok()) return s;
-  if (absl::Status s = check_splits(call.out_splits, "out_splits", output, {"output"}, size); !s.ok()) return s;
+  if (absl::Status s = check_splits(call.in_splits, "input_splits", input, {"input"}, size); !s.ok()) return s;
+  if (absl::Status s = check_splits(call.out_splits, "output_splits", output, {"output"}, size); !s.ok()) return s;
   const int64_t in_row = row_elements_of(input);
   const int64_t out_row = row_elements_of(output);
   if (in_row != out_row && rows_of(input) != 0 && rows_of(output) != 0) {

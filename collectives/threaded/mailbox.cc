@@ -15,6 +15,7 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
 #include "rankloom/error.h"
+#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -224,7 +225,7 @@ int Message::source() const { return is_completed() ? source_ : -1; }
 
 Site Message::wait_site(CodeSite code) const {
   return Site{
-      .what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = tag_text_.data(), .waits_for = this};
+      .what = op(), .code = code, .group = group(), .seq = seq(), .detail = tag_text_.data(), .waits_for = this};
 }
 
 void Message::append_ranks(std::vector<int>* ranks) const {
@@ -244,9 +245,13 @@ absl::Status Message::explain() const {
   return cause.ok() ? mailbox_->tag_difference(*this) : cause;
 }
 
+std::string Message::open_text() const {
+  return absl::StrCat(what(/*numbered=*/true), site_place(Site{.code = call_.code}));
+}
+
 std::string Message::what(bool numbered) const {
   std::string text = op();
-  if (numbered && call_.seq >= 0) absl::StrAppend(&text, " seq ", call_.seq);
+  if (numbered && seq() >= 0) absl::StrAppend(&text, " seq ", seq());
   if (call_.peer >= 0)
     absl::StrAppend(&text, sends() ? " to" : " from", " rank ", mailbox_->group().global_rank(call_.peer));
   if (call_.tag != 0) absl::StrAppend(&text, ", tag ", call_.tag);
@@ -333,7 +338,8 @@ Mailbox::Inbox& Mailbox::inbox_of(int destination) {
 absl::Status Mailbox::refusal(const Message& message) const {
   ObservedMutexLock lock(&mu_);
   touched_group(Access::kRead);
-  return make_error(ErrorKind::kAborted, message.who(), ": the group failed before: ", failure_.message());
+  return blamed_as(make_error(ErrorKind::kAborted, message.who(), ": the group failed before: ", failure_.message()),
+                   failure_);
 }
 
 absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes) {
@@ -416,11 +422,10 @@ void Mailbox::copy_aside(Message& send) {
 absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
   if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
     return describe_difference(send, recv);
-  if (send.aside_ != nullptr && checksum(send.tensor()) != send.aside_->sum) [[unlikely]] {
-    return invalid_argument(
-        send.who(), ": the input was changed between the call and its completion, want it unchanged until wait()",
-        site_place(send.wait_site(send.call_.code)));
-  }
+  if (send.aside_ != nullptr && checksum(send.tensor()) != send.aside_->sum) [[unlikely]]
+    return touched_early(world_, send.rank(), send.who(), send.call_.code, Touched::kInput);
+  if (recv.aside_ != nullptr && !holds_poison(recv.tensor())) [[unlikely]]
+    return touched_early(world_, recv.rank(), recv.who(), recv.call_.code, Touched::kOutput);
   return absl::OkStatus();
 }
 

@@ -31,10 +31,17 @@ class Message final : public MemberWork {
   int source() const override;
   const char* op() const override;  // "send", "recv", "recv_any"
   std::string_view group() const override;
+  // Among the member's sends and recvs, as its flight records count them; of a call that a group of a user's own made, among
+  // those of its sender, receiver and tag.
+  int64_t seq() const override { return call_.way.message_seq >= 0 ? call_.way.message_seq : call_.seq; }
   // WaitsFor: the other side; of a recv_any, every other member.
   void append_ranks(std::vector<int>* ranks) const override;
   // WaitsFor: the Mismatch, if the other side sends to this one under another tag.
   absl::Status explain() const override;
+
+  std::string open_text() const override;
+  // "rank 1, group 0, recv from rank 0, tag 3".
+  std::string who() const { return MemberWork::who(what(/*numbered=*/false)); }
 
  protected:
   Site wait_site(CodeSite code) const override;
@@ -60,8 +67,6 @@ class Message final : public MemberWork {
   int sender() const { return sends() ? group_rank_ : call_.peer; }
   int receiver() const { return sends() ? call_.peer : group_rank_; }
   const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
-  // "rank 1, group 0, recv from rank 0, tag 3".
-  std::string who() const { return MemberWork::who(what(/*numbered=*/false)); }
 
   void set_tag_text();
   // As of CallState: seeded runs only.

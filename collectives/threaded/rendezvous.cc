@@ -13,6 +13,7 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
 #include "rankloom/error.h"
+#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/prefetch.h"
 #include "sim/base/ranks_text.h"
@@ -46,6 +47,8 @@ struct CallState::Aside {
     }
     return copies.get();
   }
+  // `free`: the part of `copies` that nothing is in yet; returns what is left of it.
+  char* poison(CollectiveCall& call, bool writes, char* free);
 };
 
 CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call,
@@ -96,10 +99,14 @@ void CallState::wait_longer(absl::Duration* timeout, bool timeout_is_default, Co
 std::string CallState::what(bool /*numbered*/) const { return absl::StrCat(op(), " seq ", call_.seq); }
 std::string CallState::waits_in(CodeSite code) const { return site_text(wait_site(code)); }
 
+void CallState::each_part(absl::FunctionRef<void(CollectiveCall&)> visit) {
+  if (call_.parts.empty()) return visit(call_);
+  for (CollectiveCall& part : call_.parts.mutable_get()) visit(part);
+}
+
 void CallState::poison() {
   if (aside_ == nullptr) aside_ = std::make_unique<Aside>();
-  const bool writes = writes_outputs(call_, group_rank_);
-  if (writes && call_.inputs.size() == 1 && call_.outputs.size() == 1) [[likely]] {
+  if (call_.inputs.size() == 1 && call_.outputs.size() == 1 && writes_outputs(call_, group_rank_)) [[likely]] {
     const TensorView& output = call_.outputs[0];
     const size_t bytes = output.bytes();
     if (call_.inputs[0].data() == output.data() && call_.inputs[0].bytes() == bytes && bytes > 0) {
@@ -113,37 +120,46 @@ void CallState::poison() {
     }
   }
   size_t room = 0;
-  for (const TensorList* list : {&call_.inputs, &call_.outputs}) {
-    for (const TensorView& tensor : *list) room += writes ? tensor.bytes() : 0;
-  }
-  auto copy = [free = aside_->make_room(room)](const TensorView& tensor) mutable {
+  each_part([&](const CollectiveCall& call) {
+    if (!writes_outputs(call, group_rank_)) return;
+    for (const TensorList* list : {&call.inputs, &call.outputs}) {
+      for (const TensorView& tensor : *list) room += tensor.bytes();
+    }
+  });
+  char* free = aside_->make_room(room);
+  each_part([&](CollectiveCall& call) { free = aside_->poison(call, writes_outputs(call, group_rank_), free); });
+}
+
+char* CallState::Aside::poison(CollectiveCall& call, bool writes, char* free) {
+  const auto copy = [&free](const TensorView& tensor) {
     char* const bytes = std::exchange(free, free + tensor.bytes());
     if (tensor.bytes() > 0) std::memcpy(bytes, tensor.data(), tensor.bytes());
     return bytes;
   };
   const auto apart = [&](const TensorView& input) {
     if (input.bytes() == 0) return input;
-    const bool in_place = writes && std::any_of(call_.outputs.begin(), call_.outputs.end(),
+    const bool in_place = writes && std::any_of(call.outputs.begin(), call.outputs.end(),
                                                 [&](const TensorView& output) { return overlap(input, output); });
     if (in_place) return TensorView(copy(input), input.dtype(), input.sizes());
-    aside_->sums.emplace_back(input, checksum(input));
+    sums.emplace_back(input, checksum(input));
     return input;
   };
-  if (call_.inputs.size() == 1) {
-    call_.inputs.set(apart(call_.inputs[0]));
+  if (call.inputs.size() == 1) {
+    call.inputs.set(apart(call.inputs[0]));
   } else {
     std::vector<TensorView> inputs;
-    for (const TensorView& input : call_.inputs) inputs.push_back(apart(input));
-    call_.inputs = std::move(inputs);
+    for (const TensorView& input : call.inputs) inputs.push_back(apart(input));
+    call.inputs = std::move(inputs);
   }
-  if (op_row(call_.op).writes == Writes::kOthers && !writes) {
-    for (const TensorView& source : call_.outputs) aside_->sums.emplace_back(source, checksum(source));
+  if (op_row(call.op).writes == Writes::kOthers && !writes) {
+    for (const TensorView& source : call.outputs) sums.emplace_back(source, checksum(source));
   }
-  if (!writes) return;
-  for (const TensorView& output : call_.outputs) {
-    aside_->outputs.push_back({output, copy(output)});
+  if (!writes) return free;
+  for (const TensorView& output : call.outputs) {
+    outputs.push_back({output, copy(output)});
     fill_with_poison(output);
   }
+  return free;
 }
 
 void CallState::unpoison(bool failed) {
@@ -161,6 +177,12 @@ bool CallState::input_changed() const {
   if (aside_ == nullptr) return false;
   return std::any_of(aside_->sums.begin(), aside_->sums.end(),
                      [](const auto& sum) { return checksum(sum.first) != sum.second; });
+}
+
+bool CallState::output_written() const {
+  if (aside_ == nullptr) return false;
+  return !std::all_of(aside_->outputs.begin(), aside_->outputs.end(),
+                      [](const Aside::Saved& saved) { return holds_poison(saved.user); });
 }
 
 Rendezvous::Rendezvous(WorldState* world, std::shared_ptr<const Group> group)
@@ -305,7 +327,8 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   state.unpoison(/*failed=*/true);
   const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
                                        state.call().seq, ": ");
-  if (!failed_.ok()) return make_error(ErrorKind::kAborted, who, "the group failed before: ", failed_.message());
+  if (!failed_.ok())
+    return blamed_as(make_error(ErrorKind::kAborted, who, "the group failed before: ", failed_.message()), failed_);
   return invalid_argument(who,
                           "this rank has filed a call with this number already, want one handle per rank and group");
 }
@@ -373,7 +396,7 @@ void Rendezvous::run(Slot* slot) {
   if (record_ != nullptr) record_->await(object_of(*slot));
   const int64_t started_ns = scheduler_.now_ns();
   absl::Status status = agree(*slot);
-  if (poison_ && status.ok()) status = inputs_unchanged(*slot);
+  if (poison_ && status.ok()) status = buffers_untouched(*slot);
   if (status.ok()) {
     if (call_device(*slot->calls[0]).kind != Device::Kind::kCpu) [[unlikely]] {
       status = start_on_device(slot, started_ns);
@@ -479,13 +502,14 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
   told(failed);
 }
 
-absl::Status Rendezvous::inputs_unchanged(const Slot& slot) const {
+absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
   for (const std::shared_ptr<CallState>& state : slot.states) {
-    if (!state->input_changed()) continue;
-    return invalid_argument(
-        "rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq,
-        ": an input was changed between the call and its completion, want it unchanged until wait()",
-        site_place(Site{.code = state->call().code, .group = group_->name()}));
+    const bool input = state->input_changed();
+    if (!input && !state->output_written()) [[likely]]
+      continue;
+    const std::string who =
+        absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq);
+    return touched_early(world_, state->rank(), who, state->call().code, input ? Touched::kInput : Touched::kOutput);
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
@@ -56,6 +57,10 @@ class CallState final : public MemberWork {
   void unpoison(bool failed);
   // Whether the rank wrote into an input between the call and its completion.
   bool input_changed() const;
+  // Or into an output.
+  bool output_written() const;
+  // Visits the call, or the parts of a coalesced one.
+  void each_part(absl::FunctionRef<void(CollectiveCall&)> visit);
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int group_rank_;
@@ -156,7 +161,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void end_failed(Slot* slot, const absl::Status& status, int64_t started_ns);
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
-  absl::Status inputs_unchanged(const Slot& slot) const;
+  absl::Status buffers_untouched(const Slot& slot) const;
   // Tells every member of a slot, which is out of the window, how it ended.
   void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
 

@@ -11,6 +11,7 @@
 #include "collectives/threaded/coalesced_work.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -52,6 +53,77 @@ const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) 
         absl::StrCat("a tensor is ", tensor.text(), ", want use_device() called for the world first (use_cuda(rank))"));
   }
   return one_device(call);
+}
+
+// The bytes of a tensor; empty: it has none.
+OpenOutputs::Range range_of(const TensorView& tensor) {
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data());
+  return {begin, begin + tensor.bytes()};
+}
+
+void append_outputs(const CollectiveCall& call, int rank, std::vector<OpenOutputs::Range>* ranges) {
+  for (const CollectiveCall& part : call.parts) append_outputs(part, rank, ranges);
+  if (!writes_outputs(call, rank)) return;
+  for (const TensorView& output : call.outputs) {
+    if (output.bytes() > 0) ranges->push_back(range_of(output));
+  }
+}
+
+// Not inlined: few calls have lists.
+[[gnu::noinline]] bool open_many(OpenOutputs& list, WorkState& work, const CollectiveCall& call, int rank,
+                                 std::string* other) {
+  std::vector<OpenOutputs::Range> ranges;
+  append_outputs(call, rank, &ranges);
+  return ranges.empty() || list.add(work, std::move(ranges), other);
+}
+
+// Takes note of where the call of `work` writes. False: an open call of its rank, `other`, writes there, too.
+bool open_outputs(RankState& rank, WorkState& work, const CollectiveCall& call, int group_rank, std::string* other) {
+  if (call.outputs.empty() || !writes_outputs(call, group_rank)) return true;
+  OpenOutputs& list = rank.open_outputs();
+  work.outputs_open_in(&list);
+  if (call.outputs.size() > 1) return open_many(list, work, call, group_rank, other);
+  return call.outputs[0].bytes() == 0 || list.add(work, range_of(call.outputs[0]), other);
+}
+
+constexpr std::string_view kOwnOutputs = "want outputs of their own";
+
+// `who`: "rank 1, group 0, recv from rank 0: ".
+[[gnu::noinline]] absl::Status refuse_outputs(std::string_view who, const CollectiveCall& call,
+                                              std::string_view other) {
+  return make_error(
+      ErrorKind::kInvalidArgument,
+      absl::StrCat(sv(who), call.outputs.size() == 1 ? "its output overlaps" : "one of its outputs overlaps",
+                   " that of ", sv(other), ", which this rank has not waited for, ", sv(kOwnOutputs), " until wait()"));
+}
+
+// InvalidArgument, if two parts of a coalesced call write to one byte.
+absl::Status separate_parts(const CollectiveCall& call, int rank, std::string_view who) {
+  struct Output {
+    OpenOutputs::Range range;
+    const CollectiveCall* part;
+  };
+  std::vector<Output> outputs;
+  for (const CollectiveCall& part : call.parts) {
+    if (!writes_outputs(part, rank)) continue;
+    for (const TensorView& tensor : part.outputs) {
+      if (tensor.bytes() > 0) outputs.push_back({range_of(tensor), &part});
+    }
+  }
+  std::stable_sort(outputs.begin(), outputs.end(),
+                   [](const Output& a, const Output& b) { return a.range.begin < b.range.begin; });
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    const Output& first = outputs[i - 1];
+    const Output& second = outputs[i];
+    if (second.range.begin >= first.range.end) continue;
+    const auto text = [](const CollectiveCall& part) {
+      return absl::StrCat(op_row(part.op).name, site_place(Site{.code = part.code}));
+    };
+    return make_error(ErrorKind::kInvalidArgument,
+                      absl::StrCat(sv(who), "the output of ", text(*first.part), " overlaps that of ",
+                                   text(*second.part), ", a call of the same coalesced call, ", sv(kOwnOutputs)));
+  }
+  return absl::OkStatus();
 }
 
 // Where members of a world find the core.
@@ -188,29 +260,37 @@ std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::share
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
-  if (!all_at_home(call, Device::Kind::kCpu)) [[unlikely]] {
+  const bool on_host = all_at_home(call, Device::Kind::kCpu);  // a device has an order of its own
+  if (!on_host) [[unlikely]] {
     const TensorView& tensor = *foreign_tensor(call, Device::Kind::kCpu);
     if (const absl::Status there = foreign(call, tensor, front().context()->world()); !there.ok())
       return invalid_argument(front().who(call), there.message());
   }
-  if (!op_row(call.op).is_collective()) return post(std::move(call));
-  if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
+  if (!op_row(call.op).is_collective()) return post(std::move(call), on_host);
+  if (call.op == OpType::kCoalesced) return execute_parts(std::move(call), on_host);
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
   if (std::shared_ptr<CallState>* const state = placed(call); state != nullptr) [[likely]] {
     (*state)->begin(timeout_ns);
     if (call.keep_alive == nullptr) [[likely]]
-      return file(*state);
+      return file(*state, on_host);
     // What owns its tensors goes with the call.
     std::shared_ptr<CallState> alone = std::move(*state);
     kept_.erase(kept_.begin() + (state - kept_.data()));
-    return file(std::move(alone));
+    return file(std::move(alone), on_host);
   }
   return file(
-      std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns));
+      std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns),
+      on_host);
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::file(std::shared_ptr<CallState> state) {
+absl::StatusOr<Work> ThreadedProcessGroup::file(std::shared_ptr<CallState> state, bool on_host) {
   Work work = WorkState::first_handle(state);
+  std::string other;
+  if (on_host && !open_outputs(*front().context(), *state, state->call(), ProcessGroup::rank(), &other)) [[unlikely]] {
+    const absl::Status refused = refuse_outputs(front().who(state->call()), state->call(), other);
+    state->complete(refused);
+    return refused;
+  }
   if (absl::Status filed = rendezvous_->file(std::move(state)); !filed.ok()) [[unlikely]] {
     WorkState::of(work)->complete(filed);  // so that dropping the handle means nothing
     return filed;
@@ -218,12 +298,19 @@ absl::StatusOr<Work> ThreadedProcessGroup::file(std::shared_ptr<CallState> state
   return work;
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call) {
+absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call, bool on_host) {
   if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
   auto message =
       std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns);
   Work work = WorkState::first_handle(message);
+  std::string other;
+  if (on_host && !open_outputs(*front().context(), *message, message->call(), ProcessGroup::rank(), &other))
+      [[unlikely]] {
+    const absl::Status refused = refuse_outputs(message->who() + ": ", message->call(), other);
+    message->complete(refused);
+    return refused;
+  }
   if (absl::Status posted = mailbox_->post(std::move(message), eager_bytes_); !posted.ok()) [[unlikely]] {
     WorkState::of(work)->complete(posted);
     return posted;
@@ -231,7 +318,12 @@ absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call) {
   return work;
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) {
+absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, bool on_host) {
+  std::vector<OpenOutputs::Range> outputs;
+  if (on_host) {
+    if (absl::Status apart = separate_parts(call, ProcessGroup::rank(), front().who(call)); !apart.ok()) return apart;
+    append_outputs(call, ProcessGroup::rank(), &outputs);
+  }
   std::vector<CollectiveCall>& parts = call.parts.mutable_get();
   const auto first_message = std::stable_partition(
       parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
@@ -248,6 +340,15 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call) 
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
   auto whole = std::make_shared<CoalescedWork>(front().context(), rendezvous_, mailbox_, call, timeout_ns);
   Work work = WorkState::handle(whole);
+  if (!outputs.empty()) {
+    OpenOutputs& list = front().context()->open_outputs();
+    whole->outputs_open_in(&list);
+    if (std::string other; !list.add(*whole, std::move(outputs), &other)) {
+      const absl::Status refused = refuse_outputs(front().who(call), call, other);
+      whole->complete(refused);
+      return refused;
+    }
+  }
   std::shared_ptr<CallState> collectives;
   if (!call.parts.empty()) {
     collectives =

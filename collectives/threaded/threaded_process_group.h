@@ -62,9 +62,9 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   CallPlace fresh() override;
   // The work that has `call` for its own; null: a call from elsewhere.
   std::shared_ptr<CallState>* placed(const CollectiveCall& call);
-  absl::StatusOr<Work> file(std::shared_ptr<CallState> state);
-  absl::StatusOr<Work> post(CollectiveCall&& call);           // a send or recv
-  absl::StatusOr<Work> execute_parts(CollectiveCall&& call);  // kCoalesced
+  absl::StatusOr<Work> file(std::shared_ptr<CallState> state, bool on_host);
+  absl::StatusOr<Work> post(CollectiveCall&& call, bool on_host);           // a send or recv
+  absl::StatusOr<Work> execute_parts(CollectiveCall&& call, bool on_host);  // kCoalesced
 
   const std::shared_ptr<ThreadedGroupCore> core_;
   const std::shared_ptr<Rendezvous> rendezvous_;  // the core's

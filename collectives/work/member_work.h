@@ -41,6 +41,7 @@ class MemberWork : public WorkState, public WaitsFor {
 
   void let_go() noexcept override { call_.keep_alive.reset(); }
   void overdue(absl::Duration timeout, CodeSite code) override;
+  CodeSite call_code() const override { return call_.code; }
 
   // Takes the call back and ends the work, with `ended` if it is one call; waits for whoever has its tensors right now. Nobody writes
   // into the rank's memory afterwards. False: it was done before, or a device will be through with it later.

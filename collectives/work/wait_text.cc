@@ -1,10 +1,13 @@
 #include "collectives/work/wait_text.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/blame.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
@@ -36,6 +39,8 @@ absl::Status timeout_error(const MemberWait& wait) {
   size_t shown = 0;
   for (const int rank : ranks) {
     if (shown == kMaxLastCalls || !wait.world.ended_text(rank).empty()) continue;
+    if (const std::optional<Site> point = wait.world.scheduler().last_point(rank); point.has_value())
+      absl::StrAppend(&text, "\n  last point of rank ", rank, ": ", site_text(*point), site_place(*point));
     for (const std::string& line : wait.world.context(rank).recorder().last_calls(1)) {
       absl::StrAppend(&text, "\n  last call of rank ", rank, ": ", line);
       ++shown;
@@ -50,6 +55,16 @@ void warn_of(const MemberWait& wait, absl::Duration waited) {
       wait.timeout == absl::InfiniteDuration() ? ""
                                                : absl::StrCat(", times out after ", absl::FormatDuration(wait.timeout)),
       site_place(wait.site)));
+}
+
+absl::Status touched_early(WorldState& world, int rank, std::string_view who, CodeSite code, Touched what) {
+  const std::optional<Site> point = world.scheduler().last_point(rank);
+  return blamed_on(
+      rank, invalid_argument(
+                sv(who), what == Touched::kInput ? ": an input was changed or freed" : ": an output was written",
+                " between the call", site_place(Site{.code = code}), " and its completion, when rank ", rank,
+                point.has_value() ? absl::StrCat(" was at ", site_text(*point), site_place(*point)) : " had ended",
+                what == Touched::kInput ? ", want it unchanged until wait()" : ", want it left alone until wait()"));
 }
 
 }  // namespace rankloom::internal

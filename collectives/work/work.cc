@@ -10,6 +10,7 @@
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -27,6 +28,7 @@ void Work::release() noexcept {
   }
   state_->handles_.store(0, std::memory_order_relaxed);
   state_->touched(Access::kRead);
+  state_->learned();
   if (!state_->is_over()) return WorkState::handles_gone(std::move(state_));
   // Here, and not by whoever completes works, who may let the state itself go later.
   if (state_->holds_owners_) [[unlikely]]
@@ -34,7 +36,10 @@ void Work::release() noexcept {
 }
 
 bool Work::is_completed(CodeSite code) const {
-  return state_ == nullptr || state_->is_completed() || state_->polled("is_completed", code);
+  if (state_ == nullptr) return true;
+  if (!state_->is_completed() && !state_->polled("is_completed", code)) return false;
+  state_->learned();
+  return true;
 }
 
 bool Work::is_success(CodeSite code) const {
@@ -50,15 +55,21 @@ void Work::check(const absl::Status& status) const {
 }
 
 void Work::wait(CodeSite code) {
-  if (state_ != nullptr) check(state_->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, code));
+  if (state_ == nullptr) return;
+  const absl::Status waited = state_->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+  if (state_->is_over()) state_->learned();
+  check(waited);
 }
 
 void Work::wait(absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
     refuse({.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "wait"}, ErrorKind::kInvalidArgument,
-           "wait: timeout is ", absl::FormatDuration(timeout), ", want 0 or more");
+           "wait: timeout is ", absl::FormatDuration(timeout), ", want 0 or more", site_place(Site{.code = code}));
   }
-  if (state_ != nullptr) check(state_->wait(timeout, /*timeout_is_default=*/false, code));
+  if (state_ == nullptr) return;
+  const absl::Status waited = state_->wait(timeout, /*timeout_is_default=*/false, code);
+  if (state_->is_over()) state_->learned();
+  check(waited);
 }
 
 std::exception_ptr Work::exception(CodeSite code) const {
@@ -91,6 +102,7 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite
   } else {
     // A call that is done at once runs the callback at once.
     if (!state_->is_completed()) state_->reached("then", code);
+    state_->learned();  // the callback is told, and may be all that is
     state_->then(std::move(callback));
   }
 }
@@ -174,12 +186,14 @@ class AnyWork final : public WorkState {
 size_t wait_any(std::span<Work> works, CodeSite code) {
   if (works.empty())
     refuse({.rank = -1, .group = {}, .op = "wait_any"}, ErrorKind::kInvalidArgument,
-           "wait_any: the list is empty, want at least one work");
+           "wait_any: the list is empty, want at least one work", site_place(Site{.code = code}));
   const auto first_done = [&]() -> size_t {
     for (size_t i = 0; i < works.size(); ++i) {
       if (WorkState* const state = WorkState::of(works[i]);
-          state == nullptr || state->is_completed() || state->settled("wait_any"))
+          state == nullptr || state->is_completed() || state->settled("wait_any")) {
+        if (state != nullptr) state->learned();
         return i;
+      }
     }
     return works.size();
   };

@@ -8,6 +8,7 @@
 #include "rankloom/error.h"
 #include "rankloom/stream.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/world_state.h"
@@ -29,6 +30,8 @@ void WorkState::renew() {
   done_.store(false, std::memory_order_relaxed);
   own_record_ = -1;
   holds_owners_ = false;
+  open_in_.store(nullptr, std::memory_order_relaxed);
+  open_call_ = this;
   ObservedMutexLock lock(&mu_);
   lock.apart();  // nobody has it
   status_ = absl::OkStatus();
@@ -117,6 +120,26 @@ void WorkState::reached(const char* what, CodeSite code) {
       Site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())});
 }
 
+std::string WorkState::open_text() const {
+  const Site site{.what = op(), .code = call_code(), .seq = seq()};
+  return absl::StrCat(site_text(site), site_place(site));
+}
+
+void WorkState::forget_outputs() noexcept {
+  OpenOutputs* const list = open_in_.load(std::memory_order_relaxed);
+  open_in_.store(nullptr, std::memory_order_relaxed);
+  if (list == nullptr) return;
+  if (world_.foreign()) [[unlikely]] {
+    if (const WorldPin alive(world_); alive) list->remove(*open_call_);
+    return;
+  }
+  // The list is memory of the rank, which may have given the handle to another one.
+  if (object_ != 0 && Task::current()->info.rank != rank_) [[unlikely]] {
+    if (StepRecord* const record = this->record(); record != nullptr) record->write_memory(rank_);
+  }
+  list->remove(*open_call_);
+}
+
 void WorkState::abandon() noexcept {
   if (!world_.known()) return dropped();
   // A world that is gone, or about to, has nothing to be told.
@@ -135,6 +158,7 @@ absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, C
 absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
   if (is_over()) {
     timeout > absl::ZeroDuration() ? waited() : touched(Access::kRead);
+    learned();
     return status();
   }
   const auto deadline_after = [&](absl::Duration time) {
@@ -146,10 +170,15 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
   const Deadline deadline = deadline_after(timeout);
   if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {
     const absl::Status waited = await_until(deadline_after(warning), code, nullptr);
-    if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) return waited;
+    if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) {
+      if (is_over()) learned();
+      return waited;
+    }
     overdue(timeout, code);
   }
-  return await_until(deadline, code, site);
+  absl::Status waited = await_until(deadline, code, site);
+  if (is_over()) learned();
+  return waited;
 }
 
 absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {

@@ -19,13 +19,14 @@
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/sync/observed_mutex.h"
+#include "world/open_outputs.h"
 
 namespace rankloom::internal {
 
 // What a Work stands for: one call on its way. Subclass it to answer wait() and get_future() in your own way; the base
 // completes once, by complete(). Held by shared_ptr, by handles and by whoever will complete it.
 // Thread-safety: all methods.
-class WorkState {
+class WorkState : public OpenCall {
  public:
   // `rank`: the global rank that owns the work, -1 outside a world. `scheduler` may be null.
   // `by_any_thread`: also in a world of fibers threads of no world complete it.
@@ -88,6 +89,19 @@ class WorkState {
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
   // owns the work, on a helper task of it, so it may wait.
   void then(absl::AnyInvocable<void(const absl::Status&)> callback);
+
+  // Of a call that has outputs: they are in this list until learned().
+  void outputs_open_in(OpenOutputs* list) { open_in_.store(list, std::memory_order_relaxed); }
+  // For works that stand for another one, on which they hold a handle: who learned how this one ended knows it of that one.
+  void learned_with(WorkState& inner) {
+    open_call_ = &inner;
+    outputs_open_in(inner.open_in_.load(std::memory_order_relaxed));
+  }
+  // The rank knows that the work is done, or holds no handle on it any more: what the call wrote is the rank's again.
+  void learned() noexcept {
+    if (open_in_.load(std::memory_order_relaxed) != nullptr) forget_outputs();
+  }
+  std::string open_text() const override;
 
   // Tells `dependant` on whoever completes the work, just before it is done; now, if it is done already. For works that are
   // made of others: who sees this work done sees theirs done. `apart`: nothing that a run can see comes of it, so an explored one
@@ -152,6 +166,8 @@ class WorkState {
   virtual void ending(bool /*ok*/) {}
   // Tells of a wait that has lasted for warn_after(). On the rank that waits, with no lock held.
   virtual void overdue(absl::Duration /*timeout*/, CodeSite /*code*/) {}
+  // The line of the call.
+  virtual CodeSite call_code() const { return {}; }
 
  private:
   friend class rankloom::Work;
@@ -159,6 +175,7 @@ class WorkState {
   void complete(const absl::Status& status, bool world_lives);
   // The last handle went.
   void abandon() noexcept;
+  void forget_outputs() noexcept;
 
   bool settled_elsewhere(const char* op);
   // Of a work that is not done: whether it is after a scheduling point.
@@ -200,8 +217,10 @@ class WorkState {
   const std::unique_ptr<const ObjectName> outside_name_;  // of a work of no world, which tasks of explored runs may use
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};
-  bool holds_owners_ = false;  // const after construction
-  int64_t own_record_ = -1;    // const once others have the work
+  std::atomic<OpenOutputs*> open_in_{nullptr};  // lives as long as the world
+  WorkState* open_call_ = this;                 // whose outputs are there; const once others have the work
+  bool holds_owners_ = false;                   // const after construction
+  int64_t own_record_ = -1;                     // const once others have the work
   mutable ObservedMutex mu_;
   RankCondVar finished_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);

@@ -218,6 +218,7 @@ struct CallWay {
   GroupRequest* request = nullptr;    // kNewGroup, kSplitGroup: on the stack of a caller that waits
   std::shared_ptr<DeviceMark> ready;  // of a device's stream: when the tensors may be used; null: now
   int64_t wait_until_ns = 0;  // monitored_barrier with wait_all_ranks: when this member's time is up; 0: without
+  int64_t message_seq = -1;   // of a send or recv: its number among those of this member in the group
 };
 
 }  // namespace internal

@@ -81,7 +81,9 @@ struct WorldOptions {
 //   RANKLOOM_REPLAY    the path of a trace: Schedule::replay
 //   RANKLOOM_BREAK_AT  RANK:GROUP:SEQ: WorldOptions::break_at
 //   RANKLOOM_TRACE_LIMIT  a number: WorldOptions::trace_limit
-// Read here only; run_world() itself never looks at it. Errors: InvalidArgument that names the variable.
+//   RANKLOOM_REPLAY_RUN   N: only the N-th run_world() of the process obeys; a trace belongs to the first without it
+// run_world(), explore() and the fixtures of rankloom/testing.h obey by themselves; this is for a program that makes its World
+// itself. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 
 }  // namespace rankloom

@@ -159,12 +159,15 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
 // that fails alike twice is alike; failed assertions of ranks fail the test beside that.
 testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void(RankContext&)> body);
 
-// explore() as an assertion: fails with the report of the smallest run that fails, whose trace is saved beside.
-//   EXPECT_TRUE(no_failure_in_schedules({.world = {.world_size = 2, .engine = EngineKind::kFibers}}, body));
+// explore() as an assertion: the test fails, here, with the report of the smallest run that fails, whose trace is saved
+// beside. A function, since within a macro's argument all calls of a lambda stand on one line. Returns whether no run failed.
+//   expect_no_failure_in_schedules({.world = {.world_size = 2, .engine = EngineKind::kFibers}}, [](RankContext& rank) {
+//     ...
+//   });
 // Failed assertions of ranks are failures of their run: none of them reaches GoogleTest but through this one. A run
 // that a rank skips counts as good.
-testing::AssertionResult no_failure_in_schedules(const ExploreOptions& options,
-                                                 absl::FunctionRef<void(RankContext&)> body);
+bool expect_no_failure_in_schedules(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body,
+                                    CodeSite code = CodeSite::here());
 
 // The same search with its report, for tests that expect a failure to be found: failed assertions of ranks count as
 // failures.

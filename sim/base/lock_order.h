@@ -37,6 +37,7 @@ enum class LockLevel : uint8_t {
   kWorld,           // ranks, groups and notes of a world
   kAbortListeners,  // who is told of a world's abort
   kRecorder,        // the flight records of one rank
+  kOpenOutputs,     // the outputs of one rank's calls on their way
   kCaught,          // what a rank threw
   kScheduler,       // deterministic gears: tasks, the clock, who is next
   kSchedulerInbox,  // deterministic gears: what threads beside the baton send

@@ -25,4 +25,8 @@ std::string site_place(const Site& site) {
   return absl::StrCat(text, "]");
 }
 
+std::string located(std::string_view text, CodeSite code) {
+  return absl::StrCat(sv(text), text.ends_with(']') ? "" : site_place(Site{.code = code}));
+}
+
 }  // namespace rankloom::internal

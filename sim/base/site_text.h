@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "sim/base/task.h"
 
@@ -10,6 +11,8 @@ namespace rankloom::internal {
 std::string site_text(const Site& site);
 // " [group 0, train.cc:12]", or less where less is known.
 std::string site_place(const Site& site);
+// `text` with the line that it is about, " [train.cc:12]", unless it ends with one.
+std::string located(std::string_view text, CodeSite code);
 // The last part of a path.
 std::string_view base_name(std::string_view path);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +11,8 @@
 
 namespace rankloom::internal {
 namespace {
+
+constexpr int kMaxGone = 4;  // ranks that left whose last call is shown
 
 // A path rank -> rank it waits for -> ... that comes back to its start; empty if there is none.
 std::vector<int> find_cycle(const std::map<int, std::vector<int>>& waits) {
@@ -68,12 +71,14 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
   std::vector<Line> lines;
   std::map<std::string, size_t> line_of;
   std::map<int, std::vector<int>> waits;
+  std::set<int> awaited;
   for (const Task* task : blocked) {
     if (task->info.rank < 0) continue;
     std::vector<int> targets;
     if (task->site.waits_for != nullptr) task->site.waits_for->append_ranks(&targets);
     std::sort(targets.begin(), targets.end());
     targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
+    awaited.insert(targets.begin(), targets.end());
     std::vector<int>& edges = waits[task->info.rank];
     edges.insert(edges.end(), targets.begin(), targets.end());
     const std::string remark = task->site.waits_for != nullptr ? task->site.waits_for->remark() : "";
@@ -101,6 +106,15 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
       const std::vector<std::string> calls = facts.last_calls(line.ranks[0]);
       if (!calls.empty())
         absl::StrAppend(&text, "\n  last calls of rank ", line.ranks[0], ": ", absl::StrJoin(calls, "; "));
+    }
+    // Ranks that left are those that others miss.
+    int shown = 0;
+    for (const int rank : awaited) {
+      if (!facts.ended || facts.ended(rank).empty()) continue;
+      const std::vector<std::string> calls = facts.last_calls(rank);
+      if (calls.empty()) continue;
+      absl::StrAppend(&text, "\n  last call of rank ", rank, ": ", calls.back());
+      if (++shown == kMaxGone) break;
     }
   }
   return text;

@@ -871,6 +871,12 @@ void DeterministicScheduler::outside_changed(int n) {
   if (n < 0) idle_parker_.unpark();
 }
 
+std::optional<Site> DeterministicScheduler::last_point(int rank) const {
+  const Task& task = rank_tasks_[static_cast<size_t>(rank)];
+  if (task.state == Task::State::kNew || task.state == Task::State::kDone) return std::nullopt;
+  return task.last.site();
+}
+
 std::vector<Task*> DeterministicScheduler::live_tasks() const {
   std::vector<Task*> tasks;
   const auto add = [&tasks](Task* task) {

@@ -38,6 +38,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void unpark(Task& task) override;
   int choose(ChoiceKind kind, int n, const Site& site) override;
   int64_t now_ns() const override { return clock_ns_.load(std::memory_order_relaxed); }
+  std::optional<Site> last_point(int rank) const override;
   void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return trace_; }
   uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }

@@ -297,6 +297,14 @@ void FreeScheduler::outside_changed(int n) {
   if (n < 0) check_deadlock();
 }
 
+std::optional<Site> FreeScheduler::last_point(int rank) const {
+  OrderedMutexLock lock(&tasks_mu_);
+  for (const std::unique_ptr<Task>& task : tasks_) {
+    if (task != nullptr && task->info.rank == rank && task->info.kind == TaskKind::kRank) return task->last.site();
+  }
+  return std::nullopt;
+}
+
 uint64_t FreeScheduler::steps() const {
   OrderedMutexLock lock(&tasks_mu_);
   uint64_t steps = ended_steps_;

@@ -29,6 +29,7 @@ class FreeScheduler final : public Scheduler {
   void unpark(Task& task) override;
   int choose(ChoiceKind kind, int n, const Site& site) override;
   int64_t now_ns() const override { return monotonic_ns(); }
+  std::optional<Site> last_point(int rank) const override;
   void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return empty_trace_; }
   uint64_t steps() const override;

@@ -183,6 +183,10 @@ class Scheduler {
   // this run; from another thread it is right only while nobody moves.
   std::string describe();
 
+  // The point that a rank's main task came by last, and may wait at: with what, code and seq only. Null: the task has ended, or
+  // not begun. From any thread in the free gear, else from a task of this run.
+  virtual std::optional<Site> last_point(int rank) const = 0;
+
   // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
   virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
 

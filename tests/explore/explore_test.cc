@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
+#include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 #include "rankloom/process_group.h"
 #include "rankloom/sync.h"
@@ -574,17 +575,44 @@ TEST(NoFailureOnFibersTest, CountsFailedAssertionsOfRanks) {
     const int64_t place = rank.store().add("place", 1);
     EXPECT_EQ(place, rank.rank() + 1) << "not in order";
   };
-  const testing::AssertionResult result = no_failure_in_schedules({.world = fibers(2)}, body);
-  EXPECT_FALSE(result);
-  EXPECT_THAT(result.message(), AllOf(HasSubstr("explore_test.cc:"), HasSubstr("not in order"),
-                                      HasSubstr("-> 1 switches from the default order"), HasSubstr("trace: "),
-                                      HasSubstr("--gtest_filter=NoFailureOnFibersTest.CountsFailedAssertionsOfRanks")));
-  EXPECT_TRUE(no_failure_in_schedules({.world = fibers(3)},
-                                      [](RankContext& rank) { EXPECT_GE(rank.store().add("place", 1), 1); }));
+  testing::TestPartResultArray failures;
+  const int line = __LINE__ + 4;
+  {
+    testing::ScopedFakeTestPartResultReporter kept(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    EXPECT_FALSE(expect_no_failure_in_schedules({.world = fibers(2)}, body));
+  }
+  ASSERT_EQ(failures.size(), 1);
+  EXPECT_EQ(failures.GetTestPartResult(0).line_number(), line);
+  EXPECT_THAT(
+      failures.GetTestPartResult(0).message(),
+      AllOf(HasSubstr("explore_test.cc:"), HasSubstr("not in order"), HasSubstr("-> 1 switches from the default order"),
+            HasSubstr("trace: "), HasSubstr("--gtest_filter=NoFailureOnFibersTest.CountsFailedAssertionsOfRanks")));
+  EXPECT_TRUE(expect_no_failure_in_schedules({.world = fibers(3)},
+                                             [](RankContext& rank) { EXPECT_GE(rank.store().add("place", 1), 1); }));
+}
+
+TEST(NoFailureOnFibersTest, KeepsTheLineOfEachCall) {
+  testing::TestPartResultArray failures;
+  int first = 0;
+  {
+    testing::ScopedFakeTestPartResultReporter kept(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    expect_no_failure_in_schedules({.world = fibers(2)}, [&](RankContext& rank) {
+      first = __LINE__ + 1;
+      rank.store().set(rank.rank() == 0 ? "a" : "b", "1");
+      const bool both = rank.store().check({"a", "b"});
+      EXPECT_TRUE(both);
+    });
+  }
+  ASSERT_EQ(failures.size(), 1);
+  const std::string text = failures.GetTestPartResult(0).message();
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("explore_test.cc:", first)));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("explore_test.cc:", first + 1)));
 }
 
 TEST(NoFailureOnFibersTest, ASkippedRunIsGood) {
-  EXPECT_TRUE(no_failure_in_schedules({.world = fibers(2), .max_runs = 20}, [](RankContext& rank) {
+  EXPECT_TRUE(expect_no_failure_in_schedules({.world = fibers(2), .max_runs = 20}, [](RankContext& rank) {
     if (rank.rank() == 1) GTEST_SKIP() << "not here";
   }));
 }

@@ -363,6 +363,31 @@ std::vector<Shown> shown() {
       {"write: Mailbox::record_post", received_first},
       {"write: Mailbox::finish", streamed},
       {"write: WorldState::ended_text", warned},
+      // One rank learns that another one's call is done, whose buffer is free from then on.
+      {"write: WorkState::forget_outputs", written(2,
+                                                   [](RankContext& rank) -> std::string {
+                                                     static const WorldLocal<Work> shared("handed");
+                                                     auto pg = init_process_group(rank);
+                                                     auto alone = pg->new_group({0});
+                                                     const auto handed = shared.get(
+                                                         rank.world(), [] { return std::make_shared<Work>(); });
+                                                     std::vector<float> x = {1};
+                                                     Work work = pg->all_reduce(x);
+                                                     if (rank.rank() == 1) {
+                                                       work.wait();
+                                                       return handed->is_completed() ? "done" : "";
+                                                     }
+                                                     *handed = work;
+                                                     rank.yield();
+                                                     std::string end = "free";
+                                                     try {
+                                                       alone->all_reduce(x).wait();
+                                                     } catch (const DistError& error) {
+                                                       end = kind_of(error);
+                                                     }
+                                                     work.wait();
+                                                     return end;
+                                                   })},
   };
 }
 

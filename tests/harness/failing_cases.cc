@@ -57,6 +57,23 @@ TEST_P(Failing, FatallyBeforeACollective) {
   });
 }
 
+TEST_P(Failing, ReadingTooEarly) {
+  WorldOptions world{.world_size = 3, .schedule = Schedule::seeded(3)};
+  run_ranks(world, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int> in(6, rank.rank()), out(2), other(1);
+    EXPECT_EQ(out[0], 5) << "before the call";
+    Work work = pg->reduce_scatter_tensor(out, in);
+    Work second;
+    if (rank.rank() == 2) second = pg->all_reduce(other);
+    EXPECT_TRUE(out[0] == 4) << "before the wait";  // NOLINT: no value is printed, so that ranks fold
+    work.wait();
+    if (rank.rank() != 2) second = pg->all_reduce(other);
+    second.wait();
+    EXPECT_EQ(out[0], 7) << "after the wait";
+  });
+}
+
 TEST_P(Failing, ByException) {
   run_ranks([](RankContext& rank) {
     if (rank.rank() == 2) throw std::runtime_error("no disk");

@@ -86,11 +86,25 @@ class FailingCasesTest(unittest.TestCase):
             self.assertEqual(len(failures), 1)
             self.assertIn("between collectives", failures[0])
 
+    def test_calls_that_are_open_are_named_where_an_assertion_fails(self):
+        for engine in ENGINES:
+            failures, _ = self.failures_on("ReadingTooEarly", engine)
+            early = [f for f in failures if "before the wait" in f]
+            self.assertEqual(len(early), 1)
+            place = r"\[failing_cases\.cc:\d+\]"
+            self.assertRegex(
+                early[0], r"ranks 0-2: Value of[^$]*before the wait\n"
+                r"outputs hold NaN or 0xEB until their call completes; ranks 0-1 had reduce_scatter_tensor seq 1 "
+                + place + r" open; rank 2 had (all_reduce seq 2 " + place + ", )?reduce_scatter_tensor seq 1 " + place)
+            for failure in failures:
+                if failure not in early:
+                    self.assertNotIn("until their call completes", failure)
+
     def test_an_exception_is_the_headline(self):
         for engine in ENGINES:
             failures, _ = self.failures_on("ByException", engine)
             self.assertEqual(len(failures), 1)
-            self.assertIn("rank 2 failed: no disk\nranks 0-1 stopped for it", failures[0])
+            self.assertIn("rank 2 failed: no disk (std::runtime_error)\nranks 0-1 stopped for it", failures[0])
 
     def test_a_deadlock_names_who_is_missing(self):
         for engine in ENGINES:

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <stdexcept>
 #include <string>
 
 #include "rankloom/error.h"
@@ -152,14 +153,6 @@ TEST_F(EnvironmentTest, NamesWhereTracesGo) {
   }
 }
 
-TEST_F(EnvironmentTest, IsNotReadByRunWorldItself) {
-  setenv("RANKLOOM_ENGINE", "fibers", 1);
-  setenv("RANKLOOM_SEED", "5", 1);
-  const RunReport report = run_world({.world_size = 2}, [](RankContext&) {});
-  EXPECT_EQ(report.engine, "threads");
-  EXPECT_EQ(report.schedule, "free");
-}
-
 TEST_F(EnvironmentTest, TheRerunCommandSetsWhatTheRunHad) {
   EXPECT_EQ(rerun_command({}), "");
   EXPECT_THAT(rerun_command({.engine = EngineKind::kFibers}),
@@ -169,6 +162,70 @@ TEST_F(EnvironmentTest, TheRerunCommandSetsWhatTheRunHad) {
               StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_SCHEDULE=pct:7:2 "));
   EXPECT_THAT(rerun_command({.schedule = Schedule::seeded(7)}, "/a b/it's"),
               StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_REPLAY='/a b/it'\\''s' "));
+}
+
+// ---- run_world()
+
+constexpr auto kFails = [](RankContext& rank) {
+  for (int i = 0; i < 4; ++i) rank.yield();
+  if (rank.rank() == 1) throw std::runtime_error("planned");
+};
+
+TEST_F(EnvironmentTest, IsObeyedByEachRunOfAProgram) {
+  const WorldOptions options = {.world_size = 3, .engine = EngineKind::kThreads, .schedule = Schedule::seeded(4)};
+  const RunReport before = run_world(options, kFails);
+  EXPECT_EQ(before.schedule, "seeded:4");
+  setenv("RANKLOOM_SEED", "9", 1);
+  setenv("RANKLOOM_ENGINE", "fibers", 1);
+  for (int i = 0; i < 2; ++i) {
+    const RunReport report = run_world(options, kFails);
+    EXPECT_EQ(report.schedule, "seeded:9");
+    EXPECT_EQ(report.engine, "fibers");
+  }
+}
+
+// The number of the run that failed, as its rerun line has it.
+int run_of(const RunReport& report) {
+  const std::string name = "RANKLOOM_REPLAY_RUN=";
+  EXPECT_THAT(report.rerun, StartsWith(name));
+  EXPECT_THAT(report.text(), HasSubstr("run it again: " + name));
+  return std::stoi(report.rerun.substr(name.size()));
+}
+
+TEST_F(EnvironmentTest, IsMeantForTheRunThatTheRerunLineNames) {
+  const WorldOptions options = {.world_size = 3, .engine = EngineKind::kFibers, .schedule = Schedule::seeded(4)};
+  run_world(options, kFails);
+  const int last = run_of(run_world(options, kFails));
+  setenv("RANKLOOM_SEED", "9", 1);
+  setenv("RANKLOOM_REPLAY_RUN", std::to_string(last + 2).c_str(), 1);
+  EXPECT_EQ(run_world(options, kFails).schedule, "seeded:4");
+  const RunReport meant = run_world(options, kFails);
+  EXPECT_EQ(meant.schedule, "seeded:9");
+  EXPECT_EQ(run_of(meant), last + 2);
+  EXPECT_EQ(run_world(options, kFails).schedule, "seeded:4");
+}
+
+TEST_F(EnvironmentTest, ATraceIsReplayedByTheRunThatItBelongsToOnly) {
+  const WorldOptions options = {.world_size = 3, .engine = EngineKind::kFibers, .schedule = Schedule::seeded(4)};
+  run_world(options, kFails);
+  const RunReport recorded = run_world(options, kFails);
+  const TempDir dir;
+  const std::string path = dir.file("run.rltrace");
+  ASSERT_TRUE(recorded.trace.save(path).ok());
+  setenv("RANKLOOM_REPLAY", path.c_str(), 1);
+  EXPECT_EQ(run_world(options, kFails).schedule, "seeded:4");  // the first of the process was long ago
+  setenv("RANKLOOM_REPLAY_RUN", std::to_string(run_of(recorded) + 2).c_str(), 1);
+  const RunReport replayed = run_world(options, kFails);
+  EXPECT_EQ(replayed.trace, recorded.trace);
+  EXPECT_THAT(replayed.rerun, HasSubstr("RANKLOOM_REPLAY=" + path));
+}
+
+TEST_F(EnvironmentTest, ThatMakesNoSenseFailsTheRun) {
+  setenv("RANKLOOM_SEED", "seven", 1);
+  const RunReport report = run_world({.world_size = 2}, [](RankContext&) { ADD_FAILURE() << "no rank runs"; });
+  EXPECT_FALSE(report.ok());
+  EXPECT_EQ(report.text(), "InvalidArgument: RANKLOOM_SEED is \"seven\", want a number from 0 to 2^64 - 1");
+  EXPECT_THAT([&] { report.throw_if_failed(); }, testing::Throws<DistError>());
 }
 
 }  // namespace

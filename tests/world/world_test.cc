@@ -193,7 +193,8 @@ TEST_P(WorldTest, AHelperThatThrowsFailsItsRank) {
     rank.store().wait({"never"});
   });
   EXPECT_EQ(report.first_failed, 1);
-  EXPECT_THAT(report.text(), testing::StartsWith("rank 1 failed: planned\nranks 0, 2 stopped for it"));
+  EXPECT_THAT(report.text(),
+              testing::StartsWith("rank 1 failed: planned (std::runtime_error)\nranks 0, 2 stopped for it"));
 }
 
 TEST_P(WorldTest, TimeBeginsAtZeroAndSleepsAdvanceIt) {
@@ -302,7 +303,7 @@ TEST_P(AttachTest, AFailureThatIsHandedToDetachIsTheRanks) {
   other.join();
   const RunReport report = world.report();
   EXPECT_EQ(report.first_failed, 0);
-  EXPECT_THAT(report.text(), testing::StartsWith("rank 0 failed: planned\nrank 1 stopped for it"));
+  EXPECT_THAT(report.text(), testing::StartsWith("rank 0 failed: planned (std::runtime_error)\nrank 1 stopped for it"));
 }
 
 TEST_P(AttachTest, MistakesAreTold) {

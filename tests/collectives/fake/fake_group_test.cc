@@ -113,7 +113,7 @@ TEST_F(FakeCollectivesTest, SendsAndReceives) {
   pg->recv(square(x_), 1).wait();
   pg->recv_any(square(x_)).wait();
   EXPECT_THAT([&] { (void)pg->send(square(x_), 0); },
-              ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("peer is 0, which is this rank")));
+              ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("destination is 0, which is this rank")));
 }
 
 TEST_F(FakeCollectivesTest, TakesMetaTensors) {

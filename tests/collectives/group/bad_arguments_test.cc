@@ -99,7 +99,17 @@ const std::string kNoWarning = "warn_after is -1s, want 0 or more";
 const std::string kOrAny = " or any source";
 
 std::string root_text(int root) { return absl::StrCat("root is ", root, ", want 0 <= root < size = 3"); }
-std::string peer_text(int peer) { return absl::StrCat("peer is ", peer, ", want 0 <= peer < size = 3"); }
+std::string peer_text(const char* name, int peer) {
+  return absl::StrCat(name, " is ", peer, ", want 0 <= ", name, " < size = 3");
+}
+// The text before the place of the call, which must be there: " [bad_arguments_test.cc:12]".
+std::string placed(const std::string& what) {
+  const size_t at = what.rfind(" [bad_arguments_test.cc:");
+  return at != std::string::npos && what.ends_with(']') ? what.substr(0, at) : "no place in: " + what;
+}
+testing::Matcher<const std::string&> Placed(const std::string& text) {
+  return testing::ResultOf(placed, testing::Eq(text));
+}
 int next(int rank) { return (rank + 1) % kSize; }
 
 ReduceOp unknown_op() { return {static_cast<ReduceOp::Kind>(99)}; }
@@ -338,23 +348,23 @@ Table bad_all_to_all_single() {
   return {.op = "all_to_all_single",
           .test = "AllToAllSingle",
           .rows = {
-              {"Input", "input has 2 rows (dimension 0) and no in_splits, want a multiple of size = 3",
+              {"Input", "input has 2 rows (dimension 0) and no input_splits, want a multiple of size = 3",
                [](auto& pg, auto& t) { return pg.all_to_all_single(t.out6, t.two); }},
-              {"Output", "output has 5 rows (dimension 0) and no out_splits, want a multiple of size = 3",
+              {"Output", "output has 5 rows (dimension 0) and no output_splits, want a multiple of size = 3",
                [](auto& pg, auto& t) { return pg.all_to_all_single(t.out5, t.six); }},
-              {"InSplits", "in_splits has 2 entries, want size = 3",
+              {"InSplits", "input_splits has 2 entries, want size = 3",
                [](auto& pg, auto& t) {
                  return pg.all_to_all_single(t.out6, t.six, {}, {3, 3});
                }},
-              {"OutSplits", "out_splits has 4 entries, want size = 3",
+              {"OutSplits", "output_splits has 4 entries, want size = 3",
                [](auto& pg, auto& t) {
                  return pg.all_to_all_single(t.out6, t.six, {1, 1, 2, 2});
                }},
-              {"NegativeSplit", "out_splits[0] is -1, want 0 or more",
+              {"NegativeSplit", "output_splits[0] is -1, want 0 or more",
                [](auto& pg, auto& t) {
                  return pg.all_to_all_single(t.out6, t.six, {-1, 3, 4});
                }},
-              {"Sum", "in_splits add up to 1 + 2 + 2, want dimension 0 of input = 6",
+              {"Sum", "input_splits add up to 1 + 2 + 2, want dimension 0 of input = 6",
                [](auto& pg, auto& t) {
                  return pg.all_to_all_single(t.out6, t.six, {}, {1, 2, 2});
                }},
@@ -388,11 +398,12 @@ Table bad_send() {
       .test = "Send",
       .numbered = false,
       .rows = {
-          {"Below", peer_text(-1), [](auto& pg, auto& t) { return pg.send(t.two, -1); }},
-          {"Above", peer_text(3), [](auto& pg, auto& t) { return pg.send(t.two, 3); }},
-          {"ToAny", peer_text(-2), [](auto& pg, auto& t) { return pg.send(t.two, CollectiveCall::kAnySource); }},
+          {"Below", peer_text("destination", -1), [](auto& pg, auto& t) { return pg.send(t.two, -1); }},
+          {"Above", peer_text("destination", 3), [](auto& pg, auto& t) { return pg.send(t.two, 3); }},
+          {"ToAny", peer_text("destination", -2),
+           [](auto& pg, auto& t) { return pg.send(t.two, CollectiveCall::kAnySource); }},
           {"ToSelf",
-           [](int rank) { return absl::StrCat("peer is ", rank, ", which is this rank, want another member"); },
+           [](int rank) { return absl::StrCat("destination is ", rank, ", which is this rank, want another member"); },
            [](auto& pg, auto& t) { return pg.send(t.two, pg.rank()); }},
           {"Tag", "tag is -1, want 0 or more", [](auto& pg, auto& t) { return pg.send(t.two, next(pg.rank()), -1); }},
           {"Input", "input" + kNull, [](auto& pg, auto& t) { return pg.send(t.null(), next(pg.rank())); }},
@@ -407,12 +418,12 @@ Table bad_recv() {
       .test = "Recv",
       .numbered = false,
       .rows = {
-          {"Below", peer_text(-1) + kOrAny, [](auto& pg, auto& t) { return pg.recv(t.out, -1); }},
-          {"Above", peer_text(3) + kOrAny, [](auto& pg, auto& t) { return pg.recv(t.out, 3); }},
-          {"FromAny", peer_text(-1) + kOrAny,
+          {"Below", peer_text("source", -1) + kOrAny, [](auto& pg, auto& t) { return pg.recv(t.out, -1); }},
+          {"Above", peer_text("source", 3) + kOrAny, [](auto& pg, auto& t) { return pg.recv(t.out, 3); }},
+          {"FromAny", peer_text("source", -1) + kOrAny,
            [](auto& pg, auto& t) { return pg.recv(t.out, CollectiveCall::kAnySource); }},
           {"FromSelf",
-           [](int rank) { return absl::StrCat("peer is ", rank, ", which is this rank, want another member"); },
+           [](int rank) { return absl::StrCat("source is ", rank, ", which is this rank, want another member"); },
            [](auto& pg, auto& t) { return pg.recv(t.out, pg.rank()); }},
           {"Tag", "tag is -5, want 0 or more", [](auto& pg, auto& t) { return pg.recv(t.out, next(pg.rank()), -5); }},
           {"Output", "output" + kStrided, [](auto& pg, auto& t) { return pg.recv(t.strided(), next(pg.rank())); }},
@@ -555,7 +566,7 @@ TEST_P(BadArgumentsTest, IsRefusedByName) {
           const std::string who = absl::StrCat("InvalidArgument: rank ", rank.rank(), ", group ", pg->group_name(),
                                                ", ", bad.table.op, bad.table.numbered ? " seq 1: " : ": ");
           EXPECT_THAT([&] { bad.row.call(*pg, t); },
-                      ThrowsDistError(ErrorKind::kInvalidArgument, who + bad.row.text.of(rank.rank())));
+                      ThrowsDistError(ErrorKind::kInvalidArgument, Placed(who + bad.row.text.of(rank.rank()))));
           EXPECT_THAT(t.out, Each(kUntouched));
           EXPECT_THAT(t.out5, Each(kUntouched));
           EXPECT_THAT(t.out6, Each(kUntouched));
@@ -574,6 +585,11 @@ class BadSetupTest : public EveryWorldTest {
   template <typename Call>
   static void refuses(Call call, const std::string& text) {
     EXPECT_THAT(call, ThrowsDistError(ErrorKind::kInvalidArgument, "InvalidArgument: " + text));
+  }
+  // With the line of the call.
+  template <typename Call>
+  static void refuses_at(Call call, const std::string& text) {
+    EXPECT_THAT(call, ThrowsDistError(ErrorKind::kInvalidArgument, Placed("InvalidArgument: " + text)));
   }
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, BadSetupTest, every_world(), world_name);
@@ -599,8 +615,8 @@ TEST_P(BadSetupTest, GroupsOfAWorld) {
     refuses([&] { (void)pg->global_rank(-1); }, "group 4, global_rank: rank is -1, want 0 <= rank < size = 2");
     refuses([&] { pg->new_group({.backend = static_cast<GroupOptions::Backend>(99)}); },
             who + "4.1: GroupOptions::backend has the unknown value 99");
-    refuses([&] { init_device_mesh(std::shared_ptr<ProcessGroup>(), {2}); },
-            "rank -1, mesh [2]: its group is null, want one");
+    refuses_at([&] { init_device_mesh(std::shared_ptr<ProcessGroup>(), {2}); },
+               "rank -1, mesh [2]: its group is null, want one");
     pg->start_coalescing();
     refuses([&] { pg->start_coalescing(); },
             who + "4, start_coalescing: it was called before, want end_coalescing() between");
@@ -621,20 +637,20 @@ TEST_P(BadSetupTest, BatchesOfMessages) {
     };
     const P2POp good = op(P2POp::Kind::kSend, pg.get(), peer);
     const auto batch = [&](P2POp bad) { return [&good, bad] { (void)batch_isend_irecv({good, bad}); }; };
-    refuses([&] { (void)batch_isend_irecv({op(P2POp::Kind::kSend, nullptr, peer)}); },
-            "batch_isend_irecv: operation 0, send: group is null");
-    refuses(batch(op(P2POp::Kind::kRecv, nullptr, peer)), "batch_isend_irecv: operation 1, recv: group is null");
-    refuses(batch(op(P2POp::Kind::kRecv, other.get(), peer)),
-            "batch_isend_irecv: operation 1, recv: group is 0.1, want that of the first, 0");
-    refuses(batch(op(static_cast<P2POp::Kind>(9), pg.get(), peer)),
-            "batch_isend_irecv: operation 1, recv: kind is 9, want kSend or kRecv");
-    refuses(batch(op(P2POp::Kind::kSend, pg.get(), 2)),
-            "batch_isend_irecv: operation 1, send: peer is 2, want 0 <= peer < size = 2");
-    refuses(batch(op(P2POp::Kind::kSend, pg.get(), rank.rank())),
-            absl::StrCat("batch_isend_irecv: operation 1, send: peer is ", rank.rank(),
-                         ", which is this rank, want another member"));
-    refuses(batch(op(P2POp::Kind::kRecv, pg.get(), peer, -3)),
-            "batch_isend_irecv: operation 1, recv: tag is -3, want 0 or more");
+    refuses_at([&] { (void)batch_isend_irecv({op(P2POp::Kind::kSend, nullptr, peer)}); },
+               "batch_isend_irecv: operation 0, send: group is null");
+    refuses_at(batch(op(P2POp::Kind::kRecv, nullptr, peer)), "batch_isend_irecv: operation 1, recv: group is null");
+    refuses_at(batch(op(P2POp::Kind::kRecv, other.get(), peer)),
+               "batch_isend_irecv: operation 1, recv: group is 0.1, want that of the first, 0");
+    refuses_at(batch(op(static_cast<P2POp::Kind>(9), pg.get(), peer)),
+               "batch_isend_irecv: operation 1, recv: kind is 9, want kSend or kRecv");
+    refuses_at(batch(op(P2POp::Kind::kSend, pg.get(), 2)),
+               "batch_isend_irecv: operation 1, send: destination is 2, want 0 <= destination < size = 2");
+    refuses_at(batch(op(P2POp::Kind::kSend, pg.get(), rank.rank())),
+               absl::StrCat("batch_isend_irecv: operation 1, send: destination is ", rank.rank(),
+                            ", which is this rank, want another member"));
+    refuses_at(batch(op(P2POp::Kind::kRecv, pg.get(), peer, -3)),
+               "batch_isend_irecv: operation 1, recv: tag is -3, want 0 or more");
     EXPECT_TRUE(batch_isend_irecv({}).empty());
     pg->barrier().wait();  // nothing of a refused batch was sent
   });
@@ -643,26 +659,27 @@ TEST_P(BadSetupTest, BatchesOfMessages) {
 TEST_P(BadSetupTest, Works) {
   run(1, [](RankContext& rank) {
     auto pg = init_process_group(rank);
-    refuses([&] { pg->barrier().wait(absl::Seconds(-1)); }, "wait: timeout is -1s, want 0 or more");
+    refuses_at([&] { pg->barrier().wait(absl::Seconds(-1)); }, "wait: timeout is -1s, want 0 or more");
     std::vector<Work> none;
-    refuses([&] { wait_any(none); }, "wait_any: the list is empty, want at least one work");
+    refuses_at([&] { wait_any(none); }, "wait_any: the list is empty, want at least one work");
     wait_all(none);
     pg->start_coalescing();
     std::vector<float> x(2);
     Work part = pg->all_reduce(x);
     refuses([&] { part.wait(); },
             "rank 0, group 0, all_reduce: wait() before end_coalescing(): the call was not issued yet");
-    refuses([&] { (void)pg->all_reduce(x, ReduceOp::kSum, negative_timeout()); },
-            "rank 0, group 0, all_reduce seq 2: timeout is -1s, want 0 or more");
-    refuses([&] { (void)pg->all_reduce(x, ReduceOp::kSum, unknown_order()); },
-            "rank 0, group 0, all_reduce seq 2: order of reduction has the unknown kind 99");
-    refuses([&] { pg->monitored_barrier(); },
-            "rank 0, group 0, monitored_barrier seq 2: it cannot be coalesced, want end_coalescing() first");
+    refuses_at([&] { (void)pg->all_reduce(x, ReduceOp::kSum, negative_timeout()); },
+               "rank 0, group 0, all_reduce seq 2: timeout is -1s, want 0 or more");
+    refuses_at([&] { (void)pg->all_reduce(x, ReduceOp::kSum, unknown_order()); },
+               "rank 0, group 0, all_reduce seq 2: order of reduction has the unknown kind 99");
+    refuses_at([&] { pg->monitored_barrier(); },
+               "rank 0, group 0, monitored_barrier seq 2: it cannot be coalesced, want end_coalescing() first");
     pg->end_coalescing().wait();
     part.wait();
-    refuses([&] { (void)pg->all_reduce(TensorView::meta({2}, DType::kFloat32)); },
-            "rank 0, group 0, all_reduce seq 3: a tensor is float32[2] on meta, want memory of this process; tensors "
-            "without data need a fake group");
+    refuses_at(
+        [&] { (void)pg->all_reduce(TensorView::meta({2}, DType::kFloat32)); },
+        "rank 0, group 0, all_reduce seq 3: a tensor is float32[2] on meta, want memory of this process; tensors "
+        "without data need a fake group");
     refuses([&] { (void)traces::flight_records(rank.world(), 1); },
             "flight_records: rank is 1, want 0 <= rank < world_size = 1");
   });
@@ -678,6 +695,32 @@ TEST(BadSetup, GroupsWithoutAWorld) {
   refuses(making(0, 0), "make_fake_process_group: world_size is 0, want 1 <= world_size <= 2^31 - 1 = 2147483647");
   refuses(making(-1, 4), "make_fake_process_group: rank is -1, want 0 <= rank < world_size = 4");
   refuses(making(4, 4), "make_fake_process_group: rank is 4, want 0 <= rank < world_size = 4");
+}
+
+TEST(BadSetup, CallsOfAFakeGroupNameTheirLine) {
+  const auto pg = make_fake_process_group({.rank = 1, .world_size = 4});
+  std::vector<float> x(2);
+  const std::string line = absl::StrCat("[bad_arguments_test.cc:", __LINE__ + 1, "]");
+  EXPECT_THAT([&] { pg->broadcast(x, 7); },
+              ThrowsDistError(
+                  ErrorKind::kInvalidArgument,
+                  "InvalidArgument: rank 1, group 0, broadcast seq 1: root is 7, want 0 <= root < size = 4 " + line));
+}
+
+TEST_P(BadSetupTest, ARankOfTheWorldInASubgroup) {
+  run(4, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto odd = pg->new_group({3, 1});
+    if (odd == nullptr) return;
+    std::vector<float> x(2);
+    const std::string ranks = ", a rank in the group, which holds ranks 1, 3 of the world";
+    refuses_at([&] { (void)odd->broadcast(x, 3); },
+               absl::StrCat("rank ", rank.rank(), ", group 0.1, broadcast seq 1: root is 3, want 0 <= root < size = 2",
+                            ranks));
+    refuses_at([&] { (void)odd->send(x, 3); },
+               absl::StrCat("rank ", rank.rank(),
+                            ", group 0.1, send: destination is 3, want 0 <= destination < size = 2", ranks));
+  });
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ using namespace internal;
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -378,8 +379,9 @@ TEST_P(PointToPointTest, NamesAnInputThatChangesOnItsWay) {
     }
   });
   EXPECT_THAT(report.text(),
-              HasSubstr("rank 0, group 0, send to rank 1: the input was changed between the call and its completion, "
-                        "want it unchanged until wait() [group 0, point_to_point_test.cc:"));
+              ContainsRegex("rank 0, group 0, send to rank 1: an input was changed or freed between the call "
+                            "\\[point_to_point_test.cc:[0-9]+\\] and its completion, when rank 0 was at .*"
+                            "\\[point_to_point_test.cc:[0-9]+\\], want it unchanged until wait\\(\\)"));
 }
 
 // ---- disagreement
@@ -635,7 +637,7 @@ TEST_P(PointToPointTest, IssuesNothingOfABatchWithAMistake) {
     };
     P2POp bad = good;
     bad.peer = 2;
-    fails(bad, "batch_isend_irecv: operation 1, send: peer is 2, want 0 <= peer < size = 2");
+    fails(bad, "batch_isend_irecv: operation 1, send: source is 2, want 0 <= source < size = 2");
     bad = good;
     bad.group = nullptr;
     fails(bad, "batch_isend_irecv: operation 1, send: group is null");
@@ -665,17 +667,17 @@ TEST_P(PointToPointTest, RefusesArgumentsOutOfRange) {
     const auto refuses = [](auto call, const std::string& text) {
       EXPECT_THAT(call, ThrowsDistError(ErrorKind::kInvalidArgument, text));
     };
-    refuses([&] { pg->send(x, 3).wait(); }, who + "send: peer is 3, want 0 <= peer < size = 3");
-    refuses([&] { pg->send(x, -1).wait(); }, who + "send: peer is -1, want 0 <= peer < size = 3");
+    refuses([&] { pg->send(x, 3).wait(); }, who + "send: destination is 3, want 0 <= destination < size = 3");
+    refuses([&] { pg->send(x, -1).wait(); }, who + "send: destination is -1, want 0 <= destination < size = 3");
     refuses([&] { pg->send(x, me).wait(); },
-            absl::StrCat(who, "send: peer is ", me, ", which is this rank, want another member"));
+            absl::StrCat(who, "send: destination is ", me, ", which is this rank, want another member"));
     refuses([&] { pg->send(x, (me + 1) % 3, -1).wait(); }, who + "send: tag is -1, want 0 or more");
-    refuses([&] { pg->recv(x, 3).wait(); }, who + "recv: peer is 3, want 0 <= peer < size = 3 or any source");
-    refuses([&] { pg->recv(x, -1).wait(); }, who + "recv: peer is -1, want 0 <= peer < size = 3 or any source");
+    refuses([&] { pg->recv(x, 3).wait(); }, who + "recv: source is 3, want 0 <= source < size = 3 or any source");
+    refuses([&] { pg->recv(x, -1).wait(); }, who + "recv: source is -1, want 0 <= source < size = 3 or any source");
     refuses([&] { pg->recv(x, CollectiveCall::kAnySource).wait(); },
-            who + "recv: peer is -1, want 0 <= peer < size = 3 or any source");
+            who + "recv: source is -1, want 0 <= source < size = 3 or any source");
     refuses([&] { pg->recv(x, me).wait(); },
-            absl::StrCat(who, "recv: peer is ", me, ", which is this rank, want another member"));
+            absl::StrCat(who, "recv: source is ", me, ", which is this rank, want another member"));
     refuses([&] { pg->recv(x, (me + 1) % 3, -2).wait(); }, who + "recv: tag is -2, want 0 or more");
     refuses([&] { pg->recv_any(x, -7).wait(); }, who + "recv: tag is -7, want 0 or more");
     const TensorView strided(x.data(), DType::kFloat32, {2}, {2});

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -15,6 +17,7 @@
 #include "rankloom/error.h"
 #include "rankloom/matchers.h"
 #include "rankloom/process_group.h"
+#include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
@@ -44,6 +47,40 @@ TEST_P(PollsTest, EndWhenTheWorkDoes) {
   });
 }
 
+// Every question, in a loop that does nothing else: under each schedule the peer gets its turn.
+TEST_P(PollsTest, OfEachKindLetTheOthersGoOn) {
+  using Ask = std::function<bool(RankContext&, Work&, Stream&, Stream::Event&)>;
+  const std::vector<std::pair<const char*, Ask>> kinds = {
+      {"is_completed", [](RankContext&, Work& work, Stream&, Stream::Event&) { return work.is_completed(); }},
+      {"is_success", [](RankContext&, Work& work, Stream&, Stream::Event&) { return work.is_success(); }},
+      {"done", [](RankContext&, Work& work, Stream&, Stream::Event&) { return work.get_future().done(); }},
+      {"check", [](RankContext& rank, Work&, Stream&, Stream::Event&) { return rank.store().check({"came"}); }},
+      {"query", [](RankContext&, Work&, Stream& stream, Stream::Event&) { return stream.query(); }},
+      {"query of an event", [](RankContext&, Work&, Stream&, Stream::Event& event) { return event.query(); }}};
+  for (const auto& [name, ask] : kinds) {
+    SCOPED_TRACE(name);
+    run(2, [&ask = ask](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      SimStream stream(rank);
+      std::vector<int64_t> x = {rank.rank() + 1};
+      std::vector<int64_t> y = {rank.rank() + 1};
+      if (rank.rank() == 1) {
+        rank.sleep_for(absl::Milliseconds(3));
+        rank.store().set("came", "");
+      }
+      Work work = pg->all_reduce(x);
+      Work queued = pg->all_reduce(y, ReduceOp::kSum, {.stream = &stream});
+      Stream::Event event = stream.record();
+      while (!ask(rank, work, stream, event)) {
+      }
+      work.wait();
+      stream.synchronize();
+      EXPECT_EQ(x[0], 3);
+      EXPECT_EQ(y[0], 3);
+    });
+  }
+}
+
 TEST_P(PollsTest, OfALatchEndWhenAPeerThatSleepsComes) {
   Latch latch(1, "late");
   run(2, [&](RankContext& rank) {
@@ -64,7 +101,7 @@ TEST_P(PollsTest, ThrowTheCauseOfAnAbort) {
     while (!promise.work().is_completed()) {
     }
   });
-  EXPECT_THAT(report.text(), StartsWith("rank 1 failed: planned\nrank 0 stopped for it"));
+  EXPECT_THAT(report.text(), StartsWith("rank 1 failed: planned (std::runtime_error)\nrank 0 stopped for it"));
 }
 
 // Of time that passes though nobody sleeps, and of work that never ends.

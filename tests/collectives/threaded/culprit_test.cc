@@ -1,0 +1,175 @@
+// What a report says of a run that failed: who did it, first; what the others were at.
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
+#include "tests/world/every_world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class CulpritTest : public EveryWorldTest {
+ protected:
+  // In the free gear, too, buffers are watched.
+  WorldOptions watched(int world_size) const {
+    WorldOptions world = options(world_size);
+    world.poison = true;
+    return world;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, CulpritTest, every_world(), world_name);
+
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Rank 2 changes its input while its call is open.
+Work change_input(RankContext& rank, ProcessGroup& pg, std::vector<float>& in, std::vector<float>& out) {
+  if (rank.rank() != 2) rank.store().wait({"changed"});
+  Work work = pg.all_gather_into_tensor(out, in);
+  if (rank.rank() == 2) {
+    in[0] = 7;
+    rank.store().set("changed", "");
+  }
+  return work;
+}
+
+constexpr char kChanged[] =
+    "^rank 2 failed: InvalidArgument: rank 2, group 0, all_gather_into_tensor seq 1: an input was changed or freed "
+    "between the call \\[culprit_test.cc:[0-9]+\\] and its completion, when rank 2 was at [a-z_ ]+(seq 1 )?"
+    "\\[culprit_test.cc:[0-9]+\\], want it unchanged until wait\\(\\)\nranks 0-1, 3 stopped for it";
+
+TEST_P(CulpritTest, OfAChangedInputLeads) {
+  const RunReport report = run_to_failure(watched(4), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> in(2, static_cast<float>(rank.rank()));
+    std::vector<float> out(8);
+    change_input(rank, *pg, in, out).wait();
+  });
+  EXPECT_THAT(report.text(), ContainsRegex(kChanged));
+  EXPECT_EQ(report.first_failed, 2);
+  EXPECT_EQ(report.outcomes[2].state, RunReport::Outcome::State::kFailed);
+  for (const size_t victim : {0, 1, 3}) EXPECT_EQ(report.outcomes[victim].state, RunReport::Outcome::State::kStopped);
+  EXPECT_THAT([&] { report.throw_if_failed(); }, ThrowsDistError(ErrorKind::kInvalidArgument));
+}
+
+TEST_P(CulpritTest, LeadsBeforeAVictimWhoseNextCallIsRefused) {
+  const RunReport report = run_to_failure(watched(4), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> in(2, static_cast<float>(rank.rank()));
+    std::vector<float> out(8);
+    Work work = change_input(rank, *pg, in, out);
+    while (!work.is_completed()) rank.yield();
+    pg->barrier().wait();
+  });
+  EXPECT_THAT(report.text(), ContainsRegex(kChanged));
+  EXPECT_THAT(report.text(), Not(HasSubstr("the group failed before")));
+}
+
+TEST_P(CulpritTest, IsNotTheRankThatOnlyWaitsForItsOwnCall) {
+  // The receiver wrote into its buffer; the sender waits.
+  const RunReport report = run_to_failure(watched(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(2, static_cast<float>(rank.rank()));
+    if (rank.rank() == 0) {
+      rank.store().wait({"written"});
+      pg->send(x, 1).wait();
+    } else {
+      Work work = pg->recv(x, 0);
+      x[1] = 3;
+      rank.store().set("written", "");
+      work.wait();
+    }
+  });
+  EXPECT_THAT(report.text(),
+              StartsWith("rank 1 failed: InvalidArgument: rank 1, group 0, recv from rank 0: an output was "
+                         "written between the call [culprit_test.cc:"));
+  EXPECT_THAT(report.text(), HasSubstr("\nrank 0 stopped for it"));
+}
+
+TEST_P(CulpritTest, OfADeadlockIsShownWithItsLastCall) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(3, static_cast<float>(rank.rank()));
+    pg->all_reduce(x).wait();
+    if (rank.rank() == 1) return;
+    pg->barrier().wait();
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("ranks 0, 2 wait in barrier seq 2 for rank 1 (returned)"),
+                                   HasSubstr("\n  last call of rank 1: all_reduce seq 1 (completed) [group 0, "
+                                             "culprit_test.cc:")));
+}
+
+TEST_P(CulpritTest, OfATimeoutIsShownWhereItIs) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->barrier().wait();
+    rank.store().add("past", 1);
+    if (rank.rank() == 1) rank.sleep_for(absl::Hours(1));
+    if (rank.rank() == 2) rank.store().wait({"never"}, absl::Hours(1));
+    // The others are there by then.
+    rank.sleep_for(absl::Milliseconds(50));
+    pg->barrier({.timeout = absl::Milliseconds(50)}).wait();
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("rank 0 failed: Timeout: rank 0, group 0, barrier seq 2: timed out after "
+                                              "50ms waiting for ranks 1-2"),
+                                   HasSubstr("\n  last point of rank 1: sleep [culprit_test.cc:"),
+                                   HasSubstr("\n  last point of rank 2: store wait"),
+                                   HasSubstr("\n  last call of rank 1: barrier seq 1 (completed)")));
+}
+
+TEST_P(CulpritTest, ThatThrewIsShownWithTypeAndLastCall) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->barrier().wait();
+    if (rank.rank() == 1) throw std::out_of_range("vector::at");
+    pg->barrier().wait();
+  });
+  EXPECT_THAT(report.text(),
+              StartsWith("rank 1 failed: vector::at (std::out_of_range), after barrier seq 1 (completed) "
+                         "[group 0, culprit_test.cc:"));
+}
+
+TEST_P(CulpritTest, AMessageHasOneNameEverywhere) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(3, static_cast<float>(rank.rank()));
+    for (int tag = 1; tag <= 3; ++tag) {
+      rank.rank() == 0 ? pg->send(x, 1, tag).wait() : pg->recv(x, 0, tag).wait();
+    }
+    pg->recv(x, 1 - rank.rank(), 2).wait();
+  });
+  EXPECT_THAT(
+      report.text(),
+      AllOf(HasSubstr("rank 0 waits in recv seq 4 tag 2 for rank 1"),
+            HasSubstr("rank 1 waits in recv seq 4 tag 2 for rank 0"),
+            HasSubstr("last calls of rank 0: send seq 1 to rank 1, tag 1 (completed) [group 0, culprit_test.cc:"),
+            HasSubstr("; recv seq 4 from rank 1, tag 2 (scheduled) [")));
+}
+
+TEST_P(CulpritTest, AMismatchListsLastCallsOnce) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(3, static_cast<float>(rank.rank()));
+    rank.rank() == 0 ? pg->send(x, 1, 5).wait() : pg->recv(x, 0, 2).wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("Mismatch: "));
+  EXPECT_EQ(count_of(report.text(), "last calls of rank 0"), 1) << report.text();
+  EXPECT_EQ(count_of(report.text(), "last calls of rank 1"), 1) << report.text();
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,348 @@
+// What a rank does to the outputs of calls that it has made and not waited for.
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rankloom/explore.h"
+#include "rankloom/matchers.h"
+#include "rankloom/process_group.h"
+#include "rankloom/stream.h"
+#include "rankloom/world.h"
+#include "tests/world/every_world.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+class OpenOutputsTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, OpenOutputsTest, every_world(), world_name);
+
+constexpr char kWant[] = "want outputs of their own until wait\\(\\)";
+
+TEST_P(OpenOutputsTest, TwoReceivesIntoOneBufferAreRefusedWhicheverComesFirst) {
+  for (const int receiver : {0, 1}) {
+    const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      const std::vector<float> a = {1, 2, 3};
+      std::vector<float> b(3);
+      if (rank.rank() != receiver) {
+        Work first = pg->send(a, receiver);
+        Work second = pg->send(a, receiver, 7);
+        first.wait();
+        second.wait();
+      } else {
+        Work first = pg->recv(b, 1 - receiver);
+        Work second = pg->recv(b, 1 - receiver, 7);
+        first.wait();
+        second.wait();
+      }
+    });
+    EXPECT_THAT(report.text(),
+                ContainsRegex(absl::StrCat(
+                    "rank ", receiver, " failed: InvalidArgument: rank ", receiver, ", group 0, recv from rank ",
+                    1 - receiver, ", tag 7: its output overlaps that of recv seq 1 from rank ", 1 - receiver,
+                    " \\[open_outputs_test.cc:[0-9]+\\], which this rank has not waited for, ", kWant)));
+  }
+}
+
+TEST_P(OpenOutputsTest, OverlapOfCallsInTwoGroupsIsRefusedAndTakesNoNumber) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto other = pg->new_group({0, 1, 2});
+    std::vector<float> x(8, static_cast<float>(rank.rank()));
+    Work open = pg->all_reduce(TensorView(x.data(), {5}));
+    EXPECT_THAT([&] { (void)other->all_reduce(TensorView(x.data() + 4, {4})); },
+                ThrowsDistError(ErrorKind::kInvalidArgument,
+                                ContainsRegex(absl::StrCat("rank ", rank.rank(),
+                                                           ", group 0.1, all_reduce seq 1: its "
+                                                           "output overlaps that of all_reduce seq [0-9]+ ",
+                                                           "\\[open_outputs_test.cc:[0-9]+\\]"))));
+    Work beside = other->all_reduce(TensorView(x.data() + 5, {3}));
+    open.wait();
+    beside.wait();
+    EXPECT_EQ(x, std::vector<float>(8, 3));
+    EXPECT_EQ(other->sequence_number(), 1);
+  });
+}
+
+TEST_P(OpenOutputsTest, ListsAreComparedTensorByTensor) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> out(8, 0);
+    const std::vector<float> in = {static_cast<float>(rank.rank() + 1), 7};
+    // Two interleaved lists share no byte.
+    Work even = pg->all_gather({TensorView(out.data(), {2}), TensorView(out.data() + 4, {2})}, in);
+    Work odd = pg->all_gather({TensorView(out.data() + 2, {2}), TensorView(out.data() + 6, {2})}, in);
+    EXPECT_THAT([&] { (void)pg->all_reduce(TensorView(out.data() + 6, {1})); },
+                ThrowsDistError(ErrorKind::kInvalidArgument, ContainsRegex("overlaps that of all_gather seq 2 \\[")));
+    even.wait();
+    odd.wait();
+    EXPECT_EQ(out, (std::vector<float>{1, 7, 1, 7, 2, 7, 2, 7}));
+  });
+}
+
+TEST_P(OpenOutputsTest, MembersThatWriteNothingMayUseOneBuffer) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(2, static_cast<float>(rank.rank() + 1));
+    if (rank.rank() == 0) {
+      Work first = pg->broadcast(x, 0);
+      Work second = pg->broadcast(x, 0);
+      first.wait();
+      second.wait();
+    } else {
+      std::vector<float> y(2);
+      Work first = pg->broadcast(x, 0);
+      Work second = pg->broadcast(y, 0);
+      first.wait();
+      second.wait();
+      EXPECT_EQ(x, y);
+    }
+    std::vector<float> nothing;
+    Work one = pg->all_reduce(nothing);
+    Work two = pg->all_reduce(nothing);
+    one.wait();
+    two.wait();
+  });
+}
+
+TEST_P(OpenOutputsTest, ABufferIsFreeOnceTheRankKnowsThatTheCallIsDone) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(1, 1);
+    {
+      Work waited = pg->all_reduce(x);
+      waited.wait();
+      pg->all_reduce(x).wait();
+    }
+    {
+      Work asked = pg->all_reduce(x);
+      while (!asked.is_completed()) rank.yield();
+      pg->all_reduce(x).wait();
+    }
+    {
+      Work copied = pg->all_reduce(x);
+      Work copy = copied;
+      copy.wait();
+      pg->all_reduce(x).wait();
+    }
+    {
+      Work any[] = {pg->all_reduce(x)};
+      wait_any(any);
+      pg->all_reduce(x).wait();
+    }
+    {
+      Work told = pg->all_reduce(x);
+      told.get_future().value();
+      pg->all_reduce(x).wait();
+    }
+    {
+      Work of = pg->all_reduce(x);
+      of.result();
+      pg->all_reduce(x).wait();
+    }
+    pg->start_coalescing();
+    std::vector<float> y(1, 1);
+    Work part = pg->all_reduce(x);
+    Work other = pg->all_reduce(y);
+    Work whole = pg->end_coalescing();
+    part.wait();
+    other.wait();
+    pg->all_reduce(x).wait();
+    pg->all_reduce(y).wait();
+    EXPECT_EQ(x[0], 16384);
+  });
+}
+
+TEST_P(OpenOutputsTest, PartsOfACoalescedCallAreRefused) {
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> a(4, 1);
+    std::vector<float> b(4, 1);
+    pg->start_coalescing();
+    if (rank.rank() == 0) {
+      (void)pg->send(a, 1);
+      (void)pg->send(b, 1);
+    } else {
+      (void)pg->recv(b, 0);
+      (void)pg->recv(TensorView(b.data() + 3, {1}), 0);
+    }
+    pg->end_coalescing().wait();
+  });
+  EXPECT_THAT(
+      report.text(),
+      ContainsRegex("rank 1 failed: InvalidArgument: rank 1, group 0, coalesced: the output of recv "
+                    "\\[open_outputs_test.cc:[0-9]+\\] overlaps that of recv \\[open_outputs_test.cc:[0-9]+\\], "
+                    "a call of the same coalesced call, want outputs of their own"));
+}
+
+TEST_P(OpenOutputsTest, CallsOnOneStreamMayShareABuffer) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "s");
+    std::vector<float> x(1, 1);
+    Work first = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    Work second = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    stream.synchronize();
+    EXPECT_EQ(x[0], 4);
+  });
+}
+
+TEST_P(OpenOutputsTest, ACallThatFailedFreesItsBuffer) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto doomed = pg->new_group({0, 1});
+    std::vector<float> x(1, 1);
+    if (rank.rank() == 0) {
+      Work never = doomed->recv(x, 1);
+      EXPECT_THAT([&] { never.wait(absl::Milliseconds(20)); }, ThrowsDistError(ErrorKind::kTimeout));
+      EXPECT_EQ(x[0], 1);
+    }
+    pg->all_reduce(x).wait();
+    EXPECT_EQ(x[0], 2);
+  });
+}
+
+TEST_P(OpenOutputsTest, HandlesMayOutliveTheirWorld) {
+  std::vector<Work> kept(2);
+  std::vector<std::vector<float>> x(2, {1.0F});
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    kept[static_cast<size_t>(rank.rank())] = pg->all_reduce(x[static_cast<size_t>(rank.rank())]);
+    pg->barrier().wait();
+  });
+  for (Work& work : kept) work.wait();
+  EXPECT_EQ(x[0][0], 2);
+}
+
+TEST_P(OpenOutputsTest, ThousandsMayBeOpen) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(3000);
+    std::iota(x.begin(), x.end(), 0.0F);
+    std::vector<Work> works;
+    for (int i = 0; i < 3000; ++i) {
+      const int at = i % 2 == 0 ? i / 2 : 2999 - i / 2;  // neither ascending nor descending
+      TensorView element(x.data() + at, {1});
+      works.push_back(rank.rank() == 0 ? pg->send(element, 1) : pg->recv(element, 0));
+    }
+    if (rank.rank() == 1) {
+      EXPECT_THAT([&] { (void)pg->recv(TensorView(x.data() + 1500, {1}), 0); },
+                  ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("overlaps that of recv seq ")));
+    }
+    wait_all(works);
+  });
+}
+
+// ---- written between call and completion
+
+using Program = void (*)(RankContext&);
+
+void zero_output(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  const std::vector<float> in(4, static_cast<float>(rank.rank() + 1));
+  std::vector<float> out(8, 9);
+  Work work = pg->all_gather_into_tensor(out, in);
+  if (rank.rank() == 1) out.assign(8, 0.0F);
+  work.wait();
+}
+
+void zero_list(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  const std::vector<int32_t> in(4, rank.rank() + 1);
+  std::vector<int32_t> out(8, 9);
+  Work work = pg->all_gather({TensorView(out.data(), {4}), TensorView(out.data() + 4, {4})}, in);
+  if (rank.rank() == 1) out[7] = 5;
+  work.wait();
+}
+
+void add_in_place(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  std::vector<double> x(3, rank.rank() + 1);
+  Work work = pg->all_reduce(x);
+  if (rank.rank() == 1) x[1] = 4;
+  work.wait();
+}
+
+void zero_recv(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  std::vector<float> x(3, 1);
+  if (rank.rank() == 0) {
+    pg->send(x, 1).wait();
+  } else {
+    Work work = pg->recv(x, 0);
+    x[2] = 0;
+    work.wait();
+  }
+}
+
+void zero_part(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  std::vector<float> x(3, 1);
+  std::vector<float> y(3, 1);
+  pg->start_coalescing();
+  (void)pg->all_reduce(x);
+  (void)pg->all_reduce(y);
+  Work work = pg->end_coalescing();
+  if (rank.rank() == 1) y[0] = 0;
+  work.wait();
+}
+
+class WrittenOutputTest : public testing::TestWithParam<std::pair<Program, const char*>> {};
+INSTANTIATE_TEST_SUITE_P(Programs, WrittenOutputTest,
+                         testing::Values(std::pair(&zero_output, "all_gather_into_tensor"),
+                                         std::pair(&zero_list, "all_gather"), std::pair(&add_in_place, "all_reduce"),
+                                         std::pair(&zero_recv, "recv"), std::pair(&zero_part, "coalesced")),
+                         [](const auto& info) { return info.param.second; });
+
+TEST_P(WrittenOutputTest, IsFoundBySomeSeedWithBothSites) {
+  for (const EngineKind engine : {EngineKind::kThreads, EngineKind::kFibers}) {
+    std::string text;
+    for (uint64_t seed = 1; seed <= 40 && text.empty(); ++seed) {
+      const RunReport report =
+          run_world({.world_size = 2, .engine = engine, .schedule = Schedule::seeded(seed)}, GetParam().first);
+      if (!report.ok()) text = report.text();
+    }
+    EXPECT_THAT(text, ContainsRegex(absl::StrCat(
+                          "rank 1, group 0, ", GetParam().second,
+                          "[^:]*: an output was written between the call \\[open_outputs_test.cc:[0-9]+\\] and its "
+                          "completion, when rank 1 was at [a-z_ ]+[^\\[]*\\[.*open_outputs_test.cc:[0-9]+\\], want it "
+                          "left alone until wait\\(\\)")));
+  }
+}
+
+TEST_P(WrittenOutputTest, IsFoundByAnExhaustiveSearch) {
+  const ExploreReport report =
+      explore({.world = {.world_size = 2, .engine = EngineKind::kFibers}, .strategies = {Strategy::exhaustive()}},
+              GetParam().first);
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_THAT(report.failure->headline, HasSubstr("output was written between the call"));
+}
+
+TEST(WrittenOutput, IsNoneOfACallThatIsDone) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    run_world({.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::seeded(seed)},
+              [](RankContext& rank) {
+                auto pg = init_process_group(rank);
+                std::vector<float> x(3, 1);
+                std::vector<float> y(2);
+                Work work = pg->all_reduce(x);
+                y.assign(2, 3);
+                while (!work.is_completed()) rank.yield();
+                x.assign(3, 1);
+                work.wait();
+                if (rank.rank() == 0) pg->reduce(x, 1).wait();
+                if (rank.rank() == 1) pg->reduce(x, 1).wait();
+              })
+        .throw_if_failed();
+  }
+}
+
+}  // namespace
+}  // namespace rankloom
