@@ -26,7 +26,11 @@ std::string site_place(const Site& site) {
 }
 
 std::string located(std::string_view text, CodeSite code) {
-  return absl::StrCat(sv(text), text.ends_with(']') ? "" : site_place(Site{.code = code}));
+  // "[2, 3]" is no place: one ends with a colon and a number.
+  const size_t colon = text.rfind(':');
+  const bool has_place = text.ends_with(']') && colon != std::string_view::npos &&
+                         text.find_first_not_of("0123456789", colon + 1) == text.size() - 1;
+  return absl::StrCat(sv(text), has_place ? "" : site_place(Site{.code = code}));
 }
 
 }  // namespace rankloom::internal

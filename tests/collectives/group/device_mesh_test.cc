@@ -124,8 +124,9 @@ TEST_P(DeviceMeshTest, RefusesWrongArguments) {
   run(4, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     const auto refuses = [&](auto call, const std::string& text) {
-      EXPECT_THAT(call, ThrowsDistError(ErrorKind::kInvalidArgument,
-                                        absl::StrCat("InvalidArgument: rank ", rank.rank(), ", mesh ", text)));
+      EXPECT_THAT(call, ThrowsDistError(
+                            ErrorKind::kInvalidArgument,
+                            testing::StartsWith(absl::StrCat("InvalidArgument: rank ", rank.rank(), ", mesh ", text))));
     };
     const auto making = [&](std::vector<int> shape, std::vector<std::string> names) {
       return [&pg, shape = std::move(shape), names = std::move(names)] { init_device_mesh(pg, shape, names); };

@@ -357,8 +357,9 @@ TEST_P(DeviceTest, RefusesMisuse) {
     pg->start_coalescing();
     (void)pg->all_reduce(on_device(x));
     (void)pg->all_reduce(y);
-    EXPECT_EQ(error_of([&] { (void)pg->end_coalescing(); }),
-              who + ", group 0, coalesced seq 1: tensors are on cuda:0 and cpu, want one device");
+    EXPECT_THAT(
+        error_of([&] { (void)pg->end_coalescing(); }),
+        testing::StartsWith(who + ", group 0, coalesced seq 1: tensors are on cuda:0 and cpu, want one device ["));
     // Before it is numbered, or after: the members count alike.
     TensorView far(x.data(), DType::kFloat32, {1}, Device{Device::Kind::kCuda, static_cast<int8_t>(rank.rank())});
     EXPECT_THAT(error_of([&] { pg->all_reduce(far).wait(); }),
@@ -366,9 +367,9 @@ TEST_P(DeviceTest, RefusesMisuse) {
   });
   EveryWorldTest::run(1, [](RankContext& rank) {
     std::vector<float> x = {1};
-    EXPECT_EQ(error_of([&] { (void)init_process_group(rank)->all_reduce(on_device(x)); }),
-              "InvalidArgument: rank 0, group 0, all_reduce seq 1: a tensor is float32[1] on cuda:0, want use_device() "
-              "called for the world first (use_cuda(rank))");
+    EXPECT_THAT(error_of([&] { (void)init_process_group(rank)->all_reduce(on_device(x)); }),
+                testing::StartsWith("InvalidArgument: rank 0, group 0, all_reduce seq 1: a tensor is float32[1] on "
+                                    "cuda:0, want use_device() called for the world first (use_cuda(rank)) ["));
   });
 }
 

@@ -429,9 +429,9 @@ TEST_P(CollectivesTest, AnInputThatBreaksARuleNamesWhoWhatHaveWant) {
       }
       return "no error";
     };
-    EXPECT_EQ(text_of([&] { pg->all_gather_into_tensor(y, x).wait(); }),
-              "InvalidArgument: rank 0, group 0, all_gather_into_tensor seq 1: output has 5 elements, want size * "
-              "input = 1 * 2 = 2");
+    EXPECT_THAT(text_of([&] { pg->all_gather_into_tensor(y, x).wait(); }),
+                testing::StartsWith("InvalidArgument: rank 0, group 0, all_gather_into_tensor seq 1: output has 5 "
+                                    "elements, want size * input = 1 * 2 = 2 [collectives_test.cc:"));
     EXPECT_THAT(text_of([&] { pg->broadcast(x, 1).wait(); }), HasSubstr("rank 0, group 0, broadcast seq 1: root"));
     EXPECT_THAT(text_of([&] { pg->all_reduce(TensorView(static_cast<float*>(nullptr), {3})).wait(); }),
                 HasSubstr("all_reduce seq 1:"));
