@@ -80,7 +80,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void ensure_baton(Task& self, StateLock& lock);
   // `self` yields: the clock goes on if nobody did anything else for long.
   void count_yield(StateLock& lock);
-  // Who runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
+  // The task that runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
   Task* pick(const Task* at, StateLock& lock);
   // `self` stops here until it is picked again.
   void give_way(Task& self, StateLock& lock);
@@ -164,7 +164,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Default deadlines are on the tasks; none of a parked task is earlier than this.
   int64_t weak_floor_ns_ = Deadline::kNever;
 
-  // What threads outside the fibers' ask for.
+  // Requests of threads outside the fibers'.
   OrderedMutex inbox_mu_{LockLevel::kSchedulerInbox};
   std::vector<absl::AnyInvocable<void()>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
   std::atomic<bool> inbox_full_{false};
