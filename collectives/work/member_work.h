@@ -13,8 +13,9 @@
 
 namespace rankloom::internal {
 
-// The work of a member's call that meets calls of other members: a wait for it is one for them. The base says what becomes of a
-// call whose wait ends early, or whose last handle goes before it is done: it is taken back, and a failure is the group's.
+// The work of a member's call that meets calls of other members: a wait for it is one for them. The base says what
+// becomes of a call whose wait ends early, or whose last handle goes before it is done: it is taken back, and a failure
+// is the group's.
 class MemberWork : public WorkState, public WaitsFor {
  public:
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -32,11 +33,12 @@ class MemberWork : public WorkState, public WaitsFor {
   void let_go() noexcept override { call_.keep_alive.reset(); }
   void overdue(absl::Duration timeout, CodeSite code) override;
 
-  // Takes the call back and ends the work, with `ended` if it is one call; waits for whoever has its tensors right now. Nobody writes
-  // into the rank's memory afterwards. False: it was done before, or a device will be through with it later.
+  // Takes the call back and ends the work, with `ended` if it is one call; waits for whoever has its tensors right now.
+  // Nobody writes into the rank's memory afterwards. False: it was done before, or a device will be through with it
+  // later.
   virtual bool take_back(const Withdrawal& why, const absl::Status& ended) = 0;
-  // Of a call whose time depends on that of others (CallWay::wait_until_ns), after a wait for `timeout` that ended with `waited`: goes
-  // on waiting, and adds to both.
+  // Of a call whose time depends on that of others (CallWay::wait_until_ns), after a wait for `timeout` that ended with
+  // `waited`: goes on waiting, and adds to both.
   virtual void wait_longer(absl::Duration* /*timeout*/, bool /*timeout_is_default*/, CodeSite /*code*/,
                            absl::Status* /*waited*/) {}
 

@@ -95,7 +95,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void end_endless(ErrorKind kind, std::string text, StateLock& lock);
   // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
   bool wait_beside(int64_t grace_ns, StateLock& lock);
-  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or `stuck_after` passed.
+  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or `stuck_after`
+  // passed.
   void await_threads_beside(StateLock& lock);
   // A thread of the caller's own that is ready as a helper of `rank`; null: there is none.
   Task* ready_beside(int rank) const;
