@@ -207,9 +207,7 @@ struct Message::Aside {
 };
 
 Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call)
-    : MemberWork(context, std::move(call), call.keep_alive != nullptr),
-      mailbox_(std::move(mailbox)),
-      group_rank_(group_rank) {}
+    : MemberWork(context, std::move(call)), mailbox_(std::move(mailbox)), group_rank_(group_rank) {}
 
 Message::~Message() = default;
 

@@ -34,9 +34,7 @@ struct CallState::Aside {
 };
 
 CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call)
-    : MemberWork(context, std::move(call), call.keep_alive != nullptr),
-      rendezvous_(std::move(rendezvous)),
-      group_rank_(group_rank) {}
+    : MemberWork(context, std::move(call)), rendezvous_(std::move(rendezvous)), group_rank_(group_rank) {}
 
 CallState::~CallState() = default;
 

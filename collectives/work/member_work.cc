@@ -14,11 +14,11 @@ namespace rankloom::internal {
 // Of a work that a task waits for, all is fetched ahead that lies before its WaitsFor.
 static_assert(sizeof(WorkState) <= kBeforeWaitsFor);
 
-MemberWork::MemberWork(RankState* context, CollectiveCall&& call, bool keeps_alive)
+MemberWork::MemberWork(RankState* context, CollectiveCall&& call)
     : WorkState(&context->world().scheduler(), context->rank()),
       context_(context),
       call_(std::move(call)),
-      keeps_alive_(keeps_alive) {
+      keeps_alive_(call_.keep_alive != nullptr) {
   holds_owners(call_.keep_alive != nullptr);
   owns_record(call_.way.record_id);
 }

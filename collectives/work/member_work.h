@@ -27,8 +27,7 @@ class MemberWork : public WorkState, public WaitsFor {
   const CollectiveCall& call() const { return call_; }
 
  protected:
-  // `keeps_alive`: the tensors live as long as the call does, so it goes on without handles.
-  MemberWork(RankState* context, CollectiveCall&& call, bool keeps_alive);
+  MemberWork(RankState* context, CollectiveCall&& call);
 
   void let_go() noexcept override { call_.keep_alive.reset(); }
   void overdue(absl::Duration timeout, CodeSite code) override;
@@ -55,9 +54,7 @@ class MemberWork : public WorkState, public WaitsFor {
 
   RankState* const context_;
   CollectiveCall call_;
-
- private:
-  const bool keeps_alive_;
+  bool keeps_alive_;  // the tensors live as long as the call, which goes on without handles; const after construction
 };
 
 }  // namespace rankloom::internal
