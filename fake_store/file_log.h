@@ -21,9 +21,10 @@ namespace rankloom::internal {
 // Format, version 1, little-endian: "RLSTORE1", then records of
 //   uint32 change, uint32 key bytes, uint64 value bytes, uint32 CRC-32C of key and value, uint32 CRC-32C of the 20 bytes before,
 //   key, value.
-// A record that ends behind the end of the file was torn: its writer died. It is ignored, and the next writer cuts it off.
-// Anything else that does not fit is damage, which nothing here repairs: every operation then fails and the file stays as it is.
-// The header has a sum of its own because a wrong length would make the rest of a damaged file look like a torn record.
+// A record that ends behind the end of the file was torn: its writer died. Readers ignore such a record, and the next
+// writer cuts it off. Anything else that does not fit is damage, which nothing here repairs: every operation then fails
+// and the file stays as it is. The header has a sum of its own because a wrong length would make the rest of a damaged
+// file look like a torn record.
 //
 // Locks: fcntl's open file description locks (F_OFD_SETLKW, in POSIX since 2024) on the whole file, shared to read and
 // exclusive to write. They exclude threads of one process too, and the kernel drops them when a process dies.

@@ -17,7 +17,7 @@ namespace rankloom::internal {
 
 // Wakes tasks that wait for a file which other processes write. No event tells of such writes on every file system, so a
 // thread looks at the file every now and then, and only while somebody waits.
-// In a deterministic run a task cannot do that itself: it would hold up all others, and time does not pass while it does.
+// In a deterministic run a task cannot do that itself: all others would be held up, and time would not pass meanwhile.
 class FilePoller {
  public:
   // `changed` says whether there is something to read; called from the poller's thread.

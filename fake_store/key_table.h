@@ -22,8 +22,8 @@
 
 namespace rankloom::internal {
 
-// What a store knows: values, queues, who waits for which key, who watches which key. Waiters are kept per key, so that a
-// change wakes those it concerns and nobody else.
+// The content of a store: values, queues, who waits for which key, who watches which key. Waiters are kept per key, so
+// that a change wakes those it concerns and nobody else.
 // Thread-safety: everything is guarded by `mu`, which the store that owns the table takes.
 class KeyTable {
  public:
@@ -35,7 +35,7 @@ class KeyTable {
   // Every method that a result can depend on tells an explored run of it (StepRecord), so that an operation made of them
   // need not think of that.
 
-  // What operations wait for.
+  // The events that operations wait for.
   // kValue: a value. kPresent: a value or a queue that is not empty. kQueued: such a queue.
   enum class Want : uint8_t { kValue, kPresent, kQueued };
 
@@ -103,7 +103,7 @@ class KeyTable {
   // nullopt: empty.
   std::optional<std::string> pop(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // Those who wait for one key. `present` is for a value or a queue, `queued` for the next value of the queue: a push wakes
+  // The waiters of one key. `present` is for a value or a queue, `queued` for the next value of the queue: a push wakes
   // one of these.
   struct Waiters {
     RankCondVar present;

@@ -15,13 +15,13 @@ class Store;
 
 namespace rankloom::internal {
 
-// What a store and the stores that wrap it have in common: their world, and the timeout of waits that name none.
+// The common part of a store and the stores that wrap it: their world, and the timeout of waits that name none.
 // Thread-safety: thread-safe.
 class StoreState {
  public:
   explicit StoreState(Scheduler* scheduler);
 
-  // Whose time a wait takes is the calling task's.
+  // A wait takes the calling task's time.
   const WorldRef& world() const { return world_; }
 
   // Both tell an explored run, and are no scheduling points.
@@ -29,7 +29,7 @@ class StoreState {
   absl::Duration timeout() const;
 
  private:
-  // That the timeout is changed, or decides on a wait.
+  // Tells that the timeout is changed, or decides on a wait.
   void tell_timeout(Access how) const;
 
   const WorldRef world_;

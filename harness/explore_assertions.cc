@@ -44,8 +44,7 @@ std::string save_trace(const ExploreReport::Failure& failure) {
   std::error_code ignored;  // save() tells
   std::filesystem::create_directories(folder, ignored);
   const std::string path = folder / absl::StrReplaceAll(name, {{"/", "_"}});
-  if (const absl::Status saved = failure.report.trace.save(path); !saved.ok())
-    return std::string(saved.message().data(), saved.message().size());
+  if (const absl::Status saved = failure.report.trace.save(path); !saved.ok()) return message_of(saved);
   return absl::StrCat("trace: ", path, "\n");
 }
 

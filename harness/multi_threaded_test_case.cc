@@ -36,10 +36,6 @@ int failed_parts() {
 
 bool names_schedule(const WorldOptions& options) { return options.schedule.kind() != Schedule::Kind::kUnset; }
 
-std::string text_of(const absl::Status& status) {
-  return std::string(status.message().data(), status.message().size());
-}
-
 // What failed in the world and is no failed assertion; empty: nothing. An assertion is reported by its own text.
 // `assertion_led`: an assertion was the first failure.
 std::string world_failure(RunReport report, bool* assertion_led) {
@@ -178,7 +174,7 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
   ++state_->runs;
   TraceFiles files;
   if (absl::Status status = state_->prepare(engine(), &options, &files); !status.ok()) {
-    internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, text_of(status));
+    internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, message_of(status));
     RunReport report;
     report.cause = std::move(status);
     return report;
@@ -274,7 +270,7 @@ std::string MultiThreadedTestCase::State::save_trace(const EndedRun& run) const 
   std::error_code ignored;  // save() tells
   std::filesystem::create_directories(folder, ignored);
   const std::string path = folder / absl::StrReplaceAll(name, {{"/", "_"}});
-  if (const absl::Status saved = run.report.trace.save(path); !saved.ok()) return absl::StrCat("\n", text_of(saved));
+  if (const absl::Status saved = run.report.trace.save(path); !saved.ok()) return absl::StrCat("\n", message_of(saved));
   return absl::StrCat("\nreplay it: ", runs > 1 ? absl::StrCat("RANKLOOM_REPLAY_RUN=", runs, " ") : "",
                       internal::for_this_test(rerun_command(run.options, path)));
 }
@@ -282,7 +278,7 @@ std::string MultiThreadedTestCase::State::save_trace(const EndedRun& run) const 
 void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_t first, CodeSite code) {
   WorldOptions asked{.engine = engine()};
   if (absl::Status status = apply_environment(&asked); !status.ok()) {
-    internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, text_of(status));
+    internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, message_of(status));
     return;
   }
   if (names_schedule(asked)) {

@@ -14,7 +14,7 @@
 
 namespace rankloom::internal {
 
-// What GTEST_SKIP on a rank throws, to unwind it. No std::exception on purpose: a rank program that catches those must
+// Thrown by GTEST_SKIP on a rank, to unwind it. No std::exception on purpose: a rank program that catches those must
 // still end. RankFailures::run_guarded() catches it.
 struct RankSkipped {};
 

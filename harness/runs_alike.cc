@@ -105,7 +105,7 @@ std::vector<std::string> ends(const RunReport& report) {
 testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void(RankContext&)> body) {
   if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = Schedule::seeded(options.seed.value_or(1));
   if (absl::Status status = apply_environment(&options); !status.ok()) {
-    return testing::AssertionFailure() << std::string(status.message().data(), status.message().size());
+    return testing::AssertionFailure() << message_of(status);
   }
   options.trace_limit = Trace::kWhole;
   if (!options.schedule.deterministic()) {

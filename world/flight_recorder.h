@@ -114,7 +114,7 @@ class RankRecorder {
     fill(entry);
     return entry.record_id;
   }
-  // What the next open() will write, if the ring is full by then; else null.
+  // The entry that the next open() will write, if the ring is full by then; else null.
   const FlightEntry* next_place() const {
     RankMutexLock lock(&mu_);
     const size_t next = place_of(next_);

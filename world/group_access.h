@@ -8,9 +8,10 @@
 
 namespace rankloom::internal {
 
-// What the library knows of a group beyond its face.
+// The library's way to the part of a group that users do not see.
 struct GroupAccess {
-  // What explored runs call the group; unlike its id, the same in whatever order groups are made. 0: outside of a world.
+  // The name of the group in explored runs; unlike its id, the same in whatever order groups are made. 0: outside of a
+  // world.
   static uint64_t object(const Group& group) { return group.object_; }
   // And its calls, which commute but for what makes the group fail.
   static uint64_t calls_object(const Group& group) { return numbered_object(group.object_, 1); }

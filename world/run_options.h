@@ -12,14 +12,14 @@ namespace rankloom::internal {
 // run as the program says. Without it all obey, but for RANKLOOM_REPLAY: a trace fits the first only.
 absl::Status apply_environment_to_run(int run, WorldOptions* options);
 
-// RANKLOOM_RANKS: how many ranks explore() shall use; 0: it does not say. Errors: InvalidArgument that names the variable.
+// RANKLOOM_RANKS: how many ranks explore() shall use; 0: not given. Errors: InvalidArgument that names the variable.
 absl::StatusOr<int> ranks_from_environment();
 
 // The command that repeats a run of this process under `options`: variables, then the command line, quoted for a shell.
 // `trace_path` not empty: the command that replays the trace saved there instead. Empty in the free gear.
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path = {});
 
-// What the environment asks of whoever keeps traces (harness, bridge).
+// Wishes of the environment to whoever keeps traces (harness, bridge).
 struct TraceFiles {
   std::string folder;    // RANKLOOM_TRACE_DIR: where traces of failed runs go; empty: the keeper's own choice
   int replayed_run = 1;  // RANKLOOM_REPLAY_RUN: which run of a test, from 1, the trace in RANKLOOM_REPLAY belongs to

@@ -6,6 +6,7 @@
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/ranks_text.h"
+#include "sim/base/text.h"
 
 namespace rankloom {
 
@@ -23,7 +24,7 @@ std::string RunReport::text() const {
     text = "ok";
   } else {
     // Ranks that ended alike share a line; the first failure's line leads, a relayed cause is told once.
-    const std::string cause_text(cause.message().data(), cause.message().size());
+    const std::string cause_text = message_of(cause);
     std::map<std::string, std::vector<int>> failed;
     std::map<std::string, std::vector<int>> stopped;
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {

@@ -33,7 +33,7 @@
 
 namespace rankloom::internal {
 
-// What the library knows of a rank beyond its RankContext; every RankContext is one.
+// The part of a rank that users do not see; every RankContext is one.
 class RankState final : public RankContext {
  public:
   RankState(WorldState* world, int rank);
@@ -134,7 +134,7 @@ class WorldState {
   RankState& context(int rank) { return *contexts_[static_cast<size_t>(rank)]; }
   const std::shared_ptr<const Group>& world_group() const { return world_group_; }
 
-  // The object that ranks share under `key`, made by the first that asks. `kSame`: it does not matter which one that is, so that
+  // The object that ranks share under `key`, made by the first that asks. `kSame`: no matter which one that is, so that
   // explored runs need not try each. Throws DistError(InvalidArgument) if `key` has an object of another type.
   enum class Maker : uint8_t { kMatters, kSame };
   template <typename T, typename Make>
@@ -144,7 +144,7 @@ class WorldState {
   }
   std::shared_ptr<void> shared_object(std::string_view key, const void* type,
                                       absl::FunctionRef<std::shared_ptr<void>()> make, Maker maker);
-  // Forgets the object; who holds it keeps it.
+  // Forgets the object; its holders keep it.
   void unshare(std::string_view key);
 
   // A group of all ranks: the n-th call of a rank gives what the n-th call of the others does. `name` may be empty.
@@ -172,7 +172,7 @@ class WorldState {
   // A note that is told at once, to WorldOptions::on_warning as well.
   void warn(const std::string& text);
 
-  // What became of a rank, for reports: "" while it runs, else "returned" or "failed: ...".
+  // The end of a rank, for reports: "" while it runs, else "returned" or "failed: ...".
   std::string ended_text(int rank) const;
 
  private:
@@ -180,7 +180,7 @@ class WorldState {
   void rank_returned(int rank);
   bool all_ended() const;
   void run_end_hooks();
-  // What a hook throws, on a thread that has nobody to catch it, is a note: "whereabouts threw: no debugger".
+  // An exception of a hook, on a thread that has nobody to catch it, becomes a note: "whereabouts threw: no debugger".
   void run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept;
   void stalled(const std::string& text);
   void record_group();

@@ -6,12 +6,12 @@
 
 namespace rankloom::internal {
 
-// What seeded runs do to buffers, so that a program that touches one between call and wait() is found out.
+// Marks that seeded runs leave in buffers, so that a program that touches one between call and wait() is found out.
 
 // Whether two tensors share a byte.
 bool overlap(const TensorView& a, const TensorView& b);
 
-// Notices a change of the bytes; it is no defence against an attack.
+// Notices a change of the bytes; no defence against an attack.
 uint64_t checksum(const TensorView& tensor);
 
 // NaN in floating and complex tensors, else bytes 0xEB: a value that a program which reads too early does not expect.

@@ -20,6 +20,7 @@
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/lock_order.h"
+#include "sim/base/text.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -314,7 +315,7 @@ std::string cuda_missing() {
   int count = 0;
   const absl::Status asked =
       on_a_thread([&count] { return to_status(cudaGetDeviceCount(&count), "cudaGetDeviceCount"); });
-  if (!asked.ok()) return std::string(asked.message());
+  if (!asked.ok()) return message_of(asked);
   return count > 0 ? "" : "CUDA: there is no device";
 }
 

@@ -20,7 +20,7 @@ class RankState;
 
 namespace rankloom::internal {
 
-// The work of one call of many. It is done when the whole is.
+// The work of one call of many. The work is done when the whole is.
 class PartWork final : public WorkState {
  public:
   PartWork(Scheduler* scheduler, int rank, std::string group, const CollectiveCall& call)
@@ -64,7 +64,7 @@ class CloseRecords final : public Dependant {
   const std::vector<int64_t> records_;
 };
 
-// What a member has called since start_coalescing().
+// The calls of a member since start_coalescing().
 struct Coalescing {
   std::vector<CollectiveCall> calls;
   std::vector<std::shared_ptr<PartWork>> parts;  // their works

@@ -21,8 +21,8 @@
 
 namespace rankloom::internal {
 
-// What one member's handle on a group knows, and the way of every call: point, check, number, record, execute. A ProcessGroup
-// is the face of one; subclasses of the library ask their front().
+// The state of one member's handle on a group, and the way of every call: point, check, number, record, execute. A
+// ProcessGroup is the face of one; subclasses of the library ask their front().
 // Thread-safety: as ProcessGroup's.
 class GroupFront {
  public:

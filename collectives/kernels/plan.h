@@ -11,8 +11,8 @@
 
 namespace rankloom::internal {
 
-// What a collective does to memory, as data: for a device that runs it, while the kernels of this folder only say what is to
-// be done. Nothing in a stage depends on anything else in it; stages run in order.
+// The effect of a collective on memory, as data: for a device that runs it, while the kernels of this folder only say
+// what is to be done. Nothing in a stage depends on anything else in it; stages run in order.
 class KernelPlan {
  public:
   struct Copy {
@@ -35,7 +35,7 @@ class KernelPlan {
   void add_copy(void* to, const void* from, int64_t bytes);
   // Elements [begin, end) of the job, whose pointers are copied.
   void add_reduce(const ReduceJob& job, int64_t begin, int64_t end);
-  // What follows may depend on what was added since the last call of this: it goes into a stage of its own if it does.
+  // Entries that follow may depend on those added since the last call of this: then they go into a stage of their own.
   void end_part();
 
   bool empty() const { return current_.empty() && stages_.empty(); }

@@ -7,7 +7,7 @@
 
 namespace rankloom::internal {
 
-// What is reduced: the same elements of `count` inputs into one result, which every output gets.
+// The job of a reduction: the same elements of `count` inputs into one result, which every output gets.
 struct ReduceJob {
   DType dtype = DType::kFloat32;
   ReduceOp::Kind kind = ReduceOp::Kind::kSum;

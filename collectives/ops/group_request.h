@@ -13,7 +13,7 @@ namespace rankloom::internal {
 class KernelPlan;
 class WorldState;
 
-// What a member asks for in new_group(), split_group() or init_device_mesh(), and what it gets.
+// A member's wish in new_group(), split_group() or init_device_mesh(), and the groups that the member gets.
 struct GroupRequest {
   enum class Kind : uint8_t { kRanks, kSplit, kMesh };
   static constexpr int kNoColor = -1;  // kSplit: in no group

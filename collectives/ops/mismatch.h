@@ -11,7 +11,7 @@
 
 namespace rankloom::internal {
 
-// What a report needs to know beside the calls. The functions are asked during describe_mismatch() only, with an index into
+// The facts of a report beside the calls. The functions are asked during describe_mismatch() only, with an index into
 // `by_rank`: the rank in the group, or 0 and 1 for the sender and the receiver of a pair.
 struct MismatchContext {
   std::string_view group;  // its name

@@ -13,8 +13,9 @@ namespace rankloom::internal {
 
 class KernelPlan;
 
-// What members of a group must agree on. Each field has one definition, kCallFields: how two calls are compared on it and
-// how its value reads in a report. An operation's row lists its fields, so comparison and report cannot drift apart.
+// The fields that members of a group must agree on. Each field has one definition, kCallFields: how two calls are
+// compared on it and how its value reads in a report. An operation's row lists its fields, so comparison and report
+// cannot drift apart.
 enum class CallField : uint8_t {
   kOp,
   kReduceOp,
@@ -66,7 +67,7 @@ struct PairFault {
 
 enum class Writes : uint8_t { kNobody, kEveryone, kRoot, kOthers };
 
-// What the library knows of an operation. A new one is a value of OpType, a row, a rule, a kernel, a front method, a test.
+// The facts of an operation. A new one is a value of OpType, a row, a rule, a kernel, a front method, a test.
 struct OpRow {
   OpType op;
   const char* name;           // torch.distributed's
@@ -105,7 +106,7 @@ bool writes_outputs(const CollectiveCall& call, int rank);
 // Whether the operation may stand between start_coalescing() and end_coalescing().
 bool can_be_coalesced(OpType op);
 
-// A coalesced call without collectives: it is none either, and takes no number among them.
+// A coalesced call without collectives is none either, and takes no number among them.
 bool only_messages(const CollectiveCall& call);
 
 }  // namespace rankloom::internal

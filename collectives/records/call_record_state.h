@@ -17,7 +17,7 @@
 
 namespace rankloom::internal {
 
-// What a CallRecord holds, and how calls get into it. Calls that are alike share their description, a Kind.
+// The calls of a CallRecord, and how they get there. Calls that are alike share their description, a Kind.
 struct CallRecordState {
   struct Kind {
     std::vector<int64_t> key;  // all that tells it from others: for_each_word() in the .cc
@@ -89,8 +89,8 @@ struct CallRecordState {
 
  private:
   uint32_t kind_of_key(std::vector<int64_t> key);
-  // Puts the call at the end of its group's line; the entry's index is size - 1. `alone`: it is no part of another one that
-  // has counted its sends and recvs already.
+  // Puts the call at the end of its group's line; the entry's index is size - 1. `alone`: the call is no part of
+  // another one that has counted its sends and recvs already.
   Entry& issue(const CollectiveCall& call, int group, bool alone);
   void waited(RecordedWork& work);
   void settle(RecordedWork& work);

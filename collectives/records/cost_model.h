@@ -13,7 +13,7 @@ enum class WireAlgorithm : uint8_t {
   kTree,  // in a logarithmic number of steps
 };
 
-// What an operation over `bytes` (see wire_payload()) costs among `size` members, by the table at CostModel::WireCost.
+// The cost of an operation over `bytes` (see wire_payload()) among `size` members, by the table at CostModel::WireCost.
 CostModel::WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int64_t bytes);
 
 // S of that table, in bytes.

@@ -7,7 +7,7 @@
 
 #include "rankloom/records.h"
 
-// What the trace formats have in common.
+// The common part of the trace formats.
 namespace rankloom::internal {
 
 // As a JSON string, with quotes.

@@ -16,7 +16,7 @@
 
 namespace rankloom::internal {
 
-// What rankloom asks of a kind of device: CUDA's runtime, or a test's. Handles are the device's own, opaque here.
+// All that rankloom asks of a kind of device: CUDA's runtime, or a test's. Handles are the device's own, opaque here.
 // Errors: CollectiveError with the device's words.
 // Blocking: nothing here waits for a device.
 // Thread-safety: all methods.
@@ -25,17 +25,17 @@ class DeviceDriver {
   using StreamHandle = void*;
   using EventHandle = void*;
 
-  // What a stream can wait for: host memory that the device sees. In a cache line of its own.
+  // The word that a stream can wait for: host memory that the device sees. In a cache line of its own.
   struct alignas(64) ControlWord {
-    std::atomic<uint32_t> released = 0;  // 1: who waits goes on
-    std::atomic<uint32_t> gave_up = 0;   // 1: who waited went on without it, since its limit had passed
+    std::atomic<uint32_t> released = 0;  // 1: the stream that waits goes on
+    std::atomic<uint32_t> gave_up = 0;   // 1: the stream went on without it, since its limit had passed
   };
 
   // A stream of rankloom's own, for one plan at a time.
   class Lane {
    public:
     virtual ~Lane() = default;
-    // What comes later in the lane starts when the event was passed.
+    // Work that comes later in the lane starts when the event was passed.
     virtual absl::Status wait_event(EventHandle event) = 0;
     virtual absl::Status run(KernelPlan& plan) = 0;
     // Calls `function(argument)` on a thread of the device's, which must not call into it, after all before it.
@@ -56,8 +56,8 @@ class DeviceDriver {
   // True for an event that was never recorded.
   virtual absl::StatusOr<bool> passed(EventHandle event) = 0;
   virtual absl::Status wait_event(StreamHandle stream, EventHandle event) = 0;
-  // What comes later in the stream starts when word->released is 1. `limit`: where the device itself polls, it gives up after
-  // this; infinite: never.
+  // Work that comes later in the stream starts when word->released is 1. `limit`: where the device itself polls, it
+  // gives up after this; infinite: never.
   virtual absl::Status wait_word(StreamHandle stream, ControlWord* word, absl::Duration limit) = 0;
 
   // Events and words are used again and again. A word is given back when nobody will write to it any more, and used again when

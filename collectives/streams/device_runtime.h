@@ -27,7 +27,7 @@ void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver);
 
 class DeviceRuntime;
 
-// What becomes of a stream, for itself and for the waits in it. Thread-safety: all methods.
+// The fate of a stream, for itself and for the waits in it. Thread-safety: all methods.
 class DeviceStreamState {
  public:
   DeviceStreamState(int rank, std::string_view name) : rank(rank), name(name) {}
@@ -74,7 +74,7 @@ class DeviceMark final : public EventState {
   int device() const { return device_; }
   DeviceDriver::EventHandle event() const { return event_; }
   const std::shared_ptr<DeviceRuntime>& runtime() const { return runtime_; }
-  // Those before it that may be closed still.
+  // The gates before it that may be closed still.
   const DeviceGates& gates() const { return gates_; }
 
  private:
@@ -105,9 +105,9 @@ struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
   std::unique_ptr<World::OutsideWaker> waker_;  // while the device can go on by itself
 };
 
-// What the ranks of a world share to use a device: lanes on which plans run, the thread that hears of their ends, and the
-// gates at which streams wait. The host never blocks in here, and a device is told to go on by host writes only, so nothing
-// depends on which streams share a queue of the hardware.
+// The part of a device that the ranks of a world share: lanes on which plans run, the thread that hears of their ends,
+// and the gates at which streams wait. The host never blocks in here, and a device is told to go on by host writes
+// only, so nothing depends on which streams share a queue of the hardware.
 //
 // Ends of launches come when the device is done, in real time, and are steps of the world's schedule from there on: a seeded
 // run with a device is not repeatable bit by bit. Timeouts of gates are real time too: a device knows no other.
@@ -176,7 +176,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // those whose end was not told yet
   std::vector<std::shared_ptr<DeviceLaunch>> ended_ ABSL_GUARDED_BY(mu_);     // for the thread
   std::vector<std::shared_ptr<DeviceLaunch>> lost_
-      ABSL_GUARDED_BY(mu_);  // of a device that failed: it may yet name them
+      ABSL_GUARDED_BY(mu_);  // of a device that failed: the device may yet name them
   std::vector<std::pair<int, std::unique_ptr<DeviceDriver::Lane>>> lanes_ ABSL_GUARDED_BY(mu_);  // idle ones, by device
   std::thread thread_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -30,10 +30,12 @@ CollectiveCall call_of_waits(const CollectiveCall& call) {
 
 CoalescedWork::CoalescedWork(RankState* context, std::shared_ptr<Rendezvous> rendezvous,
                              std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call, int64_t timeout_ns)
-    : MemberWork(context, call_of_waits(call), timeout_ns, call.keep_alive != nullptr),
+    : MemberWork(context, call_of_waits(call), timeout_ns),
       rendezvous_(std::move(rendezvous)),
       mailbox_(std::move(mailbox)),
-      mu_(&context->world().scheduler(), LockLevel::kCoalescedWork) {}
+      mu_(&context->world().scheduler(), LockLevel::kCoalescedWork) {
+  keeps_alive_ = call.keep_alive != nullptr;  // by its parts
+}
 
 CoalescedWork::~CoalescedWork() = default;
 

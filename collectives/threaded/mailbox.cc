@@ -209,9 +209,7 @@ struct Message::Aside {
 
 Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call,
                  int64_t timeout_ns)
-    : MemberWork(context, std::move(call), timeout_ns, call.keep_alive != nullptr),
-      mailbox_(std::move(mailbox)),
-      group_rank_(group_rank) {}
+    : MemberWork(context, std::move(call), timeout_ns), mailbox_(std::move(mailbox)), group_rank_(group_rank) {}
 
 Message::~Message() = default;
 

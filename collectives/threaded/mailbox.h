@@ -75,7 +75,7 @@ class Message final : public MemberWork {
 
   const std::shared_ptr<Mailbox> mailbox_;
   const int group_rank_;
-  int source_ = -1;  // of a recv: who sent it; written before complete()
+  int source_ = -1;  // of a recv: the sender; written before complete()
   // Guarded by the mutex of the inbox.
   State state_ = State::kNew;
   bool eager_ = false;    // done as soon as it is posted; const after that
@@ -120,7 +120,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // Ends all messages on their way and refuses later ones.
   void fail(const absl::Status& cause);
 
-  // What member `rank` has not finished, oldest first.
+  // The messages that member `rank` has not finished, oldest first.
   std::vector<std::shared_ptr<Message>> unfinished(int rank);
   // When all of those are done or withdrawn: waits for data that another thread moves, for as long as a copy takes.
   void await_moves(int rank);

@@ -53,15 +53,13 @@ struct CallState::Aside {
 
 CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call,
                      int64_t timeout_ns)
-    : MemberWork(context, std::move(call), timeout_ns, call.keep_alive != nullptr),
-      rendezvous_(std::move(rendezvous)),
-      group_rank_(group_rank) {}
+    : MemberWork(context, std::move(call), timeout_ns), rendezvous_(std::move(rendezvous)), group_rank_(group_rank) {}
 
 CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank)
     : MemberWork(context), rendezvous_(std::move(rendezvous)), group_rank_(group_rank) {}
 
 void CallState::begin(int64_t timeout_ns) {
-  MemberWork::begin(timeout_ns, call_.keep_alive != nullptr);
+  MemberWork::begin(timeout_ns);
   started_ns_ = -1;
   if (aside_ != nullptr) aside_->clear();
 }

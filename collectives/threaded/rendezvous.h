@@ -64,7 +64,7 @@ class CallState final : public MemberWork {
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int group_rank_;
-  int64_t started_ns_ = -1;  // when all members had arrived; -1: they have not
+  int64_t started_ns_ = -1;  // when all members had arrived; -1: not yet
   // poisoned runs only
   struct Aside;
   std::unique_ptr<Aside> aside_;
@@ -139,7 +139,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void run_later(Slot* slot, const CollectiveCall& call, int rank);
   Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What explored runs call the call of a slot.
+  // The name of a slot's call in explored runs.
   uint64_t object_of(const Slot& slot) const { return numbered_object(object_, static_cast<uint64_t>(slot.seq)); }
   // Tells an explored run of something that arrivals in this group do not commute with.
   void touched_group(Access how) const {
@@ -174,9 +174,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   const bool late_;
 
   const uint64_t object_;  // explored runs: the name of the group's calls
-  RankCounter leaving_;    // slots out of the window whose works are not all done
+  RankCounter leaving_;    // slots removed from window_ whose works are still being completed
   mutable ObservedMutex mu_;
-  // From index front_ on: the slots of the sequence numbers from base_ on; null: done.
+  // window_[front_ + (seq - base_)] is the slot of `seq`; null once it is done. Entries before front_ are dead.
   std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
   size_t front_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;

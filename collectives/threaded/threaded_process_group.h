@@ -9,7 +9,7 @@
 
 namespace rankloom::internal {
 
-// What the members of a threaded group share. Thread-safety: all methods.
+// The objects that the members of a threaded group share. Thread-safety: all methods.
 class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore> {
  public:
   ThreadedGroupCore(WorldState* world, std::shared_ptr<const Group> group);

@@ -53,8 +53,8 @@ class Completion {
   static inline thread_local Completion* current_ = nullptr;
 };
 
-// Who is told of the end of a work just before the work is done, on whoever completes it: for works that are made of others.
-// The work holds it until then. It does not wait, and owns no handle on the work.
+// A listener that is told of the end of a work just before the work is done, on whoever completes it: for works that
+// are made of others. The work holds it until then. The listener does not wait, and owns no handle on the work.
 class Dependant {
  public:
   virtual ~Dependant() = default;

@@ -17,16 +17,16 @@ static_assert(sizeof(WorkState) <= kBeforeWaitsFor);
 MemberWork::MemberWork(RankState* context)
     : WorkState(&context->world().scheduler(), context->rank()), context_(context) {}
 
-MemberWork::MemberWork(RankState* context, CollectiveCall&& call, int64_t timeout_ns, bool keeps_alive)
+MemberWork::MemberWork(RankState* context, CollectiveCall&& call, int64_t timeout_ns)
     : WorkState(&context->world().scheduler(), context->rank()), context_(context), call_(std::move(call)) {
-  begin(timeout_ns, keeps_alive);
+  begin(timeout_ns);
 }
 
-void MemberWork::begin(int64_t timeout_ns, bool keeps_alive) {
+void MemberWork::begin(int64_t timeout_ns) {
   if (begun_) renew();
   begun_ = true;
   timeout_ns_ = timeout_ns;
-  keeps_alive_ = keeps_alive;
+  keeps_alive_ = call_.keep_alive != nullptr;
   holds_owners(call_.keep_alive != nullptr);
   owns_record(call_.way.record_id);
 }

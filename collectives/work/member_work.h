@@ -15,8 +15,9 @@
 
 namespace rankloom::internal {
 
-// The work of a member's call that meets calls of other members: a wait for it is one for them. The base says what becomes of a
-// call whose wait ends early, or whose last handle goes before it is done: it is taken back, and a failure is the group's.
+// The work of a member's call that meets calls of other members: a wait for it is one for them. The base says what
+// becomes of a call whose wait ends early, or whose last handle goes before it is done: it is taken back, and a failure
+// is the group's.
 class MemberWork : public WorkState, public WaitsFor {
  public:
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
@@ -31,23 +32,23 @@ class MemberWork : public WorkState, public WaitsFor {
   bool building() const { return building_; }
 
  protected:
-  // `timeout_ns`: the call's, Deadline::kNever: none. `keeps_alive`: the tensors live as long as the call does, so it goes on
-  // without handles.
-  MemberWork(RankState* context, CollectiveCall&& call, int64_t timeout_ns, bool keeps_alive);
+  // `timeout_ns`: the call's; Deadline::kNever: none.
+  MemberWork(RankState* context, CollectiveCall&& call, int64_t timeout_ns);
   // A place: begin() follows when the call has been built there.
   explicit MemberWork(RankState* context);
   // The call was built in place(). Again, when nobody holds the work that it was before.
-  void begin(int64_t timeout_ns, bool keeps_alive);
+  void begin(int64_t timeout_ns);
 
   void let_go() noexcept override { call_.keep_alive.reset(); }
   void overdue(absl::Duration timeout, CodeSite code) override;
   CodeSite call_code() const override { return call_.code; }
 
-  // Takes the call back and ends the work, with `ended` if it is one call; waits for whoever has its tensors right now. Nobody writes
-  // into the rank's memory afterwards. False: it was done before, or a device will be through with it later.
+  // Takes the call back and ends the work, with `ended` if it is one call; waits for whoever has its tensors right now.
+  // Nobody writes into the rank's memory afterwards. False: it was done before, or a device will be through with it
+  // later.
   virtual bool take_back(const Withdrawal& why, const absl::Status& ended) = 0;
-  // Of a call whose time depends on that of others (CallWay::wait_until_ns), after a wait for `timeout` that ended with `waited`: goes
-  // on waiting, and adds to both.
+  // Of a call whose time depends on that of others (CallWay::wait_until_ns), after a wait for `timeout` that ended with
+  // `waited`: goes on waiting, and adds to both.
   virtual void wait_longer(absl::Duration* /*timeout*/, bool /*timeout_is_default*/, CodeSite /*code*/,
                            absl::Status* /*waited*/) {}
 
@@ -64,9 +65,9 @@ class MemberWork : public WorkState, public WaitsFor {
 
   RankState* const context_;
   CollectiveCall call_;
+  bool keeps_alive_ = false;  // the tensors live as long as the call, which goes on without handles; const once filed
 
  private:
-  bool keeps_alive_ = false;
   bool begun_ = false;
   bool building_ = false;
   int64_t timeout_ns_ = Deadline::kNever;

@@ -50,7 +50,7 @@ class StreamWork final : public WorkState {
   std::string_view group() const override { return group_; }
   int64_t seq() const override { return seq_; }
 
-  // It ends with `inner`, but for its being dropped: the flight record is the inner work's.
+  // The work ends with `inner`, but for its being dropped: the flight record is the inner work's.
   void stands_for(const WorkState& inner) { owns_record(inner.own_record()); }
 
  private:

@@ -23,8 +23,8 @@
 
 namespace rankloom::internal {
 
-// What a Work stands for: one call on its way. Subclass it to answer wait() and get_future() in your own way; the base
-// completes once, by complete(). Held by shared_ptr, by handles and by whoever will complete it.
+// The state that a Work is a handle on: one call on its way. Subclass it to answer wait() and get_future() in your own
+// way; the base completes once, by complete(). Held by shared_ptr, by handles and by whoever will complete it.
 // Thread-safety: all methods.
 class WorkState : public OpenCall {
  public:
@@ -72,7 +72,7 @@ class WorkState : public OpenCall {
   virtual int64_t seq() const { return -1; }
   // OK, or why a wait for the work makes no sense yet.
   virtual absl::Status waitable() const { return absl::OkStatus(); }
-  // A wait that has lasted so long is overdue(); it goes on.
+  // A wait that has lasted so long is overdue(), and goes on.
   virtual absl::Duration warn_after() const { return absl::InfiniteDuration(); }
 
   bool is_completed() const {
@@ -114,7 +114,7 @@ class WorkState : public OpenCall {
   // Where a wait for it is, as reports show it.
   Site site(CodeSite code) const { return wait_site(code); }
 
-  // What complete() will touch. Only where ranks are fibers.
+  // The memory that complete() will touch. Only where ranks are fibers.
   void prefetch(Fetch step) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (step == Fetch::kObject) return prefetch_lines(this, 0, sizeof(WorkState));
     finished_.prefetch(step);
@@ -124,7 +124,7 @@ class WorkState : public OpenCall {
   Scheduler* scheduler() const { return world_.scheduler(); }
   const WorldRef& world_ref() const { return world_; }
   int rank() const { return rank_; }
-  // What explored runs call the work; 0 in all others. For works of a world.
+  // The name of the work in explored runs; 0 in all others. For works of a world.
   uint64_t object() const { return object_; }
   // The same; 0 for works of no world, too.
   uint64_t explored_object() const { return object_ != kNamedOutside ? object_ : 0; }
@@ -149,7 +149,7 @@ class WorkState : public OpenCall {
   absl::Status wait_own_time(int64_t timeout_ns, bool timeout_is_default, CodeSite code);
   // Of the explored run that the work is part of; null in all others.
   StepRecord* record() const;
-  // What a wait shows in a report: subclasses add who could end it.
+  // The site of a wait in a report: subclasses add who could end it.
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
@@ -157,11 +157,11 @@ class WorkState : public OpenCall {
   // For constructors: let_go() is to be called, on the thread that drops the last handle, once the work is done.
   void holds_owners(bool holds) { holds_owners_ = holds; }
   virtual void let_go() noexcept {}
-  // For subclasses whose objects are works again and again: makes one that nobody holds or waits for any more, of a world of
-  // fibers, a new work: first_handle() comes next.
+  // For subclasses whose objects are works again and again: makes a new work of one that nobody holds or waits for any more, in a
+  // world of fibers. first_handle() comes next.
   void renew();
-  // For works of a world: ending() is called just before the work is done, by whoever completes it, while the world lives. It
-  // takes no lock but a flight recorder's. Not called for a work that is not done when the world ends.
+  // For works of a world: ending() is called just before the work is done, by whoever completes it, while the world
+  // lives. ending() takes no lock but a flight recorder's. Not called for a work that is not done when the world ends.
   void owns_record(int64_t record_id) { own_record_ = record_id; }
   virtual void ending(bool /*ok*/) {}
   // Tells of a wait that has lasted for warn_after(). On the rank that waits, with no lock held.
@@ -198,7 +198,8 @@ class WorkState : public OpenCall {
   void record_wait() const;
   // The work, or a part of it, in the run of `record`.
   uint64_t name_in(const StepRecord& record, uint64_t part = 0) const;
-  // Whose time counts: of the work's world, else of the caller's. Null: real time, as for threads of no world.
+  // The scheduler whose time counts: of the work's world, else of the caller's. Null: real time, as for threads of no
+  // world.
   Scheduler* clock_of_wait() const;
   // `site`: null, and it is asked for if there is something to wait for.
   absl::Status await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site);

@@ -24,10 +24,6 @@ constexpr std::string_view kObservations = "observations of explore";
 using Observations = std::vector<std::vector<Observation>>;  // [rank]
 using Lists = std::vector<std::vector<std::string>>;         // [rank]
 
-std::string text_of(const absl::Status& status) {
-  return std::string(status.message().data(), status.message().size());
-}
-
 // A failure's text without what may differ from one schedule to the next, and with another number of ranks.
 std::string gist(const std::string& text) {
   std::string out;
@@ -130,7 +126,7 @@ std::string Outcome::headline() const {
 std::string Outcome::signature() const {
   if (!failures.empty()) return gist(failures[0]);
   if (report.ok()) return "";
-  return absl::StrCat(sv(error_kind_name(error_kind(report.cause))), " ", gist(text_of(report.cause)));
+  return absl::StrCat(sv(error_kind_name(error_kind(report.cause))), " ", gist(message_of(report.cause)));
 }
 
 WorldOptions Baseline::with(const Schedule& schedule) const {

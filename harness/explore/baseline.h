@@ -17,14 +17,14 @@ using Program = absl::FunctionRef<void(RankContext&)>;
 // Runs the program in a world and appends to `failures` what the report does not say.
 using RunWorld = absl::FunctionRef<RunReport(World& world, Program program, std::vector<std::string>* failures)>;
 
-// What a rank told observe().
+// A rank's calls of observe().
 struct Observation {
   std::string name;
   std::string text;
   std::string bytes;
 };
 
-// What one run came to.
+// The outcome of one run.
 struct Outcome {
   RunReport report;
   std::vector<std::string> failures;                    // what the report does not say

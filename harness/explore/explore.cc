@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "harness/explore/search.h"
+#include "sim/base/text.h"
 
 namespace rankloom {
 
@@ -88,7 +89,7 @@ std::string failure_text(const ExploreReport::Failure& failure) {
 }  // namespace
 
 std::string ExploreReport::text() const {
-  if (!error.ok()) return std::string(error.message().data(), error.message().size());
+  if (!error.ok()) return message_of(error);
   const double seconds = absl::ToDoubleSeconds(elapsed);
   std::string text = absl::StrFormat("explored %d runs in %.3g s (%.0f a second): %s", runs, seconds,
                                      seconds > 0 ? static_cast<double>(runs) / seconds : 0.0,

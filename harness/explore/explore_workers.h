@@ -30,7 +30,7 @@ class Workers {
 
   // `search(found, worker)` runs in each of the others: worker = 1, 2, ...
   void start(absl::FunctionRef<void(Found*, int worker)> search);
-  // What one of them found; nullopt: nothing (yet). `wait`: until one found something or all have ended.
+  // The findings of one worker; nullopt: nothing (yet). `wait`: until one found something or all have ended.
   std::optional<Found> poll(bool wait);
   // Ends those that still search.
   void stop();

@@ -7,7 +7,7 @@
 
 namespace rankloom::internal {
 
-// What each rank did in a run, one line a step, in the order in which it happened: only the steps that touch what
+// The acts of each rank in a run, one line a step, in the order in which it happened: only the steps that touch what
 // others touch, those where one rank was stopped for another, and each rank's last. `record` keeps texts.
 std::string story_text(const StepRecord& record, const RunReport& report);
 

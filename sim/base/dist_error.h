@@ -20,8 +20,8 @@ inline void throw_if_error(const absl::Status& status, const ErrorOrigin& origin
 // make_error(), out of the way of code that runs.
 [[gnu::cold]] absl::Status cold_error(ErrorKind kind, const std::string& text);
 
-// How the library makes errors: of parts, strung together as absl::StrCat does. Inlined, so that no part's address is known to
-// others, and callers keep theirs in registers.
+// How the library makes errors: of parts, strung together as absl::StrCat does. Inlined, so that no part's address is
+// known to others, and callers keep theirs in registers.
 template <typename... Parts>
 [[gnu::always_inline]] inline absl::Status make_error(ErrorKind kind, const Parts&... parts) {
   return cold_error(kind, absl::StrCat(parts...));

@@ -81,7 +81,7 @@ class HeldLocks {
   static inline constinit thread_local uint64_t held_ = 0;
 };
 
-// An absl::Mutex with a level. What ranks share is guarded by a RankMutex or an ObservedMutex (sim/sync).
+// An absl::Mutex with a level. State that ranks share is guarded by a RankMutex or an ObservedMutex (sim/sync).
 class ABSL_LOCKABLE OrderedMutex {
  public:
   explicit constexpr OrderedMutex(LockLevel level) : level_(level), mu_(absl::kConstInit) {}

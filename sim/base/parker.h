@@ -9,7 +9,7 @@ namespace rankloom::internal {
 // Sources: the protocol of Java's LockSupport; the sleep is a Linux futex.
 class Parker {
  public:
-  // What the thread was doing when a permit came.
+  // The state of the thread when a permit came.
   enum class Was : uint32_t {
     kAwake = 0,
     kPermitted = 1,  // it had a permit already

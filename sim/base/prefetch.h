@@ -5,11 +5,12 @@
 
 namespace rankloom::internal {
 
-// Memory is fetched ahead of its use here and nowhere else: in worlds of so many fibers under fifo that what a rank touches has left
-// the caches by its next turn (Scheduler::prefetches()). Smaller worlds gain nothing. Measured in docs/decisions/0008-hot-path.md.
+// Memory is fetched ahead of its use here and nowhere else: in worlds of so many fibers under fifo that what a rank
+// touches has left the caches by its next turn (Scheduler::prefetches()). Smaller worlds gain nothing. Measured in
+// docs/decisions/0008-hot-path.md.
 inline constexpr int kPrefetchRanks = 512;
 
-// What comes up later is fetched in three steps, each of which reads what the step before has fetched:
+// The memory of a later turn is fetched in three steps, each of which reads what the step before has fetched:
 //
 //              of a task that will run                  of a work that will be completed
 //   kObject    the Task                                 the WorkState

@@ -11,7 +11,8 @@ namespace rankloom::internal {
 std::string rank_ranges(const std::vector<int>& ranks);
 // "rank 4", "ranks 0-1, 4".
 std::string ranks_text(const std::vector<int>& ranks);
-// "0, 1, 4-6": two neighbours are no range, and a long list is cut after some twenty entries: "..., 38, ... (50 ranks)".
+// "0, 1, 4-6": two neighbours are no range, and a long list is cut after some twenty entries: "..., 38, ... (50
+// ranks)".
 std::string short_ranks(std::vector<int> ranks);
 
 }  // namespace rankloom::internal

@@ -32,13 +32,13 @@ struct TaskInfo {
   TaskKind kind = TaskKind::kRank;
 };
 
-// What a blocked task waits for. Asked only when a report is written, while no task of the run moves.
+// The thing that a blocked task waits for. Asked only when a report is written, while no task of the run moves.
 class WaitsFor {
  public:
   virtual ~WaitsFor() = default;
   // Appends the global ranks that could end this wait. Leaves `ranks` alone if it is not known who could.
   virtual void append_ranks(std::vector<int>* ranks) const = 0;
-  // What else a report should say of it; empty: nothing.
+  // A further remark for reports; empty: none.
   virtual std::string remark() const { return {}; }
   // A better cause than "nobody can move", if the wait knows one: members that issued different calls. Else OK.
   virtual absl::Status explain() const { return absl::OkStatus(); }

@@ -9,7 +9,7 @@
 
 namespace rankloom::internal {
 
-// The switch between tasks, and nothing else: who runs next is decided above it. The deterministic scheduler unparks the
+// The switch between tasks, and nothing else: the next task is chosen above it. The deterministic scheduler unparks the
 // next task and parks the running one; engines never choose.
 class Engine {
  public:

@@ -24,7 +24,7 @@ int this_thread();
 // Whether a thread of this process uses a core, or waits for one or for a disk. A thread that sleeps in a lock does not.
 bool thread_runs(int thread);
 
-// What a debugger shows as the thread's name.
+// The name of the thread in a debugger.
 std::string thread_name(const TaskInfo& info);
 
 }  // namespace rankloom::internal

@@ -36,7 +36,8 @@ class FaultInjector {
   // Does what is the same for all calls: crash, hang, delay. A crash unwinds the rank. Errors: what the call fails with; for a
   // hang, the cause of the abort that ended it.
   absl::Status act(const Fault& fault, const Call& call, CodeSite code);
-  // What happened so far, each with the number of its call among all of its rank's: as a plan, they happen again.
+  // The faults that happened so far, each with the number of its call among all of its rank's: as a plan, they happen
+  // again.
   std::vector<Fault> happened() const;
 
  private:

@@ -18,7 +18,7 @@ class TaskTable {
   ~TaskTable() = default;
 };
 
-// What a policy sees when it must choose. Valid during choose() only.
+// The view of a policy that must choose. Valid during choose() only.
 struct ChoicePoint {
   ChoiceKind kind;
   int size;               // alternatives: at least 2, but for a policy that sees_all()
@@ -42,7 +42,7 @@ class SchedulePolicy {
   virtual ReadySet::Order order() const { return ReadySet::Order::kAscending; }
   // A task goes on at a point until it blocks; points are no choices then.
   virtual bool runs_to_block() const { return false; }
-  // Asked even if only one task can run. What is no choice is not recorded.
+  // Asked even if only one task can run. A single candidate is no choice, and is not recorded.
   virtual bool sees_all() const { return false; }
 };
 

@@ -20,10 +20,10 @@ class ReadySet {
   bool empty() const { return size_ == 0; }
 
   void insert(TaskId id);                          // id is not in it
-  void remove(TaskId id);                          // id is in it; kQueue: it is the oldest
+  void remove(TaskId id);                          // `id` is a member; kQueue: the oldest one
   bool contains(TaskId id) const;                  // kAscending only
   TaskId oldest() const { return queue_[head_]; }  // kQueue only
-  // kQueue only: who is oldest once i have been removed; i < size().
+  // kQueue only: the oldest task once i have been removed; i < size().
   TaskId oldest_after(int i) const { return queue_[(head_ + static_cast<size_t>(i)) & (queue_.size() - 1)]; }
   TaskId nth(int i) const;  // kAscending only: the i-th smallest
   template <typename Visit>

@@ -19,7 +19,7 @@ class PolicySource {
   ~PolicySource() = default;
 };
 
-// What a search hands to a run beside its schedule. All of it outlives the run.
+// The hooks that a search hands to a run beside its schedule. All of it outlives the run.
 struct RunHooks {
   PolicySource* policies = nullptr;  // says who is next; null: the schedule does
   StepRecord* record = nullptr;      // is told what each step touches

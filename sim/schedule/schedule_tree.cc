@@ -228,7 +228,8 @@ void ScheduleTree::find_more() {
   surplus_.clear();
 }
 
-// What comes before what in the last run, step by step, and with it the pairs of steps that might have come the other way round.
+// What comes before what in the last run, step by step, and with it the pairs of steps that might have come the other
+// way round.
 class ScheduleTree::Races {
  public:
   explicit Races(ScheduleTree* tree)

@@ -47,7 +47,8 @@ class ScheduleTree final : public PolicySource {
   // Choices known to be worth making differently: 0 once all is done, else a lower bound for the runs to come.
   int64_t open() const;
 
-  // What the runs did that no search over schedules can vouch for: why "all" means all that rankloom can see. Empty: nothing.
+  // Acts of the runs that no search over schedules can vouch for: why "all" means all that rankloom can see. Empty:
+  // nothing.
   const std::vector<std::string>& uncovered() const { return record_.uncovered(); }
 
   StepRecord& record() { return record_; }
@@ -60,7 +61,7 @@ class ScheduleTree final : public PolicySource {
   // A task that has been tried at a node or need not be, with what its step there touches.
   struct Tried {
     TaskId id;
-    bool one_way;  // no further choice was made in its step, which might have touched other things
+    bool one_way;  // the step contained no other choice, so `ops` is all that it can touch
     std::vector<StepRecord::Op> ops;
   };
   // A choice on the path that the current run took.
@@ -75,9 +76,9 @@ class ScheduleTree final : public PolicySource {
     std::vector<Tried> tried;   // but for the one that runs now
     std::vector<Tried> asleep;  // what these would do was done by other runs
   };
-  // What a step touches may depend on what it finds. A race with step `first` need not be reversed, since the task was tried or
-  // sleeps at that node, with ops that its step in this run lacks: what conflicts with these commutes here, and no race shows
-  // that it may come before the task's step.
+  // The things that a step touches may depend on what the step finds. A race with step `first` need not be reversed,
+  // since the task was tried or sleeps at that node, with ops that its step in this run lacks: what conflicts with
+  // these commutes here, and no race shows that it may come before the task's step.
   struct Surplus {
     int first;
     int task;  // number

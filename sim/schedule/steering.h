@@ -10,16 +10,17 @@
 
 namespace rankloom::internal {
 
-// Who runs when nobody asks for anything else: the task at the point goes on until it blocks, yields or has had kPatience
-// turns while others could run; then the next rank or helper by number; what completes a call runs when nobody else can.
-// Who yields comes after all others that can run: else a run in which it polls would never end.
+// The task that runs when nobody asks for another: the task at the point goes on until it blocks, yields or has had
+// kPatience turns while others could run; then the next rank or helper by number; what completes a call runs when
+// nobody else can. A task that yields comes after all others that can run: else a run in which it polls would never
+// end.
 class DefaultOrder {
  public:
   // Before each next(): finds the candidates.
   void look(const ChoicePoint& point);
   // The candidate that comes first of those that are `allowed`; -1: none is.
   TaskId next(const ChoicePoint& point, absl::FunctionRef<bool(TaskId)> allowed) const;
-  // After each: who was chosen.
+  // After each: the chosen task.
   void chose(const ChoicePoint& point, TaskId id);
 
   // The tasks that an explorer may choose: all that are ready, but for those that poll: they have yielded more than kYields

@@ -17,7 +17,7 @@ namespace rankloom::internal {
 // conflict with reads, nor kCommute with kCommute (arrivals in one collective); all else does.
 enum class Access : uint8_t { kRead, kCommute, kWrite };
 
-// What happened in one run, step by step: which task ran, what it touched, what it enabled. The layers above tell it while
+// The acts of one run, step by step: which task ran, what it touched, what it enabled. The layers above tell it while
 // the run goes on; explorers read it afterwards. A step is what a task does from one scheduling point to its next.
 //
 // Objects have names: numbers that are equal in all runs that made the same choices up to the object's birth, and that no
@@ -87,7 +87,8 @@ class StepRecord {
 
   // A name for an object that the calling task, or a thread of no task, makes now.
   uint64_t new_object();
-  // What the calling task makes until leave_name() is named after `name`: whichever task comes first makes it. Not nested.
+  // Objects that the calling task makes until leave_name() are named after `name`: whichever task comes first makes it.
+  // Not nested.
   void enter_name(uint64_t name);
   void leave_name();
   // The next task that the calling thread makes has this name: whoever comes first makes it.
@@ -119,7 +120,7 @@ class StepRecord {
   int stopped_at() const { return stopped_at_; }
   // The number of the task that has this id now.
   int number_of(TaskId id) const { return number_of_[static_cast<size_t>(id)]; }
-  // What uncovered() was told, in all runs; sorted, each once.
+  // The reasons that uncovered() was given, in all runs; sorted, each once.
   const std::vector<std::string>& uncovered() const { return uncovered_; }
 
   // In any run a task did something that the record sees.

@@ -54,7 +54,7 @@ class WorldPin {
 // "the world has ended", which everything that was unfinished then fails with.
 absl::Status world_ended();
 
-// What is called and through which handle, for errors.
+// The called method and the handle, for errors.
 struct CalledHandle {
   int rank = -1;       // the global rank that the handle belongs to; -1: none
   std::string handle;  // "group 0", "HashStore"
@@ -79,8 +79,8 @@ class CallScope {
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
-  // What the constructor throws, but for one thing: a thread of no world stays one. `after_run`: once the run is over, too, as
-  // long as the world's memory is there.
+  // The errors of the constructor, but for one: a thread of no world stays one. `after_run`: once the run is over, too,
+  // as long as the world's memory is there.
   static void check(const WorldRef& world, absl::FunctionRef<CalledHandle()> called, bool after_run = false) {
     if (world.foreign()) [[unlikely]]
       refuse_strangers(world, called(), after_run);

@@ -8,7 +8,7 @@
 
 namespace rankloom::internal {
 
-// What the layer above knows of ranks.
+// The facts of ranks that the layer above knows.
 struct RankFacts {
   // "returned", "failed: ...", or "" for a rank that is still there.
   std::function<std::string(int rank)> ended;
@@ -16,8 +16,9 @@ struct RankFacts {
   std::function<std::vector<std::string>(int rank)> last_calls;
 };
 
-// The text of a deadlock: who waits in what and for whom, where those are, and the cycle if there is one. Ranks that wait
-// alike share a line: "ranks 0-6 wait in all_reduce seq 3 for rank 7 (returned) [group 0, train.cc:12]".
+// The text of a deadlock: the ranks that wait, in what and for whom, the state of those, and the cycle if there is one.
+// Ranks that wait alike share a line: "ranks 0-6 wait in all_reduce seq 3 for rank 7 (returned) [group 0,
+// train.cc:12]".
 std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts);
 
 // "rank 1 (returned) and ranks 3-4".

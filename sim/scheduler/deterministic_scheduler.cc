@@ -10,6 +10,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/prefetch.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/engine/thread_pool.h"
@@ -645,7 +646,7 @@ void DeterministicScheduler::await_threads_beside(StateLock& lock) {
     if (ends) {
       abort(stuck);
     } else {
-      watch_.tell(std::string(stuck.message()));
+      watch_.tell(message_of(stuck));
     }
     lock.lock();
     told = true;

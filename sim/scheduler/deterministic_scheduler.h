@@ -81,7 +81,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void ensure_baton(Task& self, StateLock& lock);
   // `self` yields: the clock goes on if nobody did anything else for long.
   void count_yield(StateLock& lock);
-  // Who runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
+  // The task that runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
   Task* pick(const Task* at, StateLock& lock);
   // `self` stops here until it is picked again.
   void give_way(Task& self, StateLock& lock);
@@ -96,7 +96,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void end_endless(ErrorKind kind, std::string text, StateLock& lock);
   // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
   bool wait_beside(int64_t grace_ns, StateLock& lock);
-  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or `stuck_after` passed.
+  // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or `stuck_after`
+  // passed.
   void await_threads_beside(StateLock& lock);
   // A thread of the caller's own that is ready as a helper of `rank`; null: there is none.
   Task* ready_beside(int rank) const;
@@ -169,7 +170,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Default deadlines are on the tasks; none of a parked task is earlier than this.
   int64_t weak_floor_ns_ = Deadline::kNever;
 
-  // What threads outside the fibers' ask for.
+  // Requests of threads outside the fibers'.
   OrderedMutex inbox_mu_{LockLevel::kSchedulerInbox};
   std::vector<absl::AnyInvocable<void()>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
   std::atomic<bool> inbox_full_{false};

@@ -22,7 +22,7 @@ class LiveWorlds {
   // The scheduler, which stays until unpin(); null if it is gone, or, with `open`, if it takes no more calls.
   Scheduler* pin(uint64_t serial, bool open);
   void unpin(uint64_t serial);
-  // It takes no more calls, or is gone.
+  // The world takes no more calls, or is gone.
   bool over(uint64_t serial) const;
 
   // From here on it takes no more calls, if nobody has a pin and `idle`, asked under the lock, says so.

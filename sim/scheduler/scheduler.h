@@ -26,8 +26,8 @@
 
 namespace rankloom::internal {
 
-// What should be at a scheduling point soon: a task that runs outside of rankloom, or a rank that has not attached while
-// others wait for it.
+// Somebody who should be at a scheduling point soon: a task that runs outside of rankloom, or a rank that has not
+// attached while others wait for it.
 struct Outstanding {
   TaskId id = -1;
   TaskInfo info;
@@ -50,7 +50,7 @@ struct Outstanding {
 // Thread-safety: all methods may be called from tasks of this scheduler; unpark(), abort() and outside() from any thread.
 class Scheduler {
  public:
-  // What a world reads of its options is of no matter here: poison, faults, what is recorded. `hooks`: of a search.
+  // Options that only a world reads are of no matter here: poison, faults, what is recorded. `hooks`: of a search.
   // Errors: InvalidArgument for free() on fibers, world_size < 1.
   static absl::StatusOr<std::unique_ptr<Scheduler>> make(WorldOptions options, const RunHooks& hooks = {});
   virtual ~Scheduler();
@@ -73,8 +73,8 @@ class Scheduler {
   // the caller; what they throw then, being told of the end, is nobody's.
   virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
 
-  // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: it must not wait.
-  // In the free gear it runs now.
+  // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: `body` must
+  // not wait. In the free gear it runs now.
   virtual void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) = 0;
 
   // Makes the calling thread a task of this run until detach(). A rank blocks here until all ranks have attached.
@@ -136,8 +136,8 @@ class Scheduler {
   void add_outside(int n);
 
   // From here on handles of this run answer that the world has ended. The first form only if no task lives. The second ends
-  // those that do: helpers beside the ranks are waited for, calls of threads of no world fail; it must come before what tasks
-  // use is gone, by no task of this run. A thread that is attached as a rank still is a fatal error.
+  // those that do: helpers beside the ranks are waited for, calls of threads of no world fail; the call must come
+  // before what tasks use is gone, by no task of this run. A thread that is attached as a rank still is a fatal error.
   bool close_if_idle();
   void close();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
@@ -148,8 +148,8 @@ class Scheduler {
   void stranger_away(uint64_t id, int rank, bool away);
   void stranger_ended(uint64_t id);
 
-  // What the watchdog tells beside those who stand still, and what it ends: nothing in deterministic gears, which see it
-  // themselves.
+  // For the watchdog, beside its look at tasks that stand still: appends what is to be told of a run that is stuck, or
+  // ends that run. Does nothing in deterministic gears, which see it themselves.
   virtual void look_for_stuck(int64_t /*now_ns*/, std::vector<std::string>* /*texts*/) {}
 
   // Whether this run was begun by a task of that one, or by one of a run within it.
@@ -190,7 +190,7 @@ class Scheduler {
   // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
   virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
 
-  // What was chosen so far (deterministic gears; empty in the free gear and under fifo).
+  // The choices so far (deterministic gears; empty in the free gear and under fifo).
   virtual const Trace& trace() const = 0;
   // Scheduling points passed by all tasks.
   virtual uint64_t steps() const = 0;

@@ -12,9 +12,9 @@
 
 namespace rankloom::internal {
 
-// Has the process's watchdog look after a scheduler: a task that comes to no scheduling point for `stall` of real time is told
-// to `on_stall` (both of the options; unset: stderr), once until it moves. The watchdog is one thread, asleep between looks and for
-// good while nothing is watched; tasks pay nothing for it.
+// Has the process's watchdog look after a scheduler: a task that comes to no scheduling point for `stall` of real time
+// is told to `on_stall` (both of the options; unset: stderr), once until it moves. The watchdog is one thread, asleep
+// between looks and for good while nothing is watched; tasks pay nothing for it.
 // Thread-safety: begin() from any thread.
 class StallWatch {
  public:

@@ -56,8 +56,8 @@ class ABSL_SCOPED_LOCKABLE RankMutexLock {
   RankMutex& mu_;
 };
 
-// A count that several ranks change. Who reads a value sees what was written before the changes that led to it. Where RankMutex
-// does nothing, neither costs this an atomic step.
+// A count that several ranks change. A reader of a value sees what was written before the changes that led to it. Where
+// RankMutex does nothing, neither costs this an atomic step.
 class RankCounter {
  public:
   // `scheduler` may be null: an object that belongs to no world.
@@ -98,7 +98,7 @@ class RankCondVar {
   // Wakes the waiter that came first, if any.
   void notify_one();
   bool has_waiters() const { return first_ != nullptr; }
-  // What a notify_all() will touch. Not with kObject.
+  // The memory that a notify_all() will touch. Not with kObject.
   void prefetch(Fetch step) const {
     if (step == Fetch::kPointers) {
       __builtin_prefetch(first_, /*write=*/1);

@@ -11,7 +11,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/error.h"
-#include "sim/base/ranks_text.h"
 
 namespace rankloom {
 
@@ -338,19 +337,6 @@ TEST(MismatchTest, AgreesWithTheFastComparison) {
       EXPECT_EQ(reported, !members_agree(Calls{&a, &b}));
     }
   }
-}
-
-TEST(RanksTextTest, CompressesRuns) {
-  EXPECT_EQ(short_ranks({}), "");
-  EXPECT_EQ(short_ranks({3}), "3");
-  EXPECT_EQ(short_ranks({4, 3}), "3, 4");
-  EXPECT_EQ(short_ranks({5, 0, 2, 4, 3}), "0, 2-5");
-}
-
-TEST(RanksTextTest, CutsManyRuns) {
-  std::vector<int> even;
-  for (int r = 0; r < 100; r += 2) even.push_back(r);
-  EXPECT_THAT(short_ranks(even), EndsWith(", 38, ... (50 ranks)"));
 }
 
 }  // namespace
