@@ -29,7 +29,7 @@ import sys
 import tempfile
 import traceback
 import unittest
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -147,7 +147,7 @@ _ALONE = {"-x", "--exitfirst", "--lf", "--last-failed", "--ff", "--failed-first"
 
 def _command(item: pytest.Item) -> str:
     """Runs this test only."""
-    config = item.config
+    config: Any = item.config
     places = set(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else set()
     kept = []
     arguments = iter(config.invocation_params.args)
@@ -156,7 +156,7 @@ def _command(item: pytest.Item) -> str:
             next(arguments, None)
         elif argument not in places and argument not in _ALONE and argument.split("=")[0] not in _SELECTS:
             kept.append(argument)
-    return shlex.join([sys.orig_argv[0], "-m", "pytest", *kept, config.cwd_relative_nodeid(item.nodeid)])
+    return shlex.join([sys.orig_argv[0], "-m", "pytest", *kept, str(config.cwd_relative_nodeid(item.nodeid))])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -310,7 +310,7 @@ def _failed_of(report: Report) -> BaseException | None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     failure = call.excinfo.value if call.excinfo is not None else None
     if not isinstance(failure, _RankFailed):
         return (yield)
@@ -319,7 +319,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if error is not None:
         # So that --pdb stops in the frames of the rank, and pytest.xfail() and their like mean what they do elsewhere.
         call.excinfo = pytest.ExceptionInfo.from_exception(error)
-    made: Any = yield
+    made = yield
     if made.failed:
         made.longrepr = _repr(item, report, error, made.longrepr)
     return made

@@ -29,7 +29,7 @@ def enter(names: Iterable[str] = ()) -> None:
         _taken.update(name.lower() for name in names)
         if _users == 1:
             _original = distributed_c10d._new_process_group_helper
-            distributed_c10d._new_process_group_helper = _helper
+            distributed_c10d._new_process_group_helper = _helper  # type: ignore[assignment]
 
 
 def leave(names: Iterable[str] = ()) -> None:
