@@ -96,7 +96,7 @@ def test_the_command_runs_one_test_and_the_trace_is_there(tmp_path: pathlib.Path
     assert "junit" not in seed and "maxfail" not in seed
     (trace,) = (tmp_path / "traces").iterdir()
     assert str(trace) in replay
-    for command, schedule in ((seed, "seeded:5"), (replay, "replay of seeded:5")):
+    for command, schedule in ((seed, "seeded:5,"), (replay, "replay,")):
         repeated = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert "1 failed in" in repeated.stdout, repeated.stdout + repeated.stderr
         assert f"schedule {schedule}" in repeated.stdout

@@ -249,7 +249,7 @@ def _save_trace(item: pytest.Item, report: Report) -> None:
     if not report.trace or not report.rerun or "RANKLOOM_REPLAY" in os.environ:
         return
     folder = pathlib.Path(os.environ.get("RANKLOOM_TRACE_DIR") or os.path.join(tempfile.gettempdir(), "rankloom-traces"))
-    path = folder.absolute() / (re.sub(r"[^\w.\[\]-]+", "_", item.nodeid)[-200:] + ".rltrace")
+    path = folder.absolute() / (re.sub(r"[^\w.-]+", "_", item.nodeid).strip("_")[-200:] + ".rltrace")
     try:
         report.save_trace(path)
     except OSError as error:
