@@ -59,6 +59,7 @@ def test_a_failure_has_its_seed_and_the_first_rank() -> None:
     assert "Thread 0 exited" not in text
     assert "ValueError: rank 1 gives up" in text
     assert "RANKLOOM_SEED=12" in text
+    assert "in run_test_with_threaded_pg" not in text, text
 
 
 def test_the_decorator() -> None:

@@ -17,7 +17,6 @@ A rank that comes to no scheduling point for --ranks-stall seconds of real time 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import logging
@@ -226,22 +225,23 @@ def _schedules(asked: _Asked) -> Sequence[int | None]:
     return asked.seeds
 
 
-@contextlib.contextmanager
-def _without_c10d_logs(config: pytest.Config) -> Iterator[None]:
-    """c10d writes each failed call to a log of its own, at level DEBUG: those are no records of the test's."""
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """c10d writes each failed call of a rank to a log of its own, at level DEBUG: those are no records of the test's."""
+    of_rank = (record.threadName or "").startswith("rank ")
+    return not (of_rank and record.name.startswith("c10d-") and record.levelno <= logging.DEBUG)
 
-    def wanted(record: logging.LogRecord) -> bool:
-        return not (record.name.startswith("c10d-") and record.levelno <= logging.DEBUG)
 
-    plugin = config.pluginmanager.get_plugin("logging-plugin")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
     handlers = [getattr(plugin, name) for name in ("caplog_handler", "report_handler") if hasattr(plugin, name)]
     for handler in handlers:
-        handler.addFilter(wanted)
+        handler.addFilter(_is_wanted)
     try:
-        yield
+        return (yield)
     finally:
         for handler in handlers:
-            handler.removeFilter(wanted)
+            handler.removeFilter(_is_wanted)
 
 
 def _save_trace(item: pytest.Item, report: Report) -> None:
@@ -281,16 +281,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     stall = pyfuncitem.config.getoption("--ranks-stall")
     for seed in _schedules(asked):
-        with _without_c10d_logs(pyfuncitem.config):
-            report = run(
-                on_rank,
-                asked.n,
-                seed=seed,
-                schedule=asked.schedule,
-                backend=asked.backend,
-                timeout=asked.timeout,
-                stall=stall if stall > 0 else None,
-            )
+        report = run(
+            on_rank,
+            asked.n,
+            seed=seed,
+            schedule=asked.schedule,
+            backend=asked.backend,
+            timeout=asked.timeout,
+            stall=stall if stall > 0 else None,
+        )
         if _ranks.left:
             pyfuncitem.session.shouldfail = f"{pyfuncitem.nodeid}: {_ranks.left[0]}"
         if not report.ok:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import tempfile
 import unittest
 from collections.abc import Callable
@@ -99,8 +98,8 @@ class MultiThreadedTestCase(_Base):
                 finally:
                     if dist.is_initialized():
                         dist.destroy_process_group()
-        except BaseException:
-            self.exception_queue.put((rank, sys.exc_info()))
+        except BaseException as error:
+            self.exception_queue.put((rank, (type(error), error, _ranks.callers_traceback(error))))
 
     @classmethod
     def _join_threads(cls, threads: list[_ranks.RankThread], fn: Any) -> None:
