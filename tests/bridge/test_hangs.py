@@ -12,7 +12,7 @@ import time
 import pytest
 import rankloom.torch
 import torch.distributed as dist
-from test_pytest_plugin import run_pytest
+from test_pytest_plugin import plugin_arguments, run_pytest
 
 SPINS = '''
 import time
@@ -166,3 +166,21 @@ def test_pytest_timeout(method: str, tmp_path: pathlib.Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Timeout" in done.stdout + done.stderr
     assert ("1 failed, 1 passed in" in done.stdout) == (method == "signal")
+
+
+def test_one_interrupt_ends_a_session(tmp_path: pathlib.Path) -> None:
+    source = BLOCKS.replace("SEEDS", "").replace("threading.Event()", 'print("begun", flush=True) or threading.Event()')
+    (tmp_path / "test_it.py").write_text(source)
+    command = [sys.executable, "-m", "pytest", *plugin_arguments(), "-s", "test_it.py"]
+    session = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert session.stdout is not None
+        for line in session.stdout:
+            if "begun" in line:
+                break
+        session.send_signal(signal.SIGINT)
+        out, _ = session.communicate(timeout=60)
+    finally:
+        session.kill()
+    assert session.returncode == pytest.ExitCode.INTERRUPTED, out
+    assert "KeyboardInterrupt" in out and "no tests ran" in out

@@ -37,13 +37,16 @@ def test_without_a_mark(rank):
 '''
 
 
+def plugin_arguments() -> list[str]:
+    installed = any(entry.value == "rankloom.pytest_plugin" for entry in entry_points(group="pytest11"))
+    return [*([] if installed else ["-p", "rankloom.pytest_plugin"]), "-p", "no:cacheprovider"]
+
+
 def run_pytest(
     folder: pathlib.Path, source: str, *arguments: str, stdin: str = "", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(source)
-    installed = any(entry.value == "rankloom.pytest_plugin" for entry in entry_points(group="pytest11"))
-    plugin = [] if installed else ["-p", "rankloom.pytest_plugin"]
-    command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", *(arguments or ["test_it.py"])]
+    command = [sys.executable, "-m", "pytest", *plugin_arguments(), *(arguments or ["test_it.py"])]
     variables = {**os.environ, "RANKLOOM_TRACE_DIR": str(folder / "traces"), **(env or {})}
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=120, input=stdin, env=variables
