@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -234,6 +235,22 @@ void Job::skip(std::string_view reason) {
   world_.abort(absl::StrCat("a rank skipped: ", absl::string_view(reason.data(), reason.size())));
 }
 
+std::map<int, uint64_t> Job::running() {
+  const GilRelease no_gil;
+  std::vector<Outstanding> outstanding;
+  world_.scheduler().append_outstanding(&outstanding);
+  std::map<int, uint64_t> steps;
+  for (const Outstanding& who : outstanding) {
+    if (who.attached && who.info.kind == TaskKind::kRank) steps[who.info.rank] = who.steps;
+  }
+  return steps;
+}
+
+std::string Job::describe() {
+  const GilRelease no_gil;
+  return world_.scheduler().describe();
+}
+
 std::string Job::skip_reason() const {
   const std::lock_guard<std::mutex> lock(mu_);
   return skip_reason_.value_or("");
@@ -290,6 +307,22 @@ std::set<int> Job::arrived(const std::string& name) const {
   return it != arrived_.end() ? it->second : std::set<int>();
 }
 
+namespace {
+
+// Whether `text` names the line, with the file's name or its whole path.
+bool names_place(std::string_view text, CodeSite code) {
+  const std::string_view file = code.file;
+  const std::string place = absl::StrCat(absl::string_view(file.substr(file.rfind('/') + 1).data()), ":", code.line);
+  for (size_t at = text.find(place); at != std::string_view::npos; at = text.find(place, at + 1)) {
+    const size_t end = at + place.size();
+    const bool begins = at == 0 || text[at - 1] == '/' || text[at - 1] == ' ' || text[at - 1] == '[';
+    if (begins && (end == text.size() || !absl::ascii_isdigit(static_cast<unsigned char>(text[end])))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
   if (job != nullptr) {
     if (const std::string reason = job->skip_reason(); !reason.empty()) {
@@ -299,9 +332,10 @@ std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
     }
   }
   std::string text = error.what();
-  if (code.line != 0) {
-    const std::string place = absl::StrCat(code.file, ":", code.line);
-    if (!absl::StrContains(text, place)) absl::StrAppend(&text, " [", place, "]");
+  // A mismatch is all members' error, and names the line of each: with another line for each rank they would not fold.
+  if (code.line != 0 && error.kind() != ErrorKind::kMismatch && !names_place(text, code)) {
+    // After a text of several lines on one of its own: what repeats a text must hold it whole.
+    absl::StrAppend(&text, absl::StrContains(text, '\n') ? "\n  " : " ", "[", code.file, ":", code.line, "]");
   }
   // Without a backtrace: the place that matters is the caller's, and symbolizing takes seconds.
   if (error.kind() == ErrorKind::kStoreError || absl::StartsWith(error.op(), "store")) {

@@ -59,6 +59,11 @@ class Job : public std::enable_shared_from_this<Job> {
   void skip(std::string_view reason);
   std::string skip_reason() const;
 
+  // The ranks that are in their own code, with the number of points that each has come to.
+  std::map<int, uint64_t> running();
+  // Where every rank is that has not left: a line for those in the same state.
+  std::string describe();
+
   // To be called when a scheduling point of `rank` is over: the random state becomes that rank's.
   void after_point(int rank) {
     if (swaps_random_ && random_owner_.load(std::memory_order_relaxed) != rank) swap_random(rank);

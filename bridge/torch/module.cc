@@ -193,6 +193,10 @@ PYBIND11_MODULE(_ext, m) {
       .def_property_readonly("world_size", [](Job& job) { return job.world().size(); })
       .def_property_readonly("deterministic", &Job::deterministic)
       .def_property_readonly("aborted", [](Job& job) { return job.world().scheduler().aborted(); })
+      .def_property_readonly("abort_cause",
+                             [](Job& job) { return std::string(job.world().scheduler().abort_cause().message()); })
+      .def("running", &Job::running)
+      .def("describe", &Job::describe)
       .def("attach", &Job::attach, py::arg("rank"))
       .def("fail", &Job::fail, py::arg("rank"), py::arg("text"))
       .def("skip", &Job::skip, py::arg("reason"))

@@ -33,11 +33,13 @@ Folders& folders() {
   return *value;
 }
 
-bool below(std::string_view file, const std::vector<std::string>& folders) {
+// The length of the longest of the folders that the file is below; 0: none.
+size_t depth_below(std::string_view file, const std::vector<std::string>& folders) {
+  size_t longest = 0;
   for (const std::string& folder : folders) {
-    if (file.substr(0, folder.size()) == folder) return true;
+    if (folder.size() > longest && file.substr(0, folder.size()) == folder) longest = folder.size();
   }
-  return false;
+  return longest;
 }
 
 const char* interned(std::string_view text) {
@@ -67,7 +69,7 @@ const FileOfCode& file_of(PyCodeObject* code) {
   entry.name = name;
   entry.file = interned(text);
   entry.in_library =
-      (below(text, folders().libraries) && !below(text, folders().exceptions)) || text.substr(0, 1) == "<";
+      depth_below(text, folders().libraries) > depth_below(text, folders().exceptions) || text.substr(0, 1) == "<";
   return entry;
 }
 

@@ -28,7 +28,8 @@ class GilRelease {
 // runs no Python. The file's name stays for ever.
 CodeSite python_site();
 
-// A frame of a file below `library`, and of none below `exceptions`, is not the caller's.
+// Paths of folders, with a slash at the end, or of files. Of those that a file is below the longest decides: a file of
+// `libraries` is not the caller's, a file of `exceptions` is.
 void set_library_folders(std::vector<std::string> libraries, std::vector<std::string> exceptions);
 
 }  // namespace rankloom::bridge

@@ -1,5 +1,6 @@
 """The pytest plugin, in a pytest of its own."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -36,13 +37,24 @@ def test_without_a_mark(rank):
 '''
 
 
+def plugin_arguments() -> list[str]:
+    installed = any(entry.value == "rankloom.pytest_plugin" for entry in entry_points(group="pytest11"))
+    return [*([] if installed else ["-p", "rankloom.pytest_plugin"]), "-p", "no:cacheprovider"]
+
+
+def run_pytest(
+    folder: pathlib.Path, source: str, *arguments: str, stdin: str = "", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(source)
+    command = [sys.executable, "-m", "pytest", *plugin_arguments(), *(arguments or ["test_it.py"])]
+    variables = {**os.environ, "RANKLOOM_TRACE_DIR": str(folder / "traces"), **(env or {})}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, input=stdin, env=variables
+    )
+
+
 def test_the_plugin(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "test_it.py").write_text(FILE)
-    installed = any(entry.value == "rankloom.torch.pytest_plugin" for entry in entry_points(group="pytest11"))
-    plugin = [] if installed else ["-p", "rankloom.torch.pytest_plugin"]
-    command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider",
-               "--junit-xml=out.xml", "-rs", "test_it.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = run_pytest(tmp_path, FILE, "--junit-xml=out.xml", "-rs", "test_it.py")
     assert re.search(r"1 failed, 1 passed, 1 skipped, 1 error", done.stdout), done.stdout + done.stderr
     assert "rank 1 failed" in done.stdout and "assert 1 != 1" in done.stdout
     assert "RANKLOOM_SEED=8" in done.stdout
@@ -50,3 +62,177 @@ def test_the_plugin(tmp_path: pathlib.Path) -> None:
     assert "the fixture rank needs @pytest.mark.ranks(n)" in done.stdout
     xml = (tmp_path / "out.xml").read_text()
     assert 'name="rankloom_seed" value="8"' in xml and 'name="rankloom_rank" value="1"' in xml
+    assert 'message="rank 1 failed: AssertionError: assert 1 != 1"' in xml
+
+
+FAILS_UNDER_A_SEED = '''
+import unittest
+import pytest, torch
+import torch.distributed as dist
+
+@pytest.mark.ranks(3, seeds=[5, 8])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_fails(rank, shift):
+    dist.barrier()
+    assert rank != 1 or not shift
+
+def test_passes():
+    pass
+
+class TestMine(unittest.TestCase):
+    def test_by_hand(self):
+        import rankloom.torch
+        def body(rank):
+            assert rank == 0
+        rankloom.torch.run(body, 2, seed=4).raise_if_failed()
+'''
+
+
+def test_the_command_runs_one_test_and_the_trace_is_there(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, FAILS_UNDER_A_SEED, "-q", "--maxfail", "9", "--junit-xml=out.xml", "test_it.py")
+    again = re.search(r"run it again: (.*)\nreplay it: (.*)\n", done.stdout)
+    assert again is not None, done.stdout
+    seed, replay = again.groups()
+    test = r"-m pytest .*-q 'test_it\.py::test_fails\[1\]'"
+    assert re.fullmatch(rf"RANKLOOM_ENGINE=threads RANKLOOM_SEED=5 .*{test}", seed)
+    assert re.fullmatch(rf"RANKLOOM_REPLAY=(\S+\.rltrace) .*{test}", replay)
+    assert "junit" not in seed and "maxfail" not in seed
+    (trace,) = (tmp_path / "traces").iterdir()
+    assert str(trace) in replay
+    for command, schedule in ((seed, "seeded:5,"), (replay, "replay,")):
+        repeated = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert "1 failed in" in repeated.stdout, repeated.stdout + repeated.stderr
+        assert f"schedule {schedule}" in repeated.stdout
+    # A test that runs ranks by itself has its own, too.
+    assert re.search(r"RANKLOOM_SEED=4 .*-q test_it\.py::TestMine::test_by_hand\n", done.stdout)
+
+
+RAISES = '''
+import pytest
+import torch.distributed as dist
+
+def helper(rank):
+    here = f"shard of rank {rank}"
+    raise ValueError(f"bad {here}\\nand a second line")
+
+@pytest.mark.ranks(3)
+def test_raises(rank):
+    if rank == 2:
+        helper(rank)
+    dist.barrier()
+
+@pytest.mark.ranks(2)
+def test_mismatch(rank):
+    import torch
+    dist.all_reduce(torch.ones(2 + rank))
+
+@pytest.mark.ranks(2)
+def test_expected(rank):
+    pytest.xfail("known") if rank == 1 else dist.barrier()
+'''
+
+
+def test_a_failure_is_shown_as_pytest_shows_others(tmp_path: pathlib.Path) -> None:
+    long = run_pytest(tmp_path, RAISES).stdout
+    assert "2 failed, 1 xfailed in" in long, long
+    assert "rank 2 failed: ValueError: bad shard of rank 2\nranks 0-1 stopped for it\n" in long
+    assert '>       raise ValueError(f"bad {here}\\nand a second line")\nE       ValueError: bad shard of rank 2\n' in long
+    assert long.count("and a second line\n") == 1
+    assert long.count("field | value") == long.count("field | ") == 1
+    for style in ("long", "short", "native", "line", "no"):
+        out = run_pytest(tmp_path, RAISES, f"--tb={style}", "test_it.py").stdout
+        assert "FAILED test_it.py::test_raises - rank 2 failed: ValueError: bad shard of rank 2" in out, out
+        assert not re.search(r"rankloom\S*\.py", out), out
+        assert "c10d-" not in out and "DEBUG" not in out, out
+        assert ("test_it.py:7: " in out or ", line 7, in helper" in out) == (style != "no"), out
+        assert "in rank_main" not in out
+
+
+def test_pdb_stops_in_the_frame_of_the_rank(tmp_path: pathlib.Path) -> None:
+    out = run_pytest(tmp_path, RAISES, "--pdb", "-k", "raises", "test_it.py", stdin="p 'here is', here\nq\n").stdout
+    assert "('here is', 'shard of rank 2')" in out, out
+
+
+ASYNC = '''
+import asyncio
+import pytest, torch
+import torch.distributed as dist
+
+async def halve(x):
+    await asyncio.sleep(0)
+    return x / 2
+
+@pytest.mark.ranks(2)
+async def test_runs(rank):
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert (await halve(x)).item() == 1
+
+@pytest.mark.ranks(2, seeds=2)
+async def test_fails(rank):
+    await asyncio.sleep(0)
+    assert rank == 0
+'''
+
+
+def test_coroutine_functions_run(tmp_path: pathlib.Path) -> None:
+    out = run_pytest(tmp_path, ASYNC).stdout
+    assert "1 failed, 1 passed in" in out and "rank 1 failed: AssertionError: assert 1 == 0" in out, out
+
+
+MISTAKES = '''
+import unittest
+import pytest
+
+@pytest.mark.ranks(2, sseds=3)
+def test_unknown(rank): pass
+
+@pytest.mark.ranks()
+def test_none(rank): pass
+
+@pytest.mark.ranks(2, 3)
+def test_two(rank): pass
+
+@pytest.mark.ranks(0)
+def test_zero(): pass
+
+@pytest.mark.ranks(2, seeds=0)
+def test_no_seeds(): pass
+
+@pytest.mark.ranks(2, timeout=-1)
+def test_timeout(): pass
+
+class TestCase(unittest.TestCase):
+    @pytest.mark.ranks(2)
+    def test_of_a_case(self): pass
+'''
+
+
+def test_a_mark_that_is_not_right_is_refused(tmp_path: pathlib.Path) -> None:
+    out = run_pytest(tmp_path, MISTAKES).stdout
+    assert "7 errors in" in out and "passed" not in out, out
+    for text in (
+        "@pytest.mark.ranks(2, sseds=3): sseds: want one of n, seeds, schedule, timeout, backend",
+        "@pytest.mark.ranks(): want a number of ranks of at least 1",
+        "@pytest.mark.ranks(2, 3): want one number of ranks, and all else by name",
+        "@pytest.mark.ranks(0): want a number of ranks of at least 1",
+        "@pytest.mark.ranks(2, seeds=0): want seeds to be a number of them of at least 1, or a list of them",
+        "@pytest.mark.ranks(2, timeout=-1): want a timeout in seconds of more than 0",
+        "@pytest.mark.ranks(2): a unittest.TestCase runs its methods itself",
+    ):
+        assert text in out, text
+
+
+PLAIN = '''
+import sys
+
+def test_plain():
+    import rankloom
+    assert rankloom.__version__.split(".")[0].isdigit()
+    assert "torch" not in sys.modules
+'''
+
+
+def test_torch_is_not_imported_for_tests_without_ranks(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, PLAIN)
+    assert "1 passed in" in done.stdout, done.stdout + done.stderr

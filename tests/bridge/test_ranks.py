@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import sys
 import threading
 import unittest
 
@@ -92,6 +93,30 @@ def test_a_skip_of_one_rank_skips() -> None:
         rankloom.torch.run(body, 3)
 
 
+def test_the_hook_for_exceptions_stays() -> None:
+    before = sys.excepthook
+    rankloom.torch.run(lambda: dist.barrier(), 3).raise_if_failed()
+    assert sys.excepthook is before
+
+
+def test_built_in_backends_are_ours() -> None:
+    def body() -> str:
+        dist.barrier()
+        return str(dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD])
+
+    report = rankloom.torch.run(body, 2, backend="gloo", seed=1)
+    report.raise_if_failed()
+    assert all("rankloom" in name and "gloo" not in name for name in report.results), report.results
+
+
+def test_a_coroutine_function_runs() -> None:
+    async def body(rank: int) -> int:
+        dist.barrier()
+        return rank
+
+    assert rankloom.torch.run(body, 2, seed=1).results == [0, 1]
+
+
 def test_fibers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKLOOM_ENGINE", "fibers")
     with pytest.raises(ValueError, match='RANKLOOM_ENGINE is "fibers", want threads'):
@@ -119,8 +144,8 @@ def test_the_flight_records(tmp_path: pathlib.Path) -> None:
     assert call["frames"][0]["filename"].endswith("test_ranks.py")
     last = rankloom.torch.last_report()
     assert last is not None and last.flight_records(0)["entries"] == report.flight_records(0)["entries"]
-    report.dump_flight_records(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["fr_0", "fr_1"]
+    report.dump_flight_records(tmp_path / "not" / "there")
+    assert sorted(p.name for p in (tmp_path / "not" / "there").iterdir()) == ["fr_0", "fr_1"]
 
 
 def test_a_trace_replays(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

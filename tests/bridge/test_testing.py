@@ -2,10 +2,11 @@
 
 import unittest
 
+import pytest
 import torch
 import torch.distributed as dist
 from cases import run_case
-from rankloom.torch.testing import MultiThreadedTestCase, spawn_threads_and_init_comms
+from rankloom.torch.testing import MultiProcessTestCase, MultiThreadedTestCase, spawn_threads_and_init_comms
 
 
 def test_the_class() -> None:
@@ -58,6 +59,7 @@ def test_a_failure_has_its_seed_and_the_first_rank() -> None:
     assert "Thread 0 exited" not in text
     assert "ValueError: rank 1 gives up" in text
     assert "RANKLOOM_SEED=12" in text
+    assert "in run_test_with_threaded_pg" not in text, text
 
 
 def test_the_decorator() -> None:
@@ -69,3 +71,29 @@ def test_the_decorator() -> None:
             self.assertEqual(x.item(), 3)
 
     assert run_case(Case).wasSuccessful()
+
+
+@pytest.mark.parametrize("seeded", [None, 3])
+@pytest.mark.parametrize("name", ["gloo", "cpu:gloo", None])
+def test_built_in_backends_are_ours(name: str | None, seeded: int | None) -> None:
+    made: list[str] = []
+
+    class Case(MultiProcessTestCase):
+        world_size = 2
+        seed = seeded
+
+        def setUp(self) -> None:
+            super().setUp()
+            self._spawn_processes()
+
+        def test_sum(self) -> None:
+            store = dist.FileStore(self.file_name, self.world_size)
+            dist.init_process_group(name, store=store, rank=self.rank, world_size=self.world_size)
+            x = torch.full((2,), float(self.rank + 1))
+            dist.all_reduce(x)
+            self.assertEqual(x, torch.full((2,), 3.0))
+            made.append(dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD])
+
+    result = run_case(Case)
+    assert result.wasSuccessful(), result.errors
+    assert len(made) == 2 and all("rankloom" in each and "gloo" not in each for each in made), made

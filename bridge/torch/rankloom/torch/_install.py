@@ -9,14 +9,13 @@ import warnings
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 # PyTorch's own test backends register their names when they are imported: before ours, or they would take them back.
 from torch.testing._internal.distributed import fake_pg, multi_threaded_pg
 
-from rankloom.torch import _ext, _ranks, _stores
+from rankloom.torch import _ext, _names, _ranks, _stores
 from rankloom.torch._stores import FakeStore, HashStore
 
 __all__ = ["FakeStore", "HashStore", "install", "installed", "uninstall"]
@@ -88,6 +87,7 @@ def _reset(cls: Any) -> None:
 _originals: dict[str, Any] = {}
 _patched: list[tuple[Any, str, Any]] = []
 _plugins: dict[str, Any] = {}
+_also: list[tuple[str, ...]] = []
 
 
 def _patch(owner: Any, name: str, value: Any) -> None:
@@ -102,7 +102,8 @@ def installed() -> bool:
 def install(*also: str) -> None:
     """Puts rankloom behind "threaded" and "fake", until uninstall(). A second call does nothing but add to `also`.
 
-    also: names of built-in backends, such as "gloo" and "nccl", that are answered by rankloom as well.
+    also: names of built-in backends, such as "gloo" and "nccl", that are answered by rankloom as well. While run() or a test
+        class of rankloom.torch.testing runs ranks, all of them are.
     """
     if not installed():
         backends = dist.Backend._plugins
@@ -118,42 +119,8 @@ def install(*also: str) -> None:
         _patch(fake_pg, "FakeStore", FakeStore)
         _stores.enter()
     if also:
-        _answer_for(also)
-
-
-def _answer_for(names: tuple[str, ...]) -> None:
-    taken = {name.lower() for name in names}
-    original = distributed_c10d._new_process_group_helper
-
-    def renamed(backend: Any) -> Any:
-        text = str(backend).lower()
-        if text in taken or (text == "undefined" and "gloo" in taken):
-            return dist.Backend("rankloom")
-        parts = [part.split(":") for part in text.split(",") if ":" in part]
-        if not parts:
-            return backend
-        return ",".join(f"{device}:{'rankloom' if name in taken else name}" for device, name in parts)
-
-    def helper(
-        group_size: int, group_rank: int, global_ranks: list[int], backend: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        current = _ext.current()
-        if group_size == -1 and current is not None:
-            # MPI knows its ranks, and needs no store.
-            group_size, group_rank = current[0].world_size, current[1]
-            args = (_ext.make_hash_store(), *args[1:])
-        pg, store = original(group_size, group_rank, global_ranks, renamed(backend), *args, **kwargs)
-        if pg in distributed_c10d._world.pg_map and renamed(backend) != backend:
-            # get_backend() and DDP's logger answer what was asked for.
-            distributed_c10d._world.pg_map[pg] = (dist.Backend(str(backend)), store)
-            kind = dist.Backend.backend_type_map.get(str(backend).lower())
-            if kind is not None:
-                cpu = torch.device("cpu")
-                pg._register_backend(cpu, kind, pg._get_backend(cpu))
-                pg._set_default_backend(kind)
-        return pg, store
-
-    _patch(distributed_c10d, "_new_process_group_helper", helper)
+        _names.enter(also)
+        _also.append(also)
 
 
 def uninstall() -> None:
@@ -166,6 +133,9 @@ def uninstall() -> None:
         setattr(owner, name, value)
     _patched.clear()
     _originals.clear()
+    for names in _also:
+        _names.leave(names)
+    _also.clear()
 
 
 def _register() -> None:

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
+import site
 import sys
+import sysconfig
 import threading
+import time
 import traceback
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import typing_extensions
 from torch.testing._internal.distributed import multi_threaded_pg
 
-from rankloom.torch import _ext, _stores
+from rankloom.torch import _ext, _names, _stores
 
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# torch's tests are in its package, but they are a caller's code.
-_TORCH_TESTS = os.path.join(_TORCH, "testing") + os.sep
-_PLUMBING = tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (threading, contextlib) if m.__file__)
+
+def _folder(path: str) -> str:
+    return os.path.join(os.path.abspath(path), "")
+
+
+_OURS = _folder(os.path.join(os.path.dirname(__file__), os.pardir))
+_TORCH = _folder(os.path.dirname(torch.__file__))
+# Of the paths that a file is below the longest decides whose it is. torch's tests are in its package, but a caller's code;
+# what is installed beside torch is one, too, but for the module whose decorators torch puts around its functions.
+_LIBRARIES = [
+    *{_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")},
+    _TORCH,
+    _OURS,
+    os.path.abspath(typing_extensions.__file__),
+]
+_CALLERS = [
+    *{_folder(path) for path in (*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))},
+    _folder(os.path.join(_TORCH, "testing")),
+]
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -109,10 +129,13 @@ def rank_scope(job: _ext.Job, rank: int) -> Iterator[None]:
 
 
 class RankThread(threading.Thread):
-    """Tells by itself when it is done: in CPython before 3.13, a join() that is interrupted takes the thread for ended."""
+    """Tells by itself when it is done: in CPython before 3.13, a join() that is interrupted takes the thread for ended.
+
+    A daemon: a rank that hangs in its own code does not keep the process.
+    """
 
     def __init__(self, name: str, target: Callable[..., None], *args: Any) -> None:
-        super().__init__(name=name, target=target, args=args)
+        super().__init__(name=name, target=target, args=args, daemon=True)
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -120,6 +143,32 @@ class RankThread(threading.Thread):
             super().run()
         finally:
             self.ended.set()
+
+    def has_ended(self, timeout: float | None = 0) -> bool:
+        return self.ended.wait(timeout) or (self.ident is not None and not self.is_alive())
+
+    def interrupt(self, error: type[BaseException]) -> None:
+        """Raises it in the thread, at its next step in Python."""
+        if self.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(error))
+
+
+class RankEndedError(BaseException):
+    """Raised in a rank that stands in its own code when its run has to end."""
+
+
+def _rank_ended(why: str) -> type[RankEndedError]:
+    # Only a class can be raised in another thread.
+    return type("RankEndedError", (RankEndedError,), {"__str__": lambda self: why, "__module__": __name__})
+
+
+# In seconds of real time.
+default_stall: float | None = None  # what the pytest plugin asks for
+_GRACE = 3.0  # a rank's, to come back from its own code when the run has failed
+_LAST_GRACE = 2.0  # from an exception that is raised in its code
+_LOOK = 0.25
+
+left: list[str] = []  # the ranks that could not be ended: their threads stay
 
 
 def start_threads(job: _ext.Job, threads: Sequence[RankThread]) -> None:
@@ -133,28 +182,118 @@ def start_threads(job: _ext.Job, threads: Sequence[RankThread]) -> None:
         raise
 
 
-def join_threads(job: _ext.Job, threads: Sequence[RankThread], timeout: float | None = None) -> None:
-    """Returns when all have ended, also by an exception of the calling thread. timeout: in seconds, of each."""
+def join_threads(
+    job: _ext.Job, threads: Sequence[RankThread], *, timeout: float | None = None, stall: float | None = None
+) -> list[str]:
+    """Returns when all have ended, also by an exception of the calling thread: what it had to do for that.
+
+    timeout: in seconds, of all. stall: in seconds, of a rank between two scheduling points; None: default_stall.
+    """
+    watch = _Watch(job, threads, default_stall if stall is None else stall)
+    began = time.monotonic()
     try:
         for thread in threads:
-            if not thread.ended.wait(timeout):
-                job.abort(f"a rank did not end within {timeout} seconds")
-                break
-        for thread in threads:
-            thread.ended.wait()
-            thread.join()
+            while not thread.has_ended(_LOOK) and thread not in watch.left:
+                if timeout is not None and time.monotonic() - began >= timeout:
+                    job.abort(f"a rank did not end within {timeout:g} seconds")
+                    timeout = None
+                watch.look()
+            if thread not in watch.left:
+                thread.join()
     except BaseException as error:
         _give_up(job, threads, error)
         raise
+    return watch.notes
+
+
+class _Watch:
+    """Ends ranks that hang in their own code, where no scheduler sees them."""
+
+    def __init__(self, job: _ext.Job, threads: Sequence[RankThread], stall: float | None) -> None:
+        self.notes: list[str] = []
+        self.left: list[RankThread] = []
+        self._job = job
+        self._threads = threads
+        self._stall = stall
+        self._steps: dict[int, tuple[int, float]] = {}  # rank -> its points, and since when there were no more
+        self._aborted_at: float | None = None
+        self._ended: dict[int, tuple[type[RankEndedError], float]] = {}  # rank -> what is raised there, since when
+        self._leave_all_at: float | None = None
+
+    def look(self) -> None:
+        now = time.monotonic()
+        running = self._job.running()
+        self._steps = {
+            rank: (steps, self._steps[rank][1] if self._steps.get(rank, (-1, 0))[0] == steps else now)
+            for rank, steps in running.items()
+        }
+        if self._aborted_at is None and self._job.aborted:
+            self._aborted_at = now
+        for rank, (_, since) in self._steps.items():
+            if self._threads[rank] in self.left:
+                continue
+            if rank in self._ended:
+                error, at = self._ended[rank]
+                self._threads[rank].interrupt(error)
+                if now - at >= max(_LAST_GRACE, self._stall or 0):
+                    self._leave(rank)
+                    self._leave_all_at = now + _LAST_GRACE
+            elif self._aborted_at is not None:
+                if now - max(since, self._aborted_at) >= _GRACE:
+                    text = f"rank {rank} was still in its own code {_GRACE:g} s after that"
+                    self.notes.append(f"{text}\n{self._where(rank)}")
+                    self._end(rank, self._job.abort_cause, now)
+            elif self._stall is not None and now - since >= self._stall:
+                text = f"Stall: no scheduling point for {self._stall:g} s of real time: it computes, or it blocks in what "
+                self._job.fail(rank, f"{text}is not rankloom's\n{self._where(rank)}")
+                self._end(rank, f"after {self._stall:g} s without a scheduling point", now)
+        if self._leave_all_at is not None and now >= self._leave_all_at:
+            # Under a schedule they wait for their turn, which the rank before them does not give up.
+            for rank, thread in enumerate(self._threads):
+                if not thread.has_ended():
+                    self._leave(rank)
+
+    def _where(self, rank: int) -> str:
+        return f"{self._job.describe()}\n{_stacks([(rank, self._threads[rank].ident or 0)])}"
+
+    def _end(self, rank: int, why: str, now: float) -> None:
+        error = _rank_ended(why)
+        self._ended[rank] = (error, now)
+        self._threads[rank].interrupt(error)
+
+    def _leave(self, rank: int) -> None:
+        if self._threads[rank] not in self.left:
+            self.left.append(self._threads[rank])
+            self.notes.append(_leave(self._threads[rank]))
+
+
+def _leave(thread: RankThread) -> str:
+    text = f"{thread.name} could not be ended: its thread stays until the process ends"
+    left.append(text)
+    return text
 
 
 def _give_up(job: _ext.Job, threads: Sequence[RankThread], error: BaseException) -> None:
-    job.abort(f"{type(error).__name__} in the main thread")
-    for thread in threads:
-        if thread.ident is None and not thread.ended.wait(1):
-            continue  # it was interrupted before it began
-        thread.ended.wait()
-        thread.join()
+    why = f"{type(error).__name__} in the main thread"
+    job.abort(why)
+    alive = [t for t in threads if not (t.ident is None and not t.ended.wait(1))]  # the others were interrupted before they began
+    until = time.monotonic() + 1
+    alive = [t for t in alive if not t.has_ended(max(until - time.monotonic(), 0))]
+    if not alive:
+        return
+    stacks = _stacks([(threads.index(t), t.ident or 0) for t in alive])
+    ended = _rank_ended(job.abort_cause or why)
+    until = time.monotonic() + _LAST_GRACE
+    while alive and time.monotonic() < until:
+        for thread in alive:
+            thread.interrupt(ended)
+        alive = [t for t in alive if not t.has_ended(_LOOK)]
+    names = "\n".join(map(_leave, alive))
+    text = f"rankloom: {why}, and these ranks were in their own code:\n{stacks}\n{names}".rstrip()
+    if hasattr(error, "add_note"):
+        error.add_note(text)
+    elif alive:
+        print(text, file=sys.stderr)
 
 
 def keep_world(job: _ext.Job, rank: int) -> None:
@@ -188,13 +327,17 @@ class _Worlds:
         self._mu = threading.Lock()
         self._users = 0
         self._before: Any = None
+        self._excepthook: Any = None
 
     def enter(self) -> None:
         with self._mu:
             self._users += 1
             if self._users == 1:
                 _stores.enter()
+                _names.enter()
                 share_worlds()
+                # torch adds a rank's name to what a process prints last, once for each init_process_group().
+                self._excepthook = sys.excepthook
                 self._before = dist.distributed_c10d._world
                 dist.distributed_c10d._world = multi_threaded_pg.ThreadLocalWorld()  # type: ignore[assignment]
                 torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
@@ -204,6 +347,8 @@ class _Worlds:
             self._users -= 1
             if self._users == 0:
                 dist.distributed_c10d._world = self._before
+                sys.excepthook = self._excepthook
+                _names.leave()
                 _stores.leave()
                 torch._C._distributed_c10d._set_thread_isolation_mode(False)  # type: ignore[attr-defined]
 
@@ -211,10 +356,43 @@ class _Worlds:
 worlds = _Worlds()
 
 
-def _is_callers(filename: str) -> bool:
-    if filename.startswith(_TORCH_TESTS):
-        return "common_distributed" not in filename
-    return not filename.startswith((_TORCH, _OURS, "<")) and os.path.dirname(filename) not in _PLUMBING
+def _depth_below(filename: str, folders: list[str]) -> int:
+    return max((len(folder) for folder in folders if filename.startswith(folder)), default=0)
+
+
+def is_callers(filename: str) -> bool:
+    if "common_distributed" in filename or filename.startswith("<"):
+        return False
+    return _depth_below(filename, _LIBRARIES) <= _depth_below(filename, _CALLERS)
+
+
+def callers_traceback(error: BaseException) -> types.TracebackType | None:
+    """From the first frame on that is the caller's; without one, from the first that is not ours.
+
+    An error of ours was raised below torch.distributed's functions: to the last frame that is the caller's.
+    """
+    for unwanted in (lambda name: not is_callers(name), lambda name: name.startswith(_OURS)):
+        tb = error.__traceback__
+        while tb is not None and unwanted(tb.tb_frame.f_code.co_filename):
+            tb = tb.tb_next
+        if tb is not None:
+            return _to_last_caller(tb) if isinstance(error, dist.DistError) else tb
+    return error.__traceback__
+
+
+def _to_last_caller(tb: types.TracebackType) -> types.TracebackType:
+    frames = []
+    rest: types.TracebackType | None = tb
+    while rest is not None:
+        frames.append(rest)
+        rest = rest.tb_next
+    while len(frames) > 1 and not is_callers(frames[-1].tb_frame.f_code.co_filename):
+        frames.pop()
+    cut = None
+    for at in reversed(frames):
+        cut = types.TracebackType(cut, at.tb_frame, at.tb_lasti, at.tb_lineno)
+    assert cut is not None
+    return cut
 
 
 def _stacks(threads: list[tuple[int, int]]) -> str:
@@ -224,7 +402,7 @@ def _stacks(threads: list[tuple[int, int]]) -> str:
         frame = frames.get(thread)
         if frame is None:
             continue
-        stack = [f for f in traceback.extract_stack(frame) if _is_callers(f.filename)]
+        stack = [f for f in traceback.extract_stack(frame) if is_callers(f.filename)]
         text = "".join(f"\n    {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in stack[-8:])
         by_text.setdefault(text, []).append(rank)
     parts = []
@@ -249,4 +427,4 @@ def _swap_random(job: int, before: int, after: int) -> None:
 
 
 _ext.set_hooks(_stacks, _swap_random)
-_ext.set_library_folders([_TORCH, _OURS], [_TORCH_TESTS])
+_ext.set_library_folders(_LIBRARIES, _CALLERS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import tempfile
 import unittest
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from torch.testing._internal.common_utils import TestCase
 
 from rankloom.torch import _ext, _ranks
 from rankloom.torch._install import FakeStore
-from rankloom.torch._run import Report, run
+from rankloom.torch._run import report_of, run
 
 __all__ = [
     "DistributedTestBase",
@@ -99,21 +98,22 @@ class MultiThreadedTestCase(_Base):
                 finally:
                     if dist.is_initialized():
                         dist.destroy_process_group()
-        except BaseException:
-            self.exception_queue.put((rank, sys.exc_info()))
+        except BaseException as error:
+            self.exception_queue.put((rank, (type(error), error, _ranks.callers_traceback(error))))
 
     @classmethod
     def _join_threads(cls, threads: list[_ranks.RankThread], fn: Any) -> None:
         job = threads.job if isinstance(threads, _Threads) else cls._job
         timeout = common_distributed.TIMEOUT_DEFAULT
         try:
-            _ranks.join_threads(job, threads, timeout)
+            notes = _ranks.join_threads(job, threads, timeout=timeout)
         finally:
             _ranks.worlds.leave()
         failures = []
         while not cls.exception_queue.empty():
             failures.append(cls.exception_queue.get())
-        report = Report(**job.report())
+        report = report_of(job.report())
+        report.text += "".join(f"\nnote: {note}" for note in notes)
         raised = {rank: info for rank, info in failures}
         # The first failure first; those that only pass it on are in the report's text.
         told = [(r, i) for r, i in failures if r == report.first_failed or report.outcomes[r][0] != "stopped"]

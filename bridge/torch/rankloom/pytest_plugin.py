@@ -1,0 +1,353 @@
+"""A pytest plugin: tests that run once per rank.
+
+    @pytest.mark.ranks(4, seeds=20, timeout=30)
+    def test_sum(rank, world_size):
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x)
+        assert x.item() == sum(range(world_size))
+
+seeds: a number of seeds, or a list of them: the test runs once under each, one rank at a time. Without it all ranks run at
+once. RANKLOOM_SEED and its like in the environment run that schedule alone. timeout: in seconds, of waits that name none.
+Also: backend ("rankloom"), schedule ("fifo", ...). Other fixtures are made once, and shared by the ranks. The test may be a
+coroutine function: each rank runs it in an event loop of its own.
+
+A failed test leaves the trace of its schedule in RANKLOOM_TRACE_DIR, or in a folder of the system's for temporary files.
+A rank that comes to no scheduling point for --ranks-stall seconds of real time fails the test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+import os
+import pathlib
+import re
+import shlex
+import sys
+import tempfile
+import traceback
+import unittest
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rankloom import _rerun
+
+if TYPE_CHECKING:
+    from rankloom.torch import Report
+
+# torch takes seconds to import: only a test on ranks needs it.
+
+_ONE_RUN = ("RANKLOOM_SEED", "RANKLOOM_SCHEDULE", "RANKLOOM_REPLAY")
+
+
+class _Here:
+    """Stands for the rank until there is one."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--ranks-report",
+        choices=["first", "all", "concise"],
+        default="first",
+        help="of a test on several ranks: the first failure with its traceback, all of them, or a line each",
+    )
+    parser.addoption(
+        "--ranks-stall",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="of real time without a scheduling point, after which a rank hangs in its own code; 0: never (default: 60)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "ranks(n, *, seeds=None, schedule=None, timeout=None, backend='rankloom'): runs the test on n ranks"
+    )
+
+
+@dataclasses.dataclass
+class _Asked:
+    """What a mark asks for."""
+
+    n: int
+    seeds: Sequence[int] | None = None
+    schedule: str | None = None
+    timeout: float | None = None
+    backend: str | None = "rankloom"
+
+
+def _text(mark: pytest.Mark) -> str:
+    arguments = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+    return f"@pytest.mark.ranks({', '.join(arguments)})"
+
+
+def _asked(mark: pytest.Mark) -> _Asked:
+    """Fails the test if the mark is not right."""
+
+    def refuse(what: str) -> Any:
+        pytest.fail(f"{_text(mark)}: {what}", pytrace=False)
+
+    names = [field.name for field in dataclasses.fields(_Asked)]
+    unknown = [name for name in mark.kwargs if name not in names]
+    if unknown:
+        refuse(f"{', '.join(unknown)}: want one of {', '.join(names)}")
+    if len(mark.args) > 1 or (mark.args and "n" in mark.kwargs):
+        refuse("want one number of ranks, and all else by name")
+    given = {"n": mark.args[0] if mark.args else None, **mark.kwargs}
+    if not _is_count(given["n"]):
+        refuse("want a number of ranks of at least 1")
+    seeds = given.get("seeds")
+    if seeds is not None:
+        seeds = range(seeds) if _is_count(seeds) else seeds
+        whole = isinstance(seeds, Iterable) and not isinstance(seeds, str)
+        given["seeds"] = list(seeds) if whole else []
+        if not given["seeds"] or not all(isinstance(seed, int) and seed >= 0 for seed in given["seeds"]):
+            refuse("want seeds to be a number of them of at least 1, or a list of them")
+    timeout = given.get("timeout")
+    if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+        refuse("want a timeout in seconds of more than 0")
+    return _Asked(**given)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _mark(node: Any) -> pytest.Mark | None:
+    return node.get_closest_marker("ranks")  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def rank(request: pytest.FixtureRequest) -> Any:
+    """The rank that runs the test; needs @pytest.mark.ranks."""
+    if _mark(request.node) is None:
+        pytest.fail("the fixture rank needs @pytest.mark.ranks(n)", pytrace=False)
+    return _Here()
+
+
+@pytest.fixture
+def world_size(request: pytest.FixtureRequest) -> int:
+    """How many ranks run the test; needs @pytest.mark.ranks."""
+    mark = _mark(request.node)
+    if mark is None:
+        pytest.fail("the fixture world_size needs @pytest.mark.ranks(n)", pytrace=False)
+    return _asked(mark).n
+
+
+# Arguments of a session that a run of one of its tests is not to have.
+_SELECTS = {"-k", "-m", "-n", "--numprocesses", "--dist", "--deselect", "--ignore", "--ignore-glob", "--junit-xml",
+            "--junitxml", "--junit-prefix", "--junitprefix", "--maxfail", "--durations"}  # fmt: skip
+_ALONE = {"-x", "--exitfirst", "--lf", "--last-failed", "--ff", "--failed-first", "--nf", "--new-first", "--sw", "--stepwise"}
+
+
+def _command(item: pytest.Item) -> str:
+    """Runs this test only."""
+    config: Any = item.config
+    places = set(config.args) if config.args_source is pytest.Config.ArgsSource.ARGS else set()
+    kept = []
+    arguments = iter(config.invocation_params.args)
+    for argument in map(str, arguments):
+        if argument in _SELECTS:
+            next(arguments, None)
+        elif argument not in places and argument not in _ALONE and argument.split("=")[0] not in _SELECTS:
+            kept.append(argument)
+    return shlex.join([sys.orig_argv[0], "-m", "pytest", *kept, str(config.cwd_relative_nodeid(item.nodeid))])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    # Also for tests that run ranks by themselves.
+    before, _rerun.command = _rerun.command, _command(item)
+    try:
+        return (yield)
+    finally:
+        _rerun.command = before
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    mark = _mark(item)
+    if mark is None:
+        return
+    _asked(mark)
+    if isinstance(item, pytest.Function) and issubclass(item.cls or object, unittest.TestCase):
+        pytest.fail(
+            f"{_text(mark)}: a unittest.TestCase runs its methods itself; want a class of rankloom.torch.testing, or no TestCase",
+            pytrace=False,
+        )
+
+
+class _RankFailed(BaseException):
+    """Out of the hook below: what failed, and how that is told."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(report.text)
+        self.report = report
+
+
+class _Repr:
+    """Of a failed test: what the run says, then the traceback of the first rank that failed, in the style that was asked for.
+
+    Has what pytest's own have: a place and a message for summaries, and the whole.
+    """
+
+    def __init__(self, text: str, inner: Any, after: str, crash: Any) -> None:
+        self.reprcrash = crash
+        self._text = text
+        self._inner = inner
+        self._after = after
+
+    def toterminal(self, tw: Any) -> None:
+        for line in self._text.splitlines():
+            tw.line(line, red=True)
+        if self._inner is not None:
+            self._inner.toterminal(tw)
+        if self._after:
+            tw.line("")
+            tw.line(self._after)
+
+    def __str__(self) -> str:
+        import io
+
+        from _pytest._io import TerminalWriter
+
+        out = io.StringIO()
+        self.toterminal(TerminalWriter(out))
+        return out.getvalue().strip()
+
+
+def _schedules(asked: _Asked) -> Sequence[int | None]:
+    if asked.seeds is None or any(name in os.environ for name in _ONE_RUN):
+        return [None]
+    return asked.seeds
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """c10d writes each failed call of a rank to a log of its own, at level DEBUG: those are no records of the test's."""
+    of_rank = (record.threadName or "").startswith("rank ")
+    return not (of_rank and record.name.startswith("c10d-") and record.levelno <= logging.DEBUG)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
+    handlers = [getattr(plugin, name) for name in ("caplog_handler", "report_handler") if hasattr(plugin, name)]
+    for handler in handlers:
+        handler.addFilter(_is_wanted)
+    try:
+        return (yield)
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_is_wanted)
+
+
+def _save_trace(item: pytest.Item, report: Report) -> None:
+    """Keeps the schedule of a failed run, and adds the command that replays it."""
+    if not report.trace or not report.rerun or "RANKLOOM_REPLAY" in os.environ:
+        return
+    folder = pathlib.Path(os.environ.get("RANKLOOM_TRACE_DIR") or os.path.join(tempfile.gettempdir(), "rankloom-traces"))
+    path = folder.absolute() / (re.sub(r"[^\w.-]+", "_", item.nodeid).strip("_")[-200:] + ".rltrace")
+    try:
+        report.save_trace(path)
+    except OSError as error:
+        report.notes.append(f"no trace: {error}")
+        return
+    item.user_properties.append(("rankloom_trace", str(path)))
+    replay = f"RANKLOOM_REPLAY={shlex.quote(str(path))} {_command(item)}"
+    report.text = report.text.replace(report.rerun, f"{report.rerun}\nreplay it: {replay}", 1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    mark = _mark(pyfuncitem)
+    if mark is None:
+        return None
+    asked = _asked(mark)
+    from rankloom.torch import _ranks, run
+
+    names = pyfuncitem._fixtureinfo.argnames
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+
+    def on_rank(number: int) -> Any:
+        arguments = {name: number if isinstance(value, _Here) else value for name, value in given.items()}
+        try:
+            result = pyfuncitem.obj(**arguments)
+        except pytest.skip.Exception as skip:
+            raise unittest.SkipTest(skip.msg or "") from None
+        return result if inspect.iscoroutine(result) else None
+
+    stall = pyfuncitem.config.getoption("--ranks-stall")
+    for seed in _schedules(asked):
+        report = run(
+            on_rank,
+            asked.n,
+            seed=seed,
+            schedule=asked.schedule,
+            backend=asked.backend,
+            timeout=asked.timeout,
+            stall=stall if stall > 0 else None,
+        )
+        if _ranks.left:
+            pyfuncitem.session.shouldfail = f"{pyfuncitem.nodeid}: {_ranks.left[0]}"
+        if not report.ok:
+            pyfuncitem.user_properties.append(("rankloom_rank", report.first_failed))
+            pyfuncitem.user_properties.append(("rankloom_schedule", report.schedule))
+            if seed is not None:
+                pyfuncitem.user_properties.append(("rankloom_seed", seed))
+            _save_trace(pyfuncitem, report)
+            raise _RankFailed(report)
+    return True
+
+
+def _failed_of(report: Report) -> BaseException | None:
+    """What the rank raised that failed first, or, where none did, one that was stopped."""
+    failed = report.exceptions[report.first_failed] if report.first_failed >= 0 else None
+    return failed or next((error for error in report.exceptions if error is not None), None)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    failure = call.excinfo.value if call.excinfo is not None else None
+    if not isinstance(failure, _RankFailed):
+        return (yield)
+    report = failure.report
+    error = _failed_of(report)
+    if error is not None:
+        # So that --pdb stops in the frames of the rank, and pytest.xfail() and their like mean what they do elsewhere.
+        call.excinfo = pytest.ExceptionInfo.from_exception(error)
+    made = yield
+    if made.failed:
+        made.longrepr = _repr(item, report, error, made.longrepr)
+    return made
+
+
+def _repr(item: pytest.Item, report: Report, error: BaseException | None, inner: Any) -> _Repr:
+    from _pytest._code.code import ReprFileLocation
+
+    mode = item.config.getoption("--ranks-report")
+    text = report.text.split("\nTraceback (most recent call last):\n")[0]
+    after = ""
+    if mode == "concise":
+        lines = [
+            f"rank {number} {report.outcomes[number][0]}: {type(raised).__name__}: {str(raised).partition(os.linesep)[0]}"
+            for number, raised in enumerate(report.exceptions)
+            if raised is not None
+        ]
+        text = "\n".join([*lines, *([f"run it again: {report.rerun}"] if report.rerun else [])])
+    elif mode == "all":
+        after = "\n".join(
+            f"rank {number} {report.outcomes[number][0]}:\n" + "".join(traceback.format_exception(raised))
+            for number, raised in enumerate(report.exceptions)
+            if raised is not None and raised is not error
+        )
+    if report.first_failed < 0 or mode == "concise" or item.config.getoption("tbstyle") == "no":
+        inner = None  # there is nothing but what the text says
+    elif error is not None and str(error).count("\n") > 0:
+        # The lines of the exception's text stand at the end of its traceback.
+        text = text.replace(str(error), str(error).split("\n")[0])
+    crash = getattr(inner, "reprcrash", None)
+    path, line = (crash.path, crash.lineno) if crash is not None else (str(item.path), (item.location[1] or 0) + 1)
+    return _Repr(text, inner, after, ReprFileLocation(path, line, text.split("\n")[0]))

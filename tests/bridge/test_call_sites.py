@@ -1,0 +1,52 @@
+"""The lines that reports name: the user's own, once."""
+
+import inspect
+import re
+
+import rankloom.torch
+import torch
+import torch.distributed as dist
+
+
+def _line(of: object, text: str) -> int:
+    lines, first = inspect.getsourcelines(of)  # type: ignore[arg-type]
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_a_decorated_function_of_torch_is_called_where_the_user_calls_it() -> None:
+    def body() -> None:
+        dist.all_gather_into_tensor(torch.empty(5), torch.ones(3))
+
+    report = rankloom.torch.run(body, 2, seed=1)
+    line = _line(body, "all_gather_into_tensor")
+    assert re.search(rf"want size \* input = 2 \* 3 = 6 \[\S*/test_call_sites\.py:{line}\]\n", report.text), report.text
+    assert "typing_extensions.py:" not in report.text.split("Traceback")[0]
+
+
+def test_a_mismatch_is_told_once_and_every_rank_folds() -> None:
+    def body(rank: int) -> None:
+        x = torch.ones(3)
+        if rank == 1:
+            work = dist.broadcast(x, 0, async_op=True)
+            work.wait()
+        else:
+            dist.all_reduce(x)
+
+    report = rankloom.torch.run(body, 3, seed=1)
+    head = report.text.split("Traceback")[0]
+    assert head.startswith("ranks 0-2 failed: DistBackendError: Mismatch: "), report.text
+    assert report.text.count("members issued different calls") == 2  # the headline, and the first line of what was raised
+    assert report.text.count("field | value") == 1
+    assert not re.search(r"\] \[", report.text)
+
+
+def test_a_line_that_the_text_names_is_not_named_again() -> None:
+    def body(rank: int) -> None:
+        if rank == 0:
+            dist.barrier()
+
+    report = rankloom.torch.run(body, 2, seed=1)
+    line = _line(body, "dist.barrier()")
+    text = str(report.exceptions[0])
+    assert text.splitlines()[0] == "Deadlock: no rank can move"
+    assert f"[group 0, test_call_sites.py:{line}]" in text and not re.search(r"\] \[", text)

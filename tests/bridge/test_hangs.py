@@ -1,0 +1,186 @@
+"""A rank that hangs in its own code ends its test, and is told by its stack."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import rankloom.torch
+import torch.distributed as dist
+from test_pytest_plugin import plugin_arguments, run_pytest
+
+SPINS = '''
+import time
+import pytest
+import torch.distributed as dist
+
+@pytest.mark.ranks(2, timeout=1)
+def test_spins(rank):
+    if rank == 1:
+        while True:
+            time.sleep(0.01)
+    dist.barrier()
+
+@pytest.mark.ranks(2)
+def test_after(rank):
+    dist.barrier()
+'''
+
+
+def test_a_timeout_ends_a_rank_that_spins(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, SPINS)
+    out = done.stdout
+    assert "1 failed, 1 passed in" in out, out + done.stderr
+    assert "rank 0 failed: DistBackendError: Timeout: " in out
+    assert "note: rank 1 was still in its own code 3 s after that" in out
+    assert re.search(r"  rank 1 runs; its last point: .*", out)
+    assert re.search(r"Python stack of rank 1:\n +\S+test_it\.py:10 in test_spins: time\.sleep\(0\.01\)", out)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_stall_names_the_rank_and_where_all_are(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        dist.barrier()
+        while rank == 1:
+            time.sleep(0.01)
+        dist.barrier()
+
+    report = rankloom.torch.run(body, 3, seed=seed, stall=0.5)
+    assert report.first_failed == 1 and report.outcomes[1][0] == "failed"
+    assert report.text.startswith("rank 1 failed: Stall: no scheduling point for 0.5 s of real time: "), report.text
+    assert re.search(r"\n  rank 1 runs; its last point: ", report.text)
+    assert re.search(r"Python stack of rank 1:\n +\S+test_hangs\.py:\d+ in body: time\.sleep\(0\.01\)", report.text)
+    assert [report.outcomes[rank][0] for rank in (0, 2)] == ["stopped", "stopped"]
+    if seed is None:
+        assert re.search(r"ranks 0, 2 wait in barrier seq 2 for rank 1 ", report.text)
+
+
+def test_a_rank_that_only_computes_for_long_is_not_ended() -> None:
+    def body(rank: int) -> int:
+        until = time.monotonic() + (1.0 if rank == 1 else 0)
+        while time.monotonic() < until:
+            pass
+        dist.barrier()
+        return rank
+
+    assert rankloom.torch.run(body, 2, stall=30).results == [0, 1]
+
+
+BLOCKS = '''
+import threading
+import pytest
+import torch.distributed as dist
+
+@pytest.mark.ranks(2, SEEDS)
+def test_blocks(rank):
+    if rank == 1:
+        threading.Event().wait()
+    dist.barrier()
+
+def test_after():
+    pass
+'''
+
+
+@pytest.mark.parametrize("seeds", ["timeout=1", "seeds=1"])
+def test_a_rank_that_cannot_be_ended_ends_the_session(seeds: str, tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, BLOCKS.replace("SEEDS", seeds), "--ranks-stall=2", "test_it.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed in" in done.stdout
+    assert "note: rank 1 could not be ended: its thread stays until the process ends" in done.stdout
+    assert re.search(r"Python stack of rank 1:\n +\S+test_it\.py:9 in test_blocks: threading\.Event\(\)\.wait\(\)", done.stdout)
+    assert "stopping after" in done.stdout or "test_it.py::test_blocks: rank 1 could not be ended" in done.stdout
+
+
+SCRIPT = '''
+import threading, time
+import rankloom.torch
+import torch.distributed as dist
+
+def program(rank):
+    if rank == 1:
+        print("begun", flush=True)
+        HANGS
+    dist.barrier()
+
+rankloom.torch.run(program, ranks=2, seed=SEED)
+'''
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("hangs", ["threading.Event().wait()", "while True: time.sleep(0.01)"])
+def test_one_interrupt_ends_a_program(hangs: str, seed: int | None, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "program.py").write_text(SCRIPT.replace("HANGS", hangs).replace("SEED", str(seed)))
+    program = subprocess.Popen(
+        [sys.executable, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout is not None and program.stdout.readline() == "begun\n"
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=30)
+    finally:
+        program.kill()
+    assert program.returncode == -signal.SIGINT, err
+    assert "KeyboardInterrupt" in err
+    assert re.search(r"Python stack of rank 1:\n +\S+program\.py:9 in program: ", err), err
+    assert ("rank 1 could not be ended" in err) == ("Event" in hangs)
+
+
+def test_an_exception_of_a_signal_ends_the_ranks() -> None:
+    """As pytest-timeout's method "signal" does it."""
+
+    class AlarmError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise AlarmError
+
+    def body(rank: int) -> None:
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGALRM)
+        while rank == 1:
+            time.sleep(0.01)
+        dist.barrier()
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(AlarmError) as caught:
+            rankloom.torch.run(body, 2)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    if hasattr(caught.value, "__notes__"):
+        assert "in body: time.sleep(0.01)" in caught.value.__notes__[0]
+    assert not [t for t in threading.enumerate() if t.name.startswith("rank ")]
+
+
+@pytest.mark.parametrize("method", ["signal", "thread"])
+def test_pytest_timeout(method: str, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pytest_timeout")
+    source = SPINS.replace("timeout=1", "")
+    done = run_pytest(tmp_path, source, "--timeout=2", f"--timeout-method={method}", "test_it.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Timeout" in done.stdout + done.stderr
+    assert ("1 failed, 1 passed in" in done.stdout) == (method == "signal")
+
+
+def test_one_interrupt_ends_a_session(tmp_path: pathlib.Path) -> None:
+    source = BLOCKS.replace("SEEDS", "").replace("threading.Event()", 'print("begun", flush=True) or threading.Event()')
+    (tmp_path / "test_it.py").write_text(source)
+    command = [sys.executable, "-m", "pytest", *plugin_arguments(), "-s", "test_it.py"]
+    session = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert session.stdout is not None
+        for line in session.stdout:
+            if "begun" in line:
+                break
+        session.send_signal(signal.SIGINT)
+        out, _ = session.communicate(timeout=60)
+    finally:
+        session.kill()
+    assert session.returncode == pytest.ExitCode.INTERRUPTED, out
+    assert "KeyboardInterrupt" in out and "no tests ran" in out
