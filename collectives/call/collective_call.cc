@@ -56,7 +56,7 @@ absl::Status one_device(const CollectiveCall& call) {
 
 void renew(CollectiveCall* call) {
   // A new field is seen to here, unless the front writes it in each call: the test compares with a new call.
-  static_assert(sizeof(void*) != 8 || sizeof(CollectiveCall) == 416);
+  static_assert(sizeof(void*) != 8 || sizeof(CollectiveCall) == 424);
   const auto clear = [](auto& rare) {
     if (!rare.empty()) [[unlikely]]
       rare = {};
@@ -80,6 +80,7 @@ void renew(CollectiveCall* call) {
   if (call->way.ready != nullptr) [[unlikely]]
     call->way.ready.reset();
   call->way.wait_until_ns = 0;
+  call->way.message_seq = -1;
 }
 
 }  // namespace internal

@@ -10,6 +10,7 @@
 #include "rankloom/error.h"
 #include "rankloom/stream.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"

@@ -14,6 +14,7 @@
 #include "collectives/ops/mismatch.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
+#include "collectives/work/wait_text.h"
 #include "rankloom/error.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"

@@ -44,6 +44,7 @@ TEST(RenewTest, LeavesNothingOfTheCallBefore) {
   call.way.record_id = 4;
   call.way.request = reinterpret_cast<GroupRequest*>(&call);
   call.way.wait_until_ns = 5;
+  call.way.message_seq = 6;
   renew(&call);
   const CollectiveCall fresh;
   EXPECT_EQ(call.reduce_op, fresh.reduce_op);
@@ -64,6 +65,7 @@ TEST(RenewTest, LeavesNothingOfTheCallBefore) {
   EXPECT_EQ(call.way.request, nullptr);
   EXPECT_EQ(call.way.ready, nullptr);
   EXPECT_EQ(call.way.wait_until_ns, 0);
+  EXPECT_EQ(call.way.message_seq, fresh.way.message_seq);
   call.inputs.set(TensorView(b));
   EXPECT_EQ(call.inputs.size(), 1);
   EXPECT_EQ(call.inputs[0].data(), b.data());
