@@ -8,7 +8,7 @@ using namespace internal;
 
 HashStore::HashStore(Scheduler* scheduler)
     : Store(scheduler),
-      table_(std::make_unique<internal::TableStore>("HashStore", scheduler, internal::StoreAccess::state(*this))) {}
+      table_(new internal::TableStore("HashStore", scheduler, internal::StoreAccess::state(*this))) {}
 
 HashStore::~HashStore() = default;
 

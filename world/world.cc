@@ -70,7 +70,7 @@ World::OutsideWaker::~OutsideWaker() {
 
 World::World(WorldOptions options) : World(std::move(options), RunHooks()) {}
 World::World(WorldOptions options, const RunHooks& hooks)
-    : state_(std::make_unique<WorldState>(this, std::move(options), hooks)) {}
+    : state_(new WorldState(this, std::move(options), hooks)) {}
 World::~World() = default;
 
 const WorldOptions& World::options() const { return state_->options(); }

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/call/complex.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/ops/shape_rules.h"
 #include "rankloom/error.h"

@@ -48,6 +48,34 @@ ErrorKind error_kind(const absl::Status& status);
 
 namespace internal {
 
+// The one owner of an object whose type its sources know. Does what std::unique_ptr does, for a fraction of what that costs the
+// compiler: every class of a public header that hides its state has one.
+template <typename T>
+class Owned {
+ public:
+  Owned() = default;
+  explicit Owned(T* object) : object_(object) {}
+  Owned(Owned&& other) noexcept : object_(other.object_) { other.object_ = nullptr; }
+  Owned& operator=(Owned&& other) noexcept {
+    T* const before = object_;
+    object_ = other.object_;
+    other.object_ = nullptr;
+    if (before != object_) delete before;
+    return *this;
+  }
+  ~Owned() {
+    static_assert(sizeof(T) > 0, "the type is known where its owner ends");
+    delete object_;
+  }
+
+  T* get() const { return object_; }
+  T& operator*() const { return *object_; }
+  T* operator->() const { return object_; }
+
+ private:
+  T* object_ = nullptr;
+};
+
 // Where a failed call came from. `rank` is the global rank, -1 if unknown; `seq` is -1 where there is none.
 struct ErrorOrigin {
   int rank = -1;

@@ -57,14 +57,7 @@ struct FakeOptions {
   std::shared_ptr<CallRecord> record = {};
 
   // A coalesced call is refused if it is itself, or one of its parts.
-  bool refuses(const CollectiveCall& call) const {
-    if (call.op == OpType::kCoalesced) {
-      for (const CollectiveCall& part : call.parts) {
-        if (refuses(part)) return true;
-      }
-    }
-    return deny.has(call.op) || (error_on_collective && !allow.has(call.op));
-  }
+  bool refuses(const CollectiveCall& call) const;
 };
 
 class DeviceMesh;
@@ -294,7 +287,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  private:
   friend class internal::GroupFront;
 
-  const std::unique_ptr<internal::GroupFront> front_;
+  const internal::Owned<internal::GroupFront> front_;
 };
 
 // Prints text().

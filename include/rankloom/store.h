@@ -50,10 +50,12 @@ class StringList {
   template <typename Container>
   void assign(const Container& items) {
     size_ = items.size();
-    if (size_ > kFew) many_.resize(size_);
-    std::string_view* next = size_ > kFew ? many_.data() : few_;
+    std::string_view* next = size_ > kFew ? room_for_many() : few_;
     for (const auto& item : items) *next++ = std::string_view(item);
   }
+
+  // size_ views, in many_.
+  std::string_view* room_for_many();
 
   size_t size_ = 0;
   std::string_view few_[kFew];
@@ -269,7 +271,7 @@ class HashStore final : public Store {
   std::string_view kind() const override { return "HashStore"; }
 
  private:
-  const std::unique_ptr<internal::TableStore> table_;
+  const internal::Owned<internal::TableStore> table_;
 };
 
 // A store in a file, for ranks of several processes on one machine, or for values that outlive a job.
@@ -308,7 +310,7 @@ class FileStore final : public Store {
  private:
   FileStore(const Options& options, std::unique_ptr<internal::FileLog> log);
 
-  const std::unique_ptr<internal::TableStore> table_;
+  const internal::Owned<internal::TableStore> table_;
 };
 
 // Puts `prefix` and a slash before every key of another store, so that several users of that store do not meet. May be

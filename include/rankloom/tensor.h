@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -91,9 +90,6 @@ bool is_floating(DType dtype);  // float16, bfloat16, float32, float64
 bool is_complex(DType dtype);
 bool is_integral(DType dtype);  // int8 ... int64, uint8; not bool
 
-using Complex64 = std::complex<float>;
-using Complex128 = std::complex<double>;
-
 // The dtype of a C++ type; undefined for types that have none.
 template <typename T>
 struct DTypeOf;
@@ -141,13 +137,17 @@ template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::kBool;
 };
-template <>
-struct DTypeOf<Complex64> {
-  static constexpr DType value = DType::kComplex64;
-};
-template <>
-struct DTypeOf<Complex128> {
-  static constexpr DType value = DType::kComplex128;
+// std::complex of float and double, by their looks: <complex> is the business of those who have such numbers.
+template <typename T>
+requires requires(const T& number) {
+  typename T::value_type;
+  number.real();
+  number.imag();
+} && (sizeof(T) == 2 * sizeof(typename T::value_type)) &&
+    (std::is_same_v<typename T::value_type, float> || std::is_same_v<typename T::value_type, double>)
+struct DTypeOf<T> {
+  static constexpr DType value =
+      std::is_same_v<typename T::value_type, float> ? DType::kComplex64 : DType::kComplex128;
 };
 template <>
 struct DTypeOf<Float8E4M3FN> {

@@ -178,7 +178,7 @@ class World {
   class OutsideWaker {
    public:
     explicit OutsideWaker(internal::Scheduler* scheduler);
-    OutsideWaker(OutsideWaker&& other) noexcept : scheduler_(std::exchange(other.scheduler_, nullptr)) {}
+    OutsideWaker(OutsideWaker&& other) noexcept : scheduler_(other.scheduler_) { other.scheduler_ = nullptr; }
     OutsideWaker(const OutsideWaker&) = delete;
     OutsideWaker& operator=(const OutsideWaker&) = delete;
     OutsideWaker& operator=(OutsideWaker&&) = delete;
@@ -248,7 +248,7 @@ class World {
   friend class internal::WorldState;
   World(WorldOptions options, const internal::RunHooks& hooks);
 
-  const std::unique_ptr<internal::WorldState> state_;
+  const internal::Owned<internal::WorldState> state_;
 };
 
 // Runs `program` on `options.world_size` ranks and returns what became of them. Throws DistError(InvalidArgument) for
