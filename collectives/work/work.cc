@@ -86,7 +86,7 @@ Future Work::get_future() {
   return state_->get_future(*this);
 }
 
-void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite code) {
+void Work::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
   if (state_ == nullptr) {
     callback(absl::OkStatus());
   } else {
@@ -94,6 +94,11 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite
     if (!state_->is_completed()) state_->reached("then", code);
     state_->then(std::move(callback));
   }
+}
+
+std::vector<TensorView> Future::value(CodeSite code) { return work_.result(code); }
+void Future::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
+  work_.then(std::move(callback), code);
 }
 
 void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -32,7 +31,7 @@ namespace internal {
 // what it was made from. Up to four are held without an allocation.
 class StringList {
  public:
-  StringList(std::initializer_list<std::string_view> items) { assign(items); }
+  StringList(std::initializer_list<std::string_view> items);
   template <typename Container>
   requires requires(const Container& items) { std::string_view(*items.begin()); }
   StringList(const Container& items) { assign(items); }
@@ -89,7 +88,7 @@ struct StoreCall {
 
   // What changed: the value before and after, nullopt where the key was or is absent.
   using WatchCallback =
-      absl::AnyInvocable<void(std::optional<std::string_view> before, std::optional<std::string_view> after)>;
+      internal::Callback<void(std::optional<std::string_view> before, std::optional<std::string_view> after)>;
 
   Op op = Op::kGet;
   // None: num_keys, list_keys. Any number: wait, check, multi_get, multi_set. All others: one.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <iterator>
 #include <memory>
@@ -174,8 +175,14 @@ class Dims {
   using const_iterator = const int64_t*;
 
   Dims() : size_(0) {}
-  Dims(std::initializer_list<int64_t> sizes) : Dims(sizes.begin(), sizes.end()) {}
-  explicit Dims(size_t count, int64_t value) : size_(count) { std::fill_n(allocate(), count, value); }
+  Dims(std::initializer_list<int64_t> sizes) : size_(sizes.size()) {
+    int64_t* next = allocate();
+    for (const int64_t size : sizes) *next++ = size;
+  }
+  explicit Dims(size_t count, int64_t value) : size_(count) {
+    int64_t* const sizes = allocate();
+    for (size_t i = 0; i < count; ++i) sizes[i] = value;
+  }
   template <std::forward_iterator It>
   Dims(It begin, It end) : size_(static_cast<size_t>(std::distance(begin, end))) {
     std::copy(begin, end, allocate());
@@ -189,9 +196,9 @@ class Dims {
   }
   Dims(const Dims& other) : size_(other.size_) {
     if (size_ <= kInline) [[likely]] {
-      std::copy_n(other.inline_, kInline, inline_);
+      std::memcpy(inline_, other.inline_, sizeof(inline_));
     } else {
-      std::copy_n(other.heap_, size_, allocate());
+      std::memcpy(allocate(), other.heap_, size_ * sizeof(int64_t));
     }
   }
   Dims(Dims&& other) noexcept : size_(other.size_) { take(other); }
@@ -219,11 +226,13 @@ class Dims {
   int64_t back() const { return data()[size_ - 1]; }
   void push_back(int64_t size) {
     Dims longer(size_ + 1, size);
-    std::copy_n(data(), size_, longer.data());
+    std::memcpy(longer.data(), data(), size_ * sizeof(int64_t));
     *this = std::move(longer);
   }
 
-  friend bool operator==(const Dims& a, const Dims& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+  friend bool operator==(const Dims& a, const Dims& b) {
+    return a.size_ == b.size_ && std::memcmp(a.data(), b.data(), a.size_ * sizeof(int64_t)) == 0;
+  }
 
  private:
   static constexpr size_t kInline = 4;
@@ -235,9 +244,9 @@ class Dims {
   }
   void take(Dims& other) {
     if (size_ <= kInline) [[likely]] {
-      std::copy_n(other.inline_, kInline, inline_);
+      std::memcpy(inline_, other.inline_, sizeof(inline_));
     } else {
-      heap_ = std::exchange(other.heap_, nullptr);
+      heap_ = other.heap_;
       other.size_ = 0;
     }
   }

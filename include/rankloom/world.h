@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -215,7 +214,7 @@ class World {
 
   // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. What it throws is a failure of its
   // rank, unless the world was aborted before: then its calls throw the cause, and it just ends.
-  void spawn_helper(absl::AnyInvocable<void()> body);
+  void spawn_helper(internal::Callback<void()> body);
 
   OutsideWaker outside_waker() { return OutsideWaker(&scheduler()); }
 
