@@ -16,7 +16,7 @@ using namespace internal;
 FileStore::FileStore(const FileStore::Options& options, std::unique_ptr<internal::FileLog> log)
     : Store(options.scheduler),
       table_(new internal::TableStore("FileStore", options.scheduler, internal::StoreAccess::state(*this),
-                                                    std::move(log), options.shared)) {}
+                                      std::move(log), options.shared)) {}
 
 FileStore::~FileStore() = default;
 

@@ -69,8 +69,7 @@ World::OutsideWaker::~OutsideWaker() {
 }
 
 World::World(WorldOptions options) : World(std::move(options), RunHooks()) {}
-World::World(WorldOptions options, const RunHooks& hooks)
-    : state_(new WorldState(this, std::move(options), hooks)) {}
+World::World(WorldOptions options, const RunHooks& hooks) : state_(new WorldState(this, std::move(options), hooks)) {}
 World::~World() = default;
 
 const WorldOptions& World::options() const { return state_->options(); }

@@ -93,7 +93,7 @@ class Callback<Result(Arguments...)> {
   template <typename Callable>
   requires(!std::is_same_v<std::remove_cvref_t<Callable>, Callback> &&
            std::is_invocable_r_v<Result, std::decay_t<Callable>&, Arguments...>)
-  Callback(Callable&& callable) {  // NOLINT: implicit
+      Callback(Callable&& callable) {  // NOLINT: implicit
     if constexpr (requires { callable == nullptr; }) {
       if (callable == nullptr) return;
     }

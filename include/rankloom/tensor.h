@@ -144,11 +144,9 @@ requires requires(const T& number) {
   typename T::value_type;
   number.real();
   number.imag();
-} && (sizeof(T) == 2 * sizeof(typename T::value_type)) &&
-    (std::is_same_v<typename T::value_type, float> || std::is_same_v<typename T::value_type, double>)
-struct DTypeOf<T> {
-  static constexpr DType value =
-      std::is_same_v<typename T::value_type, float> ? DType::kComplex64 : DType::kComplex128;
+} &&(sizeof(T) == 2 * sizeof(typename T::value_type)) &&
+    (std::is_same_v<typename T::value_type, float> || std::is_same_v<typename T::value_type, double>)struct DTypeOf<T> {
+  static constexpr DType value = std::is_same_v<typename T::value_type, float> ? DType::kComplex64 : DType::kComplex128;
 };
 template <>
 struct DTypeOf<Float8E4M3FN> {
