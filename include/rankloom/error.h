@@ -60,10 +60,11 @@ class Owned {
   explicit Owned(T* object) : object_(object) {}
   Owned(Owned&& other) noexcept : object_(other.object_) { other.object_ = nullptr; }
   Owned& operator=(Owned&& other) noexcept {
-    T* const before = object_;
-    object_ = other.object_;
+    T* const taken = other.object_;
     other.object_ = nullptr;
-    if (before != object_) delete before;
+    T* const before = object_;
+    object_ = taken;
+    delete before;
     return *this;
   }
   ~Owned() {
