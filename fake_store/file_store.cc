@@ -14,8 +14,8 @@ using namespace internal;
 
 FileStore::FileStore(const FileStore::Options& options, std::unique_ptr<internal::FileLog> log)
     : Store(options.scheduler),
-      table_(std::make_unique<internal::TableStore>("FileStore", options.scheduler, internal::StoreAccess::state(*this),
-                                                    std::move(log), options.shared)) {}
+      table_(new internal::TableStore("FileStore", options.scheduler, internal::StoreAccess::state(*this),
+                                      std::move(log), options.shared)) {}
 
 FileStore::~FileStore() = default;
 

@@ -7,8 +7,7 @@ namespace rankloom {
 using namespace internal;
 
 HashStore::HashStore(Scheduler* scheduler)
-    : Store(scheduler),
-      table_(std::make_unique<internal::TableStore>("HashStore", scheduler, internal::StoreAccess::state(*this))) {}
+    : Store(scheduler), table_(new internal::TableStore("HashStore", scheduler, internal::StoreAccess::state(*this))) {}
 
 HashStore::~HashStore() = default;
 

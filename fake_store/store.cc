@@ -74,6 +74,13 @@ bool StoreCall::writes() const { return row_of(op).writes; }
 
 internal::StoreState& internal::StoreAccess::state(const Store& store) { return *store.state_; }
 
+StringList::StringList(std::initializer_list<std::string_view> items) { assign(items); }
+
+std::string_view* StringList::room_for_many() {
+  many_.resize(size_);
+  return many_.data();
+}
+
 Store::Store(Scheduler* scheduler) : state_(std::make_shared<internal::StoreState>(scheduler)) {}
 
 Store::Store(const Store* wrapped) : state_(wrapped->state_) {}

@@ -72,8 +72,7 @@ World::OutsideWaker::~OutsideWaker() {
 }
 
 World::World(WorldOptions options) : World(std::move(options), RunHooks()) {}
-World::World(WorldOptions options, const RunHooks& hooks)
-    : state_(std::make_unique<WorldState>(this, std::move(options), hooks)) {}
+World::World(WorldOptions options, const RunHooks& hooks) : state_(new WorldState(this, std::move(options), hooks)) {}
 World::~World() = default;
 
 const WorldOptions& World::options() const { return state_->options(); }
@@ -84,7 +83,7 @@ RunReport World::run(absl::FunctionRef<void(RankContext&)> program) { return sta
 RankContext& World::attach(int rank) { return state_->attach(rank); }
 void World::detach(std::exception_ptr failure) { state_->detach(std::move(failure)); }
 RunReport World::report() { return state_->report(); }
-void World::spawn_helper(absl::AnyInvocable<void()> body) { state_->spawn_helper(std::move(body)); }
+void World::spawn_helper(Callback<void()> body) { state_->spawn_helper(std::move(body)); }
 void World::abort(std::string_view reason) { state_->abort(reason); }
 void World::rank_failed(int rank, std::exception_ptr failure) { state_->rank_failed(rank, std::move(failure)); }
 int64_t World::on_abort(std::function<void(const absl::Status&)> listener) {

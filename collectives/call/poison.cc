@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "collectives/call/complex.h"
 #include "rankloom/tensor.h"
 
 namespace rankloom::internal {

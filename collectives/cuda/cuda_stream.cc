@@ -42,7 +42,7 @@ cudaStream_t make_stream(RankContext& rank, int device) {
 }  // namespace
 
 CudaStreamView::CudaStreamView(RankContext& rank, CUstream_st* stream, std::string_view name)
-    : native_(stream), stream_(std::make_unique<DeviceStream>(state_of(rank), device_of(rank, stream), stream, name)) {}
+    : native_(stream), stream_(new DeviceStream(state_of(rank), device_of(rank, stream), stream, name)) {}
 
 CudaStreamView::~CudaStreamView() = default;
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "collectives/call/complex.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/ops/shape_rules.h"
 #include "rankloom/error.h"

@@ -98,6 +98,8 @@ const std::shared_ptr<ProcessGroup>& DeviceMesh::get_group() const {
   return groups_[0];
 }
 
+DeviceMesh DeviceMesh::operator[](std::string_view name) const { return slice({std::string(name)}); }
+
 DeviceMesh DeviceMesh::slice(const std::vector<std::string>& names) const {
   if (names.empty()) fail("slice: there are no names, want at least one");
   DeviceMesh part;

@@ -24,10 +24,10 @@ ProcessGroup::ProcessGroup(int rank, int size)
 }
 
 ProcessGroup::ProcessGroup(RankContext& rank, std::shared_ptr<const Group> group)
-    : front_(std::make_unique<GroupFront>(this, &state_of(rank), group, group->group_rank(rank.rank()))) {}
+    : front_(new GroupFront(this, &state_of(rank), group, group->group_rank(rank.rank()))) {}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank)
-    : front_(std::make_unique<GroupFront>(this, nullptr, std::move(group), rank)) {}
+    : front_(new GroupFront(this, nullptr, std::move(group), rank)) {}
 
 ProcessGroup::~ProcessGroup() {
   if (front_->coalescing_ != nullptr) [[unlikely]]

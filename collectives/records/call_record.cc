@@ -45,7 +45,7 @@ int64_t CallRecord::Call::Tensor::numel() const {
 int64_t CallRecord::Call::input_bytes() const { return sum_of_bytes(inputs); }
 int64_t CallRecord::Call::output_bytes() const { return sum_of_bytes(outputs); }
 
-CallRecord::CallRecord(CostModel model) : state_(std::make_unique<CallRecordState>(std::move(model))) {}
+CallRecord::CallRecord(CostModel model) : state_(new CallRecordState(std::move(model))) {}
 CallRecord::~CallRecord() = default;
 
 void CallRecord::compute(absl::Duration duration, std::string_view name) {

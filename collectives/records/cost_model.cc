@@ -110,6 +110,33 @@ namespace rankloom {
 
 using namespace internal;
 
+CostModel::LinksByDim::LinksByDim() = default;
+CostModel::LinksByDim::LinksByDim(std::initializer_list<Entry> entries) : entries_(entries) {
+  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.first < b.first; });
+  const auto same = [](const Entry& a, const Entry& b) { return a.first == b.first; };
+  entries_.erase(std::unique(entries_.begin(), entries_.end(), same), entries_.end());
+}
+CostModel::LinksByDim::LinksByDim(const LinksByDim& other) = default;
+CostModel::LinksByDim::LinksByDim(LinksByDim&& other) noexcept = default;
+CostModel::LinksByDim& CostModel::LinksByDim::operator=(LinksByDim other) noexcept {
+  std::swap(entries_, other.entries_);
+  return *this;
+}
+CostModel::LinksByDim::~LinksByDim() = default;
+
+size_t CostModel::LinksByDim::size() const { return entries_.size(); }
+const CostModel::LinksByDim::Entry* CostModel::LinksByDim::begin() const { return entries_.data(); }
+
+const CostModel::LinksByDim::Entry* CostModel::LinksByDim::find(std::string_view dim) const {
+  return std::find_if(begin(), end(), [dim](const Entry& entry) { return entry.first == dim; });
+}
+
+links::Link& CostModel::LinksByDim::operator[](std::string_view dim) {
+  auto at = std::find_if(entries_.begin(), entries_.end(), [dim](const Entry& entry) { return entry.first >= dim; });
+  if (at == entries_.end() || at->first != dim) at = entries_.insert(at, {.first = std::string(dim), .second = {}});
+  return at->second;
+}
+
 const links::Link* CostModel::link_of(std::string_view dim) const {
   if (const auto at = dims.find(dim); at != dims.end()) return &at->second;
   return link.has_value() ? &*link : nullptr;

@@ -134,7 +134,7 @@ SimStream::~SimStream() = default;
 
 std::string_view SimStream::name() const { return queue_->name; }
 
-void SimStream::launch(absl::AnyInvocable<void()> kernel, std::string_view what, CodeSite code) {
+void SimStream::launch(Callback<void()> kernel, std::string_view what, CodeSite code) {
   auto run = [queue = queue_.get(), kernel = std::move(kernel),
               what = std::string(what)](const absl::Status& cause) mutable {
     if (!cause.ok()) return cause;

@@ -96,7 +96,7 @@ Future Work::get_future() {
   return state_->get_future(*this);
 }
 
-void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite code) {
+void Work::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
   if (state_ == nullptr) {
     callback(absl::OkStatus());
   } else {
@@ -105,6 +105,11 @@ void Work::then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite
     state_->learned();  // the callback is told, and may be all that is
     state_->then(std::move(callback));
   }
+}
+
+std::vector<TensorView> Future::value(CodeSite code) { return work_.result(code); }
+void Future::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
+  work_.then(std::move(callback), code);
 }
 
 void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {

@@ -26,7 +26,7 @@ class Rare {
   requires(!std::is_same_v<std::remove_cvref_t<U>, Rare> && std::is_convertible_v<U, T>) Rare(U&& value) {  // NOLINT
     *this = std::forward<U>(value);
   }
-  Rare(const Rare& other) : value_(other.empty() ? nullptr : std::make_unique<T>(*other.value_)) {}
+  Rare(const Rare& other) : value_(other.empty() ? nullptr : new T(*other.value_)) {}
   Rare(Rare&& other) noexcept = default;
   Rare& operator=(const Rare& other) {
     if (this != &other) *this = Rare(other);
@@ -37,26 +37,26 @@ class Rare {
 
   template <typename U>
   requires(!std::is_same_v<std::remove_cvref_t<U>, Rare>) Rare& operator=(U&& value) {
-    value_ = std::empty(value) ? nullptr : std::make_unique<T>(std::forward<U>(value));
+    value_ = Owned<T>(std::empty(value) ? nullptr : new T(std::forward<U>(value)));
     return *this;
   }
   Rare& operator=(std::initializer_list<typename T::value_type> values) {
-    value_ = values.size() == 0 ? nullptr : std::make_unique<T>(values);
+    value_ = Owned<T>(values.size() == 0 ? nullptr : new T(values));
     return *this;
   }
 
-  const T& get() const { return value_ != nullptr ? *value_ : nothing(); }
+  const T& get() const { return value_.get() != nullptr ? *value_ : nothing(); }
   T& mutable_get() {
-    if (value_ == nullptr) value_ = std::make_unique<T>();
+    if (value_.get() == nullptr) value_ = Owned<T>(new T());
     return *value_;
   }
   operator const T&() const { return get(); }                                  // NOLINT
   operator std::string_view() const requires std::is_same_v<T, std::string> {  // NOLINT
-    return value_ != nullptr ? std::string_view(*value_) : std::string_view();
+    return value_.get() != nullptr ? std::string_view(*value_) : std::string_view();
   }
 
-  bool empty() const { return value_ == nullptr || value_->empty(); }
-  size_t size() const { return value_ != nullptr ? value_->size() : 0; }
+  bool empty() const { return value_.get() == nullptr || value_->empty(); }
+  size_t size() const { return value_.get() != nullptr ? value_->size() : 0; }
   const auto* data() const { return get().data(); }
   const auto& operator[](size_t i) const { return (*value_)[i]; }
   auto begin() const { return get().begin(); }
@@ -70,7 +70,7 @@ class Rare {
     return *empty;
   }
 
-  std::unique_ptr<T> value_;
+  Owned<T> value_;
 };
 
 }  // namespace rankloom::internal

@@ -58,7 +58,7 @@ class CudaStreamView : public Stream {
 
  private:
   CUstream_st* const native_;
-  const std::unique_ptr<internal::DeviceStream> stream_;
+  const internal::Owned<internal::DeviceStream> stream_;
 };
 
 // A CUDA stream that this object owns: non-blocking with regard to the default stream. What is queued runs even if the object

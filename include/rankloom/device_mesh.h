@@ -45,7 +45,7 @@ class DeviceMesh {
   const std::shared_ptr<ProcessGroup>& get_group() const;
 
   // The part of the mesh through this rank along one dimension, or several in the mesh's own order. Shares its groups.
-  DeviceMesh operator[](std::string_view name) const { return slice({std::string(name)}); }
+  DeviceMesh operator[](std::string_view name) const;
   DeviceMesh slice(const std::vector<std::string>& names) const;
 
   // The group that the whole mesh was made of.

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "absl/status/status.h"
 
@@ -47,6 +50,76 @@ absl::Status make_error(ErrorKind kind, std::string_view text);
 ErrorKind error_kind(const absl::Status& status);
 
 namespace internal {
+
+// The one owner of an object whose type its sources know. Does what std::unique_ptr does, for a fraction of what that costs the
+// compiler: every class of a public header that hides its state has one.
+template <typename T>
+class Owned {
+ public:
+  Owned() = default;
+  explicit Owned(T* object) : object_(object) {}
+  Owned(Owned&& other) noexcept : object_(other.object_) { other.object_ = nullptr; }
+  Owned& operator=(Owned&& other) noexcept {
+    T* const taken = other.object_;
+    other.object_ = nullptr;
+    T* const before = object_;
+    object_ = taken;
+    delete before;
+    return *this;
+  }
+  ~Owned() {
+    static_assert(sizeof(T) > 0, "the type is known where its owner ends");
+    delete object_;
+  }
+
+  T* get() const { return object_; }
+  T& operator*() const { return *object_; }
+  T* operator->() const { return object_; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+template <typename Signature>
+class Callback;
+
+// A callable that was moved in, and is called more than once or never: what public calls take where they keep a callback. One
+// word, so that a std::function or absl::AnyInvocable holds it without an allocation. Empty after a null pointer or an empty
+// std::function.
+template <typename Result, typename... Arguments>
+class Callback<Result(Arguments...)> {
+ public:
+  Callback() = default;
+  Callback(std::nullptr_t) {}  // NOLINT: implicit
+  template <typename Callable>
+  requires(!std::is_same_v<std::remove_cvref_t<Callable>, Callback> &&
+           std::is_invocable_r_v<Result, std::decay_t<Callable>&, Arguments...>)
+      Callback(Callable&& callable) {  // NOLINT: implicit
+    if constexpr (requires { callable == nullptr; }) {
+      if (callable == nullptr) return;
+    }
+    held_ = Owned<Held>(new HeldAs<std::decay_t<Callable>>(std::forward<Callable>(callable)));
+  }
+
+  Result operator()(Arguments... arguments) { return held_->call(std::forward<Arguments>(arguments)...); }
+  explicit operator bool() const { return held_.get() != nullptr; }
+  friend bool operator==(const Callback& callback, std::nullptr_t) { return !callback; }
+
+ private:
+  struct Held {
+    virtual ~Held() = default;
+    virtual Result call(Arguments... arguments) = 0;
+  };
+  template <typename Callable>
+  struct HeldAs final : Held {
+    template <typename From>
+    explicit HeldAs(From&& from) : callable(std::forward<From>(from)) {}
+    Result call(Arguments... arguments) override { return callable(std::forward<Arguments>(arguments)...); }
+    Callable callable;
+  };
+
+  Owned<Held> held_;
+};
 
 // Where a failed call came from. `rank` is the global rank, -1 if unknown; `seq` is -1 where there is none.
 struct ErrorOrigin {

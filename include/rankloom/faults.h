@@ -54,20 +54,20 @@ struct Fault {
 // Faults happen in calls of groups and stores only; a program's own code fails by throwing. Thread-safety: const methods.
 class FaultPlan {
  public:
-  FaultPlan() = default;
-  FaultPlan(std::vector<Fault> faults) : faults_(std::move(faults)) {}  // NOLINT: implicit
-  FaultPlan(std::initializer_list<Fault> faults) : faults_(faults) {}
+  FaultPlan();
+  FaultPlan(std::vector<Fault> faults);  // NOLINT: implicit
+  FaultPlan(std::initializer_list<Fault> faults);
+  FaultPlan(const FaultPlan& other);
+  FaultPlan(FaultPlan&& other) noexcept;
+  FaultPlan& operator=(FaultPlan other) noexcept;
+  ~FaultPlan();
 
   // Each call of each rank goes wrong with probability `rate`, in a way that suits it and is drawn from `seed`, the rank and
   // the number of the call: the schedule changes nothing. `kinds`: of these only; empty: all.
   static FaultPlan seeded(uint64_t seed, double rate, std::vector<Fault::Kind> kinds = {});
 
   // This plan, and these faults.
-  FaultPlan plus(const std::vector<Fault>& faults) const {
-    FaultPlan plan = *this;
-    plan.faults_.insert(plan.faults_.end(), faults.begin(), faults.end());
-    return plan;
-  }
+  FaultPlan plus(const std::vector<Fault>& faults) const;
 
   bool empty() const { return faults_.empty() && rate_ == 0; }
   const std::vector<Fault>& faults() const { return faults_; }

@@ -284,7 +284,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  private:
   friend class internal::GroupFront;
 
-  const std::unique_ptr<internal::GroupFront> front_;
+  const internal::Owned<internal::GroupFront> front_;
 };
 
 // Prints text().

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,8 +84,36 @@ struct CostModel {
 
   enum class Choice : uint8_t { kRing, kTree, kFaster };
 
-  std::optional<links::Link> link = {};                       // of groups along no dimension of `dims`
-  std::map<std::string, links::Link, std::less<>> dims = {};  // by the name of a mesh dimension
+  // Links by the name of a mesh dimension, as a std::map has them, for a few names: {{"tp", links::kNvlink4}}.
+  class LinksByDim {
+   public:
+    struct Entry {
+      std::string first;
+      links::Link second;
+    };
+
+    LinksByDim();
+    LinksByDim(std::initializer_list<Entry> entries);  // the first of a name counts
+    LinksByDim(const LinksByDim& other);
+    LinksByDim(LinksByDim&& other) noexcept;
+    LinksByDim& operator=(LinksByDim other) noexcept;
+    ~LinksByDim();
+
+    // The link of `dim`; makes one that says nothing yet.
+    links::Link& operator[](std::string_view dim);
+    // end() if there is none.
+    const Entry* find(std::string_view dim) const;
+    size_t size() const;
+    bool empty() const { return size() == 0; }
+    const Entry* begin() const;
+    const Entry* end() const { return begin() + size(); }
+
+   private:
+    std::vector<Entry> entries_;  // by name
+  };
+
+  std::optional<links::Link> link = {};  // of groups along no dimension of `dims`
+  LinksByDim dims = {};
   Choice algorithm = Choice::kRing;
 
   // Null: it takes no time.
@@ -223,7 +251,7 @@ class CallRecord {
 
  private:
   friend struct internal::CallRecordState;
-  const std::unique_ptr<internal::CallRecordState> state_;
+  const internal::Owned<internal::CallRecordState> state_;
 };
 
 }  // namespace rankloom

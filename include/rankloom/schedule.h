@@ -49,7 +49,7 @@ class Trace {
 
   // The schedule that made it, as Schedule::text() gives it.
   const std::string& schedule() const { return schedule_; }
-  void set_schedule(std::string text) { schedule_ = std::move(text); }
+  void set_schedule(std::string text);
   const std::vector<Trace::Step>& steps() const { return steps_; }
   const std::vector<std::string>& names() const { return names_; }
   bool empty() const { return steps_.empty(); }
@@ -63,11 +63,7 @@ class Trace {
   std::string why_cut() const;
 
   uint16_t intern(std::string_view name);
-  void add(const Trace::Step& step) {
-    if (steps_.size() >= limit_) [[unlikely]]
-      return cut_off();
-    steps_.push_back(step);
-  }
+  void add(const Trace::Step& step);
   // "rank 2 at all_reduce seq 3, 4 ready, takes task 1".
   std::string describe(const Trace::Step& step) const;
 
@@ -80,9 +76,7 @@ class Trace {
   absl::Status save(const std::string& path) const;
   static absl::StatusOr<Trace> load(const std::string& path);
 
-  friend bool operator==(const Trace& a, const Trace& b) {
-    return a.schedule_ == b.schedule_ && a.names_ == b.names_ && a.steps_ == b.steps_ && a.cut_ == b.cut_;
-  }
+  friend bool operator==(const Trace& a, const Trace& b);
 
  private:
   void cut_off();

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -32,7 +31,7 @@ namespace internal {
 // what it was made from. Up to four are held without an allocation.
 class StringList {
  public:
-  StringList(std::initializer_list<std::string_view> items) { assign(items); }
+  StringList(std::initializer_list<std::string_view> items);
   template <typename Container>
   requires requires(const Container& items) { std::string_view(*items.begin()); }
   StringList(const Container& items) { assign(items); }
@@ -50,10 +49,12 @@ class StringList {
   template <typename Container>
   void assign(const Container& items) {
     size_ = items.size();
-    if (size_ > kFew) many_.resize(size_);
-    std::string_view* next = size_ > kFew ? many_.data() : few_;
+    std::string_view* next = size_ > kFew ? room_for_many() : few_;
     for (const auto& item : items) *next++ = std::string_view(item);
   }
+
+  // size_ views, in many_.
+  std::string_view* room_for_many();
 
   size_t size_ = 0;
   std::string_view few_[kFew];
@@ -87,7 +88,7 @@ struct StoreCall {
 
   // What changed: the value before and after, nullopt where the key was or is absent.
   using WatchCallback =
-      absl::AnyInvocable<void(std::optional<std::string_view> before, std::optional<std::string_view> after)>;
+      internal::Callback<void(std::optional<std::string_view> before, std::optional<std::string_view> after)>;
 
   Op op = Op::kGet;
   // None: num_keys, list_keys. Any number: wait, check, multi_get, multi_set. All others: one.
@@ -269,7 +270,7 @@ class HashStore final : public Store {
   std::string_view kind() const override { return "HashStore"; }
 
  private:
-  const std::unique_ptr<internal::TableStore> table_;
+  const internal::Owned<internal::TableStore> table_;
 };
 
 // A store in a file, for ranks of several processes on one machine, or for values that outlive a job.
@@ -308,7 +309,7 @@ class FileStore final : public Store {
  private:
   FileStore(const Options& options, std::unique_ptr<internal::FileLog> log);
 
-  const std::unique_ptr<internal::TableStore> table_;
+  const internal::Owned<internal::TableStore> table_;
 };
 
 // Puts `prefix` and a slash before every key of another store, so that several users of that store do not meet. May be

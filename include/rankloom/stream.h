@@ -4,7 +4,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -97,7 +96,7 @@ class SimStream final : public Stream {
 
   // Queues `kernel`, which runs once all before it has ended. It may wait. What it throws marks the stream failed. In a world
   // that was aborted it does not run any more.
-  void launch(absl::AnyInvocable<void()> kernel, std::string_view what = "kernel", CodeSite code = CodeSite::here());
+  void launch(internal::Callback<void()> kernel, std::string_view what = "kernel", CodeSite code = CodeSite::here());
 
   std::string_view name() const override;
   void wait_for(const Work& work, absl::Duration timeout = absl::InfiniteDuration(),

@@ -44,7 +44,7 @@ class ABSL_LOCKABLE WatchedCell {
 
  private:
   friend class WatchedAccess;
-  const std::unique_ptr<WatchedState> state_;
+  const Owned<WatchedState> state_;
 };
 
 // One access to a Watched, from its scheduling point to its end.
@@ -79,7 +79,7 @@ class ABSL_LOCKABLE Mutex final {
 
  private:
   friend class CondVar;
-  const std::unique_ptr<internal::MutexState> state_;
+  const internal::Owned<internal::MutexState> state_;
 };
 
 // Holds a Mutex for a scope, and remembers the caller's line for reports, which std::lock_guard cannot.
@@ -121,7 +121,7 @@ class CondVar final {
   void notify_all(CodeSite code = CodeSite::here());
 
  private:
-  const std::unique_ptr<internal::CondVarState> state_;
+  const internal::Owned<internal::CondVarState> state_;
 };
 
 // A value in memory that ranks share beside the store and the collectives: a global, what a lambda captured. Each access is a
@@ -171,7 +171,7 @@ class Latch final {
   void arrive_and_wait(CodeSite code = CodeSite::here());
 
  private:
-  const std::unique_ptr<internal::LatchState> state_;
+  const internal::Owned<internal::LatchState> state_;
 };
 
 }  // namespace rankloom

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <iterator>
 #include <memory>
@@ -91,9 +91,6 @@ bool is_floating(DType dtype);  // float16, bfloat16, float32, float64
 bool is_complex(DType dtype);
 bool is_integral(DType dtype);  // int8 ... int64, uint8; not bool
 
-using Complex64 = std::complex<float>;
-using Complex128 = std::complex<double>;
-
 // The dtype of a C++ type; undefined for types that have none.
 template <typename T>
 struct DTypeOf;
@@ -141,13 +138,15 @@ template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::kBool;
 };
-template <>
-struct DTypeOf<Complex64> {
-  static constexpr DType value = DType::kComplex64;
-};
-template <>
-struct DTypeOf<Complex128> {
-  static constexpr DType value = DType::kComplex128;
+// std::complex of float and double, by their looks: <complex> is the business of those who have such numbers.
+template <typename T>
+requires requires(const T& number) {
+  typename T::value_type;
+  number.real();
+  number.imag();
+} &&(sizeof(T) == 2 * sizeof(typename T::value_type)) &&
+    (std::is_same_v<typename T::value_type, float> || std::is_same_v<typename T::value_type, double>)struct DTypeOf<T> {
+  static constexpr DType value = std::is_same_v<typename T::value_type, float> ? DType::kComplex64 : DType::kComplex128;
 };
 template <>
 struct DTypeOf<Float8E4M3FN> {
@@ -174,8 +173,14 @@ class Dims {
   using const_iterator = const int64_t*;
 
   Dims() : size_(0) {}
-  Dims(std::initializer_list<int64_t> sizes) : Dims(sizes.begin(), sizes.end()) {}
-  explicit Dims(size_t count, int64_t value) : size_(count) { std::fill_n(allocate(), count, value); }
+  Dims(std::initializer_list<int64_t> sizes) : size_(sizes.size()) {
+    int64_t* next = allocate();
+    for (const int64_t size : sizes) *next++ = size;
+  }
+  explicit Dims(size_t count, int64_t value) : size_(count) {
+    int64_t* const sizes = allocate();
+    for (size_t i = 0; i < count; ++i) sizes[i] = value;
+  }
   template <std::forward_iterator It>
   Dims(It begin, It end) : size_(static_cast<size_t>(std::distance(begin, end))) {
     std::copy(begin, end, allocate());
@@ -189,9 +194,9 @@ class Dims {
   }
   Dims(const Dims& other) : size_(other.size_) {
     if (size_ <= kInline) [[likely]] {
-      std::copy_n(other.inline_, kInline, inline_);
+      std::memcpy(inline_, other.inline_, sizeof(inline_));
     } else {
-      std::copy_n(other.heap_, size_, allocate());
+      std::memcpy(allocate(), other.heap_, size_ * sizeof(int64_t));
     }
   }
   Dims(Dims&& other) noexcept : size_(other.size_) { take(other); }
@@ -230,11 +235,13 @@ class Dims {
   int64_t back() const { return data()[size_ - 1]; }
   void push_back(int64_t size) {
     Dims longer(size_ + 1, size);
-    std::copy_n(data(), size_, longer.data());
+    std::memcpy(longer.data(), data(), size_ * sizeof(int64_t));
     *this = std::move(longer);
   }
 
-  friend bool operator==(const Dims& a, const Dims& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+  friend bool operator==(const Dims& a, const Dims& b) {
+    return a.size_ == b.size_ && std::memcmp(a.data(), b.data(), a.size_ * sizeof(int64_t)) == 0;
+  }
 
  private:
   static constexpr size_t kInline = 4;
@@ -246,9 +253,9 @@ class Dims {
   }
   void take(Dims& other) {
     if (size_ <= kInline) [[likely]] {
-      std::copy_n(other.inline_, kInline, inline_);
+      std::memcpy(inline_, other.inline_, sizeof(inline_));
     } else {
-      heap_ = std::exchange(other.heap_, nullptr);
+      heap_ = other.heap_;
       other.size_ = 0;
     }
   }

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "rankloom/error.h"
@@ -40,7 +39,7 @@ class [[nodiscard]] Work {
   }
   Work(Work&& other) noexcept : state_(std::move(other.state_)) {}
   Work& operator=(Work other) noexcept {
-    std::swap(state_, other.state_);
+    state_.swap(other.state_);
     return *this;
   }
   ~Work() {
@@ -67,7 +66,7 @@ class [[nodiscard]] Work {
   Future get_future();
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
   // owns the work, on a helper of it, so it may wait.
-  void then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite code = CodeSite::here());
+  void then(internal::Callback<void(const absl::Status&)> callback, CodeSite code = CodeSite::here());
   // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.
   // Errors: InvalidArgument for a negative timeout, at once. A timeout, an abort or the work's own failure releases the stream
   // and marks it failed.
@@ -95,10 +94,8 @@ class Future {
 
   bool done(CodeSite code = CodeSite::here()) const { return work_.is_completed(code); }
   // Waits; throws the work's DistError.
-  std::vector<TensorView> value(CodeSite code = CodeSite::here()) { return work_.result(code); }
-  void then(absl::AnyInvocable<void(const absl::Status&)> callback, CodeSite code = CodeSite::here()) {
-    work_.then(std::move(callback), code);
-  }
+  std::vector<TensorView> value(CodeSite code = CodeSite::here());
+  void then(internal::Callback<void(const absl::Status&)> callback, CodeSite code = CodeSite::here());
   // A work that is done when this is.
   Work work() const { return work_; }
 

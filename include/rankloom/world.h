@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -178,7 +177,7 @@ class World {
   class OutsideWaker {
    public:
     explicit OutsideWaker(internal::Scheduler* scheduler);
-    OutsideWaker(OutsideWaker&& other) noexcept : scheduler_(std::exchange(other.scheduler_, nullptr)) {}
+    OutsideWaker(OutsideWaker&& other) noexcept : scheduler_(other.scheduler_) { other.scheduler_ = nullptr; }
     OutsideWaker(const OutsideWaker&) = delete;
     OutsideWaker& operator=(const OutsideWaker&) = delete;
     OutsideWaker& operator=(OutsideWaker&&) = delete;
@@ -215,7 +214,7 @@ class World {
 
   // A further thread of the calling rank (a fiber on fibers). Ends before run() returns. What it throws is a failure of its
   // rank, unless the world was aborted before: then its calls throw the cause, and it just ends.
-  void spawn_helper(absl::AnyInvocable<void()> body);
+  void spawn_helper(internal::Callback<void()> body);
 
   OutsideWaker outside_waker() { return OutsideWaker(&scheduler()); }
 
@@ -248,7 +247,7 @@ class World {
   friend class internal::WorldState;
   World(WorldOptions options, const internal::RunHooks& hooks);
 
-  const std::unique_ptr<internal::WorldState> state_;
+  const internal::Owned<internal::WorldState> state_;
 };
 
 // Runs `program` on `options.world_size` ranks and returns what became of them. Throws DistError(InvalidArgument) for

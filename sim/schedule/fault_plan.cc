@@ -92,6 +92,26 @@ std::string Fault::text() const {
   return absl::StrCat(sv(fault_kind_name(kind)), fields.empty() ? "" : "@", absl::StrJoin(fields, ","));
 }
 
+FaultPlan::FaultPlan() = default;
+FaultPlan::FaultPlan(std::vector<Fault> faults) : faults_(std::move(faults)) {}
+FaultPlan::FaultPlan(std::initializer_list<Fault> faults) : faults_(faults) {}
+FaultPlan::FaultPlan(const FaultPlan& other) = default;
+FaultPlan::FaultPlan(FaultPlan&& other) noexcept = default;
+FaultPlan& FaultPlan::operator=(FaultPlan other) noexcept {
+  std::swap(faults_, other.faults_);
+  std::swap(kinds_, other.kinds_);
+  seed_ = other.seed_;
+  rate_ = other.rate_;
+  return *this;
+}
+FaultPlan::~FaultPlan() = default;
+
+FaultPlan FaultPlan::plus(const std::vector<Fault>& faults) const {
+  FaultPlan plan = *this;
+  plan.faults_.insert(plan.faults_.end(), faults.begin(), faults.end());
+  return plan;
+}
+
 FaultPlan FaultPlan::seeded(uint64_t seed, double rate, std::vector<Kind> kinds) {
   FaultPlan plan;
   plan.seed_ = seed;

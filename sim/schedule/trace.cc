@@ -82,6 +82,18 @@ uint16_t Trace::intern(std::string_view name) {
   return static_cast<uint16_t>(names_.size() - 1);
 }
 
+void Trace::set_schedule(std::string text) { schedule_ = std::move(text); }
+
+void Trace::add(const Trace::Step& step) {
+  if (steps_.size() >= limit_) [[unlikely]]
+    return cut_off();
+  steps_.push_back(step);
+}
+
+bool operator==(const Trace& a, const Trace& b) {
+  return a.schedule_ == b.schedule_ && a.names_ == b.names_ && a.steps_ == b.steps_ && a.cut_ == b.cut_;
+}
+
 void Trace::cut_off() {
   cut_ = true;
   std::vector<Trace::Step>().swap(steps_);

@@ -115,7 +115,7 @@ class WatchedState {
   ObservedMutex mu_{nullptr, LockLevel::kSync};
 };
 
-WatchedCell::WatchedCell() : state_(std::make_unique<WatchedState>()) {}
+WatchedCell::WatchedCell() : state_(new WatchedState()) {}
 WatchedCell::~WatchedCell() = default;
 
 WatchedAccess::WatchedAccess(const WatchedCell* cell, bool writes, CodeSite code) : state_(*cell->state_) {
@@ -380,7 +380,7 @@ std::string LatchState::remark() const {
 
 }  // namespace internal
 
-Mutex::Mutex(std::string_view name) : state_(std::make_unique<internal::MutexState>(name)) {}
+Mutex::Mutex(std::string_view name) : state_(new internal::MutexState(name)) {}
 Mutex::~Mutex() = default;
 
 void Mutex::lock(CodeSite code) {
@@ -399,7 +399,7 @@ void Mutex::unlock(CodeSite code) {
   state_->release(code);
 }
 
-CondVar::CondVar(std::string_view name) : state_(std::make_unique<internal::CondVarState>(name)) {}
+CondVar::CondVar(std::string_view name) : state_(new internal::CondVarState(name)) {}
 CondVar::~CondVar() = default;
 
 void CondVar::wait(Mutex* mu, CodeSite code) {
@@ -432,7 +432,7 @@ void CondVar::notify_all(CodeSite code) {
   state_->notify_all();
 }
 
-Latch::Latch(int64_t count, std::string_view name) : state_(std::make_unique<internal::LatchState>(count, name)) {
+Latch::Latch(int64_t count, std::string_view name) : state_(new internal::LatchState(count, name)) {
   if (count < 0)
     misuse(Site{.what = "latch", .detail = state_->name()}, absl::StrCat("count is ", count, ", want at least 0"));
 }

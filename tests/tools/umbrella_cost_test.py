@@ -1,5 +1,6 @@
 """Gives tools/umbrella_cost.py a compiler that needs a known time, and looks at the ratio and the exit status."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -30,6 +31,21 @@ class UmbrellaCostTest(unittest.TestCase):
         self.assertGreater(ratio, 1.5)
         self.assertLess(ratio, 8)
         self.assertEqual(self.run_script(COMPILER, "--most", "1.2").returncode, 1)
+
+    def test_counts_instructions_of_all_processes(self):
+        valgrind = '#!/bin/sh\n' + (
+            'for word; do case $word in --log-file=*) log=${word#--log-file=};; *umbrella.cc) count=1,400,000;; *floor.cc) count=400,000;; esac; done\n'
+            'echo "==7== I   refs:      $count" >"${log%/*}/7"\n'
+            'echo "==8== I refs: 600,000" >"${log%/*}/8"\n')
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "valgrind"
+            file.write_text(valgrind, encoding="utf-8")
+            file.chmod(0o755)
+            run = subprocess.run([sys.executable, str(SCRIPT), "--instructions", "--most", "1.2"], capture_output=True, text=True,
+                                 env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+        self.assertEqual(run.returncode, 1, run.stderr)
+        self.assertIn("rankloom.h 0.002 thousand million instructions", run.stdout)
+        self.assertIn("ratio 2.00, want at most 1.2 (least of 1)", run.stdout)
 
     def test_a_header_that_does_not_compile_has_no_cost(self):
         run = self.run_script("import sys; sys.exit(1)")

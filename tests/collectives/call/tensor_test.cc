@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "collectives/call/complex.h"
 #include "rankloom/collective_call.h"
 
 namespace rankloom {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/call/complex.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/call/complex.h"
 #include "collectives/kernels/kernels.h"
 #include "collectives/kernels/plan.h"
 #include "rankloom/collective_call.h"

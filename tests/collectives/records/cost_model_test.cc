@@ -112,5 +112,24 @@ TEST(CostModelTest, FindsTheLinkOfADimension) {
   }
 }
 
+TEST(CostModelTest, LinksByDimAreAsAMapOfThem) {
+  CostModel::LinksByDim dims = {{"tp", links::kNvlink4}, {"dp", links::kInfinibandNdr}, {"tp", links::kPcie4}};
+  std::string names;
+  for (const auto& [dim, link] : dims) names += dim + "=" + std::string(link.name) + " ";
+  EXPECT_EQ(names, "dp=infiniband_ndr tp=nvlink4 ");
+  dims["pp"] = links::kEthernet100;
+  dims["tp"] = links::kNvlink5;
+  EXPECT_EQ(dims.size(), 3u);
+  ASSERT_NE(dims.find("pp"), dims.end());
+  EXPECT_EQ(dims.find("pp")->second.name, "ethernet_100g");
+  EXPECT_EQ(dims.find("tp")->second.name, "nvlink5");
+  EXPECT_EQ(dims.find("ep"), dims.end());
+  const CostModel::LinksByDim copy = dims;
+  dims = {};
+  EXPECT_TRUE(dims.empty());
+  EXPECT_EQ(dims.find("tp"), dims.end());
+  EXPECT_EQ(copy.find("dp")->second.name, "infiniband_ndr");
+}
+
 }  // namespace
 }  // namespace rankloom
