@@ -138,15 +138,6 @@ namespace rankloom {
 
 using namespace internal;
 
-bool FakeOptions::refuses(const CollectiveCall& call) const {
-  if (call.op == OpType::kCoalesced) {
-    for (const CollectiveCall& part : call.parts) {
-      if (refuses(part)) return true;
-    }
-  }
-  return deny.has(call.op) || (error_on_collective && !allow.has(call.op));
-}
-
 std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeProcessGroup::Member& options) {
   static constexpr std::string_view kName = "make_fake_process_group";
   static constexpr int64_t kMost = std::numeric_limits<int>::max();

@@ -82,7 +82,8 @@ TEST_P(RunsAlikeTest, NamesTheRankWhoseEndDiffers) {
   });
   EXPECT_FALSE(alike);
   EXPECT_THAT(alike.message(),
-              HasSubstr("outcomes: first run: rank 2 failed: run 1; second run: rank 2 failed: run 2"));
+              HasSubstr("outcomes: first run: rank 2 failed: run 1 (std::runtime_error); second run: rank 2 failed: "
+                        "run 2 (std::runtime_error)"));
 }
 
 TEST_P(RunsAlikeTest, NamesTheKeyWhoseValueDiffers) {

@@ -466,7 +466,8 @@ TEST_P(PointToPointTest, NamesTheRankThatReturned) {
   EXPECT_THAT(
       report.text(),
       AllOf(HasSubstr("rank 0 waits in recv seq 1 for rank 2 (returned) [group 0, point_to_point_test.cc:"),
-            HasSubstr("rank 1 waits in recv_any for rank 0 and rank 2 (returned) [group 0, point_to_point_test.cc:")));
+            HasSubstr(
+                "rank 1 waits in recv_any seq 1 for rank 0 and rank 2 (returned) [group 0, point_to_point_test.cc:")));
 }
 
 TEST_P(PointToPointTest, TimesOutAndFailsTheGroup) {
@@ -637,7 +638,7 @@ TEST_P(PointToPointTest, IssuesNothingOfABatchWithAMistake) {
     };
     P2POp bad = good;
     bad.peer = 2;
-    fails(bad, "batch_isend_irecv: operation 1, send: source is 2, want 0 <= source < size = 2");
+    fails(bad, "batch_isend_irecv: operation 1, send: destination is 2, want 0 <= destination < size = 2");
     bad = good;
     bad.group = nullptr;
     fails(bad, "batch_isend_irecv: operation 1, send: group is null");

@@ -691,9 +691,9 @@ TEST(Hooks, ThatThrowAreNotes) {
   });
   EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1"));
   EXPECT_THAT(report.notes,
-              testing::UnorderedElementsAre("whereabouts threw: no debugger",
+              testing::UnorderedElementsAre("whereabouts threw: no debugger (std::runtime_error)",
                                             "a listener of on_abort() threw: an exception that is no std::exception",
-                                            "a hook of at_end() threw: too late"));
+                                            "a hook of at_end() threw: too late (std::runtime_error)"));
 }
 
 TEST(Whereabouts, AreAppendedToADeadlock) {
