@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/text.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/run_options.h"
@@ -84,13 +85,29 @@ RankContext& World::attach(int rank) { return state_->attach(rank); }
 void World::detach(std::exception_ptr failure) { state_->detach(std::move(failure)); }
 RunReport World::report() { return state_->report(); }
 void World::spawn_helper(Callback<void()> body) { state_->spawn_helper(std::move(body)); }
+namespace {
+
+void check_rank(std::string_view op, int rank, int size) {
+  if (rank >= 0 && rank < size) return;
+  refuse({.rank = rank, .group = {}, .op = op}, ErrorKind::kInvalidArgument, "World::", sv(op), ": rank is ", rank,
+         ", want 0 <= rank < world_size = ", size);
+}
+
+}  // namespace
+
 void World::abort(std::string_view reason) { state_->abort(reason); }
-void World::rank_failed(int rank, std::exception_ptr failure) { state_->rank_failed(rank, std::move(failure)); }
+void World::rank_failed(int rank, std::exception_ptr failure) {
+  check_rank("rank_failed", rank, size());
+  state_->rank_failed(rank, std::move(failure));
+}
 int64_t World::on_abort(std::function<void(const absl::Status&)> listener) {
   return state_->on_abort(std::move(listener));
 }
 void World::forget_on_abort(int64_t listener) { state_->forget_on_abort(listener); }
-RankContext& World::context(int rank) { return state_->context(rank); }
+RankContext& World::context(int rank) {
+  check_rank("context", rank, size());
+  return state_->context(rank);
+}
 std::vector<std::shared_ptr<const Group>> World::groups() const { return state_->groups(); }
 void World::note(std::string text) { state_->note(std::move(text)); }
 int64_t World::at_end(std::function<void()> hook) { return state_->at_end(std::move(hook)); }

@@ -118,6 +118,17 @@ TEST_P(WorldTest, AWorldIsGivenWhatItsOptionsSay) {
   EXPECT_EQ(RankContext::current(), nullptr);
 }
 
+TEST(WorldOptionsTest, ARankThatIsNoneIsRefused) {
+  World world({.world_size = 3});
+  EXPECT_EQ(error_of([&] { world.context(3); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: World::context: rank is 3, want 0 <= rank < world_size = 3");
+  EXPECT_EQ(error_of([&] { world.context(-1); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: World::context: rank is -1, want 0 <= rank < world_size = 3");
+  EXPECT_EQ(error_of([&] { world.rank_failed(7, nullptr); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: World::rank_failed: rank is 7, want 0 <= rank < world_size = 3");
+  EXPECT_EQ(world.context(2).rank(), 2);
+}
+
 TEST(WorldOptionsTest, OptionsThatDoNotFitAreRefused) {
   EXPECT_EQ(error_of([] { World world({.world_size = 0}); }, ErrorKind::kInvalidArgument),
             "InvalidArgument: world_size is 0, want at least 1");
