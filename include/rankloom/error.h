@@ -68,7 +68,7 @@ class Owned {
     return *this;
   }
   ~Owned() {
-    static_assert(sizeof(T) > 0, "the type is known where its owner ends");
+    static_assert(sizeof(T) > 0, "the type is known where its owner ends");  // NOLINT: incomplete, or not
     delete object_;
   }
 
@@ -113,7 +113,7 @@ class Callback<Result(Arguments...)> {
   template <typename Callable>
   struct HeldAs final : Held {
     template <typename From>
-    explicit HeldAs(From&& from) : callable(std::forward<From>(from)) {}
+    explicit HeldAs(From&& from) : callable(std::forward<From>(from)) {}  // NOLINT: From is a callable
     Result call(Arguments... arguments) override { return callable(std::forward<Arguments>(arguments)...); }
     Callable callable;
   };
