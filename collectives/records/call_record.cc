@@ -17,8 +17,6 @@ using namespace internal;
 
 namespace {
 
-using internal::CallRecordState;
-
 int64_t sum_of_bytes(const std::vector<CallRecord::Call::Tensor>& tensors) {
   int64_t sum = 0;
   for (const CallRecord::Call::Tensor& tensor : tensors) sum += tensor.bytes();

@@ -34,7 +34,8 @@ class UmbrellaCostTest(unittest.TestCase):
 
     def test_counts_instructions_of_all_processes(self):
         valgrind = '#!/bin/sh\n' + (
-            'for word; do case $word in --log-file=*) log=${word#--log-file=};; *umbrella.cc) count=1,400,000;; *floor.cc) count=400,000;; esac; done\n'
+            'for word; do case $word in --log-file=*) log=${word#--log-file=};; *umbrella.cc) count=1,400,000;;'
+            ' *floor.cc) count=400,000;; esac; done\n'
             'echo "==7== I   refs:      $count" >"${log%/*}/7"\n'
             'echo "==8== I refs: 600,000" >"${log%/*}/8"\n')
         with tempfile.TemporaryDirectory() as folder:
