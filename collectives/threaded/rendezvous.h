@@ -70,15 +70,15 @@ class CallState final : public MemberWork {
   std::unique_ptr<Aside> aside_;
 };
 
-// Where the members of one group meet for collectives. A call is filed under its sequence number; the member that arrives
-// last compares all calls and runs the kernel.
+// Where the members of one group meet for collectives. A call is filed under its sequence number and compared with the
+// first of its slot. Once all are there, OpRow::cross and the kernel run, at once or as a step of their own (late runs).
 //
 //   auto state = std::make_shared<CallState>(rendezvous, context, rank, std::move(call));
 //   absl::Status filed = rendezvous->file(state);   // of the last member: the kernel has run, or will, as the schedule says
 //   state->wait(...);                               // of the others: until then
 //
 // Checks of one member's call come before (collectives/ops/shape_rules.h); sends and recvs meet in a Mailbox.
-// invariant: a slot leaves the window exactly once, when done or withdrawn by all who had arrived.
+// invariant: a slot leaves the window exactly once: when its call has ended, or when the group fails.
 // Thread-safety: all methods.
 class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
  public:

@@ -134,7 +134,7 @@ struct ErrorOrigin {
 // What public calls throw inside a rank program. what() is the whole text and starts with the kind's name:
 //
 //   try {
-//     rank.group().all_reduce(x);
+//     init_process_group(rank)->all_reduce(x).wait();
 //   } catch (const rankloom::DistError& error) {
 //     if (error.kind() != rankloom::ErrorKind::kTimeout) throw;
 //   }

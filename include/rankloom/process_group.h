@@ -112,7 +112,7 @@ struct GroupOptions {
 // Errors, for every method, thrown as DistError before any data moves: InvalidArgument (this member breaks a rule below, or
 //   there is no kernel for the dtype), Aborted (the group was shut down or failed before), RankFailed or another first cause
 //   (the world was aborted). docs/errors.md lists the texts.
-// Blocking: none; a call is a scheduling point before it takes effect. Work::wait() blocks.
+// Blocking: monitored_barrier, and what makes or ends groups. A call is a scheduling point before it takes effect.
 // Buffers: must stay, and inputs unchanged, until the call is done.
 // Thread-safety: thread-compatible; a handle belongs to its rank. A thread that belongs to no rank acts as its helper.
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {

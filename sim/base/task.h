@@ -140,7 +140,7 @@ struct Task {
   void* fiber_state = nullptr;       // fibers: FiberState of the one that runs it
   const void* frame = nullptr;       // fibers: where its stack had come to when it stopped
   const void* next_write = nullptr;  // fibers: start of the kNextWriteBytes that the task writes first when it goes on
-  void* user = nullptr;              // RankContext of a rank and its helpers
+  void* user = nullptr;              // RankState of a rank and its helpers
 
  private:
   static inline thread_local Task* current_ = nullptr;
