@@ -47,7 +47,7 @@ struct Outstanding {
 //
 // A scheduler knows no locks, groups or stores: RankMutex and RankCondVar are made of park() and unpark(). It takes no
 // choice of its own: a SchedulePolicy does, and a Trace records it.
-// Thread-safety: all methods may be called from tasks of this scheduler; unpark(), abort() and add_outside() from any thread.
+// Thread-safety: tasks of this scheduler may call all methods; any thread unpark(), abort() and add_outside().
 class Scheduler {
  public:
   // Options that only a world reads are of no matter here: poison, faults, what is recorded. `hooks`: of a search.
@@ -126,7 +126,7 @@ class Scheduler {
 
   // --- ends
 
-  // Ends the run: every park() returns, later ones at once; await() and sleep() say `cause`. False: it was aborted before, and that cause stays.
+  // Ends the run: every park() returns, sleep() and await() with `cause`. False: it was aborted before, that cause stays.
   bool abort(const absl::Status& cause);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   absl::Status abort_cause() const;
