@@ -176,7 +176,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
   };
   for (rankloom::Work& work : works_) {
     // No scheduling point: the caller holds Python's lock.
-    WorkState::of(work) != nullptr ? WorkState::of(work)->then(one_done) : one_done(absl::OkStatus());
+    WorkState::of(work) != nullptr ? WorkState::of(work)->then(one_done, /*learns=*/true) : one_done(absl::OkStatus());
   }
   one_done(absl::OkStatus());
   return future;

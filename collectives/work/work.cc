@@ -103,7 +103,7 @@ void Work::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
     // A call that is done at once runs the callback at once.
     if (!state_->is_completed()) state_->reached("then", code);
     state_->learned();  // the callback is told, and may be all that is
-    state_->then(std::move(callback));
+    state_->then(std::move(callback), /*learns=*/true);
   }
 }
 

@@ -266,6 +266,8 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
 }
 
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
+  if (std::any_of(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.learns; }))
+    learned();
   const WorldPin alive(world_);
   auto* const context = alive && rank_ >= 0 ? static_cast<RankState*>(scheduler()->user_of(rank_)) : nullptr;
   if (context == nullptr) {
@@ -294,7 +296,7 @@ void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   });
 }
 
-void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
+void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns) {
   absl::Status ended;
   {
     ObservedMutexLock lock(&mu_);
@@ -303,11 +305,12 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback) {
       // Callbacks run in the order in which they were left.
       if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr)
         record->access(name_in(*record, kCallbacks), Access::kWrite);
-      callbacks_.push_back({std::move(callback), nullptr});
+      callbacks_.push_back({std::move(callback), nullptr, learns});
       return;
     }
     ended = status_;
   }
+  if (learns) learned();
   callback(ended);
 }
 

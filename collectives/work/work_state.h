@@ -88,7 +88,8 @@ class WorkState : public OpenCall {
   absl::Status ended_as() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
   // owns the work, on a helper task of it, so it may wait.
-  void then(absl::AnyInvocable<void(const absl::Status&)> callback);
+  // `learns`: the callback is the rank's own code, or what that waits for: the work is learned() when it is done.
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns = false);
 
   // Of a call that has outputs: they are in this list until learned().
   void outputs_open_in(OpenOutputs* list) { open_in_.store(list, std::memory_order_relaxed); }
@@ -229,6 +230,7 @@ class WorkState : public OpenCall {
   struct Callback {
     absl::AnyInvocable<void(const absl::Status&)> run;
     std::unique_ptr<Dependant> dependant;  // instead of `run`
+    bool learns = false;
   };
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mu_);
 };

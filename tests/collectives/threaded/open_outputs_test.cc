@@ -10,6 +10,7 @@
 #include "rankloom/matchers.h"
 #include "rankloom/process_group.h"
 #include "rankloom/stream.h"
+#include "rankloom/sync.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 
@@ -157,6 +158,24 @@ TEST_P(OpenOutputsTest, ABufferIsFreeOnceTheRankKnowsThatTheCallIsDone) {
     pg->all_reduce(x).wait();
     pg->all_reduce(y).wait();
     EXPECT_EQ(x[0], 16384);
+  });
+}
+
+// Whose callback runs knows that the call is done, before its handle was waited for.
+TEST_P(OpenOutputsTest, ACallbackMayUseTheBufferAgain) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {rank.rank() + 1, 10 * rank.rank()};
+    Latch done(1);
+    Work first = pg->all_reduce(x);
+    first.then([&](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      pg->all_reduce(x).wait();
+      done.count_down();
+    });
+    done.wait();
+    first.wait();
+    EXPECT_EQ(x, (std::vector<int64_t>{18, 90}));
   });
 }
 
