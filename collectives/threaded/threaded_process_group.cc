@@ -201,25 +201,24 @@ ThreadedProcessGroup::ThreadedProcessGroup(RankState* context, std::shared_ptr<T
 }
 
 CallPlace ThreadedProcessGroup::fresh() {
-  for (size_t tries = 0; tries < kept_.size(); ++tries) {
-    if (next_kept_ >= kept_.size()) next_kept_ = 0;
-    const std::shared_ptr<CallState>& state = kept_[next_kept_++];
-    if (state->building() || state.use_count() > 1) continue;
-    const CallPlace place = state->place();
-    renew(place.call);
-    *place.building = true;
-    return place;
+  for (Kept& kept : kept_) {
+    if (kept.building) continue;
+    if (kept.state == nullptr) {
+      kept.state = std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank());
+    } else if (kept.state.use_count() > 1) {
+      continue;
+    } else {
+      renew(kept.state->place());
+    }
+    kept.building = true;
+    return {.call = kept.state->place(), .building = &kept.building};
   }
-  if (kept_.size() == kMostKept) return {};
-  kept_.push_back(std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank()));
-  const CallPlace place = kept_.back()->place();
-  *place.building = true;
-  return place;
+  return {};
 }
 
 std::shared_ptr<CallState>* ThreadedProcessGroup::placed(const CollectiveCall& call) {
-  for (std::shared_ptr<CallState>& state : kept_) {
-    if (&state->call() == &call) return &state;
+  for (Kept& kept : kept_) {
+    if (kept.state != nullptr && &kept.state->call() == &call) return &kept.state;
   }
   return nullptr;
 }
@@ -274,9 +273,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
     if (call.keep_alive == nullptr) [[likely]]
       return file(*state, on_host);
     // What owns its tensors goes with the call.
-    std::shared_ptr<CallState> alone = std::move(*state);
-    kept_.erase(kept_.begin() + (state - kept_.data()));
-    return file(std::move(alone), on_host);
+    return file(std::exchange(*state, nullptr), on_host);
   }
   return file(
       std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns),

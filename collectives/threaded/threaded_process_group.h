@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -62,6 +63,10 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   CallPlace fresh() override;
   // The work that has `call` for its own; null: a call from elsewhere.
   std::shared_ptr<CallState>* placed(const CollectiveCall& call);
+  struct Kept {
+    std::shared_ptr<CallState> state;  // null: not used yet, or gone with its owners
+    bool building = false;             // here, since the work may be gone before the front is through with its call
+  };
   absl::StatusOr<Work> file(std::shared_ptr<CallState> state, bool on_host);
   absl::StatusOr<Work> post(CollectiveCall&& call, bool on_host);           // a send or recv
   absl::StatusOr<Work> execute_parts(CollectiveCall&& call, bool on_host);  // kCoalesced
@@ -70,10 +75,9 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   const std::shared_ptr<Rendezvous> rendezvous_;  // the core's
   std::shared_ptr<Mailbox> mailbox_;              // the core's; null until this member sends or receives
   const size_t eager_bytes_;
-  // As many as this member had on their way at a time, up to kMostKept.
-  static constexpr size_t kMostKept = 8;
-  std::vector<std::shared_ptr<CallState>> kept_;
-  size_t next_kept_ = 0;
+  // As many works as this member had on their way at a time.
+  static constexpr size_t kMostKept = 4;
+  std::array<Kept, kMostKept> kept_;
 };
 
 std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,

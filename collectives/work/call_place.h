@@ -8,7 +8,7 @@ namespace rankloom::internal {
 // what a small call costs.
 struct CallPlace {
   CollectiveCall* call = nullptr;  // null: there is no place
-  bool* building = nullptr;        // whether the front is at it: then no other call may take the place
+  bool* building = nullptr;        // the group's: whether the front is at it, so that no other call may take the place
 };
 
 // Gives a group's front places for calls. execute() gets such a call by its address.

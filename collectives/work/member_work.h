@@ -28,8 +28,7 @@ class MemberWork : public WorkState, public WaitsFor {
 
   const CollectiveCall& call() const { return call_; }
   // For a call that is built here.
-  CallPlace place() { return {.call = &call_, .building = &building_}; }
-  bool building() const { return building_; }
+  CollectiveCall* place() { return &call_; }
 
  protected:
   // `timeout_ns`: the call's; Deadline::kNever: none.
@@ -69,7 +68,6 @@ class MemberWork : public WorkState, public WaitsFor {
 
  private:
   bool begun_ = false;
-  bool building_ = false;
   int64_t timeout_ns_ = Deadline::kNever;
 };
 

@@ -711,7 +711,8 @@ TEST(BadSetup, CallsOfAFakeGroupNameTheirLine) {
   const auto pg = make_fake_process_group({.rank = 1, .world_size = 4});
   std::vector<float> x(2);
   const std::string line = absl::StrCat("[bad_arguments_test.cc:", __LINE__ + 1, "]");
-  EXPECT_THAT([&] { pg->broadcast(x, 7); },
+  const auto call = [&] { pg->broadcast(x, 7); };
+  EXPECT_THAT(call,
               ThrowsDistError(
                   ErrorKind::kInvalidArgument,
                   "InvalidArgument: rank 1, group 0, broadcast seq 1: root is 7, want 0 <= root < size = 4 " + line));

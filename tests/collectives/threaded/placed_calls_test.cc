@@ -100,6 +100,11 @@ TEST_P(PlacedCallsTest, EachCallOfALoopIsItsOwn) {
       pg->all_reduce(sum).wait();
       EXPECT_THAT(sum, ElementsAre(3, 3));
       EXPECT_THROW(pg->broadcast(sum, 3).wait(), DistError);
+      // A refused call whose work goes before the front is through with it.
+      Work open = pg->all_reduce(sum);
+      EXPECT_THROW((void)pg->all_reduce(sum, ReduceOp::kSum, {.keep_alive = owner}), DistError);
+      open.wait();
+      EXPECT_EQ(owner.use_count(), 1);
       pg->barrier().wait();
     }
   });
