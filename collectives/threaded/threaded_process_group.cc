@@ -91,10 +91,9 @@ constexpr std::string_view kOwnOutputs = "want outputs of their own";
 // `who`: "rank 1, group 0, recv from rank 0: ".
 [[gnu::noinline]] absl::Status refuse_outputs(std::string_view who, const CollectiveCall& call,
                                               std::string_view other) {
-  return make_error(
-      ErrorKind::kInvalidArgument,
-      absl::StrCat(sv(who), call.outputs.size() == 1 ? "its output overlaps" : "one of its outputs overlaps",
-                   " that of ", sv(other), ", which this rank has not waited for, ", sv(kOwnOutputs), " until wait()"));
+  return invalid_argument(sv(who), call.outputs.size() == 1 ? "its output overlaps" : "one of its outputs overlaps",
+                          " that of ", sv(other), ", which this rank has not waited for, ", sv(kOwnOutputs),
+                          " until wait()");
 }
 
 // InvalidArgument, if two parts of a coalesced call write to one byte.
@@ -119,9 +118,8 @@ absl::Status separate_parts(const CollectiveCall& call, int rank, std::string_vi
     const auto text = [](const CollectiveCall& part) {
       return absl::StrCat(op_row(part.op).name, site_place(Site{.code = part.code}));
     };
-    return make_error(ErrorKind::kInvalidArgument,
-                      absl::StrCat(sv(who), "the output of ", text(*first.part), " overlaps that of ",
-                                   text(*second.part), ", a call of the same coalesced call, ", sv(kOwnOutputs)));
+    return invalid_argument(sv(who), "the output of ", text(*first.part), " overlaps that of ", text(*second.part),
+                            ", a call of the same coalesced call, ", sv(kOwnOutputs));
   }
   return absl::OkStatus();
 }

@@ -58,8 +58,8 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   void leave() override { core_->leave(ProcessGroup::rank()); }
 
  private:
-  // CallPlaces: of the works that this member used before and nobody holds any more. Worlds of fibers only: with threads a count
-  // of holders is old when it is read.
+  // CallPlaces: of the works that this member used before and nobody holds any more. Worlds of fibers only: with
+  // threads a count of holders is old when it is read.
   CallPlace fresh() override;
   // The work that has `call` for its own; null: a call from elsewhere.
   std::shared_ptr<CallState>* placed(const CollectiveCall& call);

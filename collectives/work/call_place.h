@@ -4,8 +4,8 @@
 
 namespace rankloom::internal {
 
-// Where a call is built: in the work that it becomes. One that is built on the stack is moved and destroyed, which is a fifth of
-// what a small call costs.
+// The place where a call is built: in the work that the call becomes. A call on the stack is moved and destroyed, which
+// is a fifth of what a small call costs.
 struct CallPlace {
   CollectiveCall* call = nullptr;  // null: there is no place
   bool* building = nullptr;        // the group's: whether the front is at it, so that no other call may take the place

@@ -158,8 +158,8 @@ class WorkState : public OpenCall {
   // For constructors: let_go() is to be called, on the thread that drops the last handle, once the work is done.
   void holds_owners(bool holds) { holds_owners_ = holds; }
   virtual void let_go() noexcept {}
-  // For subclasses whose objects are works again and again: makes a new work of one that nobody holds or waits for any more, in a
-  // world of fibers. first_handle() comes next.
+  // For subclasses whose objects are works again and again: makes a new work of one that nobody holds or waits for any
+  // more, in a world of fibers. first_handle() comes next.
   void renew();
   // For works of a world: ending() is called just before the work is done, by whoever completes it, while the world
   // lives. ending() takes no lock but a flight recorder's. Not called for a work that is not done when the world ends.
