@@ -1,7 +1,8 @@
 // Exploring schedules: runs a second on one core, and what partial-order reduction saves.
-//   explore/<strategy>          one run of 4 ranks x 10 all_reduce of one float on fibers, checks of results included; the floor
-//                               is 50 us, 20,000 runs a second. cpu_ns_per_op: the same in time of the CPU, whoever else
-//                               uses the machine
+//   explore/<strategy>          one run of 4 ranks x 10 all_reduce of one float on fibers, checks of results included;
+//                               the floor
+//                               is 50 us, 20,000 runs a second. cpu_ns_per_op: the same in time of the CPU, whoever
+//                               else uses the machine
 //   explore/reduction/<case>    schedules that are run with reduction, and (counter plain) without it, at most 20,000
 
 #include <ctime>

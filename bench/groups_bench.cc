@@ -111,8 +111,8 @@ void ring(benchmark::State& state, EngineKind engine, int ranks, int64_t count) 
          ranks * best_park_unpark_ns(engine, ranks) + copies_ns(ranks, static_cast<size_t>(count) * sizeof(float)));
 }
 
-// One all_reduce of 64 elements, per rank: 2 * 64 of them in a mesh of 8 x 8 whose ranks reduce along one dimension and then the
-// other, 8 in a world of 8.
+// One all_reduce of 64 elements, per rank: 2 * 64 of them in a mesh of 8 x 8 whose ranks reduce along one dimension and
+// then the other, 8 in a world of 8.
 void mesh(benchmark::State& state, EngineKind engine) {
   const int rounds = engine == EngineKind::kFibers ? 20 : 5;
   const auto reductions = [](std::vector<std::shared_ptr<ProcessGroup>> groups, ProcessGroup& all, int n) {
@@ -146,15 +146,14 @@ void recorder(benchmark::State& state) {
   const int64_t sizes[] = {1024};
   int64_t seq = 0;
   for (auto _ : state) {
-    const int64_t id = recorder.open([&](FlightEntry& entry) {
-      entry.group = group;
-      entry.op = entry.recorder_name = "all_reduce";
-      entry.seq = entry.op_id = ++seq;
-      entry.created_ns = seq;
-      entry.code = CodeSite::here();
-      entry.inputs = entry.outputs = 1;
-      entry.shapes.add(sizes, 1);
-      entry.shapes.add(sizes, 1);
+    ++seq;
+    const int64_t id = recorder.open({.seq = seq, .op_id = seq, .created_ns = seq}, [&](FlightFacts& facts) {
+      facts.group = group;
+      facts.op = facts.recorder_name = "all_reduce";
+      facts.code = CodeSite::here();
+      facts.inputs = facts.outputs = 1;
+      facts.shapes.add(sizes, 1);
+      facts.shapes.add(sizes, 1);
     });
     recorder.close(id, seq, true);
   }

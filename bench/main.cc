@@ -1,6 +1,7 @@
 // The benchmarks of all folders in one program.
 //   rankloom_bench [--filter RE] [--json FILE] [--benchmark_... as Google Benchmark has them]
-// The JSON file holds a list `benchmarks` of {name, ns_per_op, ...}: what else a benchmark counts, such as floor_ns and ratio.
+// The JSON file holds a list `benchmarks` of {name, ns_per_op, ...}: what else a benchmark counts, such as floor_ns and
+// ratio.
 
 #include <cstdio>
 #include <fstream>

@@ -1,5 +1,5 @@
-// What a rank costs in large worlds: scale/operation/ranks, fibers, all checks on. The figures per rank stay flat if nothing
-// grows faster than the world.
+// What a rank costs in large worlds: scale/operation/ranks, fibers, all checks on. The figures per rank stay flat if
+// nothing grows faster than the world.
 
 #include <algorithm>
 #include <fstream>
@@ -32,8 +32,9 @@ int64_t resident_kib() { return kib_of("/proc/self/status", "VmRSS:"); }
 int64_t available_kib() { return kib_of("/proc/meminfo", "MemAvailable:"); }
 
 // One call of every rank is a round. Counters, each for one rank:
-//   round_ns        a round, the mean of several: who comes last in one comes first in the next, and sees long and short ones.
-//                   Those before fill the flight recorders (calls of one element), whose memory is touched first then
+//   round_ns        a round, the mean of several: who comes last in one comes first in the next, and sees long and
+//                   short ones. Those before fill the flight recorders (calls of one element), whose memory is touched
+//                     first then
 //   set_up_ns       from the call of run_world() to the end of that first round
 //   tear_down_ns    from the last round to the return of run_world()
 //   kib             memory that the process has then, beyond what it had before

@@ -1,5 +1,6 @@
-// Stores: short keys from one rank, several ranks on one store, and how long a key takes to reach those who wait for it.
-// With one rank, times are of the CPU the rank used, so a busy machine changes them little; with several, wall-clock.
+// Stores: short keys from one rank, several ranks on one store, and how long a key takes to reach those who wait for
+// it. With one rank, times are of the CPU the rank used, so a busy machine changes them little; with several,
+// wall-clock.
 
 #include <unistd.h>
 
@@ -203,7 +204,8 @@ BENCHMARK(file_get);
 BENCHMARK(file_open)->Arg(100'000)->Unit(benchmark::kMillisecond);
 BENCHMARK(file_set)->Arg(10'000'000)->Iterations(20)->Unit(benchmark::kMillisecond);
 
-// From a set through one FileStore until a rank that waits on another has the value, and back: polling, so milliseconds.
+// From a set through one FileStore until a rank that waits on another has the value, and back: polling, so
+// milliseconds.
 void file_round_trip(benchmark::State& state) {
   TempFile file;
   const std::shared_ptr<FileStore> store = FileStore::open(file.path());

@@ -1,5 +1,5 @@
-// A counter in the store that loses an update, under one schedule in many: finds that schedule, shrinks it, and says how to
-// repeat it. With --fixed, shows that no schedule fails.
+// A counter in the store that loses an update, under one schedule in many: finds that schedule, shrinks it, and says
+// how to repeat it. With --fixed, shows that no schedule fails.
 
 #include <cstdio>
 #include <cstring>

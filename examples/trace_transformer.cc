@@ -1,7 +1,8 @@
-// Traces one training step of a 70B transformer on 16,384 ranks, on a laptop, without a GPU: fake groups check every call and
-// record it, a cost model says how long it would take. Prints a table for one rank of each pipeline stage and writes the
-// traces (traces/step.json for ui.perfetto.dev, PyTorch's execution trace and Chakra's .et a rank).
-//   trace_transformer [--pp 4 --dp 512 --tp 8] [--micro_batches 16] [--out FOLDER] [--layers ... --hidden ... --ffn ...]
+// Traces one training step of a 70B transformer on 16,384 ranks, on a laptop, without a GPU: fake groups check every
+// call and record it, a cost model says how long it would take. Prints a table for one rank of each pipeline stage and
+// writes the traces (traces/step.json for ui.perfetto.dev, PyTorch's execution trace and Chakra's .et a rank).
+//   trace_transformer [--pp 4 --dp 512 --tp 8] [--micro_batches 16] [--out FOLDER] [--layers ... --hidden ... --ffn
+//     ...]
 
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,5 @@
 #include "rankloom/store.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom {
 
@@ -26,9 +27,9 @@ absl::StatusOr<StoreReply> FakeStore::execute(const StoreCall& call) {
     case StoreCall::Op::kQueueLen:
     case StoreCall::Op::kListKeys:
     case StoreCall::Op::kWatchKey:
-      break;
+      return StoreReply();
   }
-  return StoreReply();
+  return invalid_argument("FakeStore: StoreCall::op has the unknown value ", static_cast<int>(call.op));
 }
 
 }  // namespace rankloom

@@ -19,8 +19,8 @@ namespace rankloom::internal {
 // The file of a FileStore: a list of changes, which each process replays into a table of its own. It only grows.
 //
 // Format, version 1, little-endian: "RLSTORE1", then records of
-//   uint32 change, uint32 key bytes, uint64 value bytes, uint32 CRC-32C of key and value, uint32 CRC-32C of the 20 bytes before,
-//   key, value.
+//   uint32 change, uint32 key bytes, uint64 value bytes, uint32 CRC-32C of key and value, uint32 CRC-32C of the 20
+//   bytes before, key, value.
 // A record that ends behind the end of the file was torn: its writer died. Readers ignore such a record, and the next
 // writer cuts it off. Anything else that does not fit is damage, which nothing here repairs: every operation then fails
 // and the file stays as it is. The header has a sum of its own because a wrong length would make the rest of a damaged
@@ -28,8 +28,8 @@ namespace rankloom::internal {
 //
 // Locks: fcntl's open file description locks (F_OFD_SETLKW, in POSIX since 2024) on the whole file, shared to read and
 // exclusive to write. They exclude threads of one process too, and the kernel drops them when a process dies.
-// Writes go to the page cache and are not synced: what was acknowledged survives the death of every process, but not the
-// machine's.
+// Writes go to the page cache and are not synced: what was acknowledged survives the death of every process, but not
+// the machine's.
 // Thread-safety: guarded by the mutex of the table, except changed().
 class FileLog {
  public:

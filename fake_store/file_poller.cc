@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/base/library_scope.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -13,14 +14,6 @@ namespace {
 // Between two looks: an eighth of what was waited so far, within these. A look costs a microsecond.
 constexpr int64_t kShortestNs = 200'000;
 constexpr int64_t kLongestNs = 10'000'000;
-
-void unpark(Task& task) {
-  if (task.scheduler != nullptr) {
-    task.scheduler->unpark(task);
-  } else {
-    task.parker.unpark();
-  }
-}
 
 }  // namespace
 
@@ -51,6 +44,7 @@ FilePoller::Scope::~Scope() {
 }
 
 void FilePoller::run() {
+  const LibraryScope library;
   while (!stop_.load(std::memory_order_acquire)) {
     const int64_t next = look(monotonic_ns());
     if (parker_.prepare()) parker_.sleep(next);
@@ -60,11 +54,11 @@ void FilePoller::run() {
 int64_t FilePoller::look(int64_t now) {
   OrderedMutexLock lock(&mu_);
   if (waiting_.empty()) return Deadline::kNever;
-  if (changed_()) unpark(*waiting_.front()->task_);
+  if (changed_()) Scheduler::wake(*waiting_.front()->task_);
   int64_t next = now + std::clamp((now - since_) / 8, kShortestNs, kLongestNs);
   for (const Scope* scope : waiting_) {
     if (scope->deadline_ns_ <= now) {
-      unpark(*scope->task_);
+      Scheduler::wake(*scope->task_);
     } else {
       next = std::min(next, scope->deadline_ns_);
     }

@@ -15,8 +15,8 @@
 
 namespace rankloom::internal {
 
-// Wakes tasks that wait for a file which other processes write. No event tells of such writes on every file system, so a
-// thread looks at the file every now and then, and only while somebody waits.
+// Wakes tasks that wait for a file which other processes write. No event tells of such writes on every file system, so
+// a thread looks at the file every now and then, and only while somebody waits.
 // In a deterministic run a task cannot do that itself: all others would be held up, and time would not pass meanwhile.
 class FilePoller {
  public:

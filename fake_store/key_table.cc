@@ -65,7 +65,8 @@ void KeyTable::tell_set(std::string_view key) {
 }
 
 void KeyTable::tell_presence(std::string_view key, Part other, bool stays, bool raise) {
-  // Whether the presence changes depends on the key's other part. A change that leaves the presence alone has looked at it.
+  // Whether the presence changes depends on the key's other part. A change that leaves the presence alone has looked at
+  // it.
   tell(other, key, Access::kRead);
   tell(kPresence, key, stays ? Access::kRead : Access::kWrite);
   if (!stays) tell_condition(Want::kPresent, key, raise);

@@ -15,6 +15,7 @@
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "rankloom/store.h"
+#include "sim/base/kept_memory.h"
 #include "sim/base/text.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/call_scope.h"
@@ -23,17 +24,15 @@
 namespace rankloom::internal {
 
 // The content of a store: values, queues, who waits for which key, who watches which key. Waiters are kept per key, so
-// that a change wakes those it concerns and nobody else.
-// Thread-safety: everything is guarded by `mu`, which the store that owns the table takes.
+// that a change wakes those it concerns and nobody else. Every method that a result can depend on tells an explored run
+// of it (StepRecord), so that an operation made of them need not think of that. Thread-safety: all of it is guarded by
+// `mu`, a public member since the store that owns the table takes it, for several methods at a time.
 class KeyTable {
  public:
   explicit KeyTable(const Scheduler* scheduler);
 
   // Held neither in a wait nor in a watch callback.
   ObservedMutex mu;
-
-  // Every method that a result can depend on tells an explored run of it (StepRecord), so that an operation made of them
-  // need not think of that.
 
   // The events that operations wait for.
   // kValue: a value. kPresent: a value or a queue that is not empty. kQueued: such a queue.
@@ -127,8 +126,8 @@ class KeyTable {
   };
 
   void watch(std::string_view key, Store::WatchCallback callback) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Calls the callbacks of filed events. Nothing if another task does so already: that one takes ours along, so the order
-  // of events is kept.
+  // Calls the callbacks of filed events. Nothing if another task does so already: that one takes ours along, so the
+  // order of events is kept.
   void deliver_events() ABSL_LOCKS_EXCLUDED(mu) {
     if (ever_watched_.load(std::memory_order_relaxed)) [[unlikely]]
       deliver_filed();
@@ -185,7 +184,8 @@ class KeyTable {
   void wake(std::string_view key, bool queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void file_event(std::string_view key, std::optional<std::string_view> after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void deliver_filed() ABSL_LOCKS_EXCLUDED(mu);
-  // Whether `thrown` by a callback is the failure of a rank other than the caller's; it is told of, if its world still lives.
+  // Whether `thrown` by a callback is the failure of a rank other than the caller's; it is told of, if its world still
+  // lives.
   static bool is_others_failure(const Watch& watch, const std::exception_ptr& thrown);
 
   const Scheduler* const scheduler_;  // null: of no world, used by tasks of any
@@ -195,7 +195,7 @@ class KeyTable {
   Map<std::deque<std::string>> queues_ ABSL_GUARDED_BY(mu);  // no empty ones
   Map<std::unique_ptr<Waiters>> waiters_ ABSL_GUARDED_BY(mu);
   Map<std::vector<Watch>> watches_ ABSL_GUARDED_BY(mu);
-  std::deque<Event> events_ ABSL_GUARDED_BY(mu);
+  std::deque<Event, KeptAllocator<Event>> events_ ABSL_GUARDED_BY(mu);
   bool delivering_ ABSL_GUARDED_BY(mu) = false;
   std::atomic<bool> ever_watched_{false};  // set with `mu` held, so whoever filed an event sees it
 };

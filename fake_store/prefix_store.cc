@@ -8,8 +8,8 @@ namespace rankloom {
 
 using namespace internal;
 
-PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
-    : Store(store.get()), prefix_(std::move(prefix) + "/"), store_(std::move(store)) {}
+PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store, CodeSite code)
+    : Store(store.get(), code), prefix_(std::move(prefix) + "/"), store_(std::move(store)) {}
 
 absl::StatusOr<StoreReply> PrefixStore::execute(const StoreCall& asked) {
   StoreCall call = asked;

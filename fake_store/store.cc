@@ -1,6 +1,8 @@
 #include "rankloom/store.h"
 
+#include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -10,6 +12,9 @@
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
+#include "sim/base/require.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -55,7 +60,17 @@ constexpr bool rows_are_in_order() {
 }
 static_assert(rows_are_in_order() && std::size(kRows) == static_cast<size_t>(StoreCall::Op::kWatchKey) + 1);
 
-const Row& row_of(StoreCall::Op op) { return kRows[static_cast<size_t>(op)]; }
+const Row& row_of(StoreCall::Op op) {
+  static constexpr Row kUnknown = {.op = {}, .name = "store ?"};
+  return op <= StoreCall::Op::kWatchKey ? kRows[static_cast<size_t>(op)] : kUnknown;
+}
+
+// `status`, whose headline ends with the line of the call.
+absl::Status at_line(const absl::Status& status, CodeSite code) {
+  const std::string text = message_of(status);
+  const size_t headline = std::min(text.find('\n'), text.size());
+  return make_error(error_kind(status), located(text.substr(0, headline), code), text.substr(headline));
+}
 
 // Why the caller's run was aborted; OK if it was not, or for a thread of no run, unless that of the store was.
 absl::Status abort_cause(const WorldRef& world) {
@@ -81,9 +96,18 @@ std::string_view* StringList::room_for_many() {
   return many_.data();
 }
 
-Store::Store(Scheduler* scheduler) : state_(std::make_shared<internal::StoreState>(scheduler)) {}
+Store::Store(Scheduler* scheduler) : state_(internal::make_kept<internal::StoreState>(scheduler)) {}
 
-Store::Store(const Store* wrapped) : state_(wrapped->state_) {}
+namespace {
+
+const Store& given(const Store* wrapped, CodeSite code) {
+  require(wrapped, {.rank = -1, .group = {}, .op = "store wrap"}, code, "Store: the wrapped store");
+  return *wrapped;
+}
+
+}  // namespace
+
+Store::Store(const Store* wrapped, CodeSite code) : state_(given(wrapped, code).state_) {}
 
 Store::~Store() = default;
 
@@ -92,7 +116,7 @@ absl::Duration Store::own_timeout() const { return state_->timeout(); }
 void Store::enter(const char* op, std::string_view key, CodeSite code, bool polls) const {
   const WorldRef& own = state_->world();
   if (own.foreign()) [[unlikely]]
-    enter_as_stranger(op);
+    enter_from_elsewhere(op, code);
   const Task* const task = Task::current();
   Scheduler* const world = task != nullptr ? task->scheduler : nullptr;
   if (world == nullptr) return;
@@ -102,10 +126,11 @@ void Store::enter(const char* op, std::string_view key, CodeSite code, bool poll
     fail(world->abort_cause(), op);
 }
 
-void Store::enter_as_stranger(const char* op) const {
+void Store::enter_from_elsewhere(const char* op, CodeSite code) const {
   const WorldRef& world = state_->world();
   CallScope::check(
-      world, [&] { return CalledHandle{.rank = -1, .handle = std::string(kind()), .op = op}; }, /*after_run=*/true);
+      world, [&] { return CalledHandle{.rank = -1, .handle = std::string(kind()), .op = op, .code = code}; },
+      /*after_run=*/true);
   if (const absl::Status cause = abort_cause(world); !cause.ok()) fail(cause, op);
 }
 
@@ -121,21 +146,25 @@ void Store::fail(const absl::Status& status, const char* op) const {
 void Store::check_arguments(const StoreCall& call) const {
   const auto who = [&] { return absl::StrCat(sv(kind()), " ", sv(internal::short_name(call.name()))); };
   if (call.timeout.has_value() && *call.timeout < absl::ZeroDuration())
-    fail(internal::negative_timeout(who(), *call.timeout), call.name());
+    fail(at_line(internal::negative_timeout(who(), *call.timeout), call.code), call.name());
   if (call.op == StoreCall::Op::kMultiSet && call.keys.size() != call.values.size()) {
-    fail(internal::store_error(who(), absl::StrCat("have ", call.values.size(), " values, want one for each of ",
-                                                   call.keys.size(), " keys")),
-         call.name());
+    fail(
+        at_line(internal::store_error(who(), absl::StrCat("have ", call.values.size(), " values, want one for each of ",
+                                                          call.keys.size(), " keys")),
+                call.code),
+        call.name());
   }
 }
 
 absl::StatusOr<StoreReply> Store::submit(const StoreCall& call) {
+  const LibraryScope library;
   const Row& row = row_of(call.op);
   enter(row.name, call.key(), call.code, row.polls);
   if (call.timeout.has_value() || call.op == StoreCall::Op::kMultiSet) check_arguments(call);
   absl::StatusOr<StoreReply> reply = execute(call);
   if (!reply.ok()) [[unlikely]]
-    fail(reply.status(), row.name);
+    fail(reply.status() == abort_cause(state_->world()) ? reply.status() : at_line(reply.status(), call.code),
+         row.name);
   return reply;
 }
 
@@ -199,8 +228,9 @@ std::string Store::queue_pop(std::string_view key, bool block, CodeSite code) {
   absl::StatusOr<StoreReply> reply =
       submit({.op = StoreCall::Op::kQueuePop, .keys = {&key, 1}, .block = block, .code = code});
   if (!reply->found) {
-    fail(internal::store_error(absl::StrCat(sv(kind()), " queue_pop key ", internal::quote(key)),
-                               "the queue is empty: have 0 values, want 1"),
+    fail(at_line(internal::store_error(absl::StrCat(sv(kind()), " queue_pop key ", internal::quote(key)),
+                                       "the queue is empty: have 0 values, want 1"),
+                 code),
          "store queue_pop");
   }
   return std::move(reply->value);
@@ -215,12 +245,14 @@ std::vector<std::string> Store::list_keys(CodeSite code) {
 }
 
 void Store::watch_key(std::string_view key, WatchCallback callback, CodeSite code) {
+  require(callback, {.rank = -1, .group = {}, .op = "store watch_key"}, code, sv(kind()), " watch_key: callback");
   (void)submit({.op = StoreCall::Op::kWatchKey, .keys = {&key, 1}, .code = code, .watch = &callback});
 }
 
 void Store::set_timeout(absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration())
-    fail(internal::negative_timeout(absl::StrCat(sv(kind()), " set_timeout"), timeout), "store set_timeout");
+    fail(at_line(internal::negative_timeout(absl::StrCat(sv(kind()), " set_timeout"), timeout), code),
+         "store set_timeout");
   enter("store set_timeout", "", code, /*polls=*/false);
   state_->set_timeout(timeout);
 }
@@ -258,10 +290,12 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const ErrorOrigin origin{.rank = rank, .group = {}, .op = "store_barrier"};
   if (size < 1 || rank < 0 || rank >= size) {
     throw_dist_error(
-        internal::store_error(who, absl::StrCat("have rank ", rank, " of ", size, ", want 0 <= rank < size")), origin);
+        at_line(internal::store_error(who, absl::StrCat("have rank ", rank, " of ", size, ", want 0 <= rank < size")),
+                code),
+        origin);
   }
   if (timeout.has_value() && *timeout < absl::ZeroDuration()) {
-    throw_dist_error(internal::negative_timeout(who, *timeout), origin);
+    throw_dist_error(at_line(internal::negative_timeout(who, *timeout), code), origin);
   }
   // Ranks come in rounds of `size`. A rank comes to a round only after it left the one before, so whoever completes a
   // round may remove what the one before left behind.

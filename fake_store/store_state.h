@@ -24,7 +24,7 @@ class StoreState {
   // A wait takes the calling task's time.
   const WorldRef& world() const { return world_; }
 
-  // Both tell an explored run, and are no scheduling points.
+  // set_timeout() and timeout() tell an explored run, and are no scheduling points.
   void set_timeout(absl::Duration timeout);  // 0 or more
   absl::Duration timeout() const;
 

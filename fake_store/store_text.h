@@ -9,7 +9,8 @@
 
 namespace rankloom::internal {
 
-// The bytes in quotes, escaped where they are no text, cut where they are long: "done", "a\x00b", "aaa..." (100000 bytes).
+// The bytes in quotes, escaped where they are no text, cut where they are long: "done", "a\x00b", "aaa..." (100000
+// bytes).
 std::string quote(std::string_view bytes);
 // `"a", "b" and 12 more`.
 std::string quote_list(absl::Span<const std::string_view> items);

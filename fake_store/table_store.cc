@@ -31,16 +31,16 @@ bool parse_number(std::string_view text, int64_t* number) {
 class TaskScope {
  public:
   TaskScope() {
-    if (Task::current() == nullptr) Task::set_current(&stranger_);
+    if (Task::current() == nullptr) Task::set_current(&own_);
   }
   ~TaskScope() {
-    if (Task::current() == &stranger_) Task::set_current(nullptr);
+    if (Task::current() == &own_) Task::set_current(nullptr);
   }
   TaskScope(const TaskScope&) = delete;
   TaskScope& operator=(const TaskScope&) = delete;
 
  private:
-  Task stranger_;
+  Task own_;
 };
 
 // Somebody outside the run may end a wait.
@@ -96,6 +96,10 @@ TableStore::~TableStore() {
 }
 
 absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call) {
+  if (shared_) [[unlikely]] {
+    if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr)
+      task->scheduler->asked_outside();
+  }
   switch (call.op) {
     case StoreCall::Op::kSet:
       return set(call);
@@ -130,7 +134,7 @@ absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call) {
     case StoreCall::Op::kWatchKey:
       return watch_key(call);
   }
-  fatal("a store operation that there is none of");
+  return invalid_argument(kind_, ": StoreCall::op has the unknown value ", static_cast<int>(call.op));
 }
 
 std::string TableStore::who(const StoreCall& call) const {
@@ -154,7 +158,8 @@ absl::Status TableStore::explain(const StoreCall& call, const absl::Status& stat
 absl::Status TableStore::refresh() { return log_ != nullptr ? log_->refresh(&table_) : absl::OkStatus(); }
 
 absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<Deadline>* deadline) {
-  // The caller's world counts the time, or, for a thread of none and for a store of several processes, the monotonic clock.
+  // The caller's world counts the time, or, for a thread of none and for a store of several processes, the monotonic
+  // clock.
   Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
   const bool real_time = shared_ || world == nullptr;
   const absl::Duration timeout = call.timeout.has_value() ? *call.timeout : state_.timeout();
@@ -443,6 +448,8 @@ TableStore::Reply TableStore::list_keys(const StoreCall& call) {
 }
 
 TableStore::Reply TableStore::watch_key(const StoreCall& call) {
+  if (call.watch == nullptr || *call.watch == nullptr)
+    return invalid_argument(kind_, " watch_key: StoreCall::watch is null, want a callback");
   ObservedMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
   table_.watch(call.key(), std::move(*call.watch));

@@ -7,17 +7,19 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "fake_store/file_log.h"
 #include "fake_store/file_poller.h"
 #include "fake_store/key_table.h"
 #include "fake_store/store_state.h"
 #include "rankloom/store.h"
+#include "sim/base/kept_memory.h"
 #include "sim/base/task.h"
 
 namespace rankloom::internal {
 
 // The operations of HashStore and FileStore, over a table in memory.
-class TableStore {
+class TableStore : public Kept {
  public:
   // `kind`, which lives as long as the process, names the store in texts; `state` is the store's. With a log, every
   // change is written to it before it is made in the table. `shared`: others write the log too.
@@ -62,7 +64,7 @@ class TableStore {
   // the first wait of a call and kept for its further ones.
   absl::Status await(const StoreCall& call, Want want, std::optional<Deadline>* deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
-  // One part of it: for a key that others may write to the log, until the monotonic clock passes `deadline_ns`.
+  // One wait of await(), for a key that other processes may write: at most until monotonic `deadline_ns`.
   absl::Status await_log(RankCondVar* changed, std::string_view key, Want want, const Site& site, int64_t deadline_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
 

@@ -1,5 +1,7 @@
 #include <filesystem>
+#include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,7 @@
 #include "rankloom/testing.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "world/run_file.h"
 #include "world/run_options.h"
 
 namespace rankloom {
@@ -16,10 +19,10 @@ namespace rankloom {
 using namespace internal;
 namespace {
 
-RunReport run_with_assertions(World& world, absl::FunctionRef<void(RankContext&)> program,
+RunReport run_with_assertions(const std::shared_ptr<World>& world, absl::FunctionRef<void(RankContext&)> program,
                               std::vector<std::string>* failures) {
-  internal::RankFailures kept(&world);
-  RunReport report = world.run([&](RankContext& rank) { kept.run_guarded(rank, program, [](RankContext&) {}); });
+  internal::RankFailures kept(world.get());
+  RunReport report = world->run([&](RankContext& rank) { kept.run_guarded(rank, program, [](RankContext&) {}); });
   if (kept.skip_ended_run()) {
     RunReport skipped;
     skipped.outcomes.resize(report.outcomes.size(),
@@ -27,7 +30,7 @@ RunReport run_with_assertions(World& world, absl::FunctionRef<void(RankContext&)
     return skipped;
   }
   for (const internal::RankFailure& failure : kept.folded()) {
-    if (!failure.failed() || failure.after_abort) continue;
+    if (!failure.failed() || failure.after_abort()) continue;
     failures->push_back(absl::StrCat(sv(base_name(failure.file)), ":", failure.line, ": ", failure.text()));
   }
   return report;
@@ -44,27 +47,62 @@ std::string save_trace(const ExploreReport::Failure& failure) {
   std::error_code ignored;  // save() tells
   std::filesystem::create_directories(folder, ignored);
   const std::string path = folder / absl::StrReplaceAll(name, {{"/", "_"}});
-  if (const absl::Status saved = failure.report.trace.save(path); !saved.ok()) return message_of(saved);
-  return absl::StrCat("trace: ", path, "\n");
+  if (const absl::Status saved = failure.report.trace.save(path); !saved.ok())
+    return absl::StrCat("\n", message_of(saved));
+  return absl::StrCat("\ntrace: ", path);
+}
+
+// What a search that found nothing has looked at: for whoever reads the log, and for the XML.
+void tell_success(const ExploreOptions& options, const ExploreReport& report) {
+  constexpr const char* kProperty = "explored";
+  const std::string summary = report.summary();
+  if (!options.progress && !testing::GTEST_FLAG(brief)) std::cout << "[ rankloom ] " << summary << std::endl;
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  if (test == nullptr) return;
+  // GoogleTest keeps the last value of a property; a test may search more than once.
+  std::string all = summary;
+  for (int i = 0; i < test->result()->test_property_count(); ++i) {
+    const testing::TestProperty& property = test->result()->GetTestProperty(i);
+    if (property.key() == std::string_view(kProperty)) all = absl::StrCat(property.value(), "; ", summary);
+  }
+  testing::Test::RecordProperty(kProperty, all);
+}
+
+// The line that names the file of the run; empty if the environment asks for none.
+std::string save_run(const ExploreReport::Failure& failure) {
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  if (test == nullptr) return "";
+  RunReport report = failure.report;
+  write_failed_run(absl::StrCat(program_invocation_short_name, ".", test->test_suite_name(), ".", test->name()),
+                   &report);
+  return report.run_file.empty() ? "" : absl::StrCat("\n", report.run_file);
 }
 
 }  // namespace
 
-ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body) {
-  ExploreReport report = internal::search(options, body, &run_with_assertions);
+ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body,
+                                 CodeSite code) {
+  ExploreOptions in_test = options;
+  add_test_defaults(&in_test.world);
+  ExploreReport report = internal::search(in_test, body, &run_with_assertions, code);
   if (report.failure.has_value()) {
     report.failure->rerun = internal::for_this_test(std::move(report.failure->rerun));
     report.failure->report.rerun.clear();
+    if (report.failure->report.kept != nullptr) report.failure->report.kept->rerun = report.failure->rerun;
   }
   return report;
 }
 
 bool expect_no_failure_in_schedules(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body,
                                     CodeSite code) {
-  const ExploreReport report = explore_assertions(options, body);
-  if (report.ok()) return true;
-  internal::report_part(testing::TestPartResult::kNonFatalFailure, code.file, code.line,
-                        report.text() + (report.failure.has_value() ? save_trace(*report.failure) : ""));
+  const ExploreReport report = explore_assertions(options, body, code);
+  if (report.ok()) {
+    tell_success(options, report);
+    return true;
+  }
+  internal::report_part(
+      testing::TestPartResult::kNonFatalFailure, code.file, code.line,
+      report.text() + (report.failure.has_value() ? save_trace(*report.failure) + save_run(*report.failure) : ""));
   return false;
 }
 

@@ -14,7 +14,9 @@
 #include "rankloom/error.h"
 #include "rankloom/testing.h"
 #include "sim/base/ranks_text.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "world/run_file.h"
 #include "world/run_options.h"
 
 namespace rankloom {
@@ -73,6 +75,14 @@ void tell_skip(const std::vector<internal::RankFailure>& failures) {
   if (first != nullptr) internal::report_part(TestPartResult::kSkip, first->file, first->line, text);
 }
 
+// What GoogleTest is told.
+struct Part {
+  TestPartResult::Type type;
+  std::string file;
+  int line;
+  std::string text;
+};
+
 // A world that has run.
 struct EndedRun {
   WorldOptions options;
@@ -92,6 +102,10 @@ struct MultiThreadedTestCase::State {
   void tell(const EndedRun& run, Expected expected) const;
   // Returns the line that says how to replay it; empty: there is nothing to replay.
   std::string save_trace(const EndedRun& run) const;
+  // The line that names the file of the run, if the environment asks for one.
+  std::string save_run(const EndedRun& run) const;
+  // Of files of this run: "train_test.AllReduce.AddsUp.run2".
+  std::string file_name() const;
 
   int runs = 0;                      // worlds begun in this test, or in this round of seeds()
   std::optional<Schedule> schedule;  // within seeds()
@@ -117,6 +131,11 @@ std::string engine_name(const testing::TestParamInfo<EngineKind>& info) {
 }
 
 void PrintTo(EngineKind engine, std::ostream* out) { *out << engine_kind_name(engine); }
+
+EngineKind MultiThreadedTestCase::engine() const {
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  return test != nullptr && test->value_param() == nullptr ? EngineKind::kThreads : GetParam();
+}
 
 WorldOptions MultiThreadedTestCase::options() const { return {.world_size = world_size(), .engine = engine()}; }
 
@@ -152,14 +171,11 @@ void MultiThreadedTestCase::capture_output(bool capture) { state_->capture_outpu
 absl::Status MultiThreadedTestCase::State::prepare(EngineKind engine, WorldOptions* options, TraceFiles* files) const {
   options->engine = engine;
   if (!names_schedule(*options) && schedule.has_value()) options->schedule = *schedule;
-  const Schedule own = options->schedule;
-  if (absl::Status status = apply_environment(options); !status.ok()) return status;
+  if (absl::Status status = internal::apply_environment_to_run(runs, options); !status.ok()) return status;
+  add_test_defaults(options);
   absl::StatusOr<TraceFiles> asked = trace_files_from_environment();
   if (!asked.ok()) return asked.status();
   *files = *std::move(asked);
-  // A trace fits one world. The others of the test run as they did when it was recorded.
-  const bool replayed = options->schedule.trace() != nullptr && options->schedule.trace() != own.trace();
-  if (replayed && runs != files->replayed_run) options->schedule = own;
   return absl::OkStatus();
 }
 
@@ -179,9 +195,10 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
     report.cause = std::move(status);
     return report;
   }
+  if (!files.reports.empty()) options.keep_run = true;  // a failed assertion may be all that went wrong
   EndedRun run{.options = options, .files = std::move(files), .code = code};
   {
-    World world(std::move(options));
+    World world(std::move(options), code);
     internal::RankFailures failures(&world);
     std::optional<RankOutput> output;
     if (state_->capture_output) output.emplace(&world);
@@ -217,7 +234,7 @@ void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) 
   bool assertion_led = true;
   if (expected == Expected::kSuccess && !run.skipped) {
     RunReport shown = report;
-    if (schedule.has_value()) shown.rerun.clear();  // seeds() says it
+    shown.rerun.clear();  // told below, or by seeds()
     world_text = world_failure(std::move(shown), &assertion_led);
   } else if (expected == Expected::kFailure && report.ok() && !run.skipped) {
     world_text = absl::StrCat("the world was to fail, but all ", report.outcomes.size(), " ranks returned");
@@ -227,24 +244,24 @@ void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) 
   if (world_text.empty()) {
     for (const std::string& note : report.notes) std::cout << "note: " << note << std::endl;
   }
-  std::string rerun, replay;
+  std::string rerun, replay, run_file;
   if (failed && RankContext::current() == nullptr) {  // a world inside another: that one's runs again
     if (!report.rerun.empty() && !schedule.has_value()) {
       rerun =
           absl::StrCat("\nschedule ", report.schedule, ", engine ", report.engine, "; run it again: ", report.rerun);
     }
     replay = save_trace(run);
+    run_file = save_run(run);
   }
+  // How to run it again ends the last of them, once.
+  std::vector<Part> parts;
   const auto tell_world = [&] {
-    if (world_text.empty()) return;
-    const bool says_rerun = report.rerun.empty() || world_text.find(report.rerun) != std::string::npos;
-    internal::report_part(TestPartResult::kFatalFailure, run.code.file, run.code.line,
-                          absl::StrCat(world_text, says_rerun ? "" : rerun, replay));
+    if (!world_text.empty()) parts.push_back({TestPartResult::kFatalFailure, run.code.file, run.code.line, world_text});
   };
   const auto tell_failures = [&](absl::FunctionRef<bool(const internal::RankFailure&)> chosen) {
     for (const internal::RankFailure& failure : run.failures) {
       if (!failure.failed() || !chosen(failure)) continue;
-      internal::report_part(failure.type, failure.file, failure.line, absl::StrCat(failure.text(), rerun, replay));
+      parts.push_back({failure.type, failure.file, failure.line, failure.text()});
     }
   };
   // What came first leads.
@@ -252,10 +269,12 @@ void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) 
     tell_failures([](const auto&) { return true; });
     tell_world();
   } else {
-    tell_failures([](const auto& failure) { return !failure.after_abort; });
+    tell_failures([](const auto& failure) { return !failure.after_abort(); });
     tell_world();
-    tell_failures([](const auto& failure) { return failure.after_abort; });
+    tell_failures([](const auto& failure) { return failure.after_abort(); });
   }
+  if (!parts.empty()) absl::StrAppend(&parts.back().text, rerun, replay, run_file);
+  for (const Part& part : parts) internal::report_part(part.type, part.file, part.line, part.text);
   tell_skip(run.failures);
 }
 
@@ -263,16 +282,34 @@ std::string MultiThreadedTestCase::State::save_trace(const EndedRun& run) const 
   // The report of a run that failed says so itself.
   if (run.report.trace.cut()) return run.report.ok() ? absl::StrCat("\n", run.report.trace.why_cut()) : "";
   if (run.report.trace.empty() || run.options.schedule.kind() == Schedule::Kind::kReplay) return "";
-  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-  const std::string name = absl::StrCat(program_invocation_short_name, ".", test.test_suite_name(), ".", test.name(),
-                                        runs > 1 ? absl::StrCat(".run", runs) : "", ".rltrace");
   const std::filesystem::path folder = run.files.folder.empty() ? testing::TempDir() : run.files.folder;
   std::error_code ignored;  // save() tells
   std::filesystem::create_directories(folder, ignored);
-  const std::string path = folder / absl::StrReplaceAll(name, {{"/", "_"}});
+  const std::string path = folder / absl::StrCat(file_name(), ".rltrace");
   if (const absl::Status saved = run.report.trace.save(path); !saved.ok()) return absl::StrCat("\n", message_of(saved));
   return absl::StrCat("\nreplay it: ", runs > 1 ? absl::StrCat("RANKLOOM_REPLAY_RUN=", runs, " ") : "",
                       internal::for_this_test(rerun_command(run.options, path)));
+}
+
+std::string MultiThreadedTestCase::State::save_run(const EndedRun& run) const {
+  if (run.files.reports.empty()) return "";
+  RunReport report = run.report;
+  if (report.kept != nullptr) {
+    for (const internal::RankFailure& failure : run.failures) {
+      if (!failure.failed()) continue;
+      report.kept->failures.push_back(
+          absl::StrCat(sv(base_name(failure.file)), ":", failure.line, ": ", failure.text()));
+    }
+  }
+  write_failed_run(file_name(), &report);
+  return absl::StrCat("\n", report.run_file);
+}
+
+std::string MultiThreadedTestCase::State::file_name() const {
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  const std::string name = absl::StrCat(program_invocation_short_name, ".", test.test_suite_name(), ".", test.name(),
+                                        runs > 1 ? absl::StrCat(".run", runs) : "");
+  return absl::StrReplaceAll(name, {{"/", "_"}});
 }
 
 void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_t first, CodeSite code) {

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <memory>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
+#include "harness/explore/baseline.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_hook.h"
+#include "sim/scheduler/stall_watch.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
@@ -42,6 +46,7 @@ struct Listeners {
 
 // Called with GoogleTest's mutex held: must not report itself.
 void RankReporter::ReportTestPartResult(const testing::TestPartResult& result) {
+  const LibraryScope library;
   if (result.passed()) return;  // SUCCEED()
   RankContext* rank = RankContext::current();
   RankFailures* failures = rank != nullptr ? RankFailures::of(rank->world()) : nullptr;
@@ -111,18 +116,28 @@ class FiberReporters {
 
 }  // namespace
 
-std::string RankFailure::text() const {
+std::string RankFailure::Said::text() const {
   if (ranks.empty()) return message;
   std::string who = ranks_text(ranks);
   if (after_abort) absl::StrAppend(&who, ", after the world was aborted");
   if (times > static_cast<int>(ranks.size())) absl::StrAppend(&who, " (", times, " times)");
-  std::string text = absl::StrCat(who, ": ", message);
-  const char* head = "\noutputs hold NaN or 0xEB until their call completes; ";
-  for (const auto& [calls, had] : open) {
-    absl::StrAppend(&text, head, ranks_text(had), " had ", calls, " open");
-    head = "; ";
-  }
-  return text;
+  std::vector<std::pair<std::string, std::string>> had;
+  for (const auto& [calls, by] : open) had.emplace_back(ranks_text(by), calls);
+  return absl::StrCat(who, ": ", message, open_outputs_hint(had));
+}
+
+std::string RankFailure::text() const {
+  constexpr size_t kShown = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, said.size()); ++i)
+    absl::StrAppend(&text, text.empty() ? "" : "\n", said[i].text());
+  if (said.size() <= kShown) return text;
+  std::vector<int> others;
+  for (size_t i = kShown; i < said.size(); ++i) others.insert(others.end(), said[i].ranks.begin(), said[i].ranks.end());
+  std::sort(others.begin(), others.end());
+  others.erase(std::unique(others.begin(), others.end()), others.end());
+  return absl::StrCat(text, "\n", said.size() - kShown, " more with other values",
+                      others.empty() ? "" : absl::StrCat(", of ", ranks_text(others)));
 }
 
 RankFailures::RankFailures(World* world) : world_(world) {
@@ -189,22 +204,17 @@ void RankFailures::record(const testing::TestPartResult& result, RankContext* ra
       }
     }
     const char* const file = result.file_name() != nullptr ? result.file_name() : "";
-    const std::string key =
-        absl::StrCat(result.type(), " ", rank != nullptr, " ", result.line_number(), " ", file, "\n", message);
-    const auto [it, added] = index_.try_emplace(key, failures_.size());
-    if (added) {
-      failures_.push_back({.type = result.type(),
-                           .file = file,
-                           .line = result.line_number(),
-                           .message = message,
-                           .after_abort = true,
-                           .ranks = {}});
-    }
-    RankFailure& failure = failures_[it->second];
-    if (!aborted || result.skipped()) failure.after_abort = false;
-    ++failure.times;
-    if (rank != nullptr) failure.ranks.push_back(rank->rank());
-    if (!open.empty()) failure.open[open].push_back(rank->rank());
+    const std::string key = absl::StrCat(result.type(), " ", rank != nullptr, " ", result.line_number(), " ", file);
+    const auto [place, new_place] = index_.try_emplace(key, failures_.size());
+    if (new_place) failures_.push_back({.type = result.type(), .file = file, .line = result.line_number()});
+    RankFailure& failure = failures_[place->second];
+    const auto [at, new_text] = index_.try_emplace(absl::StrCat(key, "\n", message), failure.said.size());
+    if (new_text) failure.said.push_back({.message = message, .after_abort = true});
+    RankFailure::Said* const said = &failure.said[at->second];
+    if (!aborted || result.skipped()) said->after_abort = false;
+    ++said->times;
+    if (rank != nullptr) said->ranks.push_back(rank->rank());
+    if (!open.empty()) said->open[open].push_back(rank->rank());
     if (result.skipped() && !aborted) skip_ended_run_ = true;
   }
   if (rank == nullptr || result.nonfatally_failed()) return;
@@ -212,7 +222,7 @@ void RankFailures::record(const testing::TestPartResult& result, RankContext* ra
   // Only a rank's main task can unwind: a helper and a late completion have nobody to catch it.
   const bool may_throw = Task::current()->info.kind == TaskKind::kRank;
   if (result.skipped()) {
-    world_->abort(absl::StrCat("rank ", rank->rank(), " skipped the test: ", result.message()));
+    state_of(*world_).abort(absl::StrCat("rank ", rank->rank(), " skipped the test: ", result.message()));
     if (may_throw) throw RankSkipped();
     return;
   }
@@ -225,11 +235,13 @@ void RankFailures::record(const testing::TestPartResult& result, RankContext* ra
 }
 
 void RankFailures::add_trace(const void* owner, int rank, std::string text) {
+  const LibraryScope library;
   OrderedMutexLock lock(&mu_);
   traces_[rank].push_back({owner, std::move(text)});
 }
 
 void RankFailures::remove_trace(const void* owner, int rank) {
+  const LibraryScope library;
   OrderedMutexLock lock(&mu_);
   std::vector<Trace>& traces = traces_[rank];
   std::erase_if(traces, [owner](const Trace& trace) { return trace.owner == owner; });
@@ -239,13 +251,17 @@ void RankFailures::remove_trace(const void* owner, int rank) {
 std::vector<RankFailure> RankFailures::folded() const {
   OrderedMutexLock lock(&mu_);
   std::vector<RankFailure> folded = failures_;
+  const auto sort = [](std::vector<int>* ranks) {
+    std::sort(ranks->begin(), ranks->end());
+    ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+  };
   for (RankFailure& failure : folded) {
-    std::sort(failure.ranks.begin(), failure.ranks.end());
-    failure.ranks.erase(std::unique(failure.ranks.begin(), failure.ranks.end()), failure.ranks.end());
-    for (auto& [calls, had] : failure.open) {
-      std::sort(had.begin(), had.end());
-      had.erase(std::unique(had.begin(), had.end()), had.end());
+    for (RankFailure::Said& one : failure.said) {
+      sort(&one.ranks);
+      for (auto& [calls, had] : one.open) sort(&had);
     }
+    std::stable_sort(failure.said.begin(), failure.said.end(),
+                     [](const RankFailure::Said& a, const RankFailure::Said& b) { return a.ranks < b.ranks; });
   }
   return folded;
 }
@@ -258,6 +274,14 @@ bool RankFailures::any_failed() const {
 bool RankFailures::skip_ended_run() const {
   OrderedMutexLock lock(&mu_);
   return skip_ended_run_;
+}
+
+void add_test_defaults(WorldOptions* options) {
+  if (!options->stall_is_fatal.has_value()) options->stall_is_fatal = absl::Minutes(1);
+  running_test.store([]() -> std::string {
+    const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+    return test == nullptr ? "" : absl::StrCat(test->test_suite_name(), ".", test->name());
+  });
 }
 
 void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text) {
@@ -276,15 +300,42 @@ bool is_assertion(const std::exception_ptr& exception) {
   }
 }
 
+namespace {
+
+// Whether a word of a shell's command is a flag that says which tests a session runs, how often, and where it reports.
+bool of_the_session(std::string_view word) {
+  if (word.starts_with("'")) word.remove_prefix(1);
+  if (!word.starts_with("--gtest_")) return false;
+  word.remove_prefix(std::string_view("--gtest_").size());
+  const std::string_view flag = word.substr(0, word.find_first_of("='"));
+  constexpr std::string_view kFlags[] = {"filter", "repeat", "shuffle", "random_seed", "output", "stream_result_to"};
+  return std::find(std::begin(kFlags), std::end(kFlags), flag) != std::end(kFlags);
+}
+
+// The end of the word that begins at `begin`, quoted for a shell or not.
+size_t end_of_word(std::string_view command, size_t begin) {
+  bool quoted = false;
+  size_t at = begin;
+  for (; at < command.size() && (quoted || command[at] != ' '); ++at) {
+    if (command[at] == '\'') quoted = !quoted;
+    if (command[at] == '\\' && !quoted) ++at;
+  }
+  return std::min(at, command.size());
+}
+
+}  // namespace
+
 std::string for_this_test(std::string command) {
   const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
   if (command.empty() || test == nullptr) return command;
-  for (const std::string_view flag : {" --gtest_filter=", " '--gtest_filter="}) {
-    for (size_t begin; (begin = command.find(flag)) != std::string::npos;) {
-      command.erase(begin, std::min(command.find(' ', begin + 1), command.size()) - begin);
-    }
+  std::string kept;
+  for (size_t begin = 0; begin < command.size();) {
+    const size_t end = end_of_word(command, begin);
+    const std::string_view word = std::string_view(command).substr(begin, end - begin);
+    if (!of_the_session(word)) absl::StrAppend(&kept, kept.empty() ? "" : " ", sv(word));
+    begin = end + 1;
   }
-  return absl::StrCat(command, " --gtest_filter=", test->test_suite_name(), ".", test->name());
+  return absl::StrCat(kept, " --gtest_filter=", test->test_suite_name(), ".", test->name());
 }
 
 }  // namespace rankloom::internal

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "gtest/gtest.h"
+#include "rankloom/options.h"
 #include "rankloom/world.h"
 #include "sim/base/lock_order.h"
 
@@ -18,20 +20,28 @@ namespace rankloom::internal {
 // still end. RankFailures::run_guarded() catches it.
 struct RankSkipped {};
 
-// A failed assertion or a skip. Equal ones of several ranks are one.
+// A failed assertion or a skip: all failures at one place are one, by what they say.
 struct RankFailure {
+  // The failures that say the same.
+  struct Said {
+    std::string message;       // as GoogleTest has it, with the traces of the rank
+    bool after_abort = false;  // reported only after the world was aborted: likely no cause, but a consequence
+    // Poisoned runs: the calls that ranks had not waited for when they reported it.
+    std::map<std::string, std::vector<int>> open = {};
+    std::vector<int> ranks = {};  // ascending; empty: a thread that is no rank
+    int times = 0;                // by all ranks together
+    std::string text() const;
+  };
   testing::TestPartResult::Type type = testing::TestPartResult::kNonFatalFailure;
   std::string file;  // empty: unknown
   int line = -1;
-  std::string message;       // as GoogleTest has it, with the traces of the rank
-  bool after_abort = false;  // reported only after the world was aborted: likely no cause, but a consequence
-  // Poisoned runs: the calls that ranks had not waited for when they reported it.
-  std::map<std::string, std::vector<int>> open = {};
-  std::vector<int> ranks;  // ascending; empty: a thread that is no rank
-  int times = 0;           // by all ranks together
+  std::vector<Said> said = {};  // by their lowest ranks
 
   bool failed() const { return type != testing::TestPartResult::kSkip; }
-  // "ranks 0-2: <message>".
+  bool after_abort() const {
+    return std::all_of(said.begin(), said.end(), [](const Said& one) { return one.after_abort; });
+  }
+  // "ranks 0-2: <message>", once for each message; of many, the first few.
   std::string text() const;
 };
 
@@ -66,7 +76,7 @@ class RankFailures {
   void add_trace(const void* owner, int rank, std::string text);
   void remove_trace(const void* owner, int rank);
 
-  // In the order in which they came first.
+  // In the order in which their places came first.
   std::vector<RankFailure> folded() const;
   bool any_failed() const;
   // A skip, and no failure, ended the run.
@@ -81,10 +91,14 @@ class RankFailures {
   World* const world_;
   mutable OrderedMutex mu_{LockLevel::kTestFailures};  // taken under GoogleTest's own
   std::vector<RankFailure> failures_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, size_t> index_ ABSL_GUARDED_BY(mu_);  // what makes failures equal -> failures_
+  absl::flat_hash_map<std::string, size_t> index_
+      ABSL_GUARDED_BY(mu_);  // place -> failures_; with the message: -> said
   absl::flat_hash_map<int, std::vector<Trace>> traces_ ABSL_GUARDED_BY(mu_);
   bool skip_ended_run_ ABSL_GUARDED_BY(mu_) = false;
 };
+
+// What the tests of the harness add to options that do not say it.
+void add_test_defaults(WorldOptions* options);
 
 // Reports to GoogleTest from the calling thread.
 void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text);

@@ -7,8 +7,10 @@
 #include "absl/strings/string_view.h"
 #include "harness/rank_failures.h"
 #include "rankloom/testing.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/ranks_text.h"
+#include "sim/base/require.h"
 
 namespace rankloom {
 
@@ -20,6 +22,7 @@ class RankOutput::Router {
 
   // False if the calling thread is no rank of this world.
   bool write(const char* bytes, size_t size) {
+    const LibraryScope library;
     const RankContext* const rank = RankContext::current();
     if (rank == nullptr || &rank->world() != world_) return false;
     internal::OrderedMutexLock lock(&mu_);
@@ -62,7 +65,11 @@ class RankOutput::Stream final : public std::streambuf {
   std::streambuf* const before_;
 };
 
-RankOutput::RankOutput(World* world) : router_(std::make_unique<Router>(world)) {
+RankOutput::RankOutput(World* world, CodeSite code)
+    : router_([&] {
+        require(world, {.rank = -1, .group = {}, .op = "RankOutput"}, code, "RankOutput: world");
+        return std::make_unique<Router>(world);
+      }()) {
   for (std::ostream* const stream : {&std::cout, &std::cerr, &std::clog}) {
     streams_.push_back(std::make_unique<Stream>(router_.get(), stream));
   }

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "harness/explore/baseline.h"
 #include "harness/rank_failures.h"
 #include "rankloom/schedule.h"
 #include "rankloom/testing.h"
@@ -28,27 +30,23 @@ struct Events {
 // "[2,3] [6]".
 std::string shapes_text(const FlightEntry& entry) {
   std::vector<std::string> shapes;
-  for (size_t at = 0; at < entry.shapes.size();) {
-    std::vector<int64_t> sizes(static_cast<size_t>(entry.shapes[at++]));
-    for (int64_t& size : sizes) size = entry.shapes[at++];
-    shapes.push_back(absl::StrCat("[", absl::StrJoin(sizes, ","), "]"));
-  }
+  for (size_t at = 0; at < entry.shapes.size();)
+    shapes.push_back(absl::StrCat("[", absl::StrJoin(entry.shapes.take(&at), ","), "]"));
   return absl::StrJoin(shapes, " ");
 }
 
 std::string call_text(const FlightEntry& entry) {
-  static constexpr const char* kStates[] = {"scheduled", "started", "completed", "failed"};
   return absl::StrCat(entry.op, entry.seq >= 0 ? absl::StrCat(" seq ", entry.seq) : "",
                       entry.peer >= 0 ? absl::StrCat(", peer ", entry.peer) : "", ", dtype ", entry.dtype, ", shapes ",
-                      shapes_text(entry), ", ", kStates[static_cast<size_t>(entry.state)], ", begun at ",
-                      entry.created_ns, " ns, ended at ", entry.completed_ns, " ns [group ",
+                      shapes_text(entry), ", ", flight_state_name(entry.state), ", begun at ", entry.created_ns,
+                      " ns, ended at ", entry.completed_ns, " ns [group ",
                       entry.group != nullptr ? entry.group->name() : "?", ", ", entry.code.file, ":", entry.code.line,
                       "]");
 }
 
-Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&)> body) {
+Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&)> body, CodeSite code) {
   Events events;
-  World world(options);
+  World world(options, code);
   RankFailures failures(&world);
   events.report = world.run([&](RankContext& rank) { failures.run_guarded(rank, body, [](RankContext&) {}); });
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -56,13 +54,10 @@ Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&
     for (const FlightEntry& entry : state_of(world).context(rank).recorder().entries())
       calls.push_back(call_text(entry));
   }
-  if (const absl::StatusOr<StoreReply> keys = world.store().execute({.op = StoreCall::Op::kListKeys}); keys.ok()) {
-    for (const std::string_view key : keys->values) {
-      const absl::StatusOr<StoreReply> got =
-          world.store().execute({.op = StoreCall::Op::kGet, .keys = {&key, 1}, .timeout = absl::ZeroDuration()});
-      events.store.push_back(
-          absl::StrCat("key \"", sv(key), "\" = ", got.ok() ? absl::StrCat("\"", got->value, "\"") : "?"));
-    }
+  for (const std::string& key : keys_of(world.store())) {
+    const std::optional<std::string> value = value_of(world.store(), key);
+    events.store.push_back(
+        absl::StrCat("key \"", key, "\" = ", value.has_value() ? absl::StrCat("\"", *value, "\"") : "?"));
   }
   events.failures = failures.folded();
   return events;
@@ -102,18 +97,19 @@ std::vector<std::string> ends(const RunReport& report) {
 
 }  // namespace
 
-testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void(RankContext&)> body) {
+testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void(RankContext&)> body, CodeSite code) {
   if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = Schedule::seeded(options.seed.value_or(1));
   if (absl::Status status = apply_environment(&options); !status.ok()) {
     return testing::AssertionFailure() << message_of(status);
   }
+  add_test_defaults(&options);
   options.trace_limit = Trace::kWhole;
   if (!options.schedule.deterministic()) {
     return testing::AssertionFailure() << "the schedule is " << options.schedule.text()
                                        << ", want one that repeats itself";
   }
-  Events first = run_once(options, body);
-  Events second = run_once(options, body);
+  Events first = run_once(options, body, code);
+  Events second = run_once(options, body, code);
 
   std::vector<std::string> differences;
   const auto add = [&differences](std::string text) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 
 #include "rankloom/error.h"
 
@@ -30,6 +31,12 @@ std::string error_of(Call call, ErrorKind kind) {
       throw;
     }
   });
+}
+
+// " [world_test.cc:12]": how the text of an error ends whose call stands here. Within one macro all calls do.
+inline std::string here(CodeSite code = CodeSite::here()) {
+  const std::string_view path = code.file;
+  return " [" + std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(code.line) + "]";
 }
 
 }  // namespace rankloom

@@ -51,6 +51,7 @@ UNOBSERVED = {
     ("Group", "any_left_"): "says only that a record must hold its group",
     ("WorldState", "poison_"): BEFORE_THE_RUN,
     ("WorldState", "late_completion_"): BEFORE_THE_RUN,
+    ("WorldState", "rooted_each_"): "the same in all runs of a search, whoever asks first",
     ("WorldState", "scheduler_"): BEFORE_THE_RUN,
     ("WorldState", "faults_"): BEFORE_THE_RUN,
     ("WorldState", "store_"): BEFORE_THE_RUN,

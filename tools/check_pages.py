@@ -6,7 +6,8 @@
 
 Runs as the test `pages` and in ./dev lint. Prints `path:line: what is wrong` and exits with 1 if anything is. What a page names must exist:
 paths, headings that links lead to, commands of ./dev, RANKLOOM_* variables, test programs, C++ names (`Name::member`, `name()`, `kName`).
-Lines end within 120 columns, no paragraph stands twice, docs/README.md names every page, decisions are numbered without a hole.
+Lines end within 120 columns (comments of C++ sources, too), no paragraph stands twice, docs/README.md names every page, decisions are
+numbered without a hole.
 A new exception is one line in OUTSIDE, with its reason.
 """
 
@@ -32,6 +33,11 @@ FILES = r"\.(?:h|cc|cu|cuh|py|pyi|md|sh|build|json|csv|proto|supp|in|txt)"
 # (page, name, reason): what pages name and the tree does not have. A glob's * crosses folders. An entry that no page needs is a finding.
 OUTSIDE = [
     ("CONTRIBUTING.md", "docs/decisions/NNNN-name.md", "NNNN and name are the reader's"),
+    ("docs/first-hour.md", "checkpoint_test.cc", "the reader writes it"),
+    ("docs/first-hour.md", "hang_test.cc", "the reader writes it"),
+    ("docs/first-hour.md", "test_checkpoint.py", "the reader writes it"),
+    ("docs/first-hour.md", "search.py", "the reader writes it"),
+    ("docs/first-hour.md", "test_hang.py", "the reader writes it"),
     ("docs/pytorch.md", "torch/testing/*", "a file of PyTorch"),
 ]
 
@@ -358,7 +364,14 @@ def check_rooms(tree):
             yield path, 1, f"the table of the folders has no row for {room}"
 
 
-TREE_CHECKS = [check_index, check_decisions, check_picture, check_rooms]
+def check_comments(tree):
+    for path in tree.files:
+        for line, text in enumerate(tree.text(path).split("\n"), 1) if path.endswith(CXX) else ():
+            if len(text) > COLUMNS and re.search(r"(^|\s)//.*\S\s+\S", text) is not None:
+                yield path, line, f"{len(text)} columns, want at most {COLUMNS}"
+
+
+TREE_CHECKS = [check_index, check_decisions, check_picture, check_rooms, check_comments]
 
 
 def check(root, outside=None):

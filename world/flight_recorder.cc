@@ -10,40 +10,60 @@
 
 namespace rankloom::internal {
 
-FlightEntry& RankRecorder::next_entry() {
-  const int64_t record_id = next_++;
-  if (record_id >= left_until_) [[unlikely]]
-    drop_left();
-  if (static_cast<int64_t>(ring_.size()) < capacity_) {
-    if (ring_.size() == ring_.capacity()) {
-      // Not from 1 upwards: each of a large world's first calls would move all entries.
-      ring_.reserve(static_cast<size_t>(std::min<int64_t>(capacity_, std::max<int64_t>(8, 2 * record_id))));
-    }
-    FlightEntry& entry = ring_.emplace_back();
-    entry.record_id = record_id;
-    return entry;
-  }
-  FlightEntry& entry = ring_[place_of(record_id)];
-  entry.record_id = record_id;
-  entry.started_ns = entry.completed_ns = -1;
-  entry.state = FlightEntry::State::kScheduled;
-  entry.shapes.clear();
-  return entry;
+namespace {
+
+bool alike(const FlightFacts& a, const FlightFacts& b) {
+  return a.code.line == b.code.line && a.code.file == b.code.file && a.op == b.op && a.group == b.group &&
+         a.shapes == b.shapes && a.dtype == b.dtype && a.peer == b.peer && a.tag == b.tag && a.root == b.root &&
+         a.inputs == b.inputs && a.outputs == b.outputs && a.timeout_ns == b.timeout_ns && a.is_p2p == b.is_p2p &&
+         a.recorder_name == b.recorder_name;
 }
 
-FlightEntry* RankRecorder::find(int64_t record_id) {
-  if (record_id < 0) return nullptr;
-  FlightEntry& entry = ring_[place_of(record_id)];
-  return entry.record_id == record_id ? &entry : nullptr;
+}  // namespace
+
+RankRecorder::~RankRecorder() = default;
+
+RankRecorder::Slot& RankRecorder::longer_ring() {
+  if (ring_.size() == ring_.capacity()) {
+    // Not from 1 upwards: each of a large world's first calls would move all entries.
+    ring_.reserve(static_cast<size_t>(
+        std::min<int64_t>(capacity_, std::max<int64_t>(8, 2 * static_cast<int64_t>(ring_.size())))));
+  }
+  return ring_.emplace_back();
+}
+
+FlightFacts& RankRecorder::spare_facts() {
+  size_t looked = 0;
+  while (looked < kinds_.size() && kinds_[hand_]->entries != 0) {
+    hand_ = hand_ + 1 < kinds_.size() ? hand_ + 1 : 0;
+    ++looked;
+  }
+  if (looked == kinds_.size()) {
+    hand_ = kinds_.size();
+    kinds_.push_back(std::make_unique<Kind>());
+  }
+  Kind& spare = *kinds_[hand_];
+  ++spare.serial;
+  spare.facts = {};
+  return spare.facts;
+}
+
+int64_t RankRecorder::open_spare(const FlightNumbers& numbers, Known* known) {
+  Kind* const spare = kinds_[hand_].get();
+  Kind*& recent = recent_[static_cast<size_t>(spare->facts.code.line) % kRecent];
+  if (recent == nullptr || !alike(recent->facts, spare->facts)) recent = spare;
+  if (known != nullptr) {
+    known->kind_ = recent;
+    known->serial_ = recent->serial;
+  }
+  return file(*recent, numbers);
 }
 
 void RankRecorder::left(const std::shared_ptr<const Group>& group) {
   RankMutexLock lock(&mu_);
-  int64_t last = -1;
-  for (const FlightEntry& entry : ring_) {
-    if (entry.group == group.get()) last = std::max(last, entry.record_id);
-  }
-  if (last < 0) return;
+  int64_t last = next_ - 1;
+  while (last >= oldest() && ring_[place_of(last)].kind->facts.group != group.get()) --last;
+  if (last < oldest()) return;
   const int64_t until = last + capacity_;
   const auto at = std::find_if(left_.begin(), left_.end(), [until](const Left& left) { return left.until <= until; });
   left_.insert(at, {until, group});
@@ -55,19 +75,22 @@ void RankRecorder::drop_left() {
   left_until_ = left_.empty() ? std::numeric_limits<int64_t>::max() : left_.back().until;
 }
 
-void RankRecorder::close(int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns) {
-  RankMutexLock lock(&mu_);
-  FlightEntry* const entry = find(record_id);
-  if (entry != nullptr && entry->state == FlightEntry::State::kScheduled) {
-    entry->started_ns = started_ns;
-    entry->completed_ns = now_ns;
-    entry->state = ok ? FlightEntry::State::kCompleted : FlightEntry::State::kFailed;
-  }
-}
-
 void RankRecorder::set_peer(int64_t record_id, int peer) {
   RankMutexLock lock(&mu_);
-  if (FlightEntry* const entry = find(record_id); entry != nullptr) entry->peer = peer;
+  if (Slot* const slot = find(record_id); slot != nullptr) slot->peer = peer;
+}
+
+FlightEntry RankRecorder::entry_at(int64_t record_id) const {
+  const Slot& slot = ring_[place_of(record_id)];
+  FlightEntry entry;
+  static_cast<FlightFacts&>(entry) = slot.kind->facts;
+  static_cast<FlightNumbers&>(entry) = slot.numbers;
+  entry.record_id = record_id;
+  entry.peer = slot.peer;
+  entry.started_ns = slot.started_ns;
+  entry.completed_ns = slot.completed_ns;
+  entry.state = slot.state;
+  return entry;
 }
 
 FlightEntries RankRecorder::entries() const {
@@ -75,9 +98,9 @@ FlightEntries RankRecorder::entries() const {
   std::vector<std::shared_ptr<const Group>> groups;
   {
     RankMutexLock lock(&mu_);
-    entries = ring_;
     std::vector<const Group*> named;
-    for (const FlightEntry& entry : ring_) {
+    for (int64_t record_id = oldest(); record_id < next_; ++record_id) {
+      const FlightEntry& entry = entries.emplace_back(entry_at(record_id));
       if (entry.group != nullptr && (named.empty() || entry.group != named.back())) named.push_back(entry.group);
     }
     std::sort(named.begin(), named.end(), std::less<>());
@@ -88,20 +111,29 @@ FlightEntries RankRecorder::entries() const {
     }
   }
   std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
-  std::sort(entries.begin(), entries.end(),
-            [](const FlightEntry& a, const FlightEntry& b) { return a.record_id < b.record_id; });
   return {std::move(entries), std::move(groups)};
 }
 
+const char* flight_state_name(FlightEntry::State state) {
+  switch (state) {
+    case FlightEntry::State::kScheduled:
+      return "scheduled";
+    case FlightEntry::State::kCompleted:
+      return "completed";
+    case FlightEntry::State::kFailed:
+      return "failed";
+  }
+  return "?";
+}
+
 std::string RankRecorder::text_of(const FlightEntry& entry) {
-  static constexpr const char* kStates[] = {"scheduled", "completed", "failed"};
   std::string text = absl::StrCat(entry.op, " seq ", entry.seq);
   if (entry.is_p2p && entry.peer >= 0) {
     const bool sends = std::string_view(entry.op) == "send";
     absl::StrAppend(&text, sends ? " to rank " : " from rank ", entry.group->global_rank(entry.peer));
   }
   if (entry.is_p2p && entry.tag != 0) absl::StrAppend(&text, entry.peer >= 0 ? ", tag " : " tag ", entry.tag);
-  return absl::StrCat(text, " (", kStates[static_cast<size_t>(entry.state)], ") [group ", entry.group->name(), ", ",
+  return absl::StrCat(text, " (", flight_state_name(entry.state), ") [group ", entry.group->name(), ", ",
                       sv(base_name(entry.code.file)), ":", entry.code.line, "]");
 }
 

@@ -70,6 +70,33 @@ void OpenOutputs::remove_beside(OpenCall& call) {
   more_.pop_back();
 }
 
+bool OpenOutputs::written_beside(const OpenCall& call, absl::Span<const Range> reads, std::string* other) const {
+  RankMutexLock lock(&mu_);
+  const auto written_by = [&](const Entry& entry) {
+    if (entry.call == nullptr || entry.call == &call) return false;
+    const auto writes =
+        entry.ranges != nullptr ? absl::MakeConstSpan(*entry.ranges) : absl::MakeConstSpan(&entry.hull, 1);
+    for (const Range read : reads) {
+      if (meet(read, entry.hull) && meet(absl::MakeConstSpan(&read, 1), writes)) {
+        *other = entry.call->open_text();
+        return true;
+      }
+    }
+    return false;
+  };
+  if (written_by(first_)) return true;
+  const auto near = [hull = hull_](Range read) { return meet(read, hull); };
+  return !more_.empty() && std::any_of(reads.begin(), reads.end(), near) &&
+         std::any_of(more_.begin(), more_.end(), written_by);
+}
+
+void OpenOutputs::remove_if(absl::FunctionRef<bool(const OpenCall&)> gone) {
+  RankMutexLock lock(&mu_);
+  if (first_.call != nullptr && gone(*first_.call)) first_ = {};
+  std::erase_if(more_, [&](const Entry& entry) { return gone(*entry.call); });
+  for (size_t place = 0; place < more_.size(); ++place) more_[place].call->place_ = place;
+}
+
 std::vector<std::string> OpenOutputs::texts() const {
   RankMutexLock lock(&mu_);
   std::vector<std::pair<uintptr_t, std::string>> texts;

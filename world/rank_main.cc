@@ -16,6 +16,7 @@
 #include "rankloom/world.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/text.h"
 #include "world/world_state.h"
 
@@ -46,9 +47,9 @@ std::string exception_text(const std::exception_ptr& exception, const absl::Stat
     return error.what();
   } catch (const std::exception& error) {
     return absl::StrCat(error.what(), type_text(error));
-  } catch (const RankCancelled&) {
+  } catch (const RankCrashed&) {  // the world knows already, unless it was aborted meanwhile
     *relayed = true;
-    return "cancelled: it went on after the world was aborted";
+    return "crashed by the fault plan, after the world was aborted";
   } catch (...) {
     return "an exception that is no std::exception";
   }
@@ -84,7 +85,10 @@ void WorldState::run_rank(int rank, Task& task, absl::FunctionRef<void(RankConte
   RankState& context = *contexts_[static_cast<size_t>(rank)];
   task.user = &context;
   try {
-    program(context);
+    {
+      const ProgramScope own;
+      program(context);
+    }
     context.task_returned();
     rank_returned(rank);
   } catch (...) {
@@ -94,7 +98,10 @@ void WorldState::run_rank(int rank, Task& task, absl::FunctionRef<void(RankConte
 
 void WorldState::run_helper(int rank, absl::FunctionRef<void()> body) {
   try {
-    body();
+    {
+      const ProgramScope own;
+      body();
+    }
     context(rank).task_returned();
   } catch (...) {
     if (!scheduler_->aborted()) rank_failed(rank, std::current_exception());
@@ -117,8 +124,8 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
   std::string text = exception_text(failure, cause, &relayed);
   // A rank that fails for what another one did was stopped for it: that one failed.
   int failed = rank;
-  if (const std::optional<Blame> blame = blame_for(failure); blame.has_value() && blame->rank != rank) {
-    rank_stopped(rank, std::move(text), std::move(failure));
+  if (const std::optional<Blame> blame = blame_for(failure); blame.has_value()) {
+    if (blame->rank != rank) rank_stopped(rank, std::move(text), std::move(failure));
     failed = blame->rank;
     failure = std::make_exception_ptr(DistError(blame->status, {.rank = failed, .group = {}, .op = {}}));
     text = exception_text(failure, absl::OkStatus(), &relayed);

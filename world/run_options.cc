@@ -21,13 +21,9 @@ namespace rankloom {
 
 using namespace internal;
 
-namespace {
+namespace internal {
 
-absl::Status bad_variable(const char* name, const char* value, std::string_view want) {
-  return invalid_argument(name, " is \"", value, "\", want ", sv(want));
-}
-
-std::string quoted(std::string_view word) {
+std::string shell_quoted(std::string_view word) {
   const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
            std::string_view("_-./=:,+@%").find(c) != std::string_view::npos;
@@ -44,6 +40,14 @@ std::string quoted(std::string_view word) {
   return out + "'";
 }
 
+}  // namespace internal
+
+namespace {
+
+absl::Status bad_variable(const char* name, const char* value, std::string_view want) {
+  return invalid_argument(name, " is \"", value, "\", want ", sv(want));
+}
+
 // The command line of this process, quoted for a shell.
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -52,7 +56,7 @@ std::string command_line() {
   for (size_t begin = 0; begin < bytes.size();) {
     const size_t end = std::min(bytes.find('\0', begin), bytes.size());
     const std::string_view word = std::string_view(bytes).substr(begin, end - begin);
-    absl::StrAppend(&line, line.empty() ? "" : " ", quoted(word));
+    absl::StrAppend(&line, line.empty() ? "" : " ", shell_quoted(word));
     begin = end + 1;
   }
   return line;
@@ -61,6 +65,7 @@ std::string command_line() {
 }  // namespace
 
 absl::Status apply_environment(WorldOptions* options) {
+  if (options == nullptr) return invalid_argument("apply_environment: options are null, want some");
   if (const char* engine = std::getenv("RANKLOOM_ENGINE"); engine != nullptr) {
     if (std::string_view(engine) == "threads") {
       options->engine = EngineKind::kThreads;
@@ -99,6 +104,12 @@ absl::Status apply_environment(WorldOptions* options) {
     if (!absl::SimpleAtoi(text, &options->trace_limit))
       return bad_variable("RANKLOOM_TRACE_LIMIT", text, "a number of choices from 0");
   }
+  if (const char* text = std::getenv("RANKLOOM_STALL_IS_FATAL"); text != nullptr) {
+    absl::Duration after;
+    if (!absl::ParseDuration(text, &after) || after < absl::ZeroDuration())
+      return bad_variable("RANKLOOM_STALL_IS_FATAL", text, "a duration, as 90s or 2m, or 0 for never");
+    options->stall_is_fatal = after;
+  }
   return absl::OkStatus();
 }
 
@@ -108,7 +119,7 @@ namespace {
 // Whether any variable of the library is set. Most runs are made where none is.
 bool environment_speaks() {
   for (char* const* variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-    if (std::strncmp(*variable, "RANKLOOM_", 9) == 0) return true;
+    if ((*variable)[0] == 'R' && std::strncmp(*variable, "RANKLOOM_", 9) == 0) return true;
   }
   return false;
 }
@@ -139,31 +150,29 @@ absl::StatusOr<int> ranks_from_environment() {
 }
 
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path) {
-  Schedule schedule = options.schedule;
-  if (schedule.kind() == Schedule::Kind::kUnset) {
-    schedule = options.engine == EngineKind::kFibers ? Schedule::fifo() : Schedule::free();
-  }
-  if (!schedule.deterministic()) return "";
-  std::string command = absl::StrCat("RANKLOOM_ENGINE=", sv(engine_kind_name(options.engine)), " ");
-  if (!trace_path.empty()) {
-    absl::StrAppend(&command, "RANKLOOM_REPLAY=", quoted(trace_path), " ");
-  } else if (schedule.kind() == Schedule::Kind::kReplay) {
-    const char* const path = std::getenv("RANKLOOM_REPLAY");
-    absl::StrAppend(&command, "RANKLOOM_REPLAY=", path != nullptr ? quoted(path) : "<the same trace>", " ");
-  } else if (schedule.kind() == Schedule::Kind::kSeeded) {
-    absl::StrAppend(&command, "RANKLOOM_SEED=", schedule.seed(), " ");
-  } else {
-    absl::StrAppend(&command, "RANKLOOM_SCHEDULE=", quoted(schedule.text()), " ");
-  }
-  if (!options.faults.empty()) absl::StrAppend(&command, "RANKLOOM_FAULTS=", quoted(options.faults.text()), " ");
+  const Schedule& schedule = options.schedule;
+  const bool unset = schedule.kind() == Schedule::Kind::kUnset;
+  if (unset ? options.engine != EngineKind::kFibers : !schedule.deterministic()) return "";
   // Read once: a test may make ten thousand worlds.
   static const std::string* const line = new std::string(command_line());
-  return command + *line;
+  const std::string faults =
+      options.faults.empty() ? "" : absl::StrCat("RANKLOOM_FAULTS=", shell_quoted(options.faults.text()), " ");
+  const auto command = [&](std::string_view name, const absl::AlphaNum& value) {
+    return absl::StrCat("RANKLOOM_ENGINE=", sv(engine_kind_name(options.engine)), " ", sv(name), value, " ", faults,
+                        *line);
+  };
+  if (!trace_path.empty()) return command("RANKLOOM_REPLAY=", shell_quoted(trace_path));
+  if (unset) return command("RANKLOOM_SCHEDULE=", Schedule::fifo().text());
+  if (schedule.kind() == Schedule::Kind::kSeeded) return command("RANKLOOM_SEED=", schedule.seed());
+  if (schedule.kind() != Schedule::Kind::kReplay) return command("RANKLOOM_SCHEDULE=", shell_quoted(schedule.text()));
+  const char* const path = std::getenv("RANKLOOM_REPLAY");
+  return command("RANKLOOM_REPLAY=", path != nullptr ? shell_quoted(path) : "<the same trace>");
 }
 
 absl::StatusOr<TraceFiles> trace_files_from_environment() {
   TraceFiles files;
   if (const char* folder = std::getenv("RANKLOOM_TRACE_DIR"); folder != nullptr) files.folder = folder;
+  if (const char* folder = std::getenv("RANKLOOM_REPORT"); folder != nullptr) files.reports = folder;
   if (const char* run = std::getenv("RANKLOOM_REPLAY_RUN"); run != nullptr) {
     if (!absl::SimpleAtoi(run, &files.replayed_run) || files.replayed_run < 1) {
       return bad_variable("RANKLOOM_REPLAY_RUN", run, "a number from 1");

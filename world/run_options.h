@@ -8,8 +8,9 @@
 
 namespace rankloom::internal {
 
-// apply_environment() for the `run`-th run of run_world() in this process, from 1. RANKLOOM_REPLAY_RUN: that one obeys, all others
-// run as the program says. Without it all obey, but for RANKLOOM_REPLAY: a trace fits the first only.
+// apply_environment() for the `run`-th run of run_world() in this process, or of a test, from 1. RANKLOOM_REPLAY_RUN:
+// that one obeys, all others run as the program says. Without it all obey, but for RANKLOOM_REPLAY: a trace fits the
+// first only.
 absl::Status apply_environment_to_run(int run, WorldOptions* options);
 
 // RANKLOOM_RANKS: how many ranks explore() shall use; 0: not given. Errors: InvalidArgument that names the variable.
@@ -19,9 +20,13 @@ absl::StatusOr<int> ranks_from_environment();
 // `trace_path` not empty: the command that replays the trace saved there instead. Empty in the free gear.
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path = {});
 
-// Wishes of the environment to whoever keeps traces (harness, bridge).
+// As one word of a shell's command line.
+std::string shell_quoted(std::string_view word);
+
+// Wishes of the environment to whoever keeps traces and runs (harness, bridge, run_world()).
 struct TraceFiles {
   std::string folder;    // RANKLOOM_TRACE_DIR: where traces of failed runs go; empty: the keeper's own choice
+  std::string reports;   // RANKLOOM_REPORT: where runs that failed go as files; empty: nowhere
   int replayed_run = 1;  // RANKLOOM_REPLAY_RUN: which run of a test, from 1, the trace in RANKLOOM_REPLAY belongs to
 };
 // Errors: InvalidArgument that names the variable.

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <map>
+#include <string_view>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "rankloom/world.h"
@@ -48,11 +50,17 @@ std::string RunReport::text() const {
     std::sort(all_stopped.begin(), all_stopped.end());
     if (!all_stopped.empty()) absl::StrAppend(&text, "\n", ranks_text(all_stopped), " stopped for it");
   }
-  for (const std::string& note : notes) absl::StrAppend(&text, "\nnote: ", note);
+  // What leads is said once, and so is each note.
+  const std::string head = text;
+  absl::flat_hash_set<std::string_view> said;
+  for (const std::string& note : notes) {
+    if (said.insert(note).second && head.find(note) == std::string::npos) absl::StrAppend(&text, "\nnote: ", note);
+  }
   // Of a run that went well nobody misses what was not wanted.
   if (trace.cut() && (!ok() || trace.limit() > 0)) absl::StrAppend(&text, "\nnote: ", trace.why_cut());
   if (!ok() && !rerun.empty())
     absl::StrAppend(&text, "\nschedule ", schedule, ", engine ", engine, "; run it again: ", rerun);
+  if (!run_file.empty()) absl::StrAppend(&text, "\n", run_file);
   return text;
 }
 

@@ -1,5 +1,7 @@
 #include "rankloom/world.h"
 
+#include <errno.h>  // program_invocation_short_name
+
 #include <atomic>
 #include <cstdio>
 #include <stdexcept>
@@ -8,9 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
+#include "sim/base/require.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/run_file.h"
 #include "world/run_options.h"
 #include "world/world_state.h"
 
@@ -34,14 +40,14 @@ absl::Duration RankContext::now() const {
 
 void RankContext::sleep_for(absl::Duration duration, CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
-  const CallScope call(&scheduler, [this] { return state_of(*this).called("sleep_for"); });
+  const CallScope call(&scheduler, [this, code] { return state_of(*this).called("sleep_for", code); });
   throw_if_error(scheduler.sleep(Site{.what = "sleep", .code = code}, duration),
                  {.rank = rank_, .group = {}, .op = "sleep"});
 }
 
 void RankContext::yield(CodeSite code) {
   Scheduler& scheduler = world_->scheduler();
-  const CallScope call(&scheduler, [this] { return state_of(*this).called("yield"); });
+  const CallScope call(&scheduler, [this, code] { return state_of(*this).called("yield", code); });
   scheduler.yield(Site{.what = "yield", .code = code});
   if (scheduler.aborted()) throw_if_error(scheduler.abort_cause(), {.rank = rank_, .group = {}, .op = "yield"});
 }
@@ -59,62 +65,123 @@ void* rank_local(const void* key, std::shared_ptr<void> (*make)()) {
 }
 
 std::shared_ptr<void> world_local(World& world, std::string_view name, const void* type,
-                                  absl::FunctionRef<std::shared_ptr<void>()> make) {
-  return state_of(world).shared_object(name, type, make, WorldState::Maker::kMatters);
+                                  absl::FunctionRef<std::shared_ptr<void>()> make, CodeSite code) {
+  const LibraryScope library;
+  return state_of(world).shared_object(name, type, make, WorldState::Maker::kMatters, code);
 }
 
-void forget_world_local(World& world, std::string_view name) { state_of(world).unshare(name); }
+void forget_world_local(World& world, std::string_view name) {
+  const LibraryScope library;
+  state_of(world).unshare(name);
+}
 
 }  // namespace internal
 
-World::OutsideWaker::OutsideWaker(Scheduler* scheduler) : scheduler_(scheduler) { scheduler_->add_outside(1); }
+World::OutsideWaker::OutsideWaker(Scheduler* scheduler, CodeSite code) : scheduler_(scheduler) {
+  const LibraryScope library;
+  require(scheduler, {.rank = -1, .group = {}, .op = "outside_waker"}, code, "World::OutsideWaker: scheduler");
+  scheduler_->add_outside(1);
+}
 World::OutsideWaker::~OutsideWaker() {
+  const LibraryScope library;
   if (scheduler_ != nullptr) scheduler_->add_outside(-1);
 }
 
-World::World(WorldOptions options) : World(std::move(options), RunHooks()) {}
-World::World(WorldOptions options, const RunHooks& hooks) : state_(new WorldState(this, std::move(options), hooks)) {}
+World::World(WorldOptions options, CodeSite code) : World(std::move(options), RunHooks(), code) {}
+World::World(WorldOptions options, const RunHooks& hooks, CodeSite code)
+    : state_(new WorldState(this, std::move(options), hooks, code)) {}
 World::~World() = default;
 
 const WorldOptions& World::options() const { return state_->options(); }
 int World::size() const { return state_->size(); }
 Store& World::store() { return state_->store(); }
 Scheduler& World::scheduler() { return state_->scheduler(); }
-RunReport World::run(absl::FunctionRef<void(RankContext&)> program) { return state_->run(program); }
-RankContext& World::attach(int rank) { return state_->attach(rank); }
-void World::detach(std::exception_ptr failure) { state_->detach(std::move(failure)); }
-RunReport World::report() { return state_->report(); }
-void World::spawn_helper(Callback<void()> body) { state_->spawn_helper(std::move(body)); }
+RunReport World::run(absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
+  const LibraryScope library;
+  return state_->run(program, code);
+}
+RankContext& World::attach(int rank, CodeSite code) {
+  const LibraryScope library;
+  return state_->attach(rank, code);
+}
+void World::detach(std::exception_ptr failure, CodeSite code) {
+  const LibraryScope library;
+  state_->detach(std::move(failure), code);
+}
+RunReport World::report() {
+  const LibraryScope library;
+  return state_->report();
+}
+void World::spawn_helper(Callback<void()> body, CodeSite code) {
+  const LibraryScope library;
+  require(body, {.rank = -1, .group = {}, .op = "spawn_helper"}, code, "World::spawn_helper: body");
+  state_->spawn_helper(std::move(body), code);
+  // The helper may be through with its work when the caller goes on.
+  state_->scheduler().point(Site{.what = "spawn_helper", .code = code});
+}
 namespace {
 
-void check_rank(std::string_view op, int rank, int size) {
+void check_rank(std::string_view op, int rank, int size, CodeSite code) {
   if (rank >= 0 && rank < size) return;
   refuse({.rank = rank, .group = {}, .op = op}, ErrorKind::kInvalidArgument, "World::", sv(op), ": rank is ", rank,
-         ", want 0 <= rank < world_size = ", size);
+         ", want 0 <= rank < world_size = ", size, site_place(Site{.code = code}));
+}
+
+// "rank 1", for a caller of a method of `world`.
+std::string caller_text(const Scheduler& world) {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->info.rank < 0) return "a thread of no rank";
+  return absl::StrCat("rank ", task->info.rank, task->scheduler == &world ? "" : " of another world");
 }
 
 }  // namespace
 
-void World::abort(std::string_view reason) { state_->abort(reason); }
-void World::rank_failed(int rank, std::exception_ptr failure) {
-  check_rank("rank_failed", rank, size());
+void World::abort(std::string_view reason, CodeSite code) {
+  const LibraryScope library;
+  state_->abort(located(absl::StrCat(caller_text(scheduler()), " aborted the world: ", sv(reason)), code));
+}
+void World::rank_failed(int rank, std::exception_ptr failure, CodeSite code) {
+  const LibraryScope library;
+  check_rank("rank_failed", rank, size(), code);
+  require(failure, {.rank = rank, .group = {}, .op = "rank_failed"}, code, "World::rank_failed: failure");
   state_->rank_failed(rank, std::move(failure));
 }
-int64_t World::on_abort(std::function<void(const absl::Status&)> listener) {
+int64_t World::on_abort(std::function<void(const absl::Status&)> listener, CodeSite code) {
+  const LibraryScope library;
+  require(listener, {.rank = -1, .group = {}, .op = "on_abort"}, code, "World::on_abort: listener");
   return state_->on_abort(std::move(listener));
 }
-void World::forget_on_abort(int64_t listener) { state_->forget_on_abort(listener); }
-RankContext& World::context(int rank) {
-  check_rank("context", rank, size());
+void World::forget_on_abort(int64_t listener) {
+  const LibraryScope library;
+  state_->forget_on_abort(listener);
+}
+RankContext& World::context(int rank, CodeSite code) {
+  check_rank("context", rank, size(), code);
   return state_->context(rank);
 }
-std::vector<std::shared_ptr<const Group>> World::groups() const { return state_->groups(); }
-void World::note(std::string text) { state_->note(std::move(text)); }
-int64_t World::at_end(std::function<void()> hook) { return state_->at_end(std::move(hook)); }
-void World::forget_at_end(int64_t hook) { state_->forget_at_end(hook); }
-std::string World::describe() const { return state_->describe(); }
+std::vector<std::shared_ptr<const Group>> World::groups() const {
+  const LibraryScope library;
+  return state_->groups();
+}
+void World::note(std::string text) {
+  const LibraryScope library;
+  state_->note(std::move(text));
+}
+int64_t World::at_end(std::function<void()> hook, CodeSite code) {
+  const LibraryScope library;
+  require(hook, {.rank = -1, .group = {}, .op = "at_end"}, code, "World::at_end: hook");
+  return state_->at_end(std::move(hook));
+}
+void World::forget_at_end(int64_t hook) {
+  const LibraryScope library;
+  state_->forget_at_end(hook);
+}
+std::string World::describe() const {
+  const LibraryScope library;
+  return state_->describe();
+}
 
-RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program) {
+RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
   static std::atomic<int> runs = 0;
   const int run = ++runs;
   if (absl::Status wrong = apply_environment_to_run(run, &options); !wrong.ok()) {
@@ -122,9 +189,11 @@ RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> 
     report.cause = std::move(wrong);
     return report;
   }
-  World world(std::move(options));
-  RunReport report = world.run(program);
+  World world(std::move(options), code);
+  const LibraryScope library;
+  RunReport report = state_of(world).run_once(program, code);
   if (run > 1 && !report.rerun.empty()) report.rerun = absl::StrCat("RANKLOOM_REPLAY_RUN=", run, " ", report.rerun);
+  if (!report.ok()) write_failed_run(absl::StrCat(program_invocation_short_name, ".run", run), &report);
   return report;
 }
 

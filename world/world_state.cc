@@ -1,5 +1,7 @@
 #include "world/world_state.h"
 
+#include <errno.h>  // program_invocation_short_name
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -17,9 +19,13 @@
 #include "rankloom/store.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/ranks_text.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
+#include "sim/scheduler/stall_watch.h"
 #include "world/group_access.h"
+#include "world/run_data.h"
+#include "world/run_file.h"
 #include "world/run_options.h"
 
 namespace rankloom::internal {
@@ -32,16 +38,12 @@ uint64_t seed_of(const WorldOptions& options, int rank) {
   return Prng::splitmix64(state);
 }
 
-int recorded_calls(const WorldOptions& options) {
-  return options.recorded_calls.value_or(std::clamp((1 << 18) / options.world_size, 8, 64));
-}
-
 }  // namespace
 
 RankState::RankState(WorldState* world, int rank)
     : RankContext(&world->face(), rank),
       state_(*world),
-      recorder_(&world->scheduler(), recorded_calls(world->options())),
+      recorder_(&world->scheduler(), world->recorded_calls()),
       rng_(seed_of(world->options(), rank)),
       caught_mu_(&world->scheduler(), LockLevel::kCaught),
       open_outputs_(&world->scheduler()) {}
@@ -83,41 +85,72 @@ void RankState::task_returned() {
   for (const Caught& caught : mine) caught.told();
 }
 
+bool WorldState::rooted_each(const Site& site) {
+  int each = rooted_each_.load(std::memory_order_relaxed);
+  if (each < 0) {
+    each = scheduler_->choose(ChoiceKind::kRooted, 2, site);
+    rooted_each_.store(each, std::memory_order_relaxed);
+  }
+  return each != 0;
+}
+
 RankState* RankState::current() {
   const Task* const task = Task::current();
   return task != nullptr ? static_cast<RankState*>(task->user) : nullptr;
 }
 
-WorldState::WorldState(World* face, WorldOptions options, const RunHooks& hooks)
+namespace {
+
+// Of a run whose process ends because a rank hangs: the line that names its file; empty if the environment asks for
+// none. `now`: what the world is like.
+std::string hung_run_file(RunReport report, const std::string& now) {
+  report.cause = make_error(ErrorKind::kAborted, "a rank hangs in its own code, and the process ended for it\n", now);
+  std::string (*const running)() = running_test.load();
+  const std::string test = running != nullptr ? running() : "";
+  write_failed_run(absl::StrCat(program_invocation_short_name, ".", test.empty() ? "hang" : test), &report);
+  return report.run_file.empty() ? "" : absl::StrCat("\n  ", report.run_file);
+}
+
+std::unique_ptr<Scheduler> make_scheduler(WorldOptions run, std::function<void(const std::string&)> on_stall,
+                                          const RunHooks& hooks, CodeSite code) {
+  run.on_stall = std::move(on_stall);
+  absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(std::move(run), hooks);
+  if (!made.ok()) {
+    throw_dist_error(make_error(error_kind(made.status()), located(message_of(made.status()), code)),
+                     {.rank = -1, .group = {}, .op = "run_world"});
+  }
+  return *std::move(made);
+}
+
+// Null: nothing goes wrong by plan. The world has its scheduler.
+std::unique_ptr<FaultInjector> make_faults(WorldState* world, const WorldOptions& options) {
+  if (options.faults.empty()) return nullptr;
+  const auto crash = [world](int rank, const std::string& why) {
+    world->rank_failed(rank, std::make_exception_ptr(DistError(make_error(ErrorKind::kRankFailed, why),
+                                                               {.rank = rank, .group = {}, .op = {}})));
+  };
+  return std::make_unique<FaultInjector>(options.faults, &world->scheduler(), options.world_size, crash);
+}
+
+}  // namespace
+
+WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hooks, CodeSite code)
     : face_(*face),
       options_(std::move(options)),
       poison_(options_.poison.value_or(options_.schedule.explores())),
       late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
-      scheduler_([this, &hooks] {
-        WorldOptions run = options_;
-        run.on_stall = [this](const std::string& text) { stalled(text); };
-        absl::StatusOr<std::unique_ptr<Scheduler>> made = Scheduler::make(std::move(run), hooks);
-        throw_if_error(made.status(), {.rank = -1, .group = {}, .op = "run_world"});
-        return *std::move(made);
-      }()),
-      faults_(options_.faults.empty()
-                  ? nullptr
-                  : std::make_unique<FaultInjector>(
-                        options_.faults, scheduler_.get(), options_.world_size,
-                        [this](int rank, const std::string& why) {
-                          rank_failed(rank, std::make_exception_ptr(DistError(make_error(ErrorKind::kRankFailed, why),
-                                                                              {.rank = rank, .group = {}, .op = {}})));
-                        })),
+      scheduler_(make_scheduler(
+          options_, [this](const std::string& text) { stalled(text); }, hooks, code)),
+      faults_(make_faults(this, options_)),
       store_(std::make_unique<HashStore>(scheduler_.get())),
       start_ns_(scheduler_->now_ns()),
       shared_mu_(scheduler_.get(), LockLevel::kShared),
       mu_(scheduler_.get(), LockLevel::kWorld),
-      outcomes_(static_cast<size_t>(options_.world_size)),
-      attached_(static_cast<size_t>(options_.world_size)) {
+      outcomes_(static_cast<size_t>(options_.world_size)) {
   {
     Group all(0, "0", options_.world_size);
     GroupAccess::enter_world(all, 0);
-    world_group_ = std::make_shared<const Group>(std::move(all));
+    world_group_ = make_kept<const Group>(std::move(all));
     ObservedMutexLock lock(&mu_);
     lock.apart();  // before the run
     groups_[group_ids_++] = {.group = world_group_};
@@ -126,6 +159,11 @@ WorldState::WorldState(World* face, WorldOptions options, const RunHooks& hooks)
     object_ = record->new_object();
     if (!poison_) record->uncovered("poison is off: a read of an output before wait() may not show");
     if (!late_completion_) record->uncovered("late_completion is off: calls complete at once, by whoever comes last");
+  }
+  if (RankState* const outer = RankState::current(); outer != nullptr && !scheduler_->deterministic()) {
+    if (StepRecord* const record = outer->world().scheduler().record(); record != nullptr) {
+      record->uncovered("a world within a rank, in the free gear");
+    }
   }
   if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
   StoreAccess::state(*store_).set_timeout(options_.timeout);
@@ -144,6 +182,12 @@ WorldState::WorldState(World* face, WorldOptions options, const RunHooks& hooks)
     // As of a helper: what calls threw because the run was aborted is no failure.
     if (!scheduler_->aborted()) rank_failed(rank, std::move(failure));
   });
+  scheduler_->set_describer([this] {
+    const std::string rerun = rerun_command(options_);
+    const std::string now = describe();
+    return absl::StrCat(now, rerun.empty() ? "" : "\n  run it again: ", rerun,
+                        all_ended() ? "" : hung_run_file(report(), now));
+  });
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
 
@@ -152,61 +196,65 @@ WorldState::~WorldState() {
   run_end_hooks();
 }
 
-RunReport WorldState::run(absl::FunctionRef<void(RankContext&)> program) {
+RunReport WorldState::run(absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
+  run_all(program, code);
+  return report();
+}
+
+RunReport WorldState::run_once(absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
+  run_all(program, code);
+  return report(/*last=*/true);
+}
+
+void WorldState::run_all(absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
   bool attached = false;
   bool ran = false;
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // before the run
-    attached = std::find(attached_.begin(), attached_.end(), true) != attached_.end();
+    attached = !attached_.empty();
     if (!attached) ran = std::exchange(ran_, true);
   }
   if (attached || ran) {
     refuse({.rank = -1, .group = {}, .op = "run_world"}, ErrorKind::kInvalidArgument,
            attached ? "run: ranks of this world have attached, want run() or attach(), not both"
-                    : "run: this world has run before, want another world for another run");
+                    : "run: this world has run before, want another world for another run",
+           site_place(Site{.code = code}));
   }
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
-  return report();
 }
 
-RankState& WorldState::attach(int rank) {
-  if (rank < 0 || rank >= size()) {
-    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: rank is ", rank,
-           ", want 0 <= rank < world_size = ", size());
-  }
-  if (options_.engine == EngineKind::kFibers) {
-    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument,
-           "attach: the ranks are fibers of one thread, want engine threads");
-  }
-  if (Task::current() != nullptr) {
-    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: this thread is rank ",
-           Task::current()->info.rank, " already, want a thread without a rank");
-  }
+RankState& WorldState::attach(int rank, CodeSite code) {
+  const auto refuse_with = [rank, code](const auto&... text) {
+    refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: ", text...,
+           site_place(Site{.code = code}));
+  };
+  if (rank < 0 || rank >= size()) refuse_with("rank is ", rank, ", want 0 <= rank < world_size = ", size());
+  if (options_.engine == EngineKind::kFibers) refuse_with("the ranks are fibers of one thread, want engine threads");
+  if (Task::current() != nullptr)
+    refuse_with("this thread is rank ", Task::current()->info.rank, " already, want a thread without a rank");
   {
     ObservedMutexLock lock(&mu_);
-    if (ran_) {
-      refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument,
-             "attach: the world has run, want another world");
-    }
+    if (ran_) refuse_with("the world has run, want another world");
     RunReport::Outcome& outcome = outcomes_[static_cast<size_t>(rank)];
     if (outcome.exception != nullptr || outcome.state != RunReport::Outcome::State::kRunning ||
-        attached_[static_cast<size_t>(rank)]) {
-      refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: rank ", rank,
-             " has attached already");
+        (!attached_.empty() && attached_[static_cast<size_t>(rank)])) {
+      refuse_with("rank ", rank, " has attached already");
     }
+    attached_.resize(outcomes_.size());
     attached_[static_cast<size_t>(rank)] = true;
   }
   scheduler_->attach({.rank = rank, .kind = TaskKind::kRank});
   return context(rank);
 }
 
-void WorldState::detach(std::exception_ptr failure) {
+void WorldState::detach(std::exception_ptr failure, CodeSite code) {
   Task* const task = Task::current();
   if (task == nullptr || task->scheduler != scheduler_.get()) return;
   if (!task->adopted || task->info.kind != TaskKind::kRank) {
     refuse({.rank = task->info.rank, .group = {}, .op = "detach"}, ErrorKind::kInvalidArgument,
-           "detach: this thread of rank ", task->info.rank, " did not attach, want attach() before detach()");
+           "detach: this thread of rank ", task->info.rank, " did not attach, want attach() before detach()",
+           site_place(Site{.code = code}));
   }
   if (failure != nullptr) {
     rank_failed(task->info.rank, failure);
@@ -217,12 +265,13 @@ void WorldState::detach(std::exception_ptr failure) {
   scheduler_->detach(task);
 }
 
-void WorldState::spawn_helper(absl::AnyInvocable<void()> body) {
+void WorldState::spawn_helper(absl::AnyInvocable<void()> body, CodeSite code) {
   Task* const self = Task::current();
   if (self == nullptr || self->scheduler != scheduler_.get()) {
     refuse({.rank = -1, .group = {}, .op = "spawn_helper"}, ErrorKind::kInvalidArgument,
            "spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or "
-           "a helper's");
+           "a helper's",
+           site_place(Site{.code = code}));
   }
   scheduler_->spawn(
       {.rank = self->info.rank, .kind = TaskKind::kHelper},
@@ -251,7 +300,8 @@ void WorldState::rank_returned(int rank) {
 
 namespace {
 
-// The object that a task is making for its world. Kept by value: a fiber's stack may be another one by the time of the next look.
+// The object that a task is making for its world. Kept by value: a fiber's stack may be another one by the time of the
+// next look.
 struct Making {
   const WorldState* world = nullptr;
   const Task* task = nullptr;
@@ -259,19 +309,20 @@ struct Making {
 };
 thread_local Making making;
 
-[[noreturn]] void refuse_shared(std::string_view key, std::string_view text) {
+[[noreturn]] void refuse_shared(std::string_view key, std::string_view text, CodeSite code) {
   const int rank = Task::current() != nullptr ? Task::current()->info.rank : -1;
   refuse({.rank = rank, .group = {}, .op = "WorldLocal"}, ErrorKind::kInvalidArgument, "rank ", rank, ", WorldLocal \"",
-         sv(key), "\": ", sv(text));
+         sv(key), "\": ", sv(text), site_place(Site{.code = code}));
 }
 
 }  // namespace
 
 std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void* type,
-                                                absl::FunctionRef<std::shared_ptr<void>()> make, Maker maker) {
+                                                absl::FunctionRef<std::shared_ptr<void>()> make, Maker maker,
+                                                CodeSite code) {
   // The task holds the lock already, which it would wait for, and its own place in the table may move.
   if (making.world == this && making.task == Task::current())
-    refuse_shared(key, absl::StrCat("asked for while \"", making.key, "\" is made, want it made before"));
+    refuse_shared(key, absl::StrCat("asked for while \"", making.key, "\" is made, want it made before"), code);
   ObservedMutexLock lock(&shared_mu_);
   const auto at = shared_.find(sv(key));
   const bool found = at != shared_.end() && at->second.object != nullptr;
@@ -282,7 +333,8 @@ std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void
     record->access(named_object(object_, key), found ? Access::kRead : Access::kWrite);
   }
   if (found) {
-    if (at->second.type != type) refuse_shared(key, "it is an object of another type in this world, want another name");
+    if (at->second.type != type)
+      refuse_shared(key, "it is an object of another type in this world, want another name", code);
     return at->second.object;
   }
   if (record != nullptr) record->enter_name(named_object(object_, key));
@@ -333,9 +385,26 @@ std::shared_ptr<const Group> WorldState::next_world_group(RankState& rank, std::
   return group;
 }
 
+std::shared_ptr<const Group> WorldState::next_group_of(RankState& rank, std::string name, std::vector<int> ranks) {
+  const auto members = static_cast<int>(ranks.size());
+  const std::string of = absl::StrCat(absl::StrJoin(ranks, ","), " ", name);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // as in next_world_group()
+  const std::string key = absl::StrCat(rank.groups_of_[of]++, " ", of);
+  Asked& asked = groups_asked_[key];
+  if (asked.group == nullptr) {
+    record_group();
+    asked.group =
+        keep_group(Group(group_ids_, std::move(name), std::move(ranks), "undefined"), named_object(object_, key));
+  }
+  std::shared_ptr<const Group> group = asked.group;
+  if (++asked.ranks == members) groups_asked_.erase(key);
+  return group;
+}
+
 std::shared_ptr<const Group> WorldState::keep_group(Group group, uint64_t object) {
   GroupAccess::enter_world(group, object);
-  auto kept = std::make_shared<const Group>(std::move(group));
+  auto kept = make_kept<const Group>(std::move(group));
   groups_[group_ids_++] = {.group = kept};
   return kept;
 }
@@ -493,7 +562,13 @@ absl::Status WorldState::deadlock(const std::vector<Task*>& blocked) {
   // A Mismatch lists them itself.
   if (cause.ok() || error_kind(cause) != ErrorKind::kMismatch)
     facts.last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); };
-  std::string text = deadlock_text(blocked, facts);
+  StuckRun stuck;
+  std::string text = deadlock_text(blocked, facts, &stuck);
+  {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // for the report
+    stuck_ = std::move(stuck);
+  }
   if (options_.whereabouts) {
     run_hook("whereabouts", [&] {
       if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
@@ -503,26 +578,40 @@ absl::Status WorldState::deadlock(const std::vector<Task*>& blocked) {
   return make_error(ErrorKind::kDeadlock, text);
 }
 
-RunReport WorldState::report() {
+RunReport WorldState::report(bool last) {
   if (all_ended()) {
     scheduler_->close_if_idle();
     run_end_hooks();
   }
   RunReport report;
+  StuckRun stuck;
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // after all steps
+    stuck = stuck_;
     report.outcomes = outcomes_;
     report.first_failed = first_failed_;
     report.notes = notes_;
   }
   report.cause = scheduler_->abort_cause();
-  report.trace = scheduler_->trace();
+  report.trace = last ? scheduler_->take_trace() : scheduler_->trace();
   report.schedule = scheduler_->options().schedule.text();
   report.engine = engine_kind_name(options_.engine);
   report.steps = scheduler_->steps();
   if (faults_ != nullptr) report.faults = faults_->happened();
   report.rerun = rerun_command(options_);
+  if (options_.keep_run || !report.ok()) {
+    report.kept = run_data_of(
+        size(), *world_group_, [this](int rank) { return context(rank).recorder().entries(); }, start_ns_,
+        recorded_calls());
+    RunData& kept = *report.kept;
+    kept.stuck = std::move(stuck);
+    kept.end_ns = scheduler_->now_ns() - start_ns_;
+    kept.timeout = options_.timeout;
+    kept.warn_after = options_.warn_after;
+    kept.seed = options_.seed;
+    kept.planned_faults = options_.faults.text();
+  }
   return report;
 }
 

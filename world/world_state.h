@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -22,10 +24,12 @@
 #include "rankloom/random.h"
 #include "rankloom/store.h"
 #include "rankloom/world.h"
+#include "sim/base/kept_memory.h"
 #include "sim/base/lock_order.h"
 #include "sim/faults/fault_injector.h"
 #include "sim/schedule/run_hooks.h"
 #include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/scheduler.h"
 #include "sim/sync/observed_mutex.h"
 #include "world/flight_recorder.h"
@@ -33,8 +37,8 @@
 
 namespace rankloom::internal {
 
-// The part of a rank that users do not see; every RankContext is one.
-class RankState final : public RankContext {
+// The library's side of a rank, behind its RankContext: recorder, open outputs, generator. Every RankContext is one.
+class RankState final : public RankContext, public Kept {
  public:
   RankState(WorldState* world, int rank);
   ~RankState() = default;
@@ -47,17 +51,20 @@ class RankState final : public RankContext {
   uint64_t rng_seed() const;
   Prng& rng() { return rng_; }
 
-  // Whether the calling task of this rank leaves a scope by an exception that may end the rank: nobody has caught it yet. False
-  // in a stream's kernel, whose exception ends the stream, and on threads that are none of the rank's.
+  // Whether the calling task of this rank leaves a scope by an exception that may end the rank: nobody has caught it
+  // yet. False in a stream's kernel, whose exception ends the stream, and on threads that are none of the rank's.
   bool unwinding() const;
-  // `told` runs once the calling task, which is unwinding(), has returned all the same: it caught the exception. Never, if
-  // that ended the rank.
+  // `told` runs once the calling task, which is unwinding(), has returned all the same: it caught the exception. Never,
+  // if that ended the rank.
   void when_caught(std::function<void()> told);
 
-  // Of a run with poisoned outputs: why the rank may find NaN or 0xEB bytes, "all_reduce seq 2 [train.cc:12]"; else empty.
+  // Of a run with poisoned outputs: why the rank may find NaN or 0xEB bytes, "all_reduce seq 2 [train.cc:12]"; else
+  // empty.
   std::string open_calls_text() const;
 
-  CalledHandle called(const char* op) const { return {.rank = rank(), .handle = "context", .op = op}; }
+  CalledHandle called(const char* op, CodeSite code) const {
+    return {.rank = rank(), .handle = "context", .op = op, .code = code};
+  }
 
   // The state of the calling rank or helper; nullptr on a thread that belongs to no world.
   static RankState* current();
@@ -72,6 +79,7 @@ class RankState final : public RankContext {
   RankRecorder recorder_;
   Prng rng_;
   int world_groups_ = 0;                                            // groups of all ranks that this rank has asked for
+  absl::flat_hash_map<std::string, int> groups_of_;                 // the same of others, by name and ranks
   absl::flat_hash_map<const void*, std::shared_ptr<void>> locals_;  // the rank's own
 
   struct Caught {
@@ -87,11 +95,12 @@ class RankState final : public RankContext {
 inline RankState& state_of(RankContext& rank) { return static_cast<RankState&>(rank); }
 inline const RankState& state_of(const RankContext& rank) { return static_cast<const RankState&>(rank); }
 
-// A World, for the library: what its ranks share and how they ended.
+// The library's side of a World: what its ranks share and how they ended. It schedules no tasks and moves no data.
 // Thread-safety: attach(), detach(), abort() from any thread; the rest before and after the run, or by its ranks.
-class WorldState {
+class WorldState : public Kept {
  public:
-  WorldState(World* face, WorldOptions options, const RunHooks& hooks);
+  // `code`: of the caller, for options that do not fit.
+  WorldState(World* face, WorldOptions&& options, const RunHooks& hooks, CodeSite code);
   ~WorldState();
   WorldState(const WorldState&) = delete;
   WorldState& operator=(const WorldState&) = delete;
@@ -100,27 +109,34 @@ class WorldState {
   static const WorldState& of(const World& world) { return *world.state_; }
   // A run of a search.
   static std::unique_ptr<World> make(WorldOptions options, const RunHooks& hooks) {
-    return std::unique_ptr<World>(new World(std::move(options), hooks));
+    return std::unique_ptr<World>(new World(std::move(options), hooks, /*code=*/{}));
   }
   World& face() { return face_; }
 
   const WorldOptions& options() const { return options_; }
   int size() const { return options_.world_size; }
+  // Calls that each rank's recorder keeps.
+  int recorded_calls() const {
+    return options_.recorded_calls.value_or(std::clamp((1 << 18) / options_.world_size, 8, 64));
+  }
   Scheduler& scheduler() { return *scheduler_; }
   Store& store() { return *store_; }
   int64_t start_ns() const { return start_ns_; }
 
   // As those of World.
-  RunReport run(absl::FunctionRef<void(RankContext&)> program);
-  RankState& attach(int rank);
-  void detach(std::exception_ptr failure);
-  RunReport report();
-  void spawn_helper(absl::AnyInvocable<void()> body);
+  RunReport run(absl::FunctionRef<void(RankContext&)> program, CodeSite code);
+  // The same for a world of which nobody will ask for a report() any more: the trace is moved into this one.
+  RunReport run_once(absl::FunctionRef<void(RankContext&)> program, CodeSite code);
+  RankState& attach(int rank, CodeSite code);
+  void detach(std::exception_ptr failure, CodeSite code);
+  RunReport report() { return report(/*last=*/false); }
+  void spawn_helper(absl::AnyInvocable<void()> body, CodeSite code);
+  // The cause is `reason` alone.
   void abort(std::string_view reason);
   int64_t on_abort(std::function<void(const absl::Status&)> listener);
   void forget_on_abort(int64_t listener);
   void rank_failed(int rank, std::exception_ptr failure);
-  // A rank ended by a failure that another one is to blame for.
+  // `rank` was ended by a failure that another one is to blame for.
   void rank_stopped(int rank, std::string text, std::exception_ptr failure);
   void note(std::string text);
   int64_t at_end(std::function<void()> hook);
@@ -139,24 +155,27 @@ class WorldState {
   enum class Maker : uint8_t { kMatters, kSame };
   template <typename T, typename Make>
   std::shared_ptr<T> shared(std::string_view key, Make make, Maker maker = Maker::kMatters) {
-    return std::static_pointer_cast<T>(shared_object(
-        key, &type_mark<T>, [&]() -> std::shared_ptr<void> { return make(); }, maker));
+    return std::static_pointer_cast<T>(
+        shared_object(key, &type_mark<T>, [&]() -> std::shared_ptr<void> { return make(); }, maker, /*code=*/{}));
   }
   std::shared_ptr<void> shared_object(std::string_view key, const void* type,
-                                      absl::FunctionRef<std::shared_ptr<void>()> make, Maker maker);
+                                      absl::FunctionRef<std::shared_ptr<void>()> make, Maker maker, CodeSite code);
   // Forgets the object; its holders keep it.
   void unshare(std::string_view key);
 
   // A group of all ranks: the n-th call of a rank gives what the n-th call of the others does. `name` may be empty.
   std::shared_ptr<const Group> next_world_group(RankState& rank, std::string_view name);
-  // A group of these global ranks, in this order, with an id of its own, which no other group of the world ever gets. The world
-  // has it until all members have left. `object`: its name in explored runs (GroupAccess::object).
+  // The same of these global ranks, in this order: the n-th call of a rank for this name and these ranks.
+  std::shared_ptr<const Group> next_group_of(RankState& rank, std::string name, std::vector<int> ranks);
+  // A group of these global ranks, in this order, with an id of its own, which no other group of the world ever gets.
+  // The world has it until all members have left. `object`: its name in explored runs (GroupAccess::object).
   std::shared_ptr<const Group> add_group(std::string name, std::vector<int> ranks, std::string description,
                                          uint64_t object = 0);
   // The same of `size` ranks from `first` on, `stride` apart.
   std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description,
                                          uint64_t object = 0);
-  // Global rank `rank` has left the group and makes no more calls; said twice, it counts once. Of any other world's group: nothing.
+  // Global rank `rank` has left the group and makes no more calls; said twice, it counts once. Of any other world's
+  // group: nothing.
   void leave_group(const Group& group, int rank);
   // The same of so many members that never came.
   void leave_group_absent(const Group& group, int members);
@@ -165,6 +184,9 @@ class WorldState {
 
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }
+  // What the schedule says of GroupOptions::Rooted::kBySchedule: whether the members of a rooted call are done each by
+  // itself. Asked at the first such call of the run, which `site` names. By tasks, with no lock held.
+  bool rooted_each(const Site& site);
 
   // Null: nothing goes wrong by plan.
   FaultInjector* faults() { return faults_.get(); }
@@ -176,6 +198,8 @@ class WorldState {
   std::string ended_text(int rank) const;
 
  private:
+  void run_all(absl::FunctionRef<void(RankContext&)> program, CodeSite code);
+  RunReport report(bool last);
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
   bool all_ended() const;
@@ -192,11 +216,12 @@ class WorldState {
   const WorldOptions options_;
   bool poison_ = false;
   bool late_completion_ = false;
+  std::atomic<int> rooted_each_{-1};  // -1: the schedule was not asked yet
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FaultInjector> faults_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<const Group> world_group_;
-  std::vector<std::unique_ptr<RankState>> contexts_;
+  std::vector<std::unique_ptr<RankState>, KeptAllocator<std::unique_ptr<RankState>>> contexts_;
   int64_t start_ns_ = 0;
   uint64_t object_ = 0;  // explored runs: the name of the ids of groups, and of what ranks share
 
@@ -213,10 +238,11 @@ class WorldState {
 
   mutable ObservedMutex mu_;
   std::vector<RunReport::Outcome> outcomes_ ABSL_GUARDED_BY(mu_);
-  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);
-  bool ran_ ABSL_GUARDED_BY(mu_) = false;  // run() was called
+  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);  // [rank]; empty: none
+  bool ran_ ABSL_GUARDED_BY(mu_) = false;            // run() was called
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
+  StuckRun stuck_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
   int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;
   struct Joined {
@@ -224,7 +250,8 @@ class WorldState {
     int left = 0;                 // members that have left it
     std::vector<bool> gone = {};  // [rank in group] those, but for absent ones; empty as long as there are none
   };
-  std::map<int, Joined> groups_ ABSL_GUARDED_BY(mu_);  // by id
+  std::map<int, Joined, std::less<>, KeptAllocator<std::pair<const int, Joined>>> groups_
+      ABSL_GUARDED_BY(mu_);  // by id
   int group_ids_ ABSL_GUARDED_BY(mu_) = 0;
   bool keeps_all_groups_ ABSL_GUARDED_BY(mu_) = false;
   struct Asked {
@@ -232,8 +259,10 @@ class WorldState {
     int ranks = 0;  // that have asked for it
   };
   // The groups of all ranks that some rank has not asked for yet, in their order, and how many there were before.
-  std::deque<Asked> world_groups_ ABSL_GUARDED_BY(mu_);
+  std::deque<Asked, KeptAllocator<Asked>> world_groups_ ABSL_GUARDED_BY(mu_);
   size_t world_groups_before_ ABSL_GUARDED_BY(mu_) = 0;
+  // The other groups that some member has not asked for yet, by name, ranks, and which of these it is.
+  std::map<std::string, Asked> groups_asked_ ABSL_GUARDED_BY(mu_);
 };
 
 inline WorldState& state_of(World& world) { return WorldState::of(world); }

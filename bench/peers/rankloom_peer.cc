@@ -62,8 +62,8 @@ void time_worlds(EngineKind engine, const peers::Question& question) {
   peers::answer(batches_ns, batch);
 }
 
-// The bytes that an operation must read and write, at the speed at which all cores copy; and the cheapest way for all ranks to
-// have had their turn: one switch to each fiber, or one meeting of threads.
+// The bytes that an operation must read and write, at the speed at which all cores copy; and the cheapest way for all
+// ranks to have had their turn: one switch to each fiber, or one meeting of threads.
 void answer_floor(EngineKind engine, const peers::Question& question) {
   const auto bytes = static_cast<size_t>(question.elements()) * sizeof(float);
   const auto ranks = static_cast<size_t>(question.ranks);
@@ -84,7 +84,7 @@ int run(EngineKind engine, const peers::Question& question) {
   }
   bool known = true;
   run_world({.world_size = question.ranks, .engine = engine}, [&](RankContext& rank) {
-    auto pg = init_process_group(rank);
+    auto pg = init_process_group(rank, {.rooted = GroupOptions::Rooted::kEach});  // as MPI has it
     std::vector<float> x(static_cast<size_t>(question.elements()), 1.0F);
     std::vector<float> y(x.size(), 1.0F);
     const std::function<void()> call = operation(question, *pg, x, y);

@@ -3,7 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <utility>
 
 namespace rankloom::bridge {
 
@@ -88,7 +91,7 @@ std::shared_ptr<HeldTensors> HeldTensors::of(std::vector<std::shared_ptr<HeldTen
   return held;
 }
 
-TensorView Buffers::view(const at::Tensor& tensor, bool written) {
+DType Buffers::check(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), op_, ": a tensor is undefined, want a tensor");
   TORCH_CHECK(tensor.layout() == at::kStrided, op_, ": a tensor is ", tensor.layout(), ", want a dense (strided) one");
   std::optional<DType> dtype = dtype_of(tensor.scalar_type());
@@ -96,24 +99,103 @@ TensorView Buffers::view(const at::Tensor& tensor, bool written) {
   TORCH_CHECK(
       dtype.has_value(), op_, ": a tensor has dtype ", tensor.scalar_type(),
       ", want Half, BFloat16, Float, Double, Char, Byte, Short, Int, Long, Bool, ComplexFloat or ComplexDouble");
-  Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
-  if (fake_) return TensorView(nullptr, *dtype, std::move(sizes), Device{Device::Kind::kMeta, 0});
-
+  if (fake_) return *dtype;
   TORCH_CHECK(tensor.is_cpu() || tensor.is_cuda(), op_, ": a tensor is on ", tensor.device(), ", want cpu or cuda");
   if (!first_.has_value()) first_ = tensor.device();
   TORCH_CHECK(tensor.device() == *first_, op_, ": a tensor is on ", tensor.device(), ", want ", *first_,
               " as the first one of the call");
-  at::Tensor used = tensor;
-  if (!tensor.is_cpu() || !tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) {
-    // The ranks meet in this process's memory. Copies from and to a GPU are in the order of the current stream.
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    used = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
-    used.copy_(tensor);
-    if (written) held_->aside_.emplace_back(tensor, used);
-  }
+  return *dtype;
+}
+
+TensorView Buffers::view_of(const at::Tensor& used, DType dtype) {
   void* const data = used.unsafeGetTensorImpl()->has_storage() ? used.mutable_data_ptr() : nullptr;
   held_->tensors_.push_back(used);
-  return TensorView(data, *dtype, std::move(sizes), device_of(used, data));
+  return TensorView(data, dtype, Dims(used.sizes().begin(), used.sizes().end()), device_of(used, data));
+}
+
+TensorView Buffers::view(const at::Tensor& tensor, Use use) {
+  const DType dtype = check(tensor);
+  if (fake_) {
+    Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
+    return TensorView(nullptr, dtype, std::move(sizes), Device{Device::Kind::kMeta, 0});
+  }
+  if (use != Use::kWrittenAside && tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg())
+    return view_of(tensor, dtype);
+  // The ranks meet in this process's memory. Copies from and to a GPU are in the order of the current stream.
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const at::Tensor used =
+      at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
+  used.copy_(tensor);
+  if (use != Use::kRead) held_->aside_.emplace_back(tensor, used);
+  return view_of(used, dtype);
+}
+
+void Buffers::check_alike(at::ArrayRef<at::Tensor> tensors) const {
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    TORCH_CHECK(tensors[i].scalar_type() == tensors[0].scalar_type(), op_, ": invalid tensor type at index ", i,
+                ": have ", tensors[i].scalar_type(), ", want ", tensors[0].scalar_type(), " as at index 0");
+    TORCH_CHECK(tensors[i].sizes() == tensors[0].sizes(), op_, ": invalid tensor size at index ", i, ": have ",
+                tensors[i].sizes(), ", want ", tensors[0].sizes(), " as at index 0");
+  }
+}
+
+namespace {
+
+void reduce_into(at::Tensor& sum, const at::Tensor& tensor, const char* op, const c10d::ReduceOp& reduce) {
+  switch (reduce.op_) {
+    case c10d::ReduceOp::SUM:
+      sum.add_(tensor);
+      return;
+    case c10d::ReduceOp::PRODUCT:
+      sum.mul_(tensor);
+      return;
+    case c10d::ReduceOp::MIN:
+      at::minimum_out(sum, sum, tensor);
+      return;
+    case c10d::ReduceOp::MAX:
+      at::maximum_out(sum, sum, tensor);
+      return;
+    case c10d::ReduceOp::BAND:
+      sum.bitwise_and_(tensor);
+      return;
+    case c10d::ReduceOp::BOR:
+      sum.bitwise_or_(tensor);
+      return;
+    case c10d::ReduceOp::BXOR:
+      sum.bitwise_xor_(tensor);
+      return;
+    default:
+      TORCH_CHECK(false, op,
+                  ": several tensors of a rank are reduced, too, with SUM, PRODUCT, MIN, MAX, BAND, BOR or "
+                  "BXOR: want one tensor a call for others");
+  }
+}
+
+}  // namespace
+
+TensorView Buffers::reduced(at::ArrayRef<at::Tensor> tensors, const c10d::ReduceOp& op) {
+  check_alike(tensors);
+  if (fake_) return view(tensors[0], Use::kWritten);
+  DType dtype = DType::kFloat32;
+  for (const at::Tensor& tensor : tensors) dtype = check(tensor);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  at::Tensor sum =
+      at::empty(tensors[0].sizes(), tensors[0].options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
+  sum.copy_(tensors[0]);
+  for (const at::Tensor& tensor : tensors.slice(1)) reduce_into(sum, tensor.cpu(), op_, op);
+  for (const at::Tensor& tensor : tensors) held_->aside_.emplace_back(tensor, sum);
+  return view_of(sum, dtype);
+}
+
+TensorView Buffers::copied(at::ArrayRef<at::Tensor> tensors, size_t root) {
+  check_alike(tensors);
+  TensorView made = view(tensors[root], Use::kWritten);
+  if (fake_) return made;
+  const at::Tensor used = held_->tensors_.back();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (i != root) held_->aside_.emplace_back(tensors[i], used);
+  }
+  return made;
 }
 
 std::vector<TensorView> Buffers::ins(at::ArrayRef<at::Tensor> tensors) {
@@ -126,7 +208,26 @@ std::vector<TensorView> Buffers::ins(at::ArrayRef<at::Tensor> tensors) {
 std::vector<TensorView> Buffers::outs(at::ArrayRef<at::Tensor> tensors) {
   std::vector<TensorView> views;
   views.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) views.push_back(out(tensor));
+  // Memory of those so far: mostly one after the other.
+  using Range = std::pair<uintptr_t, uintptr_t>;
+  std::vector<Range> ranges;
+  Range hull{UINTPTR_MAX, 0};
+  for (const at::Tensor& tensor : tensors) {
+    Range range{0, 0};
+    if (!fake_ && tensors.size() > 1 && tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+        tensor.numel() > 0 && tensor.is_contiguous() && tensor.has_storage()) {
+      range.first = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+      range.second = range.first + tensor.nbytes();
+    }
+    const auto meets = [&range](const Range& other) {
+      return other.first < range.second && range.first < other.second;
+    };
+    const bool shared = meets(hull) && std::any_of(ranges.begin(), ranges.end(), meets);
+    views.push_back(view(tensor, shared ? Use::kWrittenAside : Use::kWritten));
+    if (range.second == 0) continue;
+    ranges.push_back(range);
+    hull = {std::min(hull.first, range.first), std::max(hull.second, range.second)};
+  }
   return views;
 }
 

@@ -13,8 +13,8 @@
 
 namespace rankloom::bridge {
 
-// The tensors of one call: held until it is done, by the core's call and by torch's work. A tensor passes without a copy if
-// it is contiguous and on the CPU; another is copied aside, and back when the call is done.
+// The tensors of one call: held until it is done, by the core's call and by torch's work. A tensor passes without a
+// copy if it is contiguous and on the CPU; another is copied aside, and back when the call is done.
 class HeldTensors {
  public:
   // Writes what was copied aside back to where it belongs. The first call only; safe from any thread.
@@ -33,20 +33,30 @@ class HeldTensors {
 // Makes views of tensors. Errors: c10::Error for a tensor that no collective can move.
 class Buffers {
  public:
-  // `op`: for error texts. `moves_only`: any dtype is well, by its size. `fake`: data is not looked at, and nothing held.
+  // `op`: for error texts. `moves_only`: any dtype is well, by its size. `fake`: data is not looked at, and nothing
+  // held.
   Buffers(const char* op, bool moves_only, bool fake)
       : op_(op), moves_only_(moves_only), fake_(fake), held_(fake ? nullptr : std::make_shared<HeldTensors>()) {}
 
-  TensorView in(const at::Tensor& tensor) { return view(tensor, false); }
-  TensorView out(const at::Tensor& tensor) { return view(tensor, true); }
+  TensorView in(const at::Tensor& tensor) { return view(tensor, Use::kRead); }
+  TensorView out(const at::Tensor& tensor) { return view(tensor, Use::kWritten); }
   std::vector<TensorView> ins(at::ArrayRef<at::Tensor> tensors);
+  // Outputs that share memory are written one after the other, in this order, when the call is done.
   std::vector<TensorView> outs(at::ArrayRef<at::Tensor> tensors);
+  // One output whose result each of `tensors` gets: the reduction of them all, which the call goes on with.
+  TensorView reduced(at::ArrayRef<at::Tensor> tensors, const c10d::ReduceOp& op);
+  // tensors[root] as the output; the others get its result.
+  TensorView copied(at::ArrayRef<at::Tensor> tensors, size_t root);
 
   const std::shared_ptr<HeldTensors>& held() const { return held_; }
   const char* op() const { return op_; }
 
  private:
-  TensorView view(const at::Tensor& tensor, bool written);
+  enum class Use { kRead, kWritten, kWrittenAside };
+  TensorView view(const at::Tensor& tensor, Use use);
+  TensorView view_of(const at::Tensor& used, DType dtype);
+  DType check(const at::Tensor& tensor);
+  void check_alike(at::ArrayRef<at::Tensor> tensors) const;
 
   const char* const op_;
   const bool moves_only_;

@@ -12,11 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
-#include "collectives/threaded/threaded_process_group.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/task.h"
 #include "sim/scheduler/scheduler.h"
-#include "world/world_state.h"
 
 namespace rankloom::bridge {
 
@@ -89,10 +87,15 @@ std::optional<JobReport> last_report() {
   return last();
 }
 
+void set_last_report(JobReport report) {
+  const std::lock_guard<std::mutex> lock(jobs_mu);
+  last() = std::move(report);
+}
+
 namespace {
 
-// A job waits for its helper threads when it goes. The last reference may be a callback's, on such a thread: then it goes
-// with the next job.
+// A job waits for its helper threads when it goes. The last reference may be a callback's, on such a thread: then it
+// goes with the next job.
 std::mutex graves_mu;
 std::vector<Job*>& graves() {
   static auto* const value = new std::vector<Job*>;
@@ -114,26 +117,39 @@ void let_go(Job* job) {
 }  // namespace
 
 std::shared_ptr<Job> Job::make(WorldOptions options, bool swap_python_random) {
-  std::shared_ptr<Job> job(new Job(std::move(options), swap_python_random), &let_go);
+  return entered(new Job(std::move(options), swap_python_random));
+}
+
+std::shared_ptr<Job> Job::explored(std::shared_ptr<World> world, bool swap_python_random) {
+  return entered(new Job(std::move(world), swap_python_random, /*explored=*/true));
+}
+
+std::shared_ptr<Job> Job::entered(Job* made) {
+  std::shared_ptr<Job> job(made, &let_go);
   const std::lock_guard<std::mutex> lock(jobs_mu);
-  jobs()[&job->world_.scheduler()] = job;
+  jobs()[&job->world_->scheduler()] = job;
   return job;
 }
 
 Job::Job(WorldOptions options, bool swap_python_random)
+    : Job(std::make_shared<World>(with_whereabouts(std::move(options), [this] { return stacks(); }), python_site()),
+          swap_python_random, /*explored=*/false) {}
+
+Job::Job(std::shared_ptr<World> world, bool swap_python_random, bool explored)
     : id_(next_id.fetch_add(1)),
       swap_python_random_(swap_python_random),
-      world_(with_whereabouts(std::move(options), [this] { return stacks(); })),
-      swaps_random_(world_.scheduler().deterministic()),
-      failed_(static_cast<size_t>(world_.size())) {
+      explored_(explored),
+      world_(std::move(world)),
+      swaps_random_(world_->scheduler().deterministic()),
+      failed_(static_cast<size_t>(world_->size())) {
   if (swaps_random_)
     random_ =
-        std::make_unique<std::vector<RandomState>>(static_cast<size_t>(world_.size()) + 1, RandomState::current());
+        std::make_unique<std::vector<RandomState>>(static_cast<size_t>(world_->size()) + 1, RandomState::current());
 }
 
 Job::~Job() {
   const std::lock_guard<std::mutex> lock(jobs_mu);
-  jobs().erase(&world_.scheduler());
+  jobs().erase(&world_->scheduler());
 }
 
 void Job::attach(int rank) {
@@ -150,7 +166,7 @@ void Job::attach(int rank) {
     threads_[rank] = PyThread_get_thread_ident();
   }
   try {
-    world_.attach(rank);
+    world_->attach(rank, python_site());
   } catch (const DistError& error) {
     const std::lock_guard<std::mutex> lock(mu_);
     --attached_;
@@ -200,17 +216,15 @@ void Job::leave(int rank, std::string_view failure) {
     is_last = --attached_ == 0;
   }
   if (is_last && swaps_random_) random_->back().restore();
-  world_.detach(failed);
-  if (!is_last) return;
-  JobReport left = report();
-  const std::lock_guard<std::mutex> lock(jobs_mu);
-  last() = std::move(left);
+  world_->detach(failed);
+  if (!is_last || explored_) return;
+  set_last_report(report());
 }
 
 void Job::fail(int rank, std::string_view text) {
   const GilRelease no_gil;
   // An error that only passes on why the world was aborted keeps its kind, so that the report folds it.
-  const absl::Status cause = world_.scheduler().abort_cause();
+  const absl::Status cause = world_->scheduler().abort_cause();
   std::exception_ptr failure;
   if (!cause.ok() && absl::StrContains(absl::string_view(text.data(), text.size()), cause.message())) {
     failure = std::make_exception_ptr(DistError(cause, {.rank = rank, .group = {}, .op = {}}));
@@ -223,7 +237,7 @@ void Job::fail(int rank, std::string_view text) {
     if (slot != nullptr) return;
     slot = failure;
   }
-  world_.rank_failed(rank, failure);
+  world_->rank_failed(rank, failure);
 }
 
 void Job::skip(std::string_view reason) {
@@ -232,13 +246,14 @@ void Job::skip(std::string_view reason) {
     const std::lock_guard<std::mutex> lock(mu_);
     if (!skip_reason_.has_value()) skip_reason_ = std::string(reason);
   }
-  world_.abort(absl::StrCat("a rank skipped: ", absl::string_view(reason.data(), reason.size())));
+  const absl::string_view why(reason.data(), reason.size());
+  world_->scheduler().abort(make_error(ErrorKind::kAborted, "a rank skipped: ", why));
 }
 
 std::map<int, uint64_t> Job::running() {
   const GilRelease no_gil;
   std::vector<Outstanding> outstanding;
-  world_.scheduler().append_outstanding(&outstanding);
+  world_->scheduler().append_outstanding(&outstanding);
   std::map<int, uint64_t> steps;
   for (const Outstanding& who : outstanding) {
     if (who.attached && who.info.kind == TaskKind::kRank) steps[who.info.rank] = who.steps;
@@ -248,7 +263,7 @@ std::map<int, uint64_t> Job::running() {
 
 std::string Job::describe() {
   const GilRelease no_gil;
-  return world_.scheduler().describe();
+  return world_->scheduler().describe();
 }
 
 std::string Job::skip_reason() const {
@@ -275,24 +290,14 @@ std::string Job::stacks() const {
 }
 
 std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name, std::vector<int> ranks) {
-  const std::string key = absl::StrCat(name, " of ranks ", absl::StrJoin(ranks, ","));
-  int time = 0;
-  std::shared_ptr<const Group> group;
-  std::string instance;
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    time = made_[absl::StrCat("rank ", rank, ": ", key)]++;
-    instance = absl::StrCat(" of ranks ", absl::StrJoin(ranks, ","), " for the ", time + 1, ". time");
-    std::shared_ptr<const Group>& slot = groups_[absl::StrCat(name, instance)];
-    if (slot == nullptr) slot = state_of(world_).add_group(name, std::move(ranks), "undefined");
-    group = slot;
-  }
-  return make_threaded_member(state_of(world_).context(rank), group, GroupOptions{});
+  return init_process_group(world_->context(rank), {.name = name, .ranks = std::move(ranks)}, python_site());
 }
 
-JobReport Job::report() {
-  JobReport all{world_.report(), {}};
-  for (int rank = 0; rank < world_.size(); ++rank) all.flight.push_back(traces::flight_records(world_, rank));
+JobReport Job::report() { return {world_->report(), flight()}; }
+
+std::vector<std::string> Job::flight() {
+  std::vector<std::string> all;
+  for (int rank = 0; rank < world_->size(); ++rank) all.push_back(traces::flight_records(*world_, rank));
   return all;
 }
 
@@ -346,6 +351,20 @@ std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
 
 void throw_to_torch(const DistError& error, Job* job, CodeSite code) {
   std::rethrow_exception(to_torch(error, job, code));
+}
+
+void rethrow_to_torch(Job* job, int rank, CodeSite code) {
+  if (job != nullptr) job->after_point(rank);
+  try {
+    throw;
+  } catch (const DistError& error) {
+    throw_to_torch(error, job, code);
+  } catch (const RankCrashed&) {
+    const py::gil_scoped_acquire gil;
+    const py::object type = py::module_::import("rankloom.torch._ranks").attr("RankCrashedError");
+    PyErr_SetString(type.ptr(), "the rank crashed (injected)");
+    throw py::error_already_set();
+  }
 }
 
 }  // namespace rankloom::bridge

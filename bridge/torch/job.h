@@ -37,13 +37,17 @@ class Job : public std::enable_shared_from_this<Job> {
  public:
   // `swap_python_random`: under the baton also numpy's and Python's own random states are the rank's.
   static std::shared_ptr<Job> make(WorldOptions options, bool swap_python_random = false);
+  // A run of a search, in the world that the search made. last_report() is not told of it.
+  static std::shared_ptr<Job> explored(std::shared_ptr<World> world, bool swap_python_random);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   int64_t id() const { return id_; }
-  World& world() { return world_; }
-  bool deterministic() { return world_.scheduler().deterministic(); }
+  World& world() { return *world_; }
+  // The store of the job's world, which lives as long as the result.
+  std::shared_ptr<rankloom::Store> store() { return {shared_from_this(), &world_->store()}; }
+  bool deterministic() { return world_->scheduler().deterministic(); }
 
   // The calling thread becomes `rank` until detach(), or until it ends.
   void attach(int rank);
@@ -63,6 +67,8 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<int, uint64_t> running();
   // Where every rank is that has not left: a line for those in the same state.
   std::string describe();
+  // Python's stacks of the ranks' threads.
+  std::string stacks() const;
 
   // To be called when a scheduling point of `rank` is over: the random state becomes that rank's.
   void after_point(int rank) {
@@ -79,23 +85,24 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // After the last rank has left.
   JobReport report();
+  std::vector<std::string> flight();
 
  private:
   struct RandomState;
   Job(WorldOptions options, bool swap_python_random);
+  Job(std::shared_ptr<World> world, bool swap_python_random, bool explored);
+  static std::shared_ptr<Job> entered(Job* made);
   void swap_random(int rank);
-  std::string stacks() const;
   void leave(int rank, std::string_view failure);
 
   const int64_t id_;
   const bool swap_python_random_;
-  World world_;
+  const bool explored_;
+  const std::shared_ptr<World> world_;
   const bool swaps_random_;
 
   mutable std::mutex mu_;
   std::map<int, uint64_t> threads_;  // rank -> Python's thread identity
-  std::map<std::string, int> made_;  // rank and group -> how often it was made
-  std::map<std::string, std::shared_ptr<const Group>> groups_;
   std::map<std::string, std::set<int>> arrived_;
   std::optional<std::string> skip_reason_;
   int attached_ = 0;
@@ -105,12 +112,16 @@ class Job : public std::enable_shared_from_this<Job> {
   std::unique_ptr<std::vector<RandomState>> random_;  // by rank, and last the state that was there before
 };
 
-// The report of the job whose last rank left last.
+// The report of the job whose last rank left last, or of the last run of a search.
 std::optional<JobReport> last_report();
+void set_last_report(JobReport report);
 
 // Throws the torch exception for an error of the core: DistStoreError for stores, DistBackendError for the rest.
 // `job`: may be null.
 [[noreturn]] void throw_to_torch(const DistError& error, Job* job, CodeSite code = {});
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code = {});
+// In a handler of what the core threw: the same, and a crash by plan as Python's RankCrashedError, which programs that
+// catch an Exception do not catch. `rank`: of the caller, whose random state it is again.
+[[noreturn]] void rethrow_to_torch(Job* job, int rank, CodeSite code = {});
 
 }  // namespace rankloom::bridge

@@ -9,11 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "bridge/torch/compat.h"
+#include "bridge/torch/explore.h"
 #include "bridge/torch/job.h"
 #include "bridge/torch/python_frames.h"
+#include "bridge/torch/report_dict.h"
 #include "bridge/torch/torch_backend.h"
 #include "bridge/torch/torch_store.h"
 #include "rankloom/fake.h"
+#include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
@@ -30,7 +33,7 @@ void check(const absl::Status& status) {
 
 WorldOptions world_options(int world_size, const std::optional<std::string>& schedule, std::optional<uint64_t> seed,
                            std::optional<double> timeout, std::optional<bool> poison,
-                           std::optional<bool> late_completion) {
+                           std::optional<bool> late_completion, const std::string& faults = "") {
   WorldOptions options{.world_size = world_size};
   if (seed.has_value()) options.schedule = Schedule::seeded(*seed);
   if (schedule.has_value()) {
@@ -38,18 +41,21 @@ WorldOptions world_options(int world_size, const std::optional<std::string>& sch
     check(parsed.status());
     options.schedule = *std::move(parsed);
   }
+  absl::StatusOr<FaultPlan> plan = FaultPlan::parse(faults);
+  check(plan.status());
+  options.faults = *std::move(plan);
   check(apply_environment(&options));
-  if (options.engine == EngineKind::kFibers) {
-    throw py::value_error(
-        "RANKLOOM_ENGINE is \"fibers\", want threads: fibers of one thread would share the interpreter's state");
-  }
+  // Torch's default generator is the process's: only where one rank runs at a time does each have its own.
+  if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = Schedule::fifo();
+  refuse_fibers(options);
   if (timeout.has_value()) options.timeout = absl::Seconds(*timeout);
   options.poison = poison;
   options.late_completion = late_completion;
   return options;
 }
 
-// Ranks that share nothing but a store of c10d's meet here: the first one makes the job and tells the others its number.
+// Ranks that share nothing but a store of c10d's meet here: the first one makes the job and tells the others its
+// number.
 std::mutex meeting_mu;
 std::map<int64_t, std::pair<std::shared_ptr<Job>, int>>& meetings() {  // job, ranks that have not come
   static auto* const value = new std::map<int64_t, std::pair<std::shared_ptr<Job>, int>>;
@@ -120,7 +126,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
     global[static_cast<size_t>(i)] = is_world ? i : static_cast<int>(ranks[static_cast<size_t>(i)]);
   try {
     const std::shared_ptr<ProcessGroup> group = job->make_group(mine, group_name, std::move(global));
-    group->set_timeout(absl::FromChrono(timeout));
+    group->set_timeout(absl::FromChrono(timeout), python_site());
     auto options = c10::make_intrusive<c10d::Backend::Options>(name, timeout);
     options->group_name = group_name;
     options->global_ranks_in_group.assign(ranks.begin(), ranks.end());
@@ -137,38 +143,11 @@ c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size, const st
   options->timeout = timeout;
   try {
     const std::shared_ptr<ProcessGroup> group = make_fake_process_group(
-        {.rank = rank, .world_size = size, .options = {.error_on_collective = error_on_collective}});
+        {.rank = rank, .world_size = size, .options = {.error_on_collective = error_on_collective}}, python_site());
     return c10::make_intrusive<TorchBackend>(nullptr, group, name, std::move(options), false);
   } catch (const DistError& error) {
     throw_to_torch(error, nullptr, python_site());
   }
-}
-
-py::dict report_dict(const JobReport& job) {
-  const RunReport& report = job.run;
-  py::dict result;
-  result["ok"] = report.ok();
-  result["text"] = report.text();
-  result["first_failed"] = report.first_failed;
-  result["cause"] = std::string(report.cause.message());
-  result["schedule"] = report.schedule;
-  result["steps"] = report.steps;
-  result["notes"] = report.notes;
-  result["rerun"] = report.rerun;
-  py::list outcomes;
-  for (const RunReport::Outcome& outcome : report.outcomes) {
-    const char* state = "running";
-    if (outcome.state == RunReport::Outcome::State::kReturned) state = "returned";
-    if (outcome.state == RunReport::Outcome::State::kFailed) state = "failed";
-    if (outcome.state == RunReport::Outcome::State::kStopped) state = "stopped";
-    outcomes.append(py::make_tuple(state, outcome.text));
-  }
-  result["outcomes"] = outcomes;
-  result["trace"] = py::bytes(report.trace.serialize());
-  py::list flight;
-  for (const std::string& records : job.flight) flight.append(py::bytes(records));
-  result["flight"] = flight;
-  return result;
 }
 
 PYBIND11_MODULE(_ext, m) {
@@ -178,9 +157,9 @@ PYBIND11_MODULE(_ext, m) {
   py::class_<Job, std::shared_ptr<Job>>(m, "Job")
       .def(py::init([](int world_size, std::optional<std::string> schedule, std::optional<uint64_t> seed,
                        std::optional<double> timeout, std::optional<bool> poison, std::optional<bool> late_completion,
-                       bool swap_random) {
+                       bool swap_random, const std::string& faults) {
              try {
-               return Job::make(world_options(world_size, schedule, seed, timeout, poison, late_completion),
+               return Job::make(world_options(world_size, schedule, seed, timeout, poison, late_completion, faults),
                                 swap_random);
              } catch (const DistError& error) {
                throw py::value_error(error.what());
@@ -188,13 +167,15 @@ PYBIND11_MODULE(_ext, m) {
            }),
            py::arg("world_size"), py::arg("schedule") = py::none(), py::arg("seed") = py::none(),
            py::arg("timeout") = py::none(), py::arg("poison") = py::none(), py::arg("late_completion") = py::none(),
-           py::arg("swap_random") = false)
+           py::arg("swap_random") = false, py::arg("faults") = "")
       .def_property_readonly("id", &Job::id)
       .def_property_readonly("world_size", [](Job& job) { return job.world().size(); })
       .def_property_readonly("deterministic", &Job::deterministic)
       .def_property_readonly("aborted", [](Job& job) { return job.world().scheduler().aborted(); })
       .def_property_readonly("abort_cause",
                              [](Job& job) { return std::string(job.world().scheduler().abort_cause().message()); })
+      .def("store",
+           [](Job& job) { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(job.store())); })
       .def("running", &Job::running)
       .def("describe", &Job::describe)
       .def("attach", &Job::attach, py::arg("rank"))
@@ -204,10 +185,52 @@ PYBIND11_MODULE(_ext, m) {
           "abort",
           [](Job& job, const std::string& reason) {
             const GilRelease no_gil;
-            job.world().abort(reason);
+            job.world().scheduler().abort(make_error(ErrorKind::kAborted, reason));
           },
           py::arg("reason"))
       .def("report", [](Job& job) { return report_dict(job.report()); });
+
+  py::class_<Asked>(m, "Asked")
+      .def(py::init<>())
+      .def_readwrite("ranks", &Asked::ranks)
+      .def_readwrite("timeout", &Asked::timeout)
+      .def_readwrite("faults", &Asked::faults)
+      .def_readwrite("strategies", &Asked::strategies)
+      .def_readwrite("runs", &Asked::runs)
+      .def_readwrite("seconds", &Asked::seconds)
+      .def_readwrite("first_seed", &Asked::first_seed)
+      .def_readwrite("min_ranks", &Asked::min_ranks)
+      .def_readwrite("shrink_runs", &Asked::shrink_runs)
+      .def_readwrite("max_steps", &Asked::max_steps)
+      .def_readwrite("vary_faults", &Asked::vary_faults)
+      .def_readwrite("swap_random", &Asked::swap_random)
+      .def_readwrite("leaks", &Asked::leaks)
+      .def_readwrite("groups", &Asked::groups)
+      .def_readwrite("store_keys", &Asked::store_keys)
+      .def_readwrite("store_values", &Asked::store_values);
+  m.def("explore", &explore, py::arg("asked"), py::arg("ranks"), py::arg("progress"));
+  m.def(
+      "observe",
+      [](const std::string& name, const std::string& text, const py::bytes& bytes) {
+        observe(name, text, static_cast<std::string_view>(bytes));
+      },
+      py::arg("name"), py::arg("text"), py::arg("bytes"));
+  m.def(
+      "uncovered",
+      [](const std::string& what) {
+        int rank = -1;
+        const std::shared_ptr<Job> job = Job::current(&rank);
+        StepRecord* const record = job != nullptr ? job->world().scheduler().record() : nullptr;
+        if (record != nullptr) record->uncovered(what);
+      },
+      py::arg("what"));
+  m.def(
+      "tensor_bytes",
+      [](const at::Tensor& tensor) {
+        const at::Tensor flat = tensor.detach().cpu().contiguous();
+        return py::bytes(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
+      },
+      py::arg("tensor"));
 
   m.def("current", []() -> std::optional<std::pair<std::shared_ptr<Job>, int>> {
     int rank = -1;
@@ -241,10 +264,33 @@ PYBIND11_MODULE(_ext, m) {
         return ours != nullptr ? ours->checker() : nullptr;
       },
       py::arg("backend"));
+  py::class_<TorchStore, c10d::Store, c10::intrusive_ptr<TorchStore>>(m, "Store");
+  py::class_<TorchFileStore, TorchStore, c10::intrusive_ptr<TorchFileStore>>(m, "FileStore")
+      .def_property_readonly("path", &TorchFileStore::path);
+  py::class_<TorchTcpStore, TorchStore, c10::intrusive_ptr<TorchTcpStore>>(m, "TCPStore")
+      .def_property_readonly("host", &TorchTcpStore::host)
+      .def_property_readonly("port", &TorchTcpStore::port)
+      .def_property_readonly("libuvBackend", [](const TorchTcpStore&) { return true; });
+  py::class_<NamedStore>(m, "NamedStore")
+      .def(py::init<>())
+      .def_property_readonly("in_use", &NamedStore::in_use)
+      .def_property_readonly("has_server", &NamedStore::has_server)
+      .def_property_readonly("had_server", &NamedStore::had_server)
+      .def_property_readonly("workers", &NamedStore::workers)
+      .def("file", &NamedStore::file, py::arg("path"))
+      .def("tcp", &NamedStore::tcp, py::arg("host"), py::arg("port"), py::arg("listens"));
   m.def("make_hash_store",
         [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<HashStore>())); });
   m.def("make_fake_store",
         [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<FakeStore>())); });
+
+  // As ProcessGroupGloo has them: programs make devices through a group's backend. Ours needs none.
+  py::class_<TorchBackend, c10d::Backend, c10::intrusive_ptr<TorchBackend>> backend(m, "Backend");
+  for (const char* name : {"create_device", "create_default_device"}) {
+    backend.def_static(name, [name](const py::args& args, const py::kwargs& kwargs) {
+      return py::module_::import("torch.distributed").attr("ProcessGroupGloo").attr(name)(*args, **kwargs);
+    });
+  }
   m.def("set_library_folders", &set_library_folders);
   m.def("python_site", [] {
     const CodeSite site = python_site();

@@ -10,8 +10,8 @@ struct _ts;  // PyThreadState
 
 namespace rankloom::bridge {
 
-// Lets go of the interpreter lock for a scope, if this thread holds it. Everything that may wait, or that takes a lock of
-// the core, happens under one of these: so no thread ever waits for the core with the interpreter lock in its hands.
+// Lets go of the interpreter lock for a scope, if this thread holds it. Everything that may wait, or that takes a lock
+// of the core, happens under one of these: so no thread ever waits for the core with the interpreter lock in its hands.
 class GilRelease {
  public:
   GilRelease();
@@ -24,8 +24,8 @@ class GilRelease {
 };
 
 // The line of Python that called, from the innermost frame that is not torch's or ours. Needs no interpreter lock on
-// CPython 3.11 and 3.12, whose frames this thread may read while it is in C++; takes it on others. Empty on a thread that
-// runs no Python. The file's name stays for ever.
+// CPython 3.11 and 3.12, whose frames this thread may read while it is in C++; takes it on others. Empty on a thread
+// that runs no Python. The file's name stays for ever.
 CodeSite python_site();
 
 // Paths of folders, with a slash at the end, or of files. Of those that a file is below the longest decides: a file of

@@ -82,12 +82,13 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c
   if (fake_) {
     group = make_fake_process_group({.rank = mine - ranks.begin(),
                                      .world_size = static_cast<int64_t>(ranks.size()),
-                                     .options = dynamic_cast<const FakeProcessGroup&>(*group_).options()});
+                                     .options = dynamic_cast<const FakeProcessGroup&>(*group_).options()},
+                                    python_site());
   } else {
     const GilRelease no_gil;
     group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
   }
-  group->set_timeout(absl::FromChrono(options->timeout));
+  group->set_timeout(absl::FromChrono(options->timeout), python_site());
   return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false);
 }
 
@@ -96,20 +97,20 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::checker() {
   options->group_name = options_->group_name + " (checks)";
   std::shared_ptr<ProcessGroup> group;
   if (fake_) {
-    group = make_fake_process_group({.rank = rank_, .world_size = size_});
+    group = make_fake_process_group({.rank = rank_, .world_size = size_}, python_site());
   } else {
     const GilRelease no_gil;
     std::vector<int> global;
     for (int rank = 0; rank < size_; ++rank) global.push_back(group_->global_rank(rank));
     group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
-    group->set_timeout(absl::FromChrono(options->timeout));
+    group->set_timeout(absl::FromChrono(options->timeout), python_site());
   }
   return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false);
 }
 
 void TorchBackend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
-  group_->set_timeout(absl::FromChrono(timeout));
+  group_->set_timeout(absl::FromChrono(timeout), python_site());
 }
 
 void TorchBackend::setGroupUid(const std::string& uid) {
@@ -124,7 +125,7 @@ c10d::ErrorType TorchBackend::getError() {
 
 void TorchBackend::abort() {
   const GilRelease no_gil;
-  group_->abort();
+  group_->abort("abort() was called", python_site());
 }
 
 void TorchBackend::shutdown() {
@@ -155,9 +156,8 @@ void TorchBackend::issue_real(const Buffers& buffers, std::chrono::milliseconds 
   const int rank = group_->global_rank();
   try {
     for (int i = 0; i < times; ++i) works.push_back(body(i, options, code));
-  } catch (const DistError& error) {
-    job_->after_point(rank);
-    throw_to_torch(error, job_.get(), code);
+  } catch (...) {
+    rethrow_to_torch(job_.get(), rank, code);
   }
   job_->after_point(rank);
 }
@@ -190,33 +190,37 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
                                         std::move(lists));
 }
 
+// The words that programs look for are those of PyTorch's own groups.
+void TorchBackend::check_root(const char* op, int64_t root) const {
+  TORCH_CHECK(root >= 0 && root < size_, "rank ", group_->global_rank(), ", ", op, ": invalid root rank: ", root,
+              ", want 0 <= root rank < ", size_);
+}
+
 c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors,
                                                        const c10d::BroadcastOptions& opts) {
+  check_root("broadcast", opts.rootRank);
+  TORCH_CHECK(opts.rootTensor >= 0 && static_cast<size_t>(opts.rootTensor) < tensors.size(), "rank ",
+              group_->global_rank(), ", broadcast: invalid root tensor: ", opts.rootTensor,
+              ", want 0 <= root tensor < ", tensors.size());
   Buffers held = buffers("broadcast", true);
-  const std::vector<TensorView> views = held.outs(tensors);
-  return issue(c10d::OpType::BROADCAST, held, opts.timeout, tensors, static_cast<int>(views.size()),
-               [&](int i, const CallOptions& options, CodeSite code) {
-                 return group_->broadcast(views[static_cast<size_t>(i)], static_cast<int>(opts.rootRank), options,
-                                          code);
+  const TensorView view =
+      tensors.size() == 1 ? held.out(tensors[0]) : held.copied(tensors, static_cast<size_t>(opts.rootTensor));
+  return issue(c10d::OpType::BROADCAST, held, opts.timeout, tensors, 1,
+               [&](int, const CallOptions& options, CodeSite code) {
+                 return group_->broadcast(view, static_cast<int>(opts.rootRank), options, code);
                });
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce(std::vector<at::Tensor>& tensors,
                                                        const c10d::AllreduceOptions& opts) {
-  if (tensors.size() == 1 && tensors[0].layout() == at::kSparse) return allreduce_sparse(tensors, opts);
+  TORCH_CHECK(!tensors.empty(), "all_reduce: requires non-empty tensor list");
+  if (tensors[0].layout() == at::kSparse) return allreduce_sparse(tensors, opts);
   Buffers held = buffers("all_reduce", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
-  if (tensors.size() == 1) {
-    const TensorView view = held.out(tensors[0]);
-    return issue(
-        c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
-        [&](int, const CallOptions& options, CodeSite code) { return group_->all_reduce(view, op, options, code); });
-  }
-  const std::vector<TensorView> views = held.outs(tensors);
-  return issue(c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
-               [&](int, const CallOptions& options, CodeSite code) {
-                 return group_->all_reduce_coalesced(views, op, options, code);
-               });
+  const TensorView view = tensors.size() == 1 ? held.out(tensors[0]) : held.reduced(tensors, opts.reduceOp);
+  return issue(
+      c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
+      [&](int, const CallOptions& options, CodeSite code) { return group_->all_reduce(view, op, options, code); });
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
@@ -230,15 +234,21 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_coalesced(std::vector<at:
                });
 }
 
-// A sum of sparse tensors is the tensor of all members' entries, coalesced. Members have different numbers of entries, so
-// those are exchanged first, and the call waits for that.
+// A sum of sparse tensors is the tensor of all members' entries, coalesced. Members have different numbers of entries,
+// so those are exchanged first, and the call waits for that.
 c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Tensor>& tensors,
                                                               const c10d::AllreduceOptions& opts) {
-  TORCH_CHECK(tensors.size() == 1, "all_reduce of sparse tensors: have ", tensors.size(), " tensors, want 1");
-  TORCH_CHECK(opts.reduceOp.op_ == c10d::ReduceOp::SUM, "all_reduce of a sparse tensor: the only reduce op is SUM");
+  TORCH_CHECK(opts.reduceOp.op_ == c10d::ReduceOp::SUM,
+              "all_reduce of a sparse tensor: unsupported reduction operation, want SUM");
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    TORCH_CHECK(tensors[i].layout() == at::kSparse, "all_reduce: invalid tensor layout at index ", i, ": have ",
+                tensors[i].layout(), ", want Sparse as at index 0");
+    TORCH_CHECK(tensors[i].sizes() == tensors[0].sizes(), "all_reduce: invalid tensor size at index ", i, ": have ",
+                tensors[i].sizes(), ", want ", tensors[0].sizes(), " as at index 0");
+  }
   if (fake_) return barrier({});
-  at::Tensor& theirs = tensors[0];
-  const at::Tensor mine = theirs.coalesce();
+  at::Tensor mine = tensors[0].coalesce();
+  for (size_t i = 1; i < tensors.size(); ++i) mine = mine.add(tensors[i]).coalesce();
   const int64_t dims = mine.sparse_dim();
   const auto n = static_cast<size_t>(size_);
   std::vector<at::Tensor> counts{at::tensor({mine._nnz(), dims}, at::kLong)};
@@ -263,12 +273,13 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Te
   const at::Tensor sum =
       at::sparse_coo_tensor(at::cat(all_indices[0], 1), at::cat(all_values[0], 0), mine.sizes(), mine.options())
           .coalesce();
-  theirs.copy_(sum);
+  for (at::Tensor& theirs : tensors) theirs.copy_(sum);
   return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::_ALLREDUCE_SPARSE,
                                         std::vector<rankloom::Work>(), std::make_shared<HeldTensors>(), tensors);
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) {
+  check_root("reduce", opts.rootRank);
   Buffers held = buffers("reduce", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const TensorView view = held.out(only("reduce", "input", tensors));
@@ -291,6 +302,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
     out.push_back(held.outs(list));
     lists.push_back(list.size());
   }
+  // Futures of gloo's hold the one list that a call may have.
+  if (name_ == "gloo" && outputs.size() == 1) lists.clear();
   auto work = issue(
       c10d::OpType::ALLGATHER, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
       [&](int i, const CallOptions& options, CodeSite code) {
@@ -370,6 +383,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COA
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
                                                     std::vector<at::Tensor>& inputs, const c10d::GatherOptions& opts) {
+  check_root("gather", opts.rootRank);
   Buffers held = buffers("gather", true);
   const TensorView in = held.in(only("gather", "input", inputs));
   const std::vector<at::Tensor> all = flat(outputs);
@@ -388,6 +402,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::
 c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& outputs,
                                                      std::vector<std::vector<at::Tensor>>& inputs,
                                                      const c10d::ScatterOptions& opts) {
+  check_root("scatter", opts.rootRank);
   Buffers held = buffers("scatter", true);
   const std::vector<at::Tensor> all = flat(inputs);
   const std::vector<TensorView> in = held.ins(all);
@@ -540,17 +555,22 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions&
 
 // The texts are gloo's, since programs look for them; what the core says follows, with all who are missing.
 void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const std::chrono::milliseconds timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  // torch.distributed gives every call the time that it gives every group: no wish of this call.
+  const bool unset = opts.timeout == c10d::kUnsetTimeout || opts.timeout == options_->timeout ||
+                     opts.timeout == kBackendDefaultTimeout;
+  const std::chrono::milliseconds timeout = unset ? options_->timeout : opts.timeout;
   const std::string name = absl::StrCat("group ", group_->group()->id(), " barrier ", ++monitored_);
   if (job_ != nullptr) job_->arrive(name, rank_);
   const CodeSite code = python_site();
   try {
     const GilRelease no_gil;
-    group_->monitored_barrier(absl::FromChrono(timeout), wait_all_ranks, {}, code);
+    group_->monitored_barrier(unset ? std::nullopt : std::optional(absl::FromChrono(timeout)), wait_all_ranks, {},
+                              code);
     if (job_ != nullptr) job_->after_point(group_->global_rank());
   } catch (const DistError& error) {
     if (job_ != nullptr) job_->after_point(group_->global_rank());
-    if (error.kind() != ErrorKind::kTimeout) throw_to_torch(error, job_.get(), code);
+    if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kDeadlock)
+      throw_to_torch(error, job_.get(), code);
     const std::set<int> here = job_ != nullptr ? job_->arrived(name) : std::set<int>();
     std::vector<int> missing;
     for (int rank = 0; rank < size_; ++rank) {
@@ -564,10 +584,12 @@ void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_
     } else if (timeout.count() == 0 || missing.empty()) {
       text = absl::StrCat("Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms.");
     } else {
-      text = absl::StrCat(missing.size() == 1 ? "Rank " : "Ranks ", absl::StrJoin(missing, ", "),
+      text = absl::StrCat(wait_all_ranks ? "Ranks " : "Rank ", absl::StrJoin(missing, ", "),
                           " failed to pass monitoredBarrier in ", timeout.count(), " ms");
     }
     C10_THROW_ERROR(DistBackendError, absl::StrCat(text, "\n", error.what()));
+  } catch (...) {
+    rethrow_to_torch(job_.get(), group_->global_rank(), code);
   }
 }
 

@@ -89,7 +89,8 @@ class TorchBackend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
  private:
-  // One call or several of the core, as one work. `body(options, code)` issues one and may be called again for the next.
+  // One call or several of the core, as one work. `body(options, code)` issues one and may be called again for the
+  // next.
   template <typename Body>
   c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
                                        std::vector<at::Tensor> results, int times, const Body& body,
@@ -98,6 +99,7 @@ class TorchBackend final : public c10d::Backend {
   void issue_real(const Buffers& buffers, std::chrono::milliseconds timeout, int times, const Body& body,
                   std::vector<rankloom::Work>& works);
   Buffers buffers(const char* op, bool moves_only) const { return {op, moves_only, fake_}; }
+  void check_root(const char* op, int64_t root) const;
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;
 

@@ -18,18 +18,13 @@ std::vector<uint8_t> bytes(std::string_view text) { return {text.begin(), text.e
 
 }  // namespace
 
-// The store belongs to no world, since it is there before the world is: the point that each call is, is passed here.
 template <typename Call>
-auto TorchStore::call(const char* what, const Call& body) {
+auto TorchStore::call(const Call& body) {
   const GilRelease no_gil;
   const CodeSite code = python_site();
   int rank = -1;
   const std::shared_ptr<Job> job = Job::current(&rank);
   try {
-    if (job != nullptr) {
-      job->world().scheduler().point(Site{.what = what, .code = code});
-      job->after_point(rank);
-    }
     if constexpr (std::is_void_v<decltype(body(code))>) {
       body(code);
       if (job != nullptr) job->after_point(rank);
@@ -38,50 +33,48 @@ auto TorchStore::call(const char* what, const Call& body) {
       if (job != nullptr) job->after_point(rank);
       return result;
     }
-  } catch (const DistError& error) {
-    if (job != nullptr) job->after_point(rank);
-    throw_to_torch(error, job.get(), code);
+  } catch (...) {
+    rethrow_to_torch(job.get(), rank, code);
   }
 }
 
 void TorchStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  call("store set", [&](CodeSite code) { store_->set(key, view(value), code); });
+  call([&](CodeSite code) { store_->set(key, view(value), code); });
 }
 
 std::vector<uint8_t> TorchStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected,
                                             const std::vector<uint8_t>& desired) {
-  return call("store compare_set",
-              [&](CodeSite code) { return bytes(store_->compare_set(key, view(expected), view(desired), code)); });
+  return call([&](CodeSite code) { return bytes(store_->compare_set(key, view(expected), view(desired), code)); });
 }
 
 std::vector<uint8_t> TorchStore::get(const std::string& key) {
-  return call("store get", [&](CodeSite code) { return bytes(store_->get(key, code)); });
+  return call([&](CodeSite code) { return bytes(store_->get(key, code)); });
 }
 
 int64_t TorchStore::add(const std::string& key, int64_t value) {
-  return call("store add", [&](CodeSite code) { return store_->add(key, value, code); });
+  return call([&](CodeSite code) { return store_->add(key, value, code); });
 }
 
 bool TorchStore::deleteKey(const std::string& key) {
-  return call("store delete_key", [&](CodeSite code) { return store_->delete_key(key, code); });
+  return call([&](CodeSite code) { return store_->delete_key(key, code); });
 }
 
 bool TorchStore::check(const std::vector<std::string>& keys) {
-  return call("store check", [&](CodeSite code) { return store_->check(keys, code); });
+  return call([&](CodeSite code) { return store_->check(keys, code); });
 }
 
 int64_t TorchStore::getNumKeys() {
-  return call("store num_keys", [&](CodeSite code) { return store_->num_keys(code); });
+  return call([&](CodeSite code) { return store_->num_keys(code); });
 }
 
 void TorchStore::wait(const std::vector<std::string>& keys) {
-  call("store wait", [&](CodeSite code) { store_->wait(keys, code); });
+  call([&](CodeSite code) { store_->wait(keys, code); });
 }
 
 void TorchStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   // c10d's own callers pass the store's timeout on: that is no wish of this call.
   if (timeout == getTimeout()) return wait(keys);
-  call("store wait", [&](CodeSite code) { store_->wait(keys, absl::FromChrono(timeout), code); });
+  call([&](CodeSite code) { store_->wait(keys, absl::FromChrono(timeout), code); });
 }
 
 void TorchStore::setTimeout(const std::chrono::milliseconds& timeout) {
@@ -90,11 +83,11 @@ void TorchStore::setTimeout(const std::chrono::milliseconds& timeout) {
 }
 
 void TorchStore::append(const std::string& key, const std::vector<uint8_t>& value) {
-  call("store append", [&](CodeSite code) { store_->append(key, view(value), code); });
+  call([&](CodeSite code) { store_->append(key, view(value), code); });
 }
 
 std::vector<std::vector<uint8_t>> TorchStore::multiGet(const std::vector<std::string>& keys) {
-  return call("store multi_get", [&](CodeSite code) {
+  return call([&](CodeSite code) {
     std::vector<std::vector<uint8_t>> values;
     for (const std::string& value : store_->multi_get(keys, code)) values.push_back(bytes(value));
     return values;
@@ -102,7 +95,7 @@ std::vector<std::vector<uint8_t>> TorchStore::multiGet(const std::vector<std::st
 }
 
 void TorchStore::multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) {
-  call("store multi_set", [&](CodeSite code) {
+  call([&](CodeSite code) {
     std::vector<std::string_view> views;
     for (const std::vector<uint8_t>& value : values) views.push_back(view(value));
     store_->multi_set(keys, views, code);
@@ -110,19 +103,19 @@ void TorchStore::multiSet(const std::vector<std::string>& keys, const std::vecto
 }
 
 void TorchStore::queuePush(const std::string& key, const std::vector<uint8_t>& value) {
-  call("store queue_push", [&](CodeSite code) { store_->queue_push(key, view(value), code); });
+  call([&](CodeSite code) { store_->queue_push(key, view(value), code); });
 }
 
 std::vector<uint8_t> TorchStore::queuePop(const std::string& key, bool block) {
-  return call("store queue_pop", [&](CodeSite code) { return bytes(store_->queue_pop(key, block, code)); });
+  return call([&](CodeSite code) { return bytes(store_->queue_pop(key, block, code)); });
 }
 
 int64_t TorchStore::queueLen(const std::string& key) {
-  return call("store queue_len", [&](CodeSite code) { return store_->queue_len(key, code); });
+  return call([&](CodeSite code) { return store_->queue_len(key, code); });
 }
 
 std::vector<std::string> TorchStore::listKeys() {
-  return call("store list_keys", [&](CodeSite code) { return store_->list_keys(code); });
+  return call([&](CodeSite code) { return store_->list_keys(code); });
 }
 
 }  // namespace rankloom::bridge

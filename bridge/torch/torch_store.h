@@ -9,9 +9,9 @@
 
 namespace rankloom::bridge {
 
-// One of our stores as c10d's. Waits park the calling rank, so a run under the baton goes on and a rank that waits for a
-// key that nobody sets is in the deadlock report.
-class TorchStore final : public c10d::Store {
+// One of our stores as c10d's. Waits park the calling rank, so a run under the baton goes on and a rank that waits for
+// a key that nobody sets is in the deadlock report.
+class TorchStore : public c10d::Store {
  public:
   explicit TorchStore(std::shared_ptr<rankloom::Store> store) : store_(std::move(store)) {}
 
@@ -39,11 +39,87 @@ class TorchStore final : public c10d::Store {
   int64_t queueLen(const std::string& key) override;
   std::vector<std::string> listKeys() override;
 
+ protected:
+  const std::shared_ptr<rankloom::Store> store_;
+
  private:
   template <typename Call>
-  auto call(const char* what, const Call& body);
+  auto call(const Call& body);
+};
+
+// Handles of one kind, counted.
+using Handle = std::shared_ptr<const bool>;
+
+// A store that ranks find by the path of a file.
+class TorchFileStore final : public TorchStore {
+ public:
+  TorchFileStore(std::shared_ptr<rankloom::Store> store, Handle handle, std::string path)
+      : TorchStore(std::move(store)), handle_(std::move(handle)), path_(std::move(path)) {}
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<TorchFileStore>(store_, handle_, path_);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  const Handle handle_;
+  const std::string path_;
+};
+
+// A store that ranks find by host and port. `server`: of the one that listens there, null for clients.
+class TorchTcpStore final : public TorchStore {
+ public:
+  TorchTcpStore(std::shared_ptr<rankloom::Store> store, Handle handle, Handle server, std::string host, int port)
+      : TorchStore(std::move(store)),
+        handle_(std::move(handle)),
+        server_(std::move(server)),
+        host_(std::move(host)),
+        port_(port) {}
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<TorchTcpStore>(store_, handle_, nullptr, host_, port_);
+  }
+  const std::string& host() const { return host_; }
+  int port() const { return port_; }
+
+ private:
+  const Handle handle_;
+  const Handle server_;
+  const std::string host_;
+  const int port_;
+};
+
+// What the stores of one name have in common. Thread-safety: the caller's lock.
+class NamedStore {
+ public:
+  NamedStore() : store_(std::make_shared<HashStore>()), workers_(std::make_shared<HashStore>()) {}
+
+  // Somebody holds one of its stores.
+  bool in_use() const { return !handle_.expired(); }
+  // Somebody holds one that listens.
+  bool has_server() const { return !server_.expired(); }
+  // Somebody holds or held one.
+  bool had_server() const { return had_server_; }
+  // Where those who come are counted.
+  c10::intrusive_ptr<c10d::Store> workers() const { return c10::make_intrusive<TorchStore>(workers_); }
+  c10::intrusive_ptr<c10d::Store> file(const std::string& path) {
+    return c10::make_intrusive<TorchFileStore>(store_, held(&handle_), path);
+  }
+  c10::intrusive_ptr<c10d::Store> tcp(const std::string& host, int port, bool listens) {
+    had_server_ = had_server_ || listens;
+    return c10::make_intrusive<TorchTcpStore>(store_, held(&handle_), listens ? held(&server_) : nullptr, host, port);
+  }
+
+ private:
+  static Handle held(std::weak_ptr<const bool>* all) {
+    Handle handle = all->lock();
+    if (handle == nullptr) *all = handle = std::make_shared<const bool>(true);
+    return handle;
+  }
 
   const std::shared_ptr<rankloom::Store> store_;
+  const std::shared_ptr<rankloom::Store> workers_;
+  bool had_server_ = false;
+  std::weak_ptr<const bool> handle_;
+  std::weak_ptr<const bool> server_;
 };
 
 }  // namespace rankloom::bridge

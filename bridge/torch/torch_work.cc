@@ -107,9 +107,8 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
   const GilRelease no_gil;
   try {
     await(timeout);
-  } catch (const DistError& error) {
-    if (job_ != nullptr) job_->after_point(rank_);
-    throw_to_torch(error, job_.get(), python_site());
+  } catch (...) {
+    rethrow_to_torch(job_.get(), rank_, python_site());
   }
   if (job_ != nullptr) job_->after_point(rank_);
   held_->copy_back();
@@ -119,7 +118,7 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
 void TorchWork::abort() {
   if (job_ == nullptr) return;
   const GilRelease no_gil;
-  job_->world().abort("Work.abort() was called");
+  job_->world().abort("Work.abort() was called", python_site());
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFuture() { return future(false); }
@@ -136,8 +135,8 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
     slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
     future = slot;
   }
-  // A future waits on a condition variable of torch's, which the scheduler cannot see. Under the baton nobody else would
-  // ever run, so the wait happens here, where it is one of ours.
+  // A future waits on a condition variable of torch's, which the scheduler cannot see. Under the baton nobody else
+  // would ever run, so the wait happens here, where it is one of ours.
   if (job_ != nullptr && job_->deterministic()) {
     try {
       await(kNoTimeout);

@@ -11,11 +11,12 @@
 
 namespace rankloom::bridge {
 
-// Works of the core as one of c10d's. It holds the tensors and the job. Without works, it is done; then `held` may be null.
+// Works of the core as one of c10d's. It holds the tensors and the job. Without works, it is done; then `held` may be
+// null.
 class TorchWork final : public c10d::Work {
  public:
-  // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give. `lists`: futures give
-  // one tensor for so many of them each, stacked, as those of NCCL's all_gather do and as DDP's hooks expect.
+  // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give. `lists`: futures
+  // give one tensor for so many of them each, stacked, as those of NCCL's all_gather do and as DDP's hooks expect.
   TorchWork(std::shared_ptr<Job> job, int rank, c10d::OpType type, std::vector<rankloom::Work> works,
             std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results, std::vector<size_t> lists = {})
       : c10d::Work(rank, type),

@@ -56,7 +56,7 @@ absl::Status one_device(const CollectiveCall& call) {
 
 void renew(CollectiveCall* call) {
   // A new field is seen to here, unless the front writes it in each call: the test compares with a new call.
-  static_assert(sizeof(void*) != 8 || sizeof(CollectiveCall) == 424);
+  static_assert(sizeof(void*) != 8 || sizeof(CollectiveCall) == 432);
   const auto clear = [](auto& rare) {
     if (!rare.empty()) [[unlikely]]
       rare = {};
@@ -81,6 +81,7 @@ void renew(CollectiveCall* call) {
     call->way.ready.reset();
   call->way.wait_until_ns = 0;
   call->way.message_seq = -1;
+  call->way.gate = nullptr;
 }
 
 }  // namespace internal

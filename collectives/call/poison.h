@@ -6,7 +6,7 @@
 
 namespace rankloom::internal {
 
-// Marks that seeded runs leave in buffers, so that a program that touches one between call and wait() is found out.
+// Marks that poisoned runs leave in buffers, so that a program that touches one between call and wait() is found out.
 
 // Whether two tensors share a byte.
 bool overlap(const TensorView& a, const TensorView& b);

@@ -1,11 +1,13 @@
 #include "rankloom/tensor.h"
 
 #include <algorithm>
-#include <cassert>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "rankloom/error.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -89,8 +91,12 @@ absl::Status TensorView::shape_status() const {
       absl::StrCat("shape ", dims_text(sizes_), " of ", sv(dtype_name(dtype_)), " has more bytes than int64 counts"));
 }
 
-TensorView TensorView::slice(int64_t begin, int64_t count) const {
-  assert(contiguous_ && 0 <= begin && 0 <= count && begin + count <= numel_);
+TensorView TensorView::slice(int64_t begin, int64_t count, CodeSite code) const {
+  if (!contiguous_ || begin < 0 || count < 0 || begin > numel_ || count > numel_ - begin) [[unlikely]] {
+    refuse({.rank = -1, .group = {}, .op = "slice"}, ErrorKind::kInvalidArgument, "TensorView::slice: begin is ", begin,
+           " and count ", count, ", want elements 0 to ", numel_, " of a contiguous view; this one is ", text(),
+           site_place(Site{.code = code}));
+  }
   TensorView part;
   // No arithmetic on the null pointer of a meta tensor.
   part.data_ =

@@ -1,7 +1,7 @@
 #pragma once
 
-// A plan as the device runs it: tables that a kernel reads, and what each thread does. Plain C++ that compiles for the host
-// too, where tests run it thread by thread.
+// A plan as the device runs it: tables that a kernel reads, and what each thread does. Plain C++ that compiles for the
+// host too, where tests run it thread by thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,8 @@ inline constexpr int kThreads = 256;                               // of a block
 inline constexpr int kVectorBytes = 16;                            // of one load
 inline constexpr int64_t kCopyTile = kThreads * kVectorBytes * 4;  // bytes that a block copies at a time
 
-// A table is `entries` of these, then, for reductions, the pointers. A launch's tiles are numbered over all its entries.
+// A table is `entries` of these, then, for reductions, the pointers. A launch's tiles are numbered over all its
+// entries.
 struct ReduceEntry {
   int64_t first_tile;
   int64_t numel;
@@ -107,8 +108,8 @@ RANKLOOM_HD void reduce_packs(const Op& op, const ReduceEntry& entry, void* cons
   }
 }
 
-// One element: partial results of 1, 2, 4, ... inputs wait until their neighbour is as large, as in a binary counter; what
-// remains at the end is joined from the right.
+// One element: partial results of 1, 2, 4, ... inputs wait until their neighbour is as large, as in a binary counter;
+// what remains at the end is joined from the right.
 template <class Storage, class Op>
 RANKLOOM_HD void reduce_as_tree(const Op& op, const ReduceEntry& entry, void* const* pointers, int64_t at) {
   using Element = typename Storage::Element;
@@ -139,8 +140,8 @@ RANKLOOM_HD void reduce_positions(const Op& op, const ReduceEntry& entry, void* 
   for (; at < end; at += kStride) reduce_packs<Storage, Op, kPer, 1>(op, entry, pointers, at, kStride);
 }
 
-// What thread `thread` of a block does of one tile of its entry, and pointers: those of the table. No thread writes what
-// another reads: elements belong to threads.
+// What thread `thread` of a block does of one tile of its entry, and pointers: those of the table. No thread writes
+// what another reads: elements belong to threads.
 template <class Storage, class Op, bool kTree>
 RANKLOOM_HD void reduce_tile(const ReduceEntry& entry, void* const* all_pointers, int64_t tile, int thread) {
   void* const* const pointers = all_pointers + entry.pointers;

@@ -131,7 +131,8 @@ class CudaLane final : public DeviceDriver::Lane {
   }
 
  private:
-  // Brings the tables of a large plan to the device. Not with a copy: a blocked stream's copies may hold up the copy engine.
+  // Brings the tables of a large plan to the device. Not with a copy: a blocked stream's copies may hold up the copy
+  // engine.
   absl::Status fetch(const std::vector<unsigned char>& bytes) {
     const size_t size = (bytes.size() + 15) / 16 * 16;
     if (size > capacity_) {
@@ -254,8 +255,8 @@ class CudaDriver final : public DeviceDriver {
     return false;
   }
 
-  // What is known of a device. The first time, its code is loaded and its words are made: later both could have to wait for
-  // blocked streams.
+  // What is known of a device. The first time, its code is loaded and its words are made: later both could have to wait
+  // for blocked streams.
   absl::StatusOr<const PerDevice*> of(int device) {
     if (device < 0 || device >= kMaxDevices) {
       return invalid_argument("CUDA: there is no device ", device);
@@ -302,8 +303,8 @@ class CudaDriver final : public DeviceDriver {
   std::atomic<bool> polls_ = false;                       // the device cannot wait for a word: a kernel does
 };
 
-// The one driver of this process: there is one CUDA context for a device and process. Never destroyed, since the device may
-// look at its memory until the process ends.
+// The one driver of this process: there is one CUDA context for a device and process. Never destroyed, since the device
+// may look at its memory until the process ends.
 const std::shared_ptr<CudaDriver>& the_driver() {
   static const auto* const driver = new std::shared_ptr<CudaDriver>(std::make_shared<CudaDriver>());
   return *driver;

@@ -8,6 +8,7 @@
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/lock_order.h"
+#include "sim/base/require.h"
 
 namespace rankloom {
 
@@ -59,16 +60,18 @@ CudaTensor::~CudaTensor() {
   (void)cudaFreeAsync(view_.data(), stream_of(rank_, view_.device().index));
 }
 
-void CudaTensor::set_bytes(const void* from) {
+void CudaTensor::set_bytes(const void* from, CodeSite code) {
   if (view_.bytes() == 0) return;
+  require(from, {.rank = rank_.rank(), .group = {}, .op = "CudaTensor"}, code, "CudaTensor::set_bytes: from");
   const cuda::DeviceScope scope(view_.device().index);
   const cudaStream_t stream = stream_of(rank_, view_.device().index);
   check(rank_, cudaMemcpyAsync(view_.data(), from, view_.bytes(), cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
   check(rank_, cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
-void CudaTensor::get_bytes(void* to) const {
+void CudaTensor::get_bytes(void* to, CodeSite code) const {
   if (view_.bytes() == 0) return;
+  require(to, {.rank = rank_.rank(), .group = {}, .op = "CudaTensor"}, code, "CudaTensor::get_bytes: to");
   const cuda::DeviceScope scope(view_.device().index);
   const cudaStream_t stream = stream_of(rank_, view_.device().index);
   check(rank_, cudaMemcpyAsync(to, view_.data(), view_.bytes(), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the device's reduction does to one element: the same arithmetic as the kernels of collectives/kernels, bit by bit.
-// Plain C++ that compiles for the host too, so that its bits are tested without a GPU.
+// What the device's reduction does to one element: the same arithmetic as the kernels of collectives/kernels, bit by
+// bit. Plain C++ that compiles for the host too, so that its bits are tested without a GPU.
 
 #include <cstdint>
 #include <cstring>
@@ -59,7 +59,8 @@ struct Float16 {
     if (magnitude > 0x477fffff) {
       result = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
     } else if (magnitude < 0x38800000) {
-      // Added to 1/2, whose last bit is 2^-24, the float addition itself rounds to a multiple of the smallest subnormal.
+      // Added to 1/2, whose last bit is 2^-24, the float addition itself rounds to a multiple of the smallest
+      // subnormal.
       result = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - bits_as<uint32_t>(0.5f);
     } else {
       // Re-biased and rounded to nearest even; a carry out of the mantissa belongs into the exponent.
@@ -122,7 +123,8 @@ struct FloatProduct : FloatBase<T> {
   using FloatBase<T>::FloatBase;
   RANKLOOM_HD T combine(T a, T x) const { return a * x; }
 };
-// x is taken if it is better or NaN; a NaN in `a` compares false with everything and so stays. Of equals the earlier stays.
+// x is taken if it is better or NaN; a NaN in `a` compares false with everything and so stays. Of equals the earlier
+// stays.
 template <typename T>
 struct FloatMin : FloatBase<T> {
   using FloatBase<T>::FloatBase;
@@ -134,7 +136,8 @@ struct FloatMax : FloatBase<T> {
   RANKLOOM_HD T combine(T a, T x) const { return x > a || x != x ? x : a; }
 };
 
-// A float operation on 16-bit elements that rounds what each step gives to the element's type, premul_sum's factor as well.
+// A float operation on 16-bit elements that rounds what each step gives to the element's type, premul_sum's factor as
+// well.
 template <class Op, class Storage>
 struct RoundEach : Op {
   RANKLOOM_HD explicit RoundEach(const OpArgs& args)

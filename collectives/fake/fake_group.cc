@@ -13,6 +13,7 @@
 #include "rankloom/error.h"
 #include "rankloom/records.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "world/world_state.h"
 
@@ -42,8 +43,9 @@ std::string op_text(const CollectiveCall& call) {
   return call.peer == CollectiveCall::kAnySource ? name + " from any" : absl::StrCat(name, " from ", call.peer);
 }
 
-[[noreturn]] void invalid(int rank, std::string_view op, const std::string& text) {
-  refuse({.rank = rank, .group = {}, .op = op}, ErrorKind::kInvalidArgument, sv(op), ": ", text);
+[[noreturn]] void invalid(int rank, std::string_view op, CodeSite code, const std::string& text) {
+  refuse({.rank = rank, .group = {}, .op = op}, ErrorKind::kInvalidArgument, sv(op), ": ", text,
+         site_place(Site{.code = code}));
 }
 
 // A coalesced call is refused if it is itself, or one of its parts.
@@ -107,18 +109,18 @@ absl::StatusOr<Work> FakeGroup::execute(CollectiveCall&& call) {
   return Work();
 }
 
-void FakeGroup::set_rank(int rank) {
+void FakeGroup::set_rank(int rank, CodeSite code) {
   const int size = group()->size();
   if (rank < 0 || rank >= size)
-    invalid(global_rank(), "set_rank", absl::StrCat("rank is ", rank, ", want 0 <= rank < size = ", size));
+    invalid(global_rank(), "set_rank", code, absl::StrCat("rank is ", rank, ", want 0 <= rank < size = ", size));
   if (context() != nullptr) {
-    invalid(global_rank(), "set_rank",
+    invalid(global_rank(), "set_rank", code,
             absl::StrCat("group ", group_name(), " is that of rank ", context()->rank(),
                          " of a world, want make_fake_process_group()"));
   }
   if (record_ != nullptr) {
     if (record_->size > 0 || record_->groups.size() > 1) {
-      invalid(global_rank(), "set_rank",
+      invalid(global_rank(), "set_rank", code,
               absl::StrCat("the record is that of rank ", global_rank(),
                            ": it has calls or further groups, want another one"));
     }
@@ -138,15 +140,16 @@ namespace rankloom {
 
 using namespace internal;
 
-std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeProcessGroup::Member& options) {
+std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeProcessGroup::Member& options, CodeSite code) {
   static constexpr std::string_view kName = "make_fake_process_group";
   static constexpr int64_t kMost = std::numeric_limits<int>::max();
   if (options.world_size < 1 || options.world_size > kMost) {
-    invalid(-1, kName,
+    invalid(-1, kName, code,
             absl::StrCat("world_size is ", options.world_size, ", want 1 <= world_size <= 2^31 - 1 = ", kMost));
   }
   if (options.rank < 0 || options.rank >= options.world_size) {
-    invalid(-1, kName, absl::StrCat("rank is ", options.rank, ", want 0 <= rank < world_size = ", options.world_size));
+    invalid(-1, kName, code,
+            absl::StrCat("rank is ", options.rank, ", want 0 <= rank < world_size = ", options.world_size));
   }
   return std::make_shared<FakeGroup>(std::make_shared<const Group>(0, "0", static_cast<int>(options.world_size)),
                                      static_cast<int>(options.rank), options.options);

@@ -19,7 +19,7 @@ struct CallRecordState;
 // The one kind of FakeProcessGroup.
 class FakeGroup final : public FakeProcessGroup {
  public:
-  // In a world: of the rank of `context`.
+  // In a world: the handle of `rank`.
   FakeGroup(RankContext& rank, std::shared_ptr<const Group> group, FakeOptions options);
   // Without one; `rank` is that in the group.
   FakeGroup(std::shared_ptr<const Group> group, int rank, FakeOptions options);
@@ -27,9 +27,7 @@ class FakeGroup final : public FakeProcessGroup {
   std::string backend_name() const override { return "fake"; }
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
   const FakeOptions& options() const override { return options_; }
-  void set_rank(int rank) override;
-
- protected:
+  void set_rank(int rank, CodeSite code) override;
   std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
                                             const GroupOptions& options) override;
 

@@ -8,6 +8,7 @@
 #include "rankloom/fake.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 
 namespace rankloom {
 
@@ -15,33 +16,33 @@ using namespace internal;
 
 namespace {
 
-[[noreturn]] void fail(const RankContext& rank, const std::string& text) {
-  refuse({.rank = rank.rank(), .group = {}, .op = "device_mesh"}, ErrorKind::kInvalidArgument, "rank ", rank.rank(),
-         ", init_mixed_mesh: ", text);
-}
-
 bool is_real(const DeviceMesh::MixedDim& dim) { return dim.backend == GroupOptions::Backend::kThreaded; }
 
-void check(const RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims) {
+void check(const RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims, CodeSite code) {
+  const auto fail = [&rank, code](const auto&... text) {
+    refuse({.rank = rank.rank(), .group = {}, .op = "device_mesh"}, ErrorKind::kInvalidArgument, "rank ", rank.rank(),
+           ", init_mixed_mesh: ", text..., site_place(Site{.code = code}));
+  };
   int64_t real = 1;
   int64_t all = 1;
   std::vector<int> sizes;
   for (const DeviceMesh::MixedDim& dim : dims) {
-    if (dim.size < 1) fail(rank, absl::StrCat("dimension ", dim.name, " has size ", dim.size, ", want at least 1"));
+    if (dim.backend > GroupOptions::Backend::kFake)
+      fail("dimension ", dim.name, " has backend ", static_cast<int>(dim.backend), ", want kThreaded or kFake");
+    if (dim.size < 1) fail("dimension ", dim.name, " has size ", dim.size, ", want at least 1");
     all *= dim.size;
-    if (all > std::numeric_limits<int>::max()) fail(rank, "the mesh has more than 2^31 - 1 ranks");
+    if (all > std::numeric_limits<int>::max()) fail("the mesh has more than 2^31 - 1 ranks");
     if (is_real(dim)) {
       real *= dim.size;
       sizes.push_back(dim.size);
     } else if (dim.coordinate < 0 || dim.coordinate >= dim.size) {
-      fail(rank, absl::StrCat("dimension ", dim.name, " has coordinate ", dim.coordinate,
-                              ", want 0 <= coordinate < size = ", dim.size));
+      fail("dimension ", dim.name, " has coordinate ", dim.coordinate, ", want 0 <= coordinate < size = ", dim.size);
     }
   }
   if (real != rank.world_size()) {
     const std::string product =
         sizes.size() > 1 ? absl::StrCat(absl::StrJoin(sizes, " * "), " = ", real) : absl::StrCat(real);
-    fail(rank, absl::StrCat("its real dimensions have ", product, " ranks, want the world's ", rank.world_size()));
+    fail("its real dimensions have ", product, " ranks, want the world's ", rank.world_size());
   }
 }
 
@@ -49,7 +50,7 @@ void check(const RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dim
 
 DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<DeviceMesh::MixedDim>& dims,
                            const DeviceMesh::MixedOptions& options, CodeSite code) {
-  check(rank, dims);
+  check(rank, dims, code);
   std::vector<int> shape, real_shape;
   std::vector<std::string> names, real_names;
   int rest = rank.world_size();  // of the world's ranks, along the real dimensions still to come
@@ -68,7 +69,7 @@ DeviceMesh init_mixed_mesh(RankContext& rank, const std::vector<DeviceMesh::Mixe
   }
   int64_t whole = 1;
   for (const int size : shape) whole *= size;
-  const auto base = make_fake_process_group({.rank = place, .world_size = whole, .options = options.fake});
+  const auto base = make_fake_process_group({.rank = place, .world_size = whole, .options = options.fake}, code);
   DeviceMesh mesh = init_device_mesh(base, shape, names, {}, code);
   if (real_shape.empty()) return mesh;
   const DeviceMesh real = init_device_mesh(rank, real_shape, real_names, options.real, code);

@@ -1,4 +1,5 @@
-// The front between start_coalescing() and end_coalescing(): calls are checked and recorded one by one, and issued as one.
+// The front between start_coalescing() and end_coalescing(): calls are checked and recorded one by one, and issued as
+// one.
 
 #include <algorithm>
 #include <memory>
@@ -16,22 +17,26 @@
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "world/world_state.h"
 
 namespace rankloom {
 
 using namespace internal;
 
-void ProcessGroup::start_coalescing() {
+void ProcessGroup::start_coalescing(CodeSite code) {
+  CallScope::check(front_->world_, [&] { return front_->called("start_coalescing", code); });
   if (front_->coalescing_ != nullptr) {
     refuse({.rank = global_rank(), .group = front_->name_, .op = "start_coalescing"}, ErrorKind::kInvalidArgument,
            "rank ", global_rank(), ", group ", group_name(),
-           ", start_coalescing: it was called before, want end_coalescing() between");
+           ", start_coalescing: it was called before, want end_coalescing() between", site_place(Site{.code = code}));
   }
   front_->coalescing_ = std::make_unique<internal::Coalescing>();
+  front_->drop_at_end();
 }
 
 Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
+  CallScope::check(front_->world_, [&] { return front_->called("end_coalescing", code); });
   if (front_->coalescing_ == nullptr) {
     refuse({.rank = global_rank(), .group = front_->name_, .op = "end_coalescing"}, ErrorKind::kInvalidArgument,
            "rank ", global_rank(), ", group ", group_name(), ", end_coalescing: want start_coalescing() before it",
@@ -105,6 +110,15 @@ Work GroupFront::gather_call(CollectiveCall& call, const CallOptions& options, C
   return WorkState::handle(std::move(part));
 }
 
+void GroupFront::drop_at_end() {
+  if (context_ == nullptr || at_end_ != 0) return;
+  const WorldPin alive(world_);
+  if (!alive) return;
+  at_end_ = context_->world().at_end([weak = handle_.weak_from_this()] {
+    if (const std::shared_ptr<ProcessGroup> group = weak.lock(); group != nullptr) of(*group).drop_coalescing();
+  });
+}
+
 void GroupFront::drop_coalescing() noexcept {
   const std::unique_ptr<Coalescing> gathered = std::move(coalescing_);
   if (gathered == nullptr || gathered->calls.empty()) return;
@@ -116,12 +130,13 @@ void GroupFront::drop_coalescing() noexcept {
   }
   const absl::Status status =
       invalid_argument("rank ", handle_.global_rank(), ", group ", handle_.group_name(),
-                       ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", "));
+                       ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", "),
+                       site_place(Site{.code = gathered->calls.back().code}));
   if (const WorldPin alive(world_); alive && context_ != nullptr) {
     CloseRecords(context_, world_, std::move(records)).ended(status);
     // The program of a rank that fails between the two is not to blame.
-    if (!context_->unwinding())
-      context_->world().note(absl::StrCat(status.message(), site_place(Site{.code = gathered->calls.back().code})));
+    if (!context_->unwinding() && !context_->world().ended_text(context_->rank()).starts_with("failed"))
+      context_->world().note(message_of(status));
   }
   for (const std::shared_ptr<PartWork>& part : gathered->parts) {
     try {

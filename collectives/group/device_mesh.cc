@@ -26,10 +26,12 @@ std::string mesh_text(const std::vector<int>& shape, const std::vector<std::stri
                       names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), ")"));
 }
 
-[[noreturn]] void fail_mesh(int rank, const std::string& mesh, std::string_view text, CodeSite code = {}) {
+[[noreturn]] void fail_mesh(int rank, const std::string& mesh, std::string_view text, CodeSite code) {
   refuse({.rank = rank, .group = {}, .op = "device_mesh"}, ErrorKind::kInvalidArgument, "rank ", rank, ", ", mesh, ": ",
          sv(text), site_place(Site{.code = code}));
 }
+
+constexpr int64_t kTooMany = int64_t{1} << 31;  // more ranks are not counted
 
 // What is wrong with a mesh of `size` ranks; empty: nothing.
 std::string mistake(const std::vector<int>& shape, const std::vector<std::string>& names, int size) {
@@ -37,11 +39,12 @@ std::string mistake(const std::vector<int>& shape, const std::vector<std::string
   int64_t product = 1;
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     if (shape[dim] < 1) return absl::StrCat("dimension ", dim, " has size ", shape[dim], ", want at least 1");
-    product = std::min<int64_t>(product * shape[dim], int64_t{1} << 31);
+    product = std::min<int64_t>(product * shape[dim], kTooMany);
   }
   if (product != size) {
+    const std::string total = product < kTooMany ? absl::StrCat(" = ", product) : " >= 2^31";
     const std::string want =
-        shape.size() > 1 ? absl::StrCat(absl::StrJoin(shape, " * "), " = ", product) : absl::StrCat(product);
+        shape.size() > 1 ? absl::StrCat(absl::StrJoin(shape, " * "), total) : absl::StrCat(product);
     return absl::StrCat("it has ", want, " ranks, want the group's ", size);
   }
   if (names.empty()) return "";
@@ -63,19 +66,22 @@ std::string mistake(const std::vector<int>& shape, const std::vector<std::string
 
 std::string DeviceMesh::text() const { return mesh_text(shape_, dim_names_); }
 
-void DeviceMesh::fail(std::string_view text) const { fail_mesh(base_->global_rank(), this->text(), text); }
+void DeviceMesh::fail(std::string_view text, CodeSite code) const {
+  fail_mesh(base_->global_rank(), this->text(), text, code);
+}
 
-int DeviceMesh::checked(int dim) const {
-  if (dim < 0 || dim >= ndim()) fail(absl::StrCat("dimension is ", dim, ", want 0 <= dimension < ", ndim()));
+int DeviceMesh::checked(int dim, CodeSite code) const {
+  if (dim < 0 || dim >= ndim()) fail(absl::StrCat("dimension is ", dim, ", want 0 <= dimension < ", ndim()), code);
   return dim;
 }
 
-int DeviceMesh::dim_of(std::string_view name) const {
+int DeviceMesh::dim_of(std::string_view name, CodeSite code) const {
   const auto at = std::find(dim_names_.begin(), dim_names_.end(), name);
   if (at == dim_names_.end()) {
     fail(dim_names_.empty()
              ? absl::StrCat("its dimensions have no names, one was asked for as ", sv(name))
-             : absl::StrCat("it has no dimension ", sv(name), ", want one of ", absl::StrJoin(dim_names_, ", ")));
+             : absl::StrCat("it has no dimension ", sv(name), ", want one of ", absl::StrJoin(dim_names_, ", ")),
+         code);
   }
   return static_cast<int>(at - dim_names_.begin());
 }
@@ -86,30 +92,32 @@ int DeviceMesh::size() const {
   return product;
 }
 
-int DeviceMesh::size(int dim) const { return shape_[static_cast<size_t>(checked(dim))]; }
-int DeviceMesh::get_local_rank(int dim) const { return coordinate_[static_cast<size_t>(checked(dim))]; }
-
-const std::shared_ptr<ProcessGroup>& DeviceMesh::get_group(int dim) const {
-  return groups_[static_cast<size_t>(checked(dim))];
+int DeviceMesh::size(int dim, CodeSite code) const { return shape_[static_cast<size_t>(checked(dim, code))]; }
+int DeviceMesh::get_local_rank(int dim, CodeSite code) const {
+  return coordinate_[static_cast<size_t>(checked(dim, code))];
 }
 
-const std::shared_ptr<ProcessGroup>& DeviceMesh::get_group() const {
-  if (ndim() != 1) fail(absl::StrCat("it has ", ndim(), " dimensions, want get_group(dimension) or get_group(name)"));
+const std::shared_ptr<ProcessGroup>& DeviceMesh::get_group(int dim, CodeSite code) const {
+  return groups_[static_cast<size_t>(checked(dim, code))];
+}
+
+const std::shared_ptr<ProcessGroup>& DeviceMesh::get_group(CodeSite code) const {
+  if (ndim() != 1)
+    fail(absl::StrCat("it has ", ndim(), " dimensions, want get_group(dimension) or get_group(name)"), code);
   return groups_[0];
 }
 
-DeviceMesh DeviceMesh::operator[](std::string_view name) const { return slice({std::string(name)}); }
-
-DeviceMesh DeviceMesh::slice(const std::vector<std::string>& names) const {
-  if (names.empty()) fail("slice: there are no names, want at least one");
+DeviceMesh DeviceMesh::slice(const std::vector<std::string>& names, CodeSite code) const {
+  if (names.empty()) fail("slice: there are no names, want at least one", code);
   DeviceMesh part;
   part.base_ = base_;
   int last = -1;
   for (const std::string& name : names) {
-    const int dim = dim_of(name);
+    const int dim = dim_of(name, code);
     if (dim <= last)
       fail(absl::StrCat("slice: the names are ", absl::StrJoin(names, ", "),
-                        ", want each once and in the order of the mesh"));
+                        ", want each once and in the order of the mesh"),
+           code);
     last = dim;
     const auto i = static_cast<size_t>(dim);
     part.shape_.push_back(shape_[i]);
@@ -130,7 +138,7 @@ DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std
   if (const std::string wrong = mistake(shape, dim_names, base->size()); !wrong.empty())
     fail_mesh(base->global_rank(), mesh.text(), wrong, code);
   internal::GroupFront& front = internal::GroupFront::of(*base);
-  const CallScope scope = front.enter("init_device_mesh");
+  const CallScope scope = front.enter("init_device_mesh", code);
   GroupRequest request = front.request_of(options);
   request.kind = GroupRequest::Kind::kMesh;
   request.shape = shape;
@@ -142,7 +150,7 @@ DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std
     mesh.coordinate_.push_back(base->rank() / below % shape[dim]);
     GroupOptions along = options;
     along.description = request.made[dim]->description();
-    mesh.groups_.push_back(front.make_child(request.made[dim], along));
+    mesh.groups_.push_back(front.make_child(request.made[dim], along, code));
   }
   return mesh;
 }
@@ -151,7 +159,7 @@ DeviceMesh init_device_mesh(RankContext& rank, const std::vector<int>& shape, co
                             const GroupOptions& options, CodeSite code) {
   if (const std::string wrong = mistake(shape, dim_names, rank.world_size()); !wrong.empty())
     fail_mesh(rank.rank(), mesh_text(shape, dim_names), wrong, code);
-  return init_device_mesh(init_process_group(rank, options), shape, dim_names, options, code);
+  return init_device_mesh(init_process_group(rank, options, code), shape, dim_names, options, code);
 }
 
 }  // namespace rankloom

@@ -9,7 +9,9 @@
 #include "collectives/call/poison.h"
 #include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
+#include "collectives/work/issue_gate.h"
 #include "rankloom/error.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/faults/fault_injector.h"
 #include "sim/scheduler/scheduler.h"
@@ -75,10 +77,12 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
       if (!acted.ok()) return acted;
       if (fault.kind == Kind::kCorrupt && waited.ok() && !outputs_.empty()) flip_bit(outputs_[0]);
-      if (fault.kind == Kind::kAbort) aborts_->abort("injected, after the call");
+      if (fault.kind == Kind::kAbort) aborts_->abort("injected, after the call", code);
     }
     return waited;
   }
+  // The handle on the inner work goes with this one, which a stream may still hold.
+  void dropped() noexcept override { WorkState::of(inner_)->dropped(); }
   std::vector<TensorView> result() override { return WorkState::of(inner_)->result(); }
   int source() const override { return inner_.source(); }
   const char* op() const override { return op_.c_str(); }
@@ -123,17 +127,25 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   const CodeSite code = call.code;
   const int64_t seq = call.seq;
   std::vector<TensorView> outputs(call.outputs.begin(), call.outputs.end());
+  // A fault may sleep, and the rank let go of a call on its stream meanwhile.
+  const auto act = [&, gate = call.way.gate](const Fault& fault) {
+    const bool kept = gate == nullptr || gate->leave();
+    absl::Status acted = kept ? injector_->act(fault, what, code) : absl::OkStatus();
+    if (gate != nullptr && !(kept && gate->enter()) && acted.ok())
+      acted = make_error(ErrorKind::kAborted, "the work was dropped");
+    return acted;
+  };
   for (const Fault& fault : faults) {
     if (fault.when != When::kBefore) continue;
-    if (absl::Status acted = injector_->act(fault, what, code); !acted.ok()) return acted;
-    if (fault.kind == Kind::kAbort) inner_->abort("injected, before the call");
+    if (absl::Status acted = act(fault); !acted.ok()) return acted;
+    if (fault.kind == Kind::kAbort) inner_->abort("injected, before the call", code);
   }
   absl::StatusOr<Work> work = execute_once(std::move(call), faults);
   if (!work.ok()) return work;
   for (const Fault& fault : faults) {
     if (fault.when != When::kInside) continue;
-    if (absl::Status acted = injector_->act(fault, what, code); !acted.ok()) return acted;
-    if (fault.kind == Kind::kAbort) inner_->abort("injected, inside the call");
+    if (absl::Status acted = act(fault); !acted.ok()) return acted;
+    if (fault.kind == Kind::kAbort) inner_->abort("injected, inside the call", code);
   }
   std::erase_if(faults, [](const Fault& fault) { return fault.when != When::kAfter; });
   if (faults.empty() || WorkState::of(*work) == nullptr) return work;

@@ -17,7 +17,7 @@ class FaultGroup final : public ProcessGroup {
   FaultGroup(RankState* context, std::shared_ptr<ProcessGroup> group, FaultInjector* injector);
 
   std::string backend_name() const override { return inner_->backend_name(); }
-  void abort(std::string_view reason) override { inner_->abort(reason); }
+  void abort(std::string_view reason, CodeSite code) override { inner_->abort(reason, code); }
   void shutdown(CodeSite code) override;
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
   std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,

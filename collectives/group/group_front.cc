@@ -10,6 +10,7 @@
 #include "rankloom/error.h"
 #include "rankloom/stream.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -33,17 +34,20 @@ GroupFront::GroupFront(ProcessGroup* handle, RankState* context, std::shared_ptr
 }
 
 GroupFront::~GroupFront() {
+  if (at_end_ != 0) [[unlikely]] {
+    if (const WorldPin alive(world_); alive) context_->world().forget_at_end(at_end_);
+  }
   // The world has its own groups until all members have left, this one by another handle perhaps.
   if (context_ == nullptr || left_ || (GroupAccess::of_world(*group_) && !GroupAccess::any_left(*group_))) [[likely]]
     return;
   if (const WorldPin alive(world_); alive) context_->recorder().left(group_);
 }
 
-void GroupFront::check_duration(const char* op, const char* what, absl::Duration duration) const {
+void GroupFront::check_duration(const char* op, const char* what, absl::Duration duration, CodeSite code) const {
   if (duration >= absl::ZeroDuration()) return;
   refuse({.rank = handle_.global_rank(), .group = name_, .op = op}, ErrorKind::kInvalidArgument, "rank ",
          handle_.global_rank(), ", group ", handle_.group_name(), ", ", op, ": ", what, " is ",
-         absl::FormatDuration(duration), ", want 0 or more");
+         absl::FormatDuration(duration), ", want 0 or more", site_place(Site{.code = code}));
 }
 
 std::string GroupFront::who(const CollectiveCall& call) const {
@@ -52,8 +56,9 @@ std::string GroupFront::who(const CollectiveCall& call) const {
                       call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ");
 }
 
-CalledHandle GroupFront::called(const char* op) const {
-  return {.rank = handle_.global_rank(), .handle = absl::StrCat("group ", handle_.group_name()), .op = op};
+CalledHandle GroupFront::called(const char* op, CodeSite code) const {
+  return {
+      .rank = handle_.global_rank(), .handle = absl::StrCat("group ", handle_.group_name()), .op = op, .code = code};
 }
 
 void GroupFront::fail(const CollectiveCall& call, const absl::Status& status) const {
@@ -74,13 +79,14 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
                               absl::FormatDuration(wrong ? call.timeout : call.warn_after), ", want 0 or more"));
 }
 
-Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSite code) {
+Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSite code, CallMemo* memo) {
   const OpRow& row = op_row(call.op);
-  const CallScope scope = enter(row.name);
+  const CallScope scope = enter(row.name, code);
   call.code = code;
   const bool numbered = row.is_collective() && (call.op != OpType::kCoalesced || !only_messages(call));
   call.seq = numbered ? seq_ + 1 : -1;
   if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
+    if (memo != nullptr) *memo = {};  // the call does not stay
     if (!shut_down_) return gather_call(call, options, code);
     fail(call, make_error(ErrorKind::kAborted, who(call) + "the group was shut down, want no call after shutdown()"));
   }
@@ -97,21 +103,13 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
     // Another task of the rank, a callback, may have made a call meanwhile.
     if (numbered) call.seq = seq_ + 1;
   }
-  call.order = options.order.value_or(order_);
-  set_times(call, options);
-  if (absl::Status checked = row.check(call, rank_, size_); !checked.ok()) [[unlikely]] {
-    refuse_arguments(call, checked);
-  }
-  if (options.keep_alive != nullptr) {
-    call.keep_alive = context_ != nullptr ? owned_by_rank(options.keep_alive, *context_) : options.keep_alive;
-  }
-  call.stream = options.stream;
+  if (memo == nullptr || !memo->again || memo->terms != terms_) prepare(call, options, memo);
   if (numbered) {
     seq_ = call.seq;
   } else if (call.op != OpType::kCoalesced) {
     call.way.message_seq = ++p2p_seq_;
   }
-  record(call);
+  record(call, memo);
   const int64_t record_id = call.way.record_id;
   absl::StatusOr<Work> work =
       call.stream == nullptr ? handle_.execute(std::move(call)) : call.stream->issue(handle_, std::move(call));
@@ -123,6 +121,68 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
       close_record(record_id, state);
   }
   return *std::move(work);
+}
+
+[[gnu::always_inline]] inline void GroupFront::record_here(CollectiveCall& call, CallMemo* memo) {
+  const bool message = call.seq < 0;
+  const FlightNumbers numbers = {.seq = message ? p2p_seq_ : call.seq,
+                                 .other_seq = message ? seq_ : p2p_seq_,
+                                 .op_id = ++op_id_,
+                                 .created_ns = scheduler_->now_ns()};
+  int64_t id = -1;
+  if (memo != nullptr && memo->again) [[likely]]
+    id = context_->recorder().open_again(memo->facts, call.code, numbers);
+  if (id < 0) id = record_anew(call, numbers, memo);
+  call.way.record_id = id;
+  if (scheduler_->prefetches()) Task::current()->next_write = context_->recorder().next_place();
+}
+
+void GroupFront::record(CollectiveCall& call, CallMemo* memo) {
+  if (context_ != nullptr && scheduler_ != nullptr) record_here(call, memo);  // else outside a world
+}
+
+// submit() without what the call before has settled.
+Work GroupFront::submit_again(const CallPlace& place, const CallOptions& options, CodeSite code) {
+  CollectiveCall& call = *place.call;
+  const Task* const task = Task::current();
+  if (!world_.has(task) || task->info.rank != context_->rank() || shut_down_ || coalescing_ != nullptr) [[unlikely]]
+    return submit(call, options, code, place.memo);
+  const LibraryScope library;
+  const OpRow& row = op_row(call.op);
+  const bool numbered = row.is_collective();
+  call.code = code;
+  call.seq = numbered ? seq_ + 1 : -1;
+  scheduler_->point(Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq});
+  if (scheduler_->aborted()) [[unlikely]]
+    fail(call, scheduler_->abort_cause());
+  if (place.memo->terms != terms_) [[unlikely]]
+    prepare(call, options, place.memo);
+  if (numbered) {
+    call.seq = ++seq_;
+  } else {
+    call.way.message_seq = ++p2p_seq_;
+  }
+  record_here(call, place.memo);
+  const int64_t record_id = call.way.record_id;
+  Work work;
+  if (absl::Status executed = places_->execute_again(place, &work); !executed.ok()) [[unlikely]]
+    end_refused(row.op, code, numbered, record_id, executed);
+  return work;
+}
+
+void GroupFront::prepare(CollectiveCall& call, const CallOptions& options, CallMemo* memo) {
+  call.order = options.order.value_or(order_);
+  set_times(call, options);
+  if (absl::Status checked = op_row(call.op).check(call, rank_, size_); !checked.ok()) [[unlikely]] {
+    refuse_arguments(call, checked);
+  }
+  if (options.keep_alive != nullptr) {
+    call.keep_alive = context_ != nullptr ? owned_by_rank(options.keep_alive, *context_) : options.keep_alive;
+  }
+  call.stream = options.stream;
+  if (memo == nullptr) return;
+  memo->again = false;
+  memo->terms = memo->plain ? terms_ : 0;
 }
 
 void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status& checked) const {
@@ -143,7 +203,8 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
 
 namespace {
 
-// Closes the flight record of a call when its work ends. A work that goes without an end never will: the call has failed.
+// Closes the flight record of a call when its work ends. A work that goes without an end never will: the call has
+// failed.
 class CloseRecord final : public Dependant {
  public:
   CloseRecord(RankState* context, const WorldRef& world, int64_t record_id) : record_(context, world, {record_id}) {}
@@ -184,20 +245,15 @@ class CloseRecord final : public Dependant {
   fail(failed, status);
 }
 
-void GroupFront::record(CollectiveCall& call) {
-  if (context_ == nullptr || scheduler_ == nullptr) return;  // outside a world
-  const int64_t now = scheduler_->now_ns();
+[[gnu::noinline]] int64_t GroupFront::record_anew(const CollectiveCall& call, const FlightNumbers& numbers,
+                                                  CallMemo* memo) {
   const int64_t timeout_ns = nanoseconds(call.timeout);
   const OpRow& row = op_row(call.op);
-  call.way.record_id = context_->recorder().open([&](FlightEntry& entry) {
+  const auto fill = [&](FlightFacts& entry) {
     entry.group = group_.get();
     entry.op = row.name;
     entry.recorder_name = row.recorder_name;
     entry.is_p2p = call.seq < 0;
-    entry.seq = entry.is_p2p ? p2p_seq_ : call.seq;
-    entry.other_seq = entry.is_p2p ? seq_ : p2p_seq_;
-    entry.op_id = ++op_id_;
-    entry.created_ns = now;
     entry.code = call.code;
     entry.root = call.root;
     entry.peer = call.peer;
@@ -205,14 +261,15 @@ void GroupFront::record(CollectiveCall& call) {
     entry.timeout_ns = timeout_ns == Deadline::kNever ? -1 : timeout_ns;
     entry.inputs = static_cast<uint16_t>(call.inputs.size());
     entry.outputs = static_cast<uint16_t>(call.outputs.size());
+    entry.dtype = 0;
     for (const TensorList* list : {&call.inputs, &call.outputs}) {
       for (const TensorView& tensor : *list) {
-        entry.dtype = static_cast<uint8_t>(tensor.dtype());
+        if (entry.shapes.size() == 0) entry.dtype = static_cast<uint8_t>(tensor.dtype());
         entry.shapes.add(tensor.sizes().data(), tensor.sizes().size());
       }
     }
-  });
-  if (scheduler_->prefetches()) Task::current()->next_write = context_->recorder().next_place();
+  };
+  return context_->recorder().open(numbers, fill, memo != nullptr ? &memo->facts : nullptr);
 }
 
 }  // namespace rankloom::internal

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "rankloom/collective_call.h"
 #include "rankloom/group.h"
 #include "rankloom/process_group.h"
+#include "sim/base/kept_memory.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/world_state.h"
@@ -24,7 +26,7 @@ namespace rankloom::internal {
 // The state of one member's handle on a group, and the way of every call: point, check, number, record, execute. A
 // ProcessGroup is the face of one; subclasses of the library ask their front().
 // Thread-safety: as ProcessGroup's.
-class GroupFront {
+class GroupFront : public Kept {
  public:
   // `context`: null outside a world. `rank`: in the group.
   GroupFront(ProcessGroup* handle, RankState* context, std::shared_ptr<const Group> group, int rank);
@@ -39,23 +41,33 @@ class GroupFront {
   const WorldRef& world_ref() const { return world_; }
   const std::shared_ptr<const Group>& group() const { return group_; }
   int rank() const { return rank_; }
-  // A place for the next call; null: the stack.
-  CallPlace fresh_place() const { return places_ != nullptr ? places_->fresh() : CallPlace(); }
+  // A place for the next call; null: the stack. `message`: a send or recv.
+  CallPlace fresh_place(bool message, int line) const {
+    return places_ != nullptr ? places_->fresh(message, line) : CallPlace();
+  }
   // For constructors of groups.
   void set_places(CallPlaces* places) { places_ = places; }
   // For groups that can stand for any of their members.
   void become(int rank) { rank_ = rank; }
 
-  // The way in of each public method that touches the world: `const CallScope call = front.enter("shutdown");`.
-  CallScope enter(const char* op) const {
-    return CallScope(world_, [this, op] { return called(op); });
+  // The way in of each public method that touches the world: `const CallScope call = front.enter("shutdown", code);`.
+  CallScope enter(const char* op, CodeSite code) const {
+    return CallScope(world_, [&] { return called(op, code); });
   }
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
 
-  Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code);
+  // `memo`: of the call's place; null: it has none.
+  Work submit(CollectiveCall& call, const CallOptions& options, CodeSite code, CallMemo* memo = nullptr);
 
-  // A call's timeout in nanoseconds; Deadline::kNever: none. Most calls of a group have the same, and a division is saved.
+  // The same of the call of a place that is the last one there once more: CallMemo::again.
+  Work submit_again(const CallPlace& place, const CallOptions& options, CodeSite code);
+
+  // Of the order and the times that calls get which say nothing of them: anew with each change. Never 0.
+  uint32_t terms() const { return terms_; }
+
+  // A call's timeout in nanoseconds; Deadline::kNever: none. Most calls of a group have the same, and a division is
+  // saved.
   int64_t nanoseconds(absl::Duration timeout) {
     if (timeout != known_timeout_) [[unlikely]] {
       known_timeout_ = timeout;
@@ -67,7 +79,8 @@ class GroupFront {
   // Calls that make groups: the request of one, the agreement of the members on it, and this member's handle.
   GroupRequest request_of(const GroupOptions& options);
   void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
-  std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options);
+  std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options,
+                                           CodeSite code);
 
  private:
   friend class rankloom::ProcessGroup;
@@ -75,9 +88,11 @@ class GroupFront {
 
   // submit() between start_coalescing() and end_coalescing().
   Work gather_call(CollectiveCall& call, const CallOptions& options, CodeSite code);
-  // The member leaves, or its handle goes: calls since start_coalescing() are never issued.
+  // The member leaves, its handle goes, or the world ends: calls since start_coalescing() are never issued.
   void drop_coalescing() noexcept;
-  CalledHandle called(const char* op) const;
+  // From here on the end of the world does so, too: the handle may outlive it.
+  void drop_at_end();
+  CalledHandle called(const char* op, CodeSite code) const;
   [[noreturn]] void fail(const CollectiveCall& call, const absl::Status& status) const;
   // The call's or the group's; refuses negative ones.
   void set_times(CollectiveCall& call, const CallOptions& options) const {
@@ -90,9 +105,16 @@ class GroupFront {
   }
   void set_own_times(CollectiveCall& call, const CallOptions& options) const;
   // `what`: "timeout", "warn_after".
-  void check_duration(const char* op, const char* what, absl::Duration duration) const;
-  void record(CollectiveCall& call);
-  // Closes the flight record of a call with its work, which does not do so itself; at once, if there is none or it is done.
+  void check_duration(const char* op, const char* what, absl::Duration duration, CodeSite code) const;
+  // Calls so far keep the order and the times that they were made with.
+  void new_terms() { terms_ = std::max<uint32_t>(terms_ + 1, 1); }
+  // What a call that is not the last one once more needs before it is numbered: order, times, check, owners, stream.
+  void prepare(CollectiveCall& call, const CallOptions& options, CallMemo* memo);
+  void record(CollectiveCall& call, CallMemo* memo = nullptr);
+  void record_here(CollectiveCall& call, CallMemo* memo);
+  int64_t record_anew(const CollectiveCall& call, const FlightNumbers& numbers, CallMemo* memo);
+  // Closes the flight record of a call with its work, which does not do so itself; at once, if there is none or it is
+  // done.
   void close_record(int64_t record_id, WorkState* work);
   // execute() did not take the call: takes its number and record back, and throws.
   [[noreturn]] void end_refused(OpType op, CodeSite code, bool numbered, int64_t record_id, const absl::Status& status);
@@ -117,20 +139,22 @@ class GroupFront {
   std::vector<std::weak_ptr<ProcessGroup>> children_;  // those that went are swept out now and then
   size_t sweep_children_at_ = 8;
   bool shut_down_ = false;
-  bool left_ = false;                       // end() was here
-  bool destroyed_ = false;                  // by a call for this very group
+  bool left_ = false;                       // end() has run
+  bool destroyed_ = false;                  // destroy_process_group() was called for this group itself
   std::unique_ptr<Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
+  int64_t at_end_ = 0;                      // the world's hook that drops coalescing_; 0: none
   absl::Duration known_timeout_ = absl::InfiniteDuration();
   int64_t known_timeout_ns_ = Deadline::kNever;
   absl::Duration timeout_ = absl::InfiniteDuration();
   absl::Duration warn_after_ = absl::InfiniteDuration();
   ReduceOp::Order order_;
+  uint32_t terms_ = 1;
   std::string name_;
   std::string description_;
 };
 
 // A member as `options` ask for it. Defined above all rooms, as init_process_group() is: collectives/backends.cc.
 std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shared_ptr<const Group>& group,
-                                                const GroupOptions& options);
+                                                const GroupOptions& options, CodeSite code);
 
 }  // namespace rankloom::internal

@@ -15,6 +15,7 @@
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/printable.h"
+#include "sim/base/site_text.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -42,12 +43,12 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<co
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
                                                       CodeSite code) {
-  const CallScope scope = front_->enter("new_group");
+  const CallScope scope = front_->enter("new_group", code);
   GroupRequest request = front_->request_of(options);
   std::sort(ranks.begin(), ranks.end());
   request.ranks = std::move(ranks);
   front_->agree_on(OpType::kNewGroup, &request, options, label_of(options), code);
-  return request.made.empty() ? nullptr : front_->make_child(request.made[0], options);
+  return request.made.empty() ? nullptr : front_->make_child(request.made[0], options, code);
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& options, CodeSite code) {
@@ -58,25 +59,26 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& option
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options,
                                                         CodeSite code) {
-  const CallScope scope = front_->enter("split_group");
+  const CallScope scope = front_->enter("split_group", code);
   GroupRequest request = front_->request_of(options);
   request.kind = GroupRequest::Kind::kSplit;
   request.color = color;
   request.key = key;
   front_->agree_on(OpType::kSplitGroup, &request, options, label_of(options), code);
-  return request.made.empty() ? nullptr : front_->make_child(request.made[0], options);
+  return request.made.empty() ? nullptr : front_->make_child(request.made[0], options, code);
 }
 
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code) {
   if (group == nullptr) return;  // a rank that is no member of it
   internal::GroupFront& front = internal::GroupFront::of(*group);
   if (front.world_ref().ended()) return;  // so has the group
-  const CallScope scope = front.enter("destroy_process_group");
+  const CallScope scope = front.enter("destroy_process_group", code);
   if (std::exchange(front.destroyed_, true)) {
     refuse({.rank = group->global_rank(), .group = front.name_, .op = "destroy_process_group"}, ErrorKind::kAborted,
            "rank ", group->global_rank(), ", group ", group->group_name(),
            ", destroy_process_group: the group was destroyed before, want one that was "
-           "initialised");
+           "initialised",
+           site_place(Site{.code = code}));
   }
   front.end(code);
 }
@@ -100,22 +102,27 @@ void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& 
   call.way.request = request;
   call.label = std::move(label);
   // Of the new group, but refused before there is one.
-  if (options.timeout.has_value()) check_duration(op_row(op).name, "timeout", *options.timeout);
-  if (options.warn_after.has_value()) check_duration(op_row(op).name, "warn_after", *options.warn_after);
+  if (!options.ranks.empty()) {
+    fail(call, invalid_argument(who(call),
+                                "GroupOptions::ranks are set, which init_process_group() reads, want the ranks "
+                                "as an argument"));
+  }
+  if (options.timeout.has_value()) check_duration(op_row(op).name, "timeout", *options.timeout, code);
+  if (options.warn_after.has_value()) check_duration(op_row(op).name, "warn_after", *options.warn_after, code);
   submit(call, {}, code).wait(code);
 }
 
 std::shared_ptr<ProcessGroup> GroupFront::make_child(const std::shared_ptr<const Group>& group,
-                                                     const GroupOptions& options) {
+                                                     const GroupOptions& options, CodeSite code) {
   std::shared_ptr<ProcessGroup> child;
   if ((options.make || options.backend.has_value()) && context_ != nullptr) {
-    child = make_group_member(*context_, group, options);
+    child = make_group_member(*context_, group, options, code);
   } else {
     child = handle_.make_member(group, options);
   }
   child->set_description(options.description.empty() ? "undefined" : options.description);
-  child->set_timeout(options.timeout.value_or(timeout_));
-  child->set_warn_after(options.warn_after.value_or(warn_after_));
+  child->set_timeout(options.timeout.value_or(timeout_), code);
+  child->set_warn_after(options.warn_after.value_or(warn_after_), code);
   child->set_reduce_order(options.order.value_or(order_));
   if (children_.size() >= sweep_children_at_) {
     std::erase_if(children_, [](const std::weak_ptr<ProcessGroup>& weak) {

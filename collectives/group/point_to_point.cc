@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "collectives/group/group_front.h"
+#include "collectives/group/new_call.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
@@ -14,15 +15,6 @@ namespace rankloom {
 using namespace internal;
 
 namespace {
-
-CollectiveCall make_call(OpType op, TensorView&& tensor, int peer, int tag) {
-  CollectiveCall call;
-  call.op = op;
-  (op == OpType::kSend ? call.inputs : call.outputs).set(std::move(tensor));
-  call.peer = peer;
-  call.tag = tag;
-  return call;
-}
 
 OpType op_of(const P2POp& op) { return op.kind == P2POp::Kind::kSend ? OpType::kSend : OpType::kRecv; }
 
@@ -36,27 +28,30 @@ absl::Status check(const P2POp& op, const P2POp& first) {
     return invalid_argument("kind is ", static_cast<int>(op.kind), ", want kSend or kRecv");
   }
   const OpType type = op_of(op);
-  return op_row(type).check(make_call(type, TensorView(op.tensor), op.peer, op.tag), op.group->rank(),
-                            op.group->size());
+  CollectiveCall call;
+  call.op = type;
+  (type == OpType::kSend ? call.inputs : call.outputs).set(op.tensor);
+  call.peer = op.peer;
+  call.tag = op.tag;
+  return op_row(type).check(call, op.group->rank(), op.group->size());
 }
 
 }  // namespace
 
 Work ProcessGroup::send(ConstTensorView input, int destination, int tag, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kSend, std::move(input).view(), destination, tag);
-  return front_->submit(call, options, code);
+  return internal::submit(*front_, {.op = OpType::kSend, .input = &input.view(), .peer = destination, .tag = tag},
+                          options, code);
 }
 
 Work ProcessGroup::recv(TensorView output, int source, int tag, const CallOptions& options, CodeSite code) {
   // kAnySource is no rank: recv_any() is the way to ask for it.
-  CollectiveCall call =
-      make_call(OpType::kRecv, std::move(output), source == CollectiveCall::kAnySource ? -1 : source, tag);
-  return front_->submit(call, options, code);
+  const int peer = source == CollectiveCall::kAnySource ? -1 : source;
+  return internal::submit(*front_, {.op = OpType::kRecv, .output = &output, .peer = peer, .tag = tag}, options, code);
 }
 
 Work ProcessGroup::recv_any(TensorView output, int tag, const CallOptions& options, CodeSite code) {
-  CollectiveCall call = make_call(OpType::kRecv, std::move(output), CollectiveCall::kAnySource, tag);
-  return front_->submit(call, options, code);
+  return internal::submit(
+      *front_, {.op = OpType::kRecv, .output = &output, .peer = CollectiveCall::kAnySource, .tag = tag}, options, code);
 }
 
 std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options, CodeSite code) {

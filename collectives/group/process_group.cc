@@ -5,29 +5,41 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/group/group_front.h"
+#include "collectives/group/new_call.h"
 #include "rankloom/error.h"
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/printable.h"
+#include "sim/base/require.h"
+#include "sim/base/site_text.h"
 
 namespace rankloom {
 
 using namespace internal;
 
-ProcessGroup::ProcessGroup(int rank, int size)
-    : ProcessGroup(std::make_shared<const Group>(0, "", std::max(size, 1)), rank) {
+namespace {
+
+const std::shared_ptr<const Group>& given(const std::shared_ptr<const Group>& group, int rank, CodeSite code) {
+  require(group, {.rank = rank, .group = {}, .op = "ProcessGroup"}, code, "ProcessGroup: group");
+  return group;
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(int rank, int size, CodeSite code)
+    : ProcessGroup(std::make_shared<const Group>(0, "", std::max(size, 1)), rank, code) {
   if (size < 1 || rank < 0 || rank >= size) {
     refuse({.rank = rank, .group = {}, .op = "ProcessGroup"}, ErrorKind::kInvalidArgument, "a group of size ", size,
-           " with rank ", rank, ", want size >= 1 and 0 <= rank < size");
+           " with rank ", rank, ", want size >= 1 and 0 <= rank < size", site_place(Site{.code = code}));
   }
 }
 
-ProcessGroup::ProcessGroup(RankContext& rank, std::shared_ptr<const Group> group)
-    : front_(new GroupFront(this, &state_of(rank), group, group->group_rank(rank.rank()))) {}
+ProcessGroup::ProcessGroup(RankContext& rank, std::shared_ptr<const Group> group, CodeSite code)
+    : front_(new GroupFront(this, &state_of(rank), group, given(group, rank.rank(), code)->group_rank(rank.rank()))) {}
 
-ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank)
-    : front_(new GroupFront(this, nullptr, std::move(group), rank)) {}
+ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank, CodeSite code)
+    : front_(new GroupFront(this, nullptr, given(group, -1, code), rank)) {}
 
 ProcessGroup::~ProcessGroup() {
   if (front_->coalescing_ != nullptr) [[unlikely]]
@@ -44,7 +56,10 @@ int ProcessGroup::global_rank() const { return global_rank(front_->rank_); }
 int64_t ProcessGroup::sequence_number() const { return front_->seq_; }
 absl::Duration ProcessGroup::timeout() const { return front_->timeout_; }
 absl::Duration ProcessGroup::warn_after() const { return front_->warn_after_; }
-void ProcessGroup::set_reduce_order(const ReduceOp::Order& order) { front_->order_ = order; }
+void ProcessGroup::set_reduce_order(const ReduceOp::Order& order) {
+  front_->new_terms();
+  front_->order_ = order;
+}
 const std::shared_ptr<const Group>& ProcessGroup::group() const { return front_->group_; }
 RankContext* ProcessGroup::context() const { return front_->context_; }
 
@@ -54,77 +69,37 @@ std::string ProcessGroup::text() const {
 
 std::ostream& operator<<(std::ostream& out, const ProcessGroup& group) { return out << group.text(); }
 
-int ProcessGroup::global_rank(int rank) const {
+int ProcessGroup::global_rank(int rank, CodeSite code) const {
   if (rank < 0 || rank >= front_->size_) {
     refuse({.rank = -1, .group = front_->name_, .op = "global_rank"}, ErrorKind::kInvalidArgument, "group ",
-           group_name(), ", global_rank: rank is ", rank, ", want 0 <= rank < size = ", front_->size_);
+           group_name(), ", global_rank: rank is ", rank, ", want 0 <= rank < size = ", front_->size_,
+           site_place(Site{.code = code}));
   }
   return front_->group_->global_rank(rank);
 }
 
-void ProcessGroup::set_timeout(absl::Duration timeout) {
-  front_->check_duration("set_timeout", "timeout", timeout);
+void ProcessGroup::set_timeout(absl::Duration timeout, CodeSite code) {
+  front_->check_duration("set_timeout", "timeout", timeout, code);
+  front_->new_terms();
   front_->timeout_ = timeout;
 }
 
-void ProcessGroup::set_warn_after(absl::Duration warn_after) {
-  front_->check_duration("set_warn_after", "warn_after", warn_after);
+void ProcessGroup::set_warn_after(absl::Duration warn_after, CodeSite code) {
+  front_->check_duration("set_warn_after", "warn_after", warn_after, code);
+  front_->new_terms();
   front_->warn_after_ = warn_after;
 }
 
-void ProcessGroup::abort(std::string_view) {}
+void ProcessGroup::abort(std::string_view, CodeSite) {}
 void ProcessGroup::shutdown(CodeSite) { front_->shut_down_ = true; }
 
-namespace {
-
-// A call that is being built, where its group wants it.
-class NewCall {
- public:
-  NewCall(const GroupFront& front, OpType op)
-      : place_(front.fresh_place()), call_(place_.call != nullptr ? place_.call : new (own_) CollectiveCall) {
-    call_->op = op;
-  }
-  template <typename Inputs, typename Outputs>
-  NewCall(const GroupFront& front, OpType op, Inputs&& inputs, Outputs&& outputs) : NewCall(front, op) {
-    set(call_->inputs, std::forward<Inputs>(inputs));
-    set(call_->outputs, std::forward<Outputs>(outputs));
-  }
-  ~NewCall() {
-    if (place_.call != nullptr) [[likely]] {
-      *place_.building = false;
-    } else {
-      call_->~CollectiveCall();
-    }
-  }
-  NewCall(const NewCall&) = delete;
-  NewCall& operator=(const NewCall&) = delete;
-
-  CollectiveCall* operator->() const { return call_; }
-  CollectiveCall& operator*() const { return *call_; }
-
- private:
-  static void set(TensorList& list, const TensorView& view) { list.set(view); }
-  static void set(TensorList& list, TensorView&& view) { list.set(std::move(view)); }
-  static void set(TensorList& list, std::vector<TensorView>&& views) { list = std::move(views); }
-
-  const CallPlace place_;
-  CollectiveCall* const call_;
-  alignas(CollectiveCall) std::byte own_[sizeof(CollectiveCall)];
-};
-
-}  // namespace
-
 Work ProcessGroup::broadcast(TensorView buffer, int root, const CallOptions& options, CodeSite code) {
-  NewCall call(*front_, OpType::kBroadcast);
-  call->outputs.set(std::move(buffer));
-  call->root = root;
-  return front_->submit(*call, options, code);
+  return internal::submit(*front_, {.op = OpType::kBroadcast, .output = &buffer, .root = root}, options, code);
 }
 
 Work ProcessGroup::all_reduce(TensorView buffer, ReduceOp op, const CallOptions& options, CodeSite code) {
-  NewCall call(*front_, OpType::kAllReduce, buffer, std::move(buffer));
-  call->reduce_op = op;
-  return front_->submit(*call, options, code);
+  return internal::submit(*front_, {.op = OpType::kAllReduce, .input = &buffer, .output = &buffer, .reduce_op = op},
+                          options, code);
 }
 
 Work ProcessGroup::all_reduce_coalesced(std::vector<TensorView> buffers, ReduceOp op, const CallOptions& options,
@@ -132,73 +107,72 @@ Work ProcessGroup::all_reduce_coalesced(std::vector<TensorView> buffers, ReduceO
   std::vector<TensorView> inputs = buffers;
   NewCall call(*front_, OpType::kAllReduceCoalesced, std::move(inputs), std::move(buffers));
   call->reduce_op = op;
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::reduce(TensorView buffer, int root, ReduceOp op, const CallOptions& options, CodeSite code) {
-  NewCall call(*front_, OpType::kReduce, buffer, buffer);
-  call->root = root;
-  call->reduce_op = op;
-  return front_->submit(*call, options, code);
+  return internal::submit(*front_,
+                          {.op = OpType::kReduce, .input = &buffer, .output = &buffer, .reduce_op = op, .root = root},
+                          options, code);
 }
 
 Work ProcessGroup::all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options,
                               CodeSite code) {
   NewCall call(*front_, OpType::kAllGather, input.view(), std::move(outputs));
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::all_gather_into_tensor(TensorView output, ConstTensorView input, const CallOptions& options,
                                           CodeSite code) {
-  NewCall call(*front_, OpType::kAllGatherIntoTensor, input.view(), std::move(output));
-  return front_->submit(*call, options, code);
+  return internal::submit(*front_, {.op = OpType::kAllGatherIntoTensor, .input = &input.view(), .output = &output},
+                          options, code);
 }
 
 Work ProcessGroup::all_gather_into_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
                                                     const CallOptions& options, CodeSite code) {
   NewCall call(*front_, OpType::kAllGatherIntoTensorCoalesced, std::move(inputs), std::move(outputs));
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::gather(std::vector<TensorView> outputs, ConstTensorView input, int root, const CallOptions& options,
                           CodeSite code) {
   NewCall call(*front_, OpType::kGather, input.view(), std::move(outputs));
   call->root = root;
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options,
                            CodeSite code) {
   NewCall call(*front_, OpType::kScatter, std::move(inputs), std::move(output));
   call->root = root;
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op,
                                   const CallOptions& options, CodeSite code) {
   NewCall call(*front_, OpType::kReduceScatter, std::move(inputs), std::move(output));
   call->reduce_op = op;
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::reduce_scatter_tensor(TensorView output, ConstTensorView input, ReduceOp op,
                                          const CallOptions& options, CodeSite code) {
-  NewCall call(*front_, OpType::kReduceScatterTensor, input.view(), std::move(output));
-  call->reduce_op = op;
-  return front_->submit(*call, options, code);
+  return internal::submit(
+      *front_, {.op = OpType::kReduceScatterTensor, .input = &input.view(), .output = &output, .reduce_op = op},
+      options, code);
 }
 
 Work ProcessGroup::reduce_scatter_tensor_coalesced(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
                                                    ReduceOp op, const CallOptions& options, CodeSite code) {
   NewCall call(*front_, OpType::kReduceScatterTensorCoalesced, std::move(inputs), std::move(outputs));
   call->reduce_op = op;
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs,
                               const CallOptions& options, CodeSite code) {
   NewCall call(*front_, OpType::kAllToAll, std::move(inputs), std::move(outputs));
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::all_to_all_single(TensorView output, ConstTensorView input, std::vector<int64_t> output_splits,
@@ -206,25 +180,27 @@ Work ProcessGroup::all_to_all_single(TensorView output, ConstTensorView input, s
   NewCall call(*front_, OpType::kAllToAllSingle, input.view(), std::move(output));
   call->out_splits = std::move(output_splits);
   call->in_splits = std::move(input_splits);
-  return front_->submit(*call, options, code);
+  return call.submit(options, code);
 }
 
 Work ProcessGroup::barrier(const CallOptions& options, std::string_view label, CodeSite code) {
+  if (label.empty()) [[likely]]
+    return internal::submit(*front_, {.op = OpType::kBarrier}, options, code);
   NewCall call(*front_, OpType::kBarrier);
-  if (!label.empty()) call->label = printable(std::string(label));
-  return front_->submit(*call, options, code);
+  call->label = printable(std::string(label));
+  return call.submit(options, code);
 }
 
 void ProcessGroup::monitored_barrier(std::optional<absl::Duration> timeout, bool wait_all_ranks, std::string_view label,
                                      CodeSite code) {
-  const CallScope scope = front_->enter("monitored_barrier");
+  const CallScope scope = front_->enter("monitored_barrier", code);
   NewCall call(*front_, OpType::kMonitoredBarrier);
   if (!label.empty()) call->label = printable(std::string(label));
   if (const absl::Duration own = timeout.value_or(front_->timeout_);
       wait_all_ranks && front_->scheduler_ != nullptr && own < absl::InfiniteDuration()) {
     call->way.wait_until_ns = front_->scheduler_->now_ns() + absl::ToInt64Nanoseconds(own);
   }
-  front_->submit(*call, {.timeout = timeout}, code).wait(code);
+  call.submit({.timeout = timeout}, code).wait(code);
 }
 
 }  // namespace rankloom

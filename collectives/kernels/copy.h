@@ -44,8 +44,8 @@ class CopyBatch {
   // total_bytes: what will be written, over all targets. With a plan nothing is copied: add() adds to it.
   explicit CopyBatch(int64_t total_bytes, KernelPlan* plan = nullptr);
 
-  // Whether add() copies at once. Then the order of calls should suit the targets, else sources: the targets of one source
-  // in a row read it once.
+  // Whether add() copies at once. Then the order of calls should suit the targets, else sources: the targets of one
+  // source in a row read it once.
   bool at_once() const { return at_once_; }
 
   void add(void* to, const void* from, size_t bytes);

@@ -166,8 +166,8 @@ void reduce_chunks(MemberCalls calls, DType dtype, KernelPlan* plan, SizeOfChunk
   });
 }
 
-// reduce_chunks() for inputs and outputs that are one tensor each, chunks of `numel` elements that are small, and orders that
-// do not depend on the chunk: reduces blocks of many chunks, and deals out the results.
+// reduce_chunks() for inputs and outputs that are one tensor each, chunks of `numel` elements that are small, and
+// orders that do not depend on the chunk: reduces blocks of many chunks, and deals out the results.
 void reduce_small_chunks(MemberCalls calls, int i, int64_t numel) {
   const DType dtype = calls[0]->outputs[i].dtype();
   const size_t bytes = calls[0]->outputs[i].bytes();
@@ -192,7 +192,8 @@ void reduce_small_chunks(MemberCalls calls, int i, int64_t numel) {
   });
 }
 
-// Copies every member's input to all members: to(receiver, sender) is where the sender's goes. Inputs may differ in size.
+// Copies every member's input to all members: to(receiver, sender) is where the sender's goes. Inputs may differ in
+// size.
 template <class To>
 void gather_everywhere(MemberCalls calls, int i, KernelPlan* plan, To to) {
   const int64_t ranks = size_of(calls);
@@ -242,8 +243,8 @@ void gather_small(MemberCalls calls, int i) {
   batch.run();
 }
 
-// An exchange of many small parts goes in square tiles, on all cores: what a tile reads and writes stays in the caches, and its
-// pages in the first level of the TLB.
+// An exchange of many small parts goes in square tiles, on all cores: what a tile reads and writes stays in the caches,
+// and its pages in the first level of the TLB.
 struct Tile {
   int64_t first_receiver;
   int64_t receiver_end;
@@ -252,8 +253,8 @@ struct Tile {
 };
 constexpr int64_t kTile = 32;
 
-// Calls exchange(tile, scratch) for all tiles. `bytes`: of all parts together. The scratch memory is a core's own, and of the heap:
-// kernels run on fibers whose stacks are small.
+// Calls exchange(tile, scratch) for all tiles. `bytes`: of all parts together. The scratch memory is a core's own, and
+// of the heap: kernels run on fibers whose stacks are small.
 template <class Exchange>
 void for_tiles(int64_t ranks, int64_t bytes, size_t scratch_bytes, Exchange exchange) {
   const int64_t across = (ranks + kTile - 1) / kTile;
@@ -272,8 +273,8 @@ void for_tiles(int64_t ranks, int64_t bytes, size_t scratch_bytes, Exchange exch
   });
 }
 
-// Exchanges parts of kBytes, which lie in one tensor of each member. A tile is read into a table first: buffers often begin at
-// the same place of a page, so that a column of them would share a few cache lines.
+// Exchanges parts of kBytes, which lie in one tensor of each member. A tile is read into a table first: buffers often
+// begin at the same place of a page, so that a column of them would share a few cache lines.
 template <size_t kBytes>
 void exchange_tiny_parts(MemberCalls calls, int64_t total) {
   for_tiles(size_of(calls), total, kTile * kTile * kBytes, [calls](const Tile& tile, char* table) {
@@ -301,14 +302,15 @@ void for_pairs_in_tiles(int64_t ranks, int64_t bytes, Exchange exchange) {
   });
 }
 
-// Whether the parts of an exchange, `total` bytes in all and the largest of `largest`, are small, and so many that tiles pay.
+// Whether the parts of an exchange, `total` bytes in all and the largest of `largest`, are small, and so many that
+// tiles pay.
 bool many_small_parts(int64_t total, int64_t largest, const KernelPlan* plan) {
   return plan == nullptr && total >= kParallelBytes && largest < kSmallBytes;
 }
 
 // The coalesced forms do one tensor after the other.
 void end_tensor(const TensorList& tensors, KernelPlan* plan) {
-  if (plan != nullptr && tensors.size() > 1) plan->end_part();
+  if (plan != nullptr && tensors.size() > 1) plan->end_stage();
 }
 
 int64_t bytes_of_row(const TensorView& tensor) {

@@ -6,10 +6,10 @@ namespace rankloom::internal {
 
 class KernelPlan;
 
-// A kernel does one whole collective: it reads and writes the buffers of all members, in rank order. It runs once, after
-// all calls were checked and compared, on the thread of the member that arrived last. It cannot fail, takes no lock, waits
-// for nobody. Large buffers are split over cores by elements, never by ranks, so that bits do not depend on the split.
-// With a plan it touches no memory, and adds to the plan what it would do: for buffers of a device.
+// A kernel does one whole collective: it reads and writes the buffers of all members, in rank order. It runs once,
+// after all calls were checked and compared, on the thread of the member that arrived last. It cannot fail, takes no
+// lock, waits for nobody. Large buffers are split over cores by elements, never by ranks, so that bits do not depend on
+// the split. With a plan it touches no memory, and adds to the plan what it would do: for buffers of a device.
 // Reading and writing: inputs may be the outputs of the same member (in place) where the operation's rule allows it.
 
 void run_broadcast(MemberCalls calls, KernelPlan* plan = nullptr);

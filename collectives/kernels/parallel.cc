@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/base/library_scope.h"
 #include "sim/base/sanitizers.h"
 #include "tbb/blocked_range.h"
 #include "tbb/parallel_for.h"
@@ -14,8 +15,8 @@
 namespace rankloom::internal {
 namespace {
 
-// ThreadSanitizer sees only what is compiled with it, and Debian's oneTBB is not: the order that a parallel loop's start and
-// end give is told to it here, or every buffer handed to a worker would be reported as a race.
+// ThreadSanitizer sees only what is compiled with it, and Debian's oneTBB is not: the order that a parallel loop's
+// start and end give is told to it here, or every buffer handed to a worker would be reported as a race.
 class ForkJoin {
  public:
 #if defined(RANKLOOM_TSAN)
@@ -39,15 +40,17 @@ class ForkJoin {
 
 void parallel_blocks(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t begin, int64_t end)> body) {
   if (n <= 0) return;
-  if (n <= grain || tbb::this_task_arena::max_concurrency() <= 1) {
+  // In a program with a ThreadSanitizer of its own, which does not see how TBB's threads wait for each other: one after
+  // another.
+  if (n <= grain || LibraryScope::tells() || tbb::this_task_arena::max_concurrency() <= 1) {
     body(0, n);
     return;
   }
   const int64_t blocks = (n + grain - 1) / grain;
   ForkJoin order;
   order.before_fork();
-  // Isolated: while this thread waits for the last block it must not pick up a task of the caller's own, which could be a
-  // rank that enters a collective.
+  // Isolated: while this thread waits for the last block it must not pick up a task of the caller's own, which could be
+  // a rank that enters a collective.
   tbb::this_task_arena::isolate([&] {
     tbb::parallel_for(tbb::blocked_range<int64_t>(0, blocks), [&](const tbb::blocked_range<int64_t>& range) {
       order.block_begins();

@@ -65,7 +65,7 @@ void KernelPlan::for_each_range(const Stage& part, Visit visit) const {
   }
 }
 
-void KernelPlan::end_part() {
+void KernelPlan::end_stage() {
   if (current_.empty()) return;
   bool depends = stages_.empty();
   for_each_range(current_, [&](uintptr_t begin, uintptr_t end, bool written) {
@@ -90,7 +90,7 @@ const std::vector<KernelPlan::Stage>& KernelPlan::stages() {
   if (stages_.empty()) {
     if (!current_.empty()) stages_.push_back(std::exchange(current_, {}));
   } else {
-    end_part();
+    end_stage();
   }
   return stages_;
 }

@@ -20,7 +20,8 @@ class KernelPlan {
     const void* from;
     int64_t bytes;  // > 0
   };
-  // Elements [0, numel) of a ReduceJob; its pointers begin at `pointers` of all_pointers(): `count` inputs, then the outputs.
+  // Elements [0, numel) of a ReduceJob; its pointers begin at `pointers` of all_pointers(): `count` inputs, then the
+  // outputs.
   struct Reduce {
     ReduceJob job;  // without its pointers
     int64_t numel;  // > 0
@@ -36,7 +37,7 @@ class KernelPlan {
   // Elements [begin, end) of the job, whose pointers are copied.
   void add_reduce(const ReduceJob& job, int64_t begin, int64_t end);
   // Entries that follow may depend on those added since the last call of this: then they go into a stage of their own.
-  void end_part();
+  void end_stage();
 
   bool empty() const { return current_.empty() && stages_.empty(); }
   // Ends the plan.

@@ -1,5 +1,5 @@
-// The loops of a reduction, for one Highway target. Included once for each target by the files that name the dtypes, so the
-// guard below is Highway's toggle in place of #pragma once.
+// The loops of a reduction, for one Highway target. Included once for each target by the files that name the dtypes, so
+// the guard below is Highway's toggle in place of #pragma once.
 //
 // A dtype is a Storage: how its Elements are loaded into vectors of Lanes and stored back. An operation is an Op:
 //   map(d, x)         of each input, before anything else (premul_sum, bool)
@@ -57,8 +57,8 @@ HWY_INLINE hn::Vec<D> canonical_nan(D d, hn::Vec<D> v) {
   return hn::IfThenElse(hn::Eq(v, v), v, nan);
 }
 
-// How many vectors of accumulators to keep in registers: docs/decisions/0005-kernels.md has the measurement. More of them
-// cost time to compile, which the portable target and sanitizers' builds cannot make good.
+// How many vectors of accumulators to keep in registers: docs/decisions/0005-kernels.md has the measurement. More of
+// them cost time to compile, which the portable target and sanitizers' builds cannot make good.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 inline constexpr size_t kManyVectors = 1;
 #elif defined(RANKLOOM_ONE_TARGET)
@@ -131,8 +131,8 @@ struct FloatMax : FloatBase {
   }
 };
 
-// The order of a reduction from the first input to the last: kVectors vectors at a time stay in registers while all inputs
-// pass by, so each input is loaded once and nothing is spilled to the stack of a fiber.
+// The order of a reduction from the first input to the last: kVectors vectors at a time stay in registers while all
+// inputs pass by, so each input is loaded once and nothing is spilled to the stack of a fiber.
 template <class Storage, class Op, class D, size_t... kVectors>
 HWY_INLINE void reduce_vectors(D d, const Op& op, const ReduceJob& job, int64_t i, std::index_sequence<kVectors...>) {
   constexpr size_t kLanes = MaxLanes(D());
@@ -151,8 +151,8 @@ HWY_INLINE void reduce_vectors(D d, const Op& op, const ReduceJob& job, int64_t 
   }
 }
 
-// The order of a tree: partial results of 1, 2, 4, ... inputs wait on a stack until their neighbour is as large, as in a
-// binary counter; what remains at the end is joined from the right.
+// The order of a tree: partial results of 1, 2, 4, ... inputs wait on a stack until their neighbour is as large, as in
+// a binary counter; what remains at the end is joined from the right.
 template <class Storage, class Op, class D>
 HWY_INLINE void reduce_vector_as_tree(D d, const Op& op, const ReduceJob& job, int64_t i) {
   using Lane = hn::TFromD<D>;

@@ -22,9 +22,9 @@ struct ReduceJob {
 
 // Reduces elements [begin, end). An output may be an input, at the same address: every element is read from all inputs
 // before it is written to any output.
-// Determinism: an element's bits depend on the job only: not on the target that Highway chose, nor on begin and end, nor on
-//   the thread (its rounding mode and flush-to-zero flags are put aside). Every NaN result is the positive quiet NaN without
-//   payload, since which of two payloads an addition keeps is up to the compiler.
+// Determinism: an element's bits depend on the job only: not on the target that Highway chose, nor on begin and end,
+//   nor on the thread (its rounding mode and flush-to-zero flags are put aside). Every NaN result is the positive quiet
+//   NaN without payload, since which of two payloads an addition keeps is up to the compiler.
 void reduce_range(const ReduceJob& job, int64_t begin, int64_t end);
 
 // One for each family of dtypes, in a file of its own, so that they compile side by side.

@@ -12,8 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace rankloom::internal {
 namespace HWY_NAMESPACE {
 
-// Highway's own conversions of float16 truncate and lose subnormals on targets without F16C, and its DemoteTo of bfloat16
-// truncates, so both are written out; float16 uses F16C where a target has it, which gives the same bits.
+// Highway's own conversions of float16 truncate and lose subnormals on targets without F16C, and its DemoteTo of
+// bfloat16 truncates, so both are written out; float16 uses F16C where a target has it, which gives the same bits.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 inline constexpr bool kHasF16C = true;
 #else
@@ -58,7 +58,8 @@ struct Float16Storage {
       // Re-biased and rounded to nearest even in integers; a carry out of the mantissa belongs into the exponent.
       const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(di, 1));
       const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(di, 0x0fff - (112 << 23))), odd));
-      // Added to 1/2, whose last bit is 2^-24, the float addition itself rounds to a multiple of the smallest subnormal.
+      // Added to 1/2, whose last bit is 2^-24, the float addition itself rounds to a multiple of the smallest
+      // subnormal.
       const auto half = hn::Set(d, 0.5f);
       const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, magnitude), half)), hn::BitCast(di, half));
       const auto infinite_or_nan =
@@ -113,8 +114,8 @@ struct BFloat16Storage {
   static Element* at(void* base, int64_t i) { return static_cast<Element*>(base) + i; }
 };
 
-// Op as hardware without wider accumulators does it: what each step gives is rounded to the element's type, premul_sum's
-// factor as well.
+// Op as hardware without wider accumulators does it: what each step gives is rounded to the element's type,
+// premul_sum's factor as well.
 template <class Op, class Storage>
 struct RoundEach : Op {
   explicit RoundEach(const ReduceJob& job) : Op(with_rounded_factor(job)) {}

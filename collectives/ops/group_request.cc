@@ -47,7 +47,8 @@ std::shared_ptr<const Group> make_group(const GroupRequest& request, std::string
   return request.world->add_group(std::move(name), begin, step, size, std::move(description), object);
 }
 
-// The groups along one dimension of a mesh: `visit` gets the number of the group among them and its ranks in the parent.
+// The groups along one dimension of a mesh: `visit` gets the number of the group among them and its ranks in the
+// parent.
 struct MeshDimension {
   MeshDimension(const std::vector<int>& shape, size_t dim)
       : size(shape[dim]),

@@ -8,6 +8,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
 #include "sim/base/ranks_text.h"
@@ -49,6 +50,12 @@ void append_table(const std::vector<Line>& lines, std::string* text) {
 std::string site_of(const CollectiveCall& call) {
   if (call.code.file == nullptr || *call.code.file == '\0') return "unknown";
   return absl::StrCat(sv(base_name(call.code.file)), ":", call.code.line);
+}
+
+// What init_device_mesh() agrees on, "mesh [2, 2] (dp, tp)", by a new_group of its own.
+constexpr std::string_view kMesh = "mesh ";
+bool is_mesh(const CollectiveCall& call) {
+  return call.op == OpType::kNewGroup && std::string_view(call.label.get()).starts_with("mesh [");
 }
 
 // Members whose calls have one value. Indices are those of by_rank.
@@ -125,7 +132,9 @@ class Report {
                           ", tag ", first->tag, ", seq ", context_.seq, ": sender and receiver issued different calls");
     }
     absl::StrAppend(&text, ", seq ", context_.seq, ": ");
-    if (differ) return text + "members issued different calls";
+    const bool meshes =
+        std::all_of(calls_.begin(), calls_.end(), [](const auto* call) { return call == nullptr || is_mesh(*call); });
+    if (differ) return text + "members issued different calls" + (meshes ? " of init_device_mesh" : "");
     const auto missing = std::count(calls_.begin(), calls_.end(), nullptr);
     return absl::StrCat(text, missing, " of ", calls_.size(), " members did not arrive");
   }
@@ -160,8 +169,8 @@ class Report {
     return more ? text + ", ..." : text;
   }
 
-  // Lines for every field on which the arrived calls differ. Fields that only some of the operations have are left out: the
-  // operation itself differs then.
+  // Lines for every field on which the arrived calls differ. Fields that only some of the operations have are left out:
+  // the operation itself differs then.
   void add_fields(MemberCalls calls, const std::string& prefix, std::vector<Line>* table) const {
     auto shared = static_cast<CallFields>(~0U);
     for (const CollectiveCall* call : calls) {
@@ -180,10 +189,15 @@ class Report {
     std::vector<int> rest;
     const std::vector<Class> values = classes(calls, field.equal, &rest);
     if (values.size() < 2) return;
-    std::string name = prefix + field.name;
+    const bool meshes =
+        field.field == CallField::kLabel &&
+        std::all_of(calls.begin(), calls.end(), [](const auto* call) { return call == nullptr || is_mesh(*call); });
+    std::string name = prefix + (meshes ? "mesh" : field.name);
     for (const Class& value : values) {
-      table->push_back({std::exchange(name, ""), value_text(field, *value.call), globals(value.members),
-                        sites_text(calls, value.members)});
+      table->push_back(
+          {std::exchange(name, ""),
+           meshes ? std::string(value.call->label.get()).substr(kMesh.size()) : value_text(field, *value.call),
+           globals(value.members), sites_text(calls, value.members)});
     }
     if (!rest.empty()) table->push_back({"", "other values", globals(rest), sites_text(calls, rest)});
   }
@@ -281,7 +295,13 @@ class Report {
       if (lines.empty()) continue;
       absl::StrAppend(text, "\nlast calls of rank ", context_.global_rank(member), ":");
       const size_t first = lines.size() > kMaxLastCalls ? lines.size() - kMaxLastCalls : 0;
-      for (size_t i = first; i < lines.size(); ++i) absl::StrAppend(text, "\n  ", lines[i]);
+      for (size_t i = first; i < lines.size(); ++i) {
+        // The call of this report is a member's last one.
+        const CollectiveCall* const call = calls_[static_cast<size_t>(member)];
+        const bool mesh = i + 1 == lines.size() && call != nullptr && is_mesh(*call);
+        absl::StrAppend(text, "\n  ",
+                        mesh ? absl::StrReplaceAll(lines[i], {{"new_group ", "init_device_mesh "}}) : lines[i]);
+      }
     }
   }
 

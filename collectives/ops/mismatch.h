@@ -23,12 +23,12 @@ struct MismatchContext {
   absl::FunctionRef<std::string(int)> whereabouts;
 };
 
-// The one Mismatch that every member gets when members_agree() says no, or when some have not arrived and those that have
-// differ already. by_rank[i] is null for a member that has not arrived. A send and its recv: {send, recv}.
+// The one Mismatch that every member gets when their calls do not agree, or when some have not arrived and those that
+// have differ already. by_rank[i] is null for a member that has not arrived. A send and its recv: {send, recv}.
 //
-// Result: kind Mismatch. Text: a headline, a table of the fields that differ (field, value, ranks, call site), pairs of members
-// that expect different sizes of each other, missing ranks, the last calls of one rank of each distinct call. Long lists are cut.
-// All ranks in it are global. Cost: linear in the members.
+// Result: kind Mismatch. Text: a headline, a table of the fields that differ (field, value, ranks, call site), pairs of
+// members that expect different sizes of each other, missing ranks, the last calls of one rank of each distinct call.
+// Long lists are cut. All ranks in it are global. Cost: linear in the members.
 absl::Status describe_mismatch(const MismatchContext& context, MemberCalls by_rank);
 
 }  // namespace rankloom::internal

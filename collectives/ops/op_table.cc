@@ -189,57 +189,51 @@ bool same_fields(const CollectiveCall& a, const CollectiveCall& b) {
 
 using FaultSink = absl::FunctionRef<bool(const PairFault&)>;
 
-// What `sender` gives is what outputs[sender] of every member holds. Sizes may differ between senders.
-void cross_all_gather(MemberCalls calls, FaultSink fault) {
+// Calls `visit` with two members that are there, for each pair of them until it returns false.
+template <typename Visit>
+void for_each_pair(MemberCalls calls, Visit visit) {
   const int n = static_cast<int>(calls.size());
-  for (int receiver = 0; receiver < n; ++receiver) {
-    if (calls[receiver] == nullptr) continue;
-    for (int sender = 0; sender < n; ++sender) {
-      if (calls[sender] == nullptr) continue;
-      const int64_t sent = calls[sender]->inputs[0].numel();
-      const int64_t expected = calls[receiver]->outputs[sender].numel();
-      if (sent == expected) continue;
-      const PairFault found = {.sender = sender, .receiver = receiver, .sent = sent, .expected = expected};
-      if (!fault(found)) return;
+  for (int a = 0; a < n; ++a) {
+    if (calls[a] == nullptr) continue;
+    for (int b = 0; b < n; ++b) {
+      if (calls[b] != nullptr && !visit(a, b)) return;
     }
   }
 }
 
+// Whether to go on. `sent` and `expected` count elements.
+bool compare(int sender, int receiver, int64_t sent, int64_t expected, FaultSink fault) {
+  return sent == expected || fault({.sender = sender, .receiver = receiver, .sent = sent, .expected = expected});
+}
+
+// What `sender` gives is what outputs[sender] of every member holds. Sizes may differ between senders.
+void cross_all_gather(MemberCalls calls, FaultSink fault) {
+  for_each_pair(calls, [&](int receiver, int sender) {
+    return compare(sender, receiver, calls[sender]->inputs[0].numel(), calls[receiver]->outputs[sender].numel(), fault);
+  });
+}
+
 void cross_all_to_all(MemberCalls calls, FaultSink fault) {
-  const int n = static_cast<int>(calls.size());
-  for (int sender = 0; sender < n; ++sender) {
-    if (calls[sender] == nullptr) continue;
-    for (int receiver = 0; receiver < n; ++receiver) {
-      if (calls[receiver] == nullptr) continue;
-      const int64_t sent = calls[sender]->inputs[receiver].numel();
-      const int64_t expected = calls[receiver]->outputs[sender].numel();
-      if (sent == expected) continue;
-      const PairFault found = {.sender = sender, .receiver = receiver, .sent = sent, .expected = expected};
-      if (!fault(found)) return;
-    }
-  }
+  for_each_pair(calls, [&](int sender, int receiver) {
+    return compare(sender, receiver, calls[sender]->inputs[receiver].numel(), calls[receiver]->outputs[sender].numel(),
+                   fault);
+  });
 }
 
 void cross_all_to_all_single(MemberCalls calls, FaultSink fault) {
   const int n = static_cast<int>(calls.size());
-  for (int sender = 0; sender < n; ++sender) {
-    if (calls[sender] == nullptr) continue;
-    for (int receiver = 0; receiver < n; ++receiver) {
-      if (calls[receiver] == nullptr) continue;
-      const SplitRows sent = rows_sent(*calls[sender], receiver, n);
-      const SplitRows expected = rows_expected(*calls[receiver], sender, n);
-      if (sent.rows == expected.rows && (sent.rows == 0 || sent.row_elements == expected.row_elements)) continue;
-      if (!fault({.sender = sender,
+  for_each_pair(calls, [&](int sender, int receiver) {
+    const SplitRows sent = rows_sent(*calls[sender], receiver, n);
+    const SplitRows expected = rows_expected(*calls[receiver], sender, n);
+    if (sent.rows == expected.rows && (sent.rows == 0 || sent.row_elements == expected.row_elements)) return true;
+    return fault({.sender = sender,
                   .receiver = receiver,
                   .sent = sent.rows,
                   .expected = expected.rows,
                   .in_rows = true,
                   .sent_row = sent.row_elements,
-                  .expected_row = expected.row_elements})) {
-        return;
-      }
-    }
-  }
+                  .expected_row = expected.row_elements});
+  });
 }
 
 // ---- coalesced calls: collective k of every member belongs to that of the others ----
@@ -259,7 +253,8 @@ absl::Status check_coalesced(const CollectiveCall& call, int rank, int size) {
   return absl::OkStatus();
 }
 
-// Calls `visit` with the k-th collective of every member and the row of its operation, for all k until it returns false.
+// Calls `visit` with the k-th collective of every member and the row of its operation, for all k until it returns
+// false.
 void for_each_part(MemberCalls calls, absl::FunctionRef<bool(const OpRow& row, MemberCalls parts)> visit) {
   absl::InlinedVector<size_t, 16> at(calls.size(), 0);
   absl::InlinedVector<const CollectiveCall*, 16> parts(calls.size(), nullptr);
@@ -286,7 +281,7 @@ void cross_coalesced(MemberCalls calls, FaultSink fault) {
 void run_coalesced(MemberCalls calls, KernelPlan* plan) {
   for_each_part(calls, [plan](const OpRow& row, MemberCalls parts) {
     row.run(parts, plan);
-    if (plan != nullptr) plan->end_part();
+    if (plan != nullptr) plan->end_stage();
     return true;
   });
 }
@@ -298,14 +293,19 @@ constexpr OpRow row(OpType op, const char* name, const char* recorder_name, Writ
                     absl::Status (*check)(const CollectiveCall&, int, int), void (*cross)(MemberCalls, FaultSink),
                     void (*run)(MemberCalls, KernelPlan*)) {
   constexpr auto kBits = static_cast<CallFields>((field_bit(kSet) | ...));
-  return {op, name, recorder_name, kBits, writes, check, &same_fields<kBits>, cross, run};
+  const bool from_root = op == OpType::kBroadcast || op == OpType::kScatter;
+  const Rooted rooted = (kBits & field_bit(CallField::kRoot)) == 0 ? Rooted::kNo
+                        : from_root                                ? Rooted::kGives
+                                                                   : Rooted::kTakes;
+  return {op, name, recorder_name, kBits, writes, rooted, check, &same_fields<kBits>, cross, run};
 }
 
 using enum CallField;
 constexpr auto kNoCross = nullptr;
 constexpr auto kNoKernel = nullptr;
 
-// Recorder names are those of NCCL's records; all_to_all_single is "all_to_all" there, whose sizes the analyzer lets differ.
+// Recorder names are those of NCCL's records; all_to_all_single is "all_to_all" there, whose sizes the analyzer lets
+// differ.
 constexpr std::array<OpRow, kOpTypeCount> kRows = {{
     row<kOp, kRoot, kDType, kDevice, kShape>(OpType::kBroadcast, "broadcast", "broadcast", Writes::kOthers,
                                              &check_broadcast, kNoCross, &run_broadcast),
@@ -379,32 +379,6 @@ PartCalls collective_parts(const CollectiveCall& call) {
     parts.push_back(&call.parts[i]);
   }
   return parts;
-}
-
-bool members_agree(MemberCalls calls) {
-  const OpRow& first = op_row(calls[0]->op);
-  for (size_t i = 1; i < calls.size(); ++i) {
-    if (!first.same(*calls[0], *calls[i])) return false;
-  }
-  bool agree = true;
-  if (first.cross != nullptr) {
-    first.cross(calls, [&agree](const PairFault&) { return agree = false; });
-  }
-  return agree;
-}
-
-bool writes_outputs(const CollectiveCall& call, int rank) {
-  switch (op_row(call.op).writes) {
-    case Writes::kNobody:
-      return false;
-    case Writes::kEveryone:
-      return true;
-    case Writes::kRoot:
-      return rank == call.root;
-    case Writes::kOthers:
-      return rank != call.root;
-  }
-  return false;
 }
 
 bool can_be_coalesced(OpType op) {

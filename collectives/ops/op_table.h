@@ -53,8 +53,8 @@ inline const TensorList& common_tensors(const CollectiveCall& call) {
 using PartCalls = absl::InlinedVector<const CollectiveCall*, 8>;
 PartCalls collective_parts(const CollectiveCall& call);
 
-// Two members that disagree on what one sends and the other receives, where each call alone is right. Ranks are those of the
-// group.
+// Two members that disagree on what one sends and the other receives, where each call alone is right. Ranks are those
+// of the group.
 struct PairFault {
   int sender;
   int receiver;
@@ -67,24 +67,32 @@ struct PairFault {
 
 enum class Writes : uint8_t { kNobody, kEveryone, kRoot, kOthers };
 
-// The facts of an operation. A new one is a value of OpType, a row, a rule, a kernel, a front method, a test.
+// Which way the data of an operation with a root go.
+enum class Rooted : uint8_t {
+  kNo,     // there is no root
+  kGives,  // from the root to the others
+  kTakes,  // from the others to the root
+};
+
+// The facts of an operation. What a new one needs: CONTRIBUTING.md, "a new collective".
 struct OpRow {
   OpType op;
   const char* name;           // torch.distributed's
   const char* recorder_name;  // the flight recorder's: a name that PyTorch's stock analyzer accepts
   CallFields fields;          // what two members must agree on
   Writes writes;              // whose outputs are written
+  Rooted rooted;
 
-  // One member's rule: InvalidArgument with a text that says what, have, want and leaves rank, group and operation to the
-  // caller. `rank` is the member's rank in its group of `size`.
+  // One member's rule: InvalidArgument with a text that says what, have, want and leaves rank, group and operation to
+  // the caller. `rank` is the member's rank in its group of `size`.
   absl::Status (*check)(const CollectiveCall& call, int rank, int size);
 
   // Whether two members' calls agree on all `fields`. An equivalence; allocates nothing.
   bool (*same)(const CollectiveCall& a, const CollectiveCall& b);
 
-  // Null, or the agreement that pairs of members cannot show one by one: what i sends to j is what j expects of i. Calls
-  // `fault` for each pair that differs until it returns false. Every call passed its check and is the same() as the others;
-  // members that are null are skipped. Allocates nothing, but for kCoalesced.
+  // Null, or the agreement that pairs of members cannot show one by one: what i sends to j is what j expects of i.
+  // Calls `fault` for each pair that differs until it returns false. Every call passed its check and is the same() as
+  // the others; members that are null are skipped. Allocates nothing, but for kCoalesced.
   void (*cross)(MemberCalls calls, absl::FunctionRef<bool(const PairFault&)> fault);
 
   // The kernel, see kernels.h. Null for send and recv, which are no collectives: they are matched in pairs.
@@ -97,11 +105,26 @@ extern const std::array<OpRow, kOpTypeCount> kOps;  // in enum order
 
 inline const OpRow& op_row(OpType op) { return kOps[static_cast<size_t>(op)]; }
 
-// What the last member to arrive asks: whether all calls, [rank in group], agree. False: see describe_mismatch().
-bool members_agree(MemberCalls calls);
-
 // Whether this member's outputs are written by the operation. kCoalesced: ask of its parts.
-bool writes_outputs(const CollectiveCall& call, int rank);
+inline bool writes_outputs(const CollectiveCall& call, int rank) {
+  switch (op_row(call.op).writes) {
+    case Writes::kNobody:
+      return false;
+    case Writes::kEveryone:
+      return true;
+    case Writes::kRoot:
+      return rank == call.root;
+    case Writes::kOthers:
+      return rank != call.root;
+  }
+  return false;
+}
+
+// Whether this member only gives: the root of a broadcast or scatter, the others of a reduce or gather.
+inline bool only_gives(const CollectiveCall& call, int rank) {
+  const Rooted rooted = op_row(call.op).rooted;
+  return rooted == Rooted::kGives ? rank == call.root : rooted == Rooted::kTakes && rank != call.root;
+}
 
 // Whether the operation may stand between start_coalescing() and end_coalescing().
 bool can_be_coalesced(OpType op);

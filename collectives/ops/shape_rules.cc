@@ -438,7 +438,7 @@ SplitRows split_rows(const std::vector<int64_t>& splits, const TensorView& t, in
   const char* const name = any_source ? "source" : "destination";
   if (call.peer == rank) return invalid_argument(name, " is ", rank, ", which is this rank, want another member");
   return invalid_argument(name, " is ", call.peer, ", want 0 <= ", name, " < size = ", size,
-                          any_source ? " or any source" : "");
+                          any_source ? ", or recv_any()" : "");
 }
 
 absl::Status check_p2p(const CollectiveCall& call, const TensorList& list, const char* list_name, Name name, int rank,

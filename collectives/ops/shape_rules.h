@@ -5,17 +5,17 @@
 
 namespace rankloom::internal {
 
-// One member's rules, an operation each; rows of the op table point here (that of coalesced calls, which asks the rows of its
-// parts, is in op_table.cc). A rule looks at the call alone and never at the
-// data. `rank` is the member's rank in its group of `size`.
+// One member's rules, an operation each; rows of the op table point here (that of coalesced calls, which asks the rows
+// of its parts, is in op_table.cc). A rule looks at the call alone and never at the data. `rank` is the member's rank
+// in its group of `size`.
 //
-// Result: OK, or InvalidArgument whose text says what, have, want: `output has 5 elements, want size * input = 3 * 2 = 6`.
-// The front puts who in front: `rank 2, group 0, all_gather_into_tensor seq 1: `.
-// For every tensor: no negative size, contiguous, data unless it is empty or on the meta device. Within a call: one dtype, one
-// device. Empty tensors and groups of one are fine.
-// In place: a member's own part may be one memory in input and output, exactly: all_reduce and reduce (all of it), gather,
-// scatter, all_gather, reduce_scatter and their tensor forms (the part of `rank`). Any other overlap of an input with an
-// output, or of two outputs, is an error; all_to_all and all_to_all_single allow none.
+// Result: OK, or InvalidArgument whose text says what, have, want: `output has 5 elements, want size * input = 3 * 2 =
+// 6`. The front puts who in front: `rank 2, group 0, all_gather_into_tensor seq 1: `.
+// For every tensor: no negative size, contiguous, data unless it is empty or on the meta device. Within a call: one
+// dtype, one device. Empty tensors and groups of one are fine.
+// In place: a member's own part may be one memory in input and output, exactly: all_reduce and reduce (all of it),
+// gather, scatter, all_gather, reduce_scatter and their tensor forms (the part of `rank`). Any other overlap of an
+// input with an output, or of two outputs, is an error; all_to_all and all_to_all_single allow none.
 // Cost: some nanoseconds where the call is right; nothing is allocated but where tensors of a list lie in no order.
 absl::Status check_broadcast(const CollectiveCall& call, int rank, int size);
 absl::Status check_all_reduce(const CollectiveCall& call, int rank, int size);

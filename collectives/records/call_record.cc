@@ -148,14 +148,14 @@ CollectiveCall call_of(const FlightEntry& entry) {
   call.seq = entry.seq;
   call.root = entry.root;
   call.peer = entry.peer;
+  call.tag = entry.tag;
   call.code = entry.code;
   size_t at = 0;
   std::vector<TensorView> lists[2];
   for (int i = 0; i < entry.inputs + entry.outputs; ++i) {
-    Dims sizes;
-    const int64_t dimensions = entry.shapes[at++];
-    for (int64_t d = 0; d < dimensions; ++d) sizes.push_back(entry.shapes[at++]);
-    lists[i < entry.inputs ? 0 : 1].push_back(TensorView::meta(std::move(sizes), static_cast<DType>(entry.dtype)));
+    const std::vector<int64_t> sizes = entry.shapes.take(&at);
+    lists[i < entry.inputs ? 0 : 1].push_back(
+        TensorView::meta(Dims(sizes.begin(), sizes.end()), static_cast<DType>(entry.dtype)));
   }
   call.inputs = TensorList(std::move(lists[0]));
   call.outputs = TensorList(std::move(lists[1]));
@@ -174,9 +174,9 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
   std::map<const Group*, int> indices;
   record->add_group(world.world_group(), rank.rank());
   indices[world.world_group().get()] = 0;
-  const int64_t begin_ns = world.scheduler().now_ns() - absl::ToInt64Nanoseconds(rank.now());
-  // (end, index) of calls on their way, the next to end first. A flight recorder does not know of waits: whatever had ended
-  // before the program came to its next call counts as waited for.
+  const int64_t begin_ns = world.start_ns();
+  // (end, index) of calls on their way, the next to end first. A flight recorder does not know of waits: whatever had
+  // ended before the program came to its next call counts as waited for.
   std::priority_queue<std::pair<int64_t, size_t>, std::vector<std::pair<int64_t, size_t>>, std::greater<>> open;
   for (const FlightEntry& from : entries) {
     const CollectiveCall call = call_of(from);

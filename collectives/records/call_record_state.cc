@@ -13,8 +13,8 @@ namespace {
 
 // ---- keys
 
-// A key tells a kind of call from others: the words of its head, then the shapes and splits, each list with its length first.
-// Nothing follows from their order but that of decode().
+// A key tells a kind of call from others: the words of its head, then the shapes and splits, each list with its length
+// first. Nothing follows from their order but that of decode().
 enum Head : size_t { kOp, kGroup, kReduceOp, kFactor, kRoot, kPeer, kTag, kFile, kLine, kInPlace, kHeadWords };
 constexpr int64_t kCompute = -1;  // in place of an operation; then the index of its name
 
@@ -116,7 +116,7 @@ class CallRecordState::RecordedWork final : public WorkState {
  public:
   explicit RecordedWork(std::shared_ptr<Owner> owner) : owner_(std::move(owner)) { complete(absl::OkStatus()); }
   ~RecordedWork() override {
-    if (owner_->record != nullptr) owner_->record->settle(*this);
+    if (owner_->record != nullptr) owner_->record->release_buffers(*this);
   }
   absl::Status wait(absl::Duration, bool, CodeSite) override {
     if (owner_->record != nullptr) owner_->record->waited(*this);
@@ -143,11 +143,11 @@ CallRecordState::CallRecordState(CostModel with)
 
 CallRecordState::~CallRecordState() { owner_->record = nullptr; }
 
-void CallRecordState::settle(RecordedWork& work) { live_bytes -= std::exchange(work.buffer_bytes, 0); }
+void CallRecordState::release_buffers(RecordedWork& work) { live_bytes -= std::exchange(work.buffer_bytes, 0); }
 
 void CallRecordState::waited(RecordedWork& work) {
   if (std::exchange(work.is_waited, true)) return;
-  settle(work);
+  release_buffers(work);
   for (size_t i = work.first; i < work.last && i < size; ++i) entry(i).waited_before = static_cast<uint32_t>(size);
   now_ns = std::max(now_ns, work.end_ns);
 }
@@ -239,7 +239,7 @@ Work CallRecordState::add(const CollectiveCall& call, int group) {
   if (last_work_ == nullptr || last_work_.use_count() > 1) {
     last_work_ = std::make_shared<RecordedWork>(owner_);
   } else {
-    settle(*last_work_);
+    release_buffers(*last_work_);
   }
   RecordedWork& work = *last_work_;
   work.type = call.op;

@@ -93,7 +93,7 @@ struct CallRecordState {
   // another one that has counted its sends and recvs already.
   Entry& issue(const CollectiveCall& call, int group, bool alone);
   void waited(RecordedWork& work);
-  void settle(RecordedWork& work);
+  void release_buffers(RecordedWork& work);
 
   static constexpr std::array<uint32_t, 64> no_kinds() {
     std::array<uint32_t, 64> none{};

@@ -199,11 +199,12 @@ std::string traces::chakra_trace(const CallRecord& record) {
 }
 
 std::vector<std::string> traces::write_chakra(const std::vector<std::shared_ptr<CallRecord>>& ranks,
-                                              std::string_view prefix) {
+                                              std::string_view prefix, CodeSite code) {
+  require_records(ranks, "write_chakra", code);
   std::vector<std::string> paths;
   for (const std::shared_ptr<CallRecord>& record : ranks) {
     paths.push_back(absl::StrCat(sv(prefix), ".", record->global_rank(), ".et"));
-    internal::write_file(paths.back(), traces::chakra_trace(*record), "write_chakra");
+    internal::write_file(paths.back(), traces::chakra_trace(*record), "write_chakra", code);
   }
   return paths;
 }

@@ -15,6 +15,7 @@
 #include "rankloom/traces.h"
 #include "rankloom/version.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
 #include "world/world_state.h"
@@ -153,11 +154,7 @@ using Sizes = std::vector<int64_t>;
 // `count` shapes from position `at` on, which moves behind them.
 std::vector<Sizes> take_shapes(const FlightShapes& shapes, int count, size_t* at) {
   std::vector<Sizes> taken;
-  for (int i = 0; i < count; ++i) {
-    Sizes sizes(static_cast<size_t>(shapes[(*at)++]));
-    for (int64_t& size : sizes) size = shapes[(*at)++];
-    taken.push_back(std::move(sizes));
-  }
+  for (int i = 0; i < count; ++i) taken.push_back(shapes.take(at));
   return taken;
 }
 
@@ -346,6 +343,7 @@ class Dump {
     write_dtypes("output_dtypes", outputs.size(), static_cast<DType>(entry.dtype));
     field("state", state_of(entry));
     time("time_discovered_started_ns", started_ns);
+    // As PyTorch's dumps: a call that failed is retired, and was never seen to complete. Its CallRecord has the end.
     time("time_discovered_completed_ns", completed ? entry.completed_ns : -1);
     out_.key("retired");
     out_.boolean(entry.state != FlightEntry::State::kScheduled);
@@ -375,10 +373,15 @@ class Dump {
 
 }  // namespace
 
-std::string traces::flight_records(World& world, int rank, const traces::FlightDumpOptions& options) {
+std::string traces::flight_records(World& world, int rank, const traces::FlightDumpOptions& options, CodeSite code) {
   if (rank < 0 || rank >= world.size()) {
     refuse({.rank = rank, .group = {}, .op = "flight_records"}, ErrorKind::kInvalidArgument, "flight_records: rank is ",
-           rank, ", want 0 <= rank < world_size = ", world.size());
+           rank, ", want 0 <= rank < world_size = ", world.size(), site_place(Site{.code = code}));
+  }
+  if (options.format > FlightDumpOptions::Format::kJson) {
+    refuse({.rank = rank, .group = {}, .op = "flight_records"}, ErrorKind::kInvalidArgument,
+           "flight_records: format is ", static_cast<int>(options.format), ", want kPickle or kJson",
+           site_place(Site{.code = code}));
   }
   if (StepRecord* const record = world.scheduler().record(); record != nullptr && Task::current() != nullptr)
     record->uncovered("flight records, which tell of all calls so far");
@@ -394,14 +397,15 @@ std::string traces::flight_records(World& world, int rank, const traces::FlightD
   return write(pickle);
 }
 
-void traces::dump_flight_records(World& world, const std::string& prefix, const traces::FlightDumpOptions& options) {
+void traces::dump_flight_records(World& world, const std::string& prefix, const traces::FlightDumpOptions& options,
+                                 CodeSite code) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const std::string path =
         absl::StrCat(prefix, rank, options.format == FlightDumpOptions::Format::kJson ? ".json" : "");
-    const std::string bytes = traces::flight_records(world, rank, options);
+    const std::string bytes = traces::flight_records(world, rank, options, code);
     if (const absl::Status written = write_file(path, bytes); !written.ok()) {
-      refuse({.rank = rank, .group = {}, .op = "dump_flight_records"}, ErrorKind::kCollectiveError,
-             "dump_flight_records: ", written.message());
+      refuse({.rank = rank, .group = {}, .op = "dump_flight_records"}, ErrorKind::kInvalidArgument,
+             "dump_flight_records: ", written.message(), site_place(Site{.code = code}));
     }
   }
 }

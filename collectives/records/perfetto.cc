@@ -47,8 +47,8 @@ std::string arguments(const CallRecord& record, const CallRecord::Call& call) {
   return text;
 }
 
-// What members of one call share. Of a send and its recv: the group, who and to whom, the tag, the how many-th of these; of a
-// collective: the group with the number, -1, the operation, 0, the how many-th of these.
+// What members of one call share. Of a send and its recv: the group, who and to whom, the tag, the how many-th of
+// these; of a collective: the group with the number, -1, the operation, 0, the how many-th of these.
 using CallKey = std::tuple<std::string, int, int, int, int64_t>;
 
 struct Bound {  // where an arrow begins or ends
@@ -134,12 +134,15 @@ class Writer {
 
 }  // namespace
 
-std::string traces::perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks) {
+std::string traces::perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks, CodeSite code) {
+  require_records(ranks, "perfetto_json", code);
   return Writer().write(ranks);
 }
 
-void traces::write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path) {
-  internal::write_file(path, traces::perfetto_json(ranks), "write_perfetto");
+void traces::write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path,
+                            CodeSite code) {
+  require_records(ranks, "write_perfetto", code);
+  internal::write_file(path, traces::perfetto_json(ranks, code), "write_perfetto", code);
 }
 
 }  // namespace rankloom

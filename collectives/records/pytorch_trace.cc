@@ -196,8 +196,8 @@ class Writer {
 
 std::string traces::pytorch_trace_json(const CallRecord& record) { return Writer(record).write(); }
 
-void traces::write_pytorch_trace(const CallRecord& record, std::string_view path) {
-  internal::write_file(path, traces::pytorch_trace_json(record), "write_pytorch_trace");
+void traces::write_pytorch_trace(const CallRecord& record, std::string_view path, CodeSite code) {
+  internal::write_file(path, traces::pytorch_trace_json(record), "write_pytorch_trace", code);
 }
 
 }  // namespace rankloom

@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/require.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
 
@@ -19,21 +20,6 @@ int64_t elements(const std::vector<CallRecord::Call::Tensor>& tensors) {
 }
 
 }  // namespace
-
-std::string json_string(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&quoted, "\\u%04x", static_cast<unsigned>(c));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
 
 std::string json_list(const std::vector<int64_t>& values, size_t limit) {
   std::string text = "[";
@@ -144,10 +130,16 @@ int rank_stride(const Group& group) {
   return stride;
 }
 
-void write_file(std::string_view path, std::string_view text, const char* op) {
+void write_file(std::string_view path, std::string_view text, const char* op, CodeSite code) {
   const absl::Status written = internal::write_file(std::string(path), text);
   if (written.ok()) return;
-  refuse({.rank = -1, .group = {}, .op = op}, ErrorKind::kInvalidArgument, op, ": ", written.message());
+  refuse({.rank = -1, .group = {}, .op = op}, ErrorKind::kInvalidArgument, op, ": ", written.message(),
+         site_place(Site{.code = code}));
+}
+
+void require_records(const std::vector<std::shared_ptr<CallRecord>>& ranks, const char* op, CodeSite code) {
+  for (size_t i = 0; i < ranks.size(); ++i)
+    require(ranks[i], {.rank = -1, .group = {}, .op = op}, code, op, ": record ", i);
 }
 
 }  // namespace rankloom::internal

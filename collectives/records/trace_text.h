@@ -1,17 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "rankloom/error.h"
 #include "rankloom/records.h"
+#include "sim/base/printable.h"
 
 // The common part of the trace formats.
 namespace rankloom::internal {
 
-// As a JSON string, with quotes.
-std::string json_string(std::string_view text);
 // "[1, 2]"; at most `limit` of them, then "...".
 std::string json_list(const std::vector<int64_t>& values, size_t limit = ~size_t{0});
 
@@ -30,6 +31,9 @@ std::vector<int64_t> first_ranks(const Group& group, int limit);
 int rank_stride(const Group& group);
 
 // Puts `text` into the file. Errors: DistError (InvalidArgument) if it cannot be written; `op` asks.
-void write_file(std::string_view path, std::string_view text, const char* op);
+void write_file(std::string_view path, std::string_view text, const char* op, CodeSite code);
+
+// InvalidArgument if one is null. `op`: "write_perfetto".
+void require_records(const std::vector<std::shared_ptr<CallRecord>>& ranks, const char* op, CodeSite code);
 
 }  // namespace rankloom::internal

@@ -60,8 +60,8 @@ class DeviceDriver {
   // gives up after this; infinite: never.
   virtual absl::Status wait_word(StreamHandle stream, ControlWord* word, absl::Duration limit) = 0;
 
-  // Events and words are used again and again. A word is given back when nobody will write to it any more, and used again when
-  // `behind`, which the taker records behind the wait, was passed.
+  // Events and words are used again and again. A word is given back when nobody will write to it any more, and used
+  // again when `behind`, which the taker records behind the wait, was passed.
   struct Wait {
     ControlWord* word = nullptr;
     EventHandle behind = nullptr;

@@ -3,11 +3,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/work/completion.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -92,22 +95,28 @@ absl::Status DeviceStreamState::status() const {
 }
 
 DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, int device, DeviceDriver::EventHandle event,
-                       DeviceGates gates)
-    : runtime_(std::move(runtime)), rank_(rank), device_(device), event_(event), gates_(std::move(gates)) {}
+                       DeviceGates gates, std::shared_ptr<const void> hold)
+    : runtime_(std::move(runtime)),
+      rank_(rank),
+      device_(device),
+      event_(event),
+      gates_(std::move(gates)),
+      hold_(std::move(hold)) {}
 
 DeviceMark::~DeviceMark() { runtime_->driver().give_event(device_, event_); }
 
-bool DeviceMark::done() {
+bool DeviceMark::done(CodeSite code) {
   const CallScope call(runtime_->world_ref(),
-                       [this] { return CalledHandle{.rank = rank_, .handle = "event", .op = "query"}; });
-  runtime_->scheduler().point(Site{.what = "event query"});
+                       [&] { return CalledHandle{.rank = rank_, .handle = "event", .op = "query", .code = code}; });
+  runtime_->scheduler().point(Site{.what = "event query", .code = code});
   const absl::StatusOr<bool> passed = runtime_->driver().passed(event_);
   return passed.ok() && *passed;
 }
 
 absl::Status DeviceMark::wait(CodeSite code) {
-  const CallScope call(runtime_->world_ref(),
-                       [this] { return CalledHandle{.rank = rank_, .handle = "event", .op = "synchronize"}; });
+  const CallScope call(runtime_->world_ref(), [&] {
+    return CalledHandle{.rank = rank_, .handle = "event", .op = "synchronize", .code = code};
+  });
   runtime_->scheduler().point(Site{.what = "event synchronize", .code = code});
   return runtime_->await(*this, rank_, "event synchronize", "", code);
 }
@@ -216,6 +225,7 @@ void DeviceRuntime::start_thread() {
 }
 
 void DeviceRuntime::thread_main() {
+  const LibraryScope library;
   int64_t health_at = 0;
   for (;;) {
     std::vector<std::shared_ptr<DeviceLaunch>> ended;
@@ -286,14 +296,15 @@ struct DeviceRuntime::GateOpener final : Dependant {
 
 absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shared_ptr<DeviceStreamState>& stream,
                                                                  int device, DeviceDriver::StreamHandle handle,
-                                                                 Work work, absl::Duration timeout, CodeSite code) {
-  const std::shared_ptr<WorkState> state = WorkState::shared(work);
+                                                                 const std::shared_ptr<WorkState>& work,
+                                                                 std::shared_ptr<HeldByStream> held,
+                                                                 absl::Duration timeout, CodeSite code) {
   auto gate = std::make_shared<DeviceGate>();
   gate->stream = stream;
   gate->device = device;
   gate->strong = timeout != absl::InfiniteDuration();
   gate->timeout = gate->strong ? timeout : world_.options().timeout;
-  const Site site = state->site(code);
+  const Site site = work->site(code);
   gate->text = absl::StrCat(site_text(site), site_place(site));
   gate->code = code;
   gate->deadline_ns = Deadline::after(monotonic_ns(), gate->timeout, !gate->strong).at_ns;
@@ -310,21 +321,23 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
   }
   {
     OrderedMutexLock lock(&mu_);
-    gate->work = std::move(work);
+    gate->awaited = work;
+    gate->held = std::move(held);
     gates_.push_back(gate);
     if (gate->deadline_ns != Deadline::kNever) {
       start_thread();
       parker_.unpark();
     }
   }
-  state->when_done(std::make_unique<GateOpener>(shared_from_this(), gate));
+  work->when_done(std::make_unique<GateOpener>(shared_from_this(), gate));
   if (scheduler_.aborted()) open(gate, scheduler_.abort_cause(), OpenedBy::kEnd);
   return gate;
 }
 
 void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by) {
   if (gate->open.load(std::memory_order_acquire)) return;
-  Work handle;
+  std::shared_ptr<WorkState> awaited;
+  std::shared_ptr<HeldByStream> held;
   {
     OrderedMutexLock lock(&mu_);
     if (gate->open.load(std::memory_order_relaxed)) return;
@@ -341,14 +354,17 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
       if (!launch->finished_) launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
     }
     std::erase(gates_, gate);
-    handle = std::move(gate->work);
+    awaited.swap(gate->awaited);
+    held.swap(gate->held);
   }
   gate->wait.word->released.store(1, std::memory_order_release);
   driver_->give_wait(gate->device, gate->wait);
   if (by == OpenedBy::kTimeout) {
     // Letting go of the last handle withdraws the call, as the rank that owns it.
-    scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [handle = std::move(handle)] {});
+    scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [held = std::move(held)] {});
   }
+  Completion::drop(std::move(held));
+  Completion::drop(std::move(awaited));
 }
 
 absl::Status DeviceRuntime::await(const DeviceMark& mark, int rank, const char* what, std::string detail,
@@ -370,10 +386,37 @@ std::vector<std::shared_ptr<WorkState>> DeviceRuntime::awaited(const DeviceGates
   std::vector<std::shared_ptr<WorkState>> works;
   OrderedMutexLock lock(&mu_);
   for (const std::shared_ptr<DeviceGate>& gate : gates) {
-    if (const std::shared_ptr<WorkState>& state = WorkState::shared(gate->work); state != nullptr)
-      works.push_back(state);
+    if (gate->awaited != nullptr) works.push_back(gate->awaited);
   }
   return works;
+}
+
+void DeviceRuntime::let_go_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept {
+  std::shared_ptr<HeldByStream> held;
+  {
+    OrderedMutexLock lock(&mu_);
+    held = gate->held;
+  }
+  if (held != nullptr) held->let_go();
+  if (unwound) {
+    open(gate, make_error(ErrorKind::kAborted, gate->stream->who(), "an exception unwound the rank"), OpenedBy::kEnd);
+  }
+}
+
+void DeviceRuntime::let_go(const DeviceStreamState& stream, bool unwound) noexcept {
+  DeviceGates closed;
+  {
+    OrderedMutexLock lock(&mu_);
+    std::copy_if(gates_.begin(), gates_.end(), std::back_inserter(closed),
+                 [&stream](const std::shared_ptr<DeviceGate>& gate) { return gate->stream.get() == &stream; });
+  }
+  for (const std::shared_ptr<DeviceGate>& gate : closed) let_go_at(gate, unwound);
+}
+
+void DeviceRuntime::unwind(const DeviceGates& gates, int rank) noexcept {
+  for (const std::shared_ptr<DeviceGate>& gate : gates) {
+    if (gate->stream->rank == rank && !gate->open.load()) let_go_at(gate, /*unwound=*/true);
+  }
 }
 
 void DeviceRuntime::open_all(const absl::Status& cause) {

@@ -12,6 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
 #include "collectives/streams/device_driver.h"
+#include "collectives/streams/held_by_stream.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/stream.h"
 #include "rankloom/work.h"
@@ -22,7 +23,8 @@
 
 namespace rankloom::internal {
 
-// Lets the calls of this world use memory of a device, which `driver` stands for. Asked for twice, the first driver stays.
+// Lets the calls of this world use memory of a device, which `driver` stands for. Asked for twice, the first driver
+// stays.
 void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver);
 
 class DeviceRuntime;
@@ -56,19 +58,21 @@ struct DeviceGate {
   CodeSite code;
   std::atomic<bool> open = false;  // written under the runtime's mutex
   // Guarded by the runtime's mutex.
-  Work work;
+  std::shared_ptr<WorkState> awaited;  // null: it is over
+  std::shared_ptr<HeldByStream> held;  // keeps the call; null: the gate is open
   std::vector<std::weak_ptr<struct DeviceLaunch>> behind;
 };
 using DeviceGates = std::vector<std::shared_ptr<DeviceGate>>;
 
-// A point in a stream.
+// A mark in a device's stream (docs/words.md: event).
 class DeviceMark final : public EventState {
  public:
+  // `hold`: kept as long as the mark is.
   DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, int device, DeviceDriver::EventHandle event,
-             DeviceGates gates);
+             DeviceGates gates, std::shared_ptr<const void> hold);
   ~DeviceMark() override;
 
-  bool done() override;
+  bool done(CodeSite code) override;
   absl::Status wait(CodeSite code) override;
 
   int device() const { return device_; }
@@ -83,12 +87,13 @@ class DeviceMark final : public EventState {
   const int device_;
   const DeviceDriver::EventHandle event_;
   const DeviceGates gates_;
+  const std::shared_ptr<const void> hold_;
 };
 
-// Something on its way through a device, at whose end the host is told. Made by whoever asks for it, so that it can be found
-// before it ends; launch() fills it.
+// Something on its way through a device, at whose end the host is told. Made by whoever asks for it, so that it can be
+// found before it ends; launch() fills it.
 struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
-  std::atomic<bool> off_device = false;  // the device is through with it, or never got it
+  std::atomic<bool> off_device = false;  // the device has ended the launch, or never got it
   std::atomic<int> closed = 0;           // gates before it that only a rank can open; written under the runtime's mutex
 
  private:
@@ -109,8 +114,8 @@ struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
 // and the gates at which streams wait. The host never blocks in here, and a device is told to go on by host writes
 // only, so nothing depends on which streams share a queue of the hardware.
 //
-// Ends of launches come when the device is done, in real time, and are steps of the world's schedule from there on: a seeded
-// run with a device is not repeatable bit by bit. Timeouts of gates are real time too: a device knows no other.
+// Ends of launches come when the device is done, in real time, and are steps of the world's schedule from there on: a
+// seeded run with a device is not repeatable bit by bit. Timeouts of gates are real time too: a device knows no other.
 // Thread-safety: all methods.
 class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
  public:
@@ -129,18 +134,26 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   Scheduler& scheduler() const { return scheduler_; }
   const WorldRef& world_ref() const { return world_ref_; }
 
-  // Starts, on `device`, `plan` (null: nothing) once all marks are passed; then calls `done`, which must not wait, as a step
-  // of `rank`. An error: `done` will not be called.
+  // Starts, on `device`, `plan` (null: nothing) once all marks are passed; then calls `done`, which must not wait, as a
+  // step of `rank`. An error: `done` will not be called.
   absl::Status launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,
                       KernelPlan* plan, absl::Span<const DeviceMark* const> after, Done done);
-  // Until the device is through with it, unless that takes a rank that opens a gate. No scheduling point: destructors come
-  // here.
+  // Until the device is through with it, unless that takes a rank that opens a gate. No scheduling point: destructors
+  // come here.
   void await_device(const DeviceLaunch& launch);
 
-  // Makes a stream wait for a work that is not done. `timeout` infinite: the world's default, which no report counts on.
+  // Makes a stream wait for a work that is not done, and hold `held` until then. `timeout` infinite: the world's
+  // default, which no report counts on.
   absl::StatusOr<std::shared_ptr<DeviceGate>> block(const std::shared_ptr<DeviceStreamState>& stream, int device,
-                                                    DeviceDriver::StreamHandle handle, Work work,
-                                                    absl::Duration timeout, CodeSite code);
+                                                    DeviceDriver::StreamHandle handle,
+                                                    const std::shared_ptr<WorkState>& work,
+                                                    std::shared_ptr<HeldByStream> held, absl::Duration timeout,
+                                                    CodeSite code);
+  // Lets go of what `stream` holds, in the order of the stream. `unwound`: so does an exception, and nothing that
+  // follows is wanted: its gates are opened. No scheduling point: destructors come here.
+  void let_go(const DeviceStreamState& stream, bool unwound) noexcept;
+  // The same of those of these gates that streams of `rank` wait at, which an exception unwinds.
+  void unwind(const DeviceGates& gates, int rank) noexcept;
 
   // Blocks the calling rank until the mark is passed. Errors: the cause, when the world was aborted meanwhile.
   absl::Status await(const DeviceMark& mark, int rank, const char* what, std::string detail, CodeSite code);
@@ -164,6 +177,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   void start_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
   void open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by);
+  void let_go_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept;
 
   WorldState& world_;
   Scheduler& scheduler_;
@@ -173,10 +187,10 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
 
   mutable OrderedMutex mu_{LockLevel::kDeviceRuntime};                   // never held in a callback or in the driver
   std::vector<std::shared_ptr<DeviceGate>> gates_ ABSL_GUARDED_BY(mu_);  // those that are closed
-  std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // those whose end was not told yet
+  std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // launches whose end was not reported
   std::vector<std::shared_ptr<DeviceLaunch>> ended_ ABSL_GUARDED_BY(mu_);     // for the thread
-  std::vector<std::shared_ptr<DeviceLaunch>> lost_
-      ABSL_GUARDED_BY(mu_);  // of a device that failed: the device may yet name them
+  // Of a device that failed: the device may yet name them.
+  std::vector<std::shared_ptr<DeviceLaunch>> lost_ ABSL_GUARDED_BY(mu_);
   std::vector<std::pair<int, std::unique_ptr<DeviceDriver::Lane>>> lanes_ ABSL_GUARDED_BY(mu_);  // idle ones, by device
   std::thread thread_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

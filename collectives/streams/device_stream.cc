@@ -1,13 +1,18 @@
 #include "collectives/streams/device_stream.h"
 
+#include <exception>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
-#include "collectives/work/stream_work.h"
+#include "collectives/streams/stream_call.h"
+#include "collectives/work/completion.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -21,15 +26,55 @@ std::shared_ptr<DeviceRuntime> runtime_of(RankState& rank) {
   return runtime;
 }
 
+// The rank has neither the stream nor a work or event of it any more, or an exception unwinds.
+void let_go(DeviceRuntime& runtime, const DeviceStreamState& stream, const RankState& rank) noexcept {
+  const WorldPin alive(runtime.world_ref());
+  if (!alive) return;  // all has ended with the world
+  runtime.let_go(stream, rank.unwinding());
+}
+
+// A call that was passed on at once, and may be on the device already. There nobody can take it back, but it ends: what
+// stands before it is given up, too, and its end waited for, if an exception takes its memory.
+class HeldOnDevice final : public HeldByStream {
+ public:
+  // `before`: the gates that the call is behind.
+  HeldOnDevice(Work work, bool keeps_alive, const std::shared_ptr<DeviceRuntime>& runtime, const RankState& rank,
+               DeviceGates before)
+      : held_(std::move(work)), keeps_alive_(keeps_alive), runtime_(runtime), rank_(rank), before_(std::move(before)) {}
+  const std::shared_ptr<WorkState>& state() const { return held_.state(); }
+
+  void let_go() noexcept override {
+    held_.let_go();
+    if (keeps_alive_ || state() == nullptr || state()->is_over() || Completion::open() || !rank_.unwinding()) return;
+    runtime_->unwind(before_, rank_.rank());
+    state()->dropped();
+  }
+
+ private:
+  HeldWork held_;
+  const bool keeps_alive_;
+  const std::shared_ptr<DeviceRuntime> runtime_;
+  const RankState& rank_;
+  const DeviceGates before_;
+};
+
 }  // namespace
 
 DeviceStream::DeviceStream(RankState& rank, int device, DeviceDriver::StreamHandle handle, std::string_view name)
-    : runtime_(runtime_of(rank)),
+    : rank_(rank),
+      runtime_(runtime_of(rank)),
       device_(device),
       handle_(handle),
-      state_(std::make_shared<DeviceStreamState>(rank.rank(), name)) {}
+      state_(std::make_shared<DeviceStreamState>(rank.rank(), name)),
+      keeper_(state_.get(),
+              [runtime = runtime_, state = state_, &rank](const void*) { internal::let_go(*runtime, *state, rank); }) {}
 
-DeviceStream::~DeviceStream() = default;
+DeviceStream::~DeviceStream() {
+  if (std::uncaught_exceptions() == 0) [[likely]]
+    return;
+  if (const WorldPin alive(runtime_->world_ref()); alive && rank_.unwinding())
+    internal::let_go(*runtime_, *state_, rank_);
+}
 
 std::string_view DeviceStream::name() const { return state_->name; }
 
@@ -43,13 +88,15 @@ void DeviceStream::point(const char* what, CodeSite code, bool polls) const {
   polls ? runtime_->scheduler().poll(site) : runtime_->scheduler().point(site);
 }
 
-CalledHandle DeviceStream::called(const char* what) const {
-  return {.rank = state_->rank, .handle = absl::StrCat("stream ", state_->name), .op = what};
+CalledHandle DeviceStream::called(const char* what, CodeSite code) const {
+  return {.rank = state_->rank, .handle = absl::StrCat("stream ", state_->name), .op = what, .code = code};
 }
 
-void DeviceStream::check(const absl::Status& status, const char* what) const {
+void DeviceStream::check(const absl::Status& status, const char* what, CodeSite code) const {
   if (status.ok()) return;
-  throw_dist_error(prefixed(status, state_->who(), what, ": "), {.rank = state_->rank, .group = {}, .op = what});
+  const std::string text = absl::StrCat(state_->who(), what, ": ", status.message());
+  throw_dist_error(make_error(error_kind(status), located(text, code)),
+                   {.rank = state_->rank, .group = {}, .op = what});
 }
 
 DeviceGates DeviceStream::gates() {
@@ -58,22 +105,21 @@ DeviceGates DeviceStream::gates() {
   return gates_;
 }
 
-absl::StatusOr<std::shared_ptr<DeviceMark>> DeviceStream::mark() {
+absl::StatusOr<std::shared_ptr<DeviceMark>> DeviceStream::mark(std::shared_ptr<const void> hold) {
   absl::StatusOr<DeviceDriver::EventHandle> event = runtime_->driver().take_event(device_);
   if (!event.ok()) return event.status();
   if (absl::Status recorded = runtime_->driver().record(*event, handle_); !recorded.ok()) return recorded;
-  return std::make_shared<DeviceMark>(runtime_, state_->rank, device_, *event, gates());
+  return std::make_shared<DeviceMark>(runtime_, state_->rank, device_, *event, gates(), std::move(hold));
 }
 
-absl::Status DeviceStream::block(Work work, absl::Duration timeout, CodeSite code) {
-  WorkState* const state = WorkState::of(work);
-  if (state == nullptr) return absl::OkStatus();
-  if (state->is_completed()) {
-    if (absl::Status ended = state->status(); !ended.ok()) state_->fail(ended);
+absl::Status DeviceStream::block(const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held,
+                                 absl::Duration timeout, CodeSite code) {
+  if (work->is_completed()) {
+    if (absl::Status ended = work->status(); !ended.ok()) state_->fail(ended);
     return absl::OkStatus();
   }
   absl::StatusOr<std::shared_ptr<DeviceGate>> gate =
-      runtime_->block(state_, device_, handle_, std::move(work), timeout, code);
+      runtime_->block(state_, device_, handle_, work, std::move(held), timeout, code);
   if (!gate.ok()) return gate.status();
   OrderedMutexLock lock(&mu_);
   gates_.push_back(*std::move(gate));
@@ -83,22 +129,23 @@ absl::Status DeviceStream::block(Work work, absl::Duration timeout, CodeSite cod
 void DeviceStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code) {
   constexpr const char* kWhat = "block_current_stream";
   if (timeout < absl::ZeroDuration()) {
-    check(invalid_argument("timeout is ", absl::FormatDuration(timeout), ", want at least 0"), kWhat);
+    check(invalid_argument("timeout is ", absl::FormatDuration(timeout), ", want at least 0"), kWhat, code);
   }
-  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
+  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat, code); });
   point(kWhat, code);
   WorkState* const waited_for = WorkState::of(work);
   if (waited_for == nullptr) return;
-  waited_for->settled("block_current_stream");
+  waited_for->settled("block_current_stream", code);
   // A work of the user's own may answer with a future that its owner completes.
-  check(block(waited_for->get_future(work).work(), timeout, code), kWhat);
+  const auto held = std::make_shared<HeldWork>(waited_for->get_future(work).work());
+  if (held->state() != nullptr) check(block(held->state(), held, timeout, code), kWhat, code);
 }
 
 Stream::Event DeviceStream::record(CodeSite code) {
-  const CallScope call(runtime_->world_ref(), [this] { return called("event record"); });
+  const CallScope call(runtime_->world_ref(), [&] { return called("event record", code); });
   point("event record", code);
-  absl::StatusOr<std::shared_ptr<DeviceMark>> made = mark();
-  check(made.status(), "event record");
+  absl::StatusOr<std::shared_ptr<DeviceMark>> made = mark(keeper_);
+  check(made.status(), "event record", code);
   return Stream::Event(*std::move(made));
 }
 
@@ -107,11 +154,11 @@ void DeviceStream::wait_event(const Stream::Event& event, CodeSite code) {
   if (event.state() == nullptr) return;
   const auto* const other = dynamic_cast<const DeviceMark*>(event.state().get());
   if (other == nullptr || &other->runtime()->driver() != &runtime_->driver()) {
-    check(invalid_argument("the event is one of another kind of stream, want one of this kind of device"), kWhat);
+    check(invalid_argument("the event is one of another kind of stream, want one of this kind of device"), kWhat, code);
   }
-  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
+  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat, code); });
   point(kWhat, code);
-  check(runtime_->driver().wait_event(handle_, other->event()), kWhat);
+  check(runtime_->driver().wait_event(handle_, other->event()), kWhat, code);
   OrderedMutexLock lock(&mu_);
   for (const std::shared_ptr<DeviceGate>& gate : other->gates()) {
     if (!gate->open.load()) gates_.push_back(gate);
@@ -120,85 +167,86 @@ void DeviceStream::wait_event(const Stream::Event& event, CodeSite code) {
 
 void DeviceStream::synchronize(CodeSite code) {
   constexpr const char* kWhat = "stream synchronize";
-  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat); });
+  const CallScope call(runtime_->world_ref(), [&] { return called(kWhat, code); });
   point(kWhat, code);
   absl::StatusOr<std::shared_ptr<DeviceMark>> here = mark();
-  check(here.status(), kWhat);
+  check(here.status(), kWhat, code);
   absl::Status ended = runtime_->await(**here, state_->rank, kWhat, state_->name, code);
   if (ended.ok()) ended = state_->status();
   throw_if_error(ended, {.rank = state_->rank, .group = {}, .op = kWhat});
 }
 
 bool DeviceStream::query(CodeSite code) {
-  const CallScope call(runtime_->world_ref(), [this] { return called("stream query"); });
+  const CallScope call(runtime_->world_ref(), [&] { return called("stream query", code); });
   point("stream query", code, /*polls=*/true);
   const absl::StatusOr<bool> idle = runtime_->driver().idle(handle_);
-  check(idle.status(), "stream query");
+  check(idle.status(), "stream query", code);
   return *idle;
 }
 
 absl::Status DeviceStream::status() const { return state_->status(); }
 
 absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& call) {
-  const char* const op = op_row(call.op).name;
-  const CodeSite code = call.code;
-  auto outer =
-      std::make_shared<StreamWork>(&runtime_->scheduler(), state_->rank, op, std::string(group.group()->name()),
-                                   call.seq, std::vector<TensorView>(call.outputs.begin(), call.outputs.end()));
   absl::StatusOr<std::shared_ptr<DeviceMark>> here = mark();
   if (!here.ok()) return here.status();
-  if (call_device(call).kind != Device::Kind::kCpu) {
-    call.way.ready = *here;
-    const absl::Duration timeout = call.timeout;
-    const bool timeout_is_default = call.timeout_is_default;
-    absl::StatusOr<Work> inner = group.execute(std::move(call));
-    if (!inner.ok()) return inner.status();
-    WorkState* const state = WorkState::of(*inner);
-    if (state == nullptr) {
-      outer->complete(absl::OkStatus());
-      return WorkState::handle(std::move(outer));
-    }
-    outer->stands_for(*state);
-    // Before the gate asks for the same, so that who sees the stream go on sees the call done.
-    state->when_done(tell(std::weak_ptr(outer), &WorkState::complete));
-    if (!timeout_is_default) {
-      // A wait of its own withdraws the call in time.
-      runtime_->scheduler().spawn({.rank = state_->rank, .kind = TaskKind::kStream}, [inner = *inner, timeout, code] {
-        (void)WorkState::of(inner)->wait(timeout, /*timeout_is_default=*/false, code);
+  if (call_device(call).kind != Device::Kind::kCpu) return issue_on_device(group, std::move(call), *std::move(here));
+  return issue_on_host(group, std::move(call), **here);
+}
+
+absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, CollectiveCall&& call,
+                                                   std::shared_ptr<DeviceMark> here) {
+  const char* const op = op_row(call.op).name;
+  const CodeSite code = call.code;
+  const int64_t seq = call.seq;
+  const absl::Duration timeout = call.timeout;
+  const bool timeout_is_default = call.timeout_is_default;
+  const bool keeps_alive = call.keep_alive != nullptr;
+  std::vector<TensorView> outputs(call.outputs.begin(), call.outputs.end());
+  DeviceGates before = here->gates();
+  call.way.ready = std::move(here);
+  absl::StatusOr<Work> inner = group.execute(std::move(call));
+  if (!inner.ok()) return inner.status();
+  const auto held = std::make_shared<HeldOnDevice>(*std::move(inner), keeps_alive, runtime_, rank_, std::move(before));
+  const std::shared_ptr<WorkState>& state = held->state();
+  const auto outer = std::make_shared<CallOnStream>(rank_, op, std::string(group.group()->name()), seq,
+                                                    std::move(outputs), held, keeper_);
+  if (state == nullptr) {
+    outer->end(absl::OkStatus());
+    return WorkState::handle(outer);
+  }
+  outer->stands_for(*state);
+  // Before the gate asks for the same, so that who sees the stream go on sees the call done.
+  state->when_done(tell(std::weak_ptr(outer), &CallOnStream::end));
+  if (!timeout_is_default) {
+    // A wait of its own withdraws the call in time.
+    runtime_->scheduler().spawn({.rank = state_->rank, .kind = TaskKind::kStream}, [state, timeout, code] {
+      (void)state->wait(timeout, /*timeout_is_default=*/false, code);
+    });
+  }
+  if (absl::Status blocked = block(state, held, absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
+  return WorkState::handle(outer);
+}
+
+// Once the stream is there, a helper of the rank issues the call and waits for it.
+absl::StatusOr<Work> DeviceStream::issue_on_host(ProcessGroup& group, CollectiveCall&& call, const DeviceMark& here) {
+  const char* const op = op_row(call.op).name;
+  const CodeSite code = call.code;
+  const std::shared_ptr<StreamCall> held =
+      StreamCall::make(rank_, group, std::move(call), absl::StrCat("stream ", state_->name), keeper_);
+  if (absl::Status blocked = block(held->outer(), held, absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
+  const DeviceMark* const after = &here;
+  absl::Status asked = runtime_->launch(
+      std::make_shared<DeviceLaunch>(), state_->rank, device_, Site{.what = op, .code = code}, nullptr, {&after, 1},
+      [scheduler = &runtime_->scheduler(), rank = state_->rank, held](const absl::Status& status) {
+        if (!status.ok() || scheduler->aborted()) {
+          (void)held->run(status.ok() ? scheduler->abort_cause() : status);
+          return;
+        }
+        scheduler->spawn({.rank = rank, .kind = TaskKind::kStream}, [held] { (void)held->run(absl::OkStatus()); });
       });
-    }
-    if (absl::Status blocked = block(*inner, absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
-    return WorkState::handle(std::move(outer));
-  }
-  if (absl::Status blocked = block(WorkState::handle(outer), absl::InfiniteDuration(), code); !blocked.ok())
-    return blocked;
-  // Once the stream is there, a helper of the rank issues the call and waits for it.
-  auto issue = [group = &group, held = group.weak_from_this().lock(), outer, call = std::move(call)]() mutable {
-    const CodeSite code = call.code;
-    const absl::Duration timeout = call.timeout;
-    const bool timeout_is_default = call.timeout_is_default;
-    outer->complete(caught(outer->op(), [&]() -> absl::Status {
-      absl::StatusOr<Work> inner = group->execute(std::move(call));
-      if (!inner.ok() || WorkState::of(*inner) == nullptr) return inner.status();
-      return WorkState::of(*inner)->wait(timeout, timeout_is_default, code);
-    }));
-  };
-  const DeviceMark* const after = here->get();
-  absl::Status asked = runtime_->launch(std::make_shared<DeviceLaunch>(), state_->rank, device_,
-                                        Site{.what = op, .code = code}, nullptr, {&after, 1},
-                                        [scheduler = &runtime_->scheduler(), rank = state_->rank, outer,
-                                         issue = std::move(issue)](const absl::Status& status) mutable {
-                                          if (!status.ok() || scheduler->aborted()) {
-                                            outer->complete(status.ok() ? scheduler->abort_cause() : status);
-                                            return;
-                                          }
-                                          scheduler->spawn({.rank = rank, .kind = TaskKind::kStream}, std::move(issue));
-                                        });
-  if (!asked.ok()) {
-    outer->complete(asked);
-    return asked;
-  }
-  return WorkState::handle(std::move(outer));
+  if (asked.ok()) return WorkState::handle(held->outer());
+  (void)held->run(asked);
+  return asked;
 }
 
 }  // namespace rankloom::internal

@@ -11,16 +11,20 @@
 
 namespace rankloom::internal {
 
-// A stream of a device. Its queue is the device's: what rankloom puts there are marks, waits for marks, and waits for words
-// that the host writes, so kernels of any origin may stand between.
+class StreamWork;
+
+// A stream of a device, whose queue is the device's: CudaStreamView (rankloom/cuda.h) for any DeviceDriver. What users
+// may expect of it stands there.
 //
-// A call on the stream whose tensors are the device's: its kernel waits for the stream's mark and the stream for its end;
-// neither blocks the host. A call whose tensors are the host's, or that has none, is issued when the stream gets there.
-// Timeouts are real time. A timeout that is not given is the world's, so that no device waits for ever.
+// Marks order device kernels: a call's kernel waits for the stream's mark (CallWay::ready), and the stream, through a
+// DeviceGate, for the work. A call of the host's tensors is issued by a task of the rank, once a launch at the stream's
+// mark has ended.
+// Lifetime: as SimStream's. What others have queued runs in any case.
 // Thread-safety: as Stream's.
 class DeviceStream : public Stream {
  public:
-  // `handle`: the device's stream, which the owner of this keeps at least as long. use_device() was called for the world.
+  // `handle`: the device's stream, which the owner of this keeps at least as long. use_device() was called for the
+  // world.
   DeviceStream(RankState& rank, int device, DeviceDriver::StreamHandle handle, std::string_view name);
   ~DeviceStream() override;
   DeviceStream(const DeviceStream&) = delete;
@@ -40,19 +44,28 @@ class DeviceStream : public Stream {
   absl::StatusOr<Work> issue(ProcessGroup& group, CollectiveCall&& call) override;
 
  private:
-  CalledHandle called(const char* what) const;
+  CalledHandle called(const char* what, CodeSite code) const;
   // A scheduling point of whoever uses the stream. Throws if that is another rank.
   void point(const char* what, CodeSite code, bool polls = false) const;
-  void check(const absl::Status& status, const char* what) const;
-  absl::StatusOr<std::shared_ptr<DeviceMark>> mark();
-  absl::Status block(Work work, absl::Duration timeout, CodeSite code);
+  void check(const absl::Status& status, const char* what, CodeSite code) const;
+  // `hold`: kept as long as the mark is.
+  absl::StatusOr<std::shared_ptr<DeviceMark>> mark(std::shared_ptr<const void> hold = nullptr);
+  absl::Status block(const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held, absl::Duration timeout,
+                     CodeSite code);
+  // issue(), from the mark `here` of the stream on. On the device: the call is made now, and its kernel waits for the
+  // mark. On the host: a task of the rank makes the call once the device has come to the mark.
+  absl::StatusOr<Work> issue_on_device(ProcessGroup& group, CollectiveCall&& call, std::shared_ptr<DeviceMark> here);
+  absl::StatusOr<Work> issue_on_host(ProcessGroup& group, CollectiveCall&& call, const DeviceMark& here);
   // The gates that are closed still.
   DeviceGates gates();
 
+  RankState& rank_;
   const std::shared_ptr<DeviceRuntime> runtime_;
   const int device_;
   const DeviceDriver::StreamHandle handle_;
   const std::shared_ptr<DeviceStreamState> state_;
+  // The rank's: the last that goes lets go of what is unfinished.
+  const std::shared_ptr<const void> keeper_;
   OrderedMutex mu_{LockLevel::kDeviceStream};
   DeviceGates gates_ ABSL_GUARDED_BY(mu_);
 };

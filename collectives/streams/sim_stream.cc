@@ -1,3 +1,4 @@
+#include <atomic>
 #include <deque>
 #include <exception>
 #include <utility>
@@ -5,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
+#include "collectives/streams/held_by_stream.h"
+#include "collectives/streams/stream_call.h"
 #include "collectives/work/stream_work.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/error.h"
@@ -12,6 +15,8 @@
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/require.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "world/world_state.h"
 
@@ -21,28 +26,52 @@ using namespace internal;
 
 namespace {
 
+// Calls that a stream has waited for: the rank comes to know that they are done when it learns how far the stream is.
+using WaitedFor = std::vector<std::shared_ptr<WorkState>>;
+
+void learn(const WaitedFor& works) {
+  for (const std::shared_ptr<WorkState>& work : works) work->learned();
+}
+
+// A mark in a stream.
+struct Mark {
+  explicit Mark(std::shared_ptr<WorkState> work) : passed(std::move(work)) {}
+  const std::shared_ptr<WorkState> passed;
+  WaitedFor before;  // written before the mark is passed, read after it
+};
+
 class SimEvent final : public internal::EventState {
  public:
-  explicit SimEvent(std::shared_ptr<WorkState> passed) : passed_(std::move(passed)) {}
+  SimEvent(std::shared_ptr<Mark> mark, std::shared_ptr<const void> hold)
+      : mark_(std::move(mark)), passed_(mark_->passed), hold_(std::move(hold)) {}
 
-  bool done() override {
-    if (passed_->is_completed()) return true;
-    const CallScope call(passed_->world_ref(), [this] { return called("query"); });
-    passed_->scheduler()->poll(Site{.what = "event query"});
-    return passed_->is_completed();
+  bool done(CodeSite code) override {
+    if (!passed_->is_completed()) {
+      const CallScope call(passed_->world_ref(), [&] { return called("query", code); });
+      passed_->scheduler()->poll(Site{.what = "event query", .code = code});
+    }
+    if (!passed_->is_completed()) return false;
+    learn(mark_->before);
+    return true;
   }
   absl::Status wait(CodeSite code) override {
     if (passed_->is_completed() && passed_->world_ref().foreign()) return passed_->status();
-    const CallScope call(passed_->world_ref(), [this] { return called("synchronize"); });
+    const CallScope call(passed_->world_ref(), [&] { return called("synchronize", code); });
     passed_->scheduler()->point(Site{.what = "event synchronize", .code = code});
-    return passed_->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+    const absl::Status waited = passed_->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+    if (passed_->is_over()) learn(mark_->before);
+    return waited;
   }
-  const std::shared_ptr<WorkState>& passed() const { return passed_; }
+  const std::shared_ptr<Mark>& mark() const { return mark_; }
 
  private:
-  CalledHandle called(const char* op) const { return {.rank = passed_->rank(), .handle = "event", .op = op}; }
+  CalledHandle called(const char* op, CodeSite code) const {
+    return {.rank = passed_->rank(), .handle = "event", .op = op, .code = code};
+  }
 
-  const std::shared_ptr<WorkState> passed_;
+  const std::shared_ptr<Mark> mark_;
+  const std::shared_ptr<WorkState>& passed_;
+  const std::shared_ptr<const void> hold_;  // of the stream: what is before the mark is wanted
 };
 
 }  // namespace
@@ -54,55 +83,112 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
     CodeSite code;
     // Does it, or, in a world that was aborted for `cause`, does what must be done all the same.
     absl::AnyInvocable<absl::Status(const absl::Status& cause)> run;
+    std::shared_ptr<HeldByStream> held = nullptr;  // what `run` is about; null: nothing that must be given up
+    bool kernel = false;                           // a function of the program, whose variables an exception takes
   };
 
   Queue(RankState& context, std::string_view stream_name)
-      : rank(context.rank()),
+      : context(context),
+        rank(context.rank()),
         name(stream_name),
         scheduler(context.world().scheduler()),
         world(&scheduler),
         mu(&scheduler, internal::LockLevel::kStreamQueue) {}
 
-  void push(const char* what, CodeSite code, absl::AnyInvocable<absl::Status(const absl::Status&)> run);
+  void push(Item item);
   void drain();
-  CalledHandle called(const char* what) const {
-    return {.rank = rank, .handle = absl::StrCat("stream ", name), .op = what};
+  // The stream has waited for the call.
+  void has_waited_for(std::shared_ptr<WorkState> work) {
+    if (!work->is_over() || !work->has_open_outputs()) return;
+    RankMutexLock lock(&mu);
+    if (waited_for.size() >= sweep_at) {
+      std::erase_if(waited_for, [](const std::shared_ptr<WorkState>& of) { return !of->has_open_outputs(); });
+      sweep_at = std::max<size_t>(16, 2 * waited_for.size());
+    }
+    waited_for.push_back(std::move(work));
+  }
+  // Whatever follows is behind all that the stream has waited for.
+  void learn_waited_for() {
+    WaitedFor works;
+    {
+      RankMutexLock lock(&mu);
+      works.swap(waited_for);
+    }
+    learn(works);
+  }
+  // The rank has neither the stream nor a work or event of it any more, or an exception unwinds: calls and waits on
+  // their way are taken back, and kernels that have not begun are left out if it does. No scheduling point.
+  void let_go() noexcept;
+  CalledHandle called(const char* what, CodeSite code) const {
+    return {.rank = rank, .handle = absl::StrCat("stream ", name), .op = what, .code = code};
   }
   std::string who() const { return absl::StrCat("rank ", rank, ", stream ", name, ": "); }
-  // A scheduling point of whoever uses the stream. Throws if that is another rank.
-  // `polls`: the user asks whether something has happened yet.
+  // Throws if another rank uses the stream.
+  void check_rank(const char* what, CodeSite code) const;
+  // A scheduling point of the user, and the check. `polls`: the user asks whether something has happened yet.
   void point(const char* what, CodeSite code, bool polls = false) const;
 
+  RankState& context;
   const int rank;
   const std::string name;
   Scheduler& scheduler;
   const WorldRef world;
-  // Memory of the rank, to which each step of the rank's tasks writes in an explored run: nobody else gets here but by status().
+  // Memory of the rank, to which each step of the rank's tasks writes in an explored run: nobody else gets here but by
+  // status().
   mutable RankMutex mu;
   std::deque<Item> items ABSL_GUARDED_BY(mu);
-  bool draining ABSL_GUARDED_BY(mu) = false;  // a task empties `items`
-  RankCondVar idle ABSL_GUARDED_BY(mu);       // not draining any more
+  bool draining ABSL_GUARDED_BY(mu) = false;                  // a task empties `items`
+  std::shared_ptr<HeldByStream> current ABSL_GUARDED_BY(mu);  // of the item that runs
+  std::atomic<bool> unwound{false};                           // an exception took what kernels use
+  RankCondVar idle ABSL_GUARDED_BY(mu);                       // not draining any more
   absl::Status failure ABSL_GUARDED_BY(mu);
+  WaitedFor waited_for ABSL_GUARDED_BY(mu);  // of those that the rank may not know to be done
+  size_t sweep_at ABSL_GUARDED_BY(mu) = 16;  // out of `waited_for` those that it knows
 };
 
-void SimStream::Queue::point(const char* what, CodeSite code, bool polls) const {
+void SimStream::Queue::check_rank(const char* what, CodeSite code) const {
   if (const Task* const task = Task::current();
       task != nullptr && (task->scheduler != &scheduler || task->info.rank != rank)) {
     refuse({.rank = task->info.rank, .group = {}, .op = what}, ErrorKind::kInvalidArgument, who(), what,
-           " was called by rank ", task->info.rank, ", want the rank that made the stream");
+           " was called by rank ", task->info.rank, ", want the rank that made the stream",
+           site_place(Site{.code = code}));
   }
+}
+
+void SimStream::Queue::point(const char* what, CodeSite code, bool polls) const {
+  check_rank(what, code);
   const Site site{.what = what, .code = code, .detail = name};
   polls ? scheduler.poll(site) : scheduler.point(site);
 }
 
-void SimStream::Queue::push(const char* what, CodeSite code,
-                            absl::AnyInvocable<absl::Status(const absl::Status&)> run) {
-  const CallScope call(world, [&] { return called(what); });
+void SimStream::Queue::push(Item item) {
+  const CallScope call(world, [&] { return called(item.what, item.code); });
+  const char* const what = item.what;
+  const CodeSite code = item.code;
+  check_rank(what, code);
+  {
+    RankMutexLock lock(&mu);
+    items.push_back(std::move(item));
+    if (!std::exchange(draining, true))
+      scheduler.spawn({.rank = rank, .kind = TaskKind::kStream}, [self = shared_from_this()] { self->drain(); });
+  }
+  // Not before: the stream may be through with the item when the caller goes on.
   point(what, code);
-  RankMutexLock lock(&mu);
-  items.push_back({what, code, std::move(run)});
-  if (std::exchange(draining, true)) return;
-  scheduler.spawn({.rank = rank, .kind = TaskKind::kStream}, [self = shared_from_this()] { self->drain(); });
+}
+
+void SimStream::Queue::let_go() noexcept {
+  const WorldPin alive(world);
+  if (!alive) return;  // all has ended with the world
+  if (context.unwinding()) unwound.store(true);
+  std::vector<std::shared_ptr<HeldByStream>> held;
+  {
+    RankMutexLock lock(&mu);
+    if (current != nullptr) held.push_back(current);
+    for (const Item& item : items) {
+      if (item.held != nullptr) held.push_back(item.held);
+    }
+  }
+  for (const std::shared_ptr<HeldByStream>& each : held) each->let_go();
 }
 
 void SimStream::Queue::drain() {
@@ -117,85 +203,115 @@ void SimStream::Queue::drain() {
       }
       item = std::move(items.front());
       items.pop_front();
+      current = item.held;
     }
     scheduler.point(Site{.what = item.what, .code = item.code, .detail = name});
-    const absl::Status status = item.run(scheduler.aborted() ? scheduler.abort_cause() : absl::OkStatus());
+    absl::Status cause = scheduler.aborted() ? scheduler.abort_cause() : absl::OkStatus();
+    if (cause.ok() && item.kernel && unwound.load())
+      cause = make_error(ErrorKind::kAborted, who(), "an exception unwound before ", item.what);
+    const absl::Status status = item.run(cause);
     item.run = nullptr;  // works and tensors that it held go here, not under the lock
-    if (!status.ok()) {
-      RankMutexLock lock(&mu);
-      if (failure.ok()) failure = status;
-    }
+    std::shared_ptr<HeldByStream> held;
+    RankMutexLock lock(&mu);
+    current.swap(held);
+    if (!status.ok() && failure.ok()) failure = status;
   }
 }
 
 SimStream::SimStream(RankContext& rank, std::string_view name)
-    : queue_(std::make_shared<Queue>(state_of(rank), name)) {}
-SimStream::~SimStream() = default;
+    // The rank's: the last that goes lets go of the queue, which its task holds by itself.
+    : queue_([queue = std::make_shared<Queue>(state_of(rank), name)]() mutable {
+        Queue* const held = queue.get();
+        return std::shared_ptr<Queue>(held, [queue = std::move(queue)](Queue*) { queue->let_go(); });
+      }()) {}
+
+SimStream::~SimStream() {
+  if (std::uncaught_exceptions() == 0) [[likely]]
+    return;
+  if (const WorldPin alive(queue_->world); alive && queue_->context.unwinding()) queue_->let_go();
+}
 
 std::string_view SimStream::name() const { return queue_->name; }
 
 void SimStream::launch(Callback<void()> kernel, std::string_view what, CodeSite code) {
+  require(kernel, {.rank = queue_->rank, .group = {}, .op = "stream launch"}, code, "rank ", queue_->rank, ", stream ",
+          queue_->name, ": stream launch: kernel");
   auto run = [queue = queue_.get(), kernel = std::move(kernel),
               what = std::string(what)](const absl::Status& cause) mutable {
     if (!cause.ok()) return cause;
+    queue->learn_waited_for();
     return internal::caught(absl::StrCat(queue->who(), what), [&kernel] {
       kernel();
       return absl::OkStatus();
     });
   };
-  queue_->push("stream launch", code, std::move(run));
+  queue_->push({.what = "stream launch", .code = code, .run = std::move(run), .kernel = true});
 }
 
 void SimStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code) {
   if (timeout < absl::ZeroDuration()) {
     refuse({.rank = queue_->rank, .group = {}, .op = "block_current_stream"}, ErrorKind::kInvalidArgument,
-           queue_->who(), "block_current_stream: timeout is ", absl::FormatDuration(timeout), ", want at least 0");
+           queue_->who(), "block_current_stream: timeout is ", absl::FormatDuration(timeout), ", want at least 0",
+           site_place(Site{.code = code}));
   }
   WorkState* const waited_for = WorkState::of(work);
   if (waited_for == nullptr) return;
-  waited_for->settled("block_current_stream");
-  // A work of the user's own may answer with a future that its owner completes. The future is a handle: while the stream
-  // holds it, the call is not dropped.
-  auto run = [queue = queue_.get(), future = waited_for->get_future(work), timeout,
-              code](const absl::Status& cause) mutable {
+  waited_for->settled("block_current_stream", code);
+  // A work of the user's own may answer with a future that its owner completes. The future is a handle: while the
+  // stream holds it, the call is not dropped.
+  const auto held = std::make_shared<HeldWork>(waited_for->get_future(work).work());
+  auto run = [queue = queue_.get(), held, timeout, code](const absl::Status& cause) {
     if (!cause.ok()) return cause;
-    WorkState* const state = WorkState::of(future.work());
+    WorkState* const state = held->state().get();
     if (state == nullptr) return absl::OkStatus();
     absl::Status waited = state->await(timeout, timeout == absl::InfiniteDuration(), code);
+    queue->has_waited_for(held->state());
     if (!waited.ok() && !state->is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
       waited = make_error(ErrorKind::kTimeout, queue->who(), "waited ", absl::FormatDuration(timeout),
                           " for a work: ", waited.message());
     }
     return waited;
   };
-  queue_->push("block_current_stream", code, std::move(run));
+  queue_->push({.what = "block_current_stream", .code = code, .run = std::move(run), .held = held});
 }
 
 Stream::Event SimStream::record(CodeSite code) {
-  const CallScope call(queue_->world, [this] { return queue_->called("event record"); });
+  const CallScope call(queue_->world, [&] { return queue_->called("event record", code); });
   auto passed = std::make_shared<StreamWork>(&queue_->scheduler, queue_->rank, "event");
-  queue_->push("event record", code, [passed](const absl::Status& cause) {
-    passed->complete(cause);
-    return cause;
-  });
-  return Stream::Event(std::make_shared<SimEvent>(std::move(passed)));
+  auto mark = std::make_shared<Mark>(std::move(passed));
+  queue_->push({.what = "event record", .code = code, .run = [queue = queue_.get(), mark](const absl::Status& cause) {
+                  {
+                    RankMutexLock lock(&queue->mu);
+                    mark->before = queue->waited_for;
+                  }
+                  mark->passed->complete(cause);
+                  return cause;
+                }});
+  return Stream::Event(std::make_shared<SimEvent>(std::move(mark), queue_));
 }
 
 void SimStream::wait_event(const Stream::Event& event, CodeSite code) {
   if (event.state() == nullptr) return;
-  const auto* const mark = dynamic_cast<const SimEvent*>(event.state().get());
-  if (mark == nullptr) {
+  const auto* const known = dynamic_cast<const SimEvent*>(event.state().get());
+  if (known == nullptr) {
     refuse({.rank = queue_->rank, .group = {}, .op = "wait_event"}, ErrorKind::kInvalidArgument, queue_->who(),
-           "wait_event: the event is one of another kind of stream, want a SimStream's");
+           "wait_event: the event is one of another kind of stream, want a SimStream's",
+           site_place(Site{.code = code}));
   }
-  queue_->push("stream wait_event", code, [passed = mark->passed(), code](const absl::Status& cause) {
-    return cause.ok() ? passed->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code) : cause;
-  });
+  auto run = [queue = queue_.get(), mark = known->mark(), hold = event.state(), code](const absl::Status& cause) {
+    if (!cause.ok()) return cause;
+    const absl::Status waited = mark->passed->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+    if (mark->passed->is_over()) {
+      for (const std::shared_ptr<WorkState>& work : mark->before) queue->has_waited_for(work);
+    }
+    return waited;
+  };
+  queue_->push({.what = "stream wait_event", .code = code, .run = std::move(run)});
 }
 
 void SimStream::synchronize(CodeSite code) {
   Queue& queue = *queue_;
-  const CallScope call(queue.world, [&queue] { return queue.called("synchronize"); });
+  const CallScope call(queue.world, [&] { return queue.called("synchronize", code); });
   queue.point("stream synchronize", code);
   absl::Status status;
   {
@@ -205,14 +321,19 @@ void SimStream::synchronize(CodeSite code) {
         Site{.what = "stream synchronize", .code = code, .detail = queue.name});
     if (status.ok()) status = queue.failure;
   }
+  queue.learn_waited_for();
   throw_if_error(status, {.rank = queue.rank, .group = {}, .op = "stream synchronize"});
 }
 
 bool SimStream::query(CodeSite code) {
-  const CallScope call(queue_->world, [this] { return queue_->called("query"); });
+  const CallScope call(queue_->world, [&] { return queue_->called("query", code); });
   queue_->point("stream query", code, /*polls=*/true);
-  RankMutexLock lock(&queue_->mu);
-  return !queue_->draining;
+  {
+    RankMutexLock lock(&queue_->mu);
+    if (queue_->draining) return false;
+  }
+  queue_->learn_waited_for();
+  return true;
 }
 
 absl::Status SimStream::status() const {
@@ -226,28 +347,16 @@ absl::Status SimStream::status() const {
 
 absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call) {
   const char* const op = op_row(call.op).name;
-  auto outer =
-      std::make_shared<StreamWork>(&queue_->scheduler, queue_->rank, op, std::string(group.group()->name()), call.seq,
-                                   std::vector<TensorView>(call.outputs.begin(), call.outputs.end()));
   const CodeSite code = call.code;
-  auto run = [group = &group, held = group.weak_from_this().lock(), outer,
-              call = std::move(call)](const absl::Status& cause) mutable {
-    absl::Status ended = cause;
-    if (ended.ok()) {
-      const CodeSite code = call.code;
-      const absl::Duration timeout = call.timeout;
-      const bool timeout_is_default = call.timeout_is_default;
-      ended = internal::caught(outer->op(), [&]() -> absl::Status {
-        absl::StatusOr<Work> inner = group->execute(std::move(call));
-        if (!inner.ok() || WorkState::of(*inner) == nullptr) return inner.status();
-        return WorkState::of(*inner)->wait(timeout, timeout_is_default, code);
-      });
-    }
-    outer->complete(ended);
-    return ended;
+  const std::shared_ptr<StreamCall> held =
+      StreamCall::make(queue_->context, group, std::move(call), absl::StrCat("stream ", queue_->name), queue_);
+  Work work = WorkState::handle(held->outer());
+  auto run = [queue = queue_.get(), held](const absl::Status& cause) {
+    if (cause.ok()) queue->learn_waited_for();
+    return held->run(cause);
   };
-  queue_->push(op, code, std::move(run));
-  return WorkState::handle(std::move(outer));
+  queue_->push({.what = op, .code = code, .run = std::move(run), .held = held});
+  return work;
 }
 
 }  // namespace rankloom

@@ -11,8 +11,8 @@
 
 namespace rankloom::internal {
 
-// The work of what lies between start_coalescing() and end_coalescing(): the collectives as one call, which meets those of the
-// other members, and each send and recv as a message of its own. Done when all are.
+// The work of what lies between start_coalescing() and end_coalescing(): the collectives as one call, which meets those
+// of the other members, and each send and recv as a message of its own. Done when all are.
 class CoalescedWork final : public MemberWork, public std::enable_shared_from_this<CoalescedWork> {
  public:
   CoalescedWork(RankState* context, std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Mailbox> mailbox,
@@ -27,6 +27,7 @@ class CoalescedWork final : public MemberWork, public std::enable_shared_from_th
   std::vector<TensorView> result() override;
   const char* op() const override { return "coalesced"; }
   std::string_view group() const override;
+  const Group* open_group() const override { return &rendezvous_->group(); }
   // WaitsFor: whoever a part waits for.
   void append_ranks(std::vector<int>* ranks) const override;
   absl::Status explain() const override;

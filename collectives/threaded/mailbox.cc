@@ -30,8 +30,9 @@ namespace {
 constexpr int kMaxAnySources = 1024;
 // Channels that no message is in are dropped when there are this many.
 constexpr size_t kSweepChannels = 256;
-constexpr uint64_t kMessages = 2;  // part of a group in explored runs
-constexpr uint64_t kPosted = 2;    // part of a work there
+constexpr uint64_t kMessages = 2;   // part of a group in explored runs
+constexpr uint64_t kPosted = 2;     // part of a work there
+constexpr size_t kMostKept = 4096;  // bytes of copies that a message keeps for the next one
 
 }  // namespace
 
@@ -204,6 +205,7 @@ struct Mailbox::Inbox {
 };
 
 struct Message::Aside {
+  bool used = false;         // by the call that the message is now
   std::vector<char> output;  // of a recv: what it held, to be put back if the call fails
   uint64_t sum = 0;          // of a send: the caller must not change it
 };
@@ -212,6 +214,24 @@ Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group
                  int64_t timeout_ns)
     : MemberWork(context, std::move(call), timeout_ns), mailbox_(std::move(mailbox)), group_rank_(group_rank) {}
 
+Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank)
+    : MemberWork(context), mailbox_(std::move(mailbox)), group_rank_(group_rank) {}
+
+void Message::begin(int64_t timeout_ns) {
+  // Nobody holds it: it is in no queue, has no partner, and is not counted.
+  MemberWork::begin(timeout_ns);
+  source_ = -1;
+  state_ = State::kNew;
+  channel_ = nullptr;
+  if (payload_.capacity() > kMostKept) payload_ = {};
+  if (launch_ != nullptr) [[unlikely]]
+    launch_ = nullptr;
+  if (aside_ == nullptr) [[likely]]
+    return;
+  if (aside_->output.capacity() > kMostKept) return aside_.reset();
+  aside_->used = false;
+}
+
 Message::~Message() = default;
 
 const char* Message::op() const {
@@ -219,12 +239,17 @@ const char* Message::op() const {
   return call_.peer == CollectiveCall::kAnySource ? "recv_any" : "recv";
 }
 std::string_view Message::group() const { return mailbox_->group().name(); }
+const Group* Message::open_group() const { return &mailbox_->group(); }
 
 int Message::source() const { return is_completed() ? source_ : -1; }
 
 Site Message::wait_site(CodeSite code) const {
   return Site{
       .what = op(), .code = code, .group = group(), .seq = seq(), .detail = tag_text_.data(), .waits_for = this};
+}
+
+absl::Status Message::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return wait_as(timeout, timeout_is_default, code, [&] { return Message::wait_site(code); });
 }
 
 void Message::append_ranks(std::vector<int>* ranks) const {
@@ -272,8 +297,12 @@ void Message::set_tag_text() {
   *text = '\0';
 }
 
+bool Message::poisoned() const { return aside_ != nullptr && aside_->used; }
+
 void Message::poison() {
-  aside_ = std::make_unique<Aside>();
+  if (aside_ == nullptr) aside_ = std::make_unique<Aside>();
+  aside_->used = true;
+  aside_->output.clear();
   if (sends()) {
     aside_->sum = checksum(tensor());
     return;
@@ -283,9 +312,10 @@ void Message::poison() {
   fill_with_poison(tensor());
 }
 
-void Message::unpoison(bool failed) {
-  if (aside_ == nullptr || !failed || aside_->output.empty()) return;
+bool Message::unpoison(bool failed) {
+  if (!failed || !poisoned() || aside_->output.empty()) return false;
   std::memcpy(tensor().data(), aside_->output.data(), aside_->output.size());
+  return true;
 }
 
 struct Mailbox::UnwoundMessage {
@@ -341,7 +371,7 @@ absl::Status Mailbox::refusal(const Message& message) const {
                    failure_);
 }
 
-absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes) {
+absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager_bytes) {
   Message& mine = *message;
   const bool on_host = mine.tensor().device().kind == Device::Kind::kCpu;
   const bool eager = mine.sends() && on_host && eager_bytes > 0 && mine.tensor().bytes() <= eager_bytes;
@@ -364,7 +394,7 @@ absl::Status Mailbox::post(std::shared_ptr<Message> message, size_t eager_bytes)
       record_post(mine, match);
     if (match == nullptr) {
       mine.state_ = Message::State::kPending;
-      mine.self_ = std::move(message);
+      mine.self_ = message;
       inbox.link(mine);
     } else {
       inbox.unlink(*match);
@@ -421,9 +451,9 @@ void Mailbox::copy_aside(Message& send) {
 absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
   if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
     return describe_difference(send, recv);
-  if (send.aside_ != nullptr && checksum(send.tensor()) != send.aside_->sum) [[unlikely]]
+  if (send.poisoned() && checksum(send.tensor()) != send.aside_->sum) [[unlikely]]
     return touched_early(world_, send.rank(), send.who(), send.call_.code, Touched::kInput);
-  if (recv.aside_ != nullptr && !holds_poison(recv.tensor())) [[unlikely]]
+  if (recv.poisoned() && !holds_poison(recv.tensor())) [[unlikely]]
     return touched_early(world_, recv.rank(), recv.who(), recv.call_.code, Touched::kOutput);
   return absl::OkStatus();
 }
@@ -524,92 +554,99 @@ void Mailbox::uncount(Message& message) {
 }
 
 void Mailbox::finish(Message& message, const absl::Status& status) {
-  message.unpoison(!status.ok());
-  // Waiting for a call on a stream does not wait for what the call writes.
-  if (record_ != nullptr && message.call_.stream != nullptr) record_->write_memory(message.rank());
+  const bool put_back = message.unpoison(!status.ok());
   if (message.is_over()) return;  // an eager send was done long ago
+  if (record_ != nullptr) record_->settle_memory(message.rank(), put_back);
   message.complete(status);
   uncount(message);
 }
 
-bool Mailbox::withdraw(Message& message, const Withdrawal& why) {
-  using Why = Withdrawal::Why;
-  std::shared_ptr<Message> self;
-  std::shared_ptr<Message> partner;
-  Inbox* const inbox = existing_inbox(message.receiver());
-  bool taken = false;
-  std::shared_ptr<DeviceLaunch> launch;
-  if (inbox != nullptr) {
-    ObservedMutexLock lock(&inbox->mu);
-    touched_group(Access::kWrite);
-    switch (message.state_) {
-      case Message::State::kPending:
-        inbox->unlink(message);
-        self = std::move(message.self_);
-        break;
-      case Message::State::kMatched:
-        partner = std::move(message.partner_);
-        inbox->unlink(message.sends() ? *partner : message);
-        self = std::move(partner->partner_);
-        if (why.why == Why::kFailure) {
-          partner->state_ = Message::State::kTaken;
-        } else {
-          partner->state_ = Message::State::kAlone;
-          inbox->link(*partner);
-          partner->self_ = partner;
-        }
-        break;
-      case Message::State::kAlone:
-        inbox->unlink(message);
-        self = std::move(message.self_);
-        break;
-      case Message::State::kNew:
-        break;
-      case Message::State::kTaken:
-        taken = true;
-        launch = message.launch_;
-        break;
-    }
-    if (!taken) message.state_ = Message::State::kNew;
+Mailbox::TakenOut Mailbox::take_out(Inbox& inbox, Message& message, const Withdrawal& why) {
+  TakenOut out;
+  ObservedMutexLock lock(&inbox.mu);
+  touched_group(Access::kWrite);
+  switch (message.state_) {
+    case Message::State::kPending:
+    case Message::State::kAlone:
+      inbox.unlink(message);
+      out.self = std::move(message.self_);
+      break;
+    case Message::State::kMatched:
+      out.partner = std::move(message.partner_);
+      inbox.unlink(message.sends() ? *out.partner : message);
+      out.self = std::move(out.partner->partner_);
+      if (why.why == Withdrawal::Why::kFailure) {
+        out.partner->state_ = Message::State::kTaken;
+      } else {
+        out.partner->state_ = Message::State::kAlone;
+        inbox.link(*out.partner);
+        out.partner->self_ = out.partner;
+      }
+      break;
+    case Message::State::kNew:
+      break;
+    case Message::State::kTaken:
+      out.moves = true;
+      return out;
   }
-  if (taken) {
-    // The data moves, for as long as a copy takes. No scheduling point: destructors come here.
-    while (!message.is_over() && launch == nullptr) {
-      sched_yield();
-      ObservedMutexLock lock(&inbox->mu);
-      lock.apart();  // the copy runs beside the explored steps
-      launch = message.launch_;
+  message.state_ = Message::State::kNew;
+  return out;
+}
+
+void Mailbox::await_move(Inbox& inbox, const Message& message) {
+  std::shared_ptr<DeviceLaunch> launch;
+  const auto look = [&] {
+    ObservedMutexLock lock(&inbox.mu);
+    lock.apart();  // the move runs beside the explored steps
+    launch = message.launch_;
+  };
+  // No scheduling point: destructors come here.
+  for (look(); launch == nullptr && !message.is_over(); look()) sched_yield();
+  if (launch != nullptr) DeviceRuntime::of(world_)->await_device(*launch);
+}
+
+bool Mailbox::withdraw(Message& message, const Withdrawal& why) {
+  Inbox* const inbox = existing_inbox(message.receiver());
+  TakenOut out;
+  if (inbox != nullptr) {
+    out = take_out(*inbox, message, why);
+    if (out.moves) {
+      await_move(*inbox, message);
+      return false;
     }
-    if (launch != nullptr) DeviceRuntime::of(world_)->await_device(*launch);
-    return false;
   }
   uncount(message);
   message.unpoison(/*failed=*/true);
   switch (why.why) {
-    case Why::kAbort:
+    case Withdrawal::Why::kAbort:
       break;
-    case Why::kUnwinding: {
-      ObservedMutexLock lock(&mu_);
-      touched_group(Access::kWrite);
-      unwound_.push_back({.by = {Task::current(), why.cause},
-                          .sends = message.sends(),
-                          .rank = message.group_rank_,
-                          .peer = message.call_.peer,
-                          .tag = message.call_.tag});
-      any_unwound_.store(true, std::memory_order_relaxed);
-    }
-      message.context_->when_caught([weak = weak_from_this()] {
-        if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
-      });
+    case Withdrawal::Why::kUnwinding:
+      remember_unwound(message, why.cause);
       break;
-    case Why::kFailure: {
+    case Withdrawal::Why::kFailure: {
       Completion completion;
-      if (partner != nullptr) finish(*partner, why.cause);
+      if (out.partner != nullptr) finish(*out.partner, why.cause);
       fail(why.cause);
       completion.end();
     } break;
   }
   return true;
+}
+
+void Mailbox::remember_unwound(const Message& message, const absl::Status& cause) {
+  {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // take_out() told
+    unwound_.push_back({.by = {Task::current(), cause},
+                        .sends = message.sends(),
+                        .rank = message.group_rank_,
+                        .peer = message.call_.peer,
+                        .tag = message.call_.tag});
+    any_unwound_.store(true, std::memory_order_relaxed);
+  }
+  message.context_->when_caught([weak = weak_from_this()] {
+    if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
+  });
 }
 
 [[gnu::noinline]] void Mailbox::look_at_unwound(const Message* mine) {

@@ -26,13 +26,17 @@ class Message final : public MemberWork {
  public:
   Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank, CollectiveCall&& call,
           int64_t timeout_ns);
+  // A place for a call; begin() makes it a work.
+  Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group_rank);
+  void begin(int64_t timeout_ns);
   ~Message() override;
 
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
   int source() const override;
   const char* op() const override;  // "send", "recv", "recv_any"
   std::string_view group() const override;
-  // Among the member's sends and recvs, as its flight records count them; of a call that a group of a user's own made, among
-  // those of its sender, receiver and tag.
+  // Among the member's sends and recvs, as its flight records count them; of a call that a group of a user's own made,
+  // among those of its sender, receiver and tag.
   int64_t seq() const override { return call_.way.message_seq >= 0 ? call_.way.message_seq : call_.seq; }
   // WaitsFor: the other side; of a recv_any, every other member.
   void append_ranks(std::vector<int>* ranks) const override;
@@ -40,6 +44,7 @@ class Message final : public MemberWork {
   absl::Status explain() const override;
 
   std::string open_text() const override;
+  const Group* open_group() const override;
   // "rank 1, group 0, recv from rank 0, tag 3".
   std::string who() const { return MemberWork::who(what(/*numbered=*/false)); }
 
@@ -57,7 +62,7 @@ class Message final : public MemberWork {
   enum class State : uint8_t {
     kNew,      // not posted, or withdrawn
     kPending,  // in a queue of the inbox, which holds it
-    kMatched,  // seeded runs: moves at some later step; withdrawn until then, it leaves its partner kAlone
+    kMatched,  // late runs: moves at some later step; withdrawn until then, it leaves its partner kAlone
     kAlone,    // its partner was withdrawn by a rank that leaves: nobody will ever match it; the inbox holds it
     kTaken,    // by whoever completes it, now or soon
   };
@@ -69,9 +74,10 @@ class Message final : public MemberWork {
   const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
 
   void set_tag_text();
-  // As of CallState: seeded runs only.
+  // As of CallState: poisoned runs only.
   void poison();
-  void unpoison(bool failed);
+  bool poisoned() const;
+  bool unpoison(bool failed);
 
   const std::shared_ptr<Mailbox> mailbox_;
   const int group_rank_;
@@ -95,12 +101,14 @@ class Message final : public MemberWork {
 
 // Where the sends and recvs of one group meet. Messages are filed under (source, destination, tag) and matched in the
 // order in which they were posted; the side that comes second moves the data.
-// Order: the n-th send from s to d under a tag meets the n-th recv of d that can take it; a recv_any and a recv that could
-//   both take a send: the one posted first does.
-// Determinism: a recv_any that finds sends of several members takes the one that the schedule chooses (ChoiceKind::kAnySource).
-// A message that can no longer be delivered (a timeout, a dropped work, an abort, a mismatch) fails the group: nothing that
+// Order: the n-th send from s to d under a tag meets the n-th recv of d that can take it; a recv_any and a recv that
+//   could both take a send: the one posted first does.
+// Determinism: a recv_any that finds sends of several members takes the one that the schedule chooses
+// (ChoiceKind::kAnySource). A message that can no longer be delivered (a timeout, a dropped work, an abort, a mismatch)
+// fails the group: nothing that
 //   waits could ever be matched in order again.
-// Cost: no allocation beyond the work, but for new (source, destination, tag); recv_any is linear in the channels of its member.
+// Cost: no allocation beyond the work, but for new (source, destination, tag); recv_any is linear in the channels of
+// its member.
 // Thread-safety: all methods.
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
  public:
@@ -109,10 +117,10 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
           absl::AnyInvocable<void(const absl::Status&)> on_failure);
   ~Mailbox();
 
-  // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at once,
-  // whatever becomes of the message.
+  // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at
+  // once, whatever becomes of the message.
   // Never blocks on another member.
-  absl::Status post(std::shared_ptr<Message> message, size_t eager_bytes);
+  absl::Status post(const std::shared_ptr<Message>& message, size_t eager_bytes);
 
   // Takes a message back whose data has not moved; waits for a move under way. False: the message was done before.
   bool withdraw(Message& message, const Withdrawal& why);
@@ -137,6 +145,18 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   struct Channel;
   struct Inbox;
 
+  // What a withdrawal found in the inbox. Both hold their messages alive.
+  struct TakenOut {
+    std::shared_ptr<Message> self;
+    std::shared_ptr<Message> partner;  // of a pair that waited for its step
+    bool moves = false;                // too late: the data move, or have moved
+  };
+
+  TakenOut take_out(Inbox& inbox, Message& message, const Withdrawal& why);
+  // Waits until a message that is taken is done, for as long as a copy takes.
+  void await_move(Inbox& inbox, const Message& message);
+  // For look_at_unwound().
+  void remember_unwound(const Message& message, const absl::Status& cause);
   Inbox& inbox_of(int destination);
   Inbox* existing_inbox(int destination) const;
   // Has a pair that waited for its step taken; false: one of the two was withdrawn meanwhile.

@@ -24,12 +24,23 @@
 
 namespace rankloom::internal {
 
+namespace {
+
+// Of the call itself or of a part.
+bool has_tensors(const CollectiveCall& call) {
+  return !call.inputs.empty() || !call.outputs.empty() || !call.parts.empty();
+}
+
+}  // namespace
+
 struct CallState::Aside {
   struct Saved {
     TensorView user;  // the caller's memory
     const char* bytes;
   };
-  absl::InlinedVector<Saved, 1> outputs;  // what they held, to be put back if the call fails
+  bool in_place = false;                     // the call's input is a copy of its output
+  absl::InlinedVector<Saved, 1> outputs;     // what they held, to be put back if the call fails
+  absl::InlinedVector<TensorView, 1> given;  // of the root of a broadcast that is done: copies of its tensors
   absl::InlinedVector<std::pair<TensorView, uint64_t>, 1>
       sums;                        // inputs that the caller must not change, with checksums
   std::unique_ptr<char[]> copies;  // of all outputs, and of inputs that the kernel reads instead of the caller's
@@ -39,6 +50,7 @@ struct CallState::Aside {
   void clear() {
     outputs.clear();
     sums.clear();
+    given.clear();
   }
   // `bytes` of memory for copies, what is there if it is enough.
   char* make_room(size_t bytes) {
@@ -62,7 +74,11 @@ CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context,
 void CallState::begin(int64_t timeout_ns) {
   MemberWork::begin(timeout_ns);
   started_ns_ = -1;
-  if (aside_ != nullptr) aside_->clear();
+  early_ = served_ = false;
+  if (!memo_.again) alike_ = 0;
+  if (aside_ == nullptr) return;
+  aside_->clear();
+  if (aside_->room > Aside::kMostKept) aside_ = nullptr;
 }
 
 CallState::~CallState() = default;
@@ -71,12 +87,19 @@ void CallState::ending(bool ok) { context_->recorder().close(own_record(), sched
 
 const char* CallState::op() const { return op_row(call_.op).name; }
 std::string_view CallState::group() const { return rendezvous_->group().name(); }
+const Group* CallState::open_group() const { return &rendezvous_->group(); }
 
 Site CallState::wait_site(CodeSite code) const {
   return Site{.what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = call_.label, .waits_for = this};
 }
 
-void CallState::append_ranks(std::vector<int>* ranks) const { rendezvous_->append_missing(call_.seq, ranks); }
+absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return wait_as(timeout, timeout_is_default, code, [&] { return CallState::wait_site(code); });
+}
+
+void CallState::append_ranks(std::vector<int>* ranks) const {
+  rendezvous_->append_missing(call_.seq, group_rank_, ranks);
+}
 
 absl::Status CallState::explain() const { return rendezvous_->known_cause(call_.seq); }
 
@@ -113,6 +136,7 @@ void CallState::poison() {
       char* const copy = aside_->make_room(bytes);
       std::memcpy(copy, output.data(), bytes);
       call_.inputs.set(TensorView(copy, output.dtype(), output.sizes()));
+      aside_->in_place = true;
       aside_->outputs.push_back({output, copy});
       fill_with_poison(output);
       return;
@@ -161,15 +185,44 @@ char* CallState::Aside::poison(CollectiveCall& call, bool writes, char* free) {
   return free;
 }
 
-void CallState::unpoison(bool failed) {
-  if (aside_ == nullptr) return;
+bool CallState::unpoison(bool failed) {
+  if (aside_ == nullptr) return false;
+  bool put_back = false;
   if (failed) {
     for (const Aside::Saved& saved : aside_->outputs) {
-      if (saved.user.bytes() > 0) std::memcpy(saved.user.data(), saved.bytes, saved.user.bytes());
+      if (saved.user.bytes() == 0) continue;
+      std::memcpy(saved.user.data(), saved.bytes, saved.user.bytes());
+      put_back = true;
     }
   }
+  if (std::exchange(aside_->in_place, false)) call_.inputs.set(call_.outputs[0]);  // as the rank gave it
   // The work may be used again, but not for as much perhaps.
   if (aside_->room > Aside::kMostKept) aside_ = nullptr;
+  return put_back;
+}
+
+void CallState::set_aside() {
+  if (aside_ == nullptr) aside_ = std::make_unique<Aside>();
+  const bool broadcast = call_.op == OpType::kBroadcast;
+  const TensorList& list = broadcast ? call_.outputs : call_.inputs;
+  size_t room = 0;
+  for (const TensorView& tensor : list) room += tensor.bytes();
+  char* free = aside_->make_room(room);
+  for (const TensorView& tensor : list) {
+    char* const bytes = std::exchange(free, free + tensor.bytes());
+    if (tensor.bytes() > 0) std::memcpy(bytes, tensor.data(), tensor.bytes());
+    aside_->given.push_back(TensorView(bytes, tensor.dtype(), tensor.sizes()));
+  }
+  if (broadcast) return;  // its tensors are the call's result, too
+  if (list.size() == 1) {
+    call_.inputs.set(aside_->given[0]);
+  } else {
+    call_.inputs = std::vector<TensorView>(aside_->given.begin(), aside_->given.end());
+  }
+}
+
+const TensorView& CallState::given(int i) const {
+  return aside_ != nullptr && !aside_->given.empty() ? aside_->given[static_cast<size_t>(i)] : call_.outputs[i];
 }
 
 bool CallState::input_changed() const {
@@ -203,13 +256,7 @@ struct Rendezvous::Failure {
   absl::AnyInvocable<void(const absl::Status&)> told;
 };
 
-Rendezvous::Slot* Rendezvous::find(int64_t seq) const {
-  if (seq < base_) return nullptr;
-  const size_t i = front_ + static_cast<size_t>(seq - base_);
-  return i < window_.size() ? window_[i] : nullptr;
-}
-
-Rendezvous::Slot* Rendezvous::slot_at(int64_t seq) {
+Rendezvous::Slot* Rendezvous::new_slot(int64_t seq) {
   for (int64_t next = base_ + static_cast<int64_t>(window_.size() - front_); next <= seq; ++next) {
     Slot* slot = nullptr;
     if (!free_.empty()) {
@@ -247,27 +294,36 @@ void Rendezvous::recycle(Slot* slot) {
   slot->state = Slot::State::kCollecting;
   slot->arrived = 0;
   slot->mismatch = false;
+  slot->early = slot->served = 0;
   slot->first = -1;
   slot->seq = 0;
   slot->launch = nullptr;
   free_.push_back(slot);
 }
 
-void Rendezvous::enter(Slot& slot, std::shared_ptr<CallState>&& state) {
+// `same` of a row is an equivalence, so that names of what it held for may be compared in its place.
+[[gnu::noinline]] bool Rendezvous::same_anew(CallState& first, CallState& call) {
+  if (!op_row(first.call_.op).same(first.call_, call.call_)) return false;
+  if (first.alike_ == 0) first.alike_ = ++alike_;
+  call.alike_ = first.alike_;
+  return true;
+}
+
+inline void Rendezvous::enter(Slot& slot, const std::shared_ptr<CallState>& state) {
   const size_t rank = static_cast<size_t>(state->group_rank_);
   const CollectiveCall& call = state->call();
   if (slot.first < 0) {
     slot.first = static_cast<int>(rank);
   } else if (!slot.mismatch) {
-    const CollectiveCall& first = *slot.calls[static_cast<size_t>(slot.first)];
-    slot.mismatch = !op_row(first.op).same(first, call);
+    slot.mismatch = !same(*slot.states[static_cast<size_t>(slot.first)], *state);
   }
   slot.calls[rank] = &call;
-  slot.states[rank] = std::move(state);
+  slot.states[rank] = state;
   ++slot.arrived;
 }
 
 void Rendezvous::leave(Slot& slot, size_t rank) {
+  if (slot.states[rank]->early_) --slot.early;
   slot.calls[rank] = nullptr;
   slot.states[rank].reset();
   --slot.arrived;
@@ -284,7 +340,7 @@ void Rendezvous::leave(Slot& slot, size_t rank) {
   }
 }
 
-absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
+absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
   if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
@@ -298,7 +354,7 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
       record_->access(object_, Access::kCommute);
       record_->signal(object_of(*slot));
     }
-    enter(*slot, std::move(state));
+    enter(*slot, state);
     if (slot->arrived < size_) {
       if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
         return absl::OkStatus();
@@ -319,8 +375,156 @@ absl::Status Rendezvous::file(std::shared_ptr<CallState> state) {
   return absl::OkStatus();
 }
 
-// Not inlined, as what follows: their locals would take hundreds of bytes of each rank's stack, which large worlds keep within
-// a page.
+struct Rendezvous::Early {
+  absl::InlinedVector<std::shared_ptr<CallState>, 4> served;  // to be completed
+  absl::InlinedVector<std::shared_ptr<CallState>, 4> later;   // for serve_later()
+  std::shared_ptr<CallState> touched;                         // has written to an output before its call was done
+  bool ended = false;                                         // the slot's last member was served: nobody else has it
+  Slot* slot = nullptr;                                       // that one
+  int64_t started_ns = 0;
+};
+
+bool Rendezvous::root_serves(const Slot& slot, size_t rank) const {
+  const CollectiveCall& call = *slot.calls[rank];
+  const CollectiveCall* const root = slot.calls[static_cast<size_t>(call.root)];
+  return root != nullptr && (!slot.mismatch || op_row(call.op).same(*root, call));
+}
+
+void Rendezvous::give(const Slot& slot, const CallState& to) {
+  const CollectiveCall& call = to.call_;
+  const CallState& root = *slot.states[static_cast<size_t>(call.root)];
+  const bool broadcast = call.op == OpType::kBroadcast;
+  if (broadcast && &root == &to) return;
+  for (int i = 0; i < call.outputs.size(); ++i) {
+    const TensorView& output = call.outputs[i];
+    const TensorView& from = broadcast ? root.given(i) : root.call_.inputs[to.group_rank_];
+    if (output.bytes() > 0 && output.data() != from.data()) std::memcpy(output.data(), from.data(), output.bytes());
+  }
+}
+
+void Rendezvous::serve(Slot* slot, CallState& state, Early* early) {
+  const std::shared_ptr<CallState>& mine = slot->states[static_cast<size_t>(state.group_rank_)];
+  if (state.output_written()) {
+    early->touched = mine;
+    return;
+  }
+  if (op_row(state.call_.op).rooted == Rooted::kGives) give(*slot, state);
+  state.served_ = true;
+  ++slot->served;
+  leaving_.add(1);
+  early->served.push_back(mine);
+  if (slot->served < size_ || slot->mismatch) return;
+  slot->state = Slot::State::kRunning;
+  early->ended = true;
+  early->slot = slot;
+}
+
+void Rendezvous::tell(Early early) {
+  Completion completion;
+  for (const std::shared_ptr<CallState>& state : early.served) {
+    if (!only_gives(state->call_, state->group_rank_)) {
+      if (record_ != nullptr) record_->settle_memory(state->rank());
+      state->unpoison(/*failed=*/false);
+    }
+    state->started_ns_ = early.started_ns;
+    state->complete(absl::OkStatus());
+    leaving_.add(-1);
+  }
+  completion.end();
+  for (std::shared_ptr<CallState>& state : early.served) Completion::drop(std::move(state));
+  if (early.touched != nullptr) [[unlikely]] {
+    const CallState& state = *early.touched;
+    fail(touched_early(world_, state.rank(), state.who(state.what(/*numbered=*/true)), state.call_.code,
+                       Touched::kOutput));
+  }
+  if (early.ended) end(early.slot, absl::OkStatus(), early.started_ns);
+}
+
+absl::Status Rendezvous::file_early(const std::shared_ptr<CallState>& state) {
+  CallState& mine = *state;
+  const CollectiveCall& call = mine.call();
+  const int64_t seq = call.seq;
+  const size_t rank = static_cast<size_t>(mine.group_rank_);
+  const bool gives = only_gives(call, mine.group_rank_);
+  const bool from_root = op_row(call.op).rooted == Rooted::kGives;
+  mine.early_ = true;
+  if (poison_ && !gives) mine.poison();
+  Early early;
+  early.started_ns = scheduler_.now_ns();
+  Slot* slot = nullptr;
+  bool all = false;
+  {
+    ObservedMutexLock lock(&mu_);
+    if (!failed_.ok()) return refused(mine);
+    slot = slot_at(seq);
+    if (slot == nullptr || slot->calls[rank] != nullptr) return refused(mine);
+    if (record_ != nullptr) [[unlikely]] {
+      record_->access(object_, Access::kCommute);
+      record_->signal(object_of(*slot));
+      record_->signal(part_object(*slot, rank));
+    }
+    enter(*slot, state);
+    ++slot->early;
+    // The others of this call that wait for nobody else now, and this one.
+    const auto serve_or_put_off = [&](size_t other) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      CallState* const receiver = slot->states[other].get();
+      if (receiver == nullptr || !receiver->early_ || receiver->served_ || !root_serves(*slot, other)) return;
+      late_ ? early.later.push_back(slot->states[other]) : serve(slot, *receiver, &early);
+    };
+    if (gives) {
+      serve(slot, mine, &early);
+      if (slot->arrived < size_ || late_) mine.set_aside();
+      if (from_root) {
+        for (size_t other = 0; other < static_cast<size_t>(size_); ++other) serve_or_put_off(other);
+      }
+    } else {
+      serve_or_put_off(rank);
+    }
+    if (slot->arrived == size_ && (slot->early < size_ || slot->mismatch)) {
+      all = true;
+      slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+    }
+  }
+  const bool unwound = any_unwound_.load(std::memory_order_relaxed);
+  for (const std::shared_ptr<CallState>& other : early.later) serve_later(slot, *other);
+  tell(std::move(early));
+  if (all) {
+    late_ ? run_later(slot, call, static_cast<int>(rank)) : run(slot);
+  } else if (unwound) [[unlikely]] {
+    look_at_unwound();
+  }
+  return absl::OkStatus();
+}
+
+void Rendezvous::serve_later(Slot* slot, const CallState& state) {
+  const CollectiveCall& call = state.call();
+  const int64_t seq = call.seq;
+  const size_t rank = static_cast<size_t>(state.group_rank_);
+  // Whichever of the two comes second, the root or the member, makes the task.
+  if (record_ != nullptr) StepRecord::name_next_task(part_object(*slot, rank));
+  scheduler_.post({.rank = state.rank(), .kind = TaskKind::kCompletion},
+                  Site{.what = op_row(call.op).name, .code = call.code, .group = group_->name(), .seq = seq},
+                  [self = shared_from_this(), slot, seq, rank] {
+                    Early early;
+                    early.started_ns = self->scheduler_.now_ns();
+                    {
+                      ObservedMutexLock lock(&self->mu_);
+                      self->touched_group(Access::kCommute);  // a withdrawal might have come first, or come later
+                      if (slot->seq != seq || slot->state == Slot::State::kRunning) return;
+                      CallState* const mine = slot->states[rank].get();
+                      if (mine == nullptr || mine->served_ || !self->root_serves(*slot, rank)) return;
+                      if (self->record_ != nullptr) {
+                        self->record_->await(self->part_object(*slot, static_cast<size_t>(mine->call().root)));
+                        self->record_->await(self->part_object(*slot, rank));
+                      }
+                      self->serve(slot, *mine, &early);
+                    }
+                    self->tell(std::move(early));
+                  });
+}
+
+// Not inlined, as what follows: their locals would take hundreds of bytes of each rank's stack, which large worlds keep
+// within a page.
 [[gnu::noinline]] absl::Status Rendezvous::refused(CallState& state) const {
   touched_group(Access::kRead);
   state.unpoison(/*failed=*/true);
@@ -400,6 +604,10 @@ void Rendezvous::run(Slot* slot) {
     if (call_device(*slot->calls[0]).kind != Device::Kind::kCpu) [[unlikely]] {
       status = start_on_device(slot, started_ns);
       if (status.ok()) return;
+    } else if (slot->served > 0 && op_row(slot->calls[0]->op).rooted == Rooted::kGives) [[unlikely]] {
+      for (const std::shared_ptr<CallState>& state : slot->states) {
+        if (!state->served_) give(*slot, *state);
+      }
     } else {
       op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
     }
@@ -491,7 +699,7 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
   absl::Status failed;
   {
     ObservedMutexLock lock(&mu_);
-    touched_group(Access::kRead);
+    lock.apart();  // whoever comes first makes the mailbox; the post that follows tells
     if (failed_.ok()) {
       told_ = std::move(told);
       return;
@@ -503,6 +711,7 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
 
 absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
   for (const std::shared_ptr<CallState>& state : slot.states) {
+    if (state->served_) continue;
     const bool input = state->input_changed();
     if (!input && !state->output_written()) [[likely]]
       continue;
@@ -513,10 +722,20 @@ absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
   return absl::OkStatus();
 }
 
+inline void Rendezvous::complete(CallState& state, const absl::Status& status, int64_t now_ns) {
+  const auto close = [&] {
+    state.context_->recorder().close(state.own_record(), now_ns, status.ok(), state.started_ns_);
+  };
+  if (!state.complete_simply(status, close)) [[unlikely]]
+    state.complete(status);
+}
+
 void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_ns) {
   Completion completion;
+  const bool prefetches = scheduler_.prefetches();
+  const int64_t now_ns = scheduler_.now_ns();
   for (size_t rank = 0; rank < slot->states.size(); ++rank) {
-    if (scheduler_.prefetches()) {
+    if (prefetches) {
       fetch_ahead(kWorkTurns, [slot, rank](int turns, Fetch step) {
         const size_t later = rank + static_cast<size_t>(turns);
         if (later < slot->states.size() && slot->states[later] != nullptr) slot->states[later]->prefetch(step);
@@ -524,16 +743,19 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
     }
     slot->calls[rank] = nullptr;
     const std::shared_ptr<CallState>& state = slot->states[rank];
-    if (state == nullptr) continue;
-    state->unpoison(!status.ok());
-    // Waiting for a call on a stream does not wait for what the call writes.
-    if (record_ != nullptr && state->call().stream != nullptr) record_->write_memory(state->rank());
+    if (state == nullptr || state->served_) continue;
+    const bool put_back = state->aside_ != nullptr && state->unpoison(!status.ok());
+    if (record_ != nullptr && has_tensors(state->call())) record_->settle_memory(state->rank(), put_back);
     state->started_ns_ = started_ns;
-    state->complete(status);
+    complete(*state, status, now_ns);
   }
   leaving_.add(-1);
   completion.end();
-  for (std::shared_ptr<CallState>& state : slot->states) Completion::drop(std::move(state));
+  if (Completion::open()) {
+    for (std::shared_ptr<CallState>& state : slot->states) Completion::drop(std::move(state));
+  } else {
+    for (std::shared_ptr<CallState>& state : slot->states) state.reset();
+  }
   ObservedMutexLock lock(&mu_);
   lock.apart();  // an empty slot is like any other
   recycle(slot);
@@ -549,7 +771,8 @@ bool Rendezvous::withdraw(CallState& state, const Withdrawal& why) {
     ObservedMutexLock lock(&mu_);
     touched_group(Access::kWrite);
     Slot* const slot = find(seq);
-    if (slot != nullptr && slot->states[rank].get() == &state && slot->state != Slot::State::kRunning) {
+    if (slot != nullptr && slot->states[rank].get() == &state && slot->state != Slot::State::kRunning &&
+        !state.served_) {
       taken = false;
       state.unpoison(/*failed=*/true);
       leave(*slot, rank);
@@ -606,7 +829,7 @@ void Rendezvous::fail(const absl::Status& cause) {
     for (auto& [seq, unwound] : unwound_) {
       if (unwound.look()) news.emplace_back(unwound.cause.message());
       const auto needs = [seq = seq](const Slot* slot) {
-        return slot != nullptr && slot->seq >= seq && slot->arrived > 0;
+        return slot != nullptr && slot->seq >= seq && slot->arrived > slot->served;
       };
       if (unwound.caught && cause.ok() && std::any_of(window_.begin(), window_.end(), needs)) cause = unwound.cause;
     }
@@ -674,13 +897,20 @@ int64_t Rendezvous::wait_until_ns(int64_t seq) const {
   return latest;
 }
 
-void Rendezvous::append_missing(int64_t seq, std::vector<int>* ranks) const {
+void Rendezvous::append_missing(int64_t seq, int rank, std::vector<int>* ranks) const {
   ObservedMutexLock lock(&mu_);
   touched_group(Access::kRead);  // a warning and a timeout say who is missing, too
   const Slot* const slot = find(seq);
   if (slot == nullptr) return;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (slot->calls[static_cast<size_t>(rank)] == nullptr) ranks->push_back(group_->global_rank(rank));
+  const auto came = [slot](int member) { return slot->calls[static_cast<size_t>(member)] != nullptr; };
+  const CallState* const mine = slot->states[static_cast<size_t>(rank)].get();
+  if (mine != nullptr && mine->early_) {
+    const int root = mine->call_.root;
+    if (!came(root)) ranks->push_back(group_->global_rank(root));
+    if (!came(root) || root_serves(*slot, static_cast<size_t>(rank))) return;
+  }
+  for (int member = 0; member < size_; ++member) {
+    if (!came(member)) ranks->push_back(group_->global_rank(member));
   }
 }
 
@@ -689,8 +919,9 @@ std::vector<std::shared_ptr<WorkState>> Rendezvous::unfinished(int rank) const {
   touched_group(Access::kRead);
   std::vector<std::shared_ptr<WorkState>> works;
   for (const Slot* const slot : window_) {
-    if (slot != nullptr && slot->states[static_cast<size_t>(rank)] != nullptr)
-      works.push_back(slot->states[static_cast<size_t>(rank)]);
+    if (slot == nullptr) continue;
+    const std::shared_ptr<CallState>& state = slot->states[static_cast<size_t>(rank)];
+    if (state != nullptr && !(state->served_ && state->is_over())) works.push_back(state);
   }
   return works;
 }

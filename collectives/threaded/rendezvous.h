@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
+#include "sim/base/kept_memory.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
@@ -31,8 +32,10 @@ class CallState final : public MemberWork {
   void begin(int64_t timeout_ns);
   ~CallState() override;
 
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
   const char* op() const override;
   std::string_view group() const override;
+  const Group* open_group() const override;
   // WaitsFor: the members that have not arrived.
   void append_ranks(std::vector<int>* ranks) const override;
   // WaitsFor: the Mismatch, if those that have arrived differ already.
@@ -45,37 +48,45 @@ class CallState final : public MemberWork {
   void wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code, absl::Status* waited) override;
   std::string what(bool numbered) const override;
   std::string waits_in(CodeSite code) const override;
-  // All have come: a device is at it.
+  // All members have arrived: the wait is for the device that runs the kernel.
   const char* otherwise() const override { return "its kernel"; }
 
  private:
   friend class Rendezvous;
 
-  // Seeded runs: outputs hold NaN or 0xEB until the call is done, and inputs that must survive that are copied aside.
+  // Poisoned runs: outputs hold NaN or 0xEB until the call is done, and inputs that must survive that are copied aside.
   void poison();
-  // After the kernel, or before a failure is told: puts back what was copied aside if `failed`.
-  void unpoison(bool failed);
+  // After the kernel, or before a failure is told: puts back what was copied aside if `failed`. True: it did.
+  bool unpoison(bool failed);
   // Whether the rank wrote into an input between the call and its completion.
   bool input_changed() const;
-  // Or into an output.
+  // The same of an output.
   bool output_written() const;
+  // Copies the tensors that the member gives; their memory is the rank's again.
+  void set_aside();
+  // The i-th tensor that the root of a broadcast gives.
+  const TensorView& given(int i) const;
   // Visits the call, or the parts of a coalesced one.
   void each_part(absl::FunctionRef<void(CollectiveCall&)> visit);
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int group_rank_;
-  int64_t started_ns_ = -1;  // when all members had arrived; -1: not yet
+  int64_t started_ns_ = -1;  // when all members had arrived, or whom the call needs; -1: not yet
+  bool early_ = false;       // done as soon as its own part is: GroupOptions::Rooted::kEach; const once filed
+  bool served_ = false;      // guarded by the rendezvous: its part is done, and so is the work, or will be right now
+  uint64_t alike_ = 0;  // guarded by the rendezvous: the name of all calls that are the same() as this; 0: not known
   // poisoned runs only
   struct Aside;
   std::unique_ptr<Aside> aside_;
 };
 
 // Where the members of one group meet for collectives. A call is filed under its sequence number and compared with the
-// first of its slot. Once all are there, OpRow::cross and the kernel run, at once or as a step of their own (late runs).
+// first of its slot. Once all are there, OpRow::cross and the kernel run, at once or as a step of their own (late
+// runs).
 //
 //   auto state = std::make_shared<CallState>(rendezvous, context, rank, std::move(call));
-//   absl::Status filed = rendezvous->file(state);   // of the last member: the kernel has run, or will, as the schedule says
-//   state->wait(...);                               // of the others: until then
+//   absl::Status filed = rendezvous->file(state);   // of the last member: the kernel ran, or is posted as a step
+//   state->wait(...);                               // every member: until the kernel has run
 //
 // Checks of one member's call come before (collectives/ops/shape_rules.h); sends and recvs meet in a Mailbox.
 // invariant: a slot leaves the window exactly once: when its call has ended, or when the group fails.
@@ -85,10 +96,22 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   Rendezvous(WorldState* world, std::shared_ptr<const Group> group);
 
   // Files a call; runs it if this member is the last. Never blocks on another member.
-  absl::Status file(std::shared_ptr<CallState> state);
+  absl::Status file(const std::shared_ptr<CallState>& state);
+  // The same of a member that is done as soon as its own part is: at once if it only gives, which is copied, or else as
+  // soon as the root has come. Not for the root of a reduce or gather. The slot stays until all have come, so that
+  // calls are compared as ever.
+  absl::Status file_early(const std::shared_ptr<CallState>& state);
 
-  // Takes a call back that no kernel has touched; waits for a kernel that runs. False: the call was done before, or a device
-  // has it and will be through with it later. The call can never be complete then: its rank does not file the number again.
+  // How many calls before `seq` there are that some members have not made.
+  int64_t ahead(int64_t seq) const {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // of no matter but to the order under fifo
+    return seq - base_;
+  }
+
+  // Takes a call back that no kernel has touched; waits for a kernel that runs. False: the call was done before, or a
+  // device has it and will be through with it later. The call can never be complete then: its rank does not file the
+  // number again.
   bool withdraw(CallState& state, const Withdrawal& why);
 
   // Ends all calls on their way and refuses later ones. The first cause stays.
@@ -101,9 +124,10 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // The latest CallWay::wait_until_ns of the members that have arrived.
   int64_t wait_until_ns(int64_t seq) const;
-  void append_missing(int64_t seq, std::vector<int>* ranks) const;
-  // Why the call can never be complete, if it is known: the Mismatch of those that have arrived so far, or a member that
-  // unwound out of it. Else OK.
+  // Global ranks of the members whose calls that of member `rank` waits for.
+  void append_missing(int64_t seq, int rank, std::vector<int>* ranks) const;
+  // Why the call can never be complete, if it is known: the Mismatch of those that have arrived so far, or a member
+  // that unwound out of it. Else OK.
   absl::Status known_cause(int64_t seq) const;
 
   // The works of member `rank` that are not done, oldest first.
@@ -115,12 +139,14 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   WorldState& world() const { return world_; }
 
  private:
-  struct Slot {
+  struct Slot : Kept {
     enum class State : uint8_t { kCollecting, kReady, kRunning };
     int64_t seq = 0;
     State state = State::kCollecting;
     int arrived = 0;
     bool mismatch = false;
+    int early = 0;                                   // of those that arrived: CallState::early_
+    int served = 0;                                  // of those: CallState::served_
     int first = -1;                                  // a member of those in `calls`, -1: there is none
     std::vector<const CollectiveCall*> calls;        // [rank in group]
     std::vector<std::shared_ptr<CallState>> states;  // [rank in group]
@@ -129,16 +155,43 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // Why a call cannot be filed: the group has failed, or this rank has filed one with this number.
   absl::Status refused(CallState& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Looks whether the calling task has caught the exception by which it left a call. The group fails once that is known and
-  // somebody needs the call.
+  // Looks whether the calling task has caught the exception by which it left a call. The group fails once that is known
+  // and somebody needs the call.
   void look_at_unwound();
+  // Whether two calls are the same() as each other.
+  bool same(CallState& first, CallState& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return (first.alike_ != 0 && first.alike_ == call.alike_) || same_anew(first, call);
+  }
+  bool same_anew(CallState& first, CallState& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The two ways in which `calls` and `states` of a slot change before a kernel has it.
-  void enter(Slot& slot, std::shared_ptr<CallState>&& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void enter(Slot& slot, const std::shared_ptr<CallState>& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void leave(Slot& slot, size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether the root has come and its call agrees with that of member `rank`, of a slot whose root gives.
+  bool root_serves(const Slot& slot, size_t rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Copies what the root gives to a member.
+  static void give(const Slot& slot, const CallState& to);
+  // The members that are done before their slot is, and what follows from a serve() without the lock.
+  struct Early;
+  // Does the part of an early member: it is done. Not if the rank has written to an output: `early` has the member
+  // then.
+  void serve(Slot* slot, CallState& state, Early* early) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void tell(Early early);
+  // Has a member served as a step of its own, when the schedule says.
+  void serve_later(Slot* slot, const CallState& state);
+  // Explored runs: the name of what a member of a slot does by itself.
+  uint64_t part_object(const Slot& slot, size_t rank) const { return numbered_object(object_of(slot), rank + 1); }
   // Has run() called as a step of its own, when the schedule says.
   void run_later(Slot* slot, const CollectiveCall& call, int rank);
-  Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Slot* slot_at(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Slot* const slot = find(seq);
+    return slot != nullptr ? slot : new_slot(seq);
+  }
+  Slot* new_slot(int64_t seq) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Slot* find(int64_t seq) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (seq < base_) return nullptr;
+    const size_t i = front_ + static_cast<size_t>(seq - base_);
+    return i < window_.size() ? window_[i] : nullptr;
+  }
   // The name of a slot's call in explored runs.
   uint64_t object_of(const Slot& slot) const { return numbered_object(object_, static_cast<uint64_t>(slot.seq)); }
   // Tells an explored run of something that arrivals in this group do not commute with.
@@ -147,13 +200,14 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
       record_->access(object_, how);
   }
   void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The one place that makes the group fail: takes out all that no kernel has. spread() follows, without the lock. Only the
-  // first cause counts.
+  // The one place that makes the group fail: takes out all that no kernel has. spread() follows, without the lock. Only
+  // the first cause counts.
   struct Failure;
   Failure set_failed(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void spread(Failure failure);
   void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends later.
+  // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends
+  // later.
   void run(Slot* slot);
   // Starts the kernel on a device: end() follows, but for an error.
   absl::Status start_on_device(Slot* slot, int64_t started_ns);
@@ -162,6 +216,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status buffers_untouched(const Slot& slot) const;
+  // Tells a member of a slot, whose part is done, that it is.
+  static void complete(CallState& state, const absl::Status& status, int64_t now_ns);
   // Tells every member of a slot, which is out of the window, how it ended.
   void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
 
@@ -180,6 +236,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
   size_t front_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;
+  uint64_t alike_ ABSL_GUARDED_BY(mu_) = 0;                        // how many names CallState::alike_ has had
   std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);  // all of them
   std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
   absl::Status failed_ ABSL_GUARDED_BY(mu_);                                 // why the group can do no more

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/group/coalescing.h"
 #include "collectives/group/group_front.h"
@@ -10,7 +11,9 @@
 #include "collectives/streams/device_runtime.h"
 #include "collectives/threaded/coalesced_work.h"
 #include "rankloom/error.h"
+#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/kept_memory.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
@@ -23,9 +26,10 @@ const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home);
 
 // The same, at once for one tensor on each side.
 bool all_at_home(const CollectiveCall& call, Device::Kind home) {
-  if (call.inputs.size() == 1 && call.outputs.size() == 1) [[likely]]
-    return call.inputs[0].device().kind == home && call.outputs[0].device().kind == home;
-  return foreign_tensor(call, home) == nullptr;
+  const auto few = [home](const TensorList& list) {
+    return list.empty() || (list.size() == 1 && list[0].device().kind == home);
+  };
+  return (few(call.inputs) && few(call.outputs) && call.parts.empty()) || foreign_tensor(call, home) == nullptr;
 }
 
 const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) {
@@ -41,8 +45,8 @@ const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) 
   return nullptr;
 }
 
-// Why the call's `tensor`, which is no memory of the process, cannot be reached; OK if it is a device's, and use_device() was called.
-// Not inlined: its locals would be part of every call's stack.
+// Why the call's `tensor`, which is no memory of the process, cannot be reached; OK if it is a device's, and
+// use_device() was called. Not inlined: its locals would be part of every call's stack.
 [[gnu::noinline]] absl::Status foreign(const CollectiveCall& call, const TensorView& tensor, WorldState& world) {
   if (tensor.device().kind == Device::Kind::kMeta) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -77,30 +81,96 @@ void append_outputs(const CollectiveCall& call, int rank, std::vector<OpenOutput
   return ranges.empty() || list.add(work, std::move(ranges), other);
 }
 
-// Takes note of where the call of `work` writes. False: an open call of its rank, `other`, writes there, too.
-bool open_outputs(RankState& rank, WorkState& work, const CollectiveCall& call, int group_rank, std::string* other) {
-  if (call.outputs.empty() || !writes_outputs(call, group_rank)) return true;
+void append_inputs(const CollectiveCall& call, int rank, std::vector<OpenOutputs::Range>* ranges) {
+  for (const CollectiveCall& part : call.parts) append_inputs(part, rank, ranges);
+  const auto append = [ranges](const TensorList& list) {
+    for (const TensorView& tensor : list) {
+      if (tensor.bytes() > 0) ranges->push_back(range_of(tensor));
+    }
+  };
+  append(call.inputs);
+  if (!writes_outputs(call, rank)) append(call.outputs);  // a broadcast's source
+}
+
+// Which tensors of a call meet the outputs of one that is open, `other`; `which` is null: none do.
+struct Overlap {
+  const char* which = nullptr;
+  std::string other;
+};
+
+// Of calls beside that of `work`. Not inlined: most ranks have one call on its way at a time.
+[[gnu::noinline]] void read_beside(const OpenOutputs& list, const OpenCall& work, const CollectiveCall& call, int rank,
+                                   Overlap* overlap) {
+  std::vector<OpenOutputs::Range> ranges;
+  append_inputs(call, rank, &ranges);
+  if (list.written_beside(work, ranges, &overlap->other))
+    overlap->which = ranges.size() == 1 ? "its input overlaps the output" : "one of its inputs overlaps the output";
+}
+
+// The same in the common case; false: nothing was done, and open_outputs() is next.
+inline bool open_alone(RankState& rank, MemberWork& work) {
+  const CallMemo& memo = *work.memo();
   OpenOutputs& list = rank.open_outputs();
+  if (!memo.again) return false;
+  if (work.call().outputs.empty()) return !list.others(work);
+  if (memo.writes.begin == memo.writes.end || !list.add_alone(work, memo.writes)) return false;
   work.outputs_open_in(&list);
-  if (call.outputs.size() > 1) return open_many(list, work, call, group_rank, other);
-  return call.outputs[0].bytes() == 0 || list.add(work, range_of(call.outputs[0]), other);
+  return true;
+}
+
+// Takes note of where the call of `work` writes. False: an open call of its rank writes there, or to what this one
+// reads.
+bool open_outputs(RankState& rank, MemberWork& work, int group_rank, Overlap* overlap) {
+  OpenOutputs& list = rank.open_outputs();
+  const CollectiveCall& call = work.call();
+  if (!call.outputs.empty() && writes_outputs(call, group_rank)) {
+    work.outputs_open_in(&list);
+    if (call.outputs.size() == 1) work.memo()->writes = range_of(call.outputs[0]);
+    const bool apart = call.outputs.size() > 1
+                           ? open_many(list, work, call, group_rank, &overlap->other)
+                           : call.outputs[0].bytes() == 0 || list.add(work, range_of(call.outputs[0]), &overlap->other);
+    if (!apart) [[unlikely]] {
+      overlap->which = call.outputs.size() == 1 ? "its output overlaps that" : "one of its outputs overlaps that";
+      return false;
+    }
+  }
+  if (list.others(work)) [[unlikely]]
+    read_beside(list, work, call, group_rank, overlap);
+  return overlap->which == nullptr;
 }
 
 constexpr std::string_view kOwnOutputs = "want outputs of their own";
 
 // `who`: "rank 1, group 0, recv from rank 0: ".
-[[gnu::noinline]] absl::Status refuse_outputs(std::string_view who, const CollectiveCall& call,
-                                              std::string_view other) {
-  return invalid_argument(sv(who), call.outputs.size() == 1 ? "its output overlaps" : "one of its outputs overlaps",
-                          " that of ", sv(other), ", which this rank has not waited for, ", sv(kOwnOutputs),
-                          " until wait()");
+[[gnu::noinline]] absl::Status refuse_overlap(std::string_view who, const Overlap& overlap) {
+  return invalid_argument(sv(who), overlap.which, " of ", overlap.other, ", which this rank has not waited for, ",
+                          sv(kOwnOutputs), " until wait()");
 }
 
-// InvalidArgument, if two parts of a coalesced call write to one byte.
+// open_outputs(); an error ends the work. `who`: at the head of its text. Not inlined: its locals would be part of
+// every call's stack.
+[[gnu::noinline]] absl::Status open_beside(RankState& rank, MemberWork& work, int group_rank,
+                                           absl::FunctionRef<std::string()> who) {
+  Overlap overlap;
+  if (open_outputs(rank, work, group_rank, &overlap)) return absl::OkStatus();
+  absl::Status refused = refuse_overlap(who(), overlap);
+  work.complete(refused);
+  return refused;
+}
+
+// InvalidArgument, if two parts of a coalesced call write to one byte, or one reads what another writes.
 absl::Status separate_parts(const CollectiveCall& call, int rank, std::string_view who) {
   struct Output {
     OpenOutputs::Range range;
     const CollectiveCall* part;
+  };
+  const auto text = [](const CollectiveCall& part) {
+    return absl::StrCat(op_row(part.op).name, site_place(Site{.code = part.code}));
+  };
+  const auto refused = [&](const char* what, const CollectiveCall& first, const char* how,
+                           const CollectiveCall& second) {
+    return invalid_argument(sv(who), what, text(first), how, text(second), ", a call of the same coalesced call, ",
+                            sv(kOwnOutputs));
   };
   std::vector<Output> outputs;
   for (const CollectiveCall& part : call.parts) {
@@ -114,15 +184,27 @@ absl::Status separate_parts(const CollectiveCall& call, int rank, std::string_vi
   for (size_t i = 1; i < outputs.size(); ++i) {
     const Output& first = outputs[i - 1];
     const Output& second = outputs[i];
-    if (second.range.begin >= first.range.end) continue;
-    const auto text = [](const CollectiveCall& part) {
-      return absl::StrCat(op_row(part.op).name, site_place(Site{.code = part.code}));
-    };
-    return invalid_argument(sv(who), "the output of ", text(*first.part), " overlaps that of ", text(*second.part),
-                            ", a call of the same coalesced call, ", sv(kOwnOutputs));
+    if (second.range.begin < first.range.end)
+      return refused("the output of ", *first.part, " overlaps that of ", *second.part);
+  }
+  std::vector<OpenOutputs::Range> inputs;
+  for (const CollectiveCall& part : call.parts) {
+    inputs.clear();
+    append_inputs(part, rank, &inputs);
+    for (const OpenOutputs::Range input : inputs) {
+      // Outputs share no byte, so they end in the order in which they begin.
+      auto output = std::partition_point(outputs.begin(), outputs.end(),
+                                         [input](const Output& o) { return o.range.end <= input.begin; });
+      for (; output != outputs.end() && output->range.begin < input.end; ++output) {
+        if (output->part != &part) return refused("the input of ", part, " overlaps the output of ", *output->part);
+      }
+    }
   }
   return absl::OkStatus();
 }
+
+// Up to so many ranks a member has places for calls of several lines, although it has one on its way at a time.
+constexpr int kSpreadingRanks = 4096;
 
 // Where members of a world find the core.
 std::string core_key(const Group& group) { return absl::StrCat("core of group ", group.id()); }
@@ -132,7 +214,7 @@ std::string core_key(const Group& group) { return absl::StrCat("core of group ",
 ThreadedGroupCore::ThreadedGroupCore(WorldState* world, std::shared_ptr<const Group> group)
     : world_(*world),
       group_(std::move(group)),
-      rendezvous_(std::make_shared<Rendezvous>(world, group_)),
+      rendezvous_(make_kept<Rendezvous>(world, group_)),
       mu_(&world->scheduler(), LockLevel::kGroupCore) {}
 
 std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
@@ -190,48 +272,78 @@ void ThreadedGroupCore::listen() {
 }
 
 ThreadedProcessGroup::ThreadedProcessGroup(RankState* context, std::shared_ptr<ThreadedGroupCore> core,
-                                           size_t eager_bytes)
+                                           const GroupOptions& options)
     : ProcessGroup(*context, core->group()),
       core_(std::move(core)),
       rendezvous_(core_->rendezvous()),
-      eager_bytes_(eager_bytes) {
+      eager_bytes_(options.eager_bytes),
+      rooted_(options.rooted),
+      spreads_(context->world().options().world_size <= kSpreadingRanks) {
   if (context->world().options().engine == EngineKind::kFibers) front().set_places(this);
 }
 
-CallPlace ThreadedProcessGroup::fresh() {
-  for (Kept& kept : kept_) {
-    if (kept.building) continue;
-    if (kept.state == nullptr) {
-      kept.state = std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank());
-    } else if (kept.state.use_count() > 1) {
-      continue;
-    } else {
-      renew(kept.state->place());
-    }
-    kept.building = true;
-    return {.call = kept.state->place(), .building = &kept.building};
+CallPlace ThreadedProcessGroup::fresh(bool message, int line) {
+  // The call will be refused, and its place would be made for a world that may be gone.
+  if (front().world_ref().foreign()) [[unlikely]]
+    return {};
+  const size_t first = spreads_ ? static_cast<size_t>(line) : 0;
+  if (message) {
+    if (kept_messages_ == nullptr) [[unlikely]]
+      kept_messages_ = std::make_unique<KeptWorks<Message>>();
+    return kept_messages_->fresh(
+        first, [this] { return make_kept<Message>(mailbox(), front().context(), ProcessGroup::rank()); });
   }
-  return {};
+  return kept_.fresh(first,
+                     [this] { return make_kept<CallState>(rendezvous_, front().context(), ProcessGroup::rank()); });
 }
 
-std::shared_ptr<CallState>* ThreadedProcessGroup::placed(const CollectiveCall& call) {
-  for (Kept& kept : kept_) {
-    if (kept.state != nullptr && &kept.state->call() == &call) return &kept.state;
+absl::Status ThreadedProcessGroup::execute_again(const CallPlace& place, Work* work) {
+  if (!place.memo->on_host || !place.memo->again) [[unlikely]] {
+    absl::StatusOr<Work> executed = execute(std::move(*place.call));
+    if (!executed.ok()) return executed.status();
+    *work = *std::move(executed);
+    return absl::OkStatus();
   }
-  return nullptr;
+  if (!op_row(place.call->op).is_collective()) {
+    const auto& message = *static_cast<const std::shared_ptr<Message>*>(place.kept);
+    message->begin(/*timeout_ns=*/0);
+    WorkState::first_handle(message, work);
+    return post_begun(message, /*on_host=*/true);
+  }
+  const auto& state = *static_cast<const std::shared_ptr<CallState>*>(place.kept);
+  state->begin(/*timeout_ns=*/0);
+  WorkState::first_handle(state, work);
+  return file_begun(state, /*on_host=*/true);
 }
 
-void ThreadedProcessGroup::abort(std::string_view reason) {
+const std::shared_ptr<Mailbox>& ThreadedProcessGroup::mailbox() {
+  if (mailbox_ == nullptr) [[unlikely]]
+    mailbox_ = core_->mailbox();
+  return mailbox_;
+}
+
+void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   const WorldPin alive(front().world_ref());
   if (!alive) return;  // all that was on its way has ended with the world
-  core_->fail(
-      make_error(ErrorKind::kAborted, "rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)));
+  const std::string text =
+      located(absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)), code);
+  const std::vector<std::string> last = front().context()->recorder().last_calls(1);
+  core_->fail(blamed_as(make_error(ErrorKind::kAborted, text),
+                        blamed_on(global_rank(), make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ",
+                                                            last.empty() ? "" : last[0]))));
+  close_outputs();
+}
+
+void ThreadedProcessGroup::close_outputs() {
+  front().context()->open_outputs().remove_if([this](const OpenCall& call) {
+    return call.open_group() == group().get() && static_cast<const WorkState&>(call).is_over();
+  });
 }
 
 void ThreadedProcessGroup::shutdown(CodeSite code) {
   if (front().world_ref().ended())
     return ProcessGroup::shutdown(code);  // all that was on its way has ended with the world
-  const CallScope call = front().enter("shutdown");
+  const CallScope call = front().enter("shutdown", code);
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {
     for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
@@ -247,13 +359,16 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
   }
   rendezvous_->await_leaving();
   if (mailbox_ != nullptr) mailbox_->await_moves(ProcessGroup::rank());
+  close_outputs();
   ProcessGroup::shutdown(code);
   throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = op});
 }
 
 std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::shared_ptr<const Group>& group,
                                                                 const GroupOptions& options) {
-  return make_threaded_member(*front().context(), group, options);
+  GroupOptions mine = options;
+  if (!mine.rooted.has_value()) mine.rooted = rooted_;
+  return make_threaded_member(*front().context(), group, mine);
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
@@ -266,7 +381,8 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   if (!op_row(call.op).is_collective()) return post(std::move(call), on_host);
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call), on_host);
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
-  if (std::shared_ptr<CallState>* const state = placed(call); state != nullptr) [[likely]] {
+  if (std::shared_ptr<CallState>* const state = kept_.holder(call); state != nullptr) [[likely]] {
+    (*state)->memo()->on_host = on_host;
     (*state)->begin(timeout_ns);
     if (call.keep_alive == nullptr) [[likely]]
       return file(*state, on_host);
@@ -278,68 +394,118 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
       on_host);
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::file(std::shared_ptr<CallState> state, bool on_host) {
-  Work work = WorkState::first_handle(state);
-  std::string other;
-  if (on_host && !open_outputs(*front().context(), *state, state->call(), ProcessGroup::rank(), &other)) [[unlikely]] {
-    const absl::Status refused = refuse_outputs(front().who(state->call()), state->call(), other);
-    state->complete(refused);
-    return refused;
-  }
-  if (absl::Status filed = rendezvous_->file(std::move(state)); !filed.ok()) [[unlikely]] {
-    WorkState::of(work)->complete(filed);  // so that dropping the handle means nothing
+absl::StatusOr<Work> ThreadedProcessGroup::file(const std::shared_ptr<CallState>& state, bool on_host) {
+  Work work;
+  WorkState::first_handle(state, &work);
+  if (absl::Status filed = file_begun(state, on_host); !filed.ok()) [[unlikely]]
     return filed;
-  }
   return work;
 }
 
+absl::Status ThreadedProcessGroup::file_begun(const std::shared_ptr<CallState>& state, bool on_host) {
+  if (on_host && !open_alone(*front().context(), *state)) {
+    absl::Status opened =
+        open_beside(*front().context(), *state, ProcessGroup::rank(), [&] { return front().who(state->call()); });
+    if (!opened.ok()) [[unlikely]]
+      return opened;
+  }
+  const bool early = op_row(state->call().op).rooted != Rooted::kNo && done_early(state->call(), on_host);
+  absl::Status filed = early ? rendezvous_->file_early(state) : rendezvous_->file(state);
+  if (!filed.ok()) [[unlikely]]
+    state->complete(filed);  // so that dropping the handle means nothing
+  if (early && only_gives(state->call(), ProcessGroup::rank()) && rendezvous_->ahead(state->call().seq) >= kMostAhead)
+    front().scheduler()->end_turn();
+  return filed;
+}
+
+bool ThreadedProcessGroup::done_early(const CollectiveCall& call, bool on_host) const {
+  using Semantics = GroupOptions::Rooted;
+  if (!on_host || call.stream != nullptr || group()->size() == 1) return false;
+  const bool takes_all = op_row(call.op).rooted == Rooted::kTakes && ProcessGroup::rank() == call.root;
+  if (takes_all) return false;
+  WorldState& world = front().context()->world();
+  const auto scheduled = [&] {
+    return world.rooted_each(
+        {.what = op_row(call.op).name, .code = call.code, .group = group()->name(), .seq = call.seq});
+  };
+  if (!rooted_.has_value()) {
+    const TensorList& list = common_tensors(call);
+    size_t bytes = 0;
+    for (const TensorView& tensor : list) bytes += tensor.bytes();
+    if (eager_bytes_ > 0 && bytes <= eager_bytes_) return true;
+    return world.poison() && scheduled();
+  }
+  return *rooted_ == Semantics::kEach || (*rooted_ == Semantics::kBySchedule && scheduled());
+}
+
 absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call, bool on_host) {
-  if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
-  auto message =
-      std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns);
-  Work work = WorkState::first_handle(message);
-  std::string other;
-  if (on_host && !open_outputs(*front().context(), *message, message->call(), ProcessGroup::rank(), &other))
-      [[unlikely]] {
-    const absl::Status refused = refuse_outputs(message->who() + ": ", message->call(), other);
-    message->complete(refused);
-    return refused;
+  if (std::shared_ptr<Message>* const message = kept_messages_ != nullptr ? kept_messages_->holder(call) : nullptr;
+      message != nullptr) [[likely]] {
+    (*message)->memo()->on_host = on_host;
+    (*message)->begin(timeout_ns);
+    return call.keep_alive == nullptr ? post(*message, on_host) : post(std::exchange(*message, nullptr), on_host);
   }
-  if (absl::Status posted = mailbox_->post(std::move(message), eager_bytes_); !posted.ok()) [[unlikely]] {
-    WorkState::of(work)->complete(posted);
+  return post(
+      std::make_shared<Message>(mailbox(), front().context(), ProcessGroup::rank(), std::move(call), timeout_ns),
+      on_host);
+}
+
+absl::StatusOr<Work> ThreadedProcessGroup::post(const std::shared_ptr<Message>& message, bool on_host) {
+  Work work;
+  WorkState::first_handle(message, &work);
+  if (absl::Status posted = post_begun(message, on_host); !posted.ok()) [[unlikely]]
     return posted;
-  }
   return work;
+}
+
+absl::Status ThreadedProcessGroup::post_begun(const std::shared_ptr<Message>& message, bool on_host) {
+  if (on_host && !open_alone(*front().context(), *message)) {
+    absl::Status opened =
+        open_beside(*front().context(), *message, ProcessGroup::rank(), [&] { return message->who() + ": "; });
+    if (!opened.ok()) [[unlikely]]
+      return opened;
+  }
+  absl::Status posted = mailbox_->post(message, eager_bytes_);
+  if (!posted.ok()) [[unlikely]]
+    message->complete(posted);
+  return posted;
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, bool on_host) {
   std::vector<OpenOutputs::Range> outputs;
+  std::vector<OpenOutputs::Range> inputs;
   if (on_host) {
     if (absl::Status apart = separate_parts(call, ProcessGroup::rank(), front().who(call)); !apart.ok()) return apart;
     append_outputs(call, ProcessGroup::rank(), &outputs);
+    append_inputs(call, ProcessGroup::rank(), &inputs);
   }
   std::vector<CollectiveCall>& parts = call.parts.mutable_get();
   const auto first_message = std::stable_partition(
       parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
   std::vector<std::shared_ptr<Message>> messages;
   for (auto part = first_message; part != parts.end(); ++part) {
-    if (mailbox_ == nullptr) mailbox_ = core_->mailbox();
     part->keep_alive = call.keep_alive;
     part->way.ready = call.way.ready;
     const int64_t timeout_ns = front().nanoseconds(part->timeout);
     messages.push_back(
-        std::make_shared<Message>(mailbox_, front().context(), ProcessGroup::rank(), std::move(*part), timeout_ns));
+        std::make_shared<Message>(mailbox(), front().context(), ProcessGroup::rank(), std::move(*part), timeout_ns));
   }
   parts.erase(first_message, parts.end());
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
   auto whole = std::make_shared<CoalescedWork>(front().context(), rendezvous_, mailbox_, call, timeout_ns);
   Work work = WorkState::handle(whole);
-  if (!outputs.empty()) {
+  if (on_host) {
     OpenOutputs& list = front().context()->open_outputs();
+    Overlap overlap;
     whole->outputs_open_in(&list);
-    if (std::string other; !list.add(*whole, std::move(outputs), &other)) {
-      const absl::Status refused = refuse_outputs(front().who(call), call, other);
+    if (!outputs.empty() && !list.add(*whole, std::move(outputs), &overlap.other)) {
+      overlap.which = "one of its outputs overlaps that";
+    } else if (list.written_beside(*whole, inputs, &overlap.other)) {
+      overlap.which = "one of its inputs overlaps the output";
+    }
+    if (overlap.which != nullptr) {
+      const absl::Status refused = refuse_overlap(front().who(call), overlap);
       whole->complete(refused);
       return refused;
     }
@@ -367,12 +533,12 @@ std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::s
   std::shared_ptr<ThreadedGroupCore> core = world.shared<ThreadedGroupCore>(
       core_key(*group),
       [&] {
-        auto made = std::make_shared<ThreadedGroupCore>(&world, group);
+        auto made = make_kept<ThreadedGroupCore>(&world, group);
         made->listen();
         return made;
       },
       WorldState::Maker::kSame);
-  return std::make_shared<ThreadedProcessGroup>(&rank, std::move(core), options.eager_bytes);
+  return make_kept<ThreadedProcessGroup>(&rank, std::move(core), options);
 }
 
 }  // namespace rankloom::internal

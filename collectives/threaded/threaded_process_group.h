@@ -1,7 +1,7 @@
 #pragma once
 
-#include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "collectives/threaded/mailbox.h"
@@ -36,48 +36,54 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   std::shared_ptr<Mailbox> mailbox_ ABSL_GUARDED_BY(mu_);
   int left_ ABSL_GUARDED_BY(mu_) = 0;            // members that have destroyed their handle
   std::vector<bool> gone_ ABSL_GUARDED_BY(mu_);  // [rank in group] those
-  // What the world is told to forget then; const after listen().
+  // The world's abort listener and end hook of this core, which leave() takes back; const after listen().
   int64_t on_abort_ = 0;
   int64_t at_end_ = 0;
 };
 
-// Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers. Sends
-// and recvs meet in a Mailbox.
+// Real collectives in shared memory: members meet in a Rendezvous, and the last one runs the kernel over all buffers.
+// Sends and recvs meet in a Mailbox.
 class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
  public:
-  ThreadedProcessGroup(RankState* context, std::shared_ptr<ThreadedGroupCore> core, size_t eager_bytes);
+  ThreadedProcessGroup(RankState* context, std::shared_ptr<ThreadedGroupCore> core, const GroupOptions& options);
 
   std::string backend_name() const override { return "threaded"; }
-  void abort(std::string_view reason) override;
+  void abort(std::string_view reason, CodeSite code) override;
   void shutdown(CodeSite code) override;
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
-
- protected:
   std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
                                             const GroupOptions& options) override;
   void leave() override { core_->leave(ProcessGroup::rank()); }
 
  private:
-  // CallPlaces: of the works that this member used before and nobody holds any more. Worlds of fibers only: with
-  // threads a count of holders is old when it is read.
-  CallPlace fresh() override;
-  // The work that has `call` for its own; null: a call from elsewhere.
-  std::shared_ptr<CallState>* placed(const CollectiveCall& call);
-  struct Kept {
-    std::shared_ptr<CallState> state;  // null: not used yet, or gone with its owners
-    bool building = false;             // here, since the work may be gone before the front is through with its call
-  };
-  absl::StatusOr<Work> file(std::shared_ptr<CallState> state, bool on_host);
-  absl::StatusOr<Work> post(CollectiveCall&& call, bool on_host);           // a send or recv
+  CallPlace fresh(bool message, int line) override;
+  absl::Status execute_again(const CallPlace& place, Work* work) override;
+  // Closes the outputs of this member's ended calls: their memory is the rank's again.
+  void close_outputs();
+  absl::StatusOr<Work> file(const std::shared_ptr<CallState>& state, bool on_host);
+  // GroupOptions::rooted, of a call with a root: whether this member is done as soon as its own part is.
+  bool done_early(const CollectiveCall& call, bool on_host) const;
+  absl::StatusOr<Work> post(CollectiveCall&& call, bool on_host);  // a send or recv
+  absl::StatusOr<Work> post(const std::shared_ptr<Message>& message, bool on_host);
+  // The same of works that are begun. An error ends them.
+  absl::Status file_begun(const std::shared_ptr<CallState>& state, bool on_host);
+  absl::Status post_begun(const std::shared_ptr<Message>& message, bool on_host);
   absl::StatusOr<Work> execute_parts(CollectiveCall&& call, bool on_host);  // kCoalesced
 
   const std::shared_ptr<ThreadedGroupCore> core_;
   const std::shared_ptr<Rendezvous> rendezvous_;  // the core's
-  std::shared_ptr<Mailbox> mailbox_;              // the core's; null until this member sends or receives
+  // The core's; null until this member sends or receives.
+  const std::shared_ptr<Mailbox>& mailbox();
+  std::shared_ptr<Mailbox> mailbox_;
   const size_t eager_bytes_;
-  // As many works as this member had on their way at a time.
-  static constexpr size_t kMostKept = 4;
-  std::array<Kept, kMostKept> kept_;
+  const std::optional<GroupOptions::Rooted> rooted_;
+  const bool spreads_;  // calls of several lines have places of their own: not in worlds where that memory counts
+  // Under fifo on fibers whoever is done early would go on for a thousand points, each call with a copy and a slot that
+  // have left the caches when the others come. So its turn ends when it is so many calls ahead. No wait: the others may
+  // need what it does later.
+  static constexpr int64_t kMostAhead = 3;
+  KeptWorks<CallState> kept_;
+  std::unique_ptr<KeptWorks<Message>> kept_messages_;  // null until this member sends or receives
 };
 
 std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,

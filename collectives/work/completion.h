@@ -10,9 +10,10 @@
 
 namespace rankloom::internal {
 
-// Works are being completed: open while one is on the stack of this thread. No code of users runs meanwhile, and no destructor
-// of a handle, of a work or of what calls hold: those would find works that are neither done nor to be withdrawn, and wait for
-// this very thread. What becomes due is put off until the outermost has ended. No scheduling point lies in one.
+// A scope in which this thread completes works. No code of users runs within, and no
+// destructor of a handle, of a work or of what calls hold: those would find works that are neither done nor to be
+// withdrawn, and wait for this very thread. Actions that become due are put off until the outermost Completion ends. No
+// scheduling point lies in one.
 class Completion {
  public:
   Completion() : outermost_(current_ == nullptr) {
@@ -22,7 +23,7 @@ class Completion {
   Completion(const Completion&) = delete;
   Completion& operator=(const Completion&) = delete;
 
-  // Ends it; the outermost then does what was put off. What that throws comes out here, after all was done.
+  // Ends this Completion; the outermost then runs all that was put off, and rethrows what one of the actions threw.
   void end() {
     close();
     if (due_ != nullptr) [[unlikely]]

@@ -22,30 +22,29 @@ MemberWork::MemberWork(RankState* context, CollectiveCall&& call, int64_t timeou
   begin(timeout_ns);
 }
 
-void MemberWork::begin(int64_t timeout_ns) {
-  if (begun_) renew();
-  begun_ = true;
-  timeout_ns_ = timeout_ns;
-  keeps_alive_ = call_.keep_alive != nullptr;
-  holds_owners(call_.keep_alive != nullptr);
-  owns_record(call_.way.record_id);
-}
-
 std::string MemberWork::who(std::string_view what) const {
   return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", sv(what));
 }
 
 absl::Status MemberWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return wait_as(timeout, timeout_is_default, code, [&] { return wait_site(code); });
+}
+
+absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   absl::Status waited;
-  if (timeout_is_default) [[likely]] {
+  if (timeout_is_default) {
     timeout = call_.timeout;
     timeout_is_default = call_.timeout_is_default;
-    waited = wait_own_time(timeout_ns_, timeout_is_default, code);
-  } else {
-    waited = WorkState::wait(timeout, timeout_is_default, code);
   }
-  if (call_.way.wait_until_ns > 0) [[unlikely]]
-    wait_longer(&timeout, timeout_is_default, code, &waited);
+  waited = WorkState::wait(timeout, timeout_is_default, code);
+  if (waited.ok()) return waited;
+  return ended_early(std::move(waited), timeout, timeout_is_default, code);
+}
+
+// Not inlined: a waiting rank's stack is no larger for what few waits need.
+[[gnu::noinline]] absl::Status MemberWork::ended_early(absl::Status waited, absl::Duration timeout,
+                                                       bool timeout_is_default, CodeSite code) {
+  if (call_.way.wait_until_ns > 0) wait_longer(&timeout, timeout_is_default, code, &waited);
   if (waited.ok() || is_completed()) return waited;
   if (error_kind(waited) == ErrorKind::kTimeout) {
     waited = timeout_error({.who = who(waits_in(code)),
@@ -55,7 +54,7 @@ absl::Status MemberWork::wait(absl::Duration timeout, bool timeout_is_default, C
                             .timeout = timeout,
                             .otherwise = otherwise()});
   }
-  return take_back(Withdrawal::of_wait(waited), waited) || !is_completed() ? waited : status();
+  return take_back(Withdrawal::of_wait(waited, context_->rank()), waited) || !is_completed() ? waited : status();
 }
 
 void MemberWork::overdue(absl::Duration timeout, CodeSite code) {

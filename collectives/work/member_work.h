@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,7 @@ class MemberWork : public WorkState, public WaitsFor {
   const CollectiveCall& call() const { return call_; }
   // For a call that is built here.
   CollectiveCall* place() { return &call_; }
+  CallMemo* memo() { return &memo_; }
 
  protected:
   // `timeout_ns`: the call's; Deadline::kNever: none.
@@ -36,11 +38,31 @@ class MemberWork : public WorkState, public WaitsFor {
   // A place: begin() follows when the call has been built there.
   explicit MemberWork(RankState* context);
   // The call was built in place(). Again, when nobody holds the work that it was before.
-  void begin(int64_t timeout_ns);
+  void begin(int64_t timeout_ns) {
+    if (begun_) renew();
+    begun_ = true;
+    owns_record(call_.way.record_id);
+    if (memo_.again) return;  // alike in all that follows
+    timeout_ns_ = timeout_ns;
+    warns_ = call_.warn_after != absl::InfiniteDuration();
+    keeps_alive_ = call_.keep_alive != nullptr;
+    holds_owners(call_.keep_alive != nullptr);
+  }
 
   void let_go() noexcept override { call_.keep_alive.reset(); }
   void overdue(absl::Duration timeout, CodeSite code) override;
   CodeSite call_code() const override { return call_.code; }
+
+  // wait(). `site_of` is wait_site(code), without a virtual call.
+  template <typename SiteOf>
+  absl::Status wait_as(absl::Duration timeout, bool timeout_is_default, CodeSite code, SiteOf site_of) {
+    if (!timeout_is_default || warns_ || object() != 0 || world_ref().foreign()) [[unlikely]]
+      return wait_otherwise(timeout, timeout_is_default, code);
+    absl::Status waited = wait_simply(site_of(), timeout_ns_, call_.timeout_is_default);
+    if (waited.ok()) [[likely]]
+      return waited;
+    return ended_early(std::move(waited), call_.timeout, call_.timeout_is_default, code);
+  }
 
   // Takes the call back and ends the work, with `ended` if it is one call; waits for whoever has its tensors right now.
   // Nobody writes into the rank's memory afterwards. False: it was done before, or a device will be through with it
@@ -64,10 +86,16 @@ class MemberWork : public WorkState, public WaitsFor {
 
   RankState* const context_;
   CollectiveCall call_;
+  CallMemo memo_;             // of a place
   bool keeps_alive_ = false;  // the tensors live as long as the call, which goes on without handles; const once filed
 
  private:
+  absl::Status wait_otherwise(absl::Duration timeout, bool timeout_is_default, CodeSite code);
+  // The rest of a wait that ended with an error.
+  absl::Status ended_early(absl::Status waited, absl::Duration timeout, bool timeout_is_default, CodeSite code);
+
   bool begun_ = false;
+  bool warns_ = false;  // a wait may be overdue()
   int64_t timeout_ns_ = Deadline::kNever;
 };
 

@@ -29,9 +29,9 @@ inline absl::Status caught(std::string_view who, absl::FunctionRef<absl::Status(
   }
 }
 
-// The work of a call on a stream, and of a mark in one. Its wait() without a timeout does not wait: what is queued later is
-// behind it anyway.
-class StreamWork final : public WorkState {
+// The work of a call on a stream, and of a mark in one. Its wait() without a timeout does not wait: what is queued
+// later is behind it anyway.
+class StreamWork : public WorkState {
  public:
   StreamWork(Scheduler* scheduler, int rank, const char* op, std::string group = {}, int64_t seq = -1,
              std::vector<TensorView> outputs = {})
@@ -39,9 +39,9 @@ class StreamWork final : public WorkState {
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     if (!timeout_is_default) return WorkState::wait(timeout, timeout_is_default, code);
-    if (settled("wait")) [[unlikely]]
+    if (settled("wait", code)) [[unlikely]]
       return status();
-    const CallScope call(world_ref(), [this] { return called("wait"); });
+    const CallScope call(world_ref(), [&] { return called("wait", code); });
     scheduler()->point(wait_site(code));
     return is_completed() ? status() : absl::OkStatus();
   }

@@ -10,6 +10,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/schedule/step_record.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "world/world_state.h"
 
@@ -40,7 +41,8 @@ absl::Status timeout_error(const MemberWait& wait) {
   for (const int rank : ranks) {
     if (shown == kMaxLastCalls || !wait.world.ended_text(rank).empty()) continue;
     if (const std::optional<Site> point = wait.world.scheduler().last_point(rank); point.has_value())
-      absl::StrAppend(&text, "\n  last point of rank ", rank, ": ", site_text(*point), site_place(*point));
+      absl::StrAppend(&text, "\n  last point of rank ", rank, ": ",
+                      at_start(*point) ? "none yet" : site_text(*point) + site_place(*point));
     for (const std::string& line : wait.world.context(rank).recorder().last_calls(1)) {
       absl::StrAppend(&text, "\n  last call of rank ", rank, ": ", line);
       ++shown;
@@ -58,6 +60,7 @@ void warn_of(const MemberWait& wait, absl::Duration waited) {
 }
 
 absl::Status touched_early(WorldState& world, int rank, std::string_view who, CodeSite code, Touched what) {
+  if (StepRecord* const record = world.scheduler().record(); record != nullptr) record->found_early_change();
   const std::optional<Site> point = world.scheduler().last_point(rank);
   return blamed_on(
       rank, invalid_argument(

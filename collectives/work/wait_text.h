@@ -22,8 +22,8 @@ struct MemberWait {
   std::string_view otherwise = "any rank";  // what is awaited if `awaited` names no rank
 };
 
-// "WHO: timed out after 5s waiting for rank 1 (returned) and ranks 3-4 [group 0, train.cc:12]", and the last calls of some of
-// those that still run.
+// "WHO: timed out after 5s waiting for rank 1 (returned) and ranks 3-4 [group 0, train.cc:12]", and the last calls of
+// some of those that still run.
 absl::Status timeout_error(const MemberWait& wait);
 
 // Warns "WHO: has waited 1s for rank 2, times out after 30m [group 0, train.cc:12]".
@@ -31,8 +31,8 @@ void warn_of(const MemberWait& wait, absl::Duration waited);
 
 // What a rank wrote to between a call and its completion.
 enum class Touched : uint8_t { kInput, kOutput };
-// "WHO: an output was written between the call [train.cc:12] and its completion, when rank 1 was at wait [train.cc:14], want it
-// left alone until wait()". `code`: of the call.
+// "WHO: an output was written between the call [train.cc:12] and its completion, when rank 1 was at wait [train.cc:14],
+// want it left alone until wait()". `code`: of the call. An explored run is told: before what it fails completes.
 absl::Status touched_early(WorldState& world, int rank, std::string_view who, CodeSite code, Touched what);
 
 }  // namespace rankloom::internal

@@ -3,14 +3,15 @@
 #include <exception>
 
 #include "rankloom/error.h"
+#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
 
-Withdrawal Withdrawal::of_wait(const absl::Status& waited) {
-  return error_kind(waited) == ErrorKind::kTimeout ? failure(waited) : Withdrawal{};
+Withdrawal Withdrawal::of_wait(const absl::Status& waited, int rank) {
+  return error_kind(waited) == ErrorKind::kTimeout ? failure(blamed_on(rank, waited)) : Withdrawal{};
 }
 
 Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const std::string& what, const char* lost,
@@ -18,12 +19,14 @@ Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const 
   if (context.world().scheduler().aborted()) return {};
   if (context.unwinding()) {
     return {Withdrawal::Why::kUnwinding,
-            make_error(ErrorKind::kRankFailed, "group ", sv(site.group), ": rank ", context.rank(), " dropped its ",
-                       what, " while an exception unwound, so ", lost,
-                       ", want wait() or keep_alive, or the rank to end", site_place(site))};
+            blamed_on(context.rank(),
+                      make_error(ErrorKind::kRankFailed, "group ", sv(site.group), ": rank ", context.rank(),
+                                 " dropped its ", what, " while an exception unwound, so ", lost,
+                                 ", want wait() or keep_alive, or the rank to end", site_place(site)))};
   }
-  return Withdrawal::failure(make_error(
-      ErrorKind::kRankFailed, who, ": the work was dropped unfinished, want wait() or keep_alive", site_place(site)));
+  return Withdrawal::failure(blamed_on(
+      context.rank(), make_error(ErrorKind::kRankFailed, who,
+                                 ": the work was dropped unfinished, want wait() or keep_alive", site_place(site))));
 }
 
 bool Unwound::look() {

@@ -19,13 +19,13 @@ struct Withdrawal {
   Why why = Why::kAbort;
   absl::Status cause;
 
-  // After a wait that ended early with `waited`: a Timeout is a failure, all else is the world's abort.
-  static Withdrawal of_wait(const absl::Status& waited);
+  // After a wait of `rank` that ended early with `waited`: a Timeout is a failure, all else is the world's abort.
+  static Withdrawal of_wait(const absl::Status& waited, int rank);
   static Withdrawal failure(const absl::Status& cause) { return {Why::kFailure, cause}; }
 };
 
-// Of a work of `context`'s rank whose last handle went, unfinished. `who`: "rank 0, group 0, send to rank 1"; `what`: "send
-// seq 1 to rank 1"; `lost`: "the message can never arrive". `site`: of the call.
+// Of a work of `context`'s rank whose last handle went, unfinished. `who`: "rank 0, group 0, send to rank 1"; `what`:
+// "send seq 1 to rank 1"; `lost`: "the message can never arrive". `site`: of the call.
 Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const std::string& what, const char* lost,
                               const Site& site);
 

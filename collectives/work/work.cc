@@ -9,7 +9,10 @@
 #include "rankloom/error.h"
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
+#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
+#include "sim/base/require.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
@@ -26,6 +29,7 @@ void Work::release() noexcept {
       state_->handles_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
     return;
   }
+  const LibraryScope library;
   state_->handles_.store(0, std::memory_order_relaxed);
   state_->touched(Access::kRead);
   state_->learned();
@@ -37,6 +41,7 @@ void Work::release() noexcept {
 
 bool Work::is_completed(CodeSite code) const {
   if (state_ == nullptr) return true;
+  const LibraryScope library;
   if (!state_->is_completed() && !state_->polled("is_completed", code)) return false;
   state_->learned();
   return true;
@@ -54,11 +59,24 @@ void Work::check(const absl::Status& status) const {
                      {.rank = state_->rank(), .group = state_->group(), .op = state_->op(), .seq = state_->seq()});
 }
 
+namespace {
+
+// What is wrong with the wait itself has the caller's line.
+absl::Status at_line(absl::Status status, CodeSite code) {
+  if (status.ok() || error_kind(status) != ErrorKind::kInvalidArgument || blame_of(status).has_value()) return status;
+  const std::string text = located(message_of(status), code);
+  return text.size() == status.message().size() ? status : make_error(ErrorKind::kInvalidArgument, text);
+}
+
+}  // namespace
+
 void Work::wait(CodeSite code) {
   if (state_ == nullptr) return;
+  const LibraryScope library;
   const absl::Status waited = state_->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
   if (state_->is_over()) state_->learned();
-  check(waited);
+  if (!waited.ok()) [[unlikely]]
+    check(at_line(waited, code));
 }
 
 void Work::wait(absl::Duration timeout, CodeSite code) {
@@ -67,9 +85,11 @@ void Work::wait(absl::Duration timeout, CodeSite code) {
            "wait: timeout is ", absl::FormatDuration(timeout), ", want 0 or more", site_place(Site{.code = code}));
   }
   if (state_ == nullptr) return;
+  const LibraryScope library;
   const absl::Status waited = state_->wait(timeout, /*timeout_is_default=*/false, code);
   if (state_->is_over()) state_->learned();
-  check(waited);
+  if (!waited.ok()) [[unlikely]]
+    check(at_line(waited, code));
 }
 
 std::exception_ptr Work::exception(CodeSite code) const {
@@ -93,13 +113,17 @@ Future Work::get_future() {
     done.set_value();
     return done.future();
   }
+  const LibraryScope library;
   return state_->get_future(*this);
 }
 
 void Work::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
+  require(callback, {.rank = state_ != nullptr ? state_->rank() : -1, .group = {}, .op = "then"}, code,
+          "then: callback");
   if (state_ == nullptr) {
     callback(absl::OkStatus());
   } else {
+    const LibraryScope library;
     // A call that is done at once runs the callback at once.
     if (!state_->is_completed()) state_->reached("then", code);
     state_->learned();  // the callback is told, and may be all that is
@@ -113,6 +137,7 @@ void Future::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
 }
 
 void Work::block_current_stream(Stream& stream, absl::Duration timeout, CodeSite code) {
+  const LibraryScope library;
   if (state_ != nullptr) state_->block_current_stream(*this, stream, timeout, code);
 }
 
@@ -134,8 +159,15 @@ struct Promise::State final : WorkState {
   std::vector<TensorView> tensors;  // written before complete(), read after it
 };
 
-Promise::Promise(Scheduler* scheduler, int rank, Hooks hooks)
-    : state_(std::make_shared<State>(scheduler, rank, std::move(hooks))) {}
+Promise::Promise(Scheduler* scheduler, int rank, Hooks hooks) {
+  const int ranks = scheduler != nullptr ? scheduler->options().world_size : 0;
+  if (rank < -1 || (scheduler != nullptr && rank >= ranks)) {
+    throw_dist_error(invalid_argument("Promise: rank ", rank, " of a world of ", ranks, ", want 0 to ", ranks - 1,
+                                      ", or -1 for none"),
+                     {.rank = -1, .group = {}, .op = "Promise"});
+  }
+  state_ = std::make_shared<State>(scheduler, rank, std::move(hooks));
+}
 
 Promise::Promise(Scheduler* scheduler, int rank) : Promise(scheduler, rank, Hooks()) {}
 
@@ -143,12 +175,14 @@ Work Promise::work() const { return WorkState::handle(state_); }
 Future Promise::future() const { return Future(work()); }
 
 void Promise::set_value(std::vector<TensorView> result) {
+  const LibraryScope library;
   if (!state_->keep()) return;
   state_->tensors = std::move(result);
   state_->complete(absl::OkStatus());
 }
 
 void Promise::set_error(const absl::Status& status) {
+  const LibraryScope library;
   if (state_->keep()) state_->complete(status);
 }
 
@@ -189,13 +223,14 @@ class AnyWork final : public WorkState {
 }  // namespace
 
 size_t wait_any(std::span<Work> works, CodeSite code) {
+  const LibraryScope library;
   if (works.empty())
     refuse({.rank = -1, .group = {}, .op = "wait_any"}, ErrorKind::kInvalidArgument,
            "wait_any: the list is empty, want at least one work", site_place(Site{.code = code}));
   const auto first_done = [&]() -> size_t {
     for (size_t i = 0; i < works.size(); ++i) {
       if (WorkState* const state = WorkState::of(works[i]);
-          state == nullptr || state->is_completed() || state->settled("wait_any")) {
+          state == nullptr || state->is_completed() || state->settled("wait_any", code)) {
         if (state != nullptr) state->learned();
         return i;
       }
@@ -205,7 +240,7 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
   if (const size_t done = first_done(); done < works.size()) return done;
   for (const Work& work : works) {
     const WorkState& state = *WorkState::of(work);
-    throw_if_error(state.waitable(), {.rank = state.rank(), .group = {}, .op = "wait_any"});
+    throw_if_error(at_line(state.waitable(), code), {.rank = state.rank(), .group = {}, .op = "wait_any"});
   }
   const WorkState& state = *WorkState::of(works[0]);
   const auto any = [&] {

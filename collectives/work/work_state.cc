@@ -4,6 +4,7 @@
 #include <exception>
 #include <iterator>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "rankloom/stream.h"
@@ -23,20 +24,6 @@ constexpr uint64_t kCallbacks = 1;  // part of a work in explored runs
 WorkState::~WorkState() {
   if (Completion::open()) [[unlikely]]
     fatal("a work was destroyed while works are completed");
-}
-
-void WorkState::renew() {
-  object_ = name_in(scheduler());
-  done_.store(false, std::memory_order_relaxed);
-  own_record_ = -1;
-  holds_owners_ = false;
-  open_in_.store(nullptr, std::memory_order_relaxed);
-  open_call_ = this;
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // nobody has it
-  status_ = absl::OkStatus();
-  completing_ = false;
-  callbacks_.clear();
 }
 
 absl::Status WorkState::status() const {
@@ -73,27 +60,28 @@ void WorkState::record_wait() const {
   if (StepRecord* const record = this->record(); record != nullptr) record->await(name_in(*record));
 }
 
-CalledHandle WorkState::called(const char* op) const {
+CalledHandle WorkState::called(const char* op, CodeSite code) const {
   const std::string_view name = group();
   return {.rank = rank_,
           .handle = absl::StrCat("work (", name.empty() ? "" : absl::StrCat("group ", sv(name), ", "), this->op(),
                                  seq() >= 0 ? absl::StrCat(" seq ", seq()) : "", ")"),
-          .op = op};
+          .op = op,
+          .code = code};
 }
 
-bool WorkState::settled_elsewhere(const char* op) {
+bool WorkState::settled_elsewhere(const char* op, CodeSite code) {
   if (world_.ended()) {
     complete(world_ended(), /*world_lives=*/false);
     return true;
   }
   if (Task::current() == nullptr) return false;
   // A task of another world may read how it ended, but not wait for it.
-  if (!is_over()) CallScope::check(world_, [this, op] { return called(op); });
+  if (!is_over()) CallScope::check(world_, [&] { return called(op, code); });
   return is_over();
 }
 
 bool WorkState::polled(const char* what, CodeSite code) {
-  if (settled(what)) return true;
+  if (settled(what, code)) return true;
   const auto poll = [&](Scheduler* clock) {
     const Site site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())};
     clock->poll(site);
@@ -110,12 +98,12 @@ bool WorkState::polled(const char* what, CodeSite code) {
     world = scheduler();
   if (world == nullptr) return false;
   // A thread of the rank's own: the ranks get their turn while it asks.
-  const CallScope call(world_, [this, what] { return called(what); });
+  const CallScope call(world_, [&] { return called(what, code); });
   return poll(world);
 }
 
 void WorkState::reached(const char* what, CodeSite code) {
-  if (settled(what) || Task::current() == nullptr || (world_.known() && world_.foreign())) return;
+  if (settled(what, code) || Task::current() == nullptr || (world_.known() && world_.foreign())) return;
   clock_of_wait()->point(
       Site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())});
 }
@@ -158,7 +146,6 @@ absl::Status WorkState::await(absl::Duration timeout, bool timeout_is_default, C
 absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_default, CodeSite code, const Site* site) {
   if (is_over()) {
     timeout > absl::ZeroDuration() ? waited() : touched(Access::kRead);
-    learned();
     return status();
   }
   const auto deadline_after = [&](absl::Duration time) {
@@ -170,15 +157,10 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
   const Deadline deadline = deadline_after(timeout);
   if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {
     const absl::Status waited = await_until(deadline_after(warning), code, nullptr);
-    if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) {
-      if (is_over()) learned();
-      return waited;
-    }
+    if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) return waited;
     overdue(timeout, code);
   }
-  absl::Status waited = await_until(deadline, code, site);
-  if (is_over()) learned();
-  return waited;
+  return await_until(deadline, code, site);
 }
 
 absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
@@ -198,33 +180,19 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
 }
 
 absl::Status WorkState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  if (settled("wait")) [[unlikely]]
+  if (settled("wait", code)) [[unlikely]]
     return status();
-  const CallScope call(world_, [this] { return called("wait"); });
+  const CallScope call(world_, [&] { return called("wait", code); });
   const Site site = wait_site(code);
   if (scheduler() != nullptr) scheduler()->point(site);
   return await_from(timeout, timeout_is_default, code, &site);
 }
 
-absl::Status WorkState::wait_own_time(int64_t timeout_ns, bool timeout_is_default, CodeSite code) {
-  if (world_.foreign() || object_ != 0 || warn_after() != absl::InfiniteDuration()) [[unlikely]] {
-    const absl::Duration timeout =
-        timeout_ns == Deadline::kNever ? absl::InfiniteDuration() : absl::Nanoseconds(timeout_ns);
-    return WorkState::wait(timeout, timeout_is_default, code);
-  }
-  const Site site = wait_site(code);
-  scheduler()->point(site);
-  if (is_over()) return ended_as();
-  Deadline deadline;
-  if (timeout_ns != Deadline::kNever) {
-    const int64_t now_ns = scheduler()->now_ns();
-    deadline = {.at_ns = timeout_ns >= Deadline::kNever - now_ns ? Deadline::kNever - 1 : now_ns + timeout_ns,
-                .weak = timeout_is_default};
-  }
-  return await_until(deadline, code, &site);
+void WorkState::complete(const absl::Status& status) {
+  if (complete_simply(status, [&] { ending(status.ok()); })) [[likely]]
+    return;
+  complete(status, /*world_lives=*/true);
 }
-
-void WorkState::complete(const absl::Status& status) { complete(status, /*world_lives=*/true); }
 
 void WorkState::complete(const absl::Status& status, bool world_lives) {
   Completion completion;
@@ -271,11 +239,13 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
   const WorldPin alive(world_);
   auto* const context = alive && rank_ >= 0 ? static_cast<RankState*>(scheduler()->user_of(rank_)) : nullptr;
   if (context == nullptr) {
+    // On whoever completes the work.
     for (Callback& callback : callbacks)
       Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
     return;
   }
-  // Whoever completes the work makes the task. A world that ends takes no more, and its scheduler drops the body at once.
+  // Whoever completes the work makes the task. A world that ends takes no more, and its scheduler drops the body at
+  // once.
   if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
   auto kept = std::make_shared<std::vector<Callback>>(std::move(callbacks));
   scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper}, [kept, status, context] {
@@ -296,6 +266,23 @@ void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   });
 }
 
+namespace {
+
+using OnEnd = absl::AnyInvocable<void(const absl::Status&)>;
+
+// Explored runs: in the memory of the rank that left `callback`, whose task the caller is not.
+void run_as_guest(int rank, OnEnd& callback, const absl::Status& status) {
+  const Task* const task = Task::current();
+  StepRecord* const record = task != nullptr ? task->record : nullptr;
+  if (record != nullptr) record->enter_memory(rank);
+  const absl::Cleanup leave = [record, rank] {
+    if (record != nullptr) record->leave_memory(rank);
+  };
+  callback(status);
+}
+
+}  // namespace
+
 void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns) {
   absl::Status ended;
   {
@@ -303,8 +290,14 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, boo
     touched(Access::kRead);
     if (!done_.load(std::memory_order_relaxed)) {
       // Callbacks run in the order in which they were left.
-      if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr)
+      if (StepRecord* const record = object_ != 0 ? this->record() : nullptr; record != nullptr) [[unlikely]] {
         record->access(name_in(*record, kCallbacks), Access::kWrite);
+        if (const int rank = Task::current()->info.rank; rank != rank_) {
+          callback = [rank, callback = std::move(callback)](const absl::Status& status) mutable {
+            run_as_guest(rank, callback, status);
+          };
+        }
+      }
       callbacks_.push_back({std::move(callback), nullptr, learns});
       return;
     }

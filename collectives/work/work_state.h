@@ -23,8 +23,8 @@
 
 namespace rankloom::internal {
 
-// The state that a Work is a handle on: one call on its way. Subclass it to answer wait() and get_future() in your own
-// way; the base completes once, by complete(). Held by shared_ptr, by handles and by whoever will complete it.
+// The state that a Work is a handle on: one call on its way. Completes once, by complete(); subclasses say what a wait
+// is. Users answer wait() and get_future() in their own way by Promise::Hooks. Held by handles and by completers.
 // Thread-safety: all methods.
 class WorkState : public OpenCall {
  public:
@@ -45,20 +45,19 @@ class WorkState : public OpenCall {
   static const std::shared_ptr<WorkState>& shared(const Work& work) { return work.state_; }
   static Work handle(std::shared_ptr<WorkState> state) { return Work(std::move(state)); }
   // Wraps a work that no other thread can see yet, so that the count of handles is stored without an atomic increment.
-  static Work first_handle(std::shared_ptr<WorkState> state) {
-    Work work;
+  // `work`: empty.
+  static void first_handle(std::shared_ptr<WorkState> state, Work* work) {
     state->handles_.store(1, std::memory_order_relaxed);
-    work.state_ = std::move(state);
-    return work;
+    work->state_ = std::move(state);
   }
 
-  // Blocks the calling rank until the work is done, at most `timeout`; then how it ended. A timeout here ends the wait; what
-  // becomes of the work is the subclass's business (a call of a ThreadedProcessGroup is withdrawn).
+  // Blocks the calling rank until the work is done, at most `timeout`; then how it ended. A timeout here ends the wait;
+  // what becomes of the work is the subclass's business (a call of a ThreadedProcessGroup is withdrawn).
   virtual absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code);
   // Completes when the work does, with its result. `self`: a handle on this work.
   virtual Future get_future(const Work& self);
-  // Work put on `stream` later starts only when this work is done; the caller goes on. Errors: Timeout and abort release the
-  // stream and mark it failed.
+  // Work put on `stream` later starts only when this work is done; the caller goes on. Errors: Timeout and abort
+  // release the stream and mark it failed.
   virtual void block_current_stream(const Work& self, Stream& stream, absl::Duration timeout, CodeSite code);
   // The tensors that the work wrote.
   virtual std::vector<TensorView> result() { return {}; }
@@ -86,30 +85,38 @@ class WorkState : public OpenCall {
   // Of a work that is_over(), for code that tells an explored run nothing: without error.
   bool ended_well() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_.ok(); }
   absl::Status ended_as() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
-  // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
-  // owns the work, on a helper task of it, so it may wait.
+  // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank
+  // that owns the work, on a helper task of it, so it may wait.
   // `learns`: the callback is the rank's own code, or what that waits for: the work is learned() when it is done.
   void then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns = false);
 
   // Of a call that has outputs: they are in this list until learned().
   void outputs_open_in(OpenOutputs* list) { open_in_.store(list, std::memory_order_relaxed); }
-  // For works that stand for another one, on which they hold a handle: who learned how this one ended knows it of that one.
+  // For works that stand for another one, on which they hold a handle: who learned how this one ended knows it of that
+  // one.
   void learned_with(WorkState& inner) {
     open_call_ = &inner;
     outputs_open_in(inner.open_in_.load(std::memory_order_relaxed));
   }
   // The rank knows that the work is done, or holds no handle on it any more: what the call wrote is the rank's again.
   void learned() noexcept {
-    if (open_in_.load(std::memory_order_relaxed) != nullptr) forget_outputs();
+    OpenOutputs* const list = open_in_.load(std::memory_order_relaxed);
+    if (list == nullptr) return;
+    if (object_ != 0 || world_.foreign()) [[unlikely]]
+      return forget_outputs();
+    open_in_.store(nullptr, std::memory_order_relaxed);
+    list->remove(*open_call_);
   }
+  bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;
 
-  // Tells `dependant` on whoever completes the work, just before it is done; now, if it is done already. For works that are
-  // made of others: who sees this work done sees theirs done. `apart`: nothing that a run can see comes of it, so an explored one
-  // is not told.
+  // Tells `dependant` on whoever completes the work, just before it is done; now, if it is done already. For works that
+  // are made of others: who sees this work done sees theirs done. `apart`: nothing that a run can see comes of it, so
+  // an explored one is not told.
   void when_done(std::unique_ptr<Dependant> dependant, bool apart = false);
 
-  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later, and handles that go for it go later.
+  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later, and handles that go for it go
+  // later.
   void complete(const absl::Status& status);
 
   // Where a wait for it is, as reports show it.
@@ -129,38 +136,62 @@ class WorkState : public OpenCall {
   uint64_t object() const { return object_; }
   // The same; 0 for works of no world, too.
   uint64_t explored_object() const { return object_ != kNamedOutside ? object_ : 0; }
-  // The flight record that ending() closes, or a work that this one stands for; -1: none. Who opened a record that the call's
-  // work does not close has it closed when the work is done.
+  // The flight record that ending() closes: this work's, or that of the work that this one stands for; -1: none. For
+  // every other record GroupFront has it closed when the work is done.
   int64_t own_record() const { return own_record_; }
 
-  // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for waiters that
-  // are not the work's owner, such as streams.
+  // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for
+  // waiters that are not the work's owner, such as streams. What they know of the work, the owner may not: it is not
+  // learned().
   absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
 
-  // For callers that are no task of the work's world, at the beginning of a call: whether it is done for them. One whose world has
-  // ended is. Throws InvalidArgument if it is not done and the caller is a task of another world.
-  bool settled(const char* op) {
+  // For callers that are no task of the work's world, at the beginning of a call: whether it is done for them. One
+  // whose world has ended is. Throws InvalidArgument if it is not done and the caller is a task of another world.
+  bool settled(const char* op, CodeSite code) {
     if (!world_.foreign()) [[likely]]
       return false;
-    return settled_elsewhere(op);
+    return settled_elsewhere(op, code);
   }
 
  protected:
-  // wait() of a work of a world that knows its time in nanoseconds; Deadline::kNever: it waits for as long as it takes.
-  absl::Status wait_own_time(int64_t timeout_ns, bool timeout_is_default, CodeSite code);
+  // wait() by a task of the work's world, in no explored run, without a warning. `timeout_ns`: Deadline::kNever: for as
+  // long as it takes.
+  absl::Status wait_simply(const Site& site, int64_t timeout_ns, bool timeout_is_default) {
+    Scheduler& scheduler = *this->scheduler();
+    scheduler.point(site);
+    if (is_over()) return ended_as();
+    const Deadline deadline = Deadline::after(scheduler.now_ns(), timeout_ns, timeout_is_default);
+    ObservedMutexLock lock(&mu_);
+    absl::Status waited = finished_.await(
+        &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site, deadline);
+    if (!waited.ok()) [[unlikely]]
+      return waited;
+    return status_;
+  }
   // Of the explored run that the work is part of; null in all others.
   StepRecord* record() const;
   // The site of a wait in a report: subclasses add who could end it.
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
-  CalledHandle called(const char* op) const;
+  CalledHandle called(const char* op, CodeSite code) const;
   // For constructors: let_go() is to be called, on the thread that drops the last handle, once the work is done.
   void holds_owners(bool holds) { holds_owners_ = holds; }
   virtual void let_go() noexcept {}
   // For subclasses whose objects are works again and again: makes a new work of one that nobody holds or waits for any
   // more, in a world of fibers. first_handle() comes next.
-  void renew();
+  void renew() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (object_ != 0) [[unlikely]]
+      object_ = name_in(scheduler());
+    done_.store(false, std::memory_order_relaxed);
+    open_in_.store(nullptr, std::memory_order_relaxed);
+    open_call_ = this;
+    if (!status_.ok()) [[unlikely]]
+      status_ = absl::OkStatus();
+    completing_ = false;
+    if (!callbacks_.empty()) [[unlikely]]
+      callbacks_.clear();
+  }
   // For works of a world: ending() is called just before the work is done, by whoever completes it, while the world
   // lives. ending() takes no lock but a flight recorder's. Not called for a work that is not done when the world ends.
   void owns_record(int64_t record_id) { own_record_ = record_id; }
@@ -170,6 +201,23 @@ class WorkState : public OpenCall {
   // The line of the call.
   virtual CodeSite call_code() const { return {}; }
 
+  // complete() of a work that nobody but waiters is to be told of, and no explored run; false: it is none, and nothing
+  // happened. `close`: closes the work's record.
+  template <typename Close>
+  bool complete_simply(const absl::Status& status, Close close) {
+    if (object_ != 0) [[unlikely]]
+      return false;
+    ObservedMutexLock lock(&mu_);
+    if (completing_ || done_.load(std::memory_order_relaxed) || !callbacks_.empty()) [[unlikely]]
+      return false;
+    if (own_record_ >= 0) close();
+    if (!status.ok() || !status_.ok()) [[unlikely]]
+      status_ = status;
+    done_.store(true, std::memory_order_release);
+    if (finished_.has_waiters()) finished_.notify_all();
+    return true;
+  }
+
  private:
   friend class rankloom::Work;
 
@@ -178,7 +226,7 @@ class WorkState : public OpenCall {
   void abandon() noexcept;
   void forget_outputs() noexcept;
 
-  bool settled_elsewhere(const char* op);
+  bool settled_elsewhere(const char* op, CodeSite code);
   // Of a work that is not done: whether it is after a scheduling point.
   bool polled(const char* what, CodeSite code);
   // A scheduling point of a task of the work's world, before something that depends on whether the work is done.

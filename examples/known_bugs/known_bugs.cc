@@ -21,8 +21,8 @@ int number(const std::string& text) {
   return value;
 }
 
-// Two groups over the same ranks, whose calls wait for one another if ranks issue them in different orders. Here the order
-// depends on what happened to be there first: a bucket of gradients, a request.
+// Two groups over the same ranks, whose calls wait for one another if ranks issue them in different orders. Here the
+// order depends on what happened to be there first: a bucket of gradients, a request.
 void order_across_groups(RankContext& rank, bool bug) {
   const auto a = init_process_group(rank, {.name = "a"});
   const auto b = init_process_group(rank, {.name = "b"});
@@ -189,6 +189,48 @@ void wildcard_receive(RankContext& rank, bool bug) {
   pg->recv(x, bug ? 2 : 2 - first.source()).wait();
 }
 
+// Rank 0 writes a file, says so by a broadcast, and removes the file once it has read it itself: a broadcast is no
+// barrier, its root does not wait for the others (pytorch#196591, pytorch#84881, Megatron-Bridge#591).
+void deleted_after_broadcast(RankContext& rank, bool bug) {
+  const auto pg = init_process_group(rank);
+  std::vector<int32_t> size = {0};
+  if (rank.rank() == 0) {
+    rank.store().set("checkpoint", "weights");
+    size[0] = 7;
+  }
+  pg->broadcast(size, 0).wait();
+  want(size[0] == 7, "not the size of the file");
+  want(rank.store().check({"checkpoint"}), absl::StrCat("rank ", rank.rank(), " finds no checkpoint"));
+  if (!bug) pg->barrier().wait();
+  if (rank.rank() == 0) rank.store().delete_key("checkpoint");
+}
+
+// Rank 0 empties the folder for the next round once all have sent their part of this one: who only gives its part to a
+// reduce is in the next round already (pytorch#194614).
+void emptied_after_reduce(RankContext& rank, bool bug) {
+  const auto pg = init_process_group(rank);
+  std::vector<int32_t> sum = {rank.rank() + 1};
+  pg->reduce(sum, 0).wait();
+  if (rank.rank() == 0) {
+    want(sum[0] == 3, "not the sum");
+    rank.store().delete_key("folder/round 2");
+  }
+  if (!bug) pg->barrier().wait();
+  if (rank.rank() == 1) rank.store().set("folder/round 2", "1");
+  pg->barrier().wait();
+  want(rank.store().check({"folder/round 2"}), absl::StrCat("rank ", rank.rank(), " finds no file of round 2"));
+}
+
+// A key stands for a barrier: the rank that made it takes it away when it leaves (vllm#18506).
+void key_for_a_barrier(RankContext& rank, bool bug) {
+  const auto pg = init_process_group(rank);
+  if (rank.rank() == 0) rank.store().set("server", "up");
+  rank.store().wait({"server"});
+  want(rank.store().check({"server"}), absl::StrCat("rank ", rank.rank(), " lost the server"));
+  if (!bug) pg->barrier().wait();
+  if (rank.rank() == 0) rank.store().delete_key("server");
+}
+
 template <void (*kProgram)(RankContext&, bool)>
 constexpr KnownBug entry(const char* name, int ranks, int minimum, const char* symptom) {
   return {.name = name,
@@ -211,6 +253,9 @@ constexpr KnownBug kBugs[] = {
     entry<late_joiner>("late_joiner", 3, 1, "Deadlock"),
     entry<double_destroy>("double_destroy", 2, 1, "a second time"),
     entry<wildcard_receive>("wildcard_receive", 3, 1, "Deadlock"),
+    entry<deleted_after_broadcast>("deleted_after_broadcast", 2, 1, "rank 1 finds no checkpoint"),
+    entry<emptied_after_reduce>("emptied_after_reduce", 2, 0, "finds no file of round 2"),
+    entry<key_for_a_barrier>("key_for_a_barrier", 2, 0, "Deadlock"),
 };
 
 }  // namespace

@@ -13,7 +13,8 @@ struct KnownBug {
   int ranks;
   void (*bug)(RankContext& rank);
   void (*fix)(RankContext& rank);
-  // What somebody who knows the bug writes by hand to show it: switches from the default order and choices of other kinds.
+  // What somebody who knows the bug writes by hand to show it: switches from the default order and choices of other
+  // kinds.
   int minimum;
   const char* symptom;  // part of the failure's text
 

@@ -9,8 +9,8 @@
 
 namespace rankloom::example {
 
-// Sizes of a decoder with grouped-query attention and a gated MLP. The defaults are Llama 3 70B's (A. Dubey et al.: The Llama 3
-// herd of models, 2024, table 3).
+// Sizes of a decoder with grouped-query attention and a gated MLP. The defaults are Llama 3 70B's (A. Dubey et al.: The
+// Llama 3 herd of models, 2024, table 3).
 struct TransformerSizes {
   int64_t layers = 80;
   int64_t hidden = 8192;
@@ -33,13 +33,15 @@ struct Layout {
   int world_size() const { return pp * dp * tp; }
 };
 
-// Matrix products at this speed, in floating-point operations a second: about what Llama 3's training reached on an H100.
+// Matrix products at this speed, in floating-point operations a second: about what Llama 3's training reached on an
+// H100.
 inline constexpr double kFlops = 400e12;
 
 // Tensor parallelism within a node, the others across.
 CostModel links_of_a_cluster();
 
-// What rank `rank` of the layout calls in one training step. Errors: std::invalid_argument for sizes that do not divide.
+// What rank `rank` of the layout calls in one training step. Errors: std::invalid_argument for sizes that do not
+// divide.
 std::shared_ptr<CallRecord> trace_step(const TransformerSizes& sizes, const Layout& layout, int rank,
                                        const CostModel& model);
 

@@ -103,13 +103,17 @@ class Comparison {
         return;
       }
       if (here[i].bytes != there[i].bytes) {
-        differ(absl::StrCat("rank ", rank, "'s \"", here[i].name, "\""), here[i].text, there[i].text);
+        // A read of an output before its wait() shows the poison under one schedule only.
+        const std::string& open = !here[i].open.empty() ? here[i].open : there[i].open;
+        differ(absl::StrCat("rank ", rank, "'s \"", here[i].name, "\""), here[i].text, there[i].text,
+               open.empty() ? "" : open_outputs_hint({{absl::StrCat("rank ", rank), open}}));
       }
     }
   }
-  void differ(const std::string& what, const std::string& here, const std::string& there) {
+  void differ(const std::string& what, const std::string& here, const std::string& there,
+              const std::string& hint = {}) {
     here_.failures.push_back(absl::StrCat("results differ between schedules: ", what, " is ", here, " here, and ",
-                                          there, " under ", first_.report.schedule));
+                                          there, " under ", first_.report.schedule, hint));
   }
 
   const Outcome& first_;
@@ -117,6 +121,15 @@ class Comparison {
 };
 
 }  // namespace
+
+std::string open_outputs_hint(const std::vector<std::pair<std::string, std::string>>& who_had_what) {
+  std::string text;
+  for (const auto& [who, calls] : who_had_what) {
+    absl::StrAppend(&text, text.empty() ? "\noutputs hold NaN or 0xEB until their call completes; " : "; ", who,
+                    " had ", calls, " open");
+  }
+  return text;
+}
 
 std::string Outcome::headline() const {
   const std::string text = !failures.empty() ? failures[0] : report.text();
@@ -135,11 +148,11 @@ WorldOptions Baseline::with(const Schedule& schedule) const {
   return world;
 }
 
-std::optional<Baseline::Failure> Baseline::make(int64_t* runs) {
+std::optional<Baseline::Failure> Baseline::make(int64_t* runs, int64_t most) {
   const WorldOptions world = with(Schedule::steered(*world_.seed, {}));
   Outcome outcome = run(world);
   ++*runs;
-  if (!outcome.failed() && checks_.twice) {
+  if (!outcome.failed() && checks_.twice && *runs < most) {
     first_ = std::move(outcome);
     outcome = run(world);
     ++*runs;
@@ -157,12 +170,13 @@ std::optional<Baseline::Failure> Baseline::make(int64_t* runs) {
   return std::nullopt;
 }
 
-Outcome Baseline::run(WorldOptions options, const RunHooks& hooks) const {
+Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_ptr<const void> owner) const {
   Outcome outcome;
-  const std::unique_ptr<World> made = WorldState::make(std::move(options), hooks);
+  const std::shared_ptr<World> made(WorldState::make(std::move(options), hooks).release(),
+                                    [owner = std::move(owner)](const World* world) { delete world; });
   World& world = *made;
   state_of(world).keep_all_groups();
-  outcome.report = run_(world, program_, &outcome.failures);
+  outcome.report = run_(made, program_, &outcome.failures);
   look_around(world, &outcome);
   if (!outcome.report.ok()) return outcome;
   if (checks_.leaks) {
@@ -175,6 +189,18 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks) const {
   return outcome;
 }
 
+std::vector<std::string> keys_of(Store& store) {
+  absl::StatusOr<StoreReply> keys = store.execute({.op = StoreCall::Op::kListKeys});
+  return keys.ok() ? std::move(keys->values) : std::vector<std::string>();
+}
+
+std::optional<std::string> value_of(Store& store, std::string_view key) {
+  absl::StatusOr<StoreReply> got =
+      store.execute({.op = StoreCall::Op::kGet, .keys = {&key, 1}, .timeout = absl::ZeroDuration()});
+  if (!got.ok()) return std::nullopt;
+  return std::move(got->value);
+}
+
 void Baseline::look_around(World& world, Outcome* outcome) const {
   if (checks_.results) {
     outcome->results = std::move(*state_of(world).shared<Observations>(
@@ -182,15 +208,9 @@ void Baseline::look_around(World& world, Outcome* outcome) const {
   }
   if (checks_.groups) look_at_groups(world, outcome);
   if (!checks_.store_keys && !checks_.store_values && !checks_.keys_left) return;
-  absl::StatusOr<StoreReply> keys = world.store().execute({.op = StoreCall::Op::kListKeys});
-  if (!keys.ok()) return;
-  outcome->keys = std::move(keys->values);
+  outcome->keys = keys_of(world.store());
   if (!checks_.store_values) return;
-  for (const std::string_view key : outcome->keys) {
-    absl::StatusOr<StoreReply> got =
-        world.store().execute({.op = StoreCall::Op::kGet, .keys = {&key, 1}, .timeout = absl::ZeroDuration()});
-    outcome->values.push_back(got.ok() ? std::move(got->value) : "");
-  }
+  for (const std::string& key : outcome->keys) outcome->values.push_back(value_of(world.store(), key).value_or(""));
 }
 
 void Baseline::compare(Outcome* outcome) const {
@@ -206,7 +226,10 @@ void observe_bytes(RankContext& rank, std::string_view name, std::string_view te
   const size_t ranks = static_cast<size_t>(world.size());
   const std::shared_ptr<Observations> seen = world.shared<Observations>(
       kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, WorldState::Maker::kSame);
-  (*seen)[static_cast<size_t>(rank.rank())].push_back({std::string(name), std::string(text), std::string(bytes)});
+  (*seen)[static_cast<size_t>(rank.rank())].push_back({.name = std::string(name),
+                                                       .text = std::string(text),
+                                                       .bytes = std::string(bytes),
+                                                       .open = state_of(rank).open_calls_text()});
 }
 
 std::string number_text(double value) { return absl::StrFormat("%.17g", value); }

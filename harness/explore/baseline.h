@@ -3,26 +3,39 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "rankloom/explore.h"
+#include "rankloom/store.h"
 #include "rankloom/world.h"
 #include "sim/schedule/run_hooks.h"
 
 namespace rankloom::internal {
 
 using Program = absl::FunctionRef<void(RankContext&)>;
-// Runs the program in a world and appends to `failures` what the report does not say.
-using RunWorld = absl::FunctionRef<RunReport(World& world, Program program, std::vector<std::string>* failures)>;
+// Runs the program in a world and appends to `failures` what the report does not say. A world that is kept beyond the
+// call is closed by then: its report was made, or it ran by itself.
+using RunWorld = absl::FunctionRef<RunReport(const std::shared_ptr<World>& world, Program program,
+                                             std::vector<std::string>* failures)>;
 
 // A rank's calls of observe().
 struct Observation {
   std::string name;
   std::string text;
   std::string bytes;
+  std::string open = {};  // the rank's calls that it had not waited for, if outputs are poisoned
 };
+
+// What a failed assertion, or a result that differs, ends with in a run with poisoned outputs: "ranks 0-1" and the
+// calls that these had not waited for.
+std::string open_outputs_hint(const std::vector<std::pair<std::string, std::string>>& who_had_what);
+
+// What a run left in its store: the keys, sorted, and the value of one, if it has one. Not for ranks.
+std::vector<std::string> keys_of(Store& store);
+std::optional<std::string> value_of(Store& store, std::string_view key);
 
 // The outcome of one run.
 struct Outcome {
@@ -59,14 +72,14 @@ class Baseline {
   // world() under this schedule.
   WorldOptions with(const Schedule& schedule) const;
 
-  // Makes the baseline: in default order, and if ExploreOptions::Checks::twice says so, twice. Adds to `runs`. Nothing:
-  // it did not fail.
-  std::optional<Failure> make(int64_t* runs);
+  // Makes the baseline: in default order, and if ExploreOptions::Checks::twice says so and `most` runs
+  // allow, twice. Adds to `runs`. Nothing: it did not fail.
+  std::optional<Failure> make(int64_t* runs, int64_t most);
   // Another baseline, or none; returns the one before.
   std::optional<Outcome> exchange(std::optional<Outcome> first) { return std::exchange(first_, std::move(first)); }
 
-  // One run, with the checks.
-  Outcome run(WorldOptions world, const RunHooks& hooks = {}) const;
+  // One run, with the checks. `owner`: of what the hooks point to; it lives as long as the run's world.
+  Outcome run(WorldOptions world, const RunHooks& hooks = {}, std::shared_ptr<const void> owner = nullptr) const;
 
  private:
   void look_around(World& world, Outcome* outcome) const;

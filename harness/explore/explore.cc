@@ -1,19 +1,33 @@
 #include "rankloom/explore.h"
 
+#include <errno.h>  // program_invocation_short_name
+
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "harness/explore/search.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/text.h"
+#include "world/run_file.h"
+#include "world/world_state.h"
 
 namespace rankloom {
 
 using namespace internal;
 
-ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program) {
-  return internal::search(options, program, [](World& world, internal::Program body, std::vector<std::string>*) {
-    return world.run(body);
-  });
+ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
+  static std::atomic<int> explorations = 0;
+  const int exploration = ++explorations;
+  const auto run = [code](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
+    const LibraryScope library;
+    return state_of(*world).run_once(body, code);
+  };
+  ExploreReport report = internal::search(options, program, run, code);
+  if (report.failure.has_value())
+    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", exploration), &report.failure->report);
+  return report;
 }
 
 std::string Strategy::name() const {
@@ -38,7 +52,7 @@ Schedule Strategy::schedule(uint64_t seed) const {
     case Kind::kRandom:
       return Schedule::seeded(seed);
     case Kind::kPct:
-      return Schedule::pct(seed, depth);
+      return Schedule::pct(seed, depth, /*code=*/{});
     case Kind::kStarve:
       return Schedule::starve(seed);
     case Kind::kLateCompletion:
@@ -53,19 +67,21 @@ int ExploreReport::Failure::size() const {
 
 namespace {
 
+// "1 run", "2 runs".
+std::string counted(int64_t n, std::string_view what) { return absl::StrCat(n, " ", sv(what), n == 1 ? "" : "s"); }
+
 std::string share_text(const ExploreReport::Share& share) {
   if (share.finished) {
     return absl::StrCat(
-        share.unseen.empty() ? "verified: " : "", "all ", share.schedules,
-        share.schedules == 1 ? " schedule" : " schedules",
-        share.unseen.empty() ? " that can differ" : " that rankloom can see", ", in ", share.runs,
-        share.runs == 1 ? " run" : " runs",
+        share.unseen.empty() ? "verified: " : "", "all ", counted(share.schedules, "schedule"),
+        share.unseen.empty() ? " that can differ" : " that rankloom can see", ", in ", counted(share.runs, "run"),
         share.unseen.empty() ? "" : absl::StrCat(" (not seen: ", absl::StrJoin(share.unseen, "; "), ")"));
   }
   if (share.schedules > 0 || share.open > 0) {
-    return absl::StrCat(share.schedules, " schedules that can differ, at least ", share.open, " more were not run");
+    return absl::StrCat(counted(share.schedules, "schedule"), " that can differ, at least ", share.open,
+                        " more were not run");
   }
-  return absl::StrCat(share.runs, " runs");
+  return counted(share.runs, "run");
 }
 
 std::string failure_text(const ExploreReport::Failure& failure) {
@@ -74,24 +90,61 @@ std::string failure_text(const ExploreReport::Failure& failure) {
   absl::StrAppend(&text, found.size() <= 100 ? found : absl::StrCat(found.substr(0, 100), "..."));
   const WorldOptions& world = failure.world;
   if (failure.shrink_runs > 0) {
-    absl::StrAppend(&text, "\nshrunk in ", failure.shrink_runs, " runs: ", world.world_size, " ranks, ",
-                    failure.found_switches, " -> ", world.schedule.switches().size(),
-                    " switches from the default order");
+    const auto switches = static_cast<int64_t>(world.schedule.switches().size());
+    // Fewer ranks may need another schedule than the one that was found.
+    const std::string from = failure.found_switches > switches ? absl::StrCat(failure.found_switches, " -> ") : "";
+    absl::StrAppend(&text, "\nshrunk in ", counted(failure.shrink_runs, "run"), ": ", counted(world.world_size, "rank"),
+                    ", ", from, switches, switches == 1 ? " switch" : " switches", " from the default order");
   }
   if (!world.faults.empty()) absl::StrAppend(&text, ", faults ", world.faults.text());
-  absl::StrAppend(&text, "\nrun it again: ", failure.rerun, "\n");
-  for (const std::string& line : failure.failures) absl::StrAppend(&text, line, "\n");
-  if (!failure.report.ok()) absl::StrAppend(&text, failure.report.text(), "\n");
-  if (!failure.story.empty()) absl::StrAppend(&text, "what happened, in this order:\n", failure.story);
+  absl::StrAppend(&text, "\nrun it again: ", failure.rerun);
+  for (const std::string& line : failure.failures) absl::StrAppend(&text, "\n", line);
+  RunReport shown = failure.report;
+  shown.run_file.clear();  // said last
+  if (!shown.ok()) absl::StrAppend(&text, "\n", shown.text());
+  if (!failure.story.empty()) absl::StrAppend(&text, "\nwhat happened, in this order:\n", failure.story);
+  while (text.ends_with('\n')) text.pop_back();
+  if (!failure.report.run_file.empty()) absl::StrAppend(&text, "\n", failure.report.run_file);
   return text;
+}
+
+// Why a search that found nothing has not verified the program.
+std::string gap_text(const std::vector<ExploreReport::Share>& shares) {
+  std::vector<std::string> drawn;
+  for (const ExploreReport::Share& share : shares) {
+    if (share.finished) {
+      return absl::StrCat("not verified: of all ", counted(share.schedules, "schedule"),
+                          " that rankloom can see, not seen: ", absl::StrJoin(share.unseen, "; "));
+    }
+    if (share.schedules > 0 || share.open > 0) {
+      return absl::StrCat("not exhaustive: ", counted(share.schedules, "schedule"),
+                          " that can differ were run, at least ", share.open, " more were not");
+    }
+    drawn.push_back(share.strategy);
+  }
+  return drawn.empty() ? "not exhaustive: no strategy was asked for"
+                       : absl::StrCat("not exhaustive: ", absl::StrJoin(drawn, ", "), " only");
 }
 
 }  // namespace
 
+std::string ExploreReport::summary() const {
+  if (!error.ok()) return message_of(error);
+  if (failure.has_value())
+    return absl::StrCat("a schedule that fails, found by ", failure->strategy, " in its run ", failure->run, ": ",
+                        failure->headline);
+  if (verified) {
+    for (const Share& share : shares) {
+      if (share.finished) return share_text(share);
+    }
+  }
+  return absl::StrCat("no failure in ", counted(runs, "run"), " (", gap_text(shares), ")");
+}
+
 std::string ExploreReport::text() const {
   if (!error.ok()) return message_of(error);
   const double seconds = absl::ToDoubleSeconds(elapsed);
-  std::string text = absl::StrFormat("explored %d runs in %.3g s (%.0f a second): %s", runs, seconds,
+  std::string text = absl::StrFormat("explored %s in %.3g s (%.0f a second): %s", counted(runs, "run"), seconds,
                                      seconds > 0 ? static_cast<double>(runs) / seconds : 0.0,
                                      failure.has_value() ? "a schedule that fails" : "no failure");
   for (const Share& share : shares) absl::StrAppend(&text, "\n  ", share.strategy, ": ", share_text(share));

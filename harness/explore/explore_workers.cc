@@ -1,37 +1,53 @@
 #include "harness/explore/explore_workers.h"
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <new>
 
 namespace rankloom::internal {
 
 void Workers::start(absl::FunctionRef<void(Found*, int worker)> search) {
   for (int worker = 1; worker < count_; ++worker) {
-    int ends[2];
-    if (pipe(ends) != 0) return;  // we search alone
-    const pid_t process = fork();
+    void* const shared = mmap(nullptr, sizeof(Found), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return;  // we search alone
+    auto* const found = new (shared) Found();
+    int ends[2] = {-1, -1};
+    const pid_t process = pipe(ends) == 0 ? fork() : -1;
     if (process < 0) {
-      close(ends[0]);
-      close(ends[1]);
+      if (ends[0] >= 0) close(ends[0]);
+      if (ends[1] >= 0) close(ends[1]);
+      munmap(shared, sizeof(Found));
       return;
     }
     if (process > 0) {
       close(ends[1]);
-      workers_.push_back({process, ends[0]});
+      workers_.push_back({process, ends[0], found});
       continue;
     }
     close(ends[0]);
     workers_.clear();
-    Found found;
-    search(&found, worker);
-    const ssize_t written = write(ends[1], &found, sizeof(found));
+    search(found, worker);
     // Nothing of the parent's may be flushed or destroyed a second time.
-    _exit(written == static_cast<ssize_t>(sizeof(found)) ? 0 : 1);
+    _exit(0);
   }
+}
+
+Workers::Found Workers::end(size_t worker) {
+  const Worker ended = workers_[worker];
+  workers_.erase(workers_.begin() + static_cast<std::ptrdiff_t>(worker));
+  close(ended.pipe);
+  int status = 0;
+  waitpid(ended.process, &status, 0);
+  Found found = *ended.found;
+  munmap(ended.found, sizeof(Found));
+  found.died = status;
+  return found;
 }
 
 std::optional<Workers::Found> Workers::poll(bool wait) {
@@ -41,28 +57,19 @@ std::optional<Workers::Found> Workers::poll(bool wait) {
     const int ready = ::poll(pipes.data(), pipes.size(), wait ? -1 : 0);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return std::nullopt;
-    for (size_t i = 0; i < pipes.size(); ++i) {
-      if (pipes[i].revents == 0) continue;
-      Found found;
-      const bool told = read(workers_[i].pipe, &found, sizeof(found)) == static_cast<ssize_t>(sizeof(found));
-      close(workers_[i].pipe);
-      waitpid(workers_[i].process, nullptr, 0);
-      workers_.erase(workers_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (told) runs_ += found.runs;
-      if (told && found.strategy >= 0) return found;
-      break;
-    }
+    const auto ended = std::find_if(pipes.begin(), pipes.end(), [](const pollfd& pipe) { return pipe.revents != 0; });
+    const Found found = end(static_cast<size_t>(ended - pipes.begin()));
+    runs_ += found.runs;
+    if (found.died != 0 || found.strategy >= 0) return found;
   }
   return std::nullopt;
 }
 
 void Workers::stop() {
-  for (const Worker& worker : workers_) {
-    kill(worker.process, SIGKILL);
-    close(worker.pipe);
-    waitpid(worker.process, nullptr, 0);
+  while (!workers_.empty()) {
+    kill(workers_.back().process, SIGKILL);
+    end(workers_.size() - 1);
   }
-  workers_.clear();
 }
 
 }  // namespace rankloom::internal

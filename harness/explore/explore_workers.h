@@ -10,7 +10,7 @@
 
 namespace rankloom::internal {
 
-// Processes that search beside this one, made by fork(). Each tells what it found through a pipe, then ends.
+// Processes that search beside this one, made by fork(). Each writes what it found to memory that both have, then ends.
 // Thread-safety: thread-compatible.
 class Workers {
  public:
@@ -18,6 +18,10 @@ class Workers {
     int strategy = -1;  // -1: nothing was found
     uint64_t round = 0;
     int64_t runs = 0;
+    // The run that the process is at, or at which it was when it died.
+    int now_strategy = 0;
+    uint64_t now_round = 0;
+    int died = 0;  // 0, or how the process ended without having told: a status as waitpid() gives it
   };
 
   // `count`: processes that search, this one included.
@@ -30,7 +34,8 @@ class Workers {
 
   // `search(found, worker)` runs in each of the others: worker = 1, 2, ...
   void start(absl::FunctionRef<void(Found*, int worker)> search);
-  // The findings of one worker; nullopt: nothing (yet). `wait`: until one found something or all have ended.
+  // The findings of one worker, or how it died; nullopt: nothing (yet). `wait`: until one found something or all have
+  // ended.
   std::optional<Found> poll(bool wait);
   // Ends those that still search.
   void stop();
@@ -38,9 +43,13 @@ class Workers {
   int64_t runs() const { return runs_; }
 
  private:
+  // Waits for a worker's end, and forgets the worker.
+  Found end(size_t worker);
+
   struct Worker {
     pid_t process;
-    int pipe;
+    int pipe;  // closed when the process ends
+    Found* found;
   };
   const int count_;
   std::vector<Worker> workers_;  // those that have not told yet

@@ -1,16 +1,26 @@
 #include "harness/explore/search.h"
 
+#include <sys/wait.h>
+
 #include <cstdio>
+#include <cstring>
+#include <memory>
+#include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "harness/explore/explore_workers.h"
 #include "harness/explore/shrink.h"
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/parker.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
+#include "sim/scheduler/check_options.h"
+#include "world/run_data.h"
 #include "world/run_options.h"
 
 namespace rankloom::internal {
@@ -42,6 +52,8 @@ class Search {
   void draw();
   void draw_beside(Workers::Found* found, uint64_t worker, int count);
   static Draw draw_of(const Workers::Found& theirs) { return {static_cast<size_t>(theirs.strategy), theirs.round}; }
+  // A process beside this one died in a run: that is the failure, and cannot be shrunk here.
+  void found_dead(const Workers::Found& theirs);
   WorldOptions world_of(const Draw& draw) const;
   bool fails(const Draw& draw, Outcome* outcome) const;
   void found_drawn(const Draw& draw, Outcome outcome);
@@ -91,7 +103,7 @@ void Search::look(const Schedule& asked) {
 }
 
 bool Search::make_baseline() {
-  std::optional<Baseline::Failure> failure = baseline_.make(&report_.runs);
+  std::optional<Baseline::Failure> failure = baseline_.make(&report_.runs, options_.max_runs);
   if (!failure.has_value()) return true;
   found("default order", failure->run, failure->world, std::move(failure->outcome), failure->repeats);
   return false;
@@ -99,6 +111,7 @@ bool Search::make_baseline() {
 
 void Search::run_asked(const Schedule& asked) {
   const WorldOptions world = baseline_.with(asked);
+  report_.shares.push_back({.strategy = asked.text(), .runs = 1});
   Outcome outcome = baseline_.run(world);
   ++report_.runs;
   if (outcome.failed()) found(asked.text(), 1, world, std::move(outcome));
@@ -106,7 +119,8 @@ void Search::run_asked(const Schedule& asked) {
 
 void Search::exhaust() {
   const WorldOptions& base = baseline_.world();
-  ScheduleTree tree;
+  const auto kept_tree = std::make_shared<ScheduleTree>();
+  ScheduleTree& tree = *kept_tree;
   const std::string name = Strategy::exhaustive().name();
   const size_t share = report_.shares.size();
   report_.shares.push_back({.strategy = name});
@@ -114,7 +128,7 @@ void Search::exhaust() {
   const int64_t most = alone ? options_.max_runs : report_.runs + (options_.max_runs - report_.runs + 1) / 2;
   const int64_t most_ns = absl::ToInt64Nanoseconds(options_.max_time) / (alone ? 1 : 2);
   while (tree.more() && budget_left() && report_.runs < most && elapsed_ns() < most_ns) {
-    Outcome outcome = baseline_.run(baseline_.with(Schedule::steered(*base.seed, {})), tree.hooks());
+    Outcome outcome = baseline_.run(baseline_.with(Schedule::steered(*base.seed, {})), tree.hooks(), kept_tree);
     ++report_.runs;
     ExploreReport::Share& mine = report_.shares[share];
     ++mine.runs;
@@ -134,8 +148,9 @@ void Search::exhaust() {
       mine.unseen.emplace_back("whatever the ranks share: they use nothing of rankloom's");
   }
   // Faults that are drawn anew for each run are not all seen by one search.
-  const bool all_faults = base.faults.rate() == 0 || !options_.vary_faults;
-  report_.verified = report_.shares[share].finished && report_.shares[share].unseen.empty() && all_faults;
+  if (base.faults.rate() > 0 && options_.vary_faults)
+    report_.shares[share].unseen.emplace_back("faults that each run draws anew");
+  report_.verified = report_.shares[share].finished && report_.shares[share].unseen.empty();
 }
 
 // --- strategies that draw from seeds
@@ -170,10 +185,16 @@ void Search::draw() {
     if (const std::optional<Workers::Found> theirs = workers.poll(/*wait=*/false); theirs.has_value()) {
       workers.stop();
       report_.runs = before + own + workers.runs();
+      if (theirs->died != 0) return found_dead(*theirs);
       if (fails(draw_of(*theirs), &outcome)) return end_with(draw_of(*theirs));
     }
   }
   while (const std::optional<Workers::Found> theirs = workers.poll(/*wait=*/true)) {
+    if (theirs->died != 0) {
+      workers.stop();
+      report_.runs = before + own + workers.runs();
+      return found_dead(*theirs);
+    }
     if (fails(draw_of(*theirs), &outcome)) return end_with(draw_of(*theirs));
   }
   report_.runs = before + own + workers.runs();
@@ -185,6 +206,8 @@ void Search::draw_beside(Workers::Found* found, uint64_t worker, int count) {
     for (size_t s = 0; s < drawn_.size() && budget_left(); ++s) {
       report_.runs += count;  // as many as all of them make meanwhile
       ++found->runs;
+      found->now_strategy = static_cast<int>(s);
+      found->now_round = round;
       if (!fails({s, round}, &outcome)) continue;
       found->strategy = static_cast<int>(s);
       found->round = round;
@@ -211,6 +234,23 @@ void Search::found_drawn(const Draw& draw, Outcome outcome) {
   found(drawn_[draw.strategy].name(), static_cast<int64_t>(draw.round) + 1, world_of(draw), std::move(outcome));
 }
 
+void Search::found_dead(const Workers::Found& theirs) {
+  const Draw draw{static_cast<size_t>(theirs.now_strategy), theirs.now_round};
+  ExploreReport::Failure failure;
+  failure.strategy = drawn_[draw.strategy].name();
+  failure.run = static_cast<int64_t>(draw.round) + 1;
+  failure.world = world_of(draw);
+  failure.found = failure.world.schedule;
+  failure.rerun = rerun_command(failure.world);
+  const std::string how = WIFSIGNALED(theirs.died) ? absl::StrCat("signal ", WTERMSIG(theirs.died), " (",
+                                                                  strsignal(WTERMSIG(theirs.died)), ")")
+                                                   : absl::StrCat("exit code ", WEXITSTATUS(theirs.died));
+  failure.headline = absl::StrCat("the process that made this run ended with ", how, "; what it printed stands above");
+  failure.failures = {failure.headline};
+  report_.elapsed = absl::Nanoseconds(elapsed_ns());
+  report_.failure = std::move(failure);
+}
+
 // --- what becomes of it
 
 void Search::found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome, bool repeats) {
@@ -226,6 +266,11 @@ void Search::found(const std::string& strategy, int64_t run, const WorldOptions&
     failure.rerun = rerun_command(world);
   }
   failure.report.rerun.clear();  // said once, with all that it takes
+  if (failure.report.kept != nullptr) {
+    failure.report.kept->strategy = strategy;
+    failure.report.kept->rerun = failure.rerun;
+    failure.report.kept->failures = failure.failures;
+  }
   failure.strategy = strategy;
   failure.run = run;
   if (world.schedule.kind() != Schedule::Kind::kReplay) failure.found = world.schedule;
@@ -249,8 +294,39 @@ void Search::tell(const std::string& strategy) {
   }
 }
 
+// Numbers with which no search makes sense.
+absl::Status check_numbers(const ExploreOptions& options) {
+  const std::tuple<const char*, int64_t, int64_t> least[] = {{"max_runs", options.max_runs, 1},
+                                                             {"min_ranks", options.min_ranks, 0},
+                                                             {"max_shrink_runs", options.max_shrink_runs, 0},
+                                                             {"processes", options.processes, 1}};
+  for (const auto& [name, have, want] : least) {
+    if (have < want) return invalid_argument("explore: ", name, " is ", have, ", want ", want, " or more");
+  }
+  if (options.min_ranks > options.world.world_size)
+    return invalid_argument("explore: min_ranks is ", options.min_ranks,
+                            ", want at most world_size = ", options.world.world_size);
+  if (options.max_time < absl::ZeroDuration())
+    return invalid_argument("explore: max_time is ", absl::FormatDuration(options.max_time), ", want 0 or more");
+  for (const Strategy& strategy : options.strategies) {
+    if (strategy.name() == "?")
+      return invalid_argument("explore: kind of a strategy is ", static_cast<int>(strategy.kind),
+                              ", want a Strategy::Kind");
+    if (strategy.kind != Strategy::Kind::kPct) continue;
+    try {
+      (void)strategy.schedule(1);
+    } catch (const DistError& error) {
+      return prefixed(error.status(), "explore: ");
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The world of all runs and the schedule that the environment names, if any.
-absl::Status prepare(const ExploreOptions& options, WorldOptions* world, Schedule* asked) {
+absl::Status prepare(const ExploreOptions& options, CodeSite code, WorldOptions* world, Schedule* asked) {
+  absl::Status wrong = check_options(options.world);
+  wrong = wrong.ok() ? check_numbers(options) : prefixed(wrong, "explore: ");
+  if (!wrong.ok()) return make_error(error_kind(wrong), located(message_of(wrong), code));
   *world = options.world;
   world->schedule = {};
   if (!world->seed.has_value()) world->seed = options.first_seed;
@@ -260,6 +336,7 @@ absl::Status prepare(const ExploreOptions& options, WorldOptions* world, Schedul
   const absl::StatusOr<int> ranks = ranks_from_environment();
   if (!ranks.ok()) return ranks.status();
   if (*ranks > 0) world->world_size = *ranks;
+  if (wrong = check_options(*world); !wrong.ok()) return prefixed(wrong, "explore: ");
   *asked = std::exchange(world->schedule, {});
   if (asked->kind() == Schedule::Kind::kUnset || asked->deterministic()) return absl::OkStatus();
   return invalid_argument("explore: the schedule is ", asked->text(), ", want one that repeats itself");
@@ -267,10 +344,10 @@ absl::Status prepare(const ExploreOptions& options, WorldOptions* world, Schedul
 
 }  // namespace
 
-ExploreReport search(const ExploreOptions& options, Program program, RunWorld run) {
+ExploreReport search(const ExploreOptions& options, Program program, RunWorld run, CodeSite code) {
   WorldOptions world;
   Schedule asked;
-  if (absl::Status status = prepare(options, &world, &asked); !status.ok()) {
+  if (absl::Status status = prepare(options, code, &world, &asked); !status.ok()) {
     ExploreReport refused;
     refused.error = std::move(status);
     return refused;

@@ -1,12 +1,14 @@
 #include "harness/explore/shrink.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "harness/explore/story.h"
 #include "rankloom/schedule.h"
 #include "sim/schedule/schedule_tree.h"
+#include "world/run_data.h"
 #include "world/run_options.h"
 
 namespace rankloom::internal {
@@ -48,7 +50,7 @@ class Shrinker {
 
  private:
   // Each counts its runs.
-  Outcome run(const WorldOptions& world, const RunHooks& hooks = {});
+  Outcome run(const WorldOptions& world, const RunHooks& hooks = {}, std::shared_ptr<const void> owner = nullptr);
   bool still_fails(const WorldOptions& world);
   std::vector<Schedule::Switch> switches_of(const WorldOptions& world, const Outcome& outcome);
   bool find_schedule(const WorldOptions& base, Outcome* outcome, WorldOptions* found);
@@ -75,9 +77,9 @@ class Shrinker {
   int64_t runs_ = 0;
 };
 
-Outcome Shrinker::run(const WorldOptions& world, const RunHooks& hooks) {
+Outcome Shrinker::run(const WorldOptions& world, const RunHooks& hooks, std::shared_ptr<const void> owner) {
   ++runs_;
-  return baseline_.run(world, hooks);
+  return baseline_.run(world, hooks, std::move(owner));
 }
 
 bool Shrinker::still_fails(const WorldOptions& world) {
@@ -97,21 +99,21 @@ std::vector<Schedule::Switch> Shrinker::switches_of(const WorldOptions& world, c
 // Whether a world of fewer ranks fails alike, under some schedule that is found quickly.
 bool Shrinker::find_schedule(const WorldOptions& base, Outcome* outcome, WorldOptions* found) {
   constexpr int kTries = 40;
-  const auto fails = [&](const Schedule& schedule, const RunHooks& hooks = {}) {
+  const auto fails = [&](const Schedule& schedule, const std::shared_ptr<ScheduleTree>& tree = nullptr) {
     *found = base;
     found->schedule = schedule;
-    *outcome = run(*found, hooks);
+    *outcome = tree != nullptr ? run(*found, tree->hooks(), tree) : run(*found);
     return outcome->failed() && outcome->signature() == signature_;
   };
   const Schedule in_default_order = Schedule::steered(*base.seed, {});
   if (fails(in_default_order)) return true;
-  ScheduleTree tree;
-  for (int i = 0; i < kTries && tree.more(); ++i) {
-    if (fails(in_default_order, tree.hooks())) {
+  const auto tree = std::make_shared<ScheduleTree>();
+  for (int i = 0; i < kTries && tree->more(); ++i) {
+    if (fails(in_default_order, tree)) {
       found->schedule = Schedule::replay(outcome->report.trace);
       return true;
     }
-    tree.advance();
+    tree->advance();
   }
   for (uint64_t seed = 1; seed <= kTries; ++seed) {
     for (const Strategy& strategy :
@@ -169,15 +171,19 @@ void Shrinker::cut_faults_and_switches() {
 }
 
 void Shrinker::tell(ExploreReport::Failure* failure) {
-  StepRecord record(/*texts=*/true);
-  Outcome last = run(world_, {.record = &record});
+  const auto record = std::make_shared<StepRecord>(/*texts=*/true);
+  WorldOptions kept = world_;
+  kept.keep_run = true;  // of a failure that is none of a rank's, too
+  Outcome last = run(kept, {.record = record.get()}, record);
   failure->world = world_;
   failure->failures = last.failures;
   failure->headline = last.failed() ? last.headline() : failure->headline;
   failure->report = std::move(last.report);
-  failure->story = story_text(record, failure->report);
+  failure->story = story_text(*record, failure->report, world_.schedule.switches());
+  if (failure->report.kept != nullptr) failure->report.kept->story = failure->story;
   failure->rerun = rerun_command(world_);
-  if (world_.world_size != baseline_.world().world_size)
+  // The program says neither how many ranks shrinking has left nor how many the environment asked for.
+  if (world_.world_size != baseline_.world().world_size || ranks_from_environment().value_or(0) != 0)
     failure->rerun = absl::StrCat("RANKLOOM_RANKS=", world_.world_size, " ", failure->rerun);
   failure->shrink_runs = runs_;
 }

@@ -5,9 +5,9 @@
 
 namespace rankloom::internal {
 
-// The smallest run that fails as `outcome`, the run of `world`, does: fewer ranks, fewer faults, fewer switches. It is
-// left to the caller to say which strategy found it, in which run. Changes the baseline to one of as many ranks as are
-// left.
+// The smallest run that fails as `outcome`, the run of `world`, does: fewer ranks, fewer faults, fewer switches. The
+// caller fills in which strategy found the failure, in which run. The baseline is that of the smaller number of ranks
+// afterwards.
 ExploreReport::Failure shrink(const ExploreOptions& options, const WorldOptions& world, const Outcome& outcome,
                               Baseline* baseline);
 

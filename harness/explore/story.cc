@@ -1,7 +1,10 @@
 #include "harness/explore/story.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
+#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,8 @@ using What = StepRecord::What;
 constexpr size_t kMaxRows = 40;
 constexpr int kMaxColumns = 4;
 constexpr size_t kMaxCell = 40;
+constexpr size_t kMaxRepeats = 6;
+constexpr size_t kMaxSwitches = 6;
 
 // Which steps touch an object in a way that conflicts with another task's.
 std::vector<bool> contended(const StepRecord& record, size_t last) {
@@ -88,24 +93,92 @@ std::vector<bool> steps_to_show(const StepRecord& record, size_t last, int ranks
   return shown;
 }
 
+// The step that a switch led to; nothing if the run ended before. The record knows steps, not choices: of the steps
+// after the switch's task to which it can have led, the one whose number comes closest.
+std::optional<size_t> step_of(const StepRecord& record, const Schedule::Switch& at, size_t last) {
+  const bool completes = at.kind == Schedule::Switch::Kind::kCompletion;
+  std::optional<size_t> found;
+  int least = 0;
+  int nth = 0;
+  int before = Schedule::Switch::kStart;
+  for (size_t i = 0; i < last; ++i) {
+    const StepRecord::Step& step = record.steps()[i];
+    const bool completion = record.tasks()[static_cast<size_t>(step.task)].info.kind == TaskKind::kCompletion;
+    if (before == at.at) {
+      const int off = std::abs(nth - at.nth);
+      if ((completes ? completion : step.id == at.to) && (!found.has_value() || off < least)) {
+        found = i;
+        least = off;
+      }
+      ++nth;
+    }
+    if (!completion) before = step.id;
+  }
+  return found;
+}
+
+// The steps that switches led to, with the one before and the one after.
+std::vector<bool> steps_at_switches(const StepRecord& record, const std::vector<Schedule::Switch>& switches,
+                                    size_t last) {
+  std::vector<bool> near(last);
+  // The last ones, if there are many: those before them led nowhere yet.
+  const size_t first = switches.size() > kMaxSwitches ? switches.size() - kMaxSwitches : 0;
+  for (size_t s = first; s < switches.size(); ++s) {
+    if (switches[s].kind == Schedule::Switch::Kind::kValue) continue;
+    const std::optional<size_t> at = step_of(record, switches[s], last);
+    if (!at.has_value()) continue;
+    for (size_t i = *at == 0 ? 0 : *at - 1; i < std::min(last, *at + 2); ++i) near[i] = true;
+  }
+  return near;
+}
+
 struct Row {
   size_t step;
   int rank;
   std::string text;
+  bool near_switch = false;
 };
 
-std::vector<Row> rows_of(const StepRecord& record, const std::vector<bool>& shown) {
+// What is left when acts that a rank repeats are shown twice only: the first, and the last with how many there are.
+std::vector<Row> collapsed(std::vector<Row> rows) {
+  struct Times {
+    size_t count = 0;
+    size_t first = 0;
+    size_t last = 0;
+  };
+  std::map<std::pair<int, std::string>, Times> times;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].near_switch) continue;
+    Times& t = times[{rows[i].rank, rows[i].text}];
+    if (t.count++ == 0) t.first = i;
+    t.last = i;
+  }
+  std::vector<Row> left;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].near_switch) {
+      const Times& t = times[{rows[i].rank, rows[i].text}];
+      if (t.count > kMaxRepeats && i != t.first && i != t.last) continue;
+      if (t.count > kMaxRepeats && i == t.last) {
+        rows[i].text = absl::StrCat(rows[i].text, " (", t.count, " times since step ", rows[t.first].step, ")");
+      }
+    }
+    left.push_back(rows[i]);
+  }
+  return left;
+}
+
+std::vector<Row> rows_of(const StepRecord& record, const std::vector<bool>& shown, const std::vector<bool>& near) {
   std::vector<Row> rows;
   for (size_t i = 0; i < shown.size(); ++i) {
-    if (!shown[i]) continue;
+    if (!shown[i] && !near[i]) continue;
     const auto& info = record.tasks()[static_cast<size_t>(record.steps()[i].task)].info;
     std::string text = record.texts()[i];
     if (info.kind == TaskKind::kCompletion) text = absl::StrCat("(", text, " completes)");
     if (info.kind == TaskKind::kHelper) text = absl::StrCat("(helper) ", text);
     if (info.kind == TaskKind::kStream) text = absl::StrCat("(stream) ", text);
-    rows.push_back({i, info.rank, std::move(text)});
+    rows.push_back({i, info.rank, std::move(text), near[i]});
   }
-  return rows;
+  return collapsed(std::move(rows));
 }
 
 std::string padded(std::string text, size_t width) {
@@ -144,16 +217,22 @@ void append_columns(absl::Span<const Row> rows, int ranks, std::string* out) {
 
 }  // namespace
 
-std::string story_text(const StepRecord& record, const RunReport& report) {
+std::string story_text(const StepRecord& record, const RunReport& report,
+                       const std::vector<Schedule::Switch>& switches) {
   const size_t last = record.stopped() ? static_cast<size_t>(record.stopped_at()) : record.steps().size();
   const int ranks = static_cast<int>(report.outcomes.size());
-  const std::vector<Row> all = rows_of(record, steps_to_show(record, last, ranks));
-  absl::Span<const Row> rows = all;
+  std::vector<Row> rows =
+      rows_of(record, steps_to_show(record, last, ranks), steps_at_switches(record, switches, last));
   std::string out;
-  if (rows.size() > kMaxRows) {
-    absl::StrAppend(&out, "  ... ", rows.size() - kMaxRows, " earlier steps\n");
-    rows.remove_prefix(rows.size() - kMaxRows);
-  }
+  // The earliest go, but for those around switches.
+  const size_t surplus = rows.size() > kMaxRows ? rows.size() - kMaxRows : 0;
+  size_t gone = 0;
+  std::erase_if(rows, [&](const Row& row) {
+    if (gone == surplus || row.near_switch) return false;
+    ++gone;
+    return true;
+  });
+  if (gone > 0) absl::StrAppend(&out, "  ... ", gone, " earlier steps\n");
   if (ranks <= kMaxColumns) {
     append_columns(rows, ranks, &out);
   } else {

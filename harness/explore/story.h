@@ -1,14 +1,19 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "rankloom/schedule.h"
 #include "rankloom/world.h"
 #include "sim/schedule/step_record.h"
 
 namespace rankloom::internal {
 
 // The acts of each rank in a run, one line a step, in the order in which it happened: only the steps that touch what
-// others touch, those where one rank was stopped for another, and each rank's last. `record` keeps texts.
-std::string story_text(const StepRecord& record, const RunReport& report);
+// others touch, those where one rank was stopped for another, and each rank's last. What a rank does again and again is
+// shown at its first and last time, with the number of times; the steps around each of `switches`, always. `record`
+// keeps texts.
+std::string story_text(const StepRecord& record, const RunReport& report,
+                       const std::vector<Schedule::Switch>& switches);
 
 }  // namespace rankloom::internal

@@ -16,8 +16,8 @@
 
 namespace rankloom::internal {
 
-// A container that is almost always empty: one word then, which costs next to nothing to make, to move and to destroy. Every
-// call of a group is made, moved and destroyed once, see docs/decisions/0008-hot-path.md. Reads as a const T.
+// A container that is almost always empty: one word then, which costs next to nothing to make, to move and to destroy.
+// Every call of a group is made, moved and destroyed once, see docs/decisions/0008-hot-path.md. Reads as a const T.
 template <typename T>
 class Rare {
  public:
@@ -78,7 +78,8 @@ class Rare {
 namespace rankloom {
 
 // How elements of several ranks become one. A value.
-//   sum, product, min, max: every dtype with arithmetic (min and max: not complex); bool counts as 0 or 1, its sum is `or`.
+//   sum, product, min, max: every dtype with arithmetic (min and max: not complex); bool counts as 0 or 1, its sum is
+//     `or`.
 //   avg: sum divided by the group's size; floating and complex dtypes only.
 //   band, bor, bxor: integers and bool only.
 //   premul_sum(x): every input is multiplied by x first; floating dtypes only.
@@ -136,6 +137,7 @@ class Stream;
 
 namespace internal {
 class DeviceMark;
+class IssueGate;
 struct GroupRequest;
 }  // namespace internal
 
@@ -219,6 +221,7 @@ struct CallWay {
   std::shared_ptr<DeviceMark> ready;  // of a device's stream: when the tensors may be used; null: now
   int64_t wait_until_ns = 0;  // monitored_barrier with wait_all_ranks: when this member's time is up; 0: without
   int64_t message_seq = -1;   // of a send or recv: its number among those of this member in the group
+  IssueGate* gate = nullptr;  // of a call that a stream issues, which may be let go of meanwhile; null: of all others
 };
 
 }  // namespace internal
@@ -238,7 +241,8 @@ struct CallWay {
 //   reduce_scatter_tensor            inputs[0] holds n outputs; outputs[0]
 //   ..._coalesced                    pairwise: inputs[i] with outputs[i]
 //   all_to_all                       n inputs, n outputs
-//   all_to_all_single                inputs[0], outputs[0]; splits count rows (elements of dimension 0), empty: equal parts
+//   all_to_all_single                inputs[0], outputs[0]; splits count rows (elements of dimension 0), empty: equal
+//                                    parts
 //   send / recv                      inputs[0] / outputs[0]; peer, tag
 //   barrier                          none
 struct CollectiveCall {
@@ -248,8 +252,8 @@ struct CollectiveCall {
   int root = -1;  // rank in the group; -1: the operation has none
   int peer = -1;  // send, recv: the other's rank in the group; kAnySource for recv_any
   int tag = 0;
-  int64_t seq =
-      -1;  // sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched
+  // Sequence number in its group: the first collective is 1; -1 for point-to-point calls until matched.
+  int64_t seq = -1;
   internal::TensorList inputs;
   internal::TensorList outputs;
   internal::Rare<std::vector<int64_t>> in_splits;

@@ -13,9 +13,9 @@ namespace internal {
 class DeviceStream;
 }  // namespace internal
 
-// Lets calls of the world of `rank` use CUDA memory and streams. CudaStream and CudaTensor do it themselves; a program with
-// device memory of other origin calls it before its first such call, on every rank or on any. The first time in a process it
-// loads the kernels of `device`, which should happen while no stream of it is blocked.
+// Lets calls of the world of `rank` use CUDA memory and streams. CudaStream and CudaTensor do it themselves; a program
+// with device memory of other origin calls it before its first such call, on every rank or on any. The first time in a
+// process it loads the kernels of `device`, which should happen while no stream of it is blocked.
 // Errors: DistError(CollectiveError) if there is no such device or no driver.
 void use_cuda(RankContext& rank, int device = 0);
 
@@ -31,11 +31,12 @@ namespace rankloom {
 
 // A CUDA stream of the caller's own, which must outlive this view. Not the legacy default stream while others of its
 // context are blocked: it waits for them.
-// The queue is the device's: what rankloom puts there are marks, waits for marks, and waits for words that the host writes, so
-// kernels of any origin may stand between. A call on the stream whose tensors are the device's: its kernel waits for the
-// stream's mark and the stream for its end; neither blocks the host. A call whose tensors are the host's, or that has none, is
-// issued when the stream gets there.
+// The queue is the device's: what rankloom puts there are marks, waits for marks, and waits for words that the host
+// writes, so kernels of any origin may stand between. A call on the stream whose tensors are the device's: its kernel
+// waits for the stream's mark and the stream for its end; neither blocks the host. A call whose tensors are the host's,
+// or that has none, is issued when the stream gets there.
 // Timeouts are real time. A timeout that is not given is the world's, so that no device waits for ever.
+// Lifetime: the calls on it, and those it waits for, as SimStream's. What others have queued runs in any case.
 class CudaStreamView : public Stream {
  public:
   CudaStreamView(RankContext& rank, CUstream_st* stream, std::string_view name = "stream");
@@ -61,8 +62,7 @@ class CudaStreamView : public Stream {
   const internal::Owned<internal::DeviceStream> stream_;
 };
 
-// A CUDA stream that this object owns: non-blocking with regard to the default stream. What is queued runs even if the object
-// goes first.
+// A CUDA stream that this object owns: non-blocking with regard to the default stream.
 // Errors: DistError(CollectiveError) if CUDA cannot make it.
 class CudaStream final : public CudaStreamView {
  public:
@@ -70,9 +70,9 @@ class CudaStream final : public CudaStreamView {
   ~CudaStream() override;
 };
 
-// A tensor in device memory, for tests: contiguous, owned. Making one, to_host() and set() block the thread until the device
-// has done it, on a stream of their own: what other streams do to the tensor must have ended before, by wait() or
-// synchronize(). Letting go of one does not wait for the device, and must come after what uses it.
+// A tensor in device memory, for tests: contiguous, owned. Making one, to_host() and set() block the thread until the
+// device has done it, on a stream of their own: what other streams do to the tensor must have ended before, by wait()
+// or synchronize(). Letting go of one does not wait for the device, and must come after what uses it.
 // Errors: DistError(CollectiveError) with CUDA's words.
 class CudaTensor {
  public:
@@ -103,9 +103,9 @@ class CudaTensor {
     get_bytes(values.data());
     return values;
   }
-  // view().bytes() of them.
-  void set_bytes(const void* from);
-  void get_bytes(void* to) const;
+  // view().bytes() of them. Errors: InvalidArgument for null, unless there are none.
+  void set_bytes(const void* from, CodeSite code = CodeSite::here());
+  void get_bytes(void* to, CodeSite code = CodeSite::here()) const;
 
  private:
   RankContext& rank_;

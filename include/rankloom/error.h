@@ -12,8 +12,9 @@
 
 namespace rankloom {
 
-// A line of the caller's code, for reports. Public methods take one as their last argument, defaulted to here(), so that it
-// names the line of the call. Cheap to copy; the file name has static lifetime unless the caller keeps it alive.
+// A line of the caller's code, for reports. Public methods take one as their last argument, defaulted to here(), so
+// that it names the line of the call. Cheap to copy; the file name has static lifetime unless the caller keeps it
+// alive.
 struct CodeSite {
   const char* file = "";
   int line = 0;
@@ -28,7 +29,7 @@ struct CodeSite {
 enum class ErrorKind {
   kInvalidArgument,  // this member's call breaks a rule of its operation
   kMismatch,         // members of a group issued different calls
-  kRankFailed,       // another rank threw, failed an assertion or was cancelled
+  kRankFailed,       // another rank threw, failed an assertion, dropped a work or crashed by plan
   kDeadlock,         // no rank could move any more
   kTimeout,          // a deadline passed
   kAborted,          // the world or the group was aborted, or misuse of order (a call after shutdown)
@@ -43,16 +44,16 @@ std::string_view error_kind_name(ErrorKind kind);
 
 }  // namespace internal
 
-// A failure before it is thrown: inside rankloom, in a report's cause, and what a group of one's own returns from execute().
-// The kind travels as a payload of the status, so that it survives copies.
+// A failure before it is thrown: inside rankloom, in a report's cause, and what a group of one's own returns from
+// execute(). The kind travels as a payload of the status, so that it survives copies.
 absl::Status make_error(ErrorKind kind, std::string_view text);
 // The kind of a failed status. A status made elsewhere is mapped by its code (kDeadlineExceeded: kTimeout, ...).
 ErrorKind error_kind(const absl::Status& status);
 
 namespace internal {
 
-// The one owner of an object whose type its sources know. Does what std::unique_ptr does, for a fraction of what that costs the
-// compiler: every class of a public header that hides its state has one.
+// The one owner of an object whose type its sources know. Does what std::unique_ptr does, for a fraction of what that
+// costs the compiler: every class of a public header that hides its state has one.
 template <typename T>
 class Owned {
  public:
@@ -83,9 +84,9 @@ class Owned {
 template <typename Signature>
 class Callback;
 
-// A callable that was moved in, and is called more than once or never: what public calls take where they keep a callback. One
-// word, so that a std::function or absl::AnyInvocable holds it without an allocation. Empty after a null pointer or an empty
-// std::function.
+// A callable that was moved in, and is called more than once or never: what public calls take where they keep a
+// callback. One word, so that a std::function or absl::AnyInvocable holds it without an allocation. Empty after a null
+// pointer or an empty std::function.
 template <typename Result, typename... Arguments>
 class Callback<Result(Arguments...)> {
  public:
@@ -139,7 +140,8 @@ struct ErrorOrigin {
 //     if (error.kind() != rankloom::ErrorKind::kTimeout) throw;
 //   }
 //
-// A rank that lets one go fails with it; the run's report has its text. A program makes none itself: it throws what it likes.
+// A rank that lets one go fails with it; the run's report has its text. A program makes none itself: it throws what it
+// likes.
 // Thread-safety: const methods.
 class DistError : public std::exception {
  public:

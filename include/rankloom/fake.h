@@ -11,9 +11,10 @@ namespace internal {
 class FakeGroup;
 }  // namespace internal
 
-// One member of a group whose other members are not there: checks every call by the rules of the real groups, moves no data and
-// waits for nobody, so that a world of any size costs what one rank costs. For traces, for estimates, and for tests of what a
-// program calls. Works of its calls are done at once. make_fake_process_group() and init_process_group() make one.
+// One member of a group whose other members are not there: checks every call by the rules of the real groups, moves no
+// data and waits for nobody, so that a world of any size costs what one rank costs. For traces, for estimates, and for
+// tests of what a program calls. Works of its calls are done at once. make_fake_process_group() and
+// init_process_group() make one.
 //
 //   auto pg = make_fake_process_group({.rank = 5, .world_size = 16384});
 //   DeviceMesh mesh = init_device_mesh(pg, {2048, 8}, {"dp", "tp"});
@@ -33,11 +34,11 @@ class FakeProcessGroup : public ProcessGroup {
   };
 
   virtual const FakeOptions& options() const = 0;
-  // From here on, this is the group of its member `rank`: one handle can trace what each rank would do. Groups that were made
-  // from it stay those of the member that made them.
+  // From here on, this is the group of its member `rank`: one handle can trace what each rank would do. Groups that
+  // were made from it stay those of the member that made them.
   // Errors: InvalidArgument for a rank outside the group, in a world (where a rank is a thread's), and if the record
   // has calls or further groups already.
-  virtual void set_rank(int rank) = 0;
+  virtual void set_rank(int rank, CodeSite code = CodeSite::here()) = 0;
 
  private:
   friend class internal::FakeGroup;
@@ -46,6 +47,7 @@ class FakeProcessGroup : public ProcessGroup {
 
 // Without any world or store: one member of a group of all ranks, named "0".
 // Errors: InvalidArgument for a world_size below 1 or above 2^31 - 1, and for a rank outside the world.
-std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeProcessGroup::Member& options);
+std::shared_ptr<FakeProcessGroup> make_fake_process_group(const FakeProcessGroup::Member& options,
+                                                          CodeSite code = CodeSite::here());
 
 }  // namespace rankloom

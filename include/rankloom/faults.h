@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rankloom/error.h"
 
 namespace rankloom {
 
@@ -25,18 +26,19 @@ struct Fault {
     kStoreTimeout,  // a store operation ends with Timeout
   };
   enum class When : uint8_t {
-    kBefore,  // the call has no effect
-    kInside,  // it is on its way, the peers have seen it, and it is not done
+    kBefore,  // a crash, hang or store timeout keeps the call from having any effect; after others the call goes on
+    kInside,  // the call is on its way, the peers have seen it, and it is not done; of a store: as kBefore. In the free
+              // gear the rank that comes last completes a call at once: it is done for the peers then
     kAfter,   // it is done; for an asynchronous call, when its wait() returns
   };
 
   Kind kind = Kind::kCrash;
-  int rank = -1;           // global; -1: any
-  std::string group = {};  // its name; empty: any, or a store
-  std::string op = {};     // "all_reduce", "store get"; empty: any
-  int64_t seq = -1;        // sequence number of a collective; -1: any
-  int64_t nth = -1;        // the rank's n-th call, from 1, of those that group, op and seq fit; -1: each of them
-  When when = When::kBefore;
+  int rank = -1;              // global; -1: any
+  std::string group = {};     // its name; empty: any, or a store
+  std::string op = {};        // "all_reduce", "store get"; empty: any
+  int64_t seq = -1;           // sequence number of a collective; -1: any
+  int64_t nth = -1;           // the rank's n-th call, from 1, of those that group, op and seq fit; -1: each of them
+  When when = When::kBefore;  // of no matter to kDrop and kDuplicate
   absl::Duration by = absl::Milliseconds(100);
   bool maybe = false;  // the schedule chooses whether it happens (internal::ChoiceKind::kFault)
 
@@ -51,7 +53,8 @@ struct Fault {
 //   options.faults = {{.kind = rankloom::Fault::Kind::kCrash, .rank = 1, .op = "all_reduce", .seq = 3}};
 //   options.faults = rankloom::FaultPlan::seeded(7, 0.01);  // or each call with probability 1 %
 //
-// Faults happen in calls of groups and stores only; a program's own code fails by throwing. Thread-safety: const methods.
+// Faults happen in calls of groups and stores only; a program's own code fails by throwing. Thread-safety: const
+// methods.
 class FaultPlan {
  public:
   FaultPlan();
@@ -62,9 +65,11 @@ class FaultPlan {
   FaultPlan& operator=(FaultPlan other) noexcept;
   ~FaultPlan();
 
-  // Each call of each rank goes wrong with probability `rate`, in a way that suits it and is drawn from `seed`, the rank and
-  // the number of the call: the schedule changes nothing. `kinds`: of these only; empty: all.
-  static FaultPlan seeded(uint64_t seed, double rate, std::vector<Fault::Kind> kinds = {});
+  // Each call of each rank goes wrong with probability `rate`, in a way that suits it and is drawn from `seed`, the
+  // rank and the number of the call: the schedule changes nothing. `kinds`: of these only; empty: all. Throws
+  // InvalidArgument unless 0 <= rate <= 1.
+  static FaultPlan seeded(uint64_t seed, double rate, std::vector<Fault::Kind> kinds = {},
+                          CodeSite code = CodeSite::here());
 
   // This plan, and these faults.
   FaultPlan plus(const std::vector<Fault>& faults) const;

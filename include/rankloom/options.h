@@ -24,24 +24,30 @@ struct WorldOptions {
   std::optional<uint64_t> seed = {};
   // For waits that name no timeout of their own. They fire, but do not keep a stuck job from being reported at once.
   absl::Duration timeout = absl::Minutes(30);
-  // After which a wait for other ranks, which goes on, is told of: in the report's notes, and to on_warning (unset: stderr),
-  // which is called on the rank that waits and must not wait itself. Virtual time in deterministic runs.
+  // A wait for other ranks that lasts longer is reported, and goes on: in the report's notes, and to on_warning (unset:
+  // stderr), which is called on the rank that waits and must not wait itself. Virtual time in deterministic runs.
   absl::Duration warn_after = absl::InfiniteDuration();
   std::function<void(const std::string&)> on_warning = {};
 
-  // A finished call may complete as late as its wait, as the schedule says. Unset: in seeded and pct runs.
+  // A finished call may complete as late as its wait, as the schedule says. Unset: if the schedule explores().
   std::optional<bool> late_completion = {};
-  // Outputs of a call hold NaN or 0xEB bytes until it completes. Unset: in seeded and pct runs.
+  // Outputs of a call hold NaN or 0xEB bytes until it completes. Unset: if the schedule explores().
   std::optional<bool> poison = {};
 
-  size_t stack_bytes = 128 * 1024;  // fibers: address space reserved for each stack; pages are touched on demand
-  bool fresh_threads = false;       // threads: new ones, so that nobody's thread_locals leak in
-  // Flight recorder: calls kept per rank; 0: none. Unset: 64, and in worlds of more than 4,096 ranks fewer, down to 8, since every
-  // call of every rank touches that memory.
+  // Fibers: address space reserved for each stack, 128 KiB; pages are touched on demand. A larger local, or recursion
+  // too deep, ends the process with a text.
+  size_t stack_bytes = 128 * 1024;
+  bool fresh_threads = false;  // threads: new ones, so that nobody's thread_locals leak in
+  // Flight recorder: calls kept per rank; 0: none. Unset: 64, and in worlds of more than 4,096 ranks fewer, down to 8,
+  // since every call of every rank touches that memory.
   std::optional<int> recorded_calls = {};
-  // Deterministic runs: how many choices the trace may have, some 24 bytes each, and about four a call. A run that makes more
-  // keeps no trace, since half of one replays nothing, and its report says so; the command that repeats it by its seed stays.
-  // 0: none, Trace::kWhole: no bound. Searches and comparisons of runs (explore(), runs_alike()) keep traces whole.
+  // RunReport::write_run() has the calls of a run that went well, too: it keeps a copy of them when the world ends, as
+  // each run that fails does.
+  bool keep_run = false;
+  // Deterministic runs: how many choices the trace may have, some 24 bytes each, and about four a call. A run that
+  // makes more keeps no trace, since half of one replays nothing, and its report says so; the command that repeats it
+  // by its seed stays. 0: none, Trace::kWhole: no bound. Searches and comparisons of runs (explore(), runs_alike())
+  // keep traces whole.
   uint64_t trace_limit = 10'000'000;
 
   // What goes wrong, and where: groups and the store are wrapped accordingly.
@@ -49,27 +55,32 @@ struct WorldOptions {
   // Scheduling points after which a deterministic run counts as one that will never end; 0: no bound.
   uint64_t max_steps = 0;
 
-  // A rank that comes to no scheduling point for this long, in real time, is named with its last point: it computes, or blocks
-  // in something that is not rankloom's. Nothing else happens to it. on_stall gets the text (unset: stderr), on a thread of
-  // its own; it must not wait for the end of the run. InfiniteDuration: nobody looks.
+  // A rank that comes to no scheduling point for this long, in real time, is named with its last point: it computes, or
+  // blocks in something that is not rankloom's. Nothing else happens to it. on_stall gets the text (unset: stderr), on
+  // a thread of its own; it must not wait for the end of the run. InfiniteDuration: nobody looks.
   absl::Duration stall = absl::Seconds(10);
   std::function<void(const std::string&)> on_stall = {};
+  // After this long, in real time, such a rank, which nobody can free, ends the process with exit code 1: stderr has
+  // its backtrace and where all others are. Not while the process stands still itself or runs under a debugger. 0 or
+  // InfiniteDuration: never. Unset: never; after a minute in the tests of rankloom/testing.h.
+  std::optional<absl::Duration> stall_is_fatal = {};
 
-  // No rank can move, but threads of ranks exist that are at no scheduling point and may still act: a rank's main thread that
-  // sleeps beside its helper, a thread of the program's own that has called through a rank's handle and has not ended. That is no
-  // deadlock. It is told as `stall` is, and the run ends with a Timeout when none of them came to a point for this long, in
-  // real time, and none computed. InfiniteDuration: it goes on. Where no such thread was seen, a deadlock is found at once.
-  // A deterministic run in which all that can run only ask whether something has happened (is_completed(), check(),
-  // try_lock(), query()) ends with a Timeout after this long, too: a thread outside might have answered.
+  // No rank can move, but threads of ranks exist that are at no scheduling point and may still act: a rank's main
+  // thread that sleeps beside its helper, a thread of the program's own that has called through a rank's handle and has
+  // not ended. That is no deadlock. It is told as `stall` is, and the run ends with a Timeout when none of them came to
+  // a point for this long, in real time, and none computed. InfiniteDuration: it goes on. Where no such thread was
+  // seen, a deadlock is found at once. A deterministic run in which all that can run only ask whether something has
+  // happened (is_completed(), check(), try_lock(), query()) ends with a Timeout after this long, too: a thread outside
+  // might have answered.
   absl::Duration stuck_after = absl::Minutes(1);
 
-  // The run stops where this rank is about to make this call: on_break is called by the rank itself (unset: SIGTRAP, which a
-  // debugger catches; there `call rankloom_describe()` lists the ranks).
+  // The run stops where this rank is about to make this call: on_break is called by the rank itself (unset: SIGTRAP,
+  // which a debugger catches; there `call rankloom_describe()` lists the ranks).
   std::optional<Schedule::BreakPoint> break_at = {};
   std::function<void()> on_break = {};
 
-  // What the program above knows of where its ranks are, appended to a deadlock's text: stacks of an interpreter. Called
-  // with no lock held, while no rank moves.
+  // Text about the ranks' places that only the embedding program knows, for a deadlock: stacks of an interpreter.
+  // Called with no lock held, while no rank moves.
   std::function<std::string()> whereabouts = {};
 };
 
@@ -81,9 +92,11 @@ struct WorldOptions {
 //   RANKLOOM_REPLAY    the path of a trace: Schedule::replay
 //   RANKLOOM_BREAK_AT  RANK:GROUP:SEQ: WorldOptions::break_at
 //   RANKLOOM_TRACE_LIMIT  a number: WorldOptions::trace_limit
-//   RANKLOOM_REPLAY_RUN   N: only the N-th run_world() of the process obeys; a trace belongs to the first without it
-// run_world(), explore() and the fixtures of rankloom/testing.h obey by themselves; this is for a program that makes its World
-// itself. Errors: InvalidArgument that names the variable.
+//   RANKLOOM_STALL_IS_FATAL  a duration, "90s": WorldOptions::stall_is_fatal
+//   RANKLOOM_REPORT    a folder: runs that failed are written there as files for the command `rankloom`
+// run_world(), explore() and the fixtures of rankloom/testing.h obey by themselves, and read RANKLOOM_REPLAY_RUN (only
+// the N-th run obeys; a trace belongs to the first), RANKLOOM_TRACE_DIR and RANKLOOM_RANKS as well (docs/testing.md).
+// This is for a program that makes its World itself. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 
 }  // namespace rankloom

@@ -20,8 +20,8 @@ namespace rankloom {
 
 class CallRecord;
 
-// How a fake group answers. An aggregate; every field has a default. A group that is made from this one answers alike unless
-// GroupOptions::fake says otherwise.
+// How a fake group answers. An aggregate; every field has a default. A group that is made from this one answers alike
+// unless GroupOptions::fake says otherwise.
 struct FakeOptions {
   // A set of operations. A value: {OpType::kAllReduce, OpType::kSend}.
   class OpSet {
@@ -47,8 +47,8 @@ struct FakeOptions {
     kUniformRanks,  // what a real group would, if every rank held this rank's data
   };
 
-  // Every operation fails as "FakeProcessGroup collective operation error", with operation, rank, group and shapes: sends and
-  // recvs, the end of a coalesced block and the making of groups, too.
+  // Every operation fails as "FakeProcessGroup collective operation error", with operation, rank, group and shapes:
+  // sends and recvs, the end of a coalesced block and the making of groups, too.
   bool error_on_collective = false;
   OpSet allow = {};  // these do not fail under error_on_collective
   OpSet deny = {};   // these fail in any case
@@ -65,10 +65,13 @@ class GroupFront;
 
 // What a call may say beside its tensors. An aggregate; every field has a default.
 struct CallOptions {
-  std::optional<absl::Duration> timeout = {};     // unset: the group's
+  // Of a wait for the call, from where the wait begins: a call that nobody waits for goes on however long it takes.
+  // Unset: the group's.
+  std::optional<absl::Duration> timeout = {};
   std::optional<absl::Duration> warn_after = {};  // unset: the group's
-  // Owners of the tensors, held until the call is done; its Work may be dropped. Where nothing else holds them, they end on the
-  // thread that drops the last handle of the done work, or, if that had gone before, as a helper of the rank: they may call.
+  // Owners of the tensors, held until the call is done; its Work may be dropped. Where nothing else holds them, they
+  // end on the thread that drops the last handle of the done work, or, if that had gone before, as a helper of the
+  // rank: they may call.
   std::shared_ptr<const void> keep_alive = {};
   std::optional<ReduceOp::Order> order = {};  // unset: the group's
   Stream* stream = nullptr;                   // start after what is queued there, and order what follows
@@ -92,8 +95,24 @@ struct GroupOptions {
   std::optional<absl::Duration> timeout = {};  // unset: the world's, or that of the group which this one is made from
   std::optional<absl::Duration> warn_after = {};  // the same
   std::optional<ReduceOp::Order> order = {};      // the same; unset for the first: rank order
-  // A send of at most so many bytes is copied and done at once; 0: every send waits to be received.
+  // A send of at most so many bytes is copied and done at once; 0: every send waits to be received. Covers what a
+  // member of a rooted call gives, too, where `rooted` is unset.
   size_t eager_bytes = 0;
+
+  // When a member is done with a broadcast, scatter, reduce or gather. MPI and NCCL promise no more than kEach, so that
+  // a program which takes such a call for a barrier is wrong.
+  enum class Rooted : uint8_t {
+    kTogether,    // with all others
+    kEach,        // as soon as its own part is done: givers at once (a copy travels), receivers once the root has come
+    kBySchedule,  // one of the two for the whole run, as the schedule says; together in the free gear
+  };
+  // Unset: that of the group which this one is made from. For the first: calls of at most eager_bytes kEach, larger
+  // ones kBySchedule where outputs are poisoned (seeds, explore()), else kTogether. Calls on devices, on streams and
+  // within coalesced ones are done together.
+  std::optional<Rooted> rooted = {};
+  // init_process_group() only: a group of these global ranks, the caller among them, in this order. Empty: of all
+  // ranks.
+  std::vector<int> ranks = {};
 };
 
 // One member's handle on a group: what a rank makes collective calls and messages with.
@@ -104,21 +123,21 @@ struct GroupOptions {
 //   work.wait();                                            // gradients is the sum of all ranks' now
 //   auto half = pg->new_group({0, 1});                      // null on ranks 2 and up
 //
-// Public methods build a CollectiveCall, check it, number it, record it and pass it to execute(), the one function that a
-// subclass supplies. A group moves bytes within this process; it opens no connection, and knows no devices but those that
-// use_cuda() made known.
-// Order: members issue the same calls in the same order. A member that differs is named in a mismatch report, and no data
-//   moves.
-// Errors, for every method, thrown as DistError before any data moves: InvalidArgument (this member breaks a rule below, or
-//   there is no kernel for the dtype), Aborted (the group was shut down or failed before), RankFailed or another first cause
-//   (the world was aborted). docs/errors.md lists the texts.
+// Public methods build a CollectiveCall, check it, number it, record it and pass it to execute(), the one function that
+// a subclass supplies. A group moves bytes within this process: it opens no connection, never retries a call, has no
+// thread for timeouts, and knows no devices but those of use_cuda().
+// Order: members issue the same calls in the same order. A member that differs is named in a mismatch report, and no
+//   data moves.
+// Errors, for every method, thrown as DistError before any data moves: InvalidArgument (this member breaks a rule
+//   below, or there is no kernel for the dtype), Aborted (the group was shut down or failed before), RankFailed or
+//   another first cause (the world was aborted). docs/errors.md lists the texts.
 // Blocking: monitored_barrier, and what makes or ends groups. A call is a scheduling point before it takes effect.
 // Buffers: must stay, and inputs unchanged, until the call is done.
 // Thread-safety: thread-compatible; a handle belongs to its rank. A thread that belongs to no rank acts as its helper.
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   // For subclasses that need no world: a user's own group.
-  ProcessGroup(int rank, int size);
+  ProcessGroup(int rank, int size, CodeSite code = CodeSite::here());
   virtual ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -135,7 +154,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // "threaded group tp: rank 1 of 4".
   virtual std::string text() const;
   // The rank in the world of a rank in this group.
-  int global_rank(int rank) const;
+  int global_rank(int rank, CodeSite code = CodeSite::here()) const;
   int global_rank() const;
 
   // --- collectives. Shapes are in elements; n = size()
@@ -144,7 +163,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work broadcast(TensorView buffer, int root, const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
   // Reduces `buffer` in place. Shapes: count and dtype equal on all members.
-  // Determinism: applied in rank order 0..n-1 unless options.order says otherwise, so bits do not depend on who came first.
+  // Determinism: applied in rank order 0..n-1 unless options.order says otherwise, so bits do not depend on who came
+  // first.
   Work all_reduce(TensorView buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
                   CodeSite code = CodeSite::here());
   // Several buffers as one call.
@@ -172,8 +192,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work scatter(TensorView output, std::vector<TensorView> inputs, int root, const CallOptions& options = {},
                CodeSite code = CodeSite::here());
 
-  // `output` becomes the reduction of all members' inputs[rank()]. Shapes: n inputs; inputs[i] as large as member i's output,
-  // which may differ.
+  // `output` becomes the reduction of all members' inputs[rank()]. Shapes: n inputs; inputs[i] as large as member i's
+  // output, which may differ.
   Work reduce_scatter(TensorView output, std::vector<TensorView> inputs, ReduceOp op = ReduceOp::kSum,
                       const CallOptions& options = {}, CodeSite code = CodeSite::here());
   // `output` becomes part rank() of the reduction of all inputs. Shapes: input.numel() == n * output.numel().
@@ -184,7 +204,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
                                        CodeSite code = CodeSite::here());
 
-  // outputs[i] becomes member i's inputs[rank()]. Shapes: n of each; a pair of members agrees on what passes between them.
+  // outputs[i] becomes member i's inputs[rank()]. Shapes: n of each; a pair of members agrees on what passes between
+  // them.
   Work all_to_all(std::vector<TensorView> outputs, std::vector<TensorView> inputs, const CallOptions& options = {},
                   CodeSite code = CodeSite::here());
   // The same in one tensor each. Splits count rows (elements of dimension 0) per member; empty: equal parts.
@@ -194,19 +215,19 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // Done when all members have called it. `label` is the caller's word for it, in reports; members agree on it.
   Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
-  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get its Timeout, which
-  // names every member that has not come; those get Aborted when they do. wait_all_ranks: this member does not give up while
-  // the time of another one that has come, and said so too, still runs: so who is late is told apart from who does not come.
-  // The group is of no use after a Timeout, as after any other.
+  // A barrier that waits, and that either all members pass or none: when the time of one is up, all get its Timeout,
+  // which names every member that has not come; those get Aborted when they do. wait_all_ranks: this member does not
+  // give up while the time of another one that has come, and said so too, still runs: so who is late is told apart from
+  // who does not come. The group is of no use after a Timeout, as after any other.
   void monitored_barrier(std::optional<absl::Duration> timeout = {}, bool wait_all_ranks = false,
                          std::string_view label = {}, CodeSite code = CodeSite::here());
 
   // --- point-to-point. Ranks are those in this group; tags are 0 or more
 
-  // Gives `input` to `destination`, which receives it under the same tag. Done when it was received, or at once if it is no
-  // larger than GroupOptions::eager_bytes: a copy travels then, and only the receiver is told of an error.
-  // Order: what one member sends to another under one tag arrives in the order of the calls. Shapes: count and dtype equal
-  // on both sides; where they differ, both get the Mismatch.
+  // Gives `input` to `destination`, which receives it under the same tag. Done when it was received, or at once if it
+  // is no larger than GroupOptions::eager_bytes: a copy travels then, and only the receiver is told of an error.
+  // Order: what one member sends to another under one tag arrives in the order of the calls. Shapes: count and dtype
+  // equal on both sides; where they differ, both get the Mismatch.
   Work send(ConstTensorView input, int destination, int tag = 0, const CallOptions& options = {},
             CodeSite code = CodeSite::here());
   // `output` becomes what `source` sends under `tag`.
@@ -217,16 +238,16 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // --- several calls as one
 
-  // From here to end_coalescing(), this member's calls are gathered and issued as one: the collectives of all members must be
-  // the same ones in the same order, sends and recvs are matched one by one. Each is checked at once; its Work is done when
-  // the whole is, and cannot be waited for before end_coalescing(). A timeout that a call gives is one of the whole; a stream is given to
-  // end_coalescing(), and one that a call gives counts for nothing.
-  void start_coalescing();
+  // From here to end_coalescing(), this member's calls are gathered and issued as one: the collectives of all members
+  // must be the same ones in the same order, sends and recvs are matched one by one. Each is checked at once; its Work
+  // is done when the whole is, and cannot be waited for before end_coalescing(). A timeout that a call gives is one of
+  // the whole; a stream is given to end_coalescing(), and one that a call gives counts for nothing.
+  void start_coalescing(CodeSite code = CodeSite::here());
   // The work of all that was gathered.
   Work end_coalescing(const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
-  // --- further groups. Collective: every member of this group makes the same call, and waits in it for the others. Ranks are
-  // those in this group. Members that disagree get a Mismatch
+  // --- further groups. Collective: every member of this group makes the same call, and waits in it for the others.
+  // Ranks are those in this group. Members that disagree get a Mismatch
 
   // A group of `ranks`, in ascending order. Null on a rank that is not among them.
   std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks, const GroupOptions& options = {},
@@ -243,27 +264,27 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // Of collectives: how many this member has issued.
   int64_t sequence_number() const;
-  // For calls that say nothing else, from now on. A wait that lasts longer than `warn_after` is told of in the report's notes
-  // and to WorldOptions::on_warning, and goes on; one that lasts longer than the timeout fails. Both are virtual time in
-  // deterministic runs. Neither keeps a stuck job from being reported as a Deadlock at once.
-  void set_timeout(absl::Duration timeout);
+  // For calls that say nothing else, from now on. A wait that lasts longer than `warn_after` is told of in the report's
+  // notes and to WorldOptions::on_warning, and goes on; one that lasts longer than the timeout fails. Both are virtual
+  // time in deterministic runs. Neither keeps a stuck job from being reported as a Deadlock at once.
+  void set_timeout(absl::Duration timeout, CodeSite code = CodeSite::here());
   absl::Duration timeout() const;
-  void set_warn_after(absl::Duration warn_after);
+  void set_warn_after(absl::Duration warn_after, CodeSite code = CodeSite::here());
   absl::Duration warn_after() const;
   void set_reduce_order(const ReduceOp::Order& order);
 
   // Ends all members' waits with Aborted. Later calls fail. Does nothing by default.
-  virtual void abort(std::string_view reason = "abort() was called");
-  // No more calls of this member. Waits for those on their way, at most as long as their timeouts say; throws the first error
-  // of one. By default it has none.
+  virtual void abort(std::string_view reason = "abort() was called", CodeSite code = CodeSite::here());
+  // No more calls of this member. Waits for those on their way, at most as long as their timeouts say; throws the first
+  // error of one. By default it has none.
   virtual void shutdown(CodeSite code = CodeSite::here());
 
-  // Does what `call` says: it was checked, numbered and recorded. Called by the front above, and by groups that wrap this
-  // one. Does not block, and returns before the call is done. An error means that the call did not happen.
+  // Does what `call` says: it was checked, numbered and recorded. Called by the front above, and by groups that wrap
+  // this one. Does not block, and returns before the call is done. An error means that the call did not happen.
   virtual absl::StatusOr<Work> execute(CollectiveCall&& call) = 0;
-  // Called by the front and by groups that wrap this one, too.
-  // This member's handle on a group that was made from this one. By default CollectiveError: the caller must say how, with
-  // GroupOptions::make.
+  // This member's handle on a group that was made from this one.
+  // Called as execute() is, by the front and by groups that wrap this one. By default CollectiveError: the caller must
+  // say how, with GroupOptions::make.
   virtual std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>& group,
                                                     const GroupOptions& options);
   // destroy_process_group() was called: lets go of what members share.
@@ -274,10 +295,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   RankContext* context() const;
 
  protected:
-  // A group inside a world: `rank` is this member.
-  ProcessGroup(RankContext& rank, std::shared_ptr<const Group> group);
+  // A group inside a world: `rank` is this member. Here and below `group` is not null.
+  ProcessGroup(RankContext& rank, std::shared_ptr<const Group> group, CodeSite code = CodeSite::here());
   // A group without one, of known ranks; `rank` is that in the group.
-  ProcessGroup(std::shared_ptr<const Group> group, int rank);
+  ProcessGroup(std::shared_ptr<const Group> group, int rank, CodeSite code = CodeSite::here());
 
   internal::GroupFront& front() const { return *front_; }
 
@@ -290,13 +311,17 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 // Prints text().
 std::ostream& operator<<(std::ostream& out, const ProcessGroup& group);
 
-// This rank's handle on the group of all ranks. Does not wait for the others. Every call of a rank makes a further group, with
-// numbers of its own; its n-th call goes with the n-th of the others, destroy_process_group() between them or not.
-std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options = {});
+// This rank's handle on the group of all ranks. Does not wait for the others. Every call of a rank makes a further
+// group, with numbers of its own; its n-th call goes with the n-th of the others, destroy_process_group() between them
+// or not. With GroupOptions::ranks only members call, and a member's n-th call for a name and these ranks goes with the
+// n-th of the others for the same; without a name the group is called "ranks 0, 2".
+std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options = {},
+                                                 CodeSite code = CodeSite::here());
 
 // This member has done with the group and those made from it: shutdown(), of the youngest first. Later calls fail. Does
-// nothing for null, which is what a rank has that is no member. Once all members have called it the world forgets the group, but
-// for what its records name. Errors: Aborted if it was called for this group before, and those of calls on their way.
+// nothing for null, which is what a rank has that is no member. Once all members have called it the world forgets the
+// group, but for what its records name. Errors: Aborted if it was called for this group before, and those of calls on
+// their way.
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite code = CodeSite::here());
 
 // One send or recv of batch_isend_irecv().
@@ -309,8 +334,8 @@ struct P2POp {
   int tag = 0;
 };
 
-// Issues all of them, in order, and returns their works. They are checked first: if one is wrong (InvalidArgument names its
-// place in the list), none is issued.
+// Issues all of them, in order, and returns their works. They are checked first: if one is wrong (InvalidArgument names
+// its place in the list), none is issued.
 std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options = {},
                                     CodeSite code = CodeSite::here());
 

@@ -16,8 +16,9 @@
 
 namespace rankloom {
 
-// Well-known links. Bandwidths are the vendors' peaks; real programs see less. Latencies are those that NCCL 2.9 plans with for
-// a ring step of its Simple protocol (src/graph/tuning.cc, hwLat): 3.4 us within NVLink, 5.7 us on PCI, 9.6 us on a network.
+// Well-known links. Bandwidths are the vendors' peaks; real programs see less. Latencies are those that NCCL 2.9 plans
+// with for a ring step of its Simple protocol (src/graph/tuning.cc, hwLat): 3.4 us within NVLink, 5.7 us on PCI, 9.6 us
+// on a network.
 namespace links {
 
 // What joins the members of a group.
@@ -47,13 +48,13 @@ inline constexpr Link kEthernet100 = {absl::Nanoseconds(9600), 12.5e9, "ethernet
 
 // How long calls take. A value; without links everything takes no time.
 struct CostModel {
-  // What a call costs its busiest member: messages that wait for each other, and bytes that it sends (or receives, where that is
-  // more). Time is steps * latency + bytes / bandwidth, Hockney's model.
+  // What a call costs its busiest member: messages that wait for each other, and bytes that it sends (or receives,
+  // where that is more). Time is steps * latency + bytes / bandwidth, Hockney's model.
   //
-  // By operation, among n members; lg is the logarithm of n to base 2, rounded up; bytes are rounded up. Nothing for a group of
-  // one. A coalesced call costs what its parts cost. S is the payload: the buffer of all_reduce, reduce, broadcast, send and recv;
-  // what all members hold together of gathers (n inputs), scatter and reduce_scatter (n outputs); what this rank gives in
-  // all_to_all.
+  // By operation, among n members; lg is the logarithm of n to base 2, rounded up; bytes are rounded up. Nothing for a
+  // group of one. A coalesced call costs what its parts cost. S is the payload: the buffer of all_reduce, reduce,
+  // broadcast, send and recv; what all members hold together of gathers (n inputs), scatter and reduce_scatter (n
+  // outputs); what this rank gives in all_to_all.
   //
   //   operation                ring: steps, bytes              tree: steps, bytes
   //   all_reduce               2(n-1), 2(n-1)/n S   [1][2]     2 lg n, 2S          [3]
@@ -64,17 +65,18 @@ struct CostModel {
   //   send, recv               1, S                            1, S
   //   barrier                  2(n-1), 0                       lg n, 0             [5]
   //
-  // [1] P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations. J. Parallel and Distributed
-  //     Computing 69(2), 2009.
-  // [2] R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH. Int. J. High
-  //     Performance Computing Applications 19(1), 2005; E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: Collective
-  //     communication: theory, practice, and experience. Concurrency and Computation 19(13), 2007. Broadcast and reduce along
-  //     a ring are pipelined in small pieces.
-  // [3] P. Sanders, J. Speck, J. L. Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and scan. Parallel
-  //     Computing 35(12), 2009: pipelined, each member an inner node of one tree and a leaf of the other.
-  // [4] J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby: Efficient algorithms for all-to-all communications in multiport
-  //     message-passing systems. IEEE Trans. Parallel and Distributed Systems 8(11), 1997.
-  // [5] D. Hensgen, R. Finkel, U. Manber: Two algorithms for barrier synchronization. Int. J. Parallel Programming 17(1), 1988.
+  // [1] P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations. J. Parallel and
+  //     Distributed Computing 69(2), 2009.
+  // [2] R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH. Int. J.
+  //     High Performance Computing Applications 19(1), 2005; E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn:
+  //     Collective communication: theory, practice, and experience. Concurrency and Computation 19(13), 2007. Broadcast
+  //     and reduce along a ring are pipelined in small pieces.
+  // [3] P. Sanders, J. Speck, J. L. Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and scan.
+  //     Parallel Computing 35(12), 2009: pipelined, each member an inner node of one tree and a leaf of the other.
+  // [4] J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby: Efficient algorithms for all-to-all communications in
+  //     multiport message-passing systems. IEEE Trans. Parallel and Distributed Systems 8(11), 1997.
+  // [5] D. Hensgen, R. Finkel, U. Manber: Two algorithms for barrier synchronization. Int. J. Parallel Programming
+  //     17(1), 1988.
   struct WireCost {
     int64_t steps = 0;
     int64_t bytes = 0;
@@ -127,8 +129,9 @@ namespace internal {
 struct CallRecordState;
 }  // namespace internal
 
-// What one rank called, in order: for tests of what a program calls, and for estimates of bytes, memory and time. A fake group
-// writes into the record that FakeOptions::record names; of_rank() makes a record from a real rank's flight recorder.
+// What one rank called, in order: for tests of what a program calls, and for estimates of bytes, memory and time. A
+// fake group writes into the record that FakeOptions::record names; of_rank() makes a record from a real rank's flight
+// recorder.
 //
 //   auto record = std::make_shared<CallRecord>(CostModel{.link = links::kNvlink4});
 //   auto pg = make_fake_process_group({.rank = 5, .world_size = 1024, .options = {.record = record}});
@@ -136,11 +139,11 @@ struct CallRecordState;
 //   std::cout << record->table();
 //   EXPECT_EQ(record->calls(OpType::kAllReduce), 1);
 //
-// Calls that are alike (operation, group, shapes, line of code, ...) share their description, so that a call holds 48 bytes; the
-// first of its kind some 400 more.
-// Virtual time: calls of one group run one after the other, those of different groups side by side. A call starts when it was
-// issued and its group is free, and takes what the cost model says; waiting for it moves the program to its end. compute() moves
-// the program, too. Coalesced calls run one after the other.
+// Calls that are alike (operation, group, shapes, line of code, ...) share their description, so that a call holds 48
+// bytes; the first of its kind some 400 more.
+// Virtual time: calls of one group run one after the other, those of different groups side by side. A call starts when
+// it was issued and its group is free, and takes what the cost model says; waiting for it moves the program to its end.
+// compute() moves the program, too. Coalesced calls run one after the other.
 // A record knows no congestion, and shapes only: what tensors held, or where in memory they were, is not in it.
 // Errors: none; an index of operator[] is below size().
 // Thread-safety: thread-compatible; a record belongs to one rank.
@@ -234,7 +237,8 @@ class CallRecord {
   // When the program is through with what it did so far; and when the last call ends.
   absl::Duration now() const;
   absl::Duration end() const;
-  // The most bytes that calls held at one time: the buffers of calls that were issued and neither waited for nor dropped.
+  // The most bytes that calls held at one time: the buffers of calls that were issued and neither waited for nor
+  // dropped.
   int64_t peak_buffer_bytes() const;
   int64_t live_buffer_bytes() const;
   // What the record itself takes.
@@ -243,8 +247,8 @@ class CallRecord {
   // Forgets calls, time and peak; keeps the groups.
   void clear();
 
-  // A rank of a real world so far: what its flight recorder still holds (WorldOptions::recorded_calls), with the times of the
-  // run. The flight recorder knows one dtype a call, no tags, splits or reduce ops.
+  // A rank of a real world so far: what its flight recorder still holds (WorldOptions::recorded_calls), with the times
+  // of the run. The flight recorder knows one dtype a call, no splits or reduce ops.
   static std::shared_ptr<CallRecord> of_rank(RankContext& rank);
   // Of each rank, after the run.
   static std::vector<std::shared_ptr<CallRecord>> of_world(World& world);

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rankloom/error.h"
 
 namespace rankloom {
 
@@ -21,12 +22,13 @@ enum class ChoiceKind : uint8_t {
   kAnySource = 1,   // which of several matching sends a receive takes
   kCompletion = 2,  // whether a finished call completes now or later
   kFault = 3,       // whether a planned fault happens
+  kRooted = 4,      // once a run: whether members of rooted calls are done each by itself (GroupOptions::rooted)
 };
 
 }  // namespace internal
 
-// The choices of a run, in order: what Schedule::replay() follows. Points at which only one task could run are left out.
-// A report has its run's, to be saved and followed in another process:
+// The choices of a run, in order: what Schedule::replay() follows. Points at which only one task could run are left
+// out. A report has its run's, to be saved and followed in another process:
 //
 //   (void)report.trace.save("failing.trace");
 //   absl::StatusOr<rankloom::Trace> trace = rankloom::Trace::load("failing.trace");
@@ -47,14 +49,14 @@ class Trace {
     friend bool operator==(const Step&, const Step&) = default;
   };
 
-  // The schedule that made it, as Schedule::text() gives it.
+  // The schedule under which the trace was recorded, as Schedule::text() gives it.
   const std::string& schedule() const { return schedule_; }
   void set_schedule(std::string text);
   const std::vector<Trace::Step>& steps() const { return steps_; }
   const std::vector<std::string>& names() const { return names_; }
   bool empty() const { return steps_.empty(); }
 
-  // One that would get more steps than this keeps none from then on: half a trace replays nothing.
+  // A trace that would get more choices drops all of them and keeps none from then on: half of one replays nothing.
   static constexpr uint64_t kWhole = std::numeric_limits<uint64_t>::max();
   void set_limit(uint64_t steps) { limit_ = steps; }
   uint64_t limit() const { return cut_ ? limit_was_ : limit_; }
@@ -63,7 +65,13 @@ class Trace {
   std::string why_cut() const;
 
   uint16_t intern(std::string_view name);
-  void add(const Trace::Step& step);
+  void add(const Trace::Step& step) {
+    if (steps_.size() >= limit_) [[unlikely]]
+      return cut_off();
+    steps_.push_back(step);
+  }
+  // Memory for so many steps.
+  void reserve(size_t steps) { steps_.reserve(steps); }
   // "rank 2 at all_reduce seq 3, 4 ready, takes task 1".
   std::string describe(const Trace::Step& step) const;
 
@@ -92,12 +100,13 @@ class Trace {
 // What ranks run on: a thread each, or fibers of one thread, of which a process can have a million.
 enum class EngineKind : uint8_t { kThreads, kFibers };
 
-// How the next rank is chosen at each scheduling point. A value; cheap to copy.
+// How the next task is chosen at each scheduling point. A value; cheap to copy.
 //
 //   rankloom::WorldOptions options{.world_size = 4};
-//   options.schedule = rankloom::Schedule::seeded(7);  // the same run for the same program, each time and on both engines
+//   options.schedule = rankloom::Schedule::seeded(7);  // the same run each time, on both engines
 //
-// All but free() run one rank at a time; what a schedule is good for: docs/determinism.md. Thread-safety: const methods.
+// All but free() run one task at a time; what a schedule is good for: docs/determinism.md. Thread-safety: const
+// methods.
 class Schedule {
  public:
   // A departure from the order in which a steered run goes by itself.
@@ -133,17 +142,17 @@ class Schedule {
 
   // All ranks at once, as the machine has it. Threads only.
   static Schedule free() { return Schedule(Kind::kFree, 0, 0); }
-  // A rank runs until it blocks, yields or has passed 1,000 points (it may be polling); then the one that has been ready for
-  // longest. No choice is left, so nothing is recorded.
+  // A rank runs until it blocks, yields or has passed 1,000 points (it may be polling); then the one that has been
+  // ready for longest. No choice is left, so nothing is recorded.
   static Schedule fifo() { return Schedule(Kind::kFifo, 0, 0); }
   // The next ready rank by number, at every scheduling point.
   static Schedule round_robin() { return Schedule(Kind::kRoundRobin, 0, 0); }
   // Uniformly random at every scheduling point, from this seed.
   static Schedule seeded(uint64_t seed) { return Schedule(Kind::kSeeded, seed, 0); }
-  // Random priorities and depth - 1 random points where the running task falls to the lowest one: finds every bug of that
-  // depth with a guaranteed probability. S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of
-  // Finding Bugs", ASPLOS 2010. depth >= 1.
-  static Schedule pct(uint64_t seed, int depth) { return Schedule(Kind::kPct, seed, depth); }
+  // Random priorities and depth - 1 random points where the running task falls to the lowest one: finds every bug of
+  // that depth with a guaranteed probability. S. Burckhardt et al., "A Randomized Scheduler with Probabilistic
+  // Guarantees of Finding Bugs", ASPLOS 2010. Throws InvalidArgument unless depth >= 1.
+  static Schedule pct(uint64_t seed, int depth, CodeSite code = CodeSite::here());
   // Random, but somebody - a rank, a helper, the calls that complete - is held back for long while others can run; then
   // somebody else is.
   static Schedule starve(uint64_t seed) { return Schedule(Kind::kStarve, seed, 0); }
@@ -164,7 +173,7 @@ class Schedule {
   const std::vector<Schedule::Switch>& switches() const;
   bool deterministic() const { return kind_ != Kind::kUnset && kind_ != Kind::kFree; }
 
-  // Ranks draw from a seed, calls complete late, outputs are poisoned: all but fifo and round robin.
+  // Calls complete late, outputs are poisoned: all but unset, free, fifo, round robin, and replays of runs under those.
   bool explores() const;
 
   // "seeded:7", "pct:7:3", "steered:7:0@5>1", "fifo": what parse() reads, and RANKLOOM_SCHEDULE.

@@ -134,8 +134,8 @@ struct StoreReply {
 //   Timeout     the key did not come in time; the text names the missing keys.
 //   Aborted, RankFailed, ...  the world was aborted meanwhile: its first cause. Or the store's world has ended.
 // Blocking: get, wait, multi_get and queue_pop wait, at most timeout() or, for wait, what the call says. Times are
-//   virtual in a deterministic run. The store's own timeout does not keep a stuck job from being reported as a deadlock;
-//   one given to the call does. A timeout of zero looks once.
+//   virtual in a deterministic run. The store's own timeout does not keep a stuck job from being reported as a
+//   deadlock; one given to the call does. A timeout of zero looks once.
 // Scheduling: each call is one scheduling point, before it takes effect.
 // Thread-safety: thread-safe.
 //
@@ -228,7 +228,7 @@ class Store {
   // Null: of no world, for tasks of any and threads of none.
   explicit Store(internal::Scheduler* scheduler = nullptr);
   // A store that wraps another, not null: it has that one's world, and shares its timeout.
-  explicit Store(const Store* wrapped);
+  explicit Store(const Store* wrapped, CodeSite code = CodeSite::here());
 
   // timeout() without its scheduling point, for execute().
   absl::Duration own_timeout() const;
@@ -240,9 +240,9 @@ class Store {
   absl::StatusOr<StoreReply> submit(const StoreCall& call);
   // `polls`: the caller asks whether something has happened yet.
   void enter(const char* op, std::string_view key, CodeSite code, bool polls) const;
-  void enter_as_stranger(const char* op) const;
+  void enter_from_elsewhere(const char* op, CodeSite code) const;
   void check_arguments(const StoreCall& call) const;
-  // The one place where a Store throws.
+  // Throws the error of a call, after the name of the operation.
   [[noreturn]] void fail(const absl::Status& status, const char* op) const;
 
   const std::shared_ptr<internal::StoreState> state_;  // the same for a store and all that wrap it
@@ -292,9 +292,9 @@ class FileStore final : public Store {
  public:
   struct Options {
     internal::Scheduler* scheduler = nullptr;  // null: no world
-    // Other processes, or other FileStores of this one, write the file. Then a wait takes real time, with real timeouts,
-    // and counts as able to end: nobody here knows what they will do. If false, only this object changes the file: waits
-    // are in the world's time and a stuck job is a deadlock, as with a HashStore.
+    // Other processes, or other FileStores of this one, write the file. Then a wait takes real time, with real
+    // timeouts, and counts as able to end: nobody here knows what they will do. If false, only this object changes the
+    // file: waits are in the world's time and a stuck job is a deadlock, as with a HashStore.
     bool shared = true;
   };
 
@@ -324,7 +324,7 @@ class FileStore final : public Store {
 class PrefixStore final : public Store {
  public:
   // `store` is not null.
-  PrefixStore(std::string prefix, std::shared_ptr<Store> store);
+  PrefixStore(std::string prefix, std::shared_ptr<Store> store, CodeSite code = CodeSite::here());
 
   const std::shared_ptr<Store>& underlying() const { return store_; }
 

@@ -17,22 +17,22 @@ class Work;
 
 namespace internal {
 
-// What an Event stands for: one kind for each kind of stream.
+// The state behind an Event: one kind for each kind of stream.
 class EventState {
  public:
   virtual ~EventState() = default;
-  virtual bool done() = 0;
+  virtual bool done(CodeSite code) = 0;
   virtual absl::Status wait(CodeSite code) = 0;
 };
 
 }  // namespace internal
 
-// A queue of work that runs in order, beside the rank that fills it: a CUDA stream, or a simulated one. What is queued starts
-// when all before it has ended; two streams know nothing of each other but what wait_event() and wait_for() say.
+// A queue of work that runs in order, beside the rank that fills it: a CUDA stream, or a simulated one. What is queued
+// starts when all before it has ended; two streams know nothing of each other but what wait_event() and wait_for() say.
 //
-// Failure: a wait that times out, is aborted or whose work failed releases the stream, so that what follows runs, and marks
-// the stream failed for good: status() says why, synchronize() throws it.
-// Lifetime: a stream may go while work is queued; the work still runs.
+// Failure: a wait that times out, is aborted or whose work failed releases the stream, so that what follows runs, and
+// marks the stream failed for good: status() says why, synchronize() throws it.
+// Lifetime: a stream may go while work is queued; kernels, marks and waits still run.
 // Thread-safety: a stream is filled by its rank and that rank's helpers.
 class Stream {
  public:
@@ -44,7 +44,7 @@ class Stream {
     explicit Event(std::shared_ptr<internal::EventState> state) : state_(std::move(state)) {}
 
     // Whether the stream has passed the mark. Never waits.
-    bool query() const { return state_ == nullptr || state_->done(); }
+    bool query(CodeSite code = CodeSite::here()) const { return state_ == nullptr || state_->done(code); }
     // Blocks the calling rank until then. Throws what ended the world, if it was aborted meanwhile.
     void synchronize(CodeSite code = CodeSite::here()) const;
 
@@ -58,8 +58,8 @@ class Stream {
 
   virtual std::string_view name() const = 0;
 
-  // What is queued later starts only when `work` is done. Does not block the caller. The stream holds what it needs for that,
-  // so the caller's handles may go. `timeout` counts from when the stream gets there.
+  // What is queued later starts only when `work` is done. Does not block the caller. The stream holds what it needs for
+  // that, so the caller's handles may go. `timeout` counts from when the stream gets there.
   // Errors: InvalidArgument for a negative timeout.
   virtual void wait_for(const Work& work, absl::Duration timeout = absl::InfiniteDuration(),
                         CodeSite code = CodeSite::here()) = 0;
@@ -76,8 +76,8 @@ class Stream {
   // The first failure, OK if there was none.
   virtual absl::Status status() const = 0;
 
-  // Queues a call, checked and numbered, that CallOptions::stream put here. Its Work is done when the call is; wait() of it
-  // without a timeout returns at once, since what is queued later is behind it anyway. Called by ProcessGroup.
+  // Queues a call, checked and numbered, that CallOptions::stream put here. Its Work is done when the call is; wait()
+  // of it without a timeout returns at once, since what is queued later is behind it anyway. Called by ProcessGroup.
   virtual absl::StatusOr<Work> issue(ProcessGroup& group, CollectiveCall&& call) = 0;
 };
 
@@ -86,6 +86,9 @@ class RankContext;
 // A stream without a device. What is queued runs as a task of its own, of the rank that made the stream, under the same
 // scheduler: under a seeded schedule the stream may be as far ahead of its rank or behind it as the order allows, so an
 // ordering that was forgotten shows under some seed.
+// Lifetime: the calls on it, and those it waits for, are kept by the stream, its events and the works of calls on it.
+// When the last of these goes, what is unfinished is withdrawn as a dropped Work is, but for calls with
+// CallOptions::keep_alive; at once, and kernels that have not begun are left out, while an exception unwinds the rank.
 // Scheduling points: every method but status() and name(), and the start of everything that is queued.
 class SimStream final : public Stream {
  public:
@@ -94,8 +97,8 @@ class SimStream final : public Stream {
   SimStream(const SimStream&) = delete;
   SimStream& operator=(const SimStream&) = delete;
 
-  // Queues `kernel`, which runs once all before it has ended. It may wait. What it throws marks the stream failed. In a world
-  // that was aborted it does not run any more.
+  // Queues `kernel`, which runs once all before it has ended. It may wait. What it throws marks the stream failed. In a
+  // world that was aborted it does not run any more.
   void launch(internal::Callback<void()> kernel, std::string_view what = "kernel", CodeSite code = CodeSite::here());
 
   std::string_view name() const override;

@@ -12,9 +12,10 @@
 
 namespace rankloom {
 
-// For rank programs that synchronise beside the collectives: what std::mutex, std::condition_variable and std::latch are, but
-// known to the scheduler. A rank that waits here lets others run (fibers, the baton), the schedule decides who is next, and a
-// deadlock report names what is waited for and who holds it. May be shared by ranks, their helpers and threads of no world.
+// For rank programs that synchronise beside the collectives: what std::mutex, std::condition_variable and std::latch
+// are, but known to the scheduler. A rank that waits here lets others run (fibers, the baton), the schedule decides who
+// is next, and a deadlock report names what is waited for and who holds it. May be shared by ranks, their helpers and
+// threads of no world.
 //
 //   rankloom::Mutex mu("queue");
 //   rankloom::CondVar filled("filled");
@@ -23,8 +24,8 @@ namespace rankloom {
 //   rankloom::MutexLock lock(&mu);
 //   filled.wait(&mu, [&] { return !queue.empty(); });
 //
-// Each method is a scheduling point. Names are for reports. Errors, thrown as DistError by what waits: the cause, when the
-// world is aborted meanwhile (nothing is held then, and unlocking is harmless); InvalidArgument for misuse.
+// Each method is a scheduling point. Names are for reports. Errors, thrown as DistError by what waits: the cause, when
+// the world is aborted meanwhile (nothing is held then, and unlocking is harmless); InvalidArgument for misuse.
 // Thread-safety: all methods. Not copyable; must outlive those who use it.
 
 namespace internal {
@@ -34,7 +35,7 @@ class CondVarState;
 class LatchState;
 class WatchedState;
 
-// What guards the value of a Watched.
+// The lock of a Watched's value, for clang's thread annotations.
 class ABSL_LOCKABLE WatchedCell {
  public:
   WatchedCell();
@@ -62,8 +63,8 @@ class ABSL_SCOPED_LOCKABLE WatchedAccess {
 
 }  // namespace internal
 
-// Not recursive. In the free gear the task that waited longest is asked first, but a task that runs may take it before; in
-// deterministic runs all that wait are asked, and the schedule decides.
+// A lock of rank programs, not recursive. In the free gear the task that waited longest is asked first, but one that
+// runs may take it before; in deterministic runs all that wait are asked, and the schedule decides.
 class ABSL_LOCKABLE Mutex final {
  public:
   explicit Mutex(std::string_view name = {});
@@ -85,8 +86,9 @@ class ABSL_LOCKABLE Mutex final {
 // Holds a Mutex for a scope, and remembers the caller's line for reports, which std::lock_guard cannot.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
+  // Errors: InvalidArgument if `mu` is null.
   explicit MutexLock(Mutex* mu, CodeSite code = CodeSite::here()) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu)
-      : mu_(*mu), code_(code) {
+      : mu_(checked(mu, code)), code_(code) {
     mu_.lock(code);
   }
   ~MutexLock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(code_); }
@@ -94,12 +96,14 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   MutexLock& operator=(const MutexLock&) = delete;
 
  private:
+  static Mutex& checked(Mutex* mu, CodeSite code);
+
   Mutex& mu_;
   const CodeSite code_;
 };
 
-// To wait, with a Mutex freed meanwhile, until another rank tells of a change. A notification that nobody waits for is lost:
-// use the forms of wait() that ask for a condition.
+// Lets ranks wait, with a Mutex freed meanwhile, until another one tells of a change. A notification that nobody waits
+// for is lost: use the forms of wait() that ask for a condition.
 class CondVar final {
  public:
   explicit CondVar(std::string_view name = {});
@@ -107,7 +111,8 @@ class CondVar final {
   CondVar(const CondVar&) = delete;
   CondVar& operator=(const CondVar&) = delete;
 
-  // Frees `mu`, waits for a notification, locks `mu` again. May come back for no reason only after an abort, by throwing.
+  // Frees `mu`, waits for a notification, locks `mu` again. May come back for no reason only after an abort, by
+  // throwing.
   void wait(Mutex* mu, CodeSite code = CodeSite::here()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Until `done()`, which is asked with `mu` held.
   void wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code = CodeSite::here())
@@ -124,8 +129,8 @@ class CondVar final {
   const internal::Owned<internal::CondVarState> state_;
 };
 
-// A value in memory that ranks share beside the store and the collectives: a global, what a lambda captured. Each access is a
-// scheduling point, and an exhaustive search sees it; what it does not see it cannot reorder.
+// A value in memory that ranks share beside the store and the collectives: a global, what a lambda captured. Each
+// access is a scheduling point, and an exhaustive search sees it; what it does not see it cannot reorder.
 // Thread-safety: all methods; each is atomic by itself.
 template <typename T>
 class Watched final {
@@ -155,11 +160,11 @@ class Watched final {
   T value_ ABSL_GUARDED_BY(cell_){};
 };
 
-// Counts down once; who waits goes on at zero.
+// A count that goes down to zero once; tasks that wait for zero go on then.
 class Latch final {
  public:
   // Errors: InvalidArgument for a negative count.
-  explicit Latch(int64_t count, std::string_view name = {});
+  explicit Latch(int64_t count, std::string_view name = {}, CodeSite code = CodeSite::here());
   ~Latch();
   Latch(const Latch&) = delete;
   Latch& operator=(const Latch&) = delete;

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rankloom/error.h"
 
 namespace rankloom {
 
@@ -279,8 +280,8 @@ struct Device {
 
 // A non-owning view of a tensor: where, what type, what shape. The memory must stay until the call that got the view is
 // done. Cheap to copy up to four dimensions.
-// Errors: none here. A shape that no tensor can have is kept as it was given, with numel() == -1, so that the call that gets
-//   the view can refuse it by name: see shape_status().
+// Errors: none here. A shape that no tensor can have is kept as it was given, with numel() == -1, so that the call that
+//   gets the view can refuse it by name: see shape_status().
 class TensorView {
  public:
   // Nothing: no data, dtype float32, shape {0}.
@@ -327,11 +328,12 @@ class TensorView {
   size_t bytes() const { return numel_ > 0 ? static_cast<size_t>(numel_) * dtype_size(dtype_) : 0; }
   bool is_contiguous() const { return contiguous_; }
 
-  // InvalidArgument for a negative size, for more bytes than int64 counts, and for strides that are not one for each size.
+  // InvalidArgument for a negative size, for more bytes than int64 counts, and for strides that are not one for each
+  // size.
   absl::Status shape_status() const;
 
   // Elements [begin, begin + count) of a contiguous view, in one dimension.
-  TensorView slice(int64_t begin, int64_t count) const;
+  TensorView slice(int64_t begin, int64_t count, CodeSite code = CodeSite::here()) const;
 
   std::string text() const;  // "float32[2, 3]", "float32[4] on cuda:0", "float32[2, 3] with strides [1, 2]"
 
@@ -463,8 +465,8 @@ struct DLTensor {
 };
 
 // A view of the tensor's memory, which its producer keeps.
-// Errors: InvalidArgument for an element type that no DType is (the text names it), several lanes, a device that is neither
-//   CPU nor CUDA, and a shape that no tensor can have. Strides are taken over as they are.
+// Errors: InvalidArgument for an element type that no DType is (the text names it), several lanes, a device that is
+//   neither CPU nor CUDA, and a shape that no tensor can have. Strides are taken over as they are.
 absl::StatusOr<TensorView> view(const DLTensor& tensor);
 
 // The same for the DLTensor of DLPack's own header.

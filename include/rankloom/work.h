@@ -22,12 +22,14 @@ class Scheduler;
 class WorkState;
 }  // namespace internal
 
-// A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished withdraws
-// it, and the rank is named in the report, unless the call holds the owners of its tensors (CallOptions::keep_alive).
+// A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished
+// withdraws it, and the rank is named in the report, unless the call holds the owners of its tensors
+// (CallOptions::keep_alive).
 //   Work work = pg->all_reduce(gradients);
 //   compute();
 //   work.wait();
-// It may outlive its world: a work that is done then stays so, all others have failed with Aborted, "the world has ended".
+// It may outlive its world: a work that is done then stays so, all others have failed with Aborted, "the world has
+// ended".
 // Errors: wait() throws the call's DistError.
 // Thread-safety: as a shared_ptr: copies may be used by several threads, one handle by one.
 class [[nodiscard]] Work {
@@ -51,8 +53,8 @@ class [[nodiscard]] Work {
   // Timeout when `timeout` (virtual time in deterministic runs) passes first; the call is withdrawn then.
   void wait(absl::Duration timeout, CodeSite code = CodeSite::here());
 
-  // While it is false, a scheduling point: other ranks may go on, and the work may be done meanwhile. Throws the cause of an
-  // abort. A timeout of the call counts in a wait() only: a loop that asks for what nobody completes ends when
+  // While it is false, a scheduling point: other ranks may go on, and the work may be done meanwhile. Throws the cause
+  // of an abort. A timeout of the call counts in a wait() only: a loop that asks for what nobody completes ends when
   // WorldOptions::stuck_after has passed (under a schedule), or never (in the free gear).
   bool is_completed(CodeSite code = CodeSite::here()) const;
   // Done, and without error.
@@ -64,12 +66,12 @@ class [[nodiscard]] Work {
   // Of a recv or recv_any: the rank in the group that sent, once it is done. Else -1.
   int source(CodeSite code = CodeSite::here()) const;
   Future get_future();
-  // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank that
-  // owns the work, on a helper of it, so it may wait.
+  // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank
+  // that owns the work, on a helper of it, so it may wait.
   void then(internal::Callback<void(const absl::Status&)> callback, CodeSite code = CodeSite::here());
   // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.
-  // Errors: InvalidArgument for a negative timeout, at once. A timeout, an abort or the work's own failure releases the stream
-  // and marks it failed.
+  // Errors: InvalidArgument for a negative timeout, at once. A timeout, an abort or the work's own failure releases the
+  // stream and marks it failed.
   void block_current_stream(Stream& stream, absl::Duration timeout = absl::InfiniteDuration(),
                             CodeSite code = CodeSite::here());
   // As wait(): what remains to be done so that the tensors may be used.
@@ -107,7 +109,8 @@ class Future {
 //   Promise promise(&rank.world().scheduler(), rank.rank());
 //   std::thread([&] { promise.set_value({output}); }).detach();
 //   return promise.work();
-// Threads outside of the world that will complete it hold a World::outside_waker(), or a stuck run counts as a deadlock.
+// Threads outside of the world that will complete it hold a World::outside_waker(), or a stuck run counts as a
+// deadlock.
 // Thread-safety: all methods.
 class Promise {
  public:
@@ -125,7 +128,7 @@ class Promise {
 
   Work work() const;
   Future future() const;
-  // The first of the two counts.
+  // The first call of the two ends the work; later ones do nothing.
   void set_value(std::vector<TensorView> result = {});
   void set_error(const absl::Status& status);
 

@@ -6,7 +6,7 @@
 
 namespace rankloom::internal {
 
-// What one rank did wrong and others fail with, too.
+// A rank, and the error by which its doing fails other ranks, too.
 struct Blame {
   int rank;             // in the world
   absl::Status status;  // its kind and text
@@ -14,7 +14,7 @@ struct Blame {
 
 // `status`, which fails whoever waits, is the doing of `rank`.
 absl::Status blamed_on(int rank, absl::Status status);
-// `later` is a consequence of `cause`: whoever is to blame for that is to blame for this.
+// `later` is a consequence of `cause`: the rank to blame for `cause` is to blame for `later`.
 absl::Status blamed_as(absl::Status later, const absl::Status& cause);
 // Null: nobody is.
 std::optional<Blame> blame_of(const absl::Status& status);

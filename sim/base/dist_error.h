@@ -41,9 +41,9 @@ template <typename... Parts>
   throw_dist_error(make_error(kind, parts...), origin);
 }
 
-// Unwinds a rank that goes on making calls long after its world was aborted. Not a std::exception on purpose: a rank
-// program that catches those must still end. Caught in world/rank_main.cc only.
-struct RankCancelled {};
+// Unwinds a rank that a fault plan crashes (Fault::Kind::kCrash), up to world/rank_main.cc. Not a std::exception on
+// purpose: a rank program that catches those must still end.
+struct RankCrashed {};
 
 // A broken invariant of rankloom itself: prints rank and text, then aborts the process.
 [[noreturn]] void fatal(std::string_view text);

@@ -1,6 +1,5 @@
 #include "rankloom/error.h"
 
-#include <array>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -19,23 +18,35 @@ struct KindRow {
   absl::StatusCode code;
 };
 
-constexpr std::array<KindRow, 8> kKinds = {{
-    {"InvalidArgument", absl::StatusCode::kInvalidArgument},
-    {"Mismatch", absl::StatusCode::kInvalidArgument},
-    {"RankFailed", absl::StatusCode::kAborted},
-    {"Deadlock", absl::StatusCode::kAborted},
-    {"Timeout", absl::StatusCode::kDeadlineExceeded},
-    {"Aborted", absl::StatusCode::kAborted},
-    {"StoreError", absl::StatusCode::kUnavailable},
-    {"CollectiveError", absl::StatusCode::kFailedPrecondition},
-}};
+// The compiler warns of a kind that is missing here.
+constexpr KindRow kind_row(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument:
+      return {"InvalidArgument", absl::StatusCode::kInvalidArgument};
+    case ErrorKind::kMismatch:
+      return {"Mismatch", absl::StatusCode::kInvalidArgument};
+    case ErrorKind::kRankFailed:
+      return {"RankFailed", absl::StatusCode::kAborted};
+    case ErrorKind::kDeadlock:
+      return {"Deadlock", absl::StatusCode::kAborted};
+    case ErrorKind::kTimeout:
+      return {"Timeout", absl::StatusCode::kDeadlineExceeded};
+    case ErrorKind::kAborted:
+      return {"Aborted", absl::StatusCode::kAborted};
+    case ErrorKind::kStoreError:
+      return {"StoreError", absl::StatusCode::kUnavailable};
+    case ErrorKind::kCollectiveError:
+      return {"CollectiveError", absl::StatusCode::kFailedPrecondition};
+  }
+  return {"?", absl::StatusCode::kUnknown};
+}
 
 }  // namespace
 
-std::string_view internal::error_kind_name(ErrorKind kind) { return kKinds[static_cast<size_t>(kind)].name; }
+std::string_view internal::error_kind_name(ErrorKind kind) { return kind_row(kind).name; }
 
 absl::Status make_error(ErrorKind kind, std::string_view text) {
-  absl::Status status(kKinds[static_cast<size_t>(kind)].code, sv(text));
+  absl::Status status(kind_row(kind).code, sv(text));
   const char digit = static_cast<char>('0' + static_cast<int>(kind));
   status.SetPayload(kKindPayload, absl::Cord(absl::string_view(&digit, 1)));
   return status;

@@ -8,8 +8,9 @@
 
 namespace rankloom::internal {
 
-// The library's locks, in the order in which one thread may take them: while it holds one, only such as stand further down. Two
-// of one level are never held together. docs/architecture.md prints this table; the test `lock_order` compares the two.
+// The library's locks, in the order in which one thread may take them: while it holds one, only such as stand further
+// down. Two of one level are never held together. docs/architecture.md prints this table; the test `lock_order`
+// compares the two.
 enum class LockLevel : uint8_t {
   kLiveWorlds,      // which worlds live, and who holds their end up
   kWatchdog,        // the worlds that the watchdog looks after
@@ -55,9 +56,9 @@ inline constexpr int kLockLevels = static_cast<int>(LockLevel::kTestOutput) + 1;
 // "rendezvous", "step record".
 std::string_view lock_level_name(LockLevel level);
 
-// Which levels this thread holds. A lock is never held where fibers switch, so fibers that share a thread need no list each.
-// Kept and checked where RANKLOOM_CHECK_LOCK_ORDER is defined, in sanitizer builds and in the test `lock_order_test`: the check
-// is 5 % of a send and its recv. All sources of a program are compiled with it, or none.
+// Which levels this thread holds. A lock is never held where fibers switch, so fibers that share a thread need no list
+// each. Kept and checked where RANKLOOM_CHECK_LOCK_ORDER is defined, in sanitizer builds and in the test
+// `lock_order_test`: the check is 5 % of a send and its recv. All sources of a program are compiled with it, or none.
 class HeldLocks {
  public:
   static void take([[maybe_unused]] LockLevel level) {

@@ -13,10 +13,11 @@
 namespace rankloom::internal {
 namespace {
 
-// Measured on 2 cores, 4 ranks: below 10 most rounds pay for a futex, above 40 nothing is gained and other ranks lose time.
+// Measured on 2 cores, 4 ranks: below 10 most rounds pay for a futex, above 40 nothing is gained and other ranks lose
+// time.
 constexpr int kSpins = 20;
-// A yield that took so long gave the core to others than threads that wait as well: on a busy machine each costs a time slice,
-// 20 of them a tenth of a second, while a thread that sleeps is put before the others when it wakes.
+// A yield that took so long gave the core to others than threads that wait as well: on a busy machine each costs a time
+// slice, 20 of them a tenth of a second, while a thread that sleeps is put before the others when it wakes.
 constexpr int64_t kBusyNs = 200'000;
 
 }  // namespace
@@ -43,7 +44,8 @@ bool Parker::spin() {
 bool Parker::prepare(bool counted) {
   uint32_t expected = kEmpty;
   if (state_.compare_exchange_strong(expected, counted ? kSleepingCounted : kSleeping)) return true;
-  // An exchange, no store: a second permit that comes between the two must be seen, with all that was written before it.
+  // An exchange, no store: a second permit that comes between the two must be seen, with all that was written before
+  // it.
   state_.exchange(kEmpty);
   return false;
 }

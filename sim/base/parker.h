@@ -12,9 +12,9 @@ class Parker {
   // The state of the thread when a permit came.
   enum class Was : uint32_t {
     kAwake = 0,
-    kPermitted = 1,  // it had a permit already
+    kPermitted = 1,  // the thread had a permit already
     kAsleep = 2,
-    kAsleepCounted = 3,  // it slept, and had asked in prepare() to be told apart
+    kAsleepCounted = 3,  // the thread slept after prepare(counted = true)
   };
 
   // Takes the permit if there is one.
@@ -30,8 +30,8 @@ class Parker {
   // permit was given.
   bool sleep(int64_t deadline_ns);
 
-  // Gives the permit. kAsleep or kAsleepCounted: wake() must follow. The thread may go on at once, so nothing of it may be
-  // touched after this, but by wake(), which needs the address only.
+  // Gives the permit. kAsleep or kAsleepCounted: wake() must follow. The thread may go on at once, so nothing of it may
+  // be touched after this, but by wake(), which needs the address only.
   Was give() { return static_cast<Was>(state_.exchange(kPermit)); }
   void wake();
 

@@ -37,7 +37,7 @@ void fetch_ahead(const FetchTurns& turns, Step fetch) {
 }
 
 // Bytes from Task::next_write on: a flight record.
-inline constexpr ptrdiff_t kNextWriteBytes = 256;
+inline constexpr ptrdiff_t kNextWriteBytes = 64;
 // Bytes around the WaitsFor of what a task waits for: a MemberWork, up to the end of its call's first fields.
 inline constexpr ptrdiff_t kBeforeWaitsFor = 192;
 inline constexpr ptrdiff_t kAfterWaitsFor = 448;

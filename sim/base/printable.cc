@@ -8,11 +8,11 @@
 namespace rankloom::internal {
 namespace {
 
-// Bytes of the character that begins at `i`; 0: a control character, or no UTF-8.
-size_t character(const std::string& text, size_t i) {
+// Bytes of the character that begins at `i`; 0: no UTF-8.
+size_t utf8(std::string_view text, size_t i) {
   const auto byte = [&text](size_t at) { return static_cast<uint8_t>(text[at]); };
   const uint8_t first = byte(i);
-  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  if (first < 0x80) return 1;
   const size_t size = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
   if (first < 0xc2 || first > 0xf4 || i + size > text.size()) return 0;
   for (size_t k = 1; k < size; ++k) {
@@ -22,8 +22,16 @@ size_t character(const std::string& text, size_t i) {
   const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
   const bool surrogate = first == 0xed && second >= 0xa0;
   const bool too_large = first == 0xf4 && second >= 0x90;
-  const bool control = first == 0xc2 && second < 0xa0;
-  return overlong || surrogate || too_large || control ? 0 : size;
+  return overlong || surrogate || too_large ? 0 : size;
+}
+
+// The same; 0 for a control character, too.
+size_t character(std::string_view text, size_t i) {
+  const size_t size = utf8(text, i);
+  if (size == 0) return 0;
+  const auto first = static_cast<uint8_t>(text[i]);
+  const bool control = first < 0x20 || first == 0x7f || (first == 0xc2 && static_cast<uint8_t>(text[i + 1]) < 0xa0);
+  return control ? 0 : size;
 }
 
 }  // namespace
@@ -49,6 +57,24 @@ std::string printable(std::string text) {
     i += size > 0 ? size : 1;
   }
   return shown;
+}
+
+std::string json_string(std::string_view text) {
+  std::string quoted = "\"";
+  for (size_t i = 0; i < text.size();) {
+    const size_t size = utf8(text, i);
+    const char c = text[i];
+    if (size == 0) {
+      absl::StrAppendFormat(&quoted, "\\\\x%02x", static_cast<unsigned>(static_cast<uint8_t>(c)));
+    } else if (static_cast<uint8_t>(c) < 0x20) {
+      absl::StrAppendFormat(&quoted, "\\u%04x", static_cast<unsigned>(c));
+    } else {
+      if (c == '"' || c == '\\') quoted += '\\';
+      quoted.append(text, i, size);
+    }
+    i += size > 0 ? size : 1;
+  }
+  return quoted + '"';
 }
 
 }  // namespace rankloom::internal

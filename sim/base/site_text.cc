@@ -25,6 +25,13 @@ std::string site_place(const Site& site) {
   return absl::StrCat(text, "]");
 }
 
+bool at_start(const Site& last) { return last.what == std::string_view(Site().what) && last.code.line == 0; }
+
+std::string last_point_text(const Site& last, bool several) {
+  if (at_start(last)) return several ? "they have come to no point yet" : "it has come to no point yet";
+  return absl::StrCat(several ? "their" : "its", " last point: ", site_text(last), site_place(last));
+}
+
 std::string located(std::string_view text, CodeSite code) {
   // "[2, 3]" is no place: one ends with a colon and a number.
   const size_t colon = text.rfind(':');

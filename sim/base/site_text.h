@@ -11,6 +11,11 @@ namespace rankloom::internal {
 std::string site_text(const Site& site);
 // " [group 0, train.cc:12]", or less where less is known.
 std::string site_place(const Site& site);
+// "its last point: all_gather seq 1 [train.cc:12]", of several ranks "their last point: ..."; "it has come to no point
+// yet".
+std::string last_point_text(const Site& last, bool several = false);
+// Whether a task has come to no point yet, of which this is the last.
+bool at_start(const Site& last);
 // `text` with the line that it is about, " [train.cc:12]", unless it ends with one.
 std::string located(std::string_view text, CodeSite code);
 // The last part of a path.

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "rankloom/error.h"
+#include "sim/base/kept_memory.h"
 #include "sim/base/parker.h"
 
 namespace rankloom::internal {
@@ -44,8 +45,8 @@ class WaitsFor {
   virtual absl::Status explain() const { return absl::OkStatus(); }
 };
 
-// A step of a task at a scheduling point: what it is about to do, or waits in. Views must outlive the point; `what` and the
-// file's name must live as long as the process, since they are told as a task's last point after it has gone on.
+// A step of a task at a scheduling point: what it is about to do, or waits in. Views must outlive the point; `what` and
+// the file's name must live as long as the process, since they are told as a task's last point after it has gone on.
 struct Site {
   const char* what = "start";    // the operation, as reports print it: "all_reduce", "store get", "sleep"
   CodeSite code = {};            // the caller's line
@@ -59,14 +60,25 @@ struct Site {
 struct Deadline {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   int64_t at_ns = kNever;
-  // A default or group timeout is weak: it still fires, but does not keep a stuck job from being reported as a deadlock.
+  // A default or group timeout is weak: it still fires, but does not keep a stuck job from being reported as a
+  // deadlock.
   bool weak = true;
 
   static Deadline never() { return {}; }
-  // `timeout` after `now_ns` >= 0; one that ends beyond the clock's end, in 292 years, ends there, and only an infinite one never.
+  // `timeout` after `now_ns` >= 0; one that ends beyond the clock's end, in 292 years, ends there, and only an infinite
+  // one never.
   static Deadline after(int64_t now_ns, absl::Duration timeout, bool weak) {
     if (timeout == absl::InfiniteDuration()) return {.at_ns = kNever, .weak = weak};
-    const int64_t ns = absl::ToInt64Nanoseconds(timeout);  // saturates
+    return at_most(now_ns, absl::ToInt64Nanoseconds(timeout), weak);  // saturates
+  }
+  // The same in nanoseconds; kNever: it never ends.
+  static Deadline after(int64_t now_ns, int64_t timeout_ns, bool weak) {
+    if (timeout_ns == kNever) return {.at_ns = kNever, .weak = weak};
+    return at_most(now_ns, timeout_ns, weak);
+  }
+
+ private:
+  static Deadline at_most(int64_t now_ns, int64_t ns, bool weak) {
     return {.at_ns = ns >= kNever - now_ns ? kNever - 1 : now_ns + ns, .weak = weak};
   }
 };
@@ -99,7 +111,7 @@ class LastPoint {
 
 // One thread of control under a scheduler. Upper layers hold pointers and pass them to Scheduler; the fields are the
 // scheduler's and its engine's.
-struct Task {
+struct Task : Kept {
   enum class State : uint8_t { kNew, kReady, kRunning, kParked, kDone };
 
   // The task that runs on this thread, or nullptr on a thread that belongs to no world.
@@ -111,13 +123,14 @@ struct Task {
   StepRecord* record = nullptr;  // of the run, if it is explored
   TaskId id = -1;
   TaskInfo info;
-  bool adopted = false;  // a foreign thread that attached
+  bool adopted = false;  // a thread of the program's: a rank by World::attach(), or a helper for a call
 
-  // deterministic gears: guarded by the baton
+  // deterministic gears: guarded by the scheduler's StateLock, which fibers, on one thread, do without
   State state = State::kNew;
   bool permit = false;
   WakeCause cause = WakeCause::kUnparked;
   int polls_in_a_row = 0;                  // points since the last that did something
+  uint64_t asked_at = 0;                   // `steps`, its points, when the task last polled or yielded; 0: never
   uint32_t timer = 0;                      // generation of the pending own deadline; 0: none
   int64_t deadline_ns = Deadline::kNever;  // while parked: own or default
   absl::AnyInvocable<void()> body;

@@ -3,6 +3,8 @@
 #include <cxxabi.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <boost/fiber/algo/algorithm.hpp>
@@ -21,14 +23,11 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/sanitizers.h"
 #include "sim/engine/fiber_hook.h"
 #include "sim/engine/stack_pool.h"
 #include "sim/engine/thread_pool.h"
-
-#ifdef RANKLOOM_ASAN
-#include <sanitizer/common_interface_defs.h>
-#endif
 
 namespace rankloom::internal {
 namespace {
@@ -45,8 +44,8 @@ ExceptionGlobals& exception_globals() { return *reinterpret_cast<ExceptionGlobal
 
 }  // namespace
 
-// What the engine keeps of a fiber beside its context. A fiber runs one task after another, of one world after another: making
-// and ending one costs more than many tasks do.
+// What the engine keeps of a fiber beside its context. A fiber runs one task after another, of one world after another:
+// making and ending one costs more than many tasks do.
 struct FiberState {
   bf::context* context = nullptr;
   Task* task = nullptr;  // null: it is to end
@@ -57,6 +56,7 @@ struct FiberState {
   void* fake_stack = nullptr;  // ASan's shadow of this fiber's frames while it is stopped
   const void* asan_bottom = nullptr;
   size_t asan_size = 0;
+  void* tsan_fiber = nullptr;  // TSan's state of this fiber, as of a thread
 };
 
 // One per pool thread that ever ran fibers: Boost.Fiber's scheduler of that thread, which asks us who runs.
@@ -70,8 +70,8 @@ struct FiberThread {
       if (thread_.making != nullptr && context->is_context(bf::type::worker_context)) thread_.making->context = context;
     }
 
-    // Asked when a fiber ends, for which the dispatcher is next: it frees the fiber and asks in turn. Then the host goes on, which
-    // told the fiber to end.
+    // Asked when a fiber ends, for which the dispatcher is next: it frees the fiber and asks in turn. Then the host
+    // goes on, which told the fiber to end.
     bf::context* pick_next() noexcept override {
       if (bf::context::active() == thread_.dispatcher) {
         FiberThread::arrive_in_dispatcher();
@@ -91,8 +91,9 @@ struct FiberThread {
     FiberThread& thread_;
   };
 
-  FiberThread() {
+  FiberThread() : globals(exception_globals()), error_number(errno) {
     host_state.context = bf::context::active();
+    if (__tsan_get_current_fiber != nullptr) host_state.tsan_fiber = __tsan_get_current_fiber();
     host.context = host_state.context;
     host.fiber_state = &host_state;
     bf::context::active()->get_scheduler()->set_algo(new Algorithm(this));
@@ -106,29 +107,29 @@ struct FiberThread {
     return *thread;
   }
 
-  // ASan must know of every switch before and after it, or a later throw is reported as an overflow.
+  // ASan must know of every switch before and after it, or a later throw is reported as an overflow. TSan must know of
+  // it, or the calls of all fibers make one stack.
   // `state` is where the leaving fiber's fake stack is kept; null if it never comes back.
-  static void leave([[maybe_unused]] FiberState* state, [[maybe_unused]] const FiberState& to) {
-#ifdef RANKLOOM_ASAN
-    __sanitizer_start_switch_fiber(state != nullptr ? &state->fake_stack : nullptr, to.asan_bottom, to.asan_size);
-#endif
+  static void leave(FiberState* state, const FiberState& to) {
+    if (__sanitizer_start_switch_fiber != nullptr)
+      __sanitizer_start_switch_fiber(state != nullptr ? &state->fake_stack : nullptr, to.asan_bottom, to.asan_size);
+    switch_tsan(to);
   }
   // The leaving fiber has ended.
   void leave_to_dispatcher() const {
-#ifdef RANKLOOM_ASAN
-    // Boost puts the dispatcher's control block at the top of its default stack.
-    const size_t size = boost::context::stack_traits::default_size();
-    __sanitizer_start_switch_fiber(nullptr, reinterpret_cast<const char*>(dispatcher) - size, size);
-#endif
+    if (__sanitizer_start_switch_fiber != nullptr) {
+      // Boost puts the dispatcher's control block at the top of its default stack.
+      const size_t size = boost::context::stack_traits::default_size();
+      __sanitizer_start_switch_fiber(nullptr, reinterpret_cast<const char*>(dispatcher) - size, size);
+    }
+    switch_tsan(host_state);
   }
   // The dispatcher's code is Boost's: the first that we see of it is its question who runs next.
   static void arrive_in_dispatcher() {
-#ifdef RANKLOOM_ASAN
-    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
-#endif
+    if (__sanitizer_finish_switch_fiber != nullptr) __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
   }
-  void arrive([[maybe_unused]] FiberState* state) {
-#ifdef RANKLOOM_ASAN
+  void arrive(FiberState* state) {
+    if (__sanitizer_finish_switch_fiber == nullptr) return;
     const void* from_bottom = nullptr;
     size_t from_size = 0;
     __sanitizer_finish_switch_fiber(state->fake_stack, &from_bottom, &from_size);
@@ -137,19 +138,42 @@ struct FiberThread {
       host_state.asan_bottom = from_bottom;
       host_state.asan_size = from_size;
     }
-#endif
+  }
+  static void switch_tsan(const FiberState& to) {
+    if (__tsan_get_current_fiber == nullptr) return;  // the program has no ThreadSanitizer
+    if (to.tsan_fiber != nullptr && to.tsan_fiber != __tsan_get_current_fiber())
+      __tsan_switch_to_fiber(to.tsan_fiber, 0);
+  }
+  // TSan counts a fiber as a thread, of which it takes some 8,000. Those that get no state of their own share the
+  // host's.
+  void* new_tsan_fiber() {
+    static constexpr int kMost = 2000;
+    if (__tsan_create_fiber == nullptr || tsan_fibers >= kMost) return host_state.tsan_fiber;
+    ++tsan_fibers;
+    return __tsan_create_fiber(0);
+  }
+  void end_tsan_fiber(const FiberState& fiber) {
+    if (fiber.tsan_fiber == host_state.tsan_fiber) return;
+    --tsan_fibers;
+    __tsan_destroy_fiber(fiber.tsan_fiber);
   }
 
-  // A fault in a guard page is an overflow of the stack above it: say whose, then die as usual.
-  // ASan has its own handler and its own stack for it.
-  static void install_overflow_handler() {
+  // A fault in the guard below a stack, or with a stack pointer that has left the stack, is an overflow of it: say
+  // whose, then die as usual. A library built with ASan leaves that to ASan's handler.
+  void install_overflow_handler() {
 #ifndef RANKLOOM_ASAN
-    // The handler needs a stack of its own.
+    // The handler needs a stack of its own; that of a sanitizer will do. No `new`: only the kernel knows of it, so it
+    // would be a leak in the eyes of LSan and Valgrind.
     static constexpr size_t kSignalStack = 64 * 1024;
-    stack_t alternative{};
-    alternative.ss_sp = new char[kSignalStack];
-    alternative.ss_size = kSignalStack;
-    sigaltstack(&alternative, nullptr);
+    if (sigaltstack(nullptr, &signal_stack) != 0 || (signal_stack.ss_flags & SS_DISABLE) != 0 ||
+        signal_stack.ss_size < kSignalStack / 2) {
+      void* const memory = mmap(nullptr, kSignalStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) fatal(absl::StrCat("cannot map a stack for signals: ", std::strerror(errno)));
+      signal_stack = {};
+      signal_stack.ss_sp = memory;
+      signal_stack.ss_size = kSignalStack;
+      sigaltstack(&signal_stack, nullptr);
+    }
     static std::once_flag once;
     std::call_once(once, [] {
       struct sigaction action {};
@@ -159,22 +183,39 @@ struct FiberThread {
     });
 #endif
   }
+  // Null: not known.
+  static const char* stack_pointer(const void* context) {
+    [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+    return reinterpret_cast<const char*>(machine.gregs[REG_RSP]);
+#elif defined(__aarch64__)
+    return reinterpret_cast<const char*>(machine.sp);
+#else
+    return nullptr;
+#endif
+  }
+  // Whether a fiber that faulted at `at` had come below its stack. A large local is not written from its top on, and
+  // may reach below the guard: then the stack pointer tells.
+  bool overflowed(const StackPool::Stack& stack, const char* at, const char* pointer) const {
+    const char* const bottom = static_cast<const char*>(stack.bottom);
+    if (at < bottom && at >= bottom - stack.guard) return true;
+    const char* const signals = static_cast<const char*>(signal_stack.ss_sp);
+    const bool in_handler = pointer >= signals && pointer < signals + signal_stack.ss_size;
+    return pointer != nullptr && pointer < bottom && !in_handler;
+  }
   static void on_fault(int signal, siginfo_t* info, void* context) {
     const Task* const task = Task::current();
     const auto* const state = task != nullptr ? static_cast<const FiberState*>(task->fiber_state) : nullptr;
-    if (current != nullptr && state != nullptr && state->stack.guarded) {
-      const char* const bottom = static_cast<const char*>(state->stack.bottom);
-      const char* const at = static_cast<const char*>(info->si_addr);
-      if (at < bottom && at >= bottom - 4096) {
-        char text[200];
-        const int size =
-            std::snprintf(text, sizeof text,
-                          "rankloom: fatal (rank %d): overflow of the fiber's stack of %zu bytes; larger ones: "
-                          "WorldOptions::stack_bytes\n",
-                          task->info.rank, state->stack.size());
-        [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, static_cast<size_t>(size));
-        std::abort();
-      }
+    if (current != nullptr && state != nullptr &&
+        current->overflowed(state->stack, static_cast<const char*>(info->si_addr), stack_pointer(context))) {
+      char text[200];
+      const int size =
+          std::snprintf(text, sizeof text,
+                        "rankloom: fatal (rank %d): overflow of the fiber's stack of %zu bytes; larger ones: "
+                        "WorldOptions::stack_bytes\n",
+                        task->info.rank, state->stack.size());
+      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, static_cast<size_t>(size));
+      std::abort();
     }
     // Not ours: what was there before us decides.
     if (previous.sa_flags & SA_SIGINFO && previous.sa_sigaction != nullptr) {
@@ -193,9 +234,16 @@ struct FiberThread {
   static inline thread_local bool lent = false;  // this thread runs no fibers now, and may
   static inline struct sigaction previous {};
 
+  // This thread's, which all of its fibers share.
+  ExceptionGlobals& globals;
+  int& error_number;
   Task host;
   FiberState host_state;
   bf::context* dispatcher = nullptr;
+  // Whether the program has a sanitizer that wants to know of switches.
+  const bool announces = __sanitizer_start_switch_fiber != nullptr || __tsan_switch_to_fiber != nullptr;
+  int tsan_fibers = 0;
+  stack_t signal_stack{};
   FiberState* making = nullptr;  // the fiber that is being made
   Task* next = nullptr;          // was unparked and runs when the running one parks or ends
   std::vector<FiberState*> idle;
@@ -207,6 +255,7 @@ struct FiberThread {
       for (FiberState* const fiber : idle) {
         fiber->task = nullptr;
         switch_to(host_state, *fiber);
+        end_tsan_fiber(*fiber);
         delete fiber;
       }
       idle.clear();
@@ -219,21 +268,45 @@ struct FiberThread {
 
   // Stops the fiber that runs and lets another one go on; returns when it is this one's turn again.
   void switch_to(FiberState& from, FiberState& to) {
+    if (announces) [[unlikely]]
+      return announce_switch(from, to);
+    to.context->resume();
+  }
+  [[gnu::noinline]] void announce_switch(FiberState& from, const FiberState& to) {
     leave(&from, to);
     to.context->resume();
     arrive(&from);
   }
 
+  // The same for a task's fiber, with what belongs to the task beside the stack.
+  [[gnu::always_inline]] void pass(Task& from, FiberState& to) {
+    FiberState& state = *static_cast<FiberState*>(from.fiber_state);
+    check_stack(state, __builtin_frame_address(0));
+    const FiberHook* const hook = fiber_hook.load(std::memory_order_acquire);
+    if (hook != nullptr) [[unlikely]]
+      hook->leave(from);
+    state.globals = globals;
+    state.saved_errno = error_number;
+    from.frame = __builtin_frame_address(0);
+    switch_to(state, to);
+    globals = state.globals;
+    error_number = state.saved_errno;
+    Task::set_current(&from);
+    if (hook != nullptr) [[unlikely]]
+      hook->arrive(from);
+  }
+
   // What a fiber does.
   void run_tasks(FiberState& self) {
     arrive(&self);
+    const LibraryScope library;
     while (self.task != nullptr) {
       Task& task = *self.task;
       Task::set_current(&task);
-      exception_globals() = {};
-      errno = 0;
+      globals = {};
+      error_number = 0;
       self.entry(task);
-      check_stack(self);
+      check_stack(self, self.stack.bottom);
       Task::set_current(nullptr);
       task.fiber_state = nullptr;
       idle.push_back(&self);
@@ -243,8 +316,10 @@ struct FiberThread {
     }
   }
 
-  static void check_stack(const FiberState& fiber) {
-    if (StackPool::intact(fiber.stack)) return;
+  // `frame`: where the fiber's stack has come to, below its end if a large local leapt over the guard or the canary.
+  static void check_stack(const FiberState& fiber, const void* frame) {
+    if (StackPool::intact(fiber.stack) && frame >= fiber.stack.bottom) [[likely]]
+      return;
     fatal(absl::StrCat("overflow of the fiber's stack of ", fiber.stack.size(),
                        " bytes; larger ones: WorldOptions::stack_bytes"));
   }
@@ -282,6 +357,7 @@ FiberState* FiberThread::take() {
   made->stack = stack;
   made->asan_bottom = stack.bottom;
   made->asan_size = stack.size();
+  made->tsan_fiber = new_tsan_fiber();
   making = made;
   bf::fiber(bf::launch::post, std::allocator_arg, StackSource(&stacks, stack), [this, made] {
     run_tasks(*made);
@@ -345,21 +421,18 @@ void FiberEngine::park(Task& task_or_host) {
   thread.next = nullptr;
   if (next == &task) return;
   if (next == nullptr) fatal("a fiber parked and nobody was unparked");
-  FiberState& state = *static_cast<FiberState*>(task.fiber_state);
-  if (&task != &thread.host) FiberThread::check_stack(state);
-  const FiberHook* const hook = &task != &thread.host ? fiber_hook.load(std::memory_order_acquire) : nullptr;
-  if (hook != nullptr) [[unlikely]]
-    hook->leave(task);
-  ExceptionGlobals& globals = exception_globals();
-  state.globals = globals;
-  state.saved_errno = errno;
-  task.frame = __builtin_frame_address(0);
-  thread.switch_to(state, *static_cast<FiberState*>(next->fiber_state));
-  globals = state.globals;
-  errno = state.saved_errno;
-  Task::set_current(&task == &thread.host ? nullptr : &task);
-  if (hook != nullptr) [[unlikely]]
-    hook->arrive(task);
+  FiberState& to = *static_cast<FiberState*>(next->fiber_state);
+  if (&task != &thread.host) return thread.pass(task, to);
+  const ExceptionGlobals globals = thread.globals;
+  const int saved_errno = thread.error_number;
+  thread.switch_to(thread.host_state, to);
+  thread.globals = globals;
+  thread.error_number = saved_errno;
+  Task::set_current(nullptr);
+}
+
+void FiberEngine::pass(Task& from, Task& to) {
+  thread_->pass(from, *static_cast<FiberState*>((to.id < 0 ? thread_->host : to).fiber_state));
 }
 
 void FiberEngine::prefetch(const Task& task, Fetch step) {

@@ -6,8 +6,8 @@
 
 namespace rankloom::internal {
 
-// For libraries that keep state per thread, which the fibers of a thread would share: told when a fiber stops and when it
-// goes on, on its thread. Must not throw, nor reach a scheduling point.
+// For libraries that keep state per thread, which the fibers of a thread would share: told when a fiber stops and when
+// it goes on, on its thread. Must not throw, nor reach a scheduling point.
 struct FiberHook {
   void (*leave)(Task& task);
   void (*arrive)(Task& task);

@@ -11,18 +11,15 @@
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/sanitizers.h"
-
-#ifdef RANKLOOM_ASAN
-#include <sanitizer/asan_interface.h>
-#endif
+#include "sim/engine/valgrind_stack.h"
 
 namespace rankloom::internal {
 namespace {
 
 constexpr size_t kPage = 4096;
 
-// Distinct tops modulo 4 KiB. Guarded stacks are large, so they can lose most of a page; slab stacks are small and many,
-// and a wide spread would touch a second page of each.
+// Distinct tops modulo 4 KiB. Guarded stacks are large, so they can lose most of a page; slab stacks are small and
+// many, and a wide spread would touch a second page of each.
 size_t colour(size_t index, bool guarded) { return guarded ? index % 63 * 64 : index % 8 * 64; }
 
 }  // namespace
@@ -46,61 +43,66 @@ StackPool::Stack StackPool::take() {
     free_.pop_back();
     return stack;
   }
-  if (next_ == end_) add_slab();
-  char* const low = next_;
-  next_ += bytes_ + (guarded_ ? kPage : 0);
-  Stack stack{.guarded = guarded_};
-  stack.bottom = guarded_ ? low + kPage : low;
-  stack.top = static_cast<char*>(stack.bottom) + bytes_ - colour(made_++, guarded_);
-  if (guarded_) {
-    if (mprotect(low, kPage, PROT_NONE) != 0)
-      fatal(absl::StrCat("cannot protect the guard page of a stack: ", std::strerror(errno)));
-  }
-  return stack;
+  if (slabs_.empty() || taken_ == slabs_.back().count) add_slab();
+  const Slab& slab = slabs_.back();
+  char* const bottom = slab.base + taken_++ * stride(slab) + slab.guard;
+  if (slab.guard > 0 && mprotect(bottom, bytes_, PROT_READ | PROT_WRITE) != 0)
+    fatal(absl::StrCat("cannot make the memory of a stack writable: ", std::strerror(errno)));
+  told_.push_back(add_valgrind_stack(bottom, bottom + bytes_));
+  return {.top = bottom + bytes_ - colour(made_++, guarded_), .bottom = bottom, .guard = slab.guard};
 }
 
 void StackPool::give(void* top) {
   // The bottom follows from the top: stacks lie at multiples of the stride from their slab's base.
-  const size_t stride = bytes_ + (guarded_ ? kPage : 0);
   for (const Slab& slab : slabs_) {
-    if (top <= slab.base || top > slab.base + slab.bytes) continue;
-    const size_t index = (static_cast<size_t>(static_cast<char*>(top) - slab.base) - 1) / stride;
-    Stack stack{.top = top, .guarded = guarded_};
-    stack.bottom = slab.base + index * stride + (guarded_ ? kPage : 0);
-#ifdef RANKLOOM_ASAN
-    ASAN_UNPOISON_MEMORY_REGION(stack.bottom, stack.size());
-#endif
+    if (top <= slab.base || top > slab.base + slab.count * stride(slab)) continue;
+    const size_t index = (static_cast<size_t>(static_cast<char*>(top) - slab.base) - 1) / stride(slab);
+    const Stack stack{.top = top, .bottom = slab.base + index * stride(slab) + slab.guard, .guard = slab.guard};
+    if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(stack.bottom, stack.size());
     free_.push_back(stack);
     return;
   }
   fatal("a stack came back that was never given out");
 }
 
+char* StackPool::map_slab(const Slab& slab) const {
+  void* const base = mmap(nullptr, slab.count * stride(slab), guarded_ ? PROT_NONE : PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  return base == MAP_FAILED ? nullptr : static_cast<char*>(base);
+}
+
 void StackPool::add_slab() {
-  const size_t stride = bytes_ + (guarded_ ? kPage : 0);
   const size_t wanted = std::max<size_t>(
       static_cast<size_t>(std::max(expected_, 1)) > made_ ? static_cast<size_t>(expected_) - made_ : 1, 16);
+  Slab slab{};
+  if (guarded_) slab.guard = std::min(kMostGuard, kGuardSpace / wanted / kPage * kPage);
   // At most 1 GiB at once, so that a failure leaves what is there usable.
-  const size_t count = std::max<size_t>(1, std::min(wanted, (size_t{1} << 30) / stride));
-  void* const base = mmap(nullptr, count * stride, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (base == MAP_FAILED) {
-    fatal(absl::StrCat("cannot reserve ", count, " fiber stacks of ", bytes_, " bytes: ", std::strerror(errno),
+  const auto count = [&] { return std::max<size_t>(1, std::min(wanted, (size_t{1} << 30) / stride(slab))); };
+  slab.count = count();
+  slab.base = map_slab(slab);
+  if (slab.base == nullptr && slab.guard > kPage) {  // where address space is limited (ulimit -v)
+    slab.guard = kPage;
+    slab.count = count();
+    slab.base = map_slab(slab);
+  }
+  if (slab.base == nullptr) {
+    fatal(absl::StrCat("cannot reserve ", slab.count, " fiber stacks of ", bytes_, " bytes: ", std::strerror(errno),
                        "; use a smaller stack_bytes or fewer ranks"));
   }
   // A huge page under a slab of small stacks would back them all at once.
-  madvise(base, count * stride, MADV_NOHUGEPAGE);
-  slabs_.push_back({static_cast<char*>(base), count * stride});
-  next_ = static_cast<char*>(base);
-  end_ = next_ + count * stride;
+  madvise(slab.base, slab.count * stride(slab), MADV_NOHUGEPAGE);
+  slabs_.push_back(slab);
+  taken_ = 0;
 }
 
 void StackPool::release() {
-  for (const Slab& slab : slabs_) munmap(slab.base, slab.bytes);
+  for (const unsigned id : told_) remove_valgrind_stack(id);
+  for (const Slab& slab : slabs_) munmap(slab.base, slab.count * stride(slab));
+  told_.clear();
   slabs_.clear();
   free_.clear();
   made_ = 0;
-  next_ = end_ = nullptr;
+  taken_ = 0;
 }
 
 }  // namespace rankloom::internal

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/parker.h"
 #include "sim/base/task.h"
 
@@ -30,7 +31,8 @@ ThreadPool& ThreadPool::shared() {
 }
 
 void ThreadPool::forget_after_fork() {
-  // The child has one thread. A lock that another thread held at the fork cannot be taken here; the list is only forgotten.
+  // The child has one thread. A lock that another thread held at the fork cannot be taken here; the list is only
+  // forgotten.
   ThreadPool& pool = shared();
   new (&pool.mu_) OrderedMutex(LockLevel::kThreadPool);
   new (&pool.idle_) std::vector<Worker*>;
@@ -69,6 +71,7 @@ int ThreadPool::idle() const {
 }
 
 void* ThreadPool::thread_main(void* worker) {
+  const LibraryScope library;
   auto* const self = static_cast<Worker*>(worker);
   // Debian's Abseil checks the order of locks at every lock: 72-104 ns a pair, 24 ns without.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

@@ -10,8 +10,9 @@
 
 namespace rankloom::internal {
 
-// Threads that are kept between worlds, so that a world of 64 ranks costs 64 wake-ups and not 64 clones. Idle threads hold
-// a stack and nothing else. Process-wide, because run_world() is a plain function; it lives until the process ends.
+// Threads that are kept between worlds, so that a world of 64 ranks costs 64 wake-ups and not 64 clones. Idle threads
+// hold a stack and nothing else. Process-wide, because run_world() is a plain function; it lives until the process
+// ends.
 // Thread-safety: all methods. After fork() the child starts with an empty pool.
 class ThreadPool {
  public:

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "rankloom/random.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -14,8 +15,6 @@ namespace {
 
 using Kind = Fault::Kind;
 using When = Fault::When;
-
-constexpr size_t kKindCount = static_cast<size_t>(Kind::kStoreTimeout) + 1;
 
 absl::string_view when_name(When when) {
   return when == When::kBefore ? "before" : when == When::kInside ? "inside" : "after";
@@ -31,9 +30,12 @@ bool suits(Kind kind, const FaultInjector::Call& call) {
       return !call.group.empty();
     case Kind::kStoreTimeout:
       return call.group.empty();
-    default:
+    case Kind::kCrash:
+    case Kind::kHang:
+    case Kind::kDelay:
       return true;
   }
+  return true;
 }
 
 bool fits(const Fault& fault, const FaultInjector::Call& call) {
@@ -71,8 +73,7 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
     Prng prng(plan_.seed() ^ (static_cast<uint64_t>(call.rank) << 40) ^ static_cast<uint64_t>(nth));
     if (static_cast<double>(prng.below(uint64_t{1} << 32)) < plan_.rate() * 4294967296.0) {
       std::vector<Kind> kinds;
-      for (size_t i = 0; i < kKindCount; ++i) {
-        const Kind kind = static_cast<Kind>(i);
+      for (Kind kind{}; fault_kind_name(kind) != "?"; kind = static_cast<Kind>(static_cast<int>(kind) + 1)) {
         const bool asked =
             plan_.kinds().empty() || std::find(plan_.kinds().begin(), plan_.kinds().end(), kind) != plan_.kinds().end();
         if (asked && suits(kind, call)) kinds.push_back(kind);
@@ -106,18 +107,19 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
 }
 
 absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite code) {
-  const auto text = [&](absl::string_view what) {
-    return absl::StrCat("rank ", call.rank, ", ",
-                        call.group.empty() ? "" : absl::StrCat("group ", sv(call.group), ", "), sv(call.op),
-                        call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ", what, " (injected, ",
-                        when_name(fault.when), " the call)");
+  const auto text = [&](absl::string_view what, bool with_rank = true) {
+    const std::string said = absl::StrCat(with_rank ? absl::StrCat("rank ", call.rank, ", ") : "",
+                                          call.group.empty() ? "" : absl::StrCat("group ", sv(call.group), ", "),
+                                          sv(call.op), call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ", what,
+                                          " (injected, ", when_name(fault.when), " the call)");
+    return located(said, code);
   };
   switch (fault.kind) {
     case Kind::kCrash: {
       const std::string what = text("the rank crashed");
       crash_(call.rank, what);
       // Nobody would catch it on a helper.
-      if (Task::current()->info.kind == TaskKind::kRank) throw RankCancelled();
+      if (Task::current()->info.kind == TaskKind::kRank) throw RankCrashed();
       return make_error(ErrorKind::kRankFailed, what);
     }
     case Kind::kHang: {
@@ -132,10 +134,14 @@ absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite c
       return scheduler_->sleep(Site{.what = "a delay (injected)", .code = code, .group = call.group, .seq = call.seq},
                                fault.by);
     case Kind::kStoreTimeout:
-      return make_error(ErrorKind::kTimeout, text("timed out"));
-    default:
-      return absl::OkStatus();
+      return make_error(ErrorKind::kTimeout, text("timed out", /*with_rank=*/false));  // the store names it
+    case Kind::kDrop:
+    case Kind::kDuplicate:
+    case Kind::kCorrupt:
+    case Kind::kAbort:
+      return absl::OkStatus();  // the group does these
   }
+  return absl::OkStatus();
 }
 
 std::vector<Fault> FaultInjector::happened() const {

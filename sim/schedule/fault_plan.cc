@@ -11,6 +11,7 @@
 #include "rankloom/faults.h"
 #include "rankloom/random.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -22,8 +23,40 @@ namespace {
 using Kind = Fault::Kind;
 using When = Fault::When;
 
-constexpr std::array<std::string_view, 8> kKinds = {"crash",     "hang",    "delay", "drop",
-                                                    "duplicate", "corrupt", "abort", "store_timeout"};
+// The compiler warns of a kind that is missing here. Empty: there is no such kind.
+constexpr std::string_view kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::kCrash:
+      return "crash";
+    case Kind::kHang:
+      return "hang";
+    case Kind::kDelay:
+      return "delay";
+    case Kind::kDrop:
+      return "drop";
+    case Kind::kDuplicate:
+      return "duplicate";
+    case Kind::kCorrupt:
+      return "corrupt";
+    case Kind::kAbort:
+      return "abort";
+    case Kind::kStoreTimeout:
+      return "store_timeout";
+  }
+  return {};
+}
+
+constexpr size_t number_of_kinds() {
+  size_t n = 0;
+  while (!kind_name(static_cast<Kind>(n)).empty()) ++n;
+  return n;
+}
+
+constexpr auto kKinds = [] {
+  std::array<std::string_view, number_of_kinds()> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kind_name(static_cast<Kind>(i));
+  return names;
+}();
 constexpr std::array<std::string_view, 3> kWhens = {"before", "inside", "after"};
 
 template <typename Names>
@@ -64,7 +97,8 @@ absl::StatusOr<Fault> parse_fault(absl::string_view text) {
       good = when.has_value();
       if (good) fault.when = static_cast<When>(*when);
     } else if (name == "by") {
-      good = absl::ParseDuration(value, &fault.by);
+      good = absl::ParseDuration(value, &fault.by) && fault.by >= absl::ZeroDuration() &&
+             fault.by < absl::InfiniteDuration();
     } else if (name == "maybe") {
       good = absl::SimpleAtob(value, &fault.maybe);
     } else {
@@ -75,9 +109,17 @@ absl::StatusOr<Fault> parse_fault(absl::string_view text) {
   return fault;
 }
 
+std::string_view when_name(When when) {
+  const auto at = static_cast<size_t>(when);
+  return at < kWhens.size() ? kWhens[at] : "?";
+}
+
 }  // namespace
 
-std::string_view internal::fault_kind_name(Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
+std::string_view internal::fault_kind_name(Kind kind) {
+  const std::string_view name = kind_name(kind);
+  return name.empty() ? "?" : name;
+}
 
 std::string Fault::text() const {
   std::vector<std::string> fields;
@@ -86,7 +128,7 @@ std::string Fault::text() const {
   if (!op.empty()) fields.push_back(absl::StrCat("op=", op));
   if (seq >= 0) fields.push_back(absl::StrCat("seq=", seq));
   if (nth >= 0) fields.push_back(absl::StrCat("nth=", nth));
-  if (when != When::kBefore) fields.push_back(absl::StrCat("when=", sv(kWhens[static_cast<size_t>(when)])));
+  if (when != When::kBefore) fields.push_back(absl::StrCat("when=", sv(when_name(when))));
   if (kind == Kind::kDelay) fields.push_back(absl::StrCat("by=", absl::FormatDuration(by)));
   if (maybe) fields.push_back("maybe=true");
   return absl::StrCat(sv(fault_kind_name(kind)), fields.empty() ? "" : "@", absl::StrJoin(fields, ","));
@@ -112,7 +154,10 @@ FaultPlan FaultPlan::plus(const std::vector<Fault>& faults) const {
   return plan;
 }
 
-FaultPlan FaultPlan::seeded(uint64_t seed, double rate, std::vector<Kind> kinds) {
+FaultPlan FaultPlan::seeded(uint64_t seed, double rate, std::vector<Kind> kinds, CodeSite code) {
+  if (!(rate >= 0 && rate <= 1))  // nor a NaN
+    refuse({.rank = -1, .group = {}, .op = "seeded"}, ErrorKind::kInvalidArgument, "FaultPlan::seeded: rate is ", rate,
+           ", want 0 to 1", site_place(Site{.code = code}));
   FaultPlan plan;
   plan.seed_ = seed;
   plan.rate_ = rate;

@@ -1,5 +1,6 @@
 #include "sim/schedule/policies.h"
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -41,19 +42,20 @@ class RandomPolicy final : public SchedulePolicy {
     const int i = static_cast<int>(prng_.below(static_cast<uint64_t>(point.size)));
     return point.kind == ChoiceKind::kNextTask ? point.ready->nth(i) : i;
   }
+  Prng* uniform() override { return &prng_; }
 
  private:
   Prng prng_;
 };
 
-// Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not known
-// beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
-// Strict priorities starve: a task that polls would run for ever. So who yields falls to the bottom, and so does who was
-// chosen kPatience times in a row while others could run.
+// Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not
+// known beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
+// Strict priorities starve: a task that polls would run for ever. So who yields falls to the bottom, and so does who
+// was chosen kPatience times in a row while others could run.
 class PctPolicy final : public SchedulePolicy {
  public:
   PctPolicy(uint64_t seed, int depth) : prng_(seed) {
-    for (int i = 1; i < depth; ++i) change_at_.push_back(prng_.below(kSteps));
+    for (int i = 1; i < depth; ++i) ++changes_at_[prng_.below(kSteps)];
   }
 
   int choose(const ChoicePoint& point) override {
@@ -63,9 +65,7 @@ class PctPolicy final : public SchedulePolicy {
         priority(point.at->id) = --lowest_;
         in_a_row_ = 0;
       }
-      for (size_t i = 0; i < change_at_.size(); ++i) {
-        if (change_at_[i] == step_) priority(point.at->id) = --lowest_;
-      }
+      if (step_ < kSteps && changes_at_[step_] > 0) priority(point.at->id) = lowest_ -= changes_at_[step_];
     }
     ++step_;
     TaskId best = -1;
@@ -99,12 +99,12 @@ class PctPolicy final : public SchedulePolicy {
   int64_t lowest_ = 0;
   TaskId last_ = -1;
   int in_a_row_ = 0;
-  std::vector<uint64_t> change_at_;
+  std::array<int, kSteps> changes_at_ = {};  // how many there are before each step
   std::vector<int64_t> priorities_;
 };
 
-// Who runs is drawn at random, but for a victim that waits as long as others can run, at most kPatience choices; then another
-// is drawn. All calls that complete count as one.
+// Who runs is drawn at random, but for a victim that waits as long as others can run, at most kPatience choices; then
+// another is drawn. All calls that complete count as one.
 class StarvePolicy final : public SchedulePolicy {
  public:
   explicit StarvePolicy(uint64_t seed) : prng_(seed) {}
@@ -171,11 +171,10 @@ class ReplayPolicy final : public SchedulePolicy {
   explicit ReplayPolicy(const Trace* trace) : trace_(*trace) {}
 
   int choose(const ChoicePoint& point) override {
-    if (error_.empty()) check(point);
-    if (!error_.empty()) return point.kind == ChoiceKind::kNextTask ? point.ready->nth(0) : 0;
+    if (!failed()) check(point);
+    if (failed()) return point.kind == ChoiceKind::kNextTask ? point.ready->nth(0) : 0;
     return trace_.steps()[next_++].value;
   }
-  std::string error() const override { return error_; }
 
  private:
   void check(const ChoicePoint& point) {
@@ -185,12 +184,12 @@ class ReplayPolicy final : public SchedulePolicy {
                      point.at != nullptr && point.at->site.seq >= 0 ? absl::StrCat(" seq ", point.at->site.seq) : "",
                      ", ", point.size, point.kind == ChoiceKind::kNextTask ? " ready" : " alternatives");
     if (trace_.cut()) {
-      error_ = absl::StrCat("cannot replay: ", trace_.why_cut());
+      fail(absl::StrCat("cannot replay: ", trace_.why_cut()));
       return;
     }
     if (next_ >= trace_.steps().size()) {
-      error_ = absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace",
-                            trace_.empty() ? ", which is empty" : "", ", found ", found);
+      fail(absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace",
+                        trace_.empty() ? ", which is empty" : "", ", found ", found));
       return;
     }
     const Trace::Step& step = trace_.steps()[next_];
@@ -201,21 +200,20 @@ class ReplayPolicy final : public SchedulePolicy {
     const bool possible = step.what < trace_.names().size() &&
                           (point.kind == ChoiceKind::kNextTask || (step.value >= 0 && step.value < step.size));
     if (!possible) {
-      error_ = absl::StrCat("the trace is of no run: its step ", next_, " chooses number ", step.value, " of ",
-                            step.size, " at operation ", step.what, " of ", trace_.names().size());
+      fail(absl::StrCat("the trace is of no run: its step ", next_, " chooses number ", step.value, " of ", step.size,
+                        " at operation ", step.what, " of ", trace_.names().size()));
       return;
     }
     const bool fits = step.kind == static_cast<uint8_t>(point.kind) && step.size == point.size && step.rank == rank &&
                       step.seq == seq && trace_.names()[step.what] == what &&
                       (point.kind != ChoiceKind::kNextTask || point.ready->contains(step.value));
     if (!fits) {
-      error_ = absl::StrCat("replay diverged at step ", next_, ": expected ", trace_.describe(step), ", found ", found);
+      fail(absl::StrCat("replay diverged at step ", next_, ": expected ", trace_.describe(step), ", found ", found));
     }
   }
 
   const Trace& trace_;  // owned by the schedule in the options of the run
   size_t next_ = 0;
-  std::string error_;
 };
 
 }  // namespace

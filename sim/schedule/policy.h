@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
+#include "rankloom/random.h"
 #include "rankloom/schedule.h"
+#include "sim/base/kept_memory.h"
 #include "sim/base/task.h"
 #include "sim/schedule/ready_set.h"
 
@@ -29,14 +32,15 @@ struct ChoicePoint {
 };
 
 // Chooses. One policy serves one run; called by one task at a time.
-class SchedulePolicy {
+class SchedulePolicy : public Kept {
  public:
   virtual ~SchedulePolicy() = default;
 
   // kNextTask: the id of a ready task. Other kinds: 0 <= result < size.
   virtual int choose(const ChoicePoint& point) = 0;
-  // Non-empty: the run cannot go on as asked (a replay that diverged).
-  virtual std::string error() const { return {}; }
+  // Why the run cannot go on as asked (a replay that diverged); empty: it can.
+  bool failed() const { return failed_; }
+  const std::string& error() const { return error_; }
 
   // How the policy wants its ready tasks.
   virtual ReadySet::Order order() const { return ReadySet::Order::kAscending; }
@@ -44,6 +48,19 @@ class SchedulePolicy {
   virtual bool runs_to_block() const { return false; }
   // Asked even if only one task can run. A single candidate is no choice, and is not recorded.
   virtual bool sees_all() const { return false; }
+  // Not null: choose() draws each choice from this one, all alternatives alike, so that its caller may do so itself.
+  virtual Prng* uniform() { return nullptr; }
+
+ protected:
+  // The first reason stays.
+  void fail(std::string why) {
+    if (!failed_) error_ = std::move(why);
+    failed_ = true;
+  }
+
+ private:
+  bool failed_ = false;
+  std::string error_;
 };
 
 }  // namespace rankloom::internal

@@ -2,10 +2,10 @@
 
 namespace rankloom::internal {
 
-void ReadySet::insert(TaskId id) {
+void ReadySet::insert_large(TaskId id) {
   if (order_ == Order::kQueue) {
     if (static_cast<size_t>(size_) == queue_.size()) {
-      std::vector<TaskId> larger(queue_.empty() ? 64 : queue_.size() * 2);
+      std::vector<TaskId, KeptAllocator<TaskId>> larger(queue_.empty() ? 64 : queue_.size() * 2);
       for (int i = 0; i < size_; ++i)
         larger[static_cast<size_t>(i)] = queue_[(head_ + static_cast<size_t>(i)) & (queue_.size() - 1)];
       queue_ = std::move(larger);
@@ -22,8 +22,7 @@ void ReadySet::insert(TaskId id) {
   ++size_;
 }
 
-void ReadySet::remove(TaskId id) {
-  --size_;
+void ReadySet::remove_large(TaskId id) {
   if (order_ == Order::kQueue) {
     head_ = (head_ + 1) & (queue_.size() - 1);
     return;
@@ -35,28 +34,24 @@ void ReadySet::remove(TaskId id) {
 
 bool ReadySet::contains(TaskId id) const {
   const size_t word = static_cast<size_t>(id) / 64;
-  return id >= 0 && word < words_.size() && (words_[word] >> (id % 64) & 1) != 0;
+  return id >= 0 && word < count_of_words() && (words()[word] >> (id % 64) & 1) != 0;
 }
 
-TaskId ReadySet::nth(int i) const {
+TaskId ReadySet::nth_large(int i) const {
   size_t word = 0;
-  if (words_.size() > 1) {
-    for (size_t step = std::bit_floor(counts_.size() - 1); step > 0; step /= 2) {
-      if (word + step < counts_.size() && counts_[word + step] <= i) {
-        word += step;
-        i -= counts_[word];
-      }
+  for (size_t step = std::bit_floor(counts_.size() - 1); step > 0; step /= 2) {
+    if (word + step < counts_.size() && counts_[word + step] <= i) {
+      word += step;
+      i -= counts_[word];
     }
   }
-  uint64_t bits = words_[word];
-  for (; i > 0; --i) bits &= bits - 1;
-  return static_cast<TaskId>(word * 64) + std::countr_zero(bits);
+  return static_cast<TaskId>(word * 64) + nth_bit(words_[word], i);
 }
 
 TaskId ReadySet::first_after(TaskId id) const {
   const size_t from = static_cast<size_t>(id + 1);
-  for (size_t word = from / 64; word < words_.size(); ++word) {
-    uint64_t bits = words_[word];
+  for (size_t word = from / 64; word < count_of_words(); ++word) {
+    uint64_t bits = words()[word];
     if (word == from / 64) bits &= ~uint64_t{0} << (from % 64);
     if (bits != 0) return static_cast<TaskId>(word * 64) + std::countr_zero(bits);
   }
@@ -64,10 +59,14 @@ TaskId ReadySet::first_after(TaskId id) const {
 }
 
 void ReadySet::grow(TaskId id) {
-  size_t words = words_.empty() ? 1 : words_.size();
+  if (one_word_) {
+    words_ = {word_};
+    one_word_ = false;
+  }
+  size_t words = words_.size();
   while (words <= static_cast<size_t>(id) / 64) words *= 2;
   words_.resize(words);
-  counts_.assign(words > 1 ? words + 1 : 0, 0);
+  counts_.assign(words + 1, 0);
   for (size_t i = 1; i < counts_.size(); ++i) {
     counts_[i] += std::popcount(words_[i - 1]);
     const size_t parent = i + (i & (~i + 1));

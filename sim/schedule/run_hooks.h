@@ -21,11 +21,11 @@ class PolicySource {
 
 // The hooks that a search hands to a run beside its schedule. All of it outlives the run.
 struct RunHooks {
-  PolicySource* policies = nullptr;  // says who is next; null: the schedule does
-  StepRecord* record = nullptr;      // is told what each step touches
-  std::vector<Schedule::Switch>* departures =
-      nullptr;  // of a replay: is told where the run departs from the order of a steered one, so
-                // that steered() with these repeats the run, and can be cut down
+  PolicySource* policies = nullptr;  // source of the run's policy; null: the schedule's own
+  StepRecord* record = nullptr;      // record of what each step touches; null: the run is not explored
+  // Of a replay: gets the run's departures from the default order, with which steered() repeats the run; these can be
+  // cut down. Null: nobody asks.
+  std::vector<Schedule::Switch>* departures = nullptr;
 };
 
 }  // namespace rankloom::internal

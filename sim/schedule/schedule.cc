@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -29,6 +30,20 @@ absl::StatusOr<Schedule::BreakPoint> Schedule::BreakPoint::parse(std::string_vie
   }
   at.group = text.substr(first + 1, last - first - 1);
   return at;
+}
+
+namespace {
+
+// Of pct: more changes than any run has steps for.
+constexpr int kMostDepth = 1'000'000;
+
+}  // namespace
+
+Schedule Schedule::pct(uint64_t seed, int depth, CodeSite code) {
+  if (depth < 1 || depth > kMostDepth)
+    refuse({.rank = -1, .group = {}, .op = "pct"}, ErrorKind::kInvalidArgument, "Schedule::pct: depth is ", depth,
+           ", want 1 to ", kMostDepth, site_place(Site{.code = code}));
+  return Schedule(Kind::kPct, seed, depth);
 }
 
 Schedule Schedule::replay(Trace trace) {
@@ -67,9 +82,14 @@ bool Schedule::explores() const {
       const Schedule schedule = recorded();
       return schedule.kind() == Kind::kReplay ? !trace_->empty() : schedule.explores();
     }
-    default:
+    case Kind::kSeeded:
+    case Kind::kPct:
+    case Kind::kStarve:
+    case Kind::kLate:
+    case Kind::kSteered:
       return true;
   }
+  return true;
 }
 
 namespace {
@@ -137,7 +157,7 @@ absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
   if (parts[0] == "round_robin" && parts.size() == 1) return round_robin();
   if (parts[0] == "seeded" && parts.size() == 2 && absl::SimpleAtoi(parts[1], &seed)) return seeded(seed);
   if (parts[0] == "pct" && parts.size() >= 2 && parts.size() <= 3 && absl::SimpleAtoi(parts[1], &seed) &&
-      (parts.size() == 2 || (absl::SimpleAtoi(parts[2], &depth) && depth >= 1))) {
+      (parts.size() == 2 || (absl::SimpleAtoi(parts[2], &depth) && depth >= 1 && depth <= kMostDepth))) {
     return pct(seed, depth);
   }
   if (parts[0] == "starve" && parts.size() == 2 && absl::SimpleAtoi(parts[1], &seed)) return starve(seed);

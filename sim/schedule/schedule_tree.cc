@@ -4,8 +4,10 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace rankloom::internal {
 namespace {
@@ -14,13 +16,17 @@ using What = StepRecord::What;
 
 bool is_access(What what) { return what <= What::kWrite; }
 
+// Whether a step that was tried with op `a` may have another outcome after a step with op `b`.
 bool conflict(What a, What b) {
   if (is_access(a) && is_access(b)) return a == What::kWrite || b == What::kWrite || a != b;
-  return (a == What::kPass && b == What::kLower) || (a == What::kLower && b == What::kPass);
+  return (a == What::kPass && b == What::kLower) || (a == What::kLower && b == What::kPass) ||
+         (a == What::kSettle && b == What::kWrite);
 }
 
 // What decides whether another step may come first.
-bool orders(What what) { return is_access(what) || what == What::kPass || what == What::kLower; }
+bool orders(What what) {
+  return is_access(what) || what == What::kPass || what == What::kLower || what == What::kSettle;
+}
 
 bool contains(const std::vector<TaskId>& ids, TaskId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
@@ -32,9 +38,13 @@ class ScheduleTree::Policy final : public SchedulePolicy {
   explicit Policy(ScheduleTree* tree) : tree_(*tree) {}
 
   bool sees_all() const override { return true; }
-  std::string error() const override { return error_; }
 
   int choose(const ChoicePoint& point) override {
+    if (point.kind == ChoiceKind::kRooted) {
+      // No node: any rank may be the first to ask, and all runs of a search get the same answer.
+      tree_.rooted_asked_ = true;
+      return tree_.rooted_;
+    }
     const bool next_task = point.kind == ChoiceKind::kNextTask;
     if (next_task) order_.look(point);
     if (at_ < tree_.prefix_) {
@@ -45,11 +55,11 @@ class ScheduleTree::Policy final : public SchedulePolicy {
         if (next_task) order_.chose(point, node.chosen);
         return node.chosen;
       }
-      if (error_.empty()) {
-        error_ = absl::StrCat("the program is not deterministic: at choice ", at_ - 1, " of the run, rank ",
-                              point.at != nullptr ? point.at->info.rank : -1, " at ",
-                              point.at != nullptr ? point.at->site.what : "start",
-                              ", it did not come to where an equal run came before");
+      if (!failed()) {
+        fail(absl::StrCat("the program is not deterministic: at choice ", at_ - 1, " of the run, rank ",
+                          point.at != nullptr ? point.at->info.rank : -1, " at ",
+                          point.at != nullptr ? point.at->site.what : "start",
+                          ", it did not come to where an equal run came before"));
       }
       tree_.depth_ = tree_.prefix_ = at_ - 1;
     }
@@ -85,7 +95,6 @@ class ScheduleTree::Policy final : public SchedulePolicy {
   ScheduleTree& tree_;
   DefaultOrder order_;
   size_t at_ = 0;
-  std::string error_;
 };
 
 std::unique_ptr<SchedulePolicy> ScheduleTree::policy() {
@@ -155,12 +164,23 @@ void ScheduleTree::race(int first, int second) {
   // Of the steps that need not come after `first`, up to `second`: those that nothing else of these must precede.
   std::vector<int> before;
   std::vector<int> initials;
+  std::vector<int> after = {first};
+  bool held_back = false;
   for (int k = first + 1; k <= second; ++k) {
-    if (k != second && comes_before(first, k)) continue;
-    if (steps[static_cast<size_t>(k)].task == first_task) continue;
-    if (std::none_of(before.begin(), before.end(), [&](int earlier) { return comes_before(earlier, k); })) {
-      initials.push_back(k);
+    if (k != second && comes_before(first, k)) {
+      if (!settles_.empty()) after.push_back(k);
+      continue;
     }
+    if (steps[static_cast<size_t>(k)].task == first_task) continue;
+    const auto differs_after = [&](int earlier) { return differs_before(earlier, k); };
+    // A call that completes stays behind the looks that it came behind, unless `second` needs it.
+    if ((held_back || settles(k)) && k != second && !comes_before(k, second) &&
+        std::any_of(after.begin(), after.end(), differs_after)) {
+      after.push_back(k);
+      held_back = true;
+      continue;
+    }
+    if (std::none_of(before.begin(), before.end(), differs_after)) initials.push_back(k);
     before.push_back(k);
   }
   std::vector<TaskId> able;
@@ -202,6 +222,21 @@ bool ScheduleTree::comes_before(int a, int b) const {
   return task < clock.size() && clock[task] >= a;
 }
 
+bool ScheduleTree::differs_before(int a, int b) const {
+  if (comes_before(a, b)) return true;
+  if (!settles(b)) return false;
+  const auto ops_of = [this](int step) {
+    const size_t begin = static_cast<size_t>(ops_begin(step));
+    return absl::MakeConstSpan(record_.ops())
+        .subspan(begin, static_cast<size_t>(record_.steps()[static_cast<size_t>(step)].ops_end) - begin);
+  };
+  return absl::c_any_of(ops_of(b), [&](const StepRecord::Op& op) {
+    return op.what == What::kSettle && absl::c_any_of(ops_of(a), [&op](const StepRecord::Op& other) {
+             return other.object == op.object && conflict(op.what, other.what);
+           });
+  });
+}
+
 void ScheduleTree::find_more() {
   for (const Surplus& more : surplus_) {
     Node& node = nodes_[static_cast<size_t>(node_of_step_[static_cast<size_t>(more.first)])];
@@ -210,12 +245,14 @@ void ScheduleTree::find_more() {
           !conflicts_with_step(more.ops, m)) {
         continue;
       }
-      // The first of the steps that lead to it.
-      int initial = m;
-      for (int k = more.first + 1; k < initial; ++k) {
-        if (!comes_before(more.first, k) && comes_before(k, m)) initial = k;
+      // The steps that lead to it, the last one first.
+      std::vector<int> leading = {m};
+      for (int k = m - 1; k > more.first; --k) {
+        if (!comes_before(more.first, k) &&
+            std::any_of(leading.begin(), leading.end(), [&](int later) { return differs_before(k, later); }))
+          leading.push_back(k);
       }
-      const StepRecord::Step& step = record_.steps()[static_cast<size_t>(initial)];
+      const StepRecord::Step& step = record_.steps()[static_cast<size_t>(leading.back())];
       const auto is = [&](const Tried& t) { return t.id == step.id; };
       if (step.task == more.task || born_[static_cast<size_t>(step.task)] >= more.first ||
           !contains(node.candidates, step.id) || contains(node.todo, step.id) ||
@@ -249,6 +286,9 @@ class ScheduleTree::Races {
         time_passed = time_passed || op.what == What::kAllWere;
         look_at(op);
       });
+      // The last: what the step waited for came before all of it.
+      for (const int i : settled_) meet(i);
+      settled_.clear();
       tree_.clocks_[static_cast<size_t>(j)] = clock();
       for_ops([&](const StepRecord::Op& op) {
         if (op.what == What::kBorn) join(&now_[op.object], clock());
@@ -269,6 +309,7 @@ class ScheduleTree::Races {
         tree_.node_of_step_[static_cast<size_t>(node.step)] = static_cast<int>(i);
     }
     tree_.born_.assign(tasks_, -1);
+    tree_.settles_.clear();
     if (tree_.clocks_.size() < steps_.size()) tree_.clocks_.resize(steps_.size());
   }
 
@@ -331,6 +372,11 @@ class ScheduleTree::Races {
         break;
       case What::kAllWere:
         break;
+      case What::kSettle:
+        tree_.settles_.resize(steps_.size());
+        tree_.settles_[static_cast<size_t>(step_)] = true;
+        touches_[op.object].settles.push_back(step_);
+        break;
       case What::kRead:
       case What::kCommute:
       case What::kWrite:
@@ -352,6 +398,8 @@ class ScheduleTree::Races {
       touched.write = step_;
       touched.reads.clear();
       touched.commutes.clear();
+      settled_.insert(settled_.end(), touched.settles.rbegin(), touched.settles.rend());
+      touched.settles.clear();
       return;
     }
     std::vector<int>& list = op.what == What::kRead ? touched.reads : touched.commutes;
@@ -370,6 +418,7 @@ class ScheduleTree::Races {
     int write = -1;
     std::vector<int> reads;     // since then
     std::vector<int> commutes;  // since then
+    std::vector<int> settles;   // since then
   };
   // What became of a condition.
   struct Condition {
@@ -387,6 +436,7 @@ class ScheduleTree::Races {
   absl::flat_hash_map<uint64_t, Touches> touches_;
   absl::flat_hash_map<uint64_t, Condition> conditions_;
   std::vector<int> rivals_;
+  std::vector<int> settled_;  // the steps that settled what this one writes
   std::vector<std::pair<int, int>> races_;
 };
 
@@ -424,12 +474,20 @@ void ScheduleTree::advance() {
     new_from_ = node.step;
     return;
   }
-  done_ = true;
+  end_search();
+}
+
+void ScheduleTree::end_search() {
+  done_ = !rooted_asked_ || rooted_ == 1;
+  if (done_) return;
+  rooted_ = 1;
+  prefix_ = 0;
+  new_from_ = 0;
 }
 
 int64_t ScheduleTree::open() const {
   if (done_) return 0;
-  int64_t open = 1;  // the next run
+  int64_t open = rooted_asked_ && rooted_ == 0 ? 2 : 1;  // the next run, and that of the next search
   for (size_t i = 0; i < prefix_; ++i) {
     const Node& node = nodes_[i];
     open += node.kind == ChoiceKind::kNextTask

@@ -57,7 +57,8 @@ TaskId DefaultOrder::next(const ChoicePoint& point, absl::FunctionRef<bool(TaskI
   int best_rank = 0;
   for (const TaskId id : candidates_) {
     if (!allowed(id)) continue;
-    // First the one at the point, then those after it, then those before it, then completions; at last, who fell behind.
+    // First the one at the point, then those after it, then those before it, then completions; at last, who fell
+    // behind.
     const int rank = any_behind_ && is_behind(id) ? 4 : id == at ? 0 : completes(point, id) ? 3 : id > at ? 1 : 2;
     if (best < 0 || rank < best_rank) {
       best = id;
@@ -79,6 +80,12 @@ const Schedule::Switch* SteeredPolicy::find(bool value, int at, int nth) const {
   return nullptr;
 }
 
+int SteeredPolicy::follow(const ChoicePoint& point) {
+  const int chosen = followed_->choose(point);
+  if (followed_->failed()) fail(followed_->error());
+  return chosen;
+}
+
 int SteeredPolicy::choose_task(const ChoicePoint& point, int at, int nth) {
   order_.look(point);
   const TaskId by_order = order_.next(point, [](TaskId) { return true; });
@@ -93,7 +100,7 @@ int SteeredPolicy::choose_task(const ChoicePoint& point, int at, int nth) {
     return found;
   };
   if (followed_ != nullptr) {
-    const TaskId chosen = point.size > 1 ? followed_->choose(point) : point.ready->nth(0);
+    const TaskId chosen = point.size > 1 ? follow(point) : point.ready->nth(0);
     if (chosen != by_order && point.ready->contains(chosen)) {
       const bool late = completes(point, chosen);
       departures_->push_back({.kind = late ? Schedule::Switch::Kind::kCompletion : Schedule::Switch::Kind::kTask,
@@ -121,7 +128,7 @@ int SteeredPolicy::choose(const ChoicePoint& point) {
   if (point.kind == ChoiceKind::kNextTask) return choose_task(point, at, count_at(&tasks_at_, at));
   const int nth = count_at(&values_at_, at);
   if (followed_ != nullptr) {
-    const int value = followed_->choose(point);
+    const int value = follow(point);
     if (value != 0) departures_->push_back({.kind = Schedule::Switch::Kind::kValue, .at = at, .nth = nth, .to = value});
     return value;
   }

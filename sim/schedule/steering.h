@@ -10,7 +10,7 @@
 
 namespace rankloom::internal {
 
-// The task that runs when nobody asks for another: the task at the point goes on until it blocks, yields or has had
+// The default order (docs/words.md) of tasks: the task at the point goes on until it blocks, yields or has had
 // kPatience turns while others could run; then the next rank or helper by number; what completes a call runs when
 // nobody else can. A task that yields comes after all others that can run: else a run in which it polls would never
 // end.
@@ -23,8 +23,8 @@ class DefaultOrder {
   // After each: the chosen task.
   void chose(const ChoicePoint& point, TaskId id);
 
-  // The tasks that an explorer may choose: all that are ready, but for those that poll: they have yielded more than kYields
-  // times, and the others have not had their turn since.
+  // The tasks that an explorer may choose: all that are ready, but for those that poll: they have yielded more than
+  // kYields times, and the others have not had their turn since.
   const std::vector<TaskId>& candidates() const { return candidates_; }
   // A task that is ready is no candidate.
   bool polls() const { return polls_; }
@@ -50,7 +50,8 @@ class DefaultOrder {
   int in_a_row_ = 0;
 };
 
-// Follows DefaultOrder but for its switches. Or follows another policy, and notes where that one departs from the order.
+// Follows DefaultOrder but for its switches. Or follows another policy, and notes where that one departs from the
+// order.
 class SteeredPolicy final : public SchedulePolicy {
  public:
   explicit SteeredPolicy(std::vector<Schedule::Switch> switches) : switches_(std::move(switches)) {}
@@ -60,10 +61,11 @@ class SteeredPolicy final : public SchedulePolicy {
 
   int choose(const ChoicePoint& point) override;
   bool sees_all() const override { return true; }
-  std::string error() const override { return followed_ != nullptr ? followed_->error() : ""; }
 
  private:
   int choose_task(const ChoicePoint& point, int at, int nth);
+  // The choice of the policy that is followed.
+  int follow(const ChoicePoint& point);
   const Schedule::Switch* find(bool value, int at, int nth) const;
 
   std::vector<Schedule::Switch> switches_;

@@ -37,7 +37,8 @@ uint64_t memory_of(int rank) { return numbered_object(kMemory, static_cast<uint6
 }  // namespace
 
 uint64_t numbered_object(uint64_t object, uint64_t number) {
-  // The finalizer of SplitMix64 over both. G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
+  // The finalizer of SplitMix64 over both. G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number
+  // Generators", 2014.
   uint64_t z = object * 0x9e3779b97f4a7c15 + number + 0x632be59bd9b4e019;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
@@ -154,6 +155,10 @@ void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
 }
 
 void StepRecord::write_memory(int rank) { add(What::kWrite, memory_of(rank)); }
+
+void StepRecord::settle_memory(int rank, bool put_back) {
+  add(put_back || completions_write_ ? What::kWrite : What::kSettle, memory_of(rank));
+}
 
 void StepRecord::enter_memory(int rank) {
   const Lock lock(this);

@@ -13,27 +13,35 @@
 
 namespace rankloom::internal {
 
-// How a step touches an object. Two steps may change places unless they touch one object in ways that conflict: reads do not
-// conflict with reads, nor kCommute with kCommute (arrivals in one collective); all else does.
+// How a step touches an object. Two steps may change places unless they touch one object in ways that conflict: reads
+// do not conflict with reads, nor kCommute with kCommute (arrivals in one collective); all else does.
 enum class Access : uint8_t { kRead, kCommute, kWrite };
 
 // The acts of one run, step by step: which task ran, what it touched, what it enabled. The layers above tell it while
 // the run goes on; explorers read it afterwards. A step is what a task does from one scheduling point to its next.
 //
-// Objects have names: numbers that are equal in all runs that made the same choices up to the object's birth, and that no
-// order of later steps changes. A name comes from the task that makes the object and the count of what that task made
-// before; an object that whoever comes first makes is named by what it is (named_object). Never by address, nor by who
-// touches the object first.
+// Objects have names: numbers that are equal in all runs that made the same choices up to the object's birth, and that
+// no order of later steps changes. A name comes from the task that makes the object and the count of what that task
+// made before; an object that whoever comes first makes is named by what it is (named_object). Never by address, nor by
+// who touches the object first.
 //
-// Waits. A wait for what, once true, stays true until the waiter has gone on (a call that completes, a latch) is a signal()
-// of each step that the wait needs, and an await() by the waiter; there is nothing to reverse. A wait for what others can
-// take away again (a key, a lock, a queue) is a condition: raise() and lower() where it becomes true and false, miss() by a
-// task that finds it false and waits, pass() by one that finds it true. A condition's changes touch an object as well,
-// which non-blocking looks and timeouts read.
+// Waits. A wait for what, once true, stays true until the waiter has gone on (a call that completes, a latch) is a
+// signal() of each step that the wait needs, and an await() by the waiter; there is nothing to reverse. A wait for what
+// others can take away again (a key, a lock, a queue) is a condition: raise() and lower() where it becomes true and
+// false, miss() by a task that finds it false and waits, pass() by one that finds it true. A condition's changes touch
+// an object as well, which non-blocking looks and timeouts read.
 //
-// What is missed: memory that ranks of one process share behind rankloom's back. Ranks of a distributed job have none. The
-// memory of one rank is an object that each step of its tasks writes to, but for completions, which run no code of a user.
-// Thread-safety: under the baton any thread may tell; reading is for after the run.
+// Calls that complete. Outputs hold poison until then, so a rank that looks too early sees it in the schedules in which
+// the call completes late: a completion is a settle_memory() of the rank's memory, which steps of the rank that do not
+// know of the completion are tried before, too; never the other way round, since nothing is hidden by a call that
+// completes late. A call that fails writes: its outputs get back what they held before it. Where a call finds that its
+// rank changed a buffer too early, a late completion does hide that it might have gone well: once any run has seen
+// that, completions of all later runs write, too.
+//
+// What is missed: memory that ranks of one process share behind rankloom's back. Ranks of a distributed job have none.
+// The memory of one rank is an object that each step of its tasks writes to, but for completions, which run no code of
+// a user.
+// Thread-safety: any thread may tell of a run on threads; reading is for after the run.
 class StepRecord {
  public:
   enum class What : uint8_t {
@@ -48,6 +56,7 @@ class StepRecord {
     kPass,     // the task found the condition true; it would have waited otherwise
     kBorn,     // object: the number of a task that begins after this
     kAllWere,  // all steps so far are before whatever follows: time has passed
+    kSettle,   // object: the memory of a rank; a call of the rank completes, so its outputs hold what they should
   };
   struct Op {
     What what;
@@ -102,10 +111,17 @@ class StepRecord {
   void pass(uint64_t condition) { add(What::kPass, condition); }
   // The calling task writes to the memory of `rank`, whose own tasks may look there at any time.
   void write_memory(int rank);
+  // A call of `rank` completes: its tasks find other bytes in outputs that they must not look at before they know. A
+  // search looks for a schedule in which they come first. `put_back`: the call failed, and outputs hold again what they
+  // held before it.
+  void settle_memory(int rank, bool put_back = false);
+  // A call found, before it settles, that its rank changed an input or wrote to an output too early.
+  void found_early_change() { completions_write_ = true; }
   // The calling task touches the memory of `rank`, too, until leave_memory(): it runs what that rank left with others.
   void enter_memory(int rank);
   void leave_memory(int rank);
-  // The run did something whose order the record does not see, so that an exhaustive search cannot vouch for it: "a device".
+  // The run did something whose order the record does not see, so that an exhaustive search cannot vouch for it: "a
+  // device".
   void uncovered(std::string_view what);
 
   // --- after the run
@@ -115,8 +131,8 @@ class StepRecord {
   const std::vector<TaskFacts>& tasks() const { return tasks_; }
   const std::vector<TaskId>& ready() const { return ready_; }
   const std::vector<std::string>& texts() const { return step_texts_; }
-  // How many steps had begun by stop().
   bool stopped() const { return stopped_; }
+  // How many steps had begun by stop().
   int stopped_at() const { return stopped_at_; }
   // The number of the task that has this id now.
   int number_of(TaskId id) const { return number_of_[static_cast<size_t>(id)]; }
@@ -134,7 +150,7 @@ class StepRecord {
   uint64_t run() const { return run_; }
 
   // A thread that is no task has come to something that the search looks after. From any thread.
-  void stranger() {
+  void seen_from_outside() {
     if (runs_.load(std::memory_order_relaxed)) strangers_.store(true, std::memory_order_relaxed);
   }
   // No task is left.
@@ -172,6 +188,7 @@ class StepRecord {
   std::vector<std::string> step_texts_;
   std::vector<std::string> uncovered_;
   std::function<bool(const Op&)> skip_;
+  bool completions_write_ = false;  // of all runs from now on; set by the task that runs
 };
 
 // A name for an object that has a text for one: of a key in the store `object`.
@@ -180,9 +197,9 @@ uint64_t named_object(uint64_t object, std::string_view name);
 uint64_t numbered_object(uint64_t object, uint64_t number);
 
 // The name of an object that users make, inside of runs or before them: a member of the object.
-// An object that a task of a run makes has a name in that run. One that was made outside is counted, by the thread that made
-// it: those older than the explorer from the beginning, those made for one run (by a thread that runs the program again and
-// again) from the end of the run before.
+// An object that a task of a run makes has a name in that run. One that was made outside is counted, by the thread that
+// made it: those older than the explorer from the beginning, those made for one run (by a thread that runs the program
+// again and again) from the end of the run before.
 class ObjectName {
  public:
   ObjectName();

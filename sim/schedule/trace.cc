@@ -84,12 +84,6 @@ uint16_t Trace::intern(std::string_view name) {
 
 void Trace::set_schedule(std::string text) { schedule_ = std::move(text); }
 
-void Trace::add(const Trace::Step& step) {
-  if (steps_.size() >= limit_) [[unlikely]]
-    return cut_off();
-  steps_.push_back(step);
-}
-
 bool operator==(const Trace& a, const Trace& b) {
   return a.schedule_ == b.schedule_ && a.names_ == b.names_ && a.steps_ == b.steps_ && a.cut_ == b.cut_;
 }
@@ -110,7 +104,7 @@ std::string Trace::why_cut() const {
 
 std::string Trace::describe(const Trace::Step& step) const {
   const bool next = step.kind == static_cast<uint8_t>(ChoiceKind::kNextTask);
-  return absl::StrCat("rank ", step.rank, " at ", names_[step.what],
+  return absl::StrCat("rank ", step.rank, " at ", step.what < names_.size() ? names_[step.what] : "?",
                       step.seq >= 0 ? absl::StrCat(" seq ", step.seq) : "", ", ", step.size,
                       next ? " ready, task " : " alternatives, number ", step.value, " chosen");
 }
@@ -205,8 +199,12 @@ absl::Status Trace::save(const std::string& path) const {
 absl::StatusOr<Trace> Trace::load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return internal::invalid_argument("cannot read the trace ", path);
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return parse(bytes);
+  try {
+    const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    return parse(bytes);
+  } catch (const std::ios_base::failure&) {  // a directory, say
+    return internal::invalid_argument("cannot read the trace ", path);
+  }
 }
 
 std::string internal::first_difference(const Trace& a, const Trace& b) {

@@ -1,79 +1,17 @@
 #include "sim/scheduler/call_scope.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/scheduler/live_worlds.h"
 
 namespace rankloom::internal {
-
-LiveWorlds& LiveWorlds::shared() {
-  static LiveWorlds* const worlds = [] {
-    // A child made by fork finds the list whole and free, whoever held it in the parent.
-    pthread_atfork([] { shared().lock_for_fork(); }, [] { shared().unlock_after_fork(); },
-                   [] { shared().unlock_after_fork(); });
-    return new LiveWorlds;
-  }();
-  return *worlds;
-}
-
-void LiveWorlds::add(Scheduler* scheduler) {
-  OrderedMutexLock lock(&mu_);
-  worlds_[scheduler->serial()].scheduler = scheduler;
-}
-
-Scheduler* LiveWorlds::pin(uint64_t serial, bool open) {
-  OrderedMutexLock lock(&mu_);
-  const auto it = worlds_.find(serial);
-  if (it == worlds_.end() || it->second.gone || (open && it->second.over)) return nullptr;
-  ++it->second.pins;
-  return it->second.scheduler;
-}
-
-void LiveWorlds::unpin(uint64_t serial) {
-  OrderedMutexLock lock(&mu_);
-  --worlds_.at(serial).pins;
-}
-
-bool LiveWorlds::over(uint64_t serial) const {
-  OrderedMutexLock lock(&mu_);
-  const auto it = worlds_.find(serial);
-  return it == worlds_.end() || it->second.over;
-}
-
-bool LiveWorlds::close_if(uint64_t serial, absl::FunctionRef<bool()> idle) {
-  OrderedMutexLock lock(&mu_);
-  Entry& entry = worlds_.at(serial);
-  if (entry.pins > 0 || !idle()) return false;
-  return entry.over = true;
-}
-
-bool LiveWorlds::close(uint64_t serial) {
-  OrderedMutexLock lock(&mu_);
-  const auto it = worlds_.find(serial);
-  if (it == worlds_.end()) return false;
-  it->second.over = it->second.gone = true;
-  return it->second.pins > 0;
-}
-
-void LiveWorlds::remove(uint64_t serial) {
-  OrderedMutexLock lock(&mu_);
-  const auto it = worlds_.find(serial);
-  if (it == worlds_.end()) return;
-  const auto free = [&it] { return it->second.pins == 0; };
-  mu_.await(absl::Condition(&free));
-  worlds_.erase(it);
-}
 
 bool WorldRef::ended() const { return foreign() && LiveWorlds::shared().over(serial_); }
 
@@ -102,10 +40,12 @@ std::string who(const CalledHandle& called) {
   return text.empty() ? text : text + ": ";
 }
 
+std::string place(const CalledHandle& called) { return site_place(Site{.code = called.code}); }
+
 ErrorOrigin origin_of(const CalledHandle& called) { return {.rank = called.rank, .group = {}, .op = called.op}; }
 
 [[noreturn]] void refuse_ended(const CalledHandle& called) {
-  refuse(origin_of(called), ErrorKind::kAborted, who(called), "the world has ended");
+  refuse(origin_of(called), ErrorKind::kAborted, who(called), "the world has ended", place(called));
 }
 
 }  // namespace
@@ -160,7 +100,7 @@ void CallScope::refuse_strangers(const WorldRef& world, const CalledHandle& call
   const std::string handle = called.handle.empty() ? absl::StrCat("handle of rank ", called.rank) : called.handle;
   refuse({.rank = task->info.rank, .group = {}, .op = called.op}, ErrorKind::kInvalidArgument, "rank ", task->info.rank,
          inner ? " of an inner world used the outer world's " : " used the ", handle, inner ? "" : " of another world",
-         called.op.empty() ? "" : " in ", called.op, ": want one of its own world");
+         called.op.empty() ? "" : " in ", called.op, ": want one of its own world", place(called));
 }
 
 CallScope::CallScope(Scheduler* scheduler, int rank)
@@ -174,7 +114,8 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
     LiveWorlds::shared().unpin(std::exchange(scheduler_, nullptr)->serial());
     refuse(origin_of(called), ErrorKind::kInvalidArgument, who(called),
            "called from a thread that is not the ranks', but the ranks are fibers of one "
-           "thread; want engine threads");
+           "thread; want engine threads",
+           place(called));
   }
   if (StepRecord* const record = scheduler_->record(); record != nullptr)
     record->uncovered("threads that ranks made by themselves");

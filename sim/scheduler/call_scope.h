@@ -6,13 +6,14 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/task.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
 
-// Which run a handle belongs to. Unlike a pointer to the scheduler, a name that may outlive the run: a scheduler that is gone,
-// or another one at its address, is not taken for it.
+// Which run a handle belongs to. Unlike a pointer to the scheduler, a name that may outlive the run: a scheduler that
+// is gone, or another one at its address, is not taken for it.
 class WorldRef {
  public:
   WorldRef() = default;  // of no world
@@ -37,7 +38,8 @@ class WorldRef {
   uint64_t serial_ = 0;
 };
 
-// Keeps a world's memory for as long as it lives, if there still is any: the end of the world waits for it. Not for waits.
+// Keeps a world's memory for as long as it lives, if there still is any: the end of the world waits for it. Not for
+// waits.
 class WorldPin {
  public:
   explicit WorldPin(const WorldRef& world);
@@ -59,12 +61,13 @@ struct CalledHandle {
   int rank = -1;       // the global rank that the handle belongs to; -1: none
   std::string handle;  // "group 0", "HashStore"
   std::string op;      // "all_reduce"
+  CodeSite code = {};  // of the call
 };
 
-// The way in of every call through a handle, for the length of the call. A task of the handle's world just enters. A thread
-// that is no task (autograd, a callback, a thread of the rank's own) becomes a helper of the handle's rank. Throws DistError:
-// Aborted when the world has ended, InvalidArgument for a task of another world, and for a thread of no world if the ranks are
-// fibers.
+// The way in of every call through a handle, for the length of the call. A task of the handle's world just enters. A
+// thread that is no task (autograd, a callback, a thread of the rank's own) becomes a helper of the handle's rank.
+// Throws DistError: Aborted when the world has ended, InvalidArgument for a task of another world, and for a thread of
+// no world if the ranks are fibers.
 class CallScope {
  public:
   CallScope(const WorldRef& world, absl::FunctionRef<CalledHandle()> called) {
@@ -91,6 +94,7 @@ class CallScope {
   void enter(const WorldRef& world, const CalledHandle& called);
   void leave();
 
+  LibraryScope library_;
   Scheduler* scheduler_ = nullptr;
   Task* task_ = nullptr;
   uint64_t stranger_ = 0;

@@ -63,23 +63,33 @@ std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts) 
   return absl::StrJoin(parts, " and ");
 }
 
-std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts) {
-  struct Line {
-    std::vector<int> ranks;
-    std::string rest;
-  };
+namespace {
+
+// "ranks 0-2 wait" and the rest.
+struct Line {
+  std::vector<int> ranks;
+  std::string rest;
+  StuckRun::Wait wait;  // without its ranks
+};
+
+// The waits of a report: ranks in the same wait share a line.
+struct Waits {
   std::vector<Line> lines;
-  std::map<std::string, size_t> line_of;
-  std::map<int, std::vector<int>> waits;
+  std::map<int, std::vector<int>> edges;  // rank -> the ranks that it waits for
   std::set<int> awaited;
+};
+
+Waits waits_of(const std::vector<Task*>& blocked, const RankFacts& facts) {
+  Waits waits;
+  std::map<std::string, size_t> line_of;
   for (const Task* task : blocked) {
     if (task->info.rank < 0) continue;
     std::vector<int> targets;
     if (task->site.waits_for != nullptr) task->site.waits_for->append_ranks(&targets);
     std::sort(targets.begin(), targets.end());
     targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
-    awaited.insert(targets.begin(), targets.end());
-    std::vector<int>& edges = waits[task->info.rank];
+    waits.awaited.insert(targets.begin(), targets.end());
+    std::vector<int>& edges = waits.edges[task->info.rank];
     edges.insert(edges.end(), targets.begin(), targets.end());
     const std::string remark = task->site.waits_for != nullptr ? task->site.waits_for->remark() : "";
     const bool helper = task->info.kind != TaskKind::kRank;
@@ -88,35 +98,67 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
                      remark.empty() ? "" : ", " + remark,
                      helper ? (task->info.kind == TaskKind::kStream ? " (its stream)" : " (its helper)") : "",
                      site_place(task->site));
-    const auto [it, added] = line_of.try_emplace(rest, lines.size());
-    if (added) lines.push_back({{}, std::move(rest)});
-    lines[it->second].ranks.push_back(task->info.rank);
+    const auto [it, added] = line_of.try_emplace(rest, waits.lines.size());
+    if (added) {
+      const Site& site = task->site;
+      waits.lines.push_back({.ranks = {},
+                             .rest = std::move(rest),
+                             .wait = {.ranks = {},
+                                      .kind = task->info.kind,
+                                      .what = site.what,
+                                      .group = std::string(site.group),
+                                      .detail = std::string(site.detail),
+                                      .seq = site.seq,
+                                      .code = site.code,
+                                      .waits_for = targets,
+                                      .remark = remark}});
+    }
+    waits.lines[it->second].ranks.push_back(task->info.rank);
   }
+  for (Line& line : waits.lines) std::sort(line.ranks.begin(), line.ranks.end());
+  return waits;
+}
+
+void append_last_calls(const Waits& waits, const RankFacts& facts, std::string* text) {
+  // One rank of each line speaks for it: its peers wait alike. A rank of several lines, by its helper, speaks once.
+  std::set<int> told;
+  for (const Line& line : waits.lines) {
+    const auto speaker =
+        std::find_if(line.ranks.begin(), line.ranks.end(), [&told](int rank) { return !told.contains(rank); });
+    if (speaker == line.ranks.end()) continue;
+    told.insert(*speaker);
+    const std::vector<std::string> calls = facts.last_calls(*speaker);
+    if (!calls.empty()) absl::StrAppend(text, "\n  last calls of rank ", *speaker, ": ", absl::StrJoin(calls, "; "));
+  }
+  // Ranks that left are those that others miss.
+  int shown = 0;
+  for (const int rank : waits.awaited) {
+    if (!facts.ended || facts.ended(rank).empty()) continue;
+    const std::vector<std::string> calls = facts.last_calls(rank);
+    if (calls.empty()) continue;
+    absl::StrAppend(text, "\n  last call of rank ", rank, ": ", calls.back());
+    if (++shown == kMaxGone) break;
+  }
+}
+
+}  // namespace
+
+std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts, StuckRun* stuck) {
+  const Waits waits = waits_of(blocked, facts);
   std::string text = "no rank can move";
-  for (Line& line : lines) {
-    std::sort(line.ranks.begin(), line.ranks.end());
+  for (const Line& line : waits.lines) {
     absl::StrAppend(&text, "\n  ", ranks_text(line.ranks), line.ranks.size() == 1 ? " waits" : " wait", line.rest);
   }
-  if (const std::vector<int> cycle = find_cycle(waits); !cycle.empty()) {
-    absl::StrAppend(&text, "\n  cycle: rank ", absl::StrJoin(cycle, " -> rank "));
-  }
-  if (facts.last_calls) {
-    // One rank of each line speaks for it: its peers wait alike.
-    for (const Line& line : lines) {
-      const std::vector<std::string> calls = facts.last_calls(line.ranks[0]);
-      if (!calls.empty())
-        absl::StrAppend(&text, "\n  last calls of rank ", line.ranks[0], ": ", absl::StrJoin(calls, "; "));
-    }
-    // Ranks that left are those that others miss.
-    int shown = 0;
-    for (const int rank : awaited) {
-      if (!facts.ended || facts.ended(rank).empty()) continue;
-      const std::vector<std::string> calls = facts.last_calls(rank);
-      if (calls.empty()) continue;
-      absl::StrAppend(&text, "\n  last call of rank ", rank, ": ", calls.back());
-      if (++shown == kMaxGone) break;
+  const std::vector<int> cycle = find_cycle(waits.edges);
+  if (!cycle.empty()) absl::StrAppend(&text, "\n  cycle: rank ", absl::StrJoin(cycle, " -> rank "));
+  if (stuck != nullptr) {
+    stuck->cycle = cycle;
+    for (const Line& line : waits.lines) {
+      stuck->waits.push_back(line.wait);
+      stuck->waits.back().ranks = line.ranks;
     }
   }
+  if (facts.last_calls) append_last_calls(waits, facts, &text);
   return text;
 }
 

@@ -16,10 +16,26 @@ struct RankFacts {
   std::function<std::vector<std::string>(int rank)> last_calls;
 };
 
+// A stuck run, as data.
+struct StuckRun {
+  // Ranks that wait alike.
+  struct Wait {
+    std::vector<int> ranks;  // ascending; a rank of several tasks that wait alike stands there for each
+    TaskKind kind = TaskKind::kRank;
+    std::string what, group, detail;  // of the site
+    int64_t seq = -1;
+    CodeSite code;
+    std::vector<int> waits_for;  // ascending
+    std::string remark;
+  };
+  std::vector<Wait> waits;
+  std::vector<int> cycle;  // the first rank stands at its end, too; empty: none
+};
+
 // The text of a deadlock: the ranks that wait, in what and for whom, the state of those, and the cycle if there is one.
 // Ranks that wait alike share a line: "ranks 0-6 wait in all_reduce seq 3 for rank 7 (returned) [group 0,
-// train.cc:12]".
-std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts);
+// train.cc:12]". `stuck`: gets the same as data.
+std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts, StuckRun* stuck = nullptr);
 
 // "rank 1 (returned) and ranks 3-4".
 std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts);

@@ -20,17 +20,24 @@
 namespace rankloom::internal {
 namespace {
 
-// A rank whose helper is parked counts as parked, although its main thread is at no point. Before time goes on, such a thread
-// gets this long, in real time, to come to a point; as long as it computes, it gets more.
+// A rank whose helper is parked counts as parked, although its main thread is at no point. Before time goes on, such a
+// thread gets this long, in real time, to come to a point; as long as it computes, it gets more.
 constexpr int64_t kGraceNs = 1'000'000'000;
 constexpr int kGraceLooks = 20;
 
-// Scheduling points after which a rank under fifo lets others run although it did not block.
-constexpr int kFifoPatience = 1000;
 // A task that asks more often, and does nothing else, waits for others.
 constexpr int kPolls = 3;
-// How far the clock goes on when all tasks poll and none sleeps.
-constexpr int64_t kPollNs = 1'000'000;
+// Tasks that ask and act in turns: time passes after so many questions of theirs, if each of them asks at least once in
+// so many points; and after so many points of any kind, if nobody waits, wakes, begins or ends meanwhile. A run of
+// threads takes about as long in real time.
+constexpr int64_t kAsks = 1'000;
+constexpr uint64_t kPointsToAnAsk = 64;
+constexpr int64_t kBusyPoints = 100'000;
+constexpr int64_t kLongestPassNs = int64_t{3'600} * 1'000'000'000;
+
+// How many choices the last run of this thread recorded: the next one is most often of the same program.
+constexpr size_t kMostReserved = 4096;
+constinit thread_local size_t choices_before = 0;
 
 std::unique_ptr<Engine> make_engine(const WorldOptions& options) {
   if (options.engine == EngineKind::kFibers)
@@ -58,14 +65,165 @@ class DeterministicScheduler::StateLock {
   OrderedMutex* const mu_;
 };
 
-DeterministicScheduler::DeterministicScheduler(WorldOptions options, const RunHooks& hooks)
+// --- the steps of each switch, before those that inline them
+
+inline void DeterministicScheduler::make_ready(Task& task) {
+  task.state = Task::State::kReady;
+  ready_.insert(task.id);
+  if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
+}
+
+inline void DeterministicScheduler::start_running(Task& task) {
+  task.state = Task::State::kRunning;
+  ++running_;
+  note_running(task.id < 0 ? nullptr : &task);
+  if (!threads_ || task.id < 0) return;
+  baton_rank_ = task.info.rank;
+  ++running_of_rank_[static_cast<size_t>(task.info.rank)];
+}
+
+inline void DeterministicScheduler::stop_running(Task& task, Task::State next) {
+  if (task.state == Task::State::kRunning) {
+    --running_;
+    if (threads_) --running_of_rank_[static_cast<size_t>(task.info.rank)];
+  }
+  task.state = next;
+}
+
+inline void DeterministicScheduler::add_choice(ChoiceKind kind, const Task* at, int size, int value) {
+  if (!recording_) return;
+  // Names live as long as the process, so that a name is most often the last one by its address.
+  const char* const what = at != nullptr ? at->site.what : "start";
+  if (what != last_what_) {
+    last_what_ = what;
+    last_name_ = trace_.intern(what);
+  }
+  trace_.add({.kind = static_cast<uint8_t>(kind),
+              .what = last_name_,
+              .rank = at != nullptr ? at->info.rank : -1,
+              .size = size,
+              .value = value,
+              .seq = at != nullptr ? at->site.seq : -1});
+}
+
+inline TaskId DeterministicScheduler::choose_next(const Task* at) {
+  const int size = ready_.size();
+  if (runs_to_block_) return ready_.oldest();
+  if (size == 1 && !sees_all_) return ready_.nth(0);
+  TaskId id;
+  if (uniform_ != nullptr) {
+    id = ready_.nth(static_cast<int>(uniform_->below(static_cast<uint64_t>(size))));
+  } else {
+    id = policy_->choose({.kind = ChoiceKind::kNextTask,
+                          .size = size,
+                          .at = at,
+                          .ready = &ready_,
+                          .yields = std::exchange(yields_, false),
+                          .tasks = this});
+  }
+  if (size > 1) add_choice(ChoiceKind::kNextTask, at, size, id);
+  return id;
+}
+
+Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
+  points_in_a_row_ = 0;
+  patience_ = kFifoPatience;
+  moving_ = true;
+  baton_rank_ = -1;
+  for (;;) {
+    if (inbox_full_.load(std::memory_order_acquire)) [[unlikely]]
+      drain_inbox();
+    if (steps() > most_steps_ && !aborted()) [[unlikely]]
+      end_endless(ErrorKind::kDeadlock,
+                  absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points"), lock);
+    if (misled_ && !aborted()) [[unlikely]] {
+      lock.unlock();
+      abort(make_error(ErrorKind::kAborted, policy_->error()));
+      lock.lock();
+    }
+    if (ready_.empty()) [[unlikely]] {
+      if (live_ == 0) {
+        moving_ = false;
+        if (record_ != nullptr) record_->all_ended();
+        ended_.store(true, std::memory_order_release);
+        note_running(nullptr);
+        return &host_;
+      }
+      nobody_ready(lock);
+      continue;
+    }
+    const TaskId id = choose_next(at);
+    Task* const task = task_at(id);
+    if (record_ != nullptr) [[unlikely]]
+      record_->begin_step(*task, ready_);
+    ready_.remove(id);
+    if (prefetches_) prefetch();
+    if (policy_->failed() && !aborted()) [[unlikely]] {
+      make_ready(*task);
+      lock.unlock();
+      abort(make_error(ErrorKind::kAborted, policy_->error()));
+      lock.lock();
+      continue;
+    }
+    if (task->info.kind != TaskKind::kCompletion) return task;
+    run_posted(*task, lock);
+  }
+}
+
+void DeterministicScheduler::run_posted(Task& task, StateLock& lock) {
+  task.state = Task::State::kRunning;
+  auto body = std::move(task.body);
+  task.body = nullptr;
+  Task* const before = Task::current();
+  Task::set_current(&task);
+  note_running(&task);
+  lock.unlock();
+  body();
+  body = nullptr;  // what it holds may spawn, too
+  lock.lock();
+  note_running(nullptr);
+  Task::set_current(before);
+  task.state = Task::State::kDone;
+  free_ids_.push_back(task.id);
+}
+
+inline void DeterministicScheduler::give_way(Task& self, StateLock& lock) {
+  Task* const next = pick(&self, lock);
+  start_running(*next);
+  if (next == &self) return;
+  if (!threads_) {
+    engine_->pass(self, *next);
+    return;
+  }
+  engine_->unpark(*next);
+  lock.unlock();
+  engine_->park(self);
+  lock.lock();
+}
+
+void DeterministicScheduler::await_baton(Task& self, StateLock& lock) {
+  while (baton_rank_ != self.info.rank) {
+    stop_running(self, Task::State::kReady);
+    make_ready(self);
+    lock.unlock();
+    engine_->park(self);
+    lock.lock();
+  }
+}
+
+// --- a run
+
+DeterministicScheduler::DeterministicScheduler(WorldOptions&& options, const RunHooks& hooks)
     : Scheduler(std::move(options), /*deterministic=*/true, hooks.record),
       threads_(options_.engine == EngineKind::kThreads),
       engine_(make_engine(options_)),
       policy_(make_policy(options_.schedule, hooks)),
+      uniform_(policy_->uniform()),
       runs_to_block_(policy_->runs_to_block()),
+      has_turns_(runs_to_block_ && !threads_),
       recording_(!runs_to_block_),
       sees_all_(policy_->sees_all()),
+      most_steps_(options_.max_steps > 0 ? options_.max_steps : ~uint64_t{0}),
       rank_tasks_(new Task[static_cast<size_t>(options_.world_size)]),
       ready_(policy_->order()) {
   host_.scheduler = this;
@@ -82,10 +240,19 @@ DeterministicScheduler::DeterministicScheduler(WorldOptions options, const RunHo
   if (record_ != nullptr) record_->begin_run(this, options_.world_size, threads_);
   const Trace* const replayed = options_.schedule.trace();
   trace_.set_limit(options_.trace_limit);
+  if (recording_) trace_.reserve(std::min<uint64_t>(options_.trace_limit, choices_before));
   trace_.set_schedule(replayed != nullptr ? replayed->schedule() : options_.schedule.text());
 }
 
-DeterministicScheduler::~DeterministicScheduler() { close(); }
+DeterministicScheduler::~DeterministicScheduler() {
+  close();
+  if (!trace_.empty()) choices_before = std::min(trace_.steps().size(), kMostReserved);
+}
+
+Trace DeterministicScheduler::take_trace() {
+  choices_before = std::min(trace_.steps().size(), kMostReserved);
+  return std::exchange(trace_, {});
+}
 
 bool DeterministicScheduler::idle() const {
   const StateLock lock(this);
@@ -147,6 +314,7 @@ void DeterministicScheduler::run(absl::FunctionRef<void(int rank, Task& task)> b
   body_.emplace(body);
   watch_.begin();
   engine_->run_host([this] {
+    if (!threads_) fibers_thread_.store(this_thread(), std::memory_order_relaxed);
     {
       StateLock lock(this);
       live_ += options_.world_size;
@@ -171,6 +339,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
     extra_.push_back(std::make_unique<Task>());
   }
   Task* const task = task_at(id);
+  busy_ = {};
   task->scheduler = this;
   task->record = record();
   task->id = id;
@@ -180,6 +349,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->state = Task::State::kNew;
   task->permit = false;
   task->polls_in_a_row = 0;
+  task->asked_at = 0;
   task->last.set(Site{});
   task->timer = 0;
   task->deadline_ns = Deadline::kNever;
@@ -274,64 +444,40 @@ void DeterministicScheduler::detach(Task* task) {
   end(*task);
 }
 
-void DeterministicScheduler::make_ready(Task& task) {
-  task.state = Task::State::kReady;
-  ready_.insert(task.id);
-  if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
-}
-
-void DeterministicScheduler::start_running(Task& task) {
-  task.state = Task::State::kRunning;
-  ++running_;
-  note_running(task.id < 0 ? nullptr : &task);
-  if (!threads_ || task.id < 0) return;
-  baton_rank_ = task.info.rank;
-  ++running_of_rank_[static_cast<size_t>(task.info.rank)];
-}
-
-void DeterministicScheduler::stop_running(Task& task, Task::State next) {
-  if (task.state == Task::State::kRunning) {
-    --running_;
-    if (threads_) --running_of_rank_[static_cast<size_t>(task.info.rank)];
-  }
-  task.state = next;
-}
-
-void DeterministicScheduler::ensure_baton(Task& self, StateLock& lock) {
-  if (!threads_) return;
-  while (baton_rank_ != self.info.rank) {
-    stop_running(self, Task::State::kReady);
-    make_ready(self);
-    lock.unlock();
-    engine_->park(self);
-    lock.lock();
-  }
-}
-
-void DeterministicScheduler::give_way(Task& self, StateLock& lock) {
-  Task* const next = pick(&self, lock);
-  start_running(*next);
-  if (next == &self) return;
-  engine_->unpark(*next);
-  lock.unlock();
-  engine_->park(self);
-  lock.lock();
-}
-
 void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
+  // No call but in place of this one, so that most points of most runs save no register: under fifo on fibers a task
+  // that acts goes on.
+  if (has_turns_ && step == Step::kAct && points_in_a_row_ + 1 < patience_ &&
+      !inbox_full_.load(std::memory_order_relaxed)) [[likely]] {
+    Task* const self = Task::current();
+    if (self == nullptr || self->state != Task::State::kRunning) return;  // a hook, as below
+    self->reach(site);
+    steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    ++points_in_a_row_;
+    self->polls_in_a_row = 0;
+    yields_in_a_row_ = 0;
+    return;
+  }
+  point_at_length(site, step);
+}
+
+void DeterministicScheduler::point_at_length(const Site& site, Step step) {
   Task* const self = Task::current();
   // A hook of the run's user (whereabouts, on_abort), called while somebody picks: its task has stopped already.
   if (self == nullptr || self->state != Task::State::kRunning) return;
   self->reach(site);
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  const bool asks = step != Step::kAct;
+  if (asks) self->asked_at = self->steps.load(std::memory_order_relaxed);
   if (step == Step::kPoll) {
     if (++self->polls_in_a_row > kPolls) step = Step::kYield;
   } else {
     self->polls_in_a_row = 0;
   }
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
-  const auto goes_on = [&] { return runs_to_block_ && step != Step::kYield && ++points_in_a_row_ < kFifoPatience; };
-  if (!threads_ && goes_on()) {
+  const auto goes_on = [&] { return runs_to_block_ && step != Step::kYield && ++points_in_a_row_ < patience_; };
+  if (!threads_ && asks) ++asks_;
+  if (!threads_ && asks_ < kAsks && goes_on()) {
     // Its site is nobody's business as long as it runs.
     yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
@@ -340,11 +486,15 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   self->site = site;
   StateLock lock(this);
   ensure_baton(*self, lock);
+  if (threads_ && asks) ++asks_;
+  busy_.points += threads_ ? 1 : std::max(points_in_a_row_, 1);
   if (step == Step::kYield) {
     count_yield(lock);
   } else {
     yields_in_a_row_ = 0;
   }
+  if (asks_ >= kAsks || busy_.points >= kBusyPoints) [[unlikely]]
+    count_busy();
   if (threads_ && goes_on()) return;
   stop_running(*self, Task::State::kReady);
   make_ready(*self);
@@ -357,17 +507,20 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   const int64_t most = 4 * (ready_.size() + 16);
   if (++yields_in_a_row_ <= most) return;
   yields_in_a_row_ = 0;
-  // A thread outside acts in real time; what it did before it went may be what the polls ask for, which see it from now on.
-  const uint64_t outside_went = outside_went_.load(std::memory_order_acquire);
-  if (std::exchange(outside_went_seen_, outside_went) != outside_went) return;
-  if (outside_.load(std::memory_order_acquire) > 0 || advance_clock()) return;
+  const int64_t timer_ns = next_timer_ns();
   // Nobody sleeps, but a task may poll until some time has passed.
-  clock_ns_.store(now_ns() + kPollNs, std::memory_order_relaxed);
-  if (record_ != nullptr) record_->time_passed();
+  const int64_t pass_ns = timer_ns != Deadline::kNever ? std::max<int64_t>(timer_ns - now_ns(), 0) : kShortestPassNs;
+  if (!outside_lets_pass() || !in_real_time(pass_ns)) return;
+  asks_ = 0;
+  const bool outside = busy_.outside;
+  pass(pass_ns);
+  if (timer_ns != Deadline::kNever) return;
   const uint64_t steps = steps_.load(std::memory_order_relaxed);
   const bool polls_only = steps - polled_at_step_ <= static_cast<uint64_t>(most) + 1;
   polled_at_step_ = steps;
-  if (!polls_only || polling_since_ns_ == 0) {
+  if (outside) {
+    polling_since_ns_ = 0;  // another process may answer when it likes to
+  } else if (!polls_only || polling_since_ns_ == 0) {
     polling_since_ns_ = monotonic_ns();
   } else if (monotonic_ns() - polling_since_ns_ > absl::ToInt64Nanoseconds(options_.stuck_after) && !aborted()) {
     // Perhaps a thread outside would have answered: no deadlock for certain.
@@ -376,6 +529,65 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
                              " of real time: all that can run only poll"),
                 lock);
   }
+}
+
+bool DeterministicScheduler::outside_lets_pass() {
+  // A thread outside acts in real time; what it did before it went may be what the polls ask for, which see it from now
+  // on.
+  const uint64_t outside_went = outside_went_.load(std::memory_order_acquire);
+  if (std::exchange(outside_went_seen_, outside_went) != outside_went) return false;
+  return outside_.load(std::memory_order_acquire) == 0;
+}
+
+bool DeterministicScheduler::in_real_time(int64_t ns) {
+  if (!busy_.outside) return true;
+  const int64_t now = monotonic_ns();
+  if (busy_.since_ns == 0) busy_.since_ns = now;
+  if (now - busy_.since_ns >= ns) return true;
+  sched_yield();  // to whoever may answer
+  return false;
+}
+
+void DeterministicScheduler::asked_outside() {
+  const StateLock lock(this);
+  busy_.outside = true;
+  if (record_ != nullptr) record_->uncovered("something outside of the run that wakes ranks");
+}
+
+bool DeterministicScheduler::all_ask() const {
+  const auto other = [](const Task& task) {
+    if (task.state != Task::State::kReady && task.state != Task::State::kRunning) return false;
+    return task.asked_at == 0 || task.steps.load(std::memory_order_relaxed) - task.asked_at > kPointsToAnAsk;
+  };
+  return std::none_of(&rank_tasks_[0], &rank_tasks_[0] + options_.world_size, other) &&
+         std::none_of(extra_.begin(), extra_.end(), [&other](const auto& task) { return other(*task); });
+}
+
+void DeterministicScheduler::count_busy() {
+  const bool asked = asks_ >= kAsks;
+  const bool alone = busy_.points >= kBusyPoints;
+  if (asked) asks_ = 0;
+  if (alone) busy_.points = 0;
+  if ((!alone && !all_ask()) || !outside_lets_pass()) return;
+  const int64_t step_ns = busy_.step_ns;
+  if (!in_real_time(step_ns)) return;
+  if (record_ != nullptr) record_->uncovered("tasks that ask or act again and again: time passes for them at last");
+  // Further and further, while it changes nothing: a peer may sleep for an hour.
+  const bool sleeps = next_timer_ns() != Deadline::kNever;
+  pass(step_ns);
+  if (sleeps) busy_.step_ns = step_ns < kLongestPassNs ? 2 * step_ns : step_ns;
+}
+
+void DeterministicScheduler::pass(int64_t ns) {
+  busy_.since_ns = 0;
+  const int64_t timer_ns = next_timer_ns();
+  if (timer_ns != Deadline::kNever && timer_ns - now_ns() <= ns) {
+    advance_clock();
+    busy_.step_ns = kShortestPassNs;
+    return;
+  }
+  clock_ns_.store(now_ns() + ns, std::memory_order_relaxed);
+  if (record_ != nullptr) record_->time_passed();
 }
 
 WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
@@ -404,6 +616,7 @@ WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
     std::push_heap(timers_.begin(), timers_.end(), std::greater<>());
   }
   stop_running(self, Task::State::kParked);
+  busy_ = {};
   if (timers_.size() >= timers_to_forget_at_) forget_dead_timers();
   give_way(self, lock);
   self.timer = 0;
@@ -424,6 +637,7 @@ void DeterministicScheduler::unpark_here(Task& task) {
   if (task.state == Task::State::kParked) {
     task.cause = WakeCause::kUnparked;
     make_ready(task);
+    busy_ = {};
   } else {
     task.permit = true;
   }
@@ -437,98 +651,10 @@ int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
   const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false, .tasks = this};
   const int value = policy_->choose(point);
   // Not here: the caller may hold a lock that those who are told of the abort take.
-  if (!policy_->error().empty()) [[unlikely]]
+  if (policy_->failed()) [[unlikely]]
     misled_ = true;
   add_choice(kind, self, n, value);
   return value;
-}
-
-void DeterministicScheduler::add_choice(ChoiceKind kind, const Task* at, int size, int value) {
-  if (!recording_) return;
-  // Names live as long as the process, so that a name is most often the last one by its address.
-  const char* const what = at != nullptr ? at->site.what : "start";
-  if (what != last_what_) {
-    last_what_ = what;
-    last_name_ = trace_.intern(what);
-  }
-  trace_.add({.kind = static_cast<uint8_t>(kind),
-              .what = last_name_,
-              .rank = at != nullptr ? at->info.rank : -1,
-              .size = size,
-              .value = value,
-              .seq = at != nullptr ? at->site.seq : -1});
-}
-
-TaskId DeterministicScheduler::choose_next(const Task* at) {
-  const int size = ready_.size();
-  if (runs_to_block_) return ready_.oldest();
-  if (size == 1 && !sees_all_) return ready_.nth(0);
-  const ChoicePoint point{.kind = ChoiceKind::kNextTask,
-                          .size = size,
-                          .at = at,
-                          .ready = &ready_,
-                          .yields = std::exchange(yields_, false),
-                          .tasks = this};
-  const TaskId id = policy_->choose(point);
-  if (size > 1) add_choice(ChoiceKind::kNextTask, at, size, id);
-  return id;
-}
-
-Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
-  points_in_a_row_ = 0;
-  moving_ = true;
-  baton_rank_ = -1;
-  for (;;) {
-    if (inbox_full_.load(std::memory_order_acquire)) drain_inbox();
-    if (options_.max_steps > 0 && steps() > options_.max_steps && !aborted()) [[unlikely]]
-      end_endless(ErrorKind::kDeadlock,
-                  absl::StrCat("the run did not end within ", options_.max_steps, " scheduling points"), lock);
-    if (misled_ && !aborted()) [[unlikely]] {
-      lock.unlock();
-      abort(make_error(ErrorKind::kAborted, policy_->error()));
-      lock.lock();
-    }
-    if (ready_.empty()) {
-      if (live_ == 0) {
-        moving_ = false;
-        if (record_ != nullptr) record_->all_ended();
-        ended_.store(true, std::memory_order_release);
-        note_running(nullptr);
-        return &host_;
-      }
-      nobody_ready(lock);
-      continue;
-    }
-    const TaskId id = choose_next(at);
-    Task* const task = task_at(id);
-    if (record_ != nullptr) [[unlikely]]
-      record_->begin_step(*task, ready_);
-    ready_.remove(id);
-    if (prefetches_) prefetch();
-    if (!runs_to_block_ && !policy_->error().empty() && !aborted()) {
-      make_ready(*task);
-      lock.unlock();
-      abort(make_error(ErrorKind::kAborted, policy_->error()));
-      lock.lock();
-      continue;
-    }
-    if (task->info.kind != TaskKind::kCompletion) return task;
-    // A posted body: it runs here, as a step of its own, and may make others ready.
-    task->state = Task::State::kRunning;
-    auto body = std::move(task->body);
-    task->body = nullptr;
-    Task* const before = Task::current();
-    Task::set_current(task);
-    note_running(task);
-    lock.unlock();
-    body();
-    body = nullptr;  // what it holds may spawn, too
-    lock.lock();
-    note_running(nullptr);
-    Task::set_current(before);
-    task->state = Task::State::kDone;
-    free_ids_.push_back(id);
-  }
 }
 
 void DeterministicScheduler::prefetch() {
@@ -660,8 +786,9 @@ Task* DeterministicScheduler::ready_beside(int rank) const {
   return nullptr;
 }
 
-// A rank may hold the baton and wait, in a way of its own, for a thread of its own: a join. If that one is ready, it runs beside
-// the rank, as it would have done if it had come to its point now. If it waits for others, they get the baton.
+// A rank may hold the baton and wait, in a way of its own, for a thread of its own: a join. If that one is ready, it
+// runs beside the rank, as it would have done if it had come to its point now. If it waits for others, they get the
+// baton.
 void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* /*texts*/) {
   if (!threads_) return;
   Task* helper = nullptr;
@@ -715,13 +842,18 @@ void DeterministicScheduler::forget_dead_timers() {
   timers_to_forget_at_ = std::max<size_t>(1024, 2 * timers_.size());
 }
 
+void DeterministicScheduler::take_out_timer() {
+  std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
+  timers_.pop_back();
+}
+
+int64_t DeterministicScheduler::next_timer_ns() {
+  while (!timers_.empty() && !alive(timers_.front())) take_out_timer();
+  return timers_.empty() ? Deadline::kNever : timers_.front().at_ns;
+}
+
 bool DeterministicScheduler::advance_clock() {
-  const auto take_out = [this] {
-    std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
-    timers_.pop_back();
-  };
-  while (!timers_.empty() && !alive(timers_.front())) take_out();
-  if (timers_.empty()) return false;
+  if (next_timer_ns() == Deadline::kNever) return false;
   // Default timeouts keep nothing alive, but they do pass when time goes on for another reason, each in its turn.
   int64_t at_ns = timers_.front().at_ns;
   std::vector<Task*> weak;
@@ -750,7 +882,7 @@ bool DeterministicScheduler::advance_clock() {
   };
   while (!timers_.empty() && timers_.front().at_ns <= at_ns) {
     const Timer timer = timers_.front();
-    take_out();
+    take_out_timer();
     if (alive(timer)) time_out(*task_at(timer.task));
   }
   for (Task* task : weak) time_out(*task);
@@ -761,6 +893,7 @@ Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
   if (task.state != Task::State::kRunning) fatal("a task ended that did not run");
   const bool held = !threads_ || baton_rank_ == task.info.rank;
   stop_running(task, Task::State::kDone);
+  busy_ = {};
   --live_;
   Task* next = nullptr;
   // Else another thread of the rank goes on with the baton, or somebody else holds it.
@@ -844,6 +977,7 @@ void DeterministicScheduler::append_outstanding(std::vector<Outstanding>* outsta
     if (const Task* const task = runs_.load(std::memory_order_acquire); task != nullptr) {
       outstanding->push_back({.id = task->id,
                               .info = runs_info_.load(std::memory_order_relaxed),
+                              .thread = fibers_thread_.load(std::memory_order_relaxed),
                               .steps = steps,
                               .last = task->last.site()});
     }
@@ -852,7 +986,11 @@ void DeterministicScheduler::append_outstanding(std::vector<Outstanding>* outsta
   const StateLock lock(this);
   const auto add = [&](const Task& task) {
     if (task.state != Task::State::kRunning) return;
-    outstanding->push_back({.id = task.id, .info = task.info, .steps = steps, .last = task.last.site()});
+    outstanding->push_back({.id = task.id,
+                            .info = task.info,
+                            .thread = task.thread.load(std::memory_order_relaxed),
+                            .steps = steps,
+                            .last = task.last.site()});
   };
   for (int rank = 0; rank < options_.world_size; ++rank) {
     const Task& task = rank_tasks_[static_cast<size_t>(rank)];

@@ -16,17 +16,17 @@
 
 namespace rankloom::internal {
 
-// One task runs at a time; at every scheduling point the policy says who is next. The same code drives threads (the running
-// one holds the baton) and fibers, so one seed gives one trace on both.
+// One task runs at a time; at every scheduling point the policy says who is next. The same code drives threads (the
+// running one holds the baton) and fibers, so one seed gives one trace on both.
 //
-// On threads the baton belongs to a rank: a helper thread of that rank may run beside it. A helper that parks passes the
-// baton on; a task that comes to a point while its rank does not hold the baton queues as ready.
+// On threads the baton belongs to a rank: a helper thread of that rank may run beside it. A helper that parks passes
+// the baton on; a task that comes to a point while its rank does not hold the baton queues as ready.
 //
-// invariant: from the first pick until all tasks have ended exactly one task is the mover: it runs with the baton, or it
-// picks who is next. Nobody holds the baton while the mover picks, so who comes to a point meanwhile queues.
+// invariant: from the first pick until all tasks have ended exactly one task is the mover: it runs with the baton, or
+// it picks who is next. Nobody holds the baton while the mover picks, so who comes to a point meanwhile queues.
 class DeterministicScheduler final : public Scheduler, private TaskTable {
  public:
-  DeterministicScheduler(WorldOptions options, const RunHooks& hooks);
+  DeterministicScheduler(WorldOptions&& options, const RunHooks& hooks);
   ~DeterministicScheduler() override;
 
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
@@ -34,6 +34,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
   Task* attach(const TaskInfo& info) override;
   void detach(Task* task) override;
+  void end_turn() override {
+    if (!threads_) patience_ = 0;
+  }
   WakeCause park(const Site& site, Deadline deadline) override;
   void unpark(Task& task) override;
   int choose(ChoiceKind kind, int n, const Site& site) override;
@@ -41,7 +44,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::optional<Site> last_point(int rank) const override;
   void append_outstanding(std::vector<Outstanding>* outstanding) const override;
   const Trace& trace() const override { return trace_; }
+  Trace take_trace() override;
   uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
+  void asked_outside() override;
   void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
 
  protected:
@@ -69,22 +74,38 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void post_here(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body);
   void unpark_here(Task& task);
   void wake_all_here();
-  void make_ready(Task& task);
-  void start_running(Task& task);
+  // Steps of each switch: inlined where they are used.
+  [[gnu::always_inline]] void make_ready(Task& task);
+  [[gnu::always_inline]] void start_running(Task& task);
   // `task` (null: nobody) has the fibers' thread from now on.
   void note_running(const Task* task) {
     if (threads_) return;
     if (task != nullptr) runs_info_.store(task->info, std::memory_order_relaxed);
     runs_.store(task, std::memory_order_release);
   }
-  void stop_running(Task& task, Task::State next);
-  void ensure_baton(Task& self, StateLock& lock);
+  [[gnu::always_inline]] void stop_running(Task& task, Task::State next);
+  [[gnu::always_inline]] void ensure_baton(Task& self, StateLock& lock) {
+    if (threads_) await_baton(self, lock);
+  }
+  void await_baton(Task& self, StateLock& lock);
+  // deterministic_point() of a task that asks, or may have to give way.
+  [[gnu::noinline]] void point_at_length(const Site& site, Step step);
   // `self` yields: the clock goes on if nobody did anything else for long.
   void count_yield(StateLock& lock);
+  // Time passes for tasks that ask and act again and again: enough of that was seen.
+  void count_busy();
+  // Whether all tasks that could run ask every now and then.
+  bool all_ask() const;
+  // Whether time may pass for tasks that ask: not as long as, nor right after, a thread outside may answer.
+  bool outside_lets_pass();
+  // Whether `ns` of real time have passed since a task first asked for outside changes; true if none has asked.
+  bool in_real_time(int64_t ns);
+  // The clock goes on by so much, and no further than the earliest own deadline.
+  void pass(int64_t ns);
   // The task that runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
   Task* pick(const Task* at, StateLock& lock);
   // `self` stops here until it is picked again.
-  void give_way(Task& self, StateLock& lock);
+  [[gnu::always_inline]] void give_way(Task& self, StateLock& lock);
   // The first pick: the caller is no task, or a ready one.
   Task* set_off(StateLock& lock);
   // Ends `task`. The one that runs next; null: nobody new.
@@ -94,7 +115,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void prefetch();
   // max_steps have passed.
   void end_endless(ErrorKind kind, std::string text, StateLock& lock);
-  // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none computes.
+  // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none
+  // computes.
   bool wait_beside(int64_t grace_ns, StateLock& lock);
   // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or `stuck_after`
   // passed.
@@ -109,27 +131,38 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Lets the task run that `choose` gives, with the state locked; null: nobody. The caller is no task any more.
   void pass_baton(absl::FunctionRef<Task*(StateLock& lock)> choose);
   bool advance_clock();
+  // The earliest own deadline; Deadline::kNever: there is none.
+  int64_t next_timer_ns();
+  void take_out_timer();
   void forget_dead_timers();
   void drain_inbox();
   bool runs_here() const;
   // Has `what` done on the fibers' thread: they cannot be touched from elsewhere.
   void send(absl::AnyInvocable<void()> what);
-  TaskId choose_next(const Task* at);
-  void add_choice(ChoiceKind kind, const Task* at, int size, int value);
+  [[gnu::always_inline]] TaskId choose_next(const Task* at);
+  [[gnu::always_inline]] void add_choice(ChoiceKind kind, const Task* at, int size, int value);
+  // A posted body: a step of its own on the caller's stack, which may make others ready.
+  void run_posted(Task& task, StateLock& lock);
   static void task_main(Task& task);
+
+  // How far the clock goes on at least when it does so for tasks that ask.
+  static constexpr int64_t kShortestPassNs = 1'000'000;
 
   const bool threads_;
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<SchedulePolicy> policy_;
+  Prng* const uniform_;  // the policy's; null: it is asked
   const bool runs_to_block_;
+  const bool has_turns_;  // fifo on fibers
   const bool recording_;
   const bool sees_all_;
+  const uint64_t most_steps_;  // after which the run is endless
 
   mutable OrderedMutex mu_{LockLevel::kScheduler};  // guards all below on threads; unused on fibers
   Task host_;
   std::unique_ptr<Task[]> rank_tasks_;
-  std::vector<std::unique_ptr<Task>> extra_;
-  std::vector<TaskId> free_ids_;
+  std::vector<std::unique_ptr<Task>, KeptAllocator<std::unique_ptr<Task>>> extra_;
+  std::vector<TaskId, KeptAllocator<TaskId>> free_ids_;
   ReadySet ready_;
   std::optional<absl::FunctionRef<void(int, Task&)>> body_;
   int live_ = 0;          // tasks that have not ended, posted ones excepted
@@ -140,10 +173,22 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning
   int running_ = 0;
   int points_in_a_row_ = 0;  // of the running task since it was picked
+  // Scheduling points after which a rank under fifo lets others run although it did not block.
+  static constexpr int kFifoPatience = 1000;
+  int patience_ = kFifoPatience;  // of the running task
   Trace trace_;
   const char* last_what_ = nullptr;  // of the last choice, and what the trace calls it
   uint16_t last_name_ = 0;
   int64_t yields_in_a_row_ = 0;
+  int64_t asks_ = 0;  // polls and yields since they were last looked at
+  // Progress of tasks that ask or act in a loop and never wait. Reset whenever a task waits, wakes, begins or ends.
+  struct Busy {
+    int64_t points = 0;                 // since the last look
+    int64_t step_ns = kShortestPassNs;  // what passes next
+    bool outside = false;               // they asked for what comes from outside, in real time
+    int64_t since_ns = 0;               // real time since which that holds time up; 0: it does not yet
+  };
+  Busy busy_;
   uint64_t outside_went_seen_ = 0;  // by count_yield()
   uint64_t polled_at_step_ = 0;     // where the clock last went on for tasks that poll
   int64_t polling_since_ns_ = 0;    // real time since which tasks do nothing else; 0: they do
@@ -180,7 +225,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::atomic<bool> idle_{false};
   Parker idle_parker_;
 
-  // Fibers: who runs, and what it is, for the watchdog's thread.
+  // Fibers: who runs, and what it is, for the watchdog's thread; and which thread theirs is.
+  std::atomic<int> fibers_thread_{0};
   std::atomic<const Task*> runs_{nullptr};
   std::atomic<TaskInfo> runs_info_{TaskInfo{}};
 

@@ -11,7 +11,7 @@
 
 namespace rankloom::internal {
 
-FreeScheduler::FreeScheduler(WorldOptions options)
+FreeScheduler::FreeScheduler(WorldOptions&& options)
     : Scheduler(std::move(options), /*deterministic=*/false, /*record=*/nullptr),
       counts_(int64_t{options_.world_size} * kLive + kBias),
       live_ranks_(options_.world_size),
@@ -142,7 +142,7 @@ WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
   self.reach(site);
   if (self.parker.spin()) return WakeCause::kUnparked;
   self.site = site;
-  const bool counted = deadline.weak;
+  const bool counted = deadline.weak || deadline.at_ns == Deadline::kNever;  // nothing but others ends the wait
   if (!self.parker.prepare(counted)) return WakeCause::kUnparked;
   if (counted) {
     counts_.fetch_add(1);
@@ -157,8 +157,8 @@ WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
 }
 
 void FreeScheduler::unpark(Task& task) {
-  // The task may run, and end, from the moment it has its permit: it is counted off by what the parker says, not by what
-  // stands in the task.
+  // The task may run, and end, from the moment it has its permit: it is counted off by what the parker says, not by
+  // what stands in the task.
   const Parker::Was was = task.parker.give();
   if (was < Parker::Was::kAsleep) return;
   if (was == Parker::Was::kAsleepCounted) counts_.fetch_sub(1);
@@ -273,6 +273,7 @@ void FreeScheduler::append_outstanding(std::vector<Outstanding>* outstanding) co
     if (task == nullptr || task->parker.asleep()) continue;
     outstanding->push_back({.id = task->id,
                             .info = task->info,
+                            .thread = task->thread.load(std::memory_order_relaxed),
                             .steps = steps[static_cast<size_t>(task->info.rank)],
                             .last = task->last.site()});
   }

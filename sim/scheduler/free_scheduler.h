@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "sim/base/lock_order.h"
 #include "sim/scheduler/scheduler.h"
 #include "sim/scheduler/stall_watch.h"
@@ -12,12 +13,13 @@ namespace rankloom::internal {
 // The free gear: every task is a thread and all run at once. A stuck run is found by counting, not by a timer: the last
 // task to fall asleep sees that all others are asleep, too.
 //
-// A report reads where sleepers wait, and a sleeper may be woken meanwhile, by a default timeout or from outside the run. So
-// no task leaves park() while reporting_ is set: the reporter sets it and then looks who is asleep; who was woken has
-// changed its parker and then looks at reporting_. Both are sequentially consistent, so one of the two sees the other.
+// A report reads where sleepers wait, and a sleeper may be woken meanwhile, by a default timeout or from outside the
+// run. So no task leaves park() while reporting_ is set: the reporter sets it and then looks who is asleep; who was
+// woken has changed its parker and then looks at reporting_. Both are sequentially consistent, so one of the two sees
+// the other.
 class FreeScheduler final : public Scheduler {
  public:
-  explicit FreeScheduler(WorldOptions options);
+  explicit FreeScheduler(WorldOptions&& options);
   ~FreeScheduler() override;
 
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
@@ -55,8 +57,9 @@ class FreeScheduler final : public Scheduler {
   // Until the threads of run() and spawn() have ended and let go of this.
   void wait_for_threads();
 
-  // Live tasks (and outside wakers, and strangers that are away) in the upper half; those asleep without an own deadline in the lower half, biased, since
-  // a waker may count a sleeper off before it has counted itself on. Equal: nobody can move.
+  // Live tasks (and outside wakers, and strangers that are away) in the upper half; those asleep without an own
+  // deadline in the lower half, biased, since a waker may count a sleeper off before it has counted itself on. Equal:
+  // nobody can move.
   static constexpr int64_t kLive = int64_t{1} << 32;
   static constexpr int64_t kBias = int64_t{1} << 30;
   std::atomic<int64_t> counts_;

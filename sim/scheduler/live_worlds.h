@@ -11,23 +11,24 @@ namespace rankloom::internal {
 
 class Scheduler;
 
-// The schedulers of this process, by serial number: where a handle that a thread of no world uses, or that has outlived its
-// world, learns whether there is a world behind it. Nothing here is asked by tasks that use handles of their own world.
+// The schedulers of this process, by serial number: where a handle that a thread of no world uses, or that has outlived
+// its world, learns whether there is a world behind it. Nothing here is asked by tasks that use handles of their own
+// world.
 // Thread-safety: all methods; they hold the list's lock and no other, but close_if().
 class LiveWorlds {
  public:
   static LiveWorlds& shared();
 
-  void add(Scheduler* scheduler);
+  void add(Scheduler* scheduler, uint64_t serial);
   // The scheduler, which stays until unpin(); null if it is gone, or, with `open`, if it takes no more calls.
   Scheduler* pin(uint64_t serial, bool open);
   void unpin(uint64_t serial);
   // The world takes no more calls, or is gone.
   bool over(uint64_t serial) const;
 
-  // From here on it takes no more calls, if nobody has a pin and `idle`, asked under the lock, says so.
+  // Closes the world, which takes no more calls then, if no pin is held and `idle`, asked under the lock, says so.
   bool close_if(uint64_t serial, absl::FunctionRef<bool()> idle);
-  // The same in any case, and no more pins are given. Whether some are held.
+  // Closes the world in any case, and gives no more pins. Returns whether some are held.
   bool close(uint64_t serial);
   // Returns when nobody has a pin any more. The scheduler may go.
   void remove(uint64_t serial);

@@ -3,9 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/scheduler/check_options.h"
 #include "sim/scheduler/deterministic_scheduler.h"
 #include "sim/scheduler/free_scheduler.h"
 #include "sim/scheduler/scheduler.h"
@@ -13,9 +12,7 @@
 namespace rankloom::internal {
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::make(WorldOptions options, const RunHooks& hooks) {
-  if (options.world_size < 1) {
-    return invalid_argument("world_size is ", options.world_size, ", want at least 1");
-  }
+  if (absl::Status wrong = check_options(options); !wrong.ok()) return wrong;
   const bool fibers = options.engine == EngineKind::kFibers;
   if (options.schedule.kind() == Schedule::Kind::kUnset)
     options.schedule = fibers ? Schedule::fifo() : Schedule::free();

@@ -37,7 +37,7 @@ void Scheduler::begin_life() {
     outer_ = task->scheduler->outer_;
     outer_.push_back(task->scheduler->serial_);
   }
-  LiveWorlds::shared().add(this);
+  LiveWorlds::shared().add(this, serial_);
 }
 
 Scheduler::~Scheduler() = default;
@@ -200,11 +200,16 @@ std::string Scheduler::describe() {
     if (!waiting.empty()) text = waits_text(waiting);
   });
   // Ranks in the same state share a line.
-  std::map<std::string, std::vector<int>> others;
-  const auto add = [&others](const TaskInfo& info, const char* state, const Site& last) {
-    others[absl::StrCat(info.kind == TaskKind::kRank ? "" : " (its helper)", state,
-                        "; its last point: ", site_text(last), site_place(last))]
-        .push_back(info.rank);
+  struct Alike {
+    Site last;
+    std::vector<int> ranks;
+  };
+  std::map<std::string, Alike> others;
+  const auto add = [&others](const TaskInfo& info, std::string_view state, const Site& last) {
+    const std::string_view helper = info.kind == TaskKind::kRank ? "" : " (its helper)";
+    Alike& alike = others[absl::StrCat(sv(helper), sv(state), "; ", last_point_text(last))];
+    alike.last = last;
+    alike.ranks.push_back(info.rank);
   };
   for (const Task* task : ready_tasks()) add(task->info, " can run", task->last.site());
   std::vector<Outstanding> outstanding;
@@ -212,9 +217,13 @@ std::string Scheduler::describe() {
   for (const Outstanding& who : outstanding) {
     add(who.info, who.attached ? " runs" : " has not attached", who.last);
   }
-  for (auto& [what, ranks] : others) {
-    std::sort(ranks.begin(), ranks.end());
-    absl::StrAppend(&text, "\n  ", ranks_text(ranks), what);
+  for (auto& [what, alike] : others) {
+    std::sort(alike.ranks.begin(), alike.ranks.end());
+    const bool several = alike.ranks.size() > 1;
+    std::string state = what.substr(0, what.find(';'));
+    if (several && state == " runs") state = " run";
+    if (several && state == " has not attached") state = " have not attached";
+    absl::StrAppend(&text, "\n  ", ranks_text(alike.ranks), state, "; ", last_point_text(alike.last, several));
   }
   return text.empty() ? text : text.substr(1);
 }

@@ -16,9 +16,11 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rankloom/options.h"
 #include "rankloom/schedule.h"
+#include "sim/base/kept_memory.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/task.h"
 #include "sim/schedule/run_hooks.h"
@@ -32,26 +34,27 @@ struct Outstanding {
   TaskId id = -1;
   TaskInfo info;
   bool attached = true;
+  int thread = 0;      // that runs it, its id in the kernel; 0: none, or not known
   uint64_t steps = 0;  // as long as this stays as it is, nothing moves
   Site last;           // what, code and seq only
 };
 
-// Schedules the tasks of one run: whatever blocks in rankloom blocks here. Two kinds: the free gear lets all threads run at
-// once; the deterministic gears let one task run between scheduling points and ask a policy which task is next.
+// Schedules the tasks of one run: whatever blocks in rankloom blocks here. Two kinds: the free gear lets all threads
+// run at once; the deterministic gears let one task run between scheduling points and ask a policy which task is next.
 //
+//   const Site here{.what = "meet"};
 //   scheduler->run([&](int rank, Task& self) {
-//     scheduler->point(site);                           // before each act that other tasks can see
-//     if (rank == 0) scheduler->park(site, Deadline::never());
-//     if (rank == 1) scheduler->unpark(*first);         // the permit is kept if it comes first
+//     scheduler->point(here);                    // before each act that other tasks can see
+//     scheduler->spawn({.rank = rank, .kind = TaskKind::kHelper}, [&] { scheduler->unpark(self); });
+//     scheduler->park(here, Deadline::never());  // the permit is kept if it comes first
 //   });
-//
 // A scheduler knows no locks, groups or stores: RankMutex and RankCondVar are made of park() and unpark(). It takes no
-// choice of its own: a SchedulePolicy does, and a Trace records it.
-// Thread-safety: tasks of this scheduler may call all methods; any thread unpark(), abort() and add_outside().
-class Scheduler {
+// choice of its own: a SchedulePolicy does, and a Trace records it. Thread-safety, unless a method says otherwise:
+// tasks of this run; spawn, post, unpark, abort, strangers, add_outside and what reads how the run is: any thread.
+class Scheduler : public Kept {
  public:
-  // Options that only a world reads are of no matter here: poison, faults, what is recorded. `hooks`: of a search.
-  // Errors: InvalidArgument for free() on fibers, world_size < 1.
+  // Options that only a world reads do nothing here: poison, faults, what is recorded. `hooks`: of a search.
+  // Errors: those of check_options(), and InvalidArgument for free() on fibers.
   static absl::StatusOr<std::unique_ptr<Scheduler>> make(WorldOptions options, const RunHooks& hooks = {});
   virtual ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -65,12 +68,12 @@ class Scheduler {
 
   // --- tasks
 
-  // Runs `body(rank)` once on a task per rank and returns when all tasks of the run have ended. Called once, by a thread
-  // that is no task.
+  // Runs `body(rank, task)` once on a task per rank and returns when all tasks of the run have ended. Called once, by a
+  // thread that is no task.
   virtual void run(absl::FunctionRef<void(int rank, Task& task)> body) = 0;
 
-  // Starts a further task; it begins at some later scheduling point. Bodies must not throw. Once the run has ended they run on
-  // the caller; what they throw then, being told of the end, is nobody's.
+  // Starts a further task; it begins at some later scheduling point. Bodies must not throw. Once the run has ended they
+  // run on the caller; what they throw then, being told of the end, is nobody's.
   virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
 
   // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: `body` must
@@ -90,25 +93,37 @@ class Scheduler {
     if (breaks_) [[unlikely]]
       break_here(site);
   }
-  // A point of a caller that asks whether something has happened yet, and may ask again: as point(), but a task that does
-  // nothing else counts as one that yields.
+  // A point of a caller that asks whether something has happened yet, and may ask again: as point(), but a task that
+  // does nothing else counts as one that yields.
   void poll(const Site& site) {
     arrive(site, Step::kPoll);
     if (breaks_) [[unlikely]]
       break_here(site);
   }
-  // The caller can do nothing useful before other tasks did something: lets them run, under every policy, and time pass if
-  // all tasks that can run only yield.
+  // The caller can do nothing useful before other tasks did something: lets them run, under every policy, and time pass
+  // if all tasks that can run only yield.
   void yield(const Site& site) {
     arrive(site, Step::kYield);
     if (!deterministic_) sched_yield();
   }
+
+  // Under fifo on fibers the caller's turn ends at its next point, as it does after a thousand of them. No policy but
+  // that one has turns.
+  virtual void end_turn() {}
 
   // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.
   virtual WakeCause park(const Site& site, Deadline deadline) = 0;
   // Lets `duration` pass. Errors: the cause, when the run is aborted meanwhile.
   absl::Status sleep(const Site& site, absl::Duration duration);
   virtual void unpark(Task& task) = 0;
+  // The same of any task, one without a scheduler included: a thread's own for the length of a wait.
+  static void wake(Task& task) {
+    if (task.scheduler != nullptr) {
+      task.scheduler->unpark(task);
+    } else {
+      task.parker.unpark();
+    }
+  }
 
   // One of n >= 1 alternatives of this kind, by the policy; recorded. 0 in the free gear.
   virtual int choose(ChoiceKind kind, int n, const Site& site) = 0;
@@ -126,36 +141,41 @@ class Scheduler {
 
   // --- ends
 
-  // Ends the run: every park() returns, sleep() and await() with `cause`. False: it was aborted before, that cause stays.
+  // Ends the run: every park() returns, sleep() and await() with `cause`. False: it was aborted before, that cause
+  // stays.
   bool abort(const absl::Status& cause);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   absl::Status abort_cause() const;
 
-  // Counts those outside the run that may still wake a task. While the count is not 0, a stuck run is no deadlock, and time
-  // does not jump.
+  // The calling task has looked at what others than this run write, in real time: a file of several processes. Until
+  // the tasks do something else than to ask and act, virtual time goes no faster than real time. Deterministic gears.
+  virtual void asked_outside() {}
+
+  // Counts those outside the run that may still wake a task. While the count is not 0, a stuck run is no deadlock, and
+  // time does not jump.
   void add_outside(int n);
 
-  // From here on handles of this run answer that the world has ended. The first form only if no task lives. The second ends
-  // those that do: helpers beside the ranks are waited for, calls of threads of no world fail; the call must come
+  // From here on handles of this run answer that the world has ended. The first form only if no task lives. The second
+  // ends those that do: helpers beside the ranks are waited for, calls of threads of no world fail; the call must come
   // before what tasks use is gone, by no task of this run. A thread that is attached as a rank still is a fatal error.
   bool close_if_idle();
   void close();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
-  // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is away, in no
-  // call, keeps a stuck run from being a deadlock. From any thread. `thread`: its id in the kernel.
+  // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is
+  // away, in no call, keeps a stuck run from being a deadlock. From any thread. `thread`: its id in the kernel.
   uint64_t add_stranger(int rank, int thread);
   void stranger_away(uint64_t id, int rank, bool away);
   void stranger_ended(uint64_t id);
 
-  // For the watchdog, beside its look at tasks that stand still: appends what is to be told of a run that is stuck, or
-  // ends that run. Does nothing in deterministic gears, which see it themselves.
+  // For the watchdog, beside its look at tasks that stand still. Free gear: appends what is to be told of a stuck run,
+  // or ends it. Baton: hands the baton on if the rank that has it waits for a thread of its own. Fibers: nothing.
   virtual void look_for_stuck(int64_t /*now_ns*/, std::vector<std::string>* /*texts*/) {}
 
-  // Whether this run was begun by a task of that one, or by one of a run within it.
+  // Whether this run was begun by a task of the run with this serial number, or by one of a run within that.
   bool is_inside(uint64_t serial) const;
 
-  // Told when nobody can move: text for the report's head. Set once, before run().
+  // Asked for the error of a run in which no task can move: Deadlock, or a better cause. Set once, before run().
   using DeadlockReporter = std::function<absl::Status(const std::vector<Task*>&)>;
   void set_deadlock_reporter(DeadlockReporter reporter) { deadlock_reporter_ = std::move(reporter); }
 
@@ -164,39 +184,47 @@ class Scheduler {
   using AbortListener = std::function<void(const absl::Status&)>;
   void set_abort_listener(AbortListener listener) { abort_listener_ = std::move(listener); }
 
-  // Told what code of `rank` threw while another task, or a thread of no world, ran it: a callback of a store. Set once, before
-  // run().
+  // Told what code of `rank` threw while another task, or a thread of no world, ran it: a callback of a store. Set
+  // once, before run().
   using FailureListener = std::function<void(int rank, std::exception_ptr failure)>;
   void set_failure_listener(FailureListener listener) { failure_listener_ = std::move(listener); }
   // False: nobody listens.
   bool rank_failed(int rank, std::exception_ptr failure) const;
 
+  // Asked where all ranks are when a stall is fatal; by the watchdog, whose thread is no task's. Set once, before
+  // run().
+  void set_describer(std::function<std::string()> describer) { describer_ = std::move(describer); }
+  std::string describe_world() { return describer_ ? describer_() : describe(); }
+
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
-  // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds to its
-  // text. Holds nobody up but those who are woken meanwhile.
+  // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds
+  // to its text. Holds nobody up but those who are woken meanwhile.
   std::string who_waits(const Site& site);
 
-  // Where all tasks are, in lines: who waits in what and for whom, who could run, who runs. For a debugger, and for a task of
-  // this run; from another thread it is right only while nobody moves.
+  // Where all tasks are, in lines: who waits in what and for whom, who could run, who runs. For a debugger, and for a
+  // task of this run; from another thread it is right only while nobody moves.
   std::string describe();
 
-  // The point that a rank's main task came by last, and may wait at: with what, code and seq only. Null: the task has ended, or
-  // not begun. From any thread in the free gear, else from a task of this run.
+  // The point that a rank's main task came by last, and may wait at: with what, code and seq only. Null: the task has
+  // ended, or not begun. From any thread in the free gear, else from a task of this run.
   virtual std::optional<Site> last_point(int rank) const = 0;
 
-  // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at any time.
+  // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at
+  // any time.
   virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
 
   // The choices so far (deterministic gears; empty in the free gear and under fifo).
   virtual const Trace& trace() const = 0;
+  // The same, once the run has ended, for somebody who wants it for good: trace() is empty from then on.
+  virtual Trace take_trace() { return {}; }
   // Scheduling points passed by all tasks.
   virtual uint64_t steps() const = 0;
 
  protected:
-  Scheduler(WorldOptions options, bool deterministic, StepRecord* record)
+  Scheduler(WorldOptions&& options, bool deterministic, StepRecord* record)
       : options_(std::move(options)),
         deterministic_(deterministic),
         breaks_(options_.break_at.has_value()),
@@ -227,7 +255,8 @@ class Scheduler {
   // Returns when all tasks have ended. `strangers`: threads of no world are in a call, which must be ended.
   virtual void end_tasks(bool strangers) = 0;
   virtual void outside_changed(int n) = 0;
-  // Calls `look` with the tasks that are parked; none of them leaves its wait meanwhile, if the caller is a task of this run.
+  // Calls `look` with the tasks that are parked; none of them leaves its wait meanwhile, if the caller is a task of
+  // this run.
   virtual void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
 
   // The two halves of abort(). The second follows if the first says true, with no lock held.
@@ -244,10 +273,11 @@ class Scheduler {
   int64_t stall_ns() const { return absl::ToInt64Nanoseconds(options_.stall); }
   int64_t stuck_ns() const { return absl::ToInt64Nanoseconds(options_.stuck_after); }
 
-  // Deterministic gears: the tasks that could run, by id; in the free gear every task that could run does. Call while no task
-  // moves: a task is freed when it ends.
+  // Deterministic gears: the tasks that could run, by id; in the free gear every task that could run does. Call while
+  // no task moves: a task is freed when it ends.
   virtual std::vector<const Task*> ready_tasks() const { return {}; }
-  // A thread that is attached as a rank would wait for a world that is gone: ends the process. With the lock of the tasks held.
+  // A thread that is attached as a rank would wait for a world that is gone: ends the process. With the lock of the
+  // tasks held.
   static void refuse_attached(const Task& task);
   // The text of a deadlock, from deadlock_report.cc or the layer above.
   absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
@@ -261,6 +291,7 @@ class Scheduler {
   DeadlockReporter deadlock_reporter_;
   AbortListener abort_listener_;
   FailureListener failure_listener_;
+  std::function<std::string()> describer_;
   std::function<void*(int rank)> user_;
 
  private:
@@ -285,7 +316,7 @@ class Scheduler {
   uint64_t stranger_ids_ ABSL_GUARDED_BY(strangers_mu_) = 0;
   std::atomic<int> away_{0};
 
-  std::atomic<bool> broke_{false};  // it has stopped there: a call may have further points, as its wait
+  std::atomic<bool> broke_{false};  // the run has stopped at break_at: further points of the call do not stop it again
   std::atomic<bool> aborted_{false};
   mutable OrderedMutex cause_mu_{LockLevel::kAbortCause};
   absl::Status cause_ ABSL_GUARDED_BY(cause_mu_);

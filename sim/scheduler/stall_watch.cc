@@ -1,9 +1,12 @@
 #include "sim/scheduler/stall_watch.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <iterator>
 #include <new>
 #include <utility>
@@ -13,6 +16,8 @@
 #include "absl/time/time.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
+#include "sim/base/thread_stack.h"
 #include "sim/engine/thread_pool.h"
 
 namespace rankloom::internal {
@@ -20,13 +25,6 @@ namespace rankloom::internal {
 // The thread that looks, and what it looks at. Process-wide; lives until the process ends.
 class Watchdog {
  public:
-  // Looks four times in the time after which somebody is told: who is told has stood still for that time and no more than a
-  // quarter longer.
-  static int64_t period_ns(const StallWatch& watch) {
-    const int64_t stuck_ns = absl::ToInt64Nanoseconds(watch.scheduler_.options().stuck_after);
-    return std::max<int64_t>(std::min(watch.stall_ns_, stuck_ns) / 4, 1'000'000);
-  }
-
   static Watchdog& shared() {
     static Watchdog* const watchdog = [] {
       pthread_atfork(nullptr, nullptr, &Watchdog::forget_after_fork);
@@ -85,16 +83,23 @@ class Watchdog {
     for (size_t i = 0; i < watches_.size(); ++i) {
       StallWatch* const watch = watches_[i];
       if (watch->next_look_ns_ <= now) {
-        watch->next_look_ns_ = now + period_ns(*watch);
+        watch->next_look_ns_ = now + watch->period_ns();
         if (const std::vector<std::string> texts = watch->look(now); !texts.empty()) tell(watch, texts);
+        if (!watch->fatal().empty()) end_process(watch);
       }
     }
     for (const StallWatch* watch : watches_) next = std::min(next, watch->next_look_ns_);
-    // Where one world follows another, each would have to wake this thread: it goes to sleep for good only when no world
-    // began since it looked last.
+    // Where one world follows another, each would have to wake this thread: it goes to sleep for good only when no
+    // world began since it looked last.
     if (watches_.empty() && added_ != added_when_looked_) next = now + 1'000'000'000;
     added_when_looked_ = added_;
     wakes_at_ns_ = next;
+  }
+
+  [[noreturn]] void end_process(StallWatch* watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    watch->telling_ = true;
+    mu_.unlock();
+    end_stalled(watch->fatal(), watch->fatal_ns_, [watch] { return watch->scheduler_.describe_world(); });
   }
 
   void tell(StallWatch* watch, const std::vector<std::string>& texts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -121,13 +126,27 @@ class Watchdog {
   Parker parker_;
 };
 
+namespace {
+
+int64_t fatal_ns_of(const WorldOptions& options) {
+  const absl::Duration after = options.stall_is_fatal.value_or(absl::InfiniteDuration());
+  return after <= absl::ZeroDuration() || after == absl::InfiniteDuration() ? Deadline::kNever
+                                                                            : absl::ToInt64Nanoseconds(after);
+}
+
+}  // namespace
+
+// Four looks in the time after which somebody is told: who is told has stood still for that time and no more than a
+// quarter longer.
 StallWatch::StallWatch(Scheduler* scheduler)
-    : scheduler_(*scheduler), stall_ns_(absl::ToInt64Nanoseconds(scheduler->options().stall)) {}
+    : scheduler_(*scheduler),
+      stall_ns_(absl::ToInt64Nanoseconds(scheduler->options().stall)),
+      fatal_ns_(fatal_ns_of(scheduler->options())),
+      shortest_ns_(std::min({stall_ns_, absl::ToInt64Nanoseconds(scheduler->options().stuck_after), fatal_ns_})) {}
 
 void StallWatch::begin_once() {
-  const WorldOptions& options = scheduler_.options();
-  if (std::min(options.stall, options.stuck_after) == absl::InfiniteDuration() || begun_.exchange(true)) return;
-  next_look_ns_ = monotonic_ns() + Watchdog::period_ns(*this);
+  if (shortest_ns_ == Deadline::kNever || begun_.exchange(true)) return;
+  next_look_ns_ = monotonic_ns() + period_ns();
   Watchdog::shared().add(this);
 }
 
@@ -135,21 +154,38 @@ void StallWatch::end() { Watchdog::shared().remove(this); }
 
 std::vector<std::string> StallWatch::look(int64_t now_ns) {
   ++looks_;
+  // A process that was stopped, or a machine that slept, is no stall.
+  const int64_t passed_ns = std::min(now_ns - last_look_ns_, 2 * period_ns());
+  last_look_ns_ = now_ns;
   std::vector<Outstanding> outstanding;
   scheduler_.append_outstanding(&outstanding);
   std::vector<std::string> texts;
+  std::vector<Outstanding> stalled;
+  bool fatal = false;
   for (const Outstanding& who : outstanding) {
     const auto [entry, first] = seen_.try_emplace(who.id);
     Seen& seen = entry->second;
-    if (first || seen.steps != who.steps) seen = {.steps = who.steps, .since_ns = now_ns};
-    seen.look = looks_;
-    if (!seen.told && now_ns - seen.since_ns >= stall_ns_) {
-      seen.told = true;
-      texts.push_back(stall_text(who, stall_ns_));
+    if (first || seen.steps != who.steps) {
+      seen = {.steps = who.steps, .since_ns = now_ns};
+    } else {
+      seen.stood_ns += passed_ns;
     }
+    seen.look = looks_;
+    if (who.attached && seen.stood_ns >= std::min(stall_ns_, fatal_ns_)) {
+      const bool first_fatal = !fatal && seen.stood_ns >= fatal_ns_;
+      fatal = fatal || first_fatal;
+      stalled.insert(first_fatal ? stalled.begin() : stalled.end(), who);
+    }
+    if (seen.told || seen.stood_ns >= fatal_ns_ || now_ns - seen.since_ns < stall_ns_) continue;
+    seen.told = true;
+    texts.push_back(stall_text(who, stall_ns_));
   }
   std::erase_if(seen_, [this](const auto& entry) { return entry.second.look != looks_; });
+  const bool aborted = scheduler_.aborted();
   scheduler_.look_for_stuck(now_ns, &texts);
+  // A run that has just ended as a stuck one may be left by those who stand still.
+  const bool ended_now = !aborted && scheduler_.aborted();
+  if (fatal && !ended_now && !traced()) fatal_ = std::move(stalled);
   OrderedMutexLock lock(&texts_mu_);
   texts.insert(texts.end(), std::make_move_iterator(texts_.begin()), std::make_move_iterator(texts_.end()));
   texts_.clear();
@@ -182,8 +218,43 @@ std::string stall_text(const Outstanding& who, int64_t stall_ns) {
       break;
   }
   return absl::StrCat(kind, "rank ", who.info.rank, " has come to no scheduling point for ", time,
-                      " of real time: it computes, or it blocks in what is not rankloom's\n  its last point: ",
-                      site_text(who.last), site_place(who.last));
+                      " of real time: it computes, or it blocks in what is not rankloom's\n  ",
+                      last_point_text(who.last));
+}
+
+std::atomic<std::string (*)()> running_test{nullptr};
+
+bool traced() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("TracerPid:")) return line.find_first_of("123456789") != std::string::npos;
+  }
+  return false;
+}
+
+void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns, absl::FunctionRef<std::string()> everybody) {
+  // Whoever hangs may hold what is asked for below: a lock of the library, of stdio, of GoogleTest. The process ends
+  // all the same.
+  std::signal(SIGALRM, [](int) { _exit(1); });
+  sigset_t alarm_only;
+  sigemptyset(&alarm_only);
+  sigaddset(&alarm_only, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &alarm_only, nullptr);
+  alarm(20);
+  const auto tell = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  std::string_view head = "rankloom: ";
+  for (const Outstanding& one : who) {
+    tell(absl::StrCat(sv(std::exchange(head, "")), stall_text(one, stall_ns), "\n  its stack:"));
+    tell(thread_stack_text(one.thread, "    "));
+  }
+  tell(everybody());
+  tell("nobody can free it: the process ends (WorldOptions::stall_is_fatal, RANKLOOM_STALL_IS_FATAL=0: it goes on)");
+  std::string (*const test)() = running_test.load();
+  if (const std::string name = test != nullptr ? test() : ""; !name.empty())
+    std::printf("[  FAILED  ] %s\n", name.c_str());
+  std::fflush(stdout);
+  std::fflush(stderr);
+  _exit(1);
 }
 
 }  // namespace rankloom::internal

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -7,14 +8,16 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "sim/base/lock_order.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
 
 // Has the process's watchdog look after a scheduler: a task that comes to no scheduling point for `stall` of real time
-// is told to `on_stall` (both of the options; unset: stderr), once until it moves. The watchdog is one thread, asleep
-// between looks and for good while nothing is watched; tasks pay nothing for it.
+// is told to `on_stall` (both of the options; unset: stderr), once until it moves; one that comes to none for
+// `stall_is_fatal` ends the process. The watchdog is one thread, asleep between looks and for good while nothing is
+// watched; tasks pay nothing for it.
 // Thread-safety: begin() from any thread.
 class StallWatch {
  public:
@@ -26,8 +29,11 @@ class StallWatch {
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
 
-  // One look, at this time: the texts of those who have stood still for too long. The watchdog's, and tests'.
+  // Looks once, at `now_ns`: the texts of tasks that have stood still for too long. For the watchdog and tests.
   std::vector<std::string> look(int64_t now_ns);
+
+  // The tasks that stood still at the last look, that for which the process is to end first; empty: none is fatal.
+  const std::vector<Outstanding>& fatal() const { return fatal_; }
 
   // Has the watchdog tell this at its next look. From any thread.
   void tell(std::string text);
@@ -44,17 +50,24 @@ class StallWatch {
   struct Seen {
     uint64_t steps = 0;
     int64_t since_ns = 0;
+    int64_t stood_ns = 0;  // of that time, what this process had for itself
     bool told = false;
     uint64_t look = 0;  // the last one that saw it
   };
+  // The time between looks.
+  int64_t period_ns() const { return std::max<int64_t>(shortest_ns_ / 4, 1'000'000); }
 
   Scheduler& scheduler_;
   const int64_t stall_ns_;
+  const int64_t fatal_ns_;     // Deadline::kNever: no stall is fatal
+  const int64_t shortest_ns_;  // after which somebody is told; Deadline::kNever: nobody ever is
   std::atomic<bool> begun_{false};
   // The watchdog's, under its lock.
   int64_t next_look_ns_ = 0;
   bool telling_ = false;  // its on_stall runs
   uint64_t looks_ = 0;
+  int64_t last_look_ns_ = 0;
+  std::vector<Outstanding> fatal_;
   std::map<TaskId, Seen> seen_;
 
   OrderedMutex texts_mu_{LockLevel::kStallTexts};
@@ -63,5 +76,15 @@ class StallWatch {
 
 // "rank 2 has come to no scheduling point for 10s of real time ...".
 std::string stall_text(const Outstanding& who, int64_t stall_ns);
+
+// Whether a debugger, or the like, has this process.
+bool traced();
+
+// Ends the process: prints who stalls, with their stacks, `everybody` and the name of the test that runs, if any.
+[[noreturn]] void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns,
+                              absl::FunctionRef<std::string()> everybody);
+
+// The name of the test that runs now, or empty; null: nobody knows. Set by the harness.
+extern std::atomic<std::string (*)()> running_test;
 
 }  // namespace rankloom::internal

@@ -10,14 +10,15 @@ namespace rankloom::internal {
 
 class StepRecord;
 
-// Guards state that tasks can come to in another order, and with another result: the state of an exhaustive search's objects.
-// A task that holds a lock of one in an explored run tells the record of something meanwhile (StepRecord), or calls apart();
-// a run in which neither happens, or in which a thread that is no task takes the lock, is one that the search cannot vouch for,
-// and its report says so. Whether a task tells of the right access only tests/explore shows.
+// Guards state that tasks can come to in another order, and with another result: the state of an exhaustive search's
+// objects. A task that holds a lock of one in an explored run tells the record of something meanwhile (StepRecord), or
+// calls apart(); a run in which neither happens, or in which a thread that is no task takes the lock, is one that the
+// search cannot vouch for, and its report says so. Whether a task tells of the right access only tests/explore shows.
 // The classes whose state must be guarded so are listed in tools/check_observed.py.
 class ABSL_LOCKABLE ObservedMutex : public RankMutex {
  public:
-  // `scheduler` may be null: the object belongs to no world; tasks of any world, and threads outside all worlds, may use it.
+  // `scheduler` may be null: the object belongs to no world; tasks of any world, and threads outside all worlds, may
+  // use it.
   ObservedMutex(const Scheduler* scheduler, LockLevel level);
 
  private:

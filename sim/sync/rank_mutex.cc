@@ -27,14 +27,15 @@ void RankMutex::unlock_real() { mu_.Unlock(); }
 absl::Status RankCondVar::await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline) {
   if (done()) return absl::OkStatus();
   Task* const self = Task::current();
-  return self != nullptr ? await_as(self, mu, done, site, deadline) : await_as_stranger(mu, done, site, deadline);
+  return self != nullptr ? await_as(self, mu, done, site, deadline) : await_without_task(mu, done, site, deadline);
 }
 
-// Not inlined: the stacks of a million ranks wait here, and a few hundred bytes decide whether each takes one page or two.
-[[gnu::noinline]] absl::Status RankCondVar::await_as_stranger(RankMutex* mu, absl::FunctionRef<bool()> done,
-                                                              const Site& site, Deadline deadline) {
-  Task stranger;
-  return await_as(&stranger, mu, done, site, deadline);
+// Not inlined: the stacks of a million ranks wait here, and a few hundred bytes decide whether each takes one page or
+// two.
+[[gnu::noinline]] absl::Status RankCondVar::await_without_task(RankMutex* mu, absl::FunctionRef<bool()> done,
+                                                               const Site& site, Deadline deadline) {
+  Task own;
+  return await_as(&own, mu, done, site, deadline);
 }
 
 namespace {
@@ -101,11 +102,7 @@ void RankCondVar::notify_one() {
   if (first_ == nullptr) last_ = nullptr;
   Task& task = *waiter->task;
   waiter->linked = false;  // from here on the waiter may be gone as soon as the mutex is free
-  if (task.scheduler != nullptr) {
-    task.scheduler->unpark(task);
-  } else {
-    task.parker.unpark();
-  }
+  Scheduler::wake(task);
 }
 
 void RankCondVar::unlink(Waiter* waiter) {

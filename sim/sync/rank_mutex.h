@@ -14,9 +14,9 @@ namespace rankloom::internal {
 
 class Scheduler;
 
-// Guards state that several ranks share. Fibers share one thread and no task switches while it holds one, so there locking
-// does nothing; on threads it is an absl::Mutex, under the baton too, since a helper thread may run beside its rank.
-// Never held across a scheduling point, except the one that RankCondVar::await releases.
+// Guards state that several ranks share. Fibers share one thread and no task switches while it holds one, so there
+// locking does nothing; on threads it is an absl::Mutex, under the baton too, since a helper thread may run beside its
+// rank. Never held across a scheduling point, except the one that RankCondVar::await releases.
 class ABSL_LOCKABLE RankMutex {
  public:
   // `scheduler` may be null: an object that belongs to no world. `level`: which locks may be taken beside it.
@@ -77,17 +77,18 @@ class RankCounter {
   std::atomic<int> value_{0};
 };
 
-// The one blocking primitive. Every wait in rankloom is an await() on one of these; a report of a stuck job is the list of
-// their sites. Thread-safety: all methods are called with the associated mutex held.
+// Every wait of a task for another is an await() on one of these; Scheduler::sleep() parks by itself. A report of a
+// stuck job is the list of their sites. Thread-safety: all methods are called with the associated mutex held.
 class RankCondVar {
  public:
   RankCondVar() = default;
   RankCondVar(const RankCondVar&) = delete;
   RankCondVar& operator=(const RankCondVar&) = delete;
 
-  // Until `done()` holds: releases `mu`, parks the calling task, takes `mu` back, asks again. `done` runs with `mu` held.
-  // Returns OK once done() holds, even if the world was aborted meanwhile; else
-  //   Timeout when `deadline` passed: the text names the site and, if the deadline is the call's own, who waits for whom; or
+  // Until `done()` holds: releases `mu`, parks the calling task, takes `mu` back, asks again. `done` runs with `mu`
+  // held. Returns OK once done() holds, even if the world was aborted meanwhile; else
+  //   Timeout when `deadline` passed: the text names the site and, if the deadline is the call's own, who waits for
+  //     whom; or
   //   the cause, when the world was aborted.
   // A scheduling point. A thread that belongs to no world just blocks, by real time.
   absl::Status await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site,
@@ -116,7 +117,7 @@ class RankCondVar {
   absl::Status await_as(Task* self, RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // A thread of no world waits on a task of its own for the length of the call.
-  absl::Status await_as_stranger(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline)
+  absl::Status await_without_task(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void link(Waiter* waiter);
   void unlink(Waiter* waiter);

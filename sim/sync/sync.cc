@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
+#include "sim/base/require.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/schedule/step_record.h"
@@ -71,8 +73,8 @@ class Told {
   uint64_t object_ = 0;
 };
 
-// Wakes those who wait for what one of them will take. In a deterministic run all of them: the order in which they came to
-// wait must not decide, since an explored run does not take it for a choice.
+// Wakes those who wait for what one of them will take. In a deterministic run all of them: the order in which they came
+// to wait must not decide, since an explored run does not take it for a choice.
 void wake_takers(RankCondVar* waiters) {
   const Task* const task = Task::current();
   if (task != nullptr && task->scheduler != nullptr && task->scheduler->deterministic()) {
@@ -119,13 +121,17 @@ WatchedCell::WatchedCell() : state_(new WatchedState()) {}
 WatchedCell::~WatchedCell() = default;
 
 WatchedAccess::WatchedAccess(const WatchedCell* cell, bool writes, CodeSite code) : state_(*cell->state_) {
+  const LibraryScope library;
   point(Site{.what = writes ? "watched set" : "watched get", .code = code});
   state_.mu().lock();
   const Told told(state_.object());
   writes ? told.write() : told.read();
 }
 
-WatchedAccess::~WatchedAccess() { state_.mu().unlock(); }
+WatchedAccess::~WatchedAccess() {
+  const LibraryScope library;
+  state_.mu().unlock();
+}
 
 class MutexState final : public WaitsFor {
  public:
@@ -264,7 +270,19 @@ absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSit
     while (*last != nullptr) last = &(*last)->next;
     *last = &waiter;
   }
-  mu->release(code);
+  try {
+    mu->release(code);
+  } catch (...) {
+    // A mutex that is not this task's: the wait never was, and a notification goes on to the next.
+    ObservedMutexLock lock(&mu_);
+    Told(object_).write();
+    if (!waiter.notified) {
+      unlink(&waiter);
+    } else {
+      notify_first();
+    }
+    throw;
+  }
   absl::Status status;
   {
     ObservedMutexLock lock(&mu_);
@@ -384,17 +402,20 @@ Mutex::Mutex(std::string_view name) : state_(new internal::MutexState(name)) {}
 Mutex::~Mutex() = default;
 
 void Mutex::lock(CodeSite code) {
+  const LibraryScope library;
   const Site site{.what = "mutex lock", .code = code, .detail = state_->name()};
   point(site);
   check(state_->acquire(code), site);
 }
 
 bool Mutex::try_lock(CodeSite code) {
+  const LibraryScope library;
   poll(Site{.what = "mutex try_lock", .code = code, .detail = state_->name()});
   return state_->try_lock(code);
 }
 
 void Mutex::unlock(CodeSite code) {
+  const LibraryScope library;
   point(Site{.what = "mutex unlock", .code = code, .detail = state_->name()});
   state_->release(code);
 }
@@ -402,20 +423,44 @@ void Mutex::unlock(CodeSite code) {
 CondVar::CondVar(std::string_view name) : state_(new internal::CondVarState(name)) {}
 CondVar::~CondVar() = default;
 
+namespace {
+
+// `op`: "condition wait"; `name`: of the object that wants the mutex, in quotes, or empty.
+void require_mutex(const Mutex* mu, std::string_view op, std::string_view name, CodeSite code) {
+  const Task* const task = Task::current();
+  require(mu, {.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = op}, code,
+          task != nullptr ? absl::StrCat("rank ", task->info.rank, ", ") : "", sv(op), name.empty() ? "" : " ",
+          sv(name), ": mutex");
+}
+
+}  // namespace
+
+Mutex& MutexLock::checked(Mutex* mu, CodeSite code) {
+  require_mutex(mu, "mutex lock", "", code);
+  return *mu;
+}
+
 void CondVar::wait(Mutex* mu, CodeSite code) {
+  const LibraryScope library;
+  require_mutex(mu, "condition wait", state_->name(), code);
   check(state_->wait_until(mu->state_.get(), Deadline::never(), code), Site{.what = "condition wait"});
 }
 
 void CondVar::wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code) {
+  require_mutex(mu, "condition wait", state_->name(), code);
   while (!done()) wait(mu, code);
 }
 
 bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool()> done, CodeSite code) {
+  require_mutex(mu, "condition wait", state_->name(), code);
   const Task* const task = Task::current();
   const int64_t now = task != nullptr ? task->scheduler->now_ns() : monotonic_ns();
   const Deadline deadline = Deadline::after(now, timeout, /*weak=*/false);
   while (!done()) {
-    const absl::Status status = state_->wait_until(mu->state_.get(), deadline, code);
+    const absl::Status status = [&] {
+      const LibraryScope library;
+      return state_->wait_until(mu->state_.get(), deadline, code);
+    }();
     if (error_kind(status) == ErrorKind::kTimeout && !status.ok()) return done();
     check(status, Site{.what = "condition wait"});
   }
@@ -423,33 +468,41 @@ bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool
 }
 
 void CondVar::notify_one(CodeSite code) {
+  const LibraryScope library;
   point(Site{.what = "condition notify_one", .code = code, .detail = state_->name()});
   state_->notify_one();
 }
 
 void CondVar::notify_all(CodeSite code) {
+  const LibraryScope library;
   point(Site{.what = "condition notify_all", .code = code, .detail = state_->name()});
   state_->notify_all();
 }
 
-Latch::Latch(int64_t count, std::string_view name) : state_(new internal::LatchState(count, name)) {
+Latch::Latch(int64_t count, std::string_view name, CodeSite code) : state_(new internal::LatchState(count, name)) {
   if (count < 0)
-    misuse(Site{.what = "latch", .detail = state_->name()}, absl::StrCat("count is ", count, ", want at least 0"));
+    misuse(Site{.what = "latch", .code = code, .detail = state_->name()},
+           absl::StrCat("count is ", count, ", want at least 0"));
 }
 Latch::~Latch() = default;
 
 void Latch::count_down(int64_t n, CodeSite code) {
+  const LibraryScope library;
   const Site site{.what = "latch count_down", .code = code, .detail = state_->name()};
   point(site);
   state_->count_down(n, site);
 }
 
 bool Latch::try_wait(CodeSite code) {
+  const LibraryScope library;
   poll(Site{.what = "latch try_wait", .code = code, .detail = state_->name()});
   return state_->try_wait();
 }
 
-void Latch::wait(CodeSite code) { state_->wait(code); }
+void Latch::wait(CodeSite code) {
+  const LibraryScope library;
+  state_->wait(code);
+}
 
 void Latch::arrive_and_wait(CodeSite code) {
   count_down(1, code);

@@ -15,11 +15,6 @@ import torch
 import torch.distributed as dist
 
 
-@pytest.fixture(params=[None, 7], ids=["free", "seed7"])
-def seed(request: pytest.FixtureRequest) -> int | None:
-    return request.param  # type: ignore[no-any-return]
-
-
 def still_works(seed: int | None) -> None:
     def body(rank: int) -> None:
         x = torch.tensor([float(rank)])

@@ -8,7 +8,6 @@ import rankloom.torch
 import torch
 import torch.distributed as dist
 
-GEARS = [None, 7]
 RANKS = 3
 
 
@@ -22,11 +21,6 @@ def failing(fn: Callable[..., Any], ranks: int = 2, **options: Any) -> rankloom.
     report = rankloom.torch.run(fn, ranks, **options)
     assert not report.ok
     return report
-
-
-@pytest.fixture(params=GEARS, ids=["free", "seed7"])
-def seed(request: pytest.FixtureRequest) -> int | None:
-    return request.param  # type: ignore[no-any-return]
 
 
 def test_all_reduce(seed: int | None) -> None:

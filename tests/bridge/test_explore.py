@@ -1,11 +1,15 @@
-"""explore(): a search over schedules finds what one lucky run does not."""
+"""explore(): a search over schedules finds what one lucky run does not, or proves that there is nothing to find."""
 
+import inspect
 import re
+import time
 
+import numpy
 import pytest
 import rankloom.torch
 import torch
 import torch.distributed as dist
+from rankloom.torch import Fault, FaultPlan
 
 
 def _store() -> dist.Store:
@@ -36,29 +40,108 @@ def _right() -> int:
     return _count(add=True)
 
 
-def test_finds_a_lost_update_and_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = rankloom.torch.explore(_racy, 3, runs=200, strategies=["pct"])
-    assert not found.ok and found.failure is not None
-    assert 2 < found.runs < 200
-    assert re.match(rf"explored {found.runs} runs on 3 ranks: a schedule that fails, \w+:\d+", found.text)
-    assert "AssertionError: counted" in found.text
-    assert re.search(rf"RANKLOOM_SCHEDULE='?{found.failure.schedule}'? ", found.failure.rerun)
+def _sums(rank: int) -> list[float]:
+    x = torch.arange(4.0) * (rank + 1)
+    for _ in range(3):
+        dist.all_reduce(x)
+    out = [torch.empty(4) for _ in range(dist.get_world_size())]
+    dist.all_gather(out, x + rank)
+    return [*x.tolist(), *torch.cat(out).tolist()]
+
+
+def test_a_program_of_plain_collectives_is_verified() -> None:
+    found = rankloom.torch.explore(_sums, 4)
+    assert found.ok and found.verified and found.runs == 3
+    assert found.summary == "verified: all 1 schedule that can differ, in 1 run"
+    (share,) = found.shares
+    assert (share.strategy, share.schedules, share.open, share.finished, share.unseen) == ("exhaustive", 1, 0, True, [])
+    again = "explored 3 runs in {} s ({} a second): no failure\n  exhaustive: verified: all 1 schedule that can differ, in 1 run"
+    assert re.fullmatch(re.escape(again).replace(r"\{\}", r"\S+"), found.text), found.text
+
+
+def test_orders_that_can_differ_are_counted() -> None:
+    found = rankloom.torch.explore(_right, 3)
+    assert found.summary == "verified: all 6 schedules that can differ, in 6 runs", found.text  # of 3 add()s
+
+
+def test_finds_a_lost_update_and_brings_it_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rankloom.torch.explore(_racy, 4, min_ranks=2)
+    failure = found.failure
+    assert failure is not None and not found.verified and not failure.ok
+    assert (failure.strategy, failure.ranks, failure.switches) == ("exhaustive", 2, 1), found.text
+    assert re.search(r"shrunk in \d+ runs: 2 ranks, 1 switch from the default order\n", found.text)
+    assert failure.headline == "rank 1 failed: AssertionError: counted 1 ranks"
+    assert failure.results[1] is None and isinstance(failure.exceptions[1], AssertionError)
+    lines = found.text.split("\n")
+    at = lines.index("what happened, in this order:")
+    assert re.fullmatch(r"   step  rank 0 +rank 1", lines[at + 1])
+    lines_of_code, first = inspect.getsourcelines(_count)
+    place = rf"\[test_explore.py:{first + next(i for i, line in enumerate(lines_of_code) if 'str(int(' in line)}\]"
+    get = next(i for i, line in enumerate(lines) if re.fullmatch(rf" +\d+ {{20,}}store get 0//count {place}", line))
+    late = next(i for i, line in enumerate(lines) if re.fullmatch(rf" +\d+ {{20,}}store set 0//count {place}", line))
+    other = next(i for i, line in enumerate(lines) if re.fullmatch(rf" +\d+  store set 0//count {place}", line))
+    assert at < get < other < late, found.text  # rank 1 reads before, and writes after rank 0 does
+    assert 'assert count == dist.get_world_size(), f"counted {count} ranks"' in found.text
     with pytest.raises(rankloom.torch.RankFailedError, match="counted") as raised:
         found.raise_if_failed()
     assert isinstance(raised.value.__cause__, AssertionError)
 
-    monkeypatch.setenv("RANKLOOM_SCHEDULE", found.failure.schedule)
-    again = rankloom.torch.explore(_racy, 3, runs=200)
-    assert again.failure is not None and again.runs == 2
-    assert again.failure.trace == found.failure.trace
-    fixed = rankloom.torch.explore(_right, 3, runs=200)
-    assert fixed.ok and fixed.runs == 2, fixed.text
+    again = re.match(r"RANKLOOM_RANKS=2 RANKLOOM_ENGINE=threads RANKLOOM_SCHEDULE='(steered:1:1@\d+>0)' ", failure.rerun)
+    assert again is not None, failure.rerun
+    monkeypatch.setenv("RANKLOOM_SCHEDULE", again[1])
+    monkeypatch.setenv("RANKLOOM_RANKS", "2")
+    repeated = rankloom.torch.explore(_racy, 4)
+    assert repeated.runs == 3 and repeated.failure is not None
+    assert repeated.failure.trace == failure.trace
+    fixed = rankloom.torch.explore(_right, 4)
+    assert fixed.ok and fixed.runs == 3 and not fixed.verified, fixed.text
 
 
-def test_the_fix_holds() -> None:
-    found = rankloom.torch.explore(_right, 3, runs=30)
-    found.raise_if_failed()
-    assert (found.runs, found.text) == (30, "explored 30 runs on 3 ranks: no failure")
+def test_strategies_that_draw_from_seeds() -> None:
+    found = rankloom.torch.explore(_racy, 3, runs=200, strategies=["pct(4)"])
+    assert found.failure is not None and found.failure.strategy == "pct(4)" and 2 < found.runs < 200
+    assert re.match(r"pct:\d+:4", found.failure.found)
+    drawn = ["pct", "starve", "late_completion", "random"]
+    found = rankloom.torch.explore(_right, 3, runs=30, strategies=drawn)
+    assert [(share.strategy, share.runs) for share in found.shares] == [
+        ("pct(3)", 7), ("starve", 7), ("late_completion", 7), ("random", 7),
+    ]  # fmt: skip
+    assert found.summary == "no failure in 30 runs (not exhaustive: pct(3), starve, late_completion, random only)"
+
+
+def test_what_ranks_share_in_python_is_not_verified() -> None:
+    came: list[int] = []
+    weights = torch.zeros(2)
+    total = 0
+
+    def shares(rank: int) -> None:
+        nonlocal total
+        came.append(rank)
+        weights.add_(1)
+        total += 1
+        dist.barrier()
+
+    found = rankloom.torch.explore(shares, 2, strategies=["exhaustive"])
+    assert found.ok and not found.verified
+    unseen = "variables of Python that ranks share and change: came, total, weights"
+    assert found.summary == f"no failure in 3 runs (not verified: of all 1 schedule that rankloom can see, not seen: {unseen})"
+    assert f"all 1 schedule that rankloom can see, in 1 run (not seen: {unseen})" in found.text
+
+    def reads(rank: int) -> list[int]:
+        dist.barrier()
+        return [*came, int(weights[0])]
+
+    assert rankloom.torch.explore(reads, 2).verified
+
+
+def test_threads_and_named_stores_are_not_verified() -> None:
+    def named() -> None:
+        dist.TCPStore("here", 1234, is_master=dist.get_rank() == 0, wait_for_workers=False).add("n", 1)
+
+    found = rankloom.torch.explore(named, 2, strategies=["exhaustive"])
+    assert found.ok and "TCPStore and FileStore that ranks make by a name: whoever comes first makes the store" in found.summary
+    found = rankloom.torch.explore(lambda: None, 2, backend=None, strategies=["exhaustive"])
+    assert "not seen: whatever the ranks share: they use nothing of rankloom's" in found.summary
 
 
 def test_compares_what_ranks_return() -> None:
@@ -66,10 +149,11 @@ def test_compares_what_ranks_return() -> None:
         return [_store().add("place", 1)]
 
     found = rankloom.torch.explore(order, 2)
-    assert found.failure is not None
-    assert "results differ between schedules: rank 0 returned [2] here, and [1] under steered:1" in found.text
+    assert found.failure is not None and found.failure.first_failed == -1
+    assert "results differ between schedules: rank 0's \"return value\" is [2] here, and [1] under steered:1\n" in found.text
     assert "\nrun it again: " in found.text
-    assert rankloom.torch.explore(order, 2, runs=10, compare=False).ok
+    assert found.failure.results == [[2], [1]]
+    assert rankloom.torch.explore(order, 2, compare=False).verified
 
 
 def test_compares_tensors_bit_by_bit() -> None:
@@ -78,14 +162,32 @@ def test_compares_tensors_bit_by_bit() -> None:
         return torch.tensor([float("nan"), 0.0 if first or dist.get_rank() == 1 else -0.0])
 
     found = rankloom.torch.explore(zero, 2)
-    assert found.failure is not None and "rank 0 returned tensor([nan, -0.])" in found.text
+    assert found.failure is not None and "rank 0's \"return value\" is tensor([nan, -0.])" in found.text
 
     def alike() -> tuple[torch.Tensor, dict[str, object]]:
         x = torch.full((2,), float(dist.get_rank() + 1), dtype=torch.complex64)
         dist.all_reduce(x)
-        return x, {"empty": torch.empty(0), "true": torch.tensor([True]), "of its own": object()}
+        return x, {"empty": torch.empty(0), "true": torch.tensor([True]), "of its own": object(), "array": numpy.arange(3)}
 
-    rankloom.torch.explore(alike, 2, runs=8).raise_if_failed()
+    assert rankloom.torch.explore(alike, 2).verified
+
+
+def test_observes() -> None:
+    def places() -> None:
+        place = _store().add("place", 1)
+        rankloom.torch.observe("place", {"of all": place})
+
+    found = rankloom.torch.explore(places, 2)
+    assert 'rank 1\'s "place" is {\'of all\': 1} here, and {\'of all\': 2} under steered:1' in found.text
+    assert rankloom.torch.run(places, 2).ok
+    with pytest.raises(RuntimeError, match="observe: this thread is no rank, want a rank's own"):
+        rankloom.torch.observe("place", 1)
+
+    def unknown() -> None:
+        rankloom.torch.observe("what", [object()])
+
+    found = rankloom.torch.explore(unknown, 1)
+    assert "TypeError: observe: a value is builtins.object, want tensors, arrays, numbers, strings and lists" in found.text
 
 
 def test_a_missing_wait_fails_at_once() -> None:
@@ -98,7 +200,81 @@ def test_a_missing_wait_fails_at_once() -> None:
         return seen
 
     found = rankloom.torch.explore(early, 2)
-    assert found.runs == 1 and found.failure is not None and found.failure.schedule == "steered:1"
+    assert found.runs == 1 and found.failure is not None and found.failure.found == "steered:1"
+
+
+def test_a_message_that_nobody_receives_is_found() -> None:
+    def sends(rank: int) -> None:
+        if rank == 1:
+            dist.isend(torch.full((2,), float(rank + 3)), 0)
+        dist.barrier()
+
+    found = rankloom.torch.explore(sends, 2)
+    assert found.failure is not None and found.failure.headline == "Deadlock: no rank can move", found.text
+    assert "rank 1 waits in send seq 1 for rank 0 (returned) [group 0, " in found.text  # in destroy_process_group()
+
+
+def test_a_work_that_nobody_waits_for_is_verified() -> None:
+    def drops(rank: int) -> None:
+        x = torch.full((2,), float(rank))
+        if rank == 1:
+            dist.all_reduce(x, async_op=True)
+        else:
+            dist.all_reduce(x)
+        dist.barrier()
+
+    found = rankloom.torch.explore(drops, 2)
+    assert found.verified, found.text  # the search waits for those who let its tensors go
+
+
+def _survives(rank: int) -> str:
+    x = torch.full((2,), float(rank + 1))
+    try:
+        for _ in range(3):
+            dist.all_reduce(x)
+    except Exception as error:
+        return type(error).__name__
+    return "sum"
+
+
+def test_faults_happen_by_plan() -> None:
+    crash = Fault("crash", rank=1, op="all_reduce", seq=2, when="inside")
+    report = rankloom.torch.run(_survives, 3, faults=crash)
+    assert not report.ok and report.first_failed == 1
+    text = "rank 1 failed: RankFailed: rank 1, group 0, all_reduce seq 2: the rank crashed (injected, inside the call) [test_explore.py:"
+    assert text in report.text, report.text
+    assert report.results == ["DistBackendError", None, "DistBackendError"]
+    assert isinstance(report.exceptions[1], rankloom.torch.RankCrashedError)
+    assert "RANKLOOM_FAULTS=crash@rank=1,op=all_reduce,seq=2,when=inside" in report.rerun
+
+    found = rankloom.torch.explore(_survives, 3, faults=FaultPlan(crash, Fault("delay", rank=0, op="all_reduce", by=0.5)), min_ranks=2)
+    assert found.failure is not None and found.failure.faults == "crash@rank=1,nth=2,when=inside", found.text  # the delay is not needed
+    assert found.failure.ranks == 2
+    maybe = rankloom.torch.explore(_survives, 2, faults="crash@rank=0,op=all_reduce,seq=1,maybe=true")
+    assert maybe.failure is not None and maybe.failure.strategy == "exhaustive"
+
+
+def test_a_store_operation_times_out_by_plan() -> None:
+    def asks(rank: int) -> str:
+        try:
+            _store().set(f"key {rank}", "1")
+        except dist.DistStoreError as error:
+            return str(error)
+        return "set"
+
+    report = rankloom.torch.run(asks, 2, faults=[Fault("store_timeout", rank=1, op="store set")])
+    assert report.ok and report.results[0] == "set"
+    assert "timed out (injected, before the call)" in report.results[1], report.results
+
+
+def test_a_plan_says_what_it_does() -> None:
+    plan = FaultPlan(Fault("delay", rank=0, nth=3, by=1.5, maybe=True), Fault("drop", group="0", op="send"))
+    assert str(plan) == "delay@rank=0,nth=3,by=1.5s,maybe=true;drop@group=0,op=send"
+    assert str(FaultPlan.seeded(7, 0.01, ["crash", "hang"])) == "seeded:7:0.01:crash:hang"
+    with pytest.raises(ValueError, match='fault "explode": unknown kind "explode", want KIND'):
+        rankloom.torch.run(_survives, 2, faults=Fault("explode"))
+    with pytest.raises(ValueError, match=r'faults "seeded:1:2.0", want seeded:SEED:RATE'):
+        rankloom.torch.explore(_survives, 2, faults=FaultPlan.seeded(1, 2.0))
 
 
 def test_a_program_that_does_not_repeat_itself_is_told() -> None:
@@ -115,13 +291,45 @@ def test_a_program_that_does_not_repeat_itself_is_told() -> None:
     assert found.runs == 2
 
 
+def test_a_rank_that_hangs_ends_the_search() -> None:
+    def hangs(rank: int) -> None:
+        while rank == 1:
+            time.sleep(0.01)
+
+    found = rankloom.torch.explore(hangs, 2, stall=0.5)
+    assert found.failure is not None and found.runs == 1
+    assert found.text.startswith("explored 1 run: a rank hung in its own code\nrank 1 failed: Stall: no scheduling point for 0.5 s")
+
+
+def test_a_skipped_test_ends_the_search() -> None:
+    import unittest
+
+    def skips(rank: int) -> None:
+        if rank == 1:
+            raise unittest.SkipTest("not today")
+        dist.barrier()
+
+    with pytest.raises(unittest.SkipTest, match="not today"):
+        rankloom.torch.explore(skips, 2)
+
+
+def test_tells_of_its_progress() -> None:
+    told: list[tuple[str, int]] = []
+    rankloom.torch.explore(_right, 2, progress=lambda strategy, runs, seconds: told.append((strategy, runs)))
+    assert told[-1] == ("exhaustive", 4)
+
+
 def test_stops_after_the_time_it_has() -> None:
     found = rankloom.torch.explore(_right, 2, runs=1_000_000, seconds=0)
-    assert found.ok and found.runs == 2
+    assert found.ok and found.runs == 2 and not found.verified
 
 
 def test_options_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="want at least one of each"):
-        rankloom.torch.explore(_right, runs=0)
-    with pytest.raises(ValueError, match="none of free, fifo"):
-        rankloom.torch.explore(_right, 2, strategies=["luck"])
+    for options, text in [
+        ({"runs": 0}, "explore: max_runs is 0, want 1 or more"),
+        ({"strategies": []}, "explore: strategies is empty, want at least one"),
+        ({"strategies": ["luck"]}, r'explore: a strategy is "luck", want one of exhaustive, pct\(3\), starve, late_completion, random'),
+        ({"min_ranks": 5}, "explore: min_ranks is 5, want at most world_size = 2"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            rankloom.torch.explore(_right, 2, **options)  # type: ignore[arg-type]

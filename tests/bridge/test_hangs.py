@@ -19,7 +19,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-@pytest.mark.ranks(2, timeout=1)
+@pytest.mark.ranks(2, timeout=1, parallel=True)
 def test_spins(rank):
     if rank == 1:
         while True:
@@ -38,7 +38,7 @@ def test_a_timeout_ends_a_rank_that_spins(tmp_path: pathlib.Path) -> None:
     assert "1 failed, 1 passed in" in out, out + done.stderr
     assert "rank 0 failed: DistBackendError: Timeout: " in out
     assert "note: rank 1 was still in its own code 3 s after that" in out
-    assert re.search(r"  rank 1 runs; its last point: .*", out)
+    assert re.search(r"  rank 1 runs; (its last point: .*|it has come to no point yet)", out)
     assert re.search(r"Python stack of rank 1:\n +\S+test_it\.py:10 in test_spins: time\.sleep\(0\.01\)", out)
 
 
@@ -58,6 +58,9 @@ def test_a_stall_names_the_rank_and_where_all_are(seed: int | None) -> None:
     assert [report.outcomes[rank][0] for rank in (0, 2)] == ["stopped", "stopped"]
     if seed is None:
         assert re.search(r"ranks 0, 2 wait in barrier seq 2 for rank 1 ", report.text)
+    # Once: neither in where all ranks are and again, nor as the traceback of what ended the rank.
+    assert report.text.count("Python stack of rank 1:") == 1, report.text
+    assert report.text.count("in body: time.sleep(0.01)") == 1 and "Traceback" not in report.text, report.text
 
 
 def test_a_rank_that_only_computes_for_long_is_not_ended() -> None:
@@ -69,6 +72,26 @@ def test_a_rank_that_only_computes_for_long_is_not_ended() -> None:
         return rank
 
     assert rankloom.torch.run(body, 2, stall=30).results == [0, 1]
+
+
+STALLS = '''
+import time
+import pytest
+import torch.distributed as dist
+
+@pytest.mark.ranks(2)
+def test_stalls(rank):
+    while rank == 1:
+        time.sleep(0.01)
+    dist.barrier()
+'''
+
+
+def test_the_stack_of_a_rank_that_hangs_is_told_once(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, STALLS, "--ranks-stall=0.5", "test_it.py")
+    assert "rank 1 failed: Stall: no scheduling point for 0.5 s of real time: " in done.stdout, done.stdout + done.stderr
+    assert len(re.findall(r"Python stack of rank 1:", done.stdout)) == 1, done.stdout
+    assert done.stdout.count("time.sleep(0.01)") == 1, done.stdout
 
 
 BLOCKS = '''
@@ -164,7 +187,7 @@ def test_an_exception_of_a_signal_ends_the_ranks() -> None:
 @pytest.mark.parametrize("method", ["signal", "thread"])
 def test_pytest_timeout(method: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("pytest_timeout")
-    source = SPINS.replace("timeout=1", "")
+    source = SPINS.replace("timeout=1, ", "")
     done = run_pytest(tmp_path, source, "--timeout=2", f"--timeout-method={method}", "test_it.py")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Timeout" in done.stdout + done.stderr

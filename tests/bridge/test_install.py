@@ -16,7 +16,6 @@ def torchs_class() -> Any:
     return MultiThreadedTestCase
 
 
-@pytest.mark.parametrize("seed", [None, 9])
 def test_torchs_own_test_class_runs_on_rankloom(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed is not None:
         monkeypatch.setenv("RANKLOOM_SEED", str(seed))

@@ -22,10 +22,10 @@ from torch.testing._internal.common_fsdp import FSDPTestMultiThread
 from torch.testing._internal.distributed._tensor.common_dtensor import DTensorOpTestBase
 
 
-@pytest.fixture(params=[None, 3], ids=["free", "seed3"], autouse=True)
-def on_rankloom(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param is not None:
-        monkeypatch.setenv("RANKLOOM_SEED", str(request.param))
+@pytest.fixture(autouse=True)
+def on_rankloom(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed is not None:
+        monkeypatch.setenv("RANKLOOM_SEED", str(seed))
     rankloom.torch.install()
 
 

@@ -49,7 +49,7 @@ def run_pytest(
     command = [sys.executable, "-m", "pytest", *plugin_arguments(), *(arguments or ["test_it.py"])]
     variables = {**os.environ, "RANKLOOM_TRACE_DIR": str(folder / "traces"), **(env or {})}
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, input=stdin, env=variables
+        command, cwd=folder, capture_output=True, text=True, timeout=300, input=stdin, env=variables
     )
 
 
@@ -97,14 +97,20 @@ def test_the_command_runs_one_test_and_the_trace_is_there(tmp_path: pathlib.Path
     assert re.fullmatch(rf"RANKLOOM_ENGINE=threads RANKLOOM_SEED=5 .*{test}", seed)
     assert re.fullmatch(rf"RANKLOOM_REPLAY=(\S+\.rltrace) .*{test}", replay)
     assert "junit" not in seed and "maxfail" not in seed
-    (trace,) = (tmp_path / "traces").iterdir()
-    assert str(trace) in replay
+    traces = [str(path) for path in (tmp_path / "traces").iterdir()]
+    assert len(traces) == 2 and any(trace in replay for trace in traces)
     for command, schedule in ((seed, "seeded:5,"), (replay, "replay,")):
         repeated = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert "1 failed in" in repeated.stdout, repeated.stdout + repeated.stderr
         assert f"schedule {schedule}" in repeated.stdout
     # A test that runs ranks by itself has its own, too.
     assert re.search(r"RANKLOOM_SEED=4 .*-q test_it\.py::TestMine::test_by_hand\n", done.stdout)
+
+
+def test_the_command_names_the_file_from_where_pytest_was_called(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "sub").mkdir()
+    done = run_pytest(tmp_path / "sub", FAILS_UNDER_A_SEED, "-q", f"--rootdir={tmp_path}", "test_it.py")
+    assert re.search(r"run it again: .* 'test_it\.py::test_fails\[1\]'\n", done.stdout), done.stdout + done.stderr
 
 
 RAISES = '''
@@ -212,7 +218,7 @@ def test_a_mark_that_is_not_right_is_refused(tmp_path: pathlib.Path) -> None:
     out = run_pytest(tmp_path, MISTAKES).stdout
     assert "7 errors in" in out and "passed" not in out, out
     for text in (
-        "@pytest.mark.ranks(2, sseds=3): sseds: want one of n, seeds, schedule, timeout, backend",
+        "@pytest.mark.ranks(2, sseds=3): sseds: want one of n, seeds, schedule, timeout, backend, parallel",
         "@pytest.mark.ranks(): want a number of ranks of at least 1",
         "@pytest.mark.ranks(2, 3): want one number of ranks, and all else by name",
         "@pytest.mark.ranks(0): want a number of ranks of at least 1",
@@ -236,3 +242,101 @@ def test_plain():
 def test_torch_is_not_imported_for_tests_without_ranks(tmp_path: pathlib.Path) -> None:
     done = run_pytest(tmp_path, PLAIN)
     assert "1 passed in" in done.stdout, done.stdout + done.stderr
+
+
+EXPLORES = '''
+import pytest, torch
+import torch.distributed as dist
+
+@pytest.mark.explore(runs=200, min_ranks=2)
+@pytest.mark.ranks(3)
+def test_lost_update(rank, world_size):
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set("count", "0")
+    dist.barrier()
+    store.set("count", str(int(store.get("count")) + 1))
+    dist.barrier()
+    assert int(store.get("count")) == world_size
+
+@pytest.mark.explore(expect_verified=True)
+@pytest.mark.ranks(3)
+def test_sum(rank):
+    x = torch.tensor([rank + 1])
+    dist.all_reduce(x)
+    assert x.item() == 6
+
+came = []
+
+@pytest.mark.explore(runs=3, strategies=["exhaustive"], expect_verified=True)
+@pytest.mark.ranks(2)
+def test_shares(rank):
+    came.append(rank)
+    dist.barrier()
+
+@pytest.mark.explore(runs=5)
+@pytest.mark.ranks(2, faults="crash@rank=1,op=barrier")
+def test_crash(rank):
+    try:
+        dist.barrier()
+    except Exception:
+        pass
+
+@pytest.mark.explore(runs=10)
+def test_no_ranks():
+    pass
+
+@pytest.mark.explore(walks=10)
+@pytest.mark.ranks(3)
+def test_unknown(rank):
+    pass
+
+@pytest.mark.explore
+@pytest.mark.ranks(3, seeds=3)
+def test_seeds(rank):
+    pass
+'''
+
+
+def test_a_mark_explores(tmp_path: pathlib.Path) -> None:
+    xml = tmp_path / "all.xml"
+    out = run_pytest(tmp_path, EXPLORES, f"--junit-xml={xml}").stdout
+    assert "3 failed, 1 passed, 3 errors" in out, out
+    assert re.search(r"explored 4 runs in \S+ s \(\d+ a second\): a schedule that fails\n", out), out
+    assert "shrunk in 9 runs: 2 ranks, 1 switch from the default order" in out
+    again = r"run it again: RANKLOOM_RANKS=2 RANKLOOM_ENGINE=threads RANKLOOM_SCHEDULE='steered:1:1@\d+>0' \S+ -m pytest .*::test_lost_update\n"
+    assert re.search(again, out), out
+    assert re.search(r"\n +\d+ {20,}store set 0//count \[test_it.py:12\]\n", out), out  # the story
+    assert 'assert int(store.get("count")) == world_size' in out and "replay it: RANKLOOM_REPLAY=" in out
+    assert 'value="verified: all 1 schedule that can differ, in 1 run"' in xml.read_text()
+    assert "not seen: variables of Python that ranks share and change: came)" in out
+    assert "rank 1 failed: RankFailed: rank 1, group 0, barrier seq 1: the rank crashed (injected, before the call) [test_it.py:" in out
+    assert "@pytest.mark.explore: want @pytest.mark.ranks(n) beside it" in out
+    assert "@pytest.mark.explore: walks: want by name one of runs, seconds, strategies, first_seed, " in out
+    assert "@pytest.mark.explore: it chooses schedules itself, want no seeds, schedule or parallel" in out
+
+
+LIVE = '''
+import pytest
+import torch
+import torch.distributed as dist
+
+shared = torch.tensor([1.0])
+
+@pytest.mark.ranks(2)
+def test_live(rank):
+    dist.barrier()
+    if rank == 1:
+        raise ValueError(shared)
+    try:
+        dist.barrier()
+    finally:
+        shared.fill_(99)
+'''
+
+
+def test_what_a_rank_raised_is_told_as_it_was(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, LIVE)
+    assert "rank 1 failed: ValueError: tensor([1.])" in done.stdout, done.stdout + done.stderr
+    assert "E           ValueError: tensor([1.])" in done.stdout
+    assert "tensor([99.])" not in done.stdout

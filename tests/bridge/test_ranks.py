@@ -170,3 +170,72 @@ def test_autograd_stays_on_the_ranks_thread() -> None:
         assert threads == [threading.get_ident()]
 
     rankloom.torch.run(body, 2).raise_if_failed()
+
+
+def test_torchs_random_state_is_each_ranks_own_unless_all_run_at_once() -> None:
+    def body(rank: int) -> list[float]:
+        torch.manual_seed(rank)
+        drawn = [torch.rand(1).item()]
+        for _ in range(3):
+            dist.barrier()
+            drawn.append(torch.rand(1).item())
+        return drawn
+
+    def alone(rank: int) -> list[float]:
+        generator = torch.Generator().manual_seed(rank)
+        return [torch.rand(1, generator=generator).item() for _ in range(4)]
+
+    want = [alone(rank) for rank in range(3)]
+    for options in ({}, {"schedule": "fifo"}, {"seed": 5}, {"schedule": "pct:3:2"}):
+        report = rankloom.torch.run(body, 3, **options)  # type: ignore[arg-type]
+        report.raise_if_failed()
+        assert report.results == want, options
+    for shared in ({"parallel": True}, {"schedule": "free"}):
+        report = rankloom.torch.run(body, 3, **shared)  # type: ignore[arg-type]
+        assert report.ok and report.schedule == "free"
+    assert rankloom.torch.run(body, 3).schedule == "fifo"
+
+
+def test_parallel_and_a_schedule_are_refused() -> None:
+    for options, text in (({"seed": 3}, "seed=3"), ({"schedule": "fifo"}, "schedule='fifo'")):
+        with pytest.raises(ValueError, match=f"parallel=True and {text}: want one of them"):
+            rankloom.torch.run(lambda: None, 2, parallel=True, **options)  # type: ignore[arg-type]
+
+
+class TooLargeError(Exception):
+    """Formats what it holds when it is printed."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        super().__init__()
+        self.x = x
+
+    def __str__(self) -> str:
+        return f"too large: {self.x}"
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_what_a_rank_raised_says_the_same_for_ever(seed: int | None) -> None:
+    shared = torch.tensor([1.0])
+
+    def body(rank: int) -> None:
+        dist.barrier()
+        if rank == 1:
+            try:
+                raise ValueError("of", [shared])
+            except ValueError as cause:
+                raise TooLargeError(shared) from cause
+        try:
+            dist.barrier()
+        finally:
+            shared.fill_(99)
+
+    report = rankloom.torch.run(body, 2, seed=seed)
+    assert shared.item() == 99
+    assert report.text.startswith("rank 1 failed: TooLargeError: too large: tensor([1.])\n"), report.text
+    assert "ValueError: ('of', [tensor([1.])])" in report.text and "99" not in report.text, report.text
+    raised = report.exceptions[1]
+    assert isinstance(raised, TooLargeError) and str(raised) == "too large: tensor([1.])"
+    assert str(raised.__cause__) == "('of', [tensor([1.])])"
+    with pytest.raises(rankloom.torch.RankFailedError) as failed:
+        report.raise_if_failed()
+    assert str(failed.value.__cause__) == "too large: tensor([1.])"

@@ -1,9 +1,9 @@
 // The transformer example against numbers worked out by hand.
 //
-// Llama 3 70B: hidden 8192, MLP 28672, 64 heads, of which 8 for keys and values (so these are 1024 wide), 80 layers, 128256
-// tokens. A layer's matrices: 2 * 8192^2 + 2 * 8192 * 1024 + 3 * 8192 * 28672 = 134,217,728 + 16,777,216 + 704,643,072
-// = 855,638,016 parameters; an eighth is 106,954,752, and 106,971,136 with two norms of 8192. A stage of four has 20 layers.
-// Activations of a sequence: 8192 * 8192 in bfloat16 = 134,217,728 bytes; an eighth is 16,777,216.
+// Llama 3 70B: hidden 8192, MLP 28672, 64 heads, of which 8 for keys and values (so these are 1024 wide), 80 layers,
+// 128256 tokens. A layer's matrices: 2 * 8192^2 + 2 * 8192 * 1024 + 3 * 8192 * 28672 = 134,217,728 + 16,777,216 +
+// 704,643,072 = 855,638,016 parameters; an eighth is 106,954,752, and 106,971,136 with two norms of 8192. A stage of
+// four has 20 layers. Activations of a sequence: 8192 * 8192 in bfloat16 = 134,217,728 bytes; an eighth is 16,777,216.
 
 #include <cstdint>
 #include <memory>
@@ -44,8 +44,8 @@ TEST(TransformerTest, CountsTheParametersOfALayer) {
 }
 
 TEST(TransformerTest, IssuesTheCallsOfAMiddleStage) {
-  // A layer and micro-batch: 4 gathers and 4 scatters of the sequence; 20 * 16 of them. FSDP: once a layer. 16 micro-batches
-  // come and go, forward and backward.
+  // A layer and micro-batch: 4 gathers and 4 scatters of the sequence; 20 * 16 of them. FSDP: once a layer. 16
+  // micro-batches come and go, forward and backward.
   EXPECT_THAT(*stage(1), CallsExactly({{1280, kGather, "tp"},
                                        {1280, kScatter, "tp"},
                                        {20, kGather, "dp"},
@@ -105,8 +105,8 @@ TEST(TransformerTest, MovesTheBytesOfTheEnds) {
 }
 
 TEST(TransformerTest, TakesTheTimeOfItsLinks) {
-  // A gather of a sequence over NVLink 4, the shorter of ring and tree: 3 steps of 3.4 us and 117,440,512 bytes at 450 GB/s,
-  // 271.179 us; 1280 of them.
+  // A gather of a sequence over NVLink 4, the shorter of ring and tree: 3 steps of 3.4 us and 117,440,512 bytes at 450
+  // GB/s, 271.179 us; 1280 of them.
   const std::shared_ptr<CallRecord> record = stage(1);
   EXPECT_NEAR(absl::ToDoubleMicroseconds(totals(*record, kGather, "tp").time), 1280 * 271.179, 1);
   // Computation: 6 * 106,971,136 * 20 floating-point operations a token, 16 * 8192 tokens, 400 TFLOPS: 4.2062 s.

@@ -16,7 +16,7 @@ FOLDERS = ["sim", "fake_store", "world", "collectives"]
 NOT_PLACES = ["sim/schedule/step_record.cc", "sim/schedule/step_record.h", "sim/schedule/schedule_tree.cc"]
 
 TELLS = re.compile(
-    r"record\w*(\(\))?->(access|signal|await|raise|lower|miss|pass|write_memory|enter_memory|time_passed)\("
+    r"record\w*(\(\))?->(access|signal|await|raise|lower|miss|pass|settle_memory|write_memory|enter_memory|time_passed)\("
     r"|\btold\.(read|commute|write|signal|await|raise|lower|miss|pass)\("
     r"|\bTold\([^()]*\)\.\w+\("
     r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|tell_\w+)\("

@@ -23,8 +23,8 @@ using namespace internal;
 namespace {
 
 const char* what_name(StepRecord::What what) {
-  constexpr std::array kNames = {"read",  "commute", "write", "signal", "await",   "raise",
-                                 "lower", "miss",    "pass",  "born",   "all were"};
+  constexpr std::array kNames = {"read",  "commute", "write", "signal", "await",    "raise",
+                                 "lower", "miss",    "pass",  "born",   "all were", "settle"};
   return kNames[static_cast<size_t>(what)];
 }
 

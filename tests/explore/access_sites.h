@@ -10,8 +10,8 @@ namespace rankloom {
 
 using namespace internal;
 
-// The places in the library that tell a StepRecord of accesses, found by the stacks of their calls: so that each of them, also
-// one that is new, can be left out in turn.
+// The places in the library that tell a StepRecord of accesses, found by the stacks of their calls: so that each of
+// them, also one that is new, can be left out in turn.
 class AccessSites {
  public:
   AccessSites();

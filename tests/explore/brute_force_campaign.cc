@@ -1,10 +1,10 @@
 // Compares the searches of many small programs (searches.h), in several processes, and prints what is wrong with any.
-//   brute_force_campaign [--first SEED] [--programs N] [--minutes M] [--processes P] [--unreduced RUNS] [--reduced RUNS]
-//                        [--seeds N] [--shuffles N] [--show SEED] [--no-shrink] [--leave-out N] [--without WHAT]
-//                        [--counts] [--until-found TIMES]
-// --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up. --without: of no access
-// of this StepRecord::What, a number. --until-found: only says how many programs it takes until one shows what is left out, so
-// many times, each time for other programs and other accesses.
+//   brute_force_campaign [--first SEED] [--programs N] [--minutes M] [--processes P] [--unreduced RUNS]
+//                        [--reduced RUNS] [--seeds N] [--shuffles N] [--show SEED] [--no-shrink] [--leave-out N]
+//                        [--without WHAT] [--counts] [--until-found TIMES]
+// --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up. --without: of
+// no access of this StepRecord::What, a number. --until-found: only says how many programs it takes until one shows
+// what is left out, so many times, each time for other programs and other accesses.
 // A process that crashes, or hangs for some minutes in one program, is a failure, too; another one goes on after it.
 
 #include <signal.h>

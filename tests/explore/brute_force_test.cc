@@ -1,6 +1,6 @@
-// The exhaustive search loses nothing: random small programs, each run under all schedules, under the reduced ones and under
-// seeds of every strategy. BRUTE_FORCE_PROGRAMS says how many are drawn from today's seed; brute_force_campaign runs more.
-// Several test programs of CI share the cases (GTEST_TOTAL_SHARDS).
+// The exhaustive search loses nothing: random small programs, each run under all schedules, under the reduced ones and
+// under seeds of every strategy. BRUTE_FORCE_PROGRAMS says how many are drawn from today's seed; brute_force_campaign
+// runs more. Several test programs of CI share the cases (GTEST_TOTAL_SHARDS).
 
 #include <signal.h>
 #include <unistd.h>
@@ -116,6 +116,7 @@ TEST_F(BruteForceTest, FindsAnAccessThatIsLeftOut) {
       {What::kWrite, "writes"},
       {What::kLower, "conditions that become false"},
       {What::kMiss, "waits for a condition"},
+      {What::kSettle, "completions that a rank does not know of"},
   };
   for (const auto& [what, name] : kinds) {
     const int64_t found = programs_until_found(

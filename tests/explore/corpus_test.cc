@@ -1,5 +1,5 @@
-// Every known bug is found, by the guided strategies within 1,000 runs and by the exhaustive one; shrunk to what somebody who
-// knows it would write; and gone with the fix, in every schedule.
+// Every known bug is found, by the guided strategies within 1,000 runs and by the exhaustive one; shrunk to what
+// somebody who knows it would write; and gone with the fix, in every schedule.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,8 @@
 #include "rankloom/explore.h"
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdlib>
 #include <memory>
 #include <stdexcept>
@@ -29,6 +32,7 @@ using testing::ElementsAre;
 using testing::Ge;
 using testing::HasSubstr;
 using testing::Lt;
+using testing::MatchesRegex;
 using testing::Not;
 using testing::StartsWith;
 
@@ -54,20 +58,70 @@ TEST(ExploreOnFibersTest, ProvesPlainCollectivesInOneRun) {
   EXPECT_TRUE(report.ok()) << report.text();
   EXPECT_TRUE(report.verified);
   EXPECT_THAT(report.text(), HasSubstr("exhaustive: verified: all 1 schedule that can differ, in 1 run"));
+  EXPECT_EQ(report.summary(), "verified: all 1 schedule that can differ, in 1 run");
 }
 
-TEST(ExploreOnFibersTest, ProvesAsynchronousCollectivesInOneRun) {
-  const ExploreReport report =
-      explore({.world = fibers(3), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
-        auto pg = init_process_group(rank);
-        std::vector<float> x = {1}, y(3), mine = {static_cast<float>(rank.rank())};
-        Work first = pg->all_reduce(x);
-        Work second = pg->all_gather_into_tensor(y, mine);
-        second.wait();
-        first.wait();
-      });
-  EXPECT_TRUE(report.verified) << report.text();
-  EXPECT_EQ(report.shares[0].schedules, 1);
+void append_thrice(RankContext& rank) {
+  for (int i = 0; i < 3; ++i) rank.store().append("log", absl::StrCat(rank.rank()));
+}
+
+// One line each: what was looked at, and why that is not all.
+TEST(ExploreOnFibersTest, SaysInALineWhatItCameTo) {
+  const auto summary = [](ExploreOptions options, absl::FunctionRef<void(RankContext&)> program) {
+    options.world.engine = EngineKind::kFibers;
+    return explore(options, program).summary();
+  };
+  EXPECT_THAT(summary({.strategies = {Strategy::exhaustive()}, .max_runs = 10}, append_thrice),
+              MatchesRegex("no failure in 10 runs \\(not exhaustive: [0-9]+ schedules that can differ were run, at "
+                           "least [0-9]+ more were not\\)"));
+  EXPECT_EQ(summary({.strategies = {Strategy::random(), Strategy::pct(2)}, .max_runs = 8}, append_thrice),
+            "no failure in 8 runs (not exhaustive: random, pct(2) only)");
+  EXPECT_EQ(summary({.strategies = {}}, append_thrice),
+            "no failure in 2 runs (not exhaustive: no strategy was asked "
+            "for)");
+  EXPECT_EQ(summary({.world = {.world_size = 2}}, [](RankContext& rank) { (void)rank.world().describe(); }),
+            "no failure in 1000 runs (not verified: of all 2 schedules that rankloom can see, not seen: "
+            "World::describe(), which looks at all tasks)");
+  const FaultPlan rare = FaultPlan::seeded(1, 1e-9);
+  EXPECT_THAT(summary({.world = {.world_size = 2, .faults = rare}, .strategies = {Strategy::exhaustive()}},
+                      [](RankContext& rank) { rank.store().add("n", 1); }),
+              HasSubstr("not seen: faults that each run draws anew"));
+  EXPECT_THAT(summary({.strategies = {Strategy::random()}}, bug("racy_counter").bug),
+              MatchesRegex("a schedule that fails, found by .* in its run [0-9]+: .*the count is .*"));
+  EXPECT_THAT(summary({.max_runs = 0}, append_thrice), StartsWith("explore: max_runs is 0, want 1 or more ["));
+  setenv("RANKLOOM_SEED", "7", 1);
+  EXPECT_EQ(summary({.world = {.world_size = 2}}, append_thrice),
+            "no failure in 3 runs (not exhaustive: seeded:7 only)");
+  unsetenv("RANKLOOM_SEED");
+}
+
+// As that of a run: whoever prints it adds the newline.
+TEST(ExploreOnFibersTest, ItsTextEndsWithoutANewline) {
+  const ExploreReport good = explore({.world = fibers(2)}, reduce_ten_times);
+  EXPECT_THAT(good.text(), testing::EndsWith("verified: all 1 schedule that can differ, in 1 run"));
+  for (const char* name : {"racy_counter", "order_dependent_sum", "wrong_root"}) {
+    const ExploreReport bad = explore({.world = bug(name).world()}, bug(name).bug);
+    ASSERT_TRUE(bad.failure.has_value());
+    EXPECT_NE(bad.text().back(), '\n') << name;
+    EXPECT_THAT(bad.text(), Not(HasSubstr("\n\n"))) << name;
+  }
+}
+
+// Who waits for the second first may go on before the first is done.
+TEST(ExploreOnFibersTest, ProvesAsynchronousCollectivesInARunOrTwo) {
+  for (const bool in_order : {true, false}) {
+    const ExploreReport report =
+        explore({.world = fibers(3), .strategies = {Strategy::exhaustive()}}, [in_order](RankContext& rank) {
+          auto pg = init_process_group(rank);
+          std::vector<float> x = {1}, y(3), mine = {static_cast<float>(rank.rank())};
+          Work first = pg->all_reduce(x);
+          Work second = pg->all_gather_into_tensor(y, mine);
+          (in_order ? first : second).wait();
+          (in_order ? second : first).wait();
+        });
+    EXPECT_TRUE(report.verified) << report.text();
+    EXPECT_EQ(report.shares[0].schedules, in_order ? 1 : 2);
+  }
 }
 
 TEST(ExploreOnFibersTest, SaysHowFarItCame) {
@@ -124,6 +178,7 @@ TEST(ExploreOnFibersTest, TheEnvironmentNamesOneRun) {
   ASSERT_TRUE(again.failure.has_value()) << again.text();
   EXPECT_EQ(again.failure->headline, found.failure->headline);
   EXPECT_EQ(again.failure->world.world_size, 2);
+  EXPECT_EQ(again.failure->rerun, found.failure->rerun);
   EXPECT_LE(again.runs, 3);
   EXPECT_TRUE(fixed.ok()) << fixed.text();
   EXPECT_EQ(wrong.text(), "RANKLOOM_RANKS is \"none\", want a number from 1");
@@ -367,6 +422,13 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
          (void)rank.world().groups();
        },
        "World::groups(), which looks at all groups"},
+      {fibers(2),
+       [](RankContext& rank) {
+         rank.store().add("n", 1);
+         run_world({.world_size = 2, .engine = EngineKind::kThreads},
+                   [](RankContext& inner) { init_process_group(inner)->barrier().wait(); });
+       },
+       "a world within a rank, in the free gear"},
   };
   for (const Unseen& program : programs) {
     const ExploreReport report = explore({.world = program.world, .strategies = {Strategy::exhaustive()}}, program.run);
@@ -451,6 +513,29 @@ TEST(ExploreOnFibersTest, SearchesInSeveralProcesses) {
       {.world = fibers(2), .strategies = {Strategy::random()}, .max_runs = 300, .processes = 2}, reduce_ten_times);
   EXPECT_TRUE(none.ok()) << none.text();
   EXPECT_THAT(none.runs, Ge(250));
+}
+
+TEST(ExploreOnFibersTest, NamesTheRunInWhichAProcessBesideItDied) {
+  const pid_t here = getpid();
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::random()}, .max_runs = 2'000, .processes = 2},
+              [&](RankContext& rank) {
+                rank.yield();
+                if (getpid() != here && rank.store().add("came", 1) == 1 && rank.rank() == 1) _exit(7);
+              });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(report.failure->headline,
+            "the process that made this run ended with exit code 7; what it printed stands above");
+  EXPECT_THAT(report.failure->rerun, HasSubstr("RANKLOOM_SEED="));
+  EXPECT_EQ(report.failure->found.kind(), Schedule::Kind::kSeeded);
+  EXPECT_THAT(report.text(), HasSubstr("the process that made this run ended with exit code 7"));
+
+  const ExploreReport crashed = explore(
+      {.world = fibers(2), .strategies = {Strategy::random()}, .max_runs = 2'000, .processes = 3}, [&](RankContext&) {
+        if (getpid() != here) std::raise(SIGKILL);
+      });
+  ASSERT_TRUE(crashed.failure.has_value()) << crashed.text();
+  EXPECT_THAT(crashed.failure->headline, HasSubstr("ended with signal 9 (Killed)"));
 }
 
 TEST(ExploreOnThreadsTest, RunsUnderTheBaton) {
@@ -560,6 +645,25 @@ TEST(ExploreOnFibersTest, APollAloneEndsAndIsNotVerified) {
   EXPECT_THAT(report.text(), HasSubstr(" (not seen: polls, beyond the first few)"));
 }
 
+// Time passes for a loop that acts between its questions, and for one that only acts, after a bound that no search
+// knows.
+TEST(ExploreOnFibersTest, ALoopForWhichTimePassesAtLastIsNotVerified) {
+  for (const bool asks : {false, true}) {
+    const ExploreReport report =
+        explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [asks](RankContext& rank) {
+          if (rank.rank() == 0) return rank.sleep_for(absl::Milliseconds(1));
+          while (rank.now() < absl::Milliseconds(1)) {
+            rank.store().set("mine", "x");
+            if (asks) EXPECT_FALSE(rank.store().check({"never"}));
+          }
+        });
+    EXPECT_TRUE(report.ok()) << report.text();
+    EXPECT_FALSE(report.verified);
+    EXPECT_THAT(report.text(),
+                HasSubstr("(not seen: tasks that ask or act again and again: time passes for them at last)"));
+  }
+}
+
 TEST(ExploreOnFibersTest, TheTimeoutOfAStoreIsAPieceOfItsState) {
   const auto looks = [](RankContext& rank) {
     if (rank.rank() == 0) return rank.store().set_timeout(absl::Milliseconds(7));
@@ -586,7 +690,7 @@ TEST(NoFailureOnFibersTest, CountsFailedAssertionsOfRanks) {
   EXPECT_EQ(failures.GetTestPartResult(0).line_number(), line);
   EXPECT_THAT(
       failures.GetTestPartResult(0).message(),
-      AllOf(HasSubstr("explore_test.cc:"), HasSubstr("not in order"), HasSubstr("-> 1 switches from the default order"),
+      AllOf(HasSubstr("explore_test.cc:"), HasSubstr("not in order"), HasSubstr(", 1 switch from the default order"),
             HasSubstr("trace: "), HasSubstr("--gtest_filter=NoFailureOnFibersTest.CountsFailedAssertionsOfRanks")));
   EXPECT_TRUE(expect_no_failure_in_schedules({.world = fibers(3)},
                                              [](RankContext& rank) { EXPECT_GE(rank.store().add("place", 1), 1); }));
@@ -615,6 +719,66 @@ TEST(NoFailureOnFibersTest, ASkippedRunIsGood) {
   EXPECT_TRUE(expect_no_failure_in_schedules({.world = fibers(2), .max_runs = 20}, [](RankContext& rank) {
     if (rank.rank() == 1) GTEST_SKIP() << "not here";
   }));
+}
+
+// Rank 1 reads its output before wait(): what it sees differs between schedules.
+TEST(ExploreOpenCallsTest, AResultThatDiffersEndsWithTheCallsThatWereOpen) {
+  const ExploreOptions options = {.world = {.world_size = 2, .engine = EngineKind::kFibers},
+                                  .strategies = {Strategy::random()}};
+  const ExploreReport report = explore(options, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(2, static_cast<float>(rank.rank() + 1));
+    Work work = pg->all_reduce(x);
+    rank.yield();
+    if (rank.rank() == 1) observe(rank, "early", x[0]);
+    work.wait();
+    observe(rank, "late", x[0]);
+  });
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.text(),
+              testing::ContainsRegex("results differ between schedules: rank 1's \"early\" is [^\n]*\n"
+                                     "outputs hold NaN or 0xEB until their call completes; rank 1 had all_reduce seq 1 "
+                                     "\\[explore_test.cc:[0-9]+\\] open\n"));
+}
+
+TEST(ExploreOpenCallsTest, AResultThatDiffersForAnotherReasonSaysNothingOfThem) {
+  const ExploreOptions options = {.world = {.world_size = 2, .engine = EngineKind::kFibers}};
+  const ExploreReport report =
+      explore(options, [](RankContext& rank) { observe(rank, "place", rank.store().add("arrived", 1)); });
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.text(), testing::Not(HasSubstr("until their call completes")));
+}
+
+TEST(ExploreTextTest, OneRunIsOne) {
+  const ExploreReport report = explore({.world = {.world_size = 2, .engine = EngineKind::kFibers}},
+                                       [](RankContext&) { throw std::runtime_error("always"); });
+  EXPECT_THAT(report.text(), testing::StartsWith("explored 1 run in "));
+  EXPECT_THAT(report.text(), HasSubstr(", 0 switches from the default order"));
+}
+
+// Rank 1 polls for a flag that rank 0 sets before the value; a switch between the two shows it.
+TEST(ExploreStoryTest, OfAProgramThatPollsShowsTheRaceAndCollapsesThePolls) {
+  const ExploreOptions options = {.world = {.world_size = 3, .engine = EngineKind::kFibers},
+                                  .strategies = {Strategy::random(), Strategy::pct(3)},
+                                  .max_runs = 3000};
+  const ExploreReport report = explore(options, [](RankContext& rank) {
+    if (rank.rank() == 0) {
+      for (int i = 0; i < 300; ++i) rank.store().add("progress", 1);
+      rank.store().set("ready", "");
+      rank.store().set("value", "1");
+    } else if (rank.rank() == 1) {
+      while (!rank.store().check({"ready"})) rank.yield();
+      if (!rank.store().check({"value"})) throw std::runtime_error("no value");
+    } else {
+      while (!rank.store().check({"value"})) rank.yield();
+    }
+  });
+  ASSERT_FALSE(report.ok());
+  const std::string& story = report.failure->story;
+  EXPECT_THAT(story, testing::ContainsRegex("store check [^\n]*\\([0-9]+ times since step [0-9]+\\)"));
+  EXPECT_THAT(story, HasSubstr("store set ready"));
+  EXPECT_THAT(story, HasSubstr("store check value"));
+  EXPECT_LT(std::count(story.begin(), story.end(), '\n'), 40) << story;
 }
 
 }  // namespace

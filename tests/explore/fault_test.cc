@@ -156,7 +156,7 @@ TEST_P(FaultTest, AStoreOperationTimesOut) {
         rank.store().get("k");
       });
   EXPECT_EQ(report.first_failed, 0);
-  EXPECT_THAT(report.text(), HasSubstr("Timeout: rank 0, rank 0, store get: timed out (injected, before the call)"));
+  EXPECT_THAT(report.text(), HasSubstr("Timeout: rank 0, store get: timed out (injected, before the call)"));
 }
 
 TEST_P(FaultTest, DrawnFaultsAreThoseOfTheSeed) {

@@ -1,10 +1,11 @@
 // Programs whose number of schedules that can differ is known from the literature and from other tools.
 //
-// What is counted: Mazurkiewicz traces, runs that differ in the order of two steps which conflict. Cells are store keys; a
-// read is get(), a write is set() of a key that is there, and both act on one key only and never wait. An atomic increment is
-// add(), which conflicts with every other one of its key; compare_set() counts as a write whether it changes the value or not.
-// Sources: GenMC tests/correct/synthetic (readers, lastzero, indexer, ainc, binc, n writers and a reader); P. Abdulla et al., "Optimal Dynamic Partial Order
-// Reduction", POPL 2014, table 1.
+// What is counted: Mazurkiewicz traces, runs that differ in the order of two steps which conflict. Cells are store
+// keys; a read is get(), a write is set() of a key that is there, and both act on one key only and never wait. An
+// atomic increment is add(), which conflicts with every other one of its key; compare_set() counts as a write whether
+// it changes the value or not.
+// Sources: GenMC tests/correct/synthetic (readers, lastzero, indexer, ainc, binc, n writers and a reader); P. Abdulla
+// et al., "Optimal Dynamic Partial Order Reduction", POPL 2014, table 1.
 
 #include <algorithm>
 #include <cstdint>
@@ -112,8 +113,8 @@ struct Counts {
   int64_t repeated;
 };
 
-// Runs `program` under all schedules of the reduced tree. `ranks`: [task] the rank that is it. `shuffle`: seed of the order in
-// which the search goes.
+// Runs `program` under all schedules of the reduced tree. `ranks`: [task] the rank that is it. `shuffle`: seed of the
+// order in which the search goes.
 Counts count(const Program& program, const std::vector<int>& ranks, uint64_t shuffle) {
   std::vector<int> tasks(static_cast<size_t>(program.tasks));
   std::iota(tasks.begin(), tasks.end(), 0);
@@ -138,8 +139,8 @@ Counts count(const Program& program, const std::vector<int>& ranks, uint64_t shu
   return {.schedules = tree.schedules(), .repeated = tree.repeated()};
 }
 
-// The count is that of every way to number the ranks and of every order in which the search goes: with `variants`, so many of
-// both are tried. Source sets leave some runs that only repeat others: how many does depend on the order.
+// The count is that of every way to number the ranks and of every order in which the search goes: with `variants`, so
+// many of both are tried. Source sets leave some runs that only repeat others: how many does depend on the order.
 void expect_count(const Program& program, int64_t want, int variants = 0) {
   std::vector<int> ranks(static_cast<size_t>(program.tasks));
   std::iota(ranks.begin(), ranks.end(), 0);

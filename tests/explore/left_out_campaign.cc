@@ -1,9 +1,10 @@
-// Leaves out, one after the other, each place in the library that tells the reduced search of an access, and looks for a
-// program that shows it: one with few runs. Those that no program shows come last: what they tell is told by others, too, or
-// the programs are too weak. Those that tell only which orders cannot be are left alone. left_out_test holds what was found.
+// Leaves out, one after the other, each place in the library that tells the reduced search of an access, and looks for
+// a program that shows it: one with few runs. Those that no program shows come last: what they tell is told by others,
+// too, or the programs are too weak. Those that tell only which orders cannot be are left alone. left_out_test holds
+// what was found.
 //   left_out_campaign [PROGRAMS [TIMES [FIRST [MINUTES [PLACE]]]]]
-// PROGRAMS (1,000) are drawn from seeds from FIRST (1) on; a place is tried with at most TIMES (200) of those in which it
-// occurs. After MINUTES (60) it ends. PLACE, such as "read: KeyTable::size": no other.
+// PROGRAMS (1,000) are drawn from seeds from FIRST (1) on; a place is tried with at most TIMES (200) of those in which
+// it occurs. After MINUTES (60) it ends. PLACE, such as "read: KeyTable::size": no other.
 
 #include <algorithm>
 #include <cstdio>

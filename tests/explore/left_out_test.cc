@@ -1,6 +1,6 @@
-// Each place in the library that tells the exhaustive search of an access matters: without it a small program loses an outcome.
-// Or there is a reason why none can. A new place fails here until it stands in one of the lists; left_out_campaign finds
-// programs for the first. access_places_test.py holds that no function is forgotten.
+// Each place in the library that tells the exhaustive search of an access matters: without it a small program loses an
+// outcome. Or there is a reason why none can. A new place fails here until it stands in one of the lists;
+// left_out_campaign finds programs for the first. access_places_test.py holds that no function is forgotten.
 
 #include <algorithm>
 #include <functional>
@@ -75,7 +75,7 @@ Program withdrawn(bool message) {
   return written(2, [message](RankContext& rank) -> std::string {
     auto pg = init_process_group(rank);
     std::vector<float> x = {1};
-    const auto call = [&] { return !message ? pg->all_reduce(x) : rank.rank() == 0 ? pg->send(x, 1) : pg->recv(x, 0); };
+    const auto call = [&] { return !message ? pg->all_reduce(x) : rank.rank() == 0 ? pg->recv(x, 1) : pg->send(x, 0); };
     if (rank.rank() == 1) rank.store().get("called");
     std::string saw;
     try {
@@ -125,6 +125,77 @@ Program look_at_unwound(bool message) {
   });
 }
 
+// Rank 0 aborts the group around a call of rank 1 that needs at most rank 0's own.
+Program aborted_around(bool gives) {
+  return written(2, [gives](RankContext& rank) -> std::string {
+    auto pg = init_process_group(rank, {.rooted = GroupOptions::Rooted::kEach});
+    std::vector<float> x = {1};
+    try {
+      if (rank.rank() == 0) {
+        if (!gives) pg->broadcast(x, 0).wait();
+        rank.yield();
+        pg->abort("planned");
+        return "";
+      }
+      Work work = pg->broadcast(x, gives ? 1 : 0);
+      try {
+        work.wait();
+        return "done";
+      } catch (const DistError& error) {
+        return "waited: " + kind_of(error);
+      }
+    } catch (const DistError& error) {
+      return kind_of(error);
+    }
+  });
+}
+
+// What ranks of a run hand to each other, once something of rankloom's has ordered them.
+struct Handed {
+  Work work;
+  std::unique_ptr<SimStream> stream;
+};
+Program handing(std::string (*program)(RankContext& rank, Handed& handed), CodeSite at = CodeSite::here()) {
+  return {absl::StrCat("the program at line ", at.line, "\n"),
+          [program](const Schedule& schedule, const RunHooks& hooks) {
+            Handed handed;
+            return run_once(2, schedule, hooks, [&](RankContext& rank) { return program(rank, handed); });
+          }};
+}
+
+// A rank looks at an output after it has waited for another call.
+Program read_behind(GroupOptions::Rooted rooted, bool message) {
+  return written(2, [rooted, message](RankContext& rank) -> std::string {
+    auto pg = init_process_group(rank, {.rooted = rooted});
+    std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+    Work work = !message ? pg->broadcast(x, 0) : rank.rank() == 0 ? pg->send(x, 1) : pg->recv(x, 0);
+    pg->barrier().wait();
+    const float seen = x[0];
+    work.wait();
+    return rank.rank() == 1 ? absl::StrCat(seen) : "";
+  });
+}
+
+// A rank looks at its output before the call fails, and after that.
+Program put_back(bool message) {
+  return written(2, [message](RankContext& rank) -> std::string {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    std::string saw;
+    try {
+      Work work = !message ? pg->all_reduce(x) : rank.rank() == 0 ? pg->send(x, 1, 1) : pg->recv(x, 0, 2);
+      rank.yield();
+      if (rank.rank() == 0) return saw;
+      saw = absl::StrCat(x[0]);
+      rank.yield();
+      absl::StrAppend(&saw, " ", x[0]);
+      work.wait();
+    } catch (const DistError&) {
+    }
+    return saw;
+  });
+}
+
 std::vector<Shown> shown() {
   // A rank takes its time after another one's wait began, or before.
   const Program timeout =
@@ -138,14 +209,13 @@ std::vector<Shown> shown() {
           {{.kind = Kind::kSend}, {.kind = Kind::kWait}}}};
   const Program left = written(2, [](RankContext& rank) -> std::string {
     auto pg = init_process_group(rank);
-    std::vector<float> x = {1};
     if (rank.rank() == 0) {
       rank.yield();
       pg->abort("planned");
       return "";
     }
     try {
-      const Work work = pg->all_reduce(x, ReduceOp::kSum, {.keep_alive = std::make_shared<int>()});
+      const Work work = pg->barrier({.keep_alive = std::make_shared<int>()});
       rank.yield();
       try {
         pg->shutdown();
@@ -155,6 +225,17 @@ std::vector<Shown> shown() {
       }
     } catch (const DistError& error) {
       return kind_of(error);
+    }
+  });
+  // The first calls do not fit together; the second one comes before that is known, or after.
+  const Program refused = written(2, [](RankContext& rank) -> std::string {
+    auto pg = init_process_group(rank);
+    const Work first = pg->barrier({.keep_alive = std::make_shared<int>()}, rank.rank() == 0 ? "a" : "b");
+    try {
+      const Work second = pg->barrier({.keep_alive = std::make_shared<int>()});
+      return "filed";
+    } catch (const DistError&) {
+      return "refused";
     }
   });
   const Program counted_too_far = {"who counts a latch down too far\n",
@@ -222,6 +303,44 @@ std::vector<Shown> shown() {
       return kind_of(error);
     }
   });
+  // The stream of rank 0 fails between that rank's last look and the other one's, or not.
+  const Program stream_fails = handing([](RankContext& rank, Handed& handed) -> std::string {
+    if (rank.rank() == 1) {
+      rank.store().get("handed");
+      return absl::StrCat(handed.stream->status().ok());
+    }
+    handed.stream = std::make_unique<SimStream>(rank);
+    Promise promise(&rank.world().scheduler(), 0);
+    promise.set_error(make_error(ErrorKind::kCollectiveError, "planned"));
+    handed.stream->wait_for(promise.work());
+    rank.store().set("handed", "1");
+    return absl::StrCat(handed.stream->status().ok());
+  });
+  // Rank 0 writes to an output once rank 1 has learned that the call is done, or too early.
+  const Program learned_by_other = handing([](RankContext& rank, Handed& handed) -> std::string {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 1) {
+      Work mine = pg->all_reduce(x);
+      rank.store().get("handed");
+      Work work = std::move(handed.work);
+      work.wait();
+      mine.wait();
+      return "";
+    }
+    auto alone = init_process_group(rank, {.ranks = {0}});
+    Work work = pg->all_reduce(x);
+    handed.work = work;
+    rank.store().set("handed", "1");
+    std::string saw = "free";
+    try {
+      alone->all_reduce(x).wait();
+    } catch (const DistError& error) {
+      saw = kind_of(error);
+    }
+    work.wait();
+    return saw;
+  });
   return {
       // Drawn ones.
       {"write: KeyTable::tell_set < KeyTable::set", drawn(253)},
@@ -239,21 +358,20 @@ std::vector<Shown> shown() {
       {"miss: KeyTable::tell_wait < KeyTable::waits_on", drawn(75)},
       {"write: WorkState::complete", drawn(164)},
       {"read: KeyTable::pop", drawn(428)},
-      {"commute: Rendezvous::file", drawn(284)},
-      {"commute: Rendezvous::run_later", drawn(442)},
+      {"commute: Rendezvous::file", drawn(57)},
+      {"commute: Rendezvous::run_later", drawn(72)},
       {"commute: LatchState::count_down", drawn(938)},
       {"write: KeyTable::watch", drawn(813)},
       {"write: MutexState::take", drawn(1102)},
       {"lower: MutexState::take", drawn(433)},
       {"read: LatchState::try_wait", drawn(534)},
       {"commute: Mailbox::record_post", drawn(408)},
-      {"commute: Mailbox::part", drawn(416)},
+      {"commute: Mailbox::part", drawn(1360)},
       {"write: CondVarState::wait_until", drawn(1114)},
       {"write: MutexState::release", drawn(1102)},
       {"read: LatchState::count_down", drawn(938)},
       {"write: CondVarState::notify_first", drawn(1114)},
       {"miss: MutexState::acquire", drawn(1102)},
-      {"write: Rendezvous::finish", drawn(847)},
       {"write: KeyTable::push", drawn(428)},
       {"write: KeyTable::tell_presence < KeyTable::push", drawn(47)},
       {"write: KeyTable::pop", drawn(1013)},
@@ -266,8 +384,7 @@ std::vector<Shown> shown() {
       {"read: MutexState::try_lock", drawn(1102)},
       {"read: KeyTable::size", drawn(718)},
       {"write: DeterministicScheduler::pick", drawn(72)},
-      {"read: Work::release", drawn(280)},
-      {"write: Rendezvous::set_failed", drawn(442)},
+      {"write: Rendezvous::set_failed", refused},
       {"read: WorkState::is_completed", drawn(164)},
       {"read: Rendezvous::refused", drawn(284)},
       {"read: Mailbox::refusal", drawn(188)},
@@ -296,18 +413,18 @@ std::vector<Shown> shown() {
                                            {{.kind = Kind::kPromiseWork},
                                             {.kind = Kind::kYield},
                                             {.kind = Kind::kThen, .body = {{.kind = Kind::kAppend, .b = 1}}}}})},
-      {"read: WorkState::then", by_ranks({{{.kind = Kind::kAllReduce},
-                                           {.kind = Kind::kYield},
-                                           {.kind = Kind::kThen, .body = {{.kind = Kind::kSetVariable}}},
-                                           {.kind = Kind::kReadVariable},
-                                           {.kind = Kind::kWait}},
-                                          {{.kind = Kind::kAllReduce}, {.kind = Kind::kWait}}})},
       {"write: WorldState::unshare",
        by_ranks(
            {{{.kind = Kind::kShared}, {.kind = Kind::kYield}, {.kind = Kind::kUnshare}}, {{.kind = Kind::kShared}}})},
       {"read: WorldState::groups", second_group},
       {"write: WorldState::next_world_group", second_group},
       {"read: WorldState::next_world_group", named},
+      {"write: WorldState::next_group_of", written(2,
+                                                   [](RankContext& rank) {
+                                                     rank.yield();
+                                                     auto pg = init_process_group(rank, {.ranks = {rank.rank()}});
+                                                     return absl::StrCat(pg->group()->id());
+                                                   })},
       {"write: WorldState::add_group", written(3,
                                                [](RankContext& rank) -> std::string {
                                                  if (rank.rank() == 2)
@@ -317,8 +434,15 @@ std::vector<Shown> shown() {
                                                    state_of(rank).world().add_group("a", {0}, "", 1);
                                                  return "";
                                                })},
+      {"settle: Rendezvous::finish", read_behind(GroupOptions::Rooted::kTogether, /*message=*/false)},
+      {"settle: Rendezvous::tell", read_behind(GroupOptions::Rooted::kEach, /*message=*/false)},
+      {"settle: Mailbox::finish", read_behind(GroupOptions::Rooted::kTogether, /*message=*/true)},
+      {"write: Rendezvous::finish", put_back(/*message=*/false)},
+      {"write: Mailbox::finish", put_back(/*message=*/true)},
+      {"commute: Rendezvous::file_early", aborted_around(/*gives=*/true)},
+      {"commute: Rendezvous::serve_later", aborted_around(/*gives=*/false)},
       {"write: Rendezvous::withdraw", withdrawn(/*message=*/false)},
-      {"write: Mailbox::withdraw", withdrawn(/*message=*/true)},
+      {"write: Mailbox::take_out", withdrawn(/*message=*/true)},
       {"read: Rendezvous::look_at_unwound", look_at_unwound(/*message=*/false)},
       {"read: Mailbox::look_at_unwound", look_at_unwound(/*message=*/true)},
       {"write: KeyTable::deliver_filed", written(2,
@@ -333,61 +457,47 @@ std::vector<Shown> shown() {
                                                    rank.yield();
                                                    return *called ? "called" : "";
                                                  })},
+      {"write: run_as_guest", written(2,
+                                      [](RankContext& rank) -> std::string {
+                                        const auto promise = WorldLocal<Promise>("p").get(rank.world(), [&] {
+                                          return std::make_shared<Promise>(&rank.world().scheduler(), 0);
+                                        });
+                                        if (rank.rank() == 0) {
+                                          promise->set_value();
+                                          return "";
+                                        }
+                                        const auto seen = std::make_shared<std::string>();
+                                        promise->work().then([seen](auto&&) { *seen += "called "; });
+                                        rank.yield();
+                                        *seen += "one ";
+                                        rank.yield();
+                                        return *seen + "two";
+                                      })},
       {"read: Rendezvous::unfinished", left},
-      {"write: SimStream::status", written(2,
-                                           [](RankContext& rank) -> std::string {
-                                             World& world = rank.world();
-                                             static const WorldLocal<SimStream> shared("s");
-                                             const auto stream = shared.get(world, [&world] {
-                                               return std::make_shared<SimStream>(world.context(0), "s");
-                                             });
-                                             if (rank.rank() == 1) {
-                                               rank.yield();
-                                               return stream->status().ok() ? "ok" : "failed";
-                                             }
-                                             Promise promise(&world.scheduler(), 0);
-                                             promise.set_error(make_error(ErrorKind::kCollectiveError, "planned"));
-                                             promise.work().block_current_stream(*stream);
-                                             try {
-                                               stream->synchronize();
-                                             } catch (const DistError& error) {
-                                               return kind_of(error);
-                                             }
-                                             return "";
-                                           })},
+      // Rank 0 has the last handle: that rank 1 drops its own is no look.
+      {"read: WorkState::then", by_ranks({{{.kind = Kind::kGet},
+                                           {.kind = Kind::kPromiseSetValue},
+                                           {.kind = Kind::kPromiseWork},
+                                           {.kind = Kind::kGet, .a = 1}},
+                                          {{.kind = Kind::kPromiseWork},
+                                           {.kind = Kind::kSet},
+                                           {.kind = Kind::kYield},
+                                           {.kind = Kind::kThen, .body = {{.kind = Kind::kSetVariable}}},
+                                           {.kind = Kind::kReadVariable},
+                                           {.kind = Kind::kDrop},
+                                           {.kind = Kind::kSet, .a = 1}}})},
+      {"write: SimStream::status", stream_fails},
+      {"write: WorkState::forget_outputs", learned_by_other},
+      {"read: Work::release",
+       by_ranks({{{.kind = Kind::kBarrier}, {.kind = Kind::kAllReduce, .a = 1}, {.kind = Kind::kWaitAll}},
+                 {{.kind = Kind::kBarrier}, {.kind = Kind::kAllReduce, .a = 1}, {.kind = Kind::kWait, .a = 1}}})},
       {"lower: LatchState::count_down", counted_too_far},
       {"write: LatchState::count_down", counted_twice},
       {"read: CondVarState::wait_until",
        by_ranks({{{.kind = Kind::kCondWaitFor, .c = 1}},
                  {{.kind = Kind::kSleep, .c = 1}, {.kind = Kind::kNotifyOne, .b = 1}}})},
       {"write: Mailbox::record_post", received_first},
-      {"write: Mailbox::finish", streamed},
       {"write: WorldState::ended_text", warned},
-      // One rank learns that another one's call is done, whose buffer is free from then on.
-      {"write: WorkState::forget_outputs", written(2,
-                                                   [](RankContext& rank) -> std::string {
-                                                     static const WorldLocal<Work> shared("handed");
-                                                     auto pg = init_process_group(rank);
-                                                     auto alone = pg->new_group({0});
-                                                     const auto handed = shared.get(
-                                                         rank.world(), [] { return std::make_shared<Work>(); });
-                                                     std::vector<float> x = {1};
-                                                     Work work = pg->all_reduce(x);
-                                                     if (rank.rank() == 1) {
-                                                       work.wait();
-                                                       return handed->is_completed() ? "done" : "";
-                                                     }
-                                                     *handed = work;
-                                                     rank.yield();
-                                                     std::string end = "free";
-                                                     try {
-                                                       alone->all_reduce(x).wait();
-                                                     } catch (const DistError& error) {
-                                                       end = kind_of(error);
-                                                     }
-                                                     work.wait();
-                                                     return end;
-                                                   })},
   };
 }
 
@@ -409,6 +519,8 @@ const std::vector<Reason> kNotShown = {
     {"pass: KeyTable::tell_wait < KeyTable::goes_on", kOrders},
     {"signal: WorkState::complete", kOrders},
     {"signal: Rendezvous::file", kOrders},
+    {"signal: Rendezvous::file_early", kOrders},
+    {"await: Rendezvous::serve_later", kOrders},
     {"await: Rendezvous::run", kOrders},
     {"await: WorkState::await_until", kOrders},
     {"read: Rendezvous::wait_until_ns", kLooksAgain},

@@ -49,6 +49,21 @@ EXCEPTIONS = {
     r"run_world": OUTSIDE,
 }
 
+VALUE = "a value: no rank meets another one in it"
+SUBCLASS = "its operations are those of its base class"
+# The public classes that stand in no row of HEADERS.
+CLASSES = {
+    "CodeSite": VALUE, "DistError": VALUE, "Fault": VALUE, "FaultPlan": VALUE, "Group": VALUE, "Prng": VALUE, "Trace": VALUE,
+    "Schedule": VALUE, "WorldOptions": VALUE, "RunReport": VALUE, "ReduceOp": VALUE, "CollectiveCall": VALUE, "StoreCall": VALUE,
+    "StoreReply": VALUE, "FakeOptions": VALUE, "CallOptions": VALUE, "GroupOptions": VALUE, "P2POp": VALUE, "Half": VALUE,
+    "BFloat16": VALUE, "Float8E4M3FN": VALUE, "Float8E5M2": VALUE, "Dims": VALUE, "Device": VALUE, "TensorView": VALUE,
+    "ConstTensorView": VALUE, "CostModel": VALUE, "Link": VALUE, "FlightDumpOptions": VALUE, "DLDataType": VALUE,
+    "DLDevice": VALUE, "DLTensor": VALUE, "Strategy": OUTSIDE, "ExploreOptions": OUTSIDE,
+    "ExploreReport": OUTSIDE, "RankOutput": OUTSIDE, "RankTrace": "lines for assertions of one rank", "MultiThreadedTestCase": OUTSIDE,
+    "CallRecord": "of one rank", "FakeProcessGroup": SUBCLASS, "HashStore": SUBCLASS, "FileStore": SUBCLASS, "FakeStore": SUBCLASS,
+    "CudaStreamView": "needs a device", "CudaStream": "needs a device", "CudaTensor": "needs a device",
+}
+
 
 def without_comments(text):
     return re.sub(r"//[^\n]*|/\*.*?\*/|^\s*#[^\n]*", "", text, flags=re.S | re.M)
@@ -122,6 +137,25 @@ def public_operations(root):
     return operations
 
 
+def classes_in(text):
+    """The classes and structs that stand in a namespace other than `internal`, with a body."""
+    while found := re.search(r"^namespace (\w+::)*internal\s*{", text, flags=re.M):
+        text = text[: found.start()] + text[found.end() + len(body_after(text, found.start())) :]
+    return set(re.findall(r"^(?:class|struct)(?: ABSL_\w+| \[\[\w+\]\])* (\w+)(?: final)?(?: :[^{;]*)?\s*{", text, flags=re.M))
+
+
+def unlisted_classes(root):
+    """What is wrong with the two lists of classes."""
+    listed = {name for names in HEADERS.values() for name in names} | set(CLASSES)
+    headers = sorted((root / "include/rankloom").glob("*.h"))
+    found = {name: header for header in headers for name in classes_in(without_comments(header.read_text()))}
+    within = {name for names in HEADERS.values() for name in names} - set(found)  # classes of classes
+    wrong = [f"{found[name].name}: class {name} is neither in HEADERS nor in CLASSES" for name in sorted(set(found) - listed)]
+    return wrong + [f"CLASSES: no public class {name}" for name in sorted(set(CLASSES) - set(found))] + [
+        f"HEADERS: no public class {name}" for name in sorted(within - {"Event", "OutsideWaker"})
+    ]
+
+
 def drawn_operations(root):
     text = (root / TABLE).read_text()
     table = text[text.index("kRows[] = {") : text.index("rows_are_in_order")]
@@ -141,6 +175,7 @@ def main():
     wrong += [
         f"{pattern}: an exception of nothing" for pattern in EXCEPTIONS if not any(re.fullmatch(pattern, n) for n in public)
     ]
+    wrong += unlisted_classes(root)
     # The parser itself: these are of every form that it must know.
     for name in ("ProcessGroup::all_reduce", "ProcessGroup::rank", "Store::wait", "Latch::arrive_and_wait", "wait_any",
                  "Mutex::try_lock", "RankContext::rng", "World::spawn_helper", "Event::query", "init_process_group"):

@@ -1,4 +1,5 @@
-// Partial-order reduction leaves no result out: random programs, each run under all schedules and under the reduced ones.
+// Partial-order reduction leaves no result out: random programs, each run under all schedules and under the reduced
+// ones.
 
 #include <memory>
 #include <set>

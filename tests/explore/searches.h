@@ -25,6 +25,11 @@ struct Outcome {
 // `seen`: by rank.
 Outcome outcome_of(RunReport report, const std::vector<std::string>& seen);
 
+// What a rank read of an output before it knew that the call was done stands in an outcome as kEarly + what + ">". A
+// search need not find a value there, if it finds the same outcome with kPoison instead.
+inline constexpr char kEarly[] = "early<";
+inline constexpr char kPoison[] = "poison";
+
 // Runs a program once, from its beginning.
 using RunOnce = absl::FunctionRef<Outcome(const Schedule&, const RunHooks&)>;
 

@@ -1,5 +1,5 @@
-// Ranks that share memory behind rankloom's back, as docs/exploring.md has it: built with -fsanitize=thread, and run in the free
-// gear, it ends with a report.
+// Ranks that share memory behind rankloom's back, as docs/exploring.md has it: built with -fsanitize=thread, and run in
+// the free gear, it ends with a report.
 #include <atomic>
 #include <cstdio>
 

@@ -89,6 +89,8 @@ constexpr SmallOpRow kRows[] = {
      "w$a = promise.$b == 0 ? work() : future().work()", kSmallProgramSlots, 2, 1},
     {Kind::kPromiseSetValue, "Promise::set_value", "promise.set_value()", 1, 1, 1},
     {Kind::kPromiseSetError, "Promise::set_error", "promise.set_error()", 1, 1, 1},
+    {Kind::kEarlyRead, "", "what w$a has written", kSmallProgramSlots, 1, 1},
+    {Kind::kEarlyWrite, "", "$b == 0 ? output of w$a : input of w$a = 7", kSmallProgramSlots, 2, 1},
 
     {Kind::kInitGroup, "init_process_group", "g$b = init_process_group()", 1, kSmallProgramGroups, 1},
     {Kind::kNewGroup, "ProcessGroup::new_group", "g1 = new_group({0, 1})", 1, 1, 1},

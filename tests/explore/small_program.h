@@ -83,6 +83,8 @@ enum class SmallOpKind : uint8_t {
   kPromiseWork,
   kPromiseSetValue,
   kPromiseSetError,
+  kEarlyRead,
+  kEarlyWrite,
 
   kInitGroup,
   kNewGroup,
@@ -198,6 +200,8 @@ int size_of(const SmallProgram& program);
 std::set<std::string> operations_of(const SmallProgram& program);
 
 // Blocking: the calling thread, which is one of fibers (with_fiber_thread) if many are to be run.
+// Sees each world that run_program() has run, with its report, which then has all calls; null: nobody does.
+extern std::function<void(World&, const RunReport&)> after_run;
 Outcome run_program(const SmallProgram& program, const Schedule& schedule, const RunHooks& hooks);
 Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
 
@@ -209,8 +213,8 @@ LeaveOut leave_out_one_in(uint64_t n);
 // `leave_out` says; -1: more than `most`. Programs that have a flaw anyway do not count.
 int64_t programs_until_found(const LeaveOut& leave_out, uint64_t first, int64_t most, const SearchLimits& limits);
 
-// The smallest program found for which `fails` holds, as it does for `program`: operations and faults are left out one by one,
-// then ranks.
+// The smallest program found for which `fails` holds, as it does for `program`: operations and faults are left out one
+// by one, then ranks.
 SmallProgram shrink(const SmallProgram& program, const std::function<bool(const SmallProgram&)>& fails);
 // The smallest program with the same flaw, as text, with what is wrong. Shrinking takes no longer than `most`.
 std::string shrunk_text(const SmallProgram& program, const SearchLimits& limits, Flaw flaw,

@@ -38,6 +38,7 @@ class Drawer {
     for (auto& rank : program_.ranks) finish(&rank);
     if (chance(12)) program_.faults.push_back(fault());
     watch();
+    touch_early();
     return std::move(program_);
   }
 
@@ -357,6 +358,29 @@ class Drawer {
       std::vector<SmallOp>& ops = program_.ranks[below(program_.ranks.size())];
       ops.insert(ops.begin() + static_cast<ptrdiff_t>(below(ops.size() + 1)),
                  {.kind = kind, .b = static_cast<int>(below(2))});
+    }
+  }
+
+  // Looks at what calls write, and writes there, in some programs, anywhere behind the call. Drawn apart, too.
+  void touch_early() {
+    Prng prng(program_.seed ^ 0x0ea71e5);
+    const auto below = [&](size_t n) { return static_cast<size_t>(prng.below(n)); };
+    if (below(6) != 0) return;
+    for (size_t n = 1 + below(2); n > 0; --n) {
+      std::vector<SmallOp>& ops = program_.ranks[below(program_.ranks.size())];
+      std::vector<size_t> calls;
+      for (size_t i = 0; i < ops.size(); ++i) {
+        if (is_call(ops[i].kind) && makes_work(ops[i].kind)) calls.push_back(i);
+      }
+      if (calls.empty()) continue;
+      const size_t call = calls[below(calls.size())];
+      const int slot = ops[call].a;
+      const bool writes = below(4) == 0;
+      // Behind other steps, half of the time behind the next one.
+      const size_t room = ops.size() - call;
+      const size_t at = call + 1 + (below(2) == 0 ? std::min<size_t>(1, room - 1) : below(room));
+      ops.insert(ops.begin() + static_cast<ptrdiff_t>(at),
+                 {.kind = writes ? Kind::kEarlyWrite : Kind::kEarlyRead, .a = slot, .b = static_cast<int>(below(2))});
     }
   }
 

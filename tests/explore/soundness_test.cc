@@ -1,5 +1,5 @@
-// Programs whose exhaustive search once ended without an outcome that other schedules have. Each is a race of one kind; its
-// name says which.
+// Programs whose exhaustive search once ended without an outcome that other schedules have. Each is a race of one kind;
+// its name says which.
 
 #include <functional>
 #include <memory>
@@ -21,6 +21,7 @@
 #include "rankloom/work.h"
 #include "rankloom/world.h"
 #include "tests/explore/searches.h"
+#include "tests/explore/small_program.h"
 
 namespace rankloom {
 
@@ -43,8 +44,8 @@ struct Race {
 void PrintTo(const Race& race, std::ostream* out) { *out << race.name; }
 
 // Of a program whose ranks share nothing but their world.
-Race race(std::string name, int ranks, Program program) {
-  return {std::move(name), ranks, [program = std::move(program)] { return program; }};
+Race race(std::string name, int ranks, Program program, const SearchLimits& limits = Race().limits) {
+  return {std::move(name), ranks, [program = std::move(program)] { return program; }, limits};
 }
 
 // The same, too large for the unreduced search.
@@ -368,7 +369,8 @@ std::vector<Race> stream_races() {
              const bool idle = stream.query();
              stream.synchronize();
              return rank.rank() == 0 ? absl::StrCat(idle) : "";
-           }),
+           },
+           {.unreduced = 5'000, .reduced = 60'000, .seeds = 100}),
       race("a synchronize that was forgotten", 1,
            [](RankContext& rank) -> std::string {
              SimStream stream(rank, "s");
@@ -398,6 +400,26 @@ std::string error_of(const Promise& promise) {
   return work.is_success() ? "value" : "error";
 }
 
+// A promise of rank `owner` that rank 0 keeps and rank 1 left a callback with.
+Race callback_of_another(const char* name, int owner) {
+  return {name, 2, [owner] {
+            return Program([owner](RankContext& rank) -> std::string {
+              const auto promise = WorldLocal<Promise>("promise").get(
+                  rank.world(), [&] { return std::make_shared<Promise>(&rank.world().scheduler(), owner); });
+              if (rank.rank() == 0) {
+                promise->set_value();
+                return "";
+              }
+              const auto seen = std::make_shared<std::string>();
+              promise->work().then([seen](const absl::Status&) { *seen += "called "; });
+              rank.yield();
+              *seen += "one ";
+              rank.yield();
+              return *seen + "two";
+            });
+          }};
+}
+
 std::vector<Race> sync_races() {
   return {
       {"a promise that two ranks keep", 2,
@@ -412,6 +434,9 @@ std::vector<Race> sync_races() {
            return error_of(*promise);
          });
        }},
+      callback_of_another("a callback of a work of no rank, run by the rank that keeps the promise", -1),
+      callback_of_another("a callback of a work of another rank", 0),
+      callback_of_another("a callback of a work of its own rank", 1),
       race_on_shared("a latch that is counted down too often", 2,
                      [](RankContext& rank, Shared& shared) -> std::string {
                        const int times = rank.rank() == 0 ? 1 : 2;
@@ -602,6 +627,29 @@ std::vector<Race> message_races() {
                            return "";
                          }));
   }
+  // The send goes well only if the receive comes before its input is the next call's output.
+  races.push_back(race("a call in place on the input of an open send", 2, [](RankContext& rank) -> std::string {
+    auto pg = init_process_group(rank, {.rooted = GroupOptions::Rooted::kTogether});
+    std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+    std::string saw;
+    try {
+      if (rank.rank() == 0) {
+        pg->recv(x, 1).wait();
+        pg->all_reduce(x).wait();
+        return "received";
+      }
+      Work send = pg->send(x, 0);
+      Work work = pg->all_reduce(x);
+      const auto told = std::make_shared<bool>(false);
+      work.then([told](const absl::Status&) { *told = true; });
+      work.wait();
+      saw = *told ? "told" : "waited";
+      send.wait();
+    } catch (const DistError& error) {
+      saw += kind_of(error);
+    }
+    return saw;
+  }));
   // The whole ends when nobody has the part any more, and might have ended it.
   races.push_back(race("a look at a part whose handle then goes", 1, [](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -676,6 +724,68 @@ INSTANTIATE_TEST_SUITE_P(Works, SoundnessTest, testing::ValuesIn(work_races()), 
 INSTANTIATE_TEST_SUITE_P(Streams, SoundnessTest, testing::ValuesIn(stream_races()), race_name);
 INSTANTIATE_TEST_SUITE_P(Sync, SoundnessTest, testing::ValuesIn(sync_races()), race_name);
 INSTANTIATE_TEST_SUITE_P(Messages, SoundnessTest, testing::ValuesIn(message_races()), race_name);
+
+// --- programs of a campaign, shrunk
+
+struct DrawnRace {
+  std::string name;
+  SmallProgram program;
+  int shuffles = 30;  // what a search in one order loses, another one may find by luck
+};
+
+void PrintTo(const DrawnRace& race, std::ostream* out) { *out << race.name; }
+
+std::vector<DrawnRace> drawn_races() {
+  using Kind = SmallOpKind;
+  return {
+      // Calls complete between the looks of the ranks that a drop waits for, and before the drop or after it.
+      {"a receive dropped behind a condition, beside one that completes",
+       {.eager_bytes = 64,
+        .ranks = {{{.kind = Kind::kBatchIsendIrecv, .b = 1}, {.kind = Kind::kCondWait}},
+                  {{.kind = Kind::kBatchIsendIrecv},
+                   {.kind = Kind::kNotifyAll},
+                   {.kind = Kind::kWait},
+                   {.kind = Kind::kWait, .a = 1}}}}},
+      {"a gather dropped behind a look at what the root changes",
+       {.ranks = {{{.kind = Kind::kGather, .b = 1},
+                   {.kind = Kind::kGather, .a = 1},
+                   {.kind = Kind::kReduce, .a = 2},
+                   {.kind = Kind::kWatchedGet},
+                   {.kind = Kind::kWait, .a = 2}},
+                  {{.kind = Kind::kGather, .b = 1},
+                   {.kind = Kind::kGather, .a = 1},
+                   {.kind = Kind::kException},
+                   {.kind = Kind::kWatchedSet, .b = 1},
+                   {.kind = Kind::kReduce, .a = 2},
+                   {.kind = Kind::kWait},
+                   {.kind = Kind::kWait, .a = 1}}}}},
+      // What a rank has seen as poison is what was there before, once another rank drops its part.
+      {"a scatter on streams, seen before and after it fails",
+       {.reads_early = true,
+        .ranks = {{{.kind = Kind::kScatter, .streamed = true, .b = 1}, {.kind = Kind::kWait}},
+                  {{.kind = Kind::kScatter, .keep_alive = true, .streamed = true, .b = 1},
+                   {.kind = Kind::kEarlyRead},
+                   {.kind = Kind::kWait}}}}},
+      {"an output written early, read before and after its call fails",
+       {.ranks = {{{.kind = Kind::kAllReduce}, {.kind = Kind::kDrop}},
+                  {{.kind = Kind::kAllReduce}, {.kind = Kind::kEarlyWrite}, {.kind = Kind::kEarlyRead}}}}},
+  };
+}
+
+class DrawnRaceTest : public testing::TestWithParam<DrawnRace> {};
+
+TEST_P(DrawnRaceTest, HasTheSameOutcomesInAllOrdersOfTheSearch) {
+  const DrawnRace& race = GetParam();
+  const SearchLimits limits = {.unreduced = 500, .reduced = 2'000, .shuffles = race.shuffles, .seeds = 50};
+  const Comparison result = compare_searches(race.program, limits);
+  EXPECT_EQ(result.flaw, Flaw::kNone) << to_text(race.program) << result.text;
+  EXPECT_TRUE(result.reduced_finished);
+}
+
+INSTANTIATE_TEST_SUITE_P(Campaigns, DrawnRaceTest, testing::ValuesIn(drawn_races()),
+                         [](const testing::TestParamInfo<DrawnRace>& race) {
+                           return absl::StrReplaceAll(race.param.name, {{" ", "_"}, {",", ""}});
+                         });
 
 // --- explore() does not say "verified" of a program that fails under some seed
 
@@ -753,6 +863,96 @@ std::vector<FailingProgram> failing_programs() {
          const bool idle = stream.query();
          stream.synchronize();
          if (idle) throw std::runtime_error("idle");
+       }},
+      {"an output read behind the wait for another call", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+         Work work = pg->all_reduce(x);
+         pg->barrier().wait();
+         const float seen = x[0];
+         work.wait();
+         if (seen != 3) throw std::runtime_error("read early");
+       }},
+      {"an output read behind a yield", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+         Work work = pg->all_reduce(x);
+         rank.yield();
+         const float seen = x[0];
+         work.wait();
+         if (seen != 3) throw std::runtime_error("read early");
+       }},
+      {"a helper that is faster than its maker", 1,
+       [](RankContext& rank) {
+         int a = 1;
+         int seen = 0;
+         Latch read(1);
+         rank.world().spawn_helper([&] {
+           seen = a;
+           read.count_down();
+         });
+         a = 2;
+         read.wait();
+         if (seen == 1) throw std::runtime_error("the helper was first");
+       }},
+      {"an output written behind the wait for another call", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+         Work work = pg->all_reduce(x);
+         pg->barrier().wait();
+         x[0] = 5;
+         work.wait();
+       }},
+      {"an input written behind the wait for another call", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+         std::vector<float> y = {0, 0};
+         Work work = pg->all_gather_into_tensor(y, x);
+         pg->barrier().wait();
+         x[0] = 5;
+         work.wait();
+       }},
+      {"a message read behind the wait for another", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+         std::vector<float> y = {4};
+         if (rank.rank() == 0) {
+           Work first = pg->send(x, 1, 1);
+           pg->send(y, 1, 2).wait();
+           first.wait();
+           return;
+         }
+         Work work = pg->recv(x, 0, 1);
+         pg->recv(y, 0, 2).wait();
+         const float seen = x[0];
+         work.wait();
+         if (seen != 1) throw std::runtime_error("read early");
+       }},
+      {"a broadcast read behind the wait for another call", 3,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank, {.rooted = GroupOptions::Rooted::kEach});
+         std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+         Work work = pg->broadcast(x, 1);
+         pg->barrier().wait();
+         const float seen = x[0];
+         work.wait();
+         if (seen != 2) throw std::runtime_error("read early");
+       }},
+      {"a write behind a call on a stream", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         SimStream stream(rank);
+         std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+         std::vector<float> y = {0, 0};
+         (void)pg->all_gather_into_tensor(y, x, {.stream = &stream});
+         x[0] = 77;
+         stream.synchronize();
+         if (y[0] != 77 && rank.rank() == 0) throw std::runtime_error("the stream was first");
        }},
       {"a watch that comes too late", 2,
        [](RankContext& rank) {

@@ -72,8 +72,8 @@ struct Event {
 
 // Whether some order of all events, which keeps those that did not overlap in their order, makes ModelStore give the
 // same results. nullopt: yes; otherwise the history as text.
-// J. Wing, C. Gong, "Testing and Verifying Concurrent Objects", JPDC 1993; states seen before are not searched again, as
-// in G. Lowe, "Testing for linearizability", 2017. At most 64 events.
+// J. Wing, C. Gong, "Testing and Verifying Concurrent Objects", JPDC 1993; states seen before are not searched again,
+// as in G. Lowe, "Testing for linearizability", 2017. At most 64 events.
 std::optional<std::string> not_linearizable(const std::vector<Event>& events);
 
 }  // namespace rankloom

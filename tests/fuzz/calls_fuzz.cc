@@ -1,6 +1,6 @@
-// A job made of any bytes: calls on any groups, on every rank the same, or not: ranks leave calls out, give other arguments, wrong
-// ones, drop works, give up early, abort. It ends, under every schedule; what it says is the result that is computed here in another
-// way, or an error by name.
+// A job made of any bytes: calls on any groups, on every rank the same, or not: ranks leave calls out, give other
+// arguments, wrong ones, drop works, give up early, abort. It ends, under every schedule; what it says is the result
+// that is computed here in another way, or an error by name.
 
 #include <algorithm>
 #include <array>
@@ -116,6 +116,7 @@ Step read_call(Input& in) {
 
 struct Job {
   WorldOptions world;
+  GroupOptions::Rooted rooted = GroupOptions::Rooted::kTogether;
   std::vector<Step> steps;
   bool straight = true;  // no rank does anything but what the steps say
 };
@@ -132,6 +133,7 @@ Job read_job(Input& in) {
 #endif
   job.world.schedule = mode < 6 ? Schedule::fifo() : mode < 12 || mode < 14 ? Schedule::seeded(seed) : Schedule::free();
   job.world.recorded_calls = 8;
+  if (seed % 2 == 1) job.rooted = GroupOptions::Rooted::kEach;
   const bool any_source = in.below(2) == 1;  // all receives, or none
   int groups = 1;
   while (!in.empty() && static_cast<int>(job.steps.size()) < kMaxSteps) {
@@ -316,7 +318,7 @@ bool has_root(OpType op) {
 class Rank {
  public:
   Rank(const Job& job, RankContext& rank, std::vector<std::unique_ptr<Issued>>* log)
-      : job_(job), rank_(rank), log_(*log), groups_{init_process_group(rank)} {}
+      : job_(job), rank_(rank), log_(*log), groups_{init_process_group(rank, {.rooted = job.rooted})} {}
 
   void run() {
     for (const Step& step : job_.steps) {
@@ -682,7 +684,36 @@ void check_outputs(const std::vector<const Issued*>& calls) {
   }
 }
 
-void check_collectives(const std::vector<const Issued*>& all, World& world) {
+// Members of a rooted call that are done each by itself.
+bool done_early(const Issued* call) { return has_root(call->step.op) && call->succeeded; }
+
+// What a member that is done each by itself needed: the root that it receives from, or all whose data it takes.
+void check_done_early(const std::map<int, const Issued*>& slot, const Issued& call, int size) {
+  if (!call.succeeded) return;
+  const int root = call.step.root % size;
+  const bool from_root = call.step.op == OpType::kBroadcast || call.step.op == OpType::kScatter;
+  if ((call.member == root) == from_root) return;
+  const auto fits = [&](int member) {
+    const auto it = slot.find(member);
+    return it != slot.end() && agree(*it->second, call, size);
+  };
+  if (!from_root) {
+    for (int member = 0; member < size; ++member) {
+      if (!fits(member)) wrong(who(call) + ": took from a member that differs or did not come");
+    }
+    return;
+  }
+  if (!fits(root)) wrong(who(call) + ": received from a root that differs or did not come");
+  const Issued& giver = *slot.at(root);
+  const int64_t first = call.step.op == OpType::kScatter ? call.member * call.step.count : 0;
+  const std::vector<int64_t> got = call.outputs[0].values();
+  for (int64_t i = 0; i < call.step.count; ++i) {
+    if (got[static_cast<size_t>(i)] != value_of(giver.rank, giver.step.id, first + i))
+      wrong(who(call) + ": is not what the root gave");
+  }
+}
+
+void check_collectives(const std::vector<const Issued*>& all, World& world, GroupOptions::Rooted rooted) {
   std::map<std::pair<int, int64_t>, Slot> slots;
   for (const Issued* const issued : all) {
     if (issued->step.op == OpType::kSend) continue;
@@ -697,6 +728,14 @@ void check_collectives(const std::vector<const Issued*>& all, World& world) {
     for (const auto& [member, call] : slot) calls.push_back(call);
     // One that failed in new_group is not in the log.
     const bool made_group = calls[0]->step.op == OpType::kNewGroup;
+    if (rooted == GroupOptions::Rooted::kEach && std::any_of(calls.begin(), calls.end(), done_early)) {
+      for (const Issued* const call : calls) check_done_early(slot, *call, size);
+      const bool whole =
+          static_cast<int>(calls.size()) == size &&
+          std::all_of(calls.begin(), calls.end(), [&](const Issued* call) { return agree(*calls[0], *call, size); });
+      if (whole) check_outputs(calls);
+      continue;
+    }
     if (static_cast<int>(calls.size()) != size && !made_group)
       wrong(who(*calls[0]) + ": went well without all members");
     for (const Issued* const call : calls) {
@@ -759,7 +798,7 @@ void check(const Job& job, World& world, const RunReport& report,
       all.push_back(issued.get());
     }
   }
-  check_collectives(all, world);
+  check_collectives(all, world, job.rooted);
   check_messages(all);
 }
 

@@ -1,5 +1,5 @@
-// A FileStore over a file of any bytes: it says StoreError and leaves the file alone, or it is a store, which keeps what the
-// file had and takes a new key.
+// A FileStore over a file of any bytes: it says StoreError and leaves the file alone, or it is a store, which keeps
+// what the file had and takes a new key.
 
 #include <unistd.h>
 
@@ -34,8 +34,9 @@ std::string take(std::string_view* in, size_t n) {
   return part;
 }
 
-// Random bytes never have the right sums. So half of the inputs are a list of (change, key bytes, value bytes, key, value)
-// that is given sums and lengths here; a length of 0xff stands for the rest of the input as the tail of the file.
+// Random bytes never have the right sums. So half of the inputs are a list of (change, key bytes, value bytes, key,
+// value) that is given sums and lengths here; a length of 0xff stands for the rest of the input as the tail of the
+// file.
 std::string with_sums(std::string_view input) {
   std::string file = "RLSTORE1";
   while (input.size() >= 3) {

@@ -1,5 +1,5 @@
-// Runs a fuzz target without a fuzzer: over the files it is given, or over inputs it makes up, the same every time. So a
-// target stays alive under every compiler, and what a fuzzer found can be run in a debugger.
+// Runs a fuzz target without a fuzzer: over the files it is given, or over inputs it makes up, the same every time. So
+// a target stays alive under every compiler, and what a fuzzer found can be run in a debugger.
 
 #include <cstdint>
 #include <cstdio>

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <iostream>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -91,6 +92,61 @@ TEST_P(Failing, ByDeadlock) {
 
 TEST_P(Failing, ToFail) {
   run_ranks_to_failure([](RankContext&) {});
+}
+
+// For ever, and in no function of rankloom's.
+__attribute__((noinline)) void spin_for_ever() {
+  for (;;) asm volatile("" ::: "memory");
+}
+__attribute__((noinline)) void lock_for_ever(std::mutex* mu) {
+  mu->lock();
+  asm volatile("" ::: "memory");
+}
+
+TEST_P(Failing, HangingInItsOwnCode) {
+  run_ranks([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4, 1.0f);
+    pg->all_reduce(x).wait();
+    if (rank.rank() == 2) return;
+    if (rank.rank() == 1) spin_for_ever();
+    pg->barrier().wait();
+  });
+}
+
+TEST_P(Failing, HoldingAMutexAcrossACollective) {
+  std::mutex mu;
+  run_ranks({.world_size = 2, .schedule = Schedule::round_robin()}, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    lock_for_ever(&mu);
+    pg->barrier().wait();
+    mu.unlock();
+  });
+}
+
+TEST_P(Failing, NoneWhenExplored) {
+  const ExploreOptions all = {.world = {.world_size = 2, .engine = GetParam()}};
+  expect_no_failure_in_schedules(all, [](RankContext& rank) { rank.store().set("x", "1"); });
+  ExploreOptions some = all;
+  some.strategies = {Strategy::random()};
+  some.max_runs = 3;
+  expect_no_failure_in_schedules(some, [](RankContext& rank) { rank.store().set("x", "1"); });
+  some.progress = [](const ExploreOptions::Progress&) {};
+  some.max_runs = 2;
+  expect_no_failure_in_schedules(some, [](RankContext& rank) { rank.store().set("x", "1"); });
+}
+
+TEST_P(Failing, WhenExplored) {
+  expect_no_failure_in_schedules({.world = {.world_size = 2, .engine = GetParam()}}, [](RankContext& rank) {
+    const int64_t came = rank.store().add("came", 1);
+    EXPECT_EQ(came, rank.rank() + 1);
+  });
+}
+
+TEST_P(Failing, HangingWhenExplored) {
+  expect_no_failure_in_schedules({.world = {.world_size = 2, .engine = GetParam()}}, [](RankContext& rank) {
+    if (rank.store().add("came", 1) == 1 && rank.rank() == 1) spin_for_ever();
+  });
 }
 
 TEST_P(Failing, SkipsOnOneRank) {

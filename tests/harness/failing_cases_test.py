@@ -12,8 +12,14 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools"))
+from rankloom_command import run_file  # noqa: E402
+
 PROGRAM = os.path.abspath(sys.argv.pop())
 ENGINES = ("threads", "fibers")
+with open(PROGRAM, "rb") as program:
+    SANITIZED_THREADS = b"__tsan_" in program.read()
 TIMEOUT_S = 60  # of one run; a hang is what most of these are about
 
 
@@ -112,6 +118,82 @@ class FailingCasesTest(unittest.TestCase):
             self.assertEqual(len(failures), 1)
             self.assertRegex(failures[0], r"ranks 0, 2 wait in barrier seq 1 for rank 1 \(returned\)")
 
+    def ends_by_a_stall(self, case, engine):
+        """What the case says, which must end its process for a rank that hangs."""
+        result = Result(f"{case}/{engine}", {"RANKLOOM_STALL_IS_FATAL": "200ms"})
+        self.assertEqual(result.status, 1, result.output)
+        self.assertRegex(result.output, r"rankloom: rank 1 has come to no scheduling point for 200ms of real time: ")
+        self.assertIn("the process ends (WorldOptions::stall_is_fatal, RANKLOOM_STALL_IS_FATAL=0: it goes on)\n",
+                      result.output)
+        self.assertIn(f"\n[  FAILED  ] Engines/Failing.{case}/{engine}\n", result.output)
+        return result.output
+
+    def assert_stack(self, output, functions):
+        """The stack names these functions, one further out than the other. TSan delivers no signal to who only computes."""
+        if SANITIZED_THREADS:
+            self.assertIn("\n  its stack:\n", output)
+        else:
+            self.assertRegex(output, r"\n  its stack:\n" + r"(?:    #\d+ .*\n)*?".join(
+                ["", *(rf"    #\d+ .*{name}\(.*\n" for name in functions)]))
+
+    def test_a_rank_that_hangs_in_its_own_code_ends_the_process(self):
+        for engine in ENGINES:
+            output = self.ends_by_a_stall("HangingInItsOwnCode", engine)
+            self.assert_stack(output, ["spin_for_ever", "HangingInItsOwnCode_Test::TestBody"])
+            self.assertRegex(output, r"its last point: all_reduce seq 1 \[failing_cases\.cc:\d+\]")
+            self.assertRegex(output, r"\n  rank 0 waits in barrier seq 2 for rank 1[^\n]*\[group 0, failing_cases\.cc:\d+\]")
+            self.assertRegex(output, r"\n  rank 1 runs; its last point: all_reduce seq 1")
+            self.assertIn("\n  rank 2 returned", output)
+
+    def test_a_mutex_held_across_a_collective_ends_the_process(self):
+        for engine in ENGINES:
+            output = self.ends_by_a_stall("HoldingAMutexAcrossACollective", engine)
+            self.assert_stack(output, ["lock_for_ever", "HoldingAMutexAcrossACollective_Test::TestBody"])
+            self.assertIn("\n  it has come to no point yet\n", output)
+            self.assertRegex(output, r"\n  rank 0 can run; its last point: barrier seq 1 \[failing_cases\.cc:\d+\]")
+            self.assertIn("\n  rank 1 runs; it has come to no point yet\n", output)
+            self.assertRegex(output, rf"\n  run it again: RANKLOOM_ENGINE={engine} RANKLOOM_SCHEDULE=round_robin ")
+
+    def test_a_run_whose_process_ends_for_a_hang_leaves_its_file(self):
+        for case, ranks in (("HangingInItsOwnCode", "uur"), ("HoldingAMutexAcrossACollective", "uu"), ("HangingWhenExplored", "uu")):
+            for engine in ENGINES:
+                with self.subTest(case=case, engine=engine), tempfile.TemporaryDirectory() as folder:
+                    env = {"RANKLOOM_STALL_IS_FATAL": "200ms", "RANKLOOM_REPORT": folder}
+                    result = Result(f"{case}/{engine}", env)
+                    path = f"{folder}/{os.path.basename(PROGRAM)}.Engines_Failing.{case}_{engine}.rlrun"
+                    line = f"\n  run file: {path}; see it: rankloom report {path} -o run.html\n"
+                    self.assertEqual(result.output.count(line), 1, result.output)
+                    self.assertEqual(os.listdir(folder), [os.path.basename(path)])
+                    run = run_file.read(path)
+                    self.assertEqual(run.headline(), "Aborted: a rank hangs in its own code, and the process ended for it")
+                    self.assertIn("\n  rank 1 runs; ", run.run["text"])
+                    self.assertEqual(run.states, ranks)
+                    if case == "HangingInItsOwnCode":
+                        last = [run.of_rank(rank)[-1] for rank in range(3)]
+                        self.assertEqual([(call.op, call.state) for call in last],
+                                         [("barrier", "scheduled"), ("all_reduce", "completed"), ("all_reduce", "completed")])
+
+    def test_a_search_that_finds_nothing_says_what_it_looked_at(self):
+        """Once for people, where nobody else tells them, and always in the XML."""
+        verified = "verified: all 2 schedules that can differ, in 2 runs"
+        seeds = "no failure in 3 runs (not exhaustive: random only)"
+        silent = "no failure in 2 runs (not exhaustive: random only)"
+        for engine in ENGINES:
+            result = Result(f"NoneWhenExplored/{engine}")
+            self.assertEqual(result.status, 0, result.output)
+            lines = [line for line in result.output.splitlines() if line.startswith("[ rankloom ]")]
+            self.assertEqual(lines, [f"[ rankloom ] {verified}", f"[ rankloom ] {seeds}"])
+            properties = result.properties(f"NoneWhenExplored/{engine}")
+            self.assertEqual(properties["explored"], f"{verified}; {seeds}; {silent}")
+            brief = Result(f"NoneWhenExplored/{engine}", {"GTEST_BRIEF": "1"})
+            self.assertNotIn("[ rankloom ]", brief.output)
+
+    def test_a_hang_in_an_explored_run_ends_the_process(self):
+        for engine in ENGINES:
+            output = self.ends_by_a_stall("HangingWhenExplored", engine)
+            self.assert_stack(output, ["spin_for_ever"])
+            self.assertRegex(output, r"\n  run it again: RANKLOOM_ENGINE=\w+ RANKLOOM_SCHEDULE=")
+
     def test_a_world_that_should_fail_and_does_not_is_a_failure(self):
         for engine in ENGINES:
             failures, _ = self.failures_on("ToFail", engine)
@@ -173,6 +255,15 @@ class FailingCasesTest(unittest.TestCase):
             self.assertEqual(trace, os.path.join(TRACES, f"{os.path.basename(PROGRAM)}.Engines_Failing."
                                                          f"UnderSomeSeedOnARank_{engine}.rltrace"))
 
+    def test_the_command_leaves_out_what_belongs_to_the_session(self):
+        case = "Engines/Failing.UnderSomeSeedOnARank/fibers"
+        for flags in ([], ["--gtest_shuffle", "--gtest_repeat=1", "--gtest_random_seed=5"],
+                      [f"--gtest_output=xml:{TRACES}/with a space.xml"]):
+            result = Result(None, command=[PROGRAM, *flags, f"--gtest_filter={case}:No.Such*", "--gtest_color=no"])
+            rerun = self.command_after("run it again", result.output)
+            self.assertRegex(rerun, r"^RANKLOOM_ENGINE=fibers RANKLOOM_SEED=\d+ \S+ --gtest_color=no --gtest_filter="
+                             + re.escape(case) + "$")
+
     def test_without_the_race_no_seed_fails(self):
         result = Result("UnderNoSeedWithoutTheRace/*")
         self.assertEqual(result.status, 0, result.output)
@@ -201,9 +292,56 @@ class FailingCasesTest(unittest.TestCase):
         self.assertEqual(result.properties("Passes/fibers"),
                          {"world_size": "3", "engine": "fibers", "schedule": "pct:3:2", "seed": "3"})
 
+    def test_a_failure_ends_with_the_file_of_its_run(self):
+        """Once, whatever failed; the file has what only GoogleTest knew."""
+        cases = {"OnOneRank": "failing_cases.cc:", "FatallyWhileOthersWait": "fatal on rank 1", "ByException": "no disk",
+                 "ByDeadlock": "no rank can move", "ToFail": "", "UnderSomeSeedOnARank": "Expected equality",
+                 "InTheSecondWorldOfASeed": "Expected equality", "WhenExplored": "came"}
+        for case, said in cases.items():
+            for engine in ENGINES:
+                with self.subTest(case=case, engine=engine), tempfile.TemporaryDirectory() as folder:
+                    result = Result(f"{case}/{engine}", {"RANKLOOM_REPORT": f"{folder}/made"})
+                    second = ".run2" if case == "InTheSecondWorldOfASeed" else ""
+                    path = f"{folder}/made/{os.path.basename(PROGRAM)}.Engines_Failing.{case}_{engine}{second}.rlrun"
+                    line = f"run file: {path}; see it: rankloom report {path} -o run.html"
+                    failures = result.failures(f"{case}/{engine}")
+                    # GoogleTest puts its traces, which seeds() makes, behind what it is told.
+                    told = failures[-1].split("\nGoogle Test trace:\n")[0]
+                    self.assertEqual(told.splitlines()[-1], line, failures[-1])
+                    self.assertEqual("".join(failures).count("run file: "), 1)
+                    self.assertEqual(result.output.count("run file: "), 1, result.output)
+                    self.assertEqual(os.listdir(f"{folder}/made"), [os.path.basename(path)])
+                    run = run_file.read(path)
+                    self.assertIn(said, f"{run.run['text']} {run.run.get('failures')}")
+                    self.assertIn(f"Engines/Failing.{case}/{engine}" if run.run["schedule"] != "free" else "", run.run["rerun"])
+                    self.assertTrue(run.run["ok"] or run.headline() != "All ranks returned")
+
+    def test_a_passing_test_and_a_skip_leave_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for case in ("Passes/*", "Skips*", "NoneWhenExplored/*", "UnderNoSeedWithoutTheRace/*"):
+                result = Result(case, {"RANKLOOM_REPORT": f"{folder}/made"})
+                self.assertEqual(result.status, 0, result.output)
+                self.assertNotIn("run file", result.output)
+            self.assertFalse(os.path.exists(f"{folder}/made"))
+
+    def test_a_folder_that_cannot_be_made_is_named(self):
+        with tempfile.NamedTemporaryFile() as file:
+            result = Result("OnOneRank/threads", {"RANKLOOM_REPORT": file.name})
+            last = result.failures("OnOneRank/threads")[0].splitlines()[-1]
+            self.assertRegex(last, r'^no run file: file "' + re.escape(file.name) + r'/.*": cannot be written: Not a directory$')
+
+    def test_the_environment_is_for_the_run_that_it_names(self):
+        own = Result("Passes/fibers").properties("Passes/fibers")["schedule"]
+        asked = {"RANKLOOM_SCHEDULE": "pct:3:2"}
+        for run, schedule in (("1", "pct:3:2"), ("2", own)):
+            result = Result("Passes/fibers", asked | {"RANKLOOM_REPLAY_RUN": run})
+            self.assertEqual(result.status, 0, result.output)
+            self.assertEqual(result.properties("Passes/fibers")["schedule"], schedule)
+        self.assertNotEqual(own, "pct:3:2")
+
     def test_nonsense_in_the_environment_fails_each_test(self):
         for name, value in (("RANKLOOM_SEED", "many"), ("RANKLOOM_ENGINE", "steam"), ("RANKLOOM_REPLAY", "/no/such/file"),
-                            ("RANKLOOM_REPLAY_RUN", "0"), ("RANKLOOM_SCHEDULE", "seeded")):
+                            ("RANKLOOM_REPLAY_RUN", "0"), ("RANKLOOM_STALL_IS_FATAL", "-1s"), ("RANKLOOM_SCHEDULE", "seeded")):
             result = Result("Passes/threads", {name: value})
             self.assertEqual(result.status, 1, result.output)
             self.assertEqual(len(result.failures("Passes/threads")), 1)

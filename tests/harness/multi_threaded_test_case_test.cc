@@ -76,6 +76,12 @@ class Shared {
 class RunRanksTest : public MultiThreadedTestCase {};
 INSTANTIATE_TEST_SUITE_P(Engines, RunRanksTest, every_engine(), engine_name);
 
+TEST_P(RunRanksTest, AHangIsFatalAfterAMinuteOrAsTheTestSays) {
+  run_ranks(1, [](RankContext& rank) { EXPECT_EQ(rank.world().options().stall_is_fatal, absl::Minutes(1)); });
+  run_ranks({.world_size = 1, .stall_is_fatal = absl::Hours(1)},
+            [](RankContext& rank) { EXPECT_EQ(rank.world().options().stall_is_fatal, absl::Hours(1)); });
+}
+
 TEST_P(RunRanksTest, RunsTheBodyOnceOnEachRank) {
   Shared<int> ranks;
   const RunReport report = run_ranks(/*world_size=*/3, [&](RankContext& rank) {
@@ -149,11 +155,40 @@ TEST_P(FailuresTest, EqualFailuresOfRanksAreOne) {
   EXPECT_THAT(reports, ElementsAre(AllOf(HasSubstr("ranks 0-2, 4: "), HasSubstr("no luck"))));
 }
 
-TEST_P(FailuresTest, FailuresWithDifferentValuesStayApart) {
+TEST_P(FailuresTest, FailuresOfOneLineAreOneWithEachValue) {
   const auto reports = reports_of([&] {
     run_ranks({.world_size = 2, .schedule = Schedule::fifo()}, [](RankContext& rank) { EXPECT_EQ(rank.rank(), 7); });
   });
-  EXPECT_THAT(reports, ElementsAre(HasSubstr("rank 0: "), HasSubstr("rank 1: ")));
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_THAT(reports[0], AllOf(HasSubstr("rank 0: "), HasSubstr("\nrank 1: ")));
+}
+
+TEST_P(FailuresTest, OfManyValuesTheFirstAreShown) {
+  const auto reports = reports_of([&] {
+    run_ranks({.world_size = 6, .schedule = Schedule::fifo()}, [](RankContext& rank) {
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(10 * (5 - rank.rank()) + i, -1);
+    });
+  });
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].find("rank 0: "), reports[0].find("rank "));
+  EXPECT_THAT(reports[0],
+              AllOf(HasSubstr("Which is: 50\n"), HasSubstr("Which is: 52\n"), Not(HasSubstr("Which is: 53\n")),
+                    HasSubstr("\n21 more with other values, of ranks 0-5\n")));
+}
+
+TEST_P(FailuresTest, TheCommandThatRepeatsThemIsSaidOnce) {
+  const auto reports = reports_of([&] {
+    run_ranks({.world_size = 2, .schedule = Schedule::seeded(3)}, [](RankContext& rank) {
+      EXPECT_EQ(rank.rank(), 7);
+      EXPECT_EQ(rank.rank(), 8);
+      if (rank.rank() == 1) throw std::runtime_error("and more");
+    });
+  });
+  ASSERT_EQ(reports.size(), 3u);
+  for (const size_t i : {0, 1})
+    EXPECT_THAT(reports[i], AllOf(Not(HasSubstr("run it again")), Not(HasSubstr("replay it"))));
+  EXPECT_THAT(reports[2], AllOf(HasSubstr("\nschedule seeded:3, engine "), HasSubstr("\nreplay it: ")));
+  EXPECT_EQ(reports[2].find("run it again"), reports[2].rfind("run it again"));
 }
 
 TEST_P(FailuresTest, AFailureInALoopIsCounted) {
@@ -483,9 +518,11 @@ TEST_P(TraceTest, BelongsToItsRankAcrossSchedulingPoints) {
       for (int i = 0; i < 5; ++i) rank.yield();
     });
   });
-  ASSERT_EQ(reports.size(), 2u);
-  for (const std::string& text : reports) {
-    const bool first = text.find("rank 0: ") != std::string::npos;
+  ASSERT_EQ(reports.size(), 1u);
+  const size_t second = reports[0].find("\nrank 1: ");
+  ASSERT_NE(second, std::string::npos);
+  for (const bool first : {true, false}) {
+    const std::string text = first ? reports[0].substr(0, second) : reports[0].substr(second);
     EXPECT_THAT(text,
                 AllOf(HasSubstr(std::string("Rank trace:\n") + __FILE__ + ":"),
                       HasSubstr(first ? "of rank 0" : "of rank 1"), Not(HasSubstr(first ? "of rank 1" : "of rank 0"))));
@@ -574,6 +611,12 @@ class OneEngineTest : public MultiThreadedTestCase {
 
 TEST_F(OneEngineTest, RunsWithoutParameter) {
   EXPECT_EQ(run_ranks([](RankContext&) {}).engine, "fibers");
+}
+
+class NoEngineTest : public MultiThreadedTestCase {};
+
+TEST_F(NoEngineTest, RunsOnThreads) {
+  EXPECT_EQ(run_ranks([](RankContext&) {}).engine, "threads");
 }
 
 }  // namespace

@@ -75,6 +75,21 @@ TEST_P(RunsAlikeTest, NamesRankAndLineOfACallThatDiffers) {
                             "runs_alike_test.cc:[0-9]+\\]; second run: all_reduce seq 2, .*shapes \\[5\\]"));
 }
 
+TEST_P(RunsAlikeTest, SaysHowACallThatDiffersEnded) {
+  int runs = 0;
+  const testing::AssertionResult alike = runs_alike(seeded(1), [&](RankContext& rank) {
+    if (rank.rank() == 0) ++runs;
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4, 1.0f);
+    if (rank.rank() == 0 || runs == 1) pg->all_reduce(x).wait();
+    if (rank.rank() == 0 && runs == 2) throw std::runtime_error("no disk");
+    if (runs == 2) pg->all_reduce(x).wait();
+  });
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(), HasSubstr(", completed, begun at"));
+  EXPECT_THAT(alike.message(), HasSubstr(", failed, begun at"));
+}
+
 TEST_P(RunsAlikeTest, NamesTheRankWhoseEndDiffers) {
   int runs = 0;
   const testing::AssertionResult alike = runs_alike(seeded(1), [&](RankContext& rank) {

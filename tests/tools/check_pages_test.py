@@ -153,6 +153,13 @@ class CheckPagesTest(unittest.TestCase):
         self.assertEqual(self.check([*tree, ("CONTRIBUTING.md", table.replace("| `sim/base` |", "| |"))]),
                          [("CONTRIBUTING.md", 1, "the table of the folders has no row for sim/base")])
 
+    def test_comments_of_sources_end_within_the_columns(self):
+        long = "// " + "word " * 24 + "end"
+        code = 'Case{"a long row of a table", ' + "1, " * 40 + "},\n"
+        web = "// https://" + "x" * 120 + "\n"
+        self.assertEqual(self.check([("sim/a.h", f"int a;\n{long}\n{code}{web}")]), [("sim/a.h", 2, "126 columns, want at most 120")])
+        self.assertEqual(self.check([("sim/a.h", f"{long[:120]}\n{code}{web}")]), [])
+
 
 if __name__ == "__main__":
     unittest.main()

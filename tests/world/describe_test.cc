@@ -62,7 +62,7 @@ TEST_P(DescribeTest, ADebuggersCallPrintsTheWorldOfTheThread) {
   run_world(GetParam().options(1), [](RankContext&) { rankloom_describe(); });
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               testing::MatchesRegex("rankloom: world of 1 ranks, engine [a-z]+, schedule [^\n]*\n"
-                                    "  rank 0 runs; its last point: start\n"));
+                                    "  rank 0 runs; it has come to no point yet\n"));
   testing::internal::CaptureStderr();
   rankloom_describe();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -86,6 +86,21 @@ TEST_P(DescribeTest, ARunStopsBeforeACallOfARank) {
   EXPECT_THAT(stops, ElementsAre("rank 1 after 1"));
 }
 
+// As a user sees it without the harness: on stderr, and the exit code.
+TEST(StallDeathTest, AFatalStallEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  WorldOptions options{.world_size = 2, .engine = EngineKind::kFibers};
+  options.stall_is_fatal = absl::Milliseconds(50);
+  const auto program = [](RankContext& rank) {
+    if (rank.rank() == 0) rank.store().get("never", CodeSite{"dir/job.cc", 80});
+    for (;;) asm volatile("" ::: "memory");
+  };
+  EXPECT_EXIT(run_world(options, program), testing::ExitedWithCode(1),
+              "rank 1 has come to no scheduling point for 50ms of real time.*\n  it has come to no point yet\n"
+              "  its stack:\n(.*\n)+  rank 0 waits in store get key \"never\" \\[job.cc:80\\]\n"
+              "(.*\n)*nobody can free it: the process ends");
+}
+
 TEST(BreakDeathTest, WithoutAHookItIsATrapThatSaysWhere) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   WorldOptions options{.world_size = 2, .engine = EngineKind::kFibers};
@@ -97,6 +112,21 @@ TEST(BreakDeathTest, WithoutAHookItIsATrapThatSaysWhere) {
   };
   EXPECT_EXIT(run_world(options, program), testing::KilledBySignal(SIGTRAP),
               "rankloom: rank 1 stops before barrier seq 3 \\[group 0, job.cc:9\\]");
+}
+
+// Fibers: the others have not begun, or stand before a point.
+TEST_P(DescribeTest, SeveralRanksHaveTheirLastPoint) {
+  if (GetParam().engine != EngineKind::kFibers) GTEST_SKIP() << "where ranks begin is the machine's";
+  std::vector<std::string> texts;
+  run_world(GetParam().options(4), [&](RankContext& rank) {
+    texts.push_back(rank.world().describe());
+    rank.yield({"dir/job.cc", 70});
+    texts.push_back(rank.world().describe());
+    rank.store().get("never", CodeSite{"dir/job.cc", 71});
+  });
+  EXPECT_THAT(texts.front(), HasSubstr(" can run; they have come to no point yet"));
+  EXPECT_THAT(texts, testing::Contains(HasSubstr(" can run; their last point: ")));
+  EXPECT_THAT(texts, testing::Each(testing::Not(HasSubstr("start"))));
 }
 
 std::string thread_name() {

@@ -1,11 +1,13 @@
 // The environment's wishes, read in one place.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>  // environ
 
 #include <cstdlib>
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "rankloom/error.h"
 #include "rankloom/options.h"
@@ -23,22 +25,29 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr const char* kVariables[] = {"RANKLOOM_ENGINE",     "RANKLOOM_SEED",       "RANKLOOM_SCHEDULE",
-                                      "RANKLOOM_REPLAY",     "RANKLOOM_BREAK_AT",   "RANKLOOM_TRACE_DIR",
-                                      "RANKLOOM_REPLAY_RUN", "RANKLOOM_TRACE_LIMIT"};
+// The variables of the library that are set, with their values.
+std::map<std::string, std::string> variables() {
+  std::map<std::string, std::string> found;
+  for (char* const* variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const size_t equals = text.find('=');
+    if (text.starts_with("RANKLOOM_") && equals != std::string_view::npos)
+      found.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return found;
+}
 
-// Tests set variables; what was there comes back.
+// Tests begin without variables of the library and set some; those that were there before come back.
 class EnvironmentTest : public testing::Test {
  protected:
-  EnvironmentTest() {
-    for (const char* name : kVariables) {
-      if (const char* value = std::getenv(name); value != nullptr) before_[name] = value;
-      unsetenv(name);
-    }
-  }
+  EnvironmentTest() { clear(); }
   ~EnvironmentTest() override {
-    for (const char* name : kVariables) unsetenv(name);
+    clear();
     for (const auto& [name, value] : before_) setenv(name.c_str(), value.c_str(), 1);
+  }
+
+  static void clear() {
+    for (const auto& [name, value] : variables()) unsetenv(name.c_str());
   }
 
   static std::string error() {
@@ -54,8 +63,31 @@ class EnvironmentTest : public testing::Test {
   }
 
  private:
-  std::map<std::string, std::string> before_;
+  const std::map<std::string, std::string> before_ = variables();
 };
+
+// A run of these tests under some of the variables.
+TEST(EnvironmentFixtureTest, TakesEachVariableAwayAndBringsItBack) {
+  class Case : public EnvironmentTest {
+    void TestBody() override {}
+  };
+  const std::map<std::string, std::string> before = variables();
+  setenv("RANKLOOM_FAULTS", "hang@rank=0", 1);
+  setenv("RANKLOOM_OF_TOMORROW", "a=b", 1);
+  {
+    const Case test;
+    EXPECT_THAT(variables(), testing::IsEmpty());
+    setenv("RANKLOOM_SEED", "1", 1);
+  }
+  std::map<std::string, std::string> after = variables();
+  EXPECT_EQ(after["RANKLOOM_FAULTS"], "hang@rank=0");
+  EXPECT_EQ(after["RANKLOOM_OF_TOMORROW"], "a=b");
+  unsetenv("RANKLOOM_OF_TOMORROW");
+  unsetenv("RANKLOOM_FAULTS");
+  unsetenv("RANKLOOM_SEED");
+  for (const auto& [name, value] : before) setenv(name.c_str(), value.c_str(), 1);
+  EXPECT_EQ(variables(), before);
+}
 
 TEST_F(EnvironmentTest, AnEmptyOneChangesNothing) {
   const WorldOptions options =
@@ -139,11 +171,48 @@ TEST_F(EnvironmentTest, NamesHowMuchOfATraceIsKept) {
   }
 }
 
+TEST_F(EnvironmentTest, NamesFaults) {
+  EXPECT_TRUE(applied().faults.empty());
+  setenv("RANKLOOM_FAULTS", "delay@rank=1,by=2s;seeded:7:0.01:crash", 1);
+  EXPECT_EQ(applied({.faults = {{.kind = Fault::Kind::kHang}}}).faults.text(),
+            "delay@rank=1,by=2s;seeded:7:0.01:crash");
+  setenv("RANKLOOM_FAULTS", "flood", 1);
+  EXPECT_THAT(error(),
+              StartsWith("RANKLOOM_FAULTS: fault \"flood\": unknown kind \"flood\", want KIND[@NAME=VALUE,...] "
+                         "with KIND one of crash hang delay drop duplicate corrupt abort store_timeout and"));
+}
+
+TEST_F(EnvironmentTest, NamesWhenAStallIsFatal) {
+  setenv("RANKLOOM_STALL_IS_FATAL", "90s", 1);
+  EXPECT_EQ(applied().stall_is_fatal, absl::Seconds(90));
+  setenv("RANKLOOM_STALL_IS_FATAL", "0", 1);
+  EXPECT_EQ(applied({.stall_is_fatal = absl::Seconds(5)}).stall_is_fatal, absl::ZeroDuration());
+  for (const char* wrong : {"", "-1s", "soon", "90"}) {
+    setenv("RANKLOOM_STALL_IS_FATAL", wrong, 1);
+    EXPECT_EQ(error(), std::string("RANKLOOM_STALL_IS_FATAL is \"") + wrong +
+                           "\", want a duration, as 90s or 2m, or 0 for never");
+  }
+}
+
+TEST_F(EnvironmentTest, NamesTheRanksOfASearch) {
+  EXPECT_EQ(*ranks_from_environment(), 0);
+  setenv("RANKLOOM_RANKS", "5", 1);
+  EXPECT_EQ(*ranks_from_environment(), 5);
+  for (const char* wrong : {"", "0", "-1", "all"}) {
+    setenv("RANKLOOM_RANKS", wrong, 1);
+    EXPECT_EQ(ranks_from_environment().status().message(),
+              std::string("RANKLOOM_RANKS is \"") + wrong + "\", want a number from 1");
+  }
+}
+
 TEST_F(EnvironmentTest, NamesWhereTracesGo) {
   EXPECT_EQ(trace_files_from_environment()->folder, "");
   EXPECT_EQ(trace_files_from_environment()->replayed_run, 1);
+  EXPECT_EQ(trace_files_from_environment()->reports, "");
   setenv("RANKLOOM_TRACE_DIR", "/some/where", 1);
+  setenv("RANKLOOM_REPORT", "/where/else", 1);
   setenv("RANKLOOM_REPLAY_RUN", "3", 1);
+  EXPECT_EQ(trace_files_from_environment()->reports, "/where/else");
   EXPECT_EQ(trace_files_from_environment()->folder, "/some/where");
   EXPECT_EQ(trace_files_from_environment()->replayed_run, 3);
   for (const char* wrong : {"0", "-1", "first"}) {

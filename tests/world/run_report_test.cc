@@ -76,11 +76,12 @@ TEST_P(ReportTest, ADistErrorKeepsItsKind) {
 
 TEST_P(ReportTest, AnAbortOfTheProgramIsTheCause) {
   const RunReport report = run_world(GetParam().options(2), [](RankContext& rank) {
-    if (rank.rank() == 0) rank.world().abort("enough of it");
+    if (rank.rank() == 0) rank.world().abort("enough of it", CodeSite{"dir/job.cc", 31});
     rank.store().wait({"never"});
   });
   EXPECT_EQ(report.first_failed, -1);
-  EXPECT_THAT(report.text(), StartsWith("Aborted: enough of it\nranks 0-1 stopped for it"));
+  EXPECT_THAT(report.text(),
+              StartsWith("Aborted: rank 0 aborted the world: enough of it [job.cc:31]\nranks 0-1 stopped for it"));
   EXPECT_THAT(error_of([&] { report.throw_if_failed(); }, ErrorKind::kAborted), HasSubstr("enough of it"));
 }
 
@@ -138,6 +139,14 @@ TEST_P(ReportTest, ATraceReplaysTheFailure) {
     return;
   }
   ADD_FAILURE() << "no seed made rank 2 the first";
+}
+
+TEST(RunReportTest, ManyNotesAreToldOnceEachInTimeThatGrowsWithTheirNumber) {
+  RunReport report;
+  for (int i = 0; i < 100'000; ++i) report.notes.push_back(absl::StrCat("note ", i / 2, " of the run"));
+  const std::string text = report.text();  // some hours, were each note looked for in the text of all others
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 50'000);
+  EXPECT_THAT(text, testing::EndsWith("\nnote: note 49999 of the run"));
 }
 
 TEST_P(ReportTest, ARunThatIsTooLongForItsTraceSaysSo) {

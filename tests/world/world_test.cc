@@ -71,7 +71,8 @@ TEST_P(WorldTest, AWorldLocalRefusesAnotherTypeUnderItsName) {
     *WorldLocal<int>("x").get(rank.world()) = 3;
     EXPECT_EQ(
         error_of([&] { (void)WorldLocal<float>("x").get(rank.world()); }),
-        "InvalidArgument: rank 0, WorldLocal \"x\": it is an object of another type in this world, want another name");
+        "InvalidArgument: rank 0, WorldLocal \"x\": it is an object of another type in this world, want another name" +
+            here());
     EXPECT_EQ(*WorldLocal<int>("x").get(rank.world()), 3);
   });
   EXPECT_TRUE(report.ok()) << report.text();
@@ -80,9 +81,10 @@ TEST_P(WorldTest, AWorldLocalRefusesAnotherTypeUnderItsName) {
 // Else it would wait for itself where ranks are threads.
 TEST_P(WorldTest, AWorldLocalRefusesToBeMadeWhileAnotherOneIs) {
   const RunReport report = run_world(GetParam().options(1), [](RankContext& rank) {
-    const auto inner = [&] { return WorldLocal<int>("inner").get(rank.world()); };
+    const auto inner = [&] { return WorldLocal<int>("inner").get(rank.world(), CodeSite{"dir/job.cc", 31}); };
     EXPECT_EQ(error_of([&] { (void)WorldLocal<int>("outer").get(rank.world(), inner); }),
-              "InvalidArgument: rank 0, WorldLocal \"inner\": asked for while \"outer\" is made, want it made before");
+              "InvalidArgument: rank 0, WorldLocal \"inner\": asked for while \"outer\" is made, want it made before "
+              "[job.cc:31]");
     // Nothing was made, and nothing is held.
     EXPECT_EQ(*WorldLocal<int>("outer").get(rank.world(), [] { return std::make_shared<int>(4); }), 4);
     EXPECT_EQ(*inner(), 0);
@@ -121,20 +123,21 @@ TEST_P(WorldTest, AWorldIsGivenWhatItsOptionsSay) {
 TEST(WorldOptionsTest, ARankThatIsNoneIsRefused) {
   World world({.world_size = 3});
   EXPECT_EQ(error_of([&] { world.context(3); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: World::context: rank is 3, want 0 <= rank < world_size = 3");
+            "InvalidArgument: World::context: rank is 3, want 0 <= rank < world_size = 3" + here());
   EXPECT_EQ(error_of([&] { world.context(-1); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: World::context: rank is -1, want 0 <= rank < world_size = 3");
+            "InvalidArgument: World::context: rank is -1, want 0 <= rank < world_size = 3" + here());
   EXPECT_EQ(error_of([&] { world.rank_failed(7, nullptr); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: World::rank_failed: rank is 7, want 0 <= rank < world_size = 3");
+            "InvalidArgument: World::rank_failed: rank is 7, want 0 <= rank < world_size = 3" + here());
   EXPECT_EQ(world.context(2).rank(), 2);
 }
 
 TEST(WorldOptionsTest, OptionsThatDoNotFitAreRefused) {
   EXPECT_EQ(error_of([] { World world({.world_size = 0}); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: world_size is 0, want at least 1");
+            "InvalidArgument: world_size is 0, want at least 1" + here());
   EXPECT_EQ(error_of([] { World world({.engine = EngineKind::kFibers, .schedule = Schedule::free()}); },
                      ErrorKind::kInvalidArgument),
-            "InvalidArgument: schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ...");
+            "InvalidArgument: schedule free() needs threads: fibers share one thread, want fifo(), seeded(seed), ..." +
+                here());
 }
 
 // --- what belongs to a rank
@@ -232,6 +235,17 @@ TEST_P(WorldTest, ASleepOfThreeHundredYearsIsNoneForEver) {
   }).throw_if_failed();
 }
 
+// What nothing ends but others is no sleep with a deadline: who else can never go on is stuck with it.
+TEST_P(WorldTest, ASleepForEverIsADeadlock) {
+  const RunReport report = run_world(GetParam().options(2), [](RankContext& rank) {
+    if (rank.rank() == 0) rank.sleep_for(absl::InfiniteDuration());
+    rank.store().wait({"never"}, absl::InfiniteDuration());
+  });
+  EXPECT_THAT(report.text(), HasSubstr("Deadlock"));
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in sleep [world_test.cc:"));
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 waits in store wait key \"never\" [world_test.cc:"));
+}
+
 TEST_P(WorldTest, ASleepEndsWhenTheWorldIsAborted) {
   const RunReport report = run_world(GetParam().options(2), [&](RankContext& rank) {
     if (rank.rank() == 1) throw std::runtime_error("planned");
@@ -247,7 +261,32 @@ TEST_P(WorldTest, AYieldAfterAnAbortThrows) {
     if (rank.rank() == 1) rank.world().abort("enough");
     for (;;) rank.yield();
   });
-  EXPECT_THAT(report.text(), HasSubstr("Aborted: enough"));
+  EXPECT_THAT(report.text(), HasSubstr("Aborted: rank 1 aborted the world: enough [world_test.cc:"));
+}
+
+TEST_P(WorldTest, AnAbortNamesTheRankOfAHelperAndAThreadOutside) {
+  const auto text_of = [&](absl::FunctionRef<void(World&, RankContext&)> abort) {
+    World world(GetParam().options(2));
+    const RunReport report = world.run([&](RankContext& rank) {
+      if (rank.rank() == 1) abort(world, rank);
+      rank.store().wait({"never"});
+    });
+    EXPECT_EQ(report.first_failed, -1);
+    return std::string(report.cause.message());
+  };
+  EXPECT_EQ(text_of([](World& world, RankContext&) {
+              world.spawn_helper([&world] { world.abort("enough", {"dir/job.cc", 7}); });
+            }),
+            "rank 1 aborted the world: enough [job.cc:7]");
+  EXPECT_EQ(text_of([](World& world, RankContext&) {
+              std::thread([&world] { world.abort("enough", {"dir/job.cc", 8}); }).join();
+            }),
+            "a thread of no rank aborted the world: enough [job.cc:8]");
+  EXPECT_EQ(text_of([](World& world, RankContext&) {
+              const WorldOptions inner = {.world_size = 1, .engine = EngineKind::kThreads};
+              (void)run_world(inner, [&world](RankContext&) { world.abort("enough", {"dir/job.cc", 9}); });
+            }),
+            "rank 0 of another world aborted the world: enough [job.cc:9]");
 }
 
 TEST_P(WorldTest, RunsOnce) {
@@ -255,14 +294,14 @@ TEST_P(WorldTest, RunsOnce) {
   const auto program = [&](RankContext& rank) {
     rank.store().add("runs", 1);
     EXPECT_EQ(error_of([&] { (void)world.run([](RankContext&) {}); }, ErrorKind::kInvalidArgument),
-              "InvalidArgument: run: this world has run before, want another world for another run");
+              "InvalidArgument: run: this world has run before, want another world for another run" + here());
     EXPECT_EQ(error_of([&] { world.detach(); }, ErrorKind::kInvalidArgument),
               "InvalidArgument: detach: this thread of rank " + std::to_string(rank.rank()) +
-                  " did not attach, want attach() before detach()");
+                  " did not attach, want attach() before detach()" + here());
   };
   world.run(program).throw_if_failed();
   EXPECT_EQ(error_of([&] { (void)world.run(program); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: run: this world has run before, want another world for another run");
+            "InvalidArgument: run: this world has run before, want another world for another run" + here());
   EXPECT_EQ(world.store().get("runs"), "2");
 }
 
@@ -271,7 +310,8 @@ TEST_P(WorldTest, AHelperIsStartedByARankOnly) {
   EXPECT_EQ(
       error_of([&] { world.spawn_helper([] {}); }, ErrorKind::kInvalidArgument),
       "InvalidArgument: spawn_helper: called on a thread that belongs to no rank of this world, want a rank's or a "
-      "helper's");
+      "helper's" +
+          here());
 }
 
 // --- ranks that are the caller's threads
@@ -320,9 +360,9 @@ TEST_P(AttachTest, AFailureThatIsHandedToDetachIsTheRanks) {
 TEST_P(AttachTest, MistakesAreTold) {
   World world(GetParam().options(2));
   EXPECT_EQ(error_of([&] { world.attach(2); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: attach: rank is 2, want 0 <= rank < world_size = 2");
+            "InvalidArgument: attach: rank is 2, want 0 <= rank < world_size = 2" + here());
   EXPECT_EQ(error_of([&] { world.attach(-1); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: attach: rank is -1, want 0 <= rank < world_size = 2");
+            "InvalidArgument: attach: rank is -1, want 0 <= rank < world_size = 2" + here());
   world.detach();  // of nothing: nothing happens
   std::thread other([&] {
     world.attach(1);
@@ -330,23 +370,23 @@ TEST_P(AttachTest, MistakesAreTold) {
   });
   world.attach(0);
   EXPECT_EQ(error_of([&] { world.attach(1); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: attach: this thread is rank 0 already, want a thread without a rank");
+            "InvalidArgument: attach: this thread is rank 0 already, want a thread without a rank" + here());
   std::thread second([&] {
     EXPECT_EQ(error_of([&] { world.attach(0); }, ErrorKind::kInvalidArgument),
-              "InvalidArgument: attach: rank 0 has attached already");
+              "InvalidArgument: attach: rank 0 has attached already" + here());
   });
   second.join();
   world.detach();
   other.join();
   EXPECT_EQ(error_of([&] { world.attach(0); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: attach: rank 0 has attached already");
+            "InvalidArgument: attach: rank 0 has attached already" + here());
   EXPECT_EQ(error_of([&] { (void)world.run([](RankContext&) {}); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: run: ranks of this world have attached, want run() or attach(), not both");
+            "InvalidArgument: run: ranks of this world have attached, want run() or attach(), not both" + here());
   EXPECT_TRUE(world.report().ok());
   World ran(GetParam().options(1));
   ran.run([](RankContext&) {}).throw_if_failed();
   EXPECT_EQ(error_of([&] { ran.attach(0); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: attach: the world has run, want another world");
+            "InvalidArgument: attach: the world has run, want another world" + here());
 }
 
 TEST_P(AttachTest, ARankOfOneWorldDoesNotDetachFromAnother) {
@@ -362,7 +402,7 @@ TEST_P(AttachTest, ARankOfOneWorldDoesNotDetachFromAnother) {
 TEST(AttachToFibersTest, IsRefused) {
   World world({.world_size = 1, .engine = EngineKind::kFibers});
   EXPECT_EQ(error_of([&] { world.attach(0); }, ErrorKind::kInvalidArgument),
-            "InvalidArgument: attach: the ranks are fibers of one thread, want engine threads");
+            "InvalidArgument: attach: the ranks are fibers of one thread, want engine threads" + here());
 }
 
 }  // namespace

@@ -6,10 +6,22 @@
         dist.all_reduce(x)
         assert x.item() == sum(range(world_size))
 
-seeds: a number of seeds, or a list of them: the test runs once under each, one rank at a time. Without it all ranks run at
-once. RANKLOOM_SEED and its like in the environment run that schedule alone. timeout: in seconds, of waits that name none.
-Also: backend ("rankloom"), schedule ("fifo", ...). Other fixtures are made once, and shared by the ranks. The test may be a
-coroutine function: each rank runs it in an event loop of its own.
+One rank runs at a time: in a fixed order, or under seeds, a number of them or a list: the test runs once under each.
+parallel=True: all ranks run at once, and share torch's default generator. RANKLOOM_SEED and its like in the environment run
+that schedule alone. timeout: in seconds, of waits that name none. Also: backend ("rankloom"), schedule ("fifo", ...). Other
+fixtures are made once, and shared by the ranks. The test may be a coroutine function: each rank runs it in an event loop of
+its own.
+
+faults: what goes wrong by plan, as rankloom.torch.run() takes it.
+
+@pytest.mark.explore(runs=500) beside the mark above: the test runs as rankloom.torch.explore() runs a program, under all
+schedules that can differ or as many as that, until one fails; what it came to is the property "explored" in the XML. Also
+what else explore() takes: seconds, strategies, min_ranks, leaks, ...; expect_verified=True: a test that is not verified fails.
+
+With --rankloom, tests that derive from PyTorch's classes for distributed tests (MultiProcessTestCase, DistributedTestBase,
+MultiProcContinuousTest, MultiThreadedTestCase, DTensorTestBase, FSDPTest), or call torch.multiprocessing.spawn, have their
+ranks on threads as they are; --rankloom-seeds N runs each under N seeds. Left as they are: those marked rankloom_except, and
+those that --rankloom-except names.
 
 A failed test leaves the trace of its schedule in RANKLOOM_TRACE_DIR, or in a folder of the system's for temporary files.
 A rank that comes to no scheduling point for --ranks-stall seconds of real time fails the test.
@@ -17,7 +29,9 @@ A rank that comes to no scheduling point for --ranks-stall seconds of real time 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fnmatch
 import inspect
 import logging
 import os
@@ -29,7 +43,7 @@ import tempfile
 import traceback
 import unittest
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -39,8 +53,6 @@ if TYPE_CHECKING:
     from rankloom.torch import Report
 
 # torch takes seconds to import: only a test on ranks needs it.
-
-_ONE_RUN = ("RANKLOOM_SEED", "RANKLOOM_SCHEDULE", "RANKLOOM_REPLAY")
 
 
 class _Here:
@@ -63,9 +75,55 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+    parser.addoption(
+        "--rankloom",
+        action="store_true",
+        help="tests that derive from PyTorch's classes for distributed tests, or use mp.spawn, have their ranks on threads",
+    )
+    parser.addoption(
+        "--rankloom-seeds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="such a test runs under each of the seeds 0 to N-1, instead of once in a fixed order; implies --rankloom",
+    )
+    parser.addoption(
+        "--rankloom-except",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="tests that keep their processes: those whose id contains this, or matches it with *, ? and []; may be repeated",
+    )
+
+
+def _asks_for_threads(config: pytest.Config) -> bool:
+    return bool(config.getoption("--rankloom") or config.getoption("--rankloom-seeds"))
+
+
+def _keeps_processes(item: pytest.Item) -> bool:
+    if item.get_closest_marker("rankloom_except") is not None:
+        return True
+    patterns = item.config.getoption("--rankloom-except")
+    return any(pattern in item.nodeid or fnmatch.fnmatchcase(item.nodeid, pattern) for pattern in patterns)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "ranks(n, *, seeds=None, schedule=None, timeout=None, backend='rankloom'): runs the test on n ranks"
+        "markers", "explore(*, runs=1000, seconds=60, strategies=..., min_ranks=0, ...): a test on ranks under many schedules"
+    )
+    config.addinivalue_line("markers", "rankloom_except: under --rankloom this test keeps its processes")
+    if config.getoption("--rankloom-seeds") < 0:
+        raise pytest.UsageError(f"--rankloom-seeds is {config.getoption('--rankloom-seeds')}, want 0 or more")
+    if _asks_for_threads(config):
+        from rankloom.torch import _cases, _ranks
+
+        _cases.patch()
+        if config.getoption("--rankloom-seeds") > 0 and not any(name in os.environ for name in _rerun.ONE_SCHEDULE):
+            _cases.seeds = range(config.getoption("--rankloom-seeds"))
+        _ranks.default_stall = config.getoption("--ranks-stall") or None
+    config.addinivalue_line(
+        "markers", "ranks(n, *, seeds=None, schedule=None, timeout=None, backend='rankloom', parallel=False, faults=None): "
+        "runs the test on n ranks",
     )
 
 
@@ -78,6 +136,8 @@ class _Asked:
     schedule: str | None = None
     timeout: float | None = None
     backend: str | None = "rankloom"
+    parallel: bool = False
+    faults: Any = None
 
 
 def _text(mark: pytest.Mark) -> str:
@@ -110,6 +170,8 @@ def _asked(mark: pytest.Mark) -> _Asked:
     timeout = given.get("timeout")
     if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
         refuse("want a timeout in seconds of more than 0")
+    if given.get("parallel") and (seeds is not None or given.get("schedule") is not None):
+        refuse("want parallel, or seeds or a schedule")
     return _Asked(**given)
 
 
@@ -140,7 +202,7 @@ def world_size(request: pytest.FixtureRequest) -> int:
 
 # Arguments of a session that a run of one of its tests is not to have.
 _SELECTS = {"-k", "-m", "-n", "--numprocesses", "--dist", "--deselect", "--ignore", "--ignore-glob", "--junit-xml",
-            "--junitxml", "--junit-prefix", "--junitprefix", "--maxfail", "--durations"}  # fmt: skip
+            "--junitxml", "--junit-prefix", "--junitprefix", "--maxfail", "--durations", "--rankloom-seeds"}  # fmt: skip
 _ALONE = {"-x", "--exitfirst", "--lf", "--last-failed", "--ff", "--failed-first", "--nf", "--new-first", "--sw", "--stepwise"}
 
 
@@ -155,24 +217,56 @@ def _command(item: pytest.Item) -> str:
             next(arguments, None)
         elif argument not in places and argument not in _ALONE and argument.split("=")[0] not in _SELECTS:
             kept.append(argument)
-    return shlex.join([sys.orig_argv[0], "-m", "pytest", *kept, str(config.cwd_relative_nodeid(item.nodeid))])
+    # By hand: Config.cwd_relative_nodeid() takes a string or an object, by pytest's version.
+    path, colons, name = item.nodeid.partition("::")
+    place = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
+    return shlex.join([sys.orig_argv[0], "-m", "pytest", *kept, f"{place}{colons}{name}"])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     # Also for tests that run ranks by themselves.
     before, _rerun.command = _rerun.command, _command(item)
+    on_threads: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if _asks_for_threads(item.config) and not _keeps_processes(item):
+        from rankloom.torch import _cases
+
+        on_threads = _cases.patched()
     try:
-        return (yield)
+        with on_threads:
+            return (yield)
     finally:
         _rerun.command = before
+
+
+# What explore() takes, but for what the mark of the ranks says.
+_EXPLORES = (
+    "runs", "seconds", "strategies", "first_seed", "vary_faults", "min_ranks", "shrink_runs", "leaks", "groups", "store_keys",
+    "store_values", "max_steps", "swap_random", "expect_verified",
+)  # fmt: skip
+
+
+def _explores(item: pytest.Item, asked: _Asked) -> dict[str, Any] | None:
+    """What the mark says, of those that explore() takes; fails the test if it is not right."""
+    mark = item.get_closest_marker("explore")
+    if mark is None:
+        return None
+    unknown = [name for name in mark.kwargs if name not in _EXPLORES]
+    if unknown or mark.args:
+        what = ", ".join([*map(repr, mark.args), *unknown])
+        pytest.fail(f"@pytest.mark.explore: {what}: want by name one of {', '.join(_EXPLORES)}", pytrace=False)
+    if asked.seeds is not None or asked.schedule is not None or asked.parallel:
+        pytest.fail("@pytest.mark.explore: it chooses schedules itself, want no seeds, schedule or parallel", pytrace=False)
+    return dict(mark.kwargs)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = _mark(item)
     if mark is None:
+        if item.get_closest_marker("explore") is not None and isinstance(item, pytest.Function):
+            pytest.fail("@pytest.mark.explore: want @pytest.mark.ranks(n) beside it", pytrace=False)
         return
-    _asked(mark)
+    _explores(item, _asked(mark))
     if isinstance(item, pytest.Function) and issubclass(item.cls or object, unittest.TestCase):
         pytest.fail(
             f"{_text(mark)}: a unittest.TestCase runs its methods itself; want a class of rankloom.torch.testing, or no TestCase",
@@ -220,7 +314,7 @@ class _Repr:
 
 
 def _schedules(asked: _Asked) -> Sequence[int | None]:
-    if asked.seeds is None or any(name in os.environ for name in _ONE_RUN):
+    if asked.seeds is None or any(name in os.environ for name in _rerun.ONE_SCHEDULE):
         return [None]
     return asked.seeds
 
@@ -266,13 +360,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if mark is None:
         return None
     asked = _asked(mark)
-    from rankloom.torch import _ranks, run
+    from rankloom.torch import _ext, _ranks, explore, run
 
     names = pyfuncitem._fixtureinfo.argnames
     given = {name: pyfuncitem.funcargs[name] for name in names}
 
     def on_rank(number: int) -> Any:
         arguments = {name: number if isinstance(value, _Here) else value for name, value in given.items()}
+        if "world_size" in arguments and (job := _ext.current()) is not None:
+            arguments["world_size"] = job[0].world_size  # a search tries fewer, too
         try:
             result = pyfuncitem.obj(**arguments)
         except pytest.skip.Exception as skip:
@@ -280,26 +376,54 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return result if inspect.iscoroutine(result) else None
 
     stall = pyfuncitem.config.getoption("--ranks-stall")
+    search = _explores(pyfuncitem, asked)
+    if search is not None:
+        verified = search.pop("expect_verified", False)
+        roots = [pyfuncitem.obj, *given.items()]
+        found = explore(
+            on_rank,
+            asked.n,
+            backend=asked.backend,
+            timeout=asked.timeout,
+            stall=stall if stall > 0 else None,
+            faults=asked.faults,
+            _roots=roots,
+            **search,
+        )
+        pyfuncitem.user_properties.append(("explored", found.summary))
+        if _ranks.left:
+            pyfuncitem.session.shouldfail = f"{pyfuncitem.nodeid}: {_ranks.left[0]}"
+        if found.failure is not None:
+            _fail(pyfuncitem, found.failure, None)
+        if verified and not found.verified:
+            pytest.fail(f"@pytest.mark.explore(expect_verified=True): {found.summary}", pytrace=False)
+        return True
     for seed in _schedules(asked):
         report = run(
             on_rank,
             asked.n,
             seed=seed,
             schedule=asked.schedule,
+            parallel=asked.parallel,
             backend=asked.backend,
             timeout=asked.timeout,
             stall=stall if stall > 0 else None,
+            faults=asked.faults,
         )
         if _ranks.left:
             pyfuncitem.session.shouldfail = f"{pyfuncitem.nodeid}: {_ranks.left[0]}"
         if not report.ok:
-            pyfuncitem.user_properties.append(("rankloom_rank", report.first_failed))
-            pyfuncitem.user_properties.append(("rankloom_schedule", report.schedule))
-            if seed is not None:
-                pyfuncitem.user_properties.append(("rankloom_seed", seed))
-            _save_trace(pyfuncitem, report)
-            raise _RankFailed(report)
+            _fail(pyfuncitem, report, seed)
     return True
+
+
+def _fail(item: pytest.Item, report: Report, seed: int | None) -> NoReturn:
+    item.user_properties.append(("rankloom_rank", report.first_failed))
+    item.user_properties.append(("rankloom_schedule", report.schedule))
+    if seed is not None:
+        item.user_properties.append(("rankloom_seed", seed))
+    _save_trace(item, report)
+    raise _RankFailed(report)
 
 
 def _failed_of(report: Report) -> BaseException | None:
@@ -310,14 +434,26 @@ def _failed_of(report: Report) -> BaseException | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    failure = call.excinfo.value if call.excinfo is not None else None
-    if not isinstance(failure, _RankFailed):
+    # pytest keeps what a unittest.TestCase raised aside, for its own hook.
+    aside = getattr(item, "_excinfo", None)
+    excinfo = aside[0] if aside else call.excinfo
+    failure = excinfo.value if excinfo is not None else None
+    # Of rankloom.torch.RankFailedError, which a test that runs ranks itself may raise, too.
+    report = failure.report if isinstance(failure, _RankFailed) else getattr(failure, "report", None) if aside else None
+    if report is None or not hasattr(report, "first_failed"):
         return (yield)
-    report = failure.report
+    if aside:
+        item.user_properties.append(("rankloom_rank", report.first_failed))
+        item.user_properties.append(("rankloom_schedule", report.schedule))
+        _save_trace(item, report)
     error = _failed_of(report)
     if error is not None:
         # So that --pdb stops in the frames of the rank, and pytest.xfail() and their like mean what they do elsewhere.
-        call.excinfo = pytest.ExceptionInfo.from_exception(error)
+        excinfo = pytest.ExceptionInfo.from_exception(error)
+        if aside:
+            aside[0] = excinfo
+        else:
+            call.excinfo = excinfo
     made = yield
     if made.failed:
         made.longrepr = _repr(item, report, error, made.longrepr)
@@ -343,7 +479,10 @@ def _repr(item: pytest.Item, report: Report, error: BaseException | None, inner:
             for number, raised in enumerate(report.exceptions)
             if raised is not None and raised is not error
         )
-    if report.first_failed < 0 or mode == "concise" or item.config.getoption("tbstyle") == "no":
+    from rankloom.torch import _ranks
+
+    told = isinstance(error, _ranks.RankEndedError)  # where the rank hung
+    if report.first_failed < 0 or told or mode == "concise" or item.config.getoption("tbstyle") == "no":
         inner = None  # there is nothing but what the text says
     elif error is not None and str(error).count("\n") > 0:
         # The lines of the exception's text stand at the end of its traceback.

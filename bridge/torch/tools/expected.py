@@ -8,8 +8,8 @@ SEEDS: dict[str, str] = {
 _AT_ONCE = "waits out the group's timeout for ranks that have ended; here that is a deadlock, which is reported at once"
 _GPU = "asks for a GPU without saying so: an index into an empty list of them"
 
-# run_torch_suite.py: test -> reason. Where ranks share the process's random state (without --seed), tests that expect equal
-# random numbers on all ranks fail, too.
+# run_torch_suite.py: test -> reason. Where ranks share the process's random state (RANKLOOM_SCHEDULE=free), tests that expect
+# equal random numbers on all ranks fail, too.
 TORCH_SUITE: dict[str, str] = {
     "test_SyncBatchNorm_process_group": "needs torchvision, and does not skip without it",
     "test_all_to_all_cuda": _GPU,
@@ -23,14 +23,4 @@ TORCH_SUITE: dict[str, str] = {
     "test_ddp_logging_data_cpu": "wants the number of gloo's threads in the log of a group called gloo",
     "test_get_rank": "needs separate processes: ranks write files that are named after their process",
     "test_new_subgroups_with_group_param": "is written for 4 ranks, where it passes",
-}
-
-_GLOO_ONLY = "torch.distributed has monitored_barrier for groups called gloo only"
-
-# With --backend mpi, also:
-TORCH_SUITE_MPI: dict[str, str] = {
-    "test_monitored_barrier_failure_order": _GLOO_ONLY,
-    "test_monitored_barrier_gloo": _GLOO_ONLY,
-    "test_monitored_barrier_gloo_subgroup": _GLOO_ONLY,
-    "test_monitored_barrier_wait_all_ranks": _GLOO_ONLY,
 }

@@ -35,7 +35,8 @@ std::shared_ptr<FakeProcessGroup> group_of(FakeOptions::Outputs outputs, int ran
 class UniformRanksTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, UniformRanksTest, every_world(), world_name);
 
-// Ranks that all hold the same data, and one fake rank alone: the same bytes, for all operations, dtypes and reductions.
+// Ranks that all hold the same data, and one fake rank alone: the same bytes, for all operations, dtypes and
+// reductions.
 TEST_P(UniformRanksTest, EqualsARealWorldOfEqualRanks) {
   static constexpr int kPlans = 600;
   std::set<OpType> seen;

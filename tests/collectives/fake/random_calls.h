@@ -19,8 +19,8 @@ namespace rankloom {
 
 using namespace internal;
 
-// Calls that a test makes up from a number: the same plan on every rank, the buffers of each rank's part in it, and what is
-// wrong with them, if anything.
+// Calls that a test makes up from a number: the same plan on every rank, the buffers of each rank's part in it, and
+// what is wrong with them, if anything.
 
 enum class CallFault : uint8_t {
   kNone,

@@ -14,6 +14,7 @@
 #include "rankloom/error.h"
 #include "rankloom/fake.h"
 #include "rankloom/process_group.h"
+#include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
@@ -143,14 +144,15 @@ TEST(CustomGroupTest, AbortAndShutdownDoNothingByDefault) {
 TEST(CustomGroupTest, RefusesARankOutsideItsSize) {
   class Wrong final : public ProcessGroup {
    public:
-    Wrong() : ProcessGroup(2, 2) {}
+    Wrong() : ProcessGroup(2, 2, {"dir/job.cc", 31}) {}
     absl::StatusOr<Work> execute(CollectiveCall&&) override { return Work(); }
   };
   try {
     Wrong wrong;
     FAIL() << "no error";
   } catch (const DistError& error) {
-    EXPECT_STREQ(error.what(), "InvalidArgument: a group of size 2 with rank 2, want size >= 1 and 0 <= rank < size");
+    EXPECT_STREQ(error.what(),
+                 "InvalidArgument: a group of size 2 with rank 2, want size >= 1 and 0 <= rank < size [job.cc:31]");
   }
 }
 
@@ -198,6 +200,16 @@ TEST_P(WorkTest, APromiseIsCompletedByItsOwnerLater) {
       rank.store().wait({"made"});
       promise->set_value({TensorView(x)});
       promise->set_error(make_error(ErrorKind::kAborted, "too late"));  // only the first counts
+    }
+  });
+}
+
+TEST_P(WorkTest, APromiseOfARankThatIsNoneIsRefused) {
+  run(2, [](RankContext& rank) {
+    for (const int owner : {-2, 2, 7}) {
+      EXPECT_EQ(
+          error_of([&] { Promise promise(&rank.world().scheduler(), owner); }, ErrorKind::kInvalidArgument),
+          absl::StrCat("InvalidArgument: Promise: rank ", owner, " of a world of 2, want 0 to 1, or -1 for none"));
     }
   });
 }

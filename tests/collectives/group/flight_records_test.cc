@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/fake.h"
@@ -14,6 +15,7 @@
 #include "rankloom/process_group.h"
 #include "rankloom/records.h"
 #include "rankloom/stream.h"
+#include "rankloom/traces.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 #include "world/world_state.h"
@@ -24,6 +26,7 @@ using namespace internal;
 
 namespace {
 
+using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -33,10 +36,9 @@ INSTANTIATE_TEST_SUITE_P(Worlds, FlightRecordsTest, every_world(), world_name);
 
 // "all_reduce completed", the oldest first.
 std::vector<std::string> calls_of(RankContext& rank) {
-  static constexpr const char* kStates[] = {"scheduled", "completed", "failed"};
   std::vector<std::string> calls;
   for (const FlightEntry& entry : state_of(rank).recorder().entries()) {
-    calls.push_back(std::string(entry.op) + " " + kStates[static_cast<size_t>(entry.state)]);
+    calls.push_back(std::string(entry.op) + " " + flight_state_name(entry.state));
     EXPECT_EQ(entry.completed_ns < 0, entry.state == FlightEntry::State::kScheduled) << calls.back();
   }
   return calls;
@@ -58,6 +60,20 @@ std::shared_ptr<ProcessGroup> own_group(RankContext& rank, OwnGroup::Answer answ
   return init_process_group(rank, {.make = [&](RankContext& context, const std::shared_ptr<const Group>& group) {
                               return std::make_shared<OwnGroup>(context, group, std::move(answer));
                             }});
+}
+
+TEST_P(FlightRecordsTest, HaveTheDtypeOfTheFirstTensorAndNoneIfThereIsNone) {
+  WorldOptions one = options(1);
+  one.recorded_calls = 1;  // each call takes over the place of the one before
+  run(one, [](RankContext& rank) {
+    const auto dtype = [&rank] { return state_of(rank).recorder().entries()[0].dtype; };
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {1};
+    pg->all_reduce(x).wait();
+    EXPECT_EQ(dtype(), static_cast<uint8_t>(DType::kInt64));
+    pg->barrier().wait();
+    EXPECT_EQ(dtype(), 0);
+  });
 }
 
 TEST_P(FlightRecordsTest, AUsersWorkThatIsCompletedLaterClosesItsRecordThen) {
@@ -212,7 +228,7 @@ TEST_P(FlightRecordsTest, OfThreadedGroupsAreClosedAsFailedWhenAWorkIsDroppedOrI
   run_to_failure(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     auto other = init_process_group(rank);
-    auto third = init_process_group(rank);
+    auto third = init_process_group(rank, {.rooted = GroupOptions::Rooted::kTogether});
     std::vector<float> x = {1};
     if (rank.rank() == 0) {
       EXPECT_THROW(pg->all_reduce(x).wait(absl::Milliseconds(1)), DistError);
@@ -257,6 +273,22 @@ TEST_P(FlightRecordsTest, OfCallsWithFaultsAreClosedWithTheCall) {
     std::vector<std::string> calls = calls_of(rank);
     EXPECT_THAT(calls, Each(HasSubstr("completed")));
     EXPECT_EQ(calls.size(), rank.rank() == 0 ? 3U : 2U);
+  });
+}
+
+// A dump says of it what PyTorch's say; the call record has its end.
+TEST_P(FlightRecordsTest, ACallThatFailedIsRetiredAndNotCompleted) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 1) return;
+    EXPECT_THAT([&] { pg->recv(x, 1).wait(absl::Milliseconds(20)); }, ThrowsDistError(ErrorKind::kTimeout));
+    const CallRecord::Call call = (*CallRecord::of_rank(rank))[0];
+    EXPECT_GE(call.duration, absl::Milliseconds(20));
+    const std::string dump =
+        traces::flight_records(rank.world(), 0, {.format = traces::FlightDumpOptions::Format::kJson});
+    EXPECT_THAT(dump, AllOf(HasSubstr("\"state\": \"scheduled\""), HasSubstr("\"retired\": true"),
+                            HasSubstr("\"time_discovered_completed_ns\": 0,")));
   });
 }
 

@@ -41,6 +41,59 @@ int64_t sum_over(ProcessGroup& pg, int64_t mine) {
   return x[0];
 }
 
+// Without a call of the others: a bridge makes its groups so.
+TEST_P(GroupsTest, InitMakesAGroupOfGivenRanks) {
+  const RunReport report = run(5, [](RankContext& rank) {
+    if (rank.rank() == 2) return;
+    const bool even = rank.rank() % 2 == 0;
+    const std::vector<int> ranks = even ? std::vector<int>{4, 0} : std::vector<int>{1, 3};
+    auto pg = init_process_group(rank, {.description = "mine", .ranks = ranks});
+    EXPECT_EQ(pg->group_name(), even ? "ranks 0, 4" : "ranks 1, 3");
+    EXPECT_EQ(pg->description(), "mine");
+    EXPECT_EQ(pg->global_rank(0), ranks[0]);
+    EXPECT_EQ(pg->rank(), rank.rank() == ranks[0] ? 0 : 1);
+    EXPECT_EQ(sum_over(*pg, 10 + rank.rank()), 20 + ranks[0] + ranks[1]);
+    // Of one name and other ranks, of one name and these ranks again: each is a group of its own.
+    auto named = init_process_group(rank, {.name = "n", .ranks = ranks});
+    auto again = init_process_group(rank, {.name = "n", .ranks = ranks});
+    EXPECT_NE(named->group()->id(), again->group()->id());
+    EXPECT_EQ(again->group_name(), "n");
+    EXPECT_EQ(again->description(), "undefined");
+    std::vector<int64_t> y = {rank.rank()};
+    Work late = named->broadcast(y, 0);
+    EXPECT_EQ(sum_over(*again, rank.rank()), ranks[0] + ranks[1]);
+    late.wait();
+    destroy_process_group(named);
+    EXPECT_EQ(sum_over(*init_process_group(rank, {.name = "n", .ranks = ranks}), 1), 2);
+  });
+  EXPECT_THAT(report.notes, testing::IsEmpty());
+}
+
+TEST_P(GroupsTest, GroupsOfGivenRanksGoWrongByPlan) {
+  WorldOptions options = this->options(3);
+  options.faults = {{.kind = Fault::Kind::kCrash, .rank = 2, .group = "pair", .op = "all_reduce", .seq = 2}};
+  const RunReport report = run_to_failure(std::move(options), [](RankContext& rank) {
+    if (rank.rank() == 0) return;
+    auto pg = init_process_group(rank, {.name = "pair", .ranks = {1, 2}});
+    EXPECT_EQ(sum_over(*pg, rank.rank()), 3);
+    sum_over(*pg, 1);
+  });
+  ASSERT_EQ(report.faults.size(), 1U);
+  EXPECT_EQ(report.faults[0].text(), "crash@rank=2,nth=2");
+}
+
+TEST_P(GroupsTest, OnlyInitTakesRanksFromOptions) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    EXPECT_THAT(
+        [&] { pg->new_group({0}, {.ranks = {0}}); },
+        ThrowsDistError(ErrorKind::kInvalidArgument,
+                        HasSubstr("new_group: GroupOptions::ranks are set, which init_process_group() reads, want "
+                                  "the ranks as an argument")));
+    EXPECT_EQ(sum_over(*pg, rank.rank() + 1), 3);
+  });
+}
+
 TEST_P(GroupsTest, MakesAGroupOfSomeRanks) {
   run(5, [](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -70,8 +70,8 @@ class Buffer {
     return whole(bytes_.begin(), first) && whole(first + static_cast<ptrdiff_t>(size()), bytes_.end());
   }
 
-  // Values of which reductions make something: mostly small numbers, in one of eight any bits at all, so NaN with and without
-  // payload, infinities, subnormals, bools of 0x80.
+  // Values of which reductions make something: mostly small numbers, in one of eight any bits at all, so NaN with and
+  // without payload, infinities, subnormals, bools of 0x80.
   void fill(Prng& prng) {
     switch (dtype_size(dtype_) / (is_complex(dtype_) ? 2 : 1)) {
       case 1:

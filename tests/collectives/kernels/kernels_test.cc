@@ -283,6 +283,13 @@ std::string dtype_of(const ::testing::TestParamInfo<DType>& info) { return std::
 class CopyKernelsTest : public KernelsTest {};
 INSTANTIATE_TEST_SUITE_P(DTypes, CopyKernelsTest, ::testing::ValuesIn(kAllDTypes), dtype_of);
 
+// Copies of many elements: by the size of an element, which is all that a copy knows of a dtype.
+class ExchangeKernelsTest : public KernelsTest {};
+INSTANTIATE_TEST_SUITE_P(Sizes, ExchangeKernelsTest,
+                         ::testing::Values(DType::kUInt8, DType::kInt16, DType::kFloat32, DType::kInt64,
+                                           DType::kComplex128),
+                         dtype_of);
+
 class ReductionKernelsTest : public KernelsTest {};
 INSTANTIATE_TEST_SUITE_P(DTypes, ReductionKernelsTest, ::testing::ValuesIn(kDTypesWithArithmetic), dtype_of);
 
@@ -714,7 +721,7 @@ TEST_P(CopyKernelsTest, AllGatherOfManySmallInputs) {
   expect_all(outputs, expected, "400 ranks");
 }
 
-TEST_P(CopyKernelsTest, ManySmallPartsAreExchanged) {
+TEST_P(ExchangeKernelsTest, ManySmallPartsAreExchanged) {
   const auto size = static_cast<double>(dtype_size(GetParam()));
   for (const int64_t numel : {1, 3}) {
     const double ranks = std::sqrt((1 << 20) / (size * static_cast<double>(numel)));

@@ -8,6 +8,7 @@
 #include "collectives/ops/op_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/collectives/ops/members_agree.h"
 
 namespace rankloom {
 

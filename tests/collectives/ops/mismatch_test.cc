@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/error.h"
+#include "tests/collectives/ops/members_agree.h"
 
 namespace rankloom {
 

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/collectives/ops/members_agree.h"
 
 namespace rankloom {
 

@@ -511,7 +511,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"SendToSelf", p2p(OpType::kSend, 1, 0, {f32(0, {4})}),
                          "destination is 1, which is this rank, want another member"},
                     Case{"RecvFromNobody", p2p(OpType::kRecv, -1, 0, {f32(0, {4})}),
-                         "source is -1, want 0 <= source < size = 3 or any source"},
+                         "source is -1, want 0 <= source < size = 3, or recv_any()"},
                     Case{"RecvFromSelf", p2p(OpType::kRecv, 1, 0, {f32(0, {4})}),
                          "source is 1, which is this rank, want another member"},
                     Case{"NegativeTag", p2p(OpType::kSend, 2, -1, {f32(0, {4})}), "tag is -1, want 0 or more"},

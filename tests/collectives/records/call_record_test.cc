@@ -334,8 +334,8 @@ TEST_P(RecordOfARealRankTest, HasItsCalls) {
     std::vector<float> x(2), y(4);
     mesh.get_group("tp")->all_gather_into_tensor(y, x).wait();
     mesh.get_group("dp")->broadcast(x, 1).wait();
-    if (mesh.get_local_rank("tp") == 0) mesh.get_group("tp")->send(x, 1).wait();
-    if (mesh.get_local_rank("tp") == 1) mesh.get_group("tp")->recv(x, 0).wait();
+    if (mesh.get_local_rank("tp") == 0) mesh.get_group("tp")->send(x, 1, 7).wait();
+    if (mesh.get_local_rank("tp") == 1) mesh.get_group("tp")->recv(x, 0, 7).wait();
     const std::shared_ptr<CallRecord> record = CallRecord::of_rank(rank);
     EXPECT_EQ(record->global_rank(), rank.rank());
     EXPECT_EQ(record->world_size(), 4);
@@ -352,6 +352,7 @@ TEST_P(RecordOfARealRankTest, HasItsCalls) {
     EXPECT_THAT(gather.code.file, HasSubstr("call_record_test.cc"));
     EXPECT_EQ((*record)[1].root, 1);
     EXPECT_EQ((*record)[2].peer, sends ? 1 : 0);
+    EXPECT_EQ((*record)[2].tag, 7);
     EXPECT_GE(record->peak_buffer_bytes(), 24);
   });
 }

@@ -60,7 +60,8 @@ void good(RankContext& rank) {
   mesh.get_group("dp")->all_reduce(z).wait();
 }
 
-// Apart from the above: PyTorch's analyzer says nonsense of it if the ranks' files do not lie in the right order in their folder.
+// Apart from the above: PyTorch's analyzer says nonsense of it if the ranks' files do not lie in the right order in
+// their folder.
 void coalesced(RankContext& rank) {
   auto pg = init_process_group(rank);
   std::vector<float> x(4), y(1);

@@ -28,7 +28,7 @@ using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class DeviceStreams final : public LaunchingStreamKind {
+class DeviceStreams : public LaunchingStreamKind {
  public:
   explicit DeviceStreams(const WorldMode& mode) : driver_(std::make_shared<FakeDriver>(mode.schedule.seed() + 1)) {}
   void enter(RankContext& rank) override { use_device(state_of(rank).world(), driver_); }
@@ -42,6 +42,15 @@ class DeviceStreams final : public LaunchingStreamKind {
  private:
   const std::shared_ptr<FakeDriver> driver_;
 };
+// The same, with calls on memory of the device.
+class DeviceMemoryStreams final : public DeviceStreams {
+ public:
+  using DeviceStreams::DeviceStreams;
+  TensorView view(std::vector<float>& values) const override { return on_device(values); }
+};
+INSTANTIATE_TEST_SUITE_P(Device, LeftStreamTest, LeftStreamTest::every_world_of<DeviceStreams>(), StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(DeviceMemory, LeftStreamTest, LeftStreamTest::every_world_of<DeviceMemoryStreams>(),
+                         StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(Device, BlockedStreamTest, BlockedStreamTest::every_world_of<DeviceStreams>(),
                          StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(Device, LaunchingStreamTest, LaunchingStreamTest::every_world_of<DeviceStreams>(),
@@ -343,6 +352,61 @@ TEST_P(DeviceTest, ADroppedWorkOnTheDeviceGoesOn) {
   });
 }
 
+TEST_P(DeviceTest, ACallThatIsDroppedWithItsStreamIsTakenBackAndNoted) {
+  std::vector<float> out(2, 0);
+  const RunReport report = run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const std::vector<float> in = {1.0F + static_cast<float>(rank.rank())};
+    if (rank.rank() == 1) {
+      const auto gate = std::make_shared<FutureWork>(rank);
+      {
+        FakeDeviceStream stream(rank, driver(), "comm");
+        WorkState::handle(gate).block_current_stream(stream);
+        (void)pg->all_gather_into_tensor(out, in, {.stream = &stream});
+      }
+      out = {-5, -5};
+      gate->resolve();
+      rank.sleep_for(absl::Milliseconds(1));
+      rank.store().set("dropped", "1");
+    } else {
+      std::vector<float> all(2);
+      EXPECT_THAT(error_of([&] { pg->all_gather_into_tensor(all, in).wait(); }),
+                  testing::MatchesRegex("Aborted: .*rank 1 aborted group 0: stream comm was dropped with "
+                                        "all_gather_into_tensor seq 1 \\[device_stream_test.cc:[0-9]+\\] in it, want "
+                                        "synchronize\\(\\) of the stream before, or keep_alive.*"));
+      rank.store().wait({"dropped"});
+    }
+  });
+  EXPECT_THAT(out, ElementsAre(-5, -5));
+  EXPECT_THAT(report.notes, testing::Contains(HasSubstr("rank 1, group 0: stream comm was dropped with "
+                                                        "all_gather_into_tensor seq 1 [device_stream_test.cc:")));
+}
+
+// A stream that others have filled goes on at once, and says why.
+TEST_P(DeviceTest, AStreamThatIsKeptGoesOnWhenAnExceptionUnwoundItsCalls) {
+  std::vector<std::vector<float>> x(2, {1});
+  bool ran = false;
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) {
+      rank.store().wait({"left"});
+      EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x[1])).wait(); }),
+                  HasSubstr("group 0: rank 0 dropped its all_reduce seq 1 while an exception unwound"));
+      return;
+    }
+    FakeDeviceStream stream(rank, driver(), "comm");
+    try {
+      const Work work = pg->all_reduce(on_device(x[0]), ReduceOp::kSum, {.stream = &stream});
+      stream.launch([&] { ran = true; });
+      throw std::runtime_error("caught below");
+    } catch (const std::runtime_error&) {
+    }
+    rank.store().set("left", "1");
+    EXPECT_EQ(error_of([&] { stream.synchronize(); }), "Aborted: the work was dropped");
+    EXPECT_TRUE(ran);
+  });
+}
+
 TEST_P(DeviceTest, RefusesMisuse) {
   run(2, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -351,7 +415,8 @@ TEST_P(DeviceTest, RefusesMisuse) {
     const std::string who = "InvalidArgument: rank " + std::to_string(rank.rank());
     EXPECT_EQ(
         error_of([&] { mine.wait_event(other.record()); }),
-        who + ", stream mine: wait_event: the event is one of another kind of stream, want one of this kind of device");
+        who + ", stream mine: wait_event: the event is one of another kind of stream, want one of this kind of device" +
+            here());
     std::vector<float> x = {1};
     std::vector<float> y = {1, 2};
     pg->start_coalescing();

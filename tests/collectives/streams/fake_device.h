@@ -109,8 +109,9 @@ class FakeDriver final : public DeviceDriver {
   struct Queue {
     std::deque<Step> steps;
   };
-  // Whether the device passed the last recording. Each recording has a flag of its own, since an event is given back and
-  // recorded again, in another stream maybe, before the device passes the first; waits are for the recording they saw.
+  // Whether the device passed the last recording. Each recording has a flag of its own, since an event is given back
+  // and recorded again, in another stream maybe, before the device passes the first; waits are for the recording they
+  // saw.
   using Mark = std::shared_ptr<std::atomic<bool>>;
   Mark last_recording(EventHandle event) {
     const std::lock_guard lock(mu_);

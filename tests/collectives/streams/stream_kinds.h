@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "collectives/work/work_state.h"
 #include "rankloom/stream.h"
@@ -51,6 +52,8 @@ class StreamKind {
   // On each rank, first.
   virtual void enter(RankContext& /*rank*/) {}
   virtual std::unique_ptr<Stream> make(RankContext& rank, std::string_view name) = 0;
+  // The tensor that calls are given.
+  virtual TensorView view(std::vector<float>& values) const { return values; }
 };
 
 // Of kinds whose streams take functions to run.
@@ -79,16 +82,26 @@ class StreamKindTest
   }
 
   Kind& kind() { return *kind_; }
-  void run(int world_size, absl::FunctionRef<void(RankContext&)> program) {
-    const WorldMode& mode = std::get<1>(this->GetParam());
-    const RunReport report = run_world(kind_->options(mode.options(world_size)), [&](RankContext& rank) {
-      kind_->enter(rank);
-      program(rank);
-    });
+  WorldOptions options(int world_size) const { return std::get<1>(this->GetParam()).options(world_size); }
+  RunReport run(int world_size, absl::FunctionRef<void(RankContext&)> program) {
+    RunReport report = run_in(options(world_size), program);
     EXPECT_TRUE(report.ok()) << report.text();
+    return report;
+  }
+  RunReport run_to_failure(WorldOptions world, absl::FunctionRef<void(RankContext&)> program) {
+    RunReport report = run_in(std::move(world), program);
+    EXPECT_FALSE(report.ok());
+    return report;
   }
 
  private:
+  RunReport run_in(WorldOptions world, absl::FunctionRef<void(RankContext&)> program) {
+    return run_world(kind_->options(std::move(world)), [&](RankContext& rank) {
+      kind_->enter(rank);
+      program(rank);
+    });
+  }
+
   std::unique_ptr<Kind> kind_;
 };
 
@@ -102,6 +115,8 @@ class BlockedStreamTest : public StreamKindTest<StreamKind> {
   }
 };
 class LaunchingStreamTest : public StreamKindTest<LaunchingStreamKind> {};
+// Streams whose rank leaves while they have calls.
+class LeftStreamTest : public StreamKindTest<StreamKind> {};
 
 struct StreamWorldName {
   template <typename Info>

@@ -22,6 +22,7 @@ using namespace internal;
 
 namespace {
 
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -36,6 +37,7 @@ class SimStreams final : public LaunchingStreamKind {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Sim, BlockedStreamTest, BlockedStreamTest::every_world_of<SimStreams>(), StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(Sim, LeftStreamTest, LeftStreamTest::every_world_of<SimStreams>(), StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(Sim, LaunchingStreamTest, LaunchingStreamTest::every_world_of<SimStreams>(),
                          StreamWorldName());
 
@@ -274,6 +276,53 @@ TEST_P(StreamTest, AStreamMayGoBeforeWhatIsQueued) {
   });
 }
 
+TEST_P(StreamTest, ACallThatIsDroppedWithItsStreamIsTakenBackAndNoted) {
+  std::vector<float> out(2, 0);
+  const RunReport report = run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const std::vector<float> in = {1.0F + static_cast<float>(rank.rank())};
+    if (rank.rank() == 1) {
+      const auto gate = std::make_shared<FutureWork>(rank);
+      {
+        SimStream stream(rank, "comm");
+        WorkState::handle(gate).block_current_stream(stream);
+        (void)pg->all_gather_into_tensor(out, in, {.stream = &stream});
+      }
+      out = {-5, -5};
+      gate->resolve();
+      rank.sleep_for(absl::Milliseconds(1));
+      rank.store().set("dropped", "1");
+    } else {
+      std::vector<float> all(2);
+      EXPECT_THAT(error_of([&] { pg->all_gather_into_tensor(all, in).wait(); }),
+                  testing::MatchesRegex("Aborted: .*rank 1 aborted group 0: stream comm was dropped with "
+                                        "all_gather_into_tensor seq 1 \\[stream_test.cc:[0-9]+\\] in it, want "
+                                        "synchronize\\(\\) of the stream before, or keep_alive.*"));
+      rank.store().wait({"dropped"});
+    }
+  });
+  EXPECT_THAT(out, ElementsAre(-5, -5));
+  EXPECT_THAT(report.notes, testing::Contains(HasSubstr("rank 1, group 0: stream comm was dropped with "
+                                                        "all_gather_into_tensor seq 1 [stream_test.cc:")));
+}
+
+TEST_P(StreamTest, KernelsThatHaveNotBegunAreLeftOutWhenAnExceptionUnwinds) {
+  run(1, [](RankContext& rank) {
+    const auto gate = std::make_shared<FutureWork>(rank);
+    bool ran = false;
+    try {
+      SimStream stream(rank);
+      WorkState::handle(gate).block_current_stream(stream);
+      stream.launch([&ran] { ran = true; });
+      throw std::runtime_error("caught below");
+    } catch (const std::runtime_error&) {
+    }
+    gate->resolve();
+    rank.sleep_for(absl::Milliseconds(1));
+    EXPECT_FALSE(ran);
+  });
+}
+
 TEST_P(StreamTest, RefusesMisuse) {
   std::optional<SimStream> of_zero;
   run(2, [&](RankContext& rank) {
@@ -287,7 +336,8 @@ TEST_P(StreamTest, RefusesMisuse) {
       EXPECT_EQ(
           error_of([&] { of_zero->launch([] {}); }),
           "InvalidArgument: rank 0, stream zero's: stream launch was called by rank 1, want the rank that made the "
-          "stream");
+          "stream" +
+              here());
       rank.store().set("tried", "1");
     }
   });

@@ -1,5 +1,5 @@
-// What becomes of works that nobody waits in when the world is aborted, or when their rank unwinds, and of handles that outlive
-// their world.
+// What becomes of works that nobody waits in when the world is aborted, or when their rank unwinds, and of handles that
+// outlive their world.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -120,7 +120,8 @@ TEST_P(UnwoundWorkTest, IsToldToWhoComesWhenNobodyElseHad) {
     rank.store().wait({"0 gone"});
     pg->all_reduce(x).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 1 failed: "), HasSubstr(kNeverComplete)));
+  EXPECT_THAT(report.text(), AllOf(StartsWith("rank 0 failed: RankFailed: "), HasSubstr(kNeverComplete),
+                                   HasSubstr("\nrank 1 stopped for it")));
 }
 
 TEST_P(UnwoundWorkTest, FailsTheNextCallOfARankThatGoesOn) {
@@ -282,7 +283,7 @@ TEST_P(UnwoundWorkTest, FailsWhoWaitsForItsMessage) {
     pg->send(x, 0, 3).wait();
   });
   EXPECT_THAT(report.text(),
-              AllOf(HasSubstr("rank 1 failed: "),
+              AllOf(StartsWith("rank 0 failed: RankFailed: "),
                     HasSubstr("group 0: rank 0 dropped its recv seq 1 from rank 1, tag 3 while an exception unwound")));
 }
 
@@ -309,7 +310,7 @@ TEST_P(UnwoundWorkTest, IsToldOfCoalescedCallsToo) {
     issue().wait();
   });
   EXPECT_THAT(report.text(),
-              AllOf(HasSubstr("rank 1 failed: "),
+              AllOf(StartsWith("rank 0 failed: RankFailed: "),
                     HasSubstr("group 0: rank 0 dropped its coalesced seq 1 while an exception unwound, so the call can "
                               "never be complete")));
 }
@@ -328,7 +329,8 @@ TEST_P(UnwoundWorkTest, OfAHelperIsToldWhenTheHelperHasCaughtIt) {
     rank.store().wait({"0 gone"});
     pg->all_reduce(x).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 1 failed: "), HasSubstr(kNeverComplete)));
+  EXPECT_THAT(report.text(), AllOf(StartsWith("rank 0 failed: RankFailed: "), HasSubstr(kNeverComplete),
+                                   HasSubstr("\nrank 1 stopped for it")));
 }
 
 // What ends one call of a group for good ends all that are on their way: with the cause, and at once.
@@ -432,7 +434,7 @@ TEST_P(FailedGroupTest, EndsAllCallsAfterAMismatch) {
 TEST_P(FailedGroupTest, EndsAllCallsAfterAnInputWasChanged) {
   if (!seeded()) GTEST_SKIP() << "inputs are watched in seeded runs";
   run(2, [](RankContext& rank) {
-    auto pg = init_process_group(rank);
+    auto pg = init_process_group(rank, {.rooted = GroupOptions::Rooted::kTogether});
     const auto text = HasSubstr("rank 0, group 0, broadcast seq 1: an input was changed or freed between the call ");
     std::vector<float> x = {static_cast<float>(rank.rank())};
     if (rank.rank() == 1) {
@@ -499,7 +501,8 @@ TEST_P(FailedGroupTest, EndsAMessageWhosePartnerUnwound) {
   }
 }
 
-// What a call holds is let go of after all works of its completion are done: its destructor may drop works that end with it.
+// What a call holds is let go of after all works of its completion are done: its destructor may drop works that end
+// with it.
 class CompletionTest : public EveryWorldTest {
  protected:
   // Holds a work, and notes whether it was done when it went.
@@ -745,7 +748,8 @@ TEST_P(AfterAbortTest, AGroupIsToldAtItsFirstCall) {
       call.peer = op == OpType::kSend ? 1 : -1;
       const absl::StatusOr<Work> work = pg->execute(std::move(call));
       EXPECT_EQ(error_kind(work.status()), ErrorKind::kAborted);
-      EXPECT_THAT(std::string(work.status().message()), HasSubstr("the group failed before: planned"));
+      EXPECT_THAT(std::string(work.status().message()),
+                  HasSubstr("the group failed before: rank 0 aborted the world: planned [abort_test.cc:"));
     }
   });
   EXPECT_THAT(report.text(), HasSubstr("planned"));
@@ -757,7 +761,8 @@ class OutlivesTest : public EveryWorldTest {
  protected:
   static constexpr const char* kEnded = "Aborted: the world has ended";
 
-  // The report of a world that is gone when this returns. Calls may own their tensors: what is dropped unfinished is no error.
+  // The report of a world that is gone when this returns. Calls may own their tensors: what is dropped unfinished is no
+  // error.
   RunReport run_and_end(int ranks, Program program) {
     World world(options(ranks));
     return world.run(program);
@@ -850,12 +855,12 @@ TEST_P(OutlivesTest, ACallbackThatThrowsWhenItIsToldOfTheEnd) {
     auto pg = init_process_group(rank);
     if (rank.rank() == 1) return;
     pg->recv(*x, 1, 0, kept(x)).then([&error, pg](const absl::Status&) {
-      error = error_of([&] { (void)pg->barrier(); }, ErrorKind::kAborted);
+      error = error_of([&] { (void)pg->barrier({}, "", CodeSite{"dir/job.cc", 31}); }, ErrorKind::kAborted);
       pg->barrier().wait();
     });
   });
   EXPECT_TRUE(report.ok()) << report.text();
-  EXPECT_EQ(error, "Aborted: rank 0, group 0, barrier: the world has ended");
+  EXPECT_EQ(error, "Aborted: rank 0, group 0, barrier: the world has ended [job.cc:31]");
 }
 
 // The world that ends runs no more tasks: the callback goes while the message is completed, and a work with it.
@@ -900,28 +905,45 @@ TEST_P(OutlivesTest, CallsOnAGroupAnswerThatTheWorldHasEnded) {
   EXPECT_EQ(pg->global_rank(0), 0);
   std::vector<float> x = {1};
   EXPECT_EQ(error_of([&] { (void)pg->all_reduce(x); }, ErrorKind::kAborted),
-            "Aborted: rank 1, group 0, all_reduce: the world has ended");
+            "Aborted: rank 1, group 0, all_reduce: the world has ended" + here());
   EXPECT_EQ(error_of([&] { (void)pg->send(x, 0); }, ErrorKind::kAborted),
-            "Aborted: rank 1, group 0, send: the world has ended");
+            "Aborted: rank 1, group 0, send: the world has ended" + here());
   EXPECT_EQ(error_of([&] { pg->monitored_barrier(absl::Seconds(1), true); }, ErrorKind::kAborted),
-            "Aborted: rank 1, group 0, monitored_barrier: the world has ended");
+            "Aborted: rank 1, group 0, monitored_barrier: the world has ended" + here());
   EXPECT_EQ(error_of([&] { (void)pg->new_group(); }, ErrorKind::kAborted),
-            "Aborted: rank 1, group 0, new_group: the world has ended");
+            "Aborted: rank 1, group 0, new_group: the world has ended" + here());
   EXPECT_EQ(error_of([&] { (void)pg->split_group(0); }, ErrorKind::kAborted),
-            "Aborted: rank 1, group 0, split_group: the world has ended");
+            "Aborted: rank 1, group 0, split_group: the world has ended" + here());
   EXPECT_EQ(error_of([&] { (void)init_device_mesh(pg, {2}); }, ErrorKind::kAborted),
-            "Aborted: rank 1, group 0, init_device_mesh: the world has ended");
+            "Aborted: rank 1, group 0, init_device_mesh: the world has ended" + here());
   EXPECT_EQ(error_of([&] { (void)fake->all_reduce(x); }, ErrorKind::kAborted),
-            "Aborted: rank 1, group 1, all_reduce: the world has ended");
+            "Aborted: rank 1, group 1, all_reduce: the world has ended" + here());
   pg->abort("nobody is left");
-  pg->start_coalescing();
-  EXPECT_EQ(error_of([&] { (void)pg->all_reduce(x); }, ErrorKind::kAborted),
-            "Aborted: rank 1, group 0, all_reduce: the world has ended");
-  EXPECT_TRUE(pg->end_coalescing().is_completed());
+  EXPECT_EQ(error_of([&] { pg->start_coalescing(); }, ErrorKind::kAborted),
+            "Aborted: rank 1, group 0, start_coalescing: the world has ended" + here());
+  EXPECT_EQ(error_of([&] { (void)pg->end_coalescing(); }, ErrorKind::kAborted),
+            "Aborted: rank 1, group 0, end_coalescing: the world has ended" + here());
   // Nothing is left to wait for, or to let go of.
   pg->shutdown();
   destroy_process_group(pg);
   destroy_process_group(fake);
+}
+
+TEST_P(OutlivesTest, TheFirstCallsOnAGroupComeAfterTheEndOfAStuckWorld) {
+  std::shared_ptr<ProcessGroup> pg;
+  const RunReport report = run_and_end(2, [&](RankContext& rank) {
+    auto mine = init_process_group(rank);
+    if (rank.rank() == 1) pg = mine;
+    rank.store().get("never");
+  });
+  EXPECT_FALSE(report.ok());
+  std::vector<float> x = {1};
+  EXPECT_THAT(error_of([&] { (void)pg->barrier(); }, ErrorKind::kAborted),
+              StartsWith("Aborted: rank 1, group 0, barrier: the world has ended [abort_test.cc:"));
+  EXPECT_THAT(error_of([&] { (void)pg->all_reduce(x); }, ErrorKind::kAborted),
+              StartsWith("Aborted: rank 1, group 0, all_reduce: the world has ended [abort_test.cc:"));
+  EXPECT_THAT(error_of([&] { (void)pg->recv(x, 0); }, ErrorKind::kAborted),
+              StartsWith("Aborted: rank 1, group 0, recv: the world has ended [abort_test.cc:"));
 }
 
 TEST_P(OutlivesTest, BeforeTheWorldsMemoryGoesTheAnswerIsTheSame) {
@@ -938,7 +960,7 @@ TEST_P(OutlivesTest, BeforeTheWorldsMemoryGoesTheAnswerIsTheSame) {
   EXPECT_TRUE(work.is_completed());
   EXPECT_EQ(error_of([&] { work.wait(); }, ErrorKind::kAborted), kEnded);
   EXPECT_EQ(error_of([&] { (void)pg->barrier(); }, ErrorKind::kAborted),
-            "Aborted: rank 0, group 0, barrier: the world has ended");
+            "Aborted: rank 0, group 0, barrier: the world has ended" + here());
   world.store().set("the store", "stays");
   EXPECT_EQ(world.store().get("the store"), "stays");
 }
@@ -980,13 +1002,13 @@ TEST_P(OutlivesTest, StreamsAndEvents) {
   event.synchronize();
   work.wait();
   EXPECT_EQ(error_of([&] { stream->launch([] {}); }, ErrorKind::kAborted),
-            "Aborted: rank 0, stream comm, stream launch: the world has ended");
+            "Aborted: rank 0, stream comm, stream launch: the world has ended" + here());
   EXPECT_EQ(error_of([&] { stream->synchronize(); }, ErrorKind::kAborted),
-            "Aborted: rank 0, stream comm, synchronize: the world has ended");
+            "Aborted: rank 0, stream comm, synchronize: the world has ended" + here());
   EXPECT_EQ(error_of([&] { (void)stream->query(); }, ErrorKind::kAborted),
-            "Aborted: rank 0, stream comm, query: the world has ended");
+            "Aborted: rank 0, stream comm, query: the world has ended" + here());
   EXPECT_EQ(error_of([&] { (void)stream->record(); }, ErrorKind::kAborted),
-            "Aborted: rank 0, stream comm, event record: the world has ended");
+            "Aborted: rank 0, stream comm, event record: the world has ended" + here());
 }
 
 TEST_P(OutlivesTest, AStoreOfItsWorld) {
@@ -998,9 +1020,9 @@ TEST_P(OutlivesTest, AStoreOfItsWorld) {
     prefixed->set("k", "1");
   }).throw_if_failed();
   EXPECT_EQ(error_of([&] { (void)store->get("k"); }, ErrorKind::kAborted),
-            "Aborted: HashStore, store get: the world has ended");
+            "Aborted: HashStore, store get: the world has ended" + here());
   EXPECT_EQ(error_of([&] { prefixed->set("k", "2"); }, ErrorKind::kAborted),
-            "Aborted: PrefixStore, store set: the world has ended");
+            "Aborted: PrefixStore, store set: the world has ended" + here());
   const PrefixStore later("b", store);
 }
 
@@ -1013,7 +1035,7 @@ TEST_P(OutlivesTest, HandlesAreNotTakenForThoseOfALaterWorld) {
     run_and_end(1, [&](RankContext& rank) {
       if (old != nullptr) {
         EXPECT_EQ(error_of([&] { (void)old->all_reduce(x); }, ErrorKind::kAborted),
-                  "Aborted: rank 0, group 0, all_reduce: the world has ended");
+                  "Aborted: rank 0, group 0, all_reduce: the world has ended" + here());
       }
       next = init_process_group(rank);
       next->barrier().wait();

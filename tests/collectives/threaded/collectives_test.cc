@@ -413,7 +413,9 @@ TEST_P(CollectivesTest, TimeoutWithdrawsTheCallAndNamesTheMissingRank) {
     }
   });
   EXPECT_THAT(report.text(),
-              HasSubstr("rank 1 failed: Aborted: rank 1, group 0, all_reduce seq 1: the group failed before"));
+              AllOf(HasSubstr("rank 0 failed: Timeout: rank 0, group 0, all_reduce seq 1: timed out after 20ms waiting "
+                              "for rank 1 [group 0, collectives_test.cc:"),
+                    HasSubstr("\nrank 1 stopped for it")));
 }
 
 TEST_P(CollectivesTest, AnInputThatBreaksARuleNamesWhoWhatHaveWant) {

@@ -100,6 +100,130 @@ TEST_P(CulpritTest, IsNotTheRankThatOnlyWaitsForItsOwnCall) {
   EXPECT_THAT(report.text(), HasSubstr("\nrank 0 stopped for it"));
 }
 
+// Rank 1 breaks the group by `act` after an all_reduce; rank 0 waits in the next one, and rank 2 calls when that has
+// failed.
+RunReport broken_by(const WorldOptions& world, void (*act)(RankContext&, ProcessGroup&)) {
+  return run_world(world, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(3, static_cast<float>(rank.rank()));
+    pg->all_reduce(x).wait();
+    if (rank.rank() == 1) {
+      act(rank, *pg);
+      rank.store().set("broken", "");
+      return;
+    }
+    if (rank.rank() == 2) rank.store().wait({"broken"});
+    pg->all_reduce(x).wait();
+  });
+}
+
+TEST_P(CulpritTest, OfADroppedWorkLeadsAndIsSaidOnce) {
+  const RunReport report = broken_by(options(3), [](RankContext&, ProcessGroup& pg) {
+    std::vector<float> x(3);
+    (void)pg.all_reduce(x);
+  });
+  EXPECT_THAT(
+      report.text(),
+      ContainsRegex("^rank 1 failed: RankFailed: rank 1, group 0, all_reduce seq 2: the work was dropped unfinished, "
+                    "want wait\\(\\) or keep_alive \\[group 0, culprit_test.cc:[0-9]+\\]\nranks 0, 2 stopped for it"));
+  EXPECT_EQ(count_of(report.text(), "dropped"), 1);
+  EXPECT_THAT([&] { report.throw_if_failed(); }, ThrowsDistError(ErrorKind::kRankFailed));
+}
+
+TEST_P(CulpritTest, OfADroppedMessageLeads) {
+  const RunReport report = broken_by(options(3), [](RankContext&, ProcessGroup& pg) {
+    std::vector<float> x(3);
+    (void)pg.recv(x, 0, 5);
+  });
+  EXPECT_THAT(report.text(),
+              StartsWith("rank 1 failed: RankFailed: rank 1, group 0, recv from rank 0, tag 5: the work was "
+                         "dropped unfinished, want wait() or keep_alive [group 0, culprit_test.cc:"));
+  EXPECT_EQ(count_of(report.text(), "dropped"), 1);
+}
+
+TEST_P(CulpritTest, OfAWorkThatAnExceptionDroppedLeads) {
+  const RunReport report = broken_by(options(3), [](RankContext&, ProcessGroup& pg) {
+    std::vector<float> x(3);
+    try {
+      Work work = pg.all_reduce(x);
+      throw std::runtime_error("caught");
+    } catch (const std::runtime_error&) {
+    }
+  });
+  EXPECT_THAT(report.text(),
+              ContainsRegex("^rank 1 failed: RankFailed: group 0: rank 1 dropped its all_reduce seq 2 while an "
+                            "exception unwound, [^\n]*\\[group 0, culprit_test.cc:[0-9]+\\]\nranks 0, 2 stopped"));
+  EXPECT_EQ(count_of(report.text(), "dropped"), 1);
+}
+
+TEST_P(CulpritTest, ThatAbortsTheGroupLeadsWithItsLastCall) {
+  const RunReport report =
+      broken_by(options(3), [](RankContext&, ProcessGroup& pg) { pg.abort("the loss is no number"); });
+  EXPECT_THAT(report.text(),
+              ContainsRegex("^rank 1 failed: Aborted: rank 1 aborted group 0: the loss is no number "
+                            "\\[culprit_test.cc:[0-9]+\\], after all_reduce seq 1 "
+                            "\\(completed\\) \\[group 0, culprit_test.cc:[0-9]+\\]\nranks 0, 2 stopped for it"));
+  EXPECT_THAT([&] { report.throw_if_failed(); }, ThrowsDistError(ErrorKind::kAborted));
+}
+
+TEST_P(CulpritTest, IsTheRankWhoseTimeRanOut) {
+  const RunReport report = broken_by(options(3), [](RankContext&, ProcessGroup& pg) {
+    std::vector<float> x(3);
+    try {
+      pg.recv(x, 0, 5, {.timeout = absl::Milliseconds(5)}).wait();
+    } catch (const DistError&) {  // and goes on
+    }
+  });
+  EXPECT_THAT(report.text(),
+              StartsWith("rank 1 failed: Timeout: rank 1, group 0, recv from rank 0, tag 5: timed out after "
+                         "5ms waiting for rank 0 [group 0, culprit_test.cc:"));
+  EXPECT_THAT(report.text(), HasSubstr("\nranks 0, 2 stopped for it"));
+  EXPECT_THAT(report.text(), Not(HasSubstr("the group failed before")));
+}
+
+TEST_P(CulpritTest, ThatIsKilledByPlanIsNamedWithItsLine) {
+  WorldOptions world = options(3);
+  world.faults = *FaultPlan::parse("crash@rank=1,op=all_reduce,seq=2");
+  const RunReport report = run_to_failure(world, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(3, static_cast<float>(rank.rank()));
+    for (int i = 0; i < 2; ++i) pg->all_reduce(x).wait();
+  });
+  EXPECT_THAT(report.text(),
+              ContainsRegex("^rank 1 failed: RankFailed: rank 1, group 0, all_reduce seq 2: the rank crashed "
+                            "\\(injected, before the call\\) \\[culprit_test.cc:[0-9]+\\]\nranks 0, 2 stopped"));
+}
+
+TEST_P(CulpritTest, OfAStoreErrorHasTheLine) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    rank.store().set("word", "x");
+    if (rank.rank() == 2) rank.store().add("word", 1);
+    if (rank.rank() == 1) rank.store().wait({"never"});
+  });
+  EXPECT_THAT(report.text(),
+              ContainsRegex("^rank 2 failed: StoreError: rank 2, HashStore add key \"word\": have \"x\", want a "
+                            "decimal int64 \\[culprit_test.cc:[0-9]+\\]\n"));
+  const RunReport late = run_to_failure(
+      2, [](RankContext& rank) { rank.store().wait({"never"}, absl::Milliseconds(2 + 50000 * rank.rank())); });
+  EXPECT_THAT(late.text(),
+              ContainsRegex("^rank 0 failed: Timeout: rank 0, HashStore wait: timed out after 2ms: missing key "
+                            "\"never\" \\[culprit_test.cc:[0-9]+\\]\n(  ranks? 0[^\n]*\n)?rank 1 stopped"));
+}
+
+// The rank and its helper wait in different places.
+TEST_P(CulpritTest, OfADeadlockTellsTheLastCallsOfARankOnce) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(3, static_cast<float>(rank.rank()));
+    pg->all_reduce(x).wait();
+    if (rank.rank() == 1) return;
+    rank.world().spawn_helper([&rank] { rank.store().get("never"); });
+    pg->barrier().wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr(" (its helper)"));
+  EXPECT_EQ(count_of(report.text(), "\n  last calls of rank 0: "), 1);
+}
+
 TEST_P(CulpritTest, OfADeadlockIsShownWithItsLastCall) {
   const RunReport report = run_to_failure(3, [](RankContext& rank) {
     auto pg = init_process_group(rank);

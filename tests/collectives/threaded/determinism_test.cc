@@ -1,4 +1,5 @@
-// Programs drawn from seeds: one seed gives one trace on both engines, and what ranks compute does not depend on the schedule.
+// Programs drawn from seeds: one seed gives one trace on both engines, and what ranks compute does not depend on the
+// schedule.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -213,6 +213,77 @@ TEST_P(OpenOutputsTest, CallsOnOneStreamMayShareABuffer) {
   });
 }
 
+// What a stream knows, the rank does not, before it asks the stream.
+TEST_P(OpenOutputsTest, AStreamsWaitIsNotTheRanks) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "s");
+    std::vector<float> x(1, 1);
+    Work open = pg->all_reduce(x);
+    open.block_current_stream(stream);
+    rank.sleep_for(absl::Milliseconds(1));  // under a schedule the stream has waited by then
+    EXPECT_THAT(
+        [&] { (void)pg->all_reduce(x); },
+        ThrowsDistError(ErrorKind::kInvalidArgument,
+                        ContainsRegex("its output overlaps that of all_reduce seq 1 \\[open_outputs_test.cc:")));
+    stream.synchronize();
+    pg->all_reduce(x).wait();
+    EXPECT_EQ(x[0], 4);
+  });
+}
+
+TEST_P(OpenOutputsTest, ABufferIsFreeForWhateverIsBehindAStreamsWait) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "s");
+    SimStream other(rank, "t");
+    std::vector<float> x(1, 1);
+    {
+      Work asked = pg->all_reduce(x);
+      asked.block_current_stream(stream);
+      while (!stream.query()) {
+      }
+      pg->all_reduce(x).wait();
+    }
+    {
+      Work marked = pg->all_reduce(x);
+      marked.block_current_stream(stream);
+      Stream::Event event = stream.record();
+      event.synchronize();
+      pg->all_reduce(x).wait();
+    }
+    {
+      Work marked = pg->all_reduce(x);
+      marked.block_current_stream(stream);
+      Stream::Event event = stream.record();
+      while (!event.query()) {
+      }
+      pg->all_reduce(x).wait();
+    }
+    {
+      Work before = pg->all_reduce(x);
+      before.block_current_stream(stream);
+      Work behind = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+      stream.synchronize();
+    }
+    {
+      Work before = pg->all_reduce(x);
+      before.block_current_stream(stream);
+      stream.launch([&] { pg->all_reduce(x).wait(); });
+      stream.synchronize();
+    }
+    {
+      Work before = pg->all_reduce(x);
+      before.block_current_stream(stream);
+      Stream::Event event = stream.record();
+      other.wait_event(event);
+      Work behind = pg->all_reduce(x, ReduceOp::kSum, {.stream = &other});
+      other.synchronize();
+    }
+    EXPECT_EQ(x[0], 4096);
+  });
+}
+
 TEST_P(OpenOutputsTest, ACallThatFailedFreesItsBuffer) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -225,6 +296,98 @@ TEST_P(OpenOutputsTest, ACallThatFailedFreesItsBuffer) {
     }
     pg->all_reduce(x).wait();
     EXPECT_EQ(x[0], 2);
+  });
+}
+
+// What waits for calls, or ends them, frees their buffers although handles live.
+TEST_P(OpenOutputsTest, AGroupThatWasLeftFreesItsBuffers) {
+  const std::vector<void (*)(std::shared_ptr<ProcessGroup>)> leaving = {
+      [](std::shared_ptr<ProcessGroup> group) { group->shutdown(); },
+      [](std::shared_ptr<ProcessGroup> group) { destroy_process_group(std::move(group)); }};
+  for (const auto leave : leaving) {
+    run(2, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      auto other = pg->new_group({0, 1});
+      std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+      std::vector<float> y = {5.0F * static_cast<float>(rank.rank())};
+      Work open = other->all_reduce(x);
+      Work beside = pg->all_reduce(y);
+      leave(std::move(other));
+      EXPECT_EQ(x[0], 3);
+      x[0] = 4;
+      EXPECT_THAT(
+          [&] { (void)pg->all_reduce(y); },
+          ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("its output overlaps that of all_reduce seq 2")));
+      pg->all_reduce(x).wait();
+      EXPECT_EQ(x[0], 8);
+      open.wait();
+      beside.wait();
+      EXPECT_EQ(y[0], 5);
+    });
+  }
+}
+
+TEST_P(OpenOutputsTest, AGroupThatItsRankAbortedFreesItsBuffers) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto other = pg->new_group({0, 1});
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+    Work never = other->recv(x, 1 - rank.rank());
+    pg->barrier().wait();
+    other->abort("no need");
+    pg->all_reduce(x).wait();
+    EXPECT_EQ(x[0], 3);
+    EXPECT_THAT([&] { never.wait(); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr(" aborted group 0.1: no need")));
+  });
+}
+
+TEST_P(OpenOutputsTest, ACallThatReadsWhatAnOpenOneWritesIsRefused) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const int peer = 1 - rank.rank();
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank()), 8, 9};
+    std::vector<float> all(4);
+    Work open = pg->recv(x, peer);
+    const auto refused = [&](const std::string& who, const char* which = "its input overlaps") {
+      return ThrowsDistError(
+          ErrorKind::kInvalidArgument,
+          ContainsRegex(absl::StrCat(
+              "rank ", rank.rank(), ", group 0, ", who, ": ", which, " the output of recv seq [0-9]+ from rank ", peer,
+              " \\[open_outputs_test.cc:[0-9]+\\], which this rank has not waited for, ", kWant)));
+    };
+    EXPECT_THAT([&] { (void)pg->send(x, peer, 7); }, refused(absl::StrCat("send to rank ", peer, ", tag 7")));
+    EXPECT_THAT([&] { (void)pg->all_gather_into_tensor(all, TensorView(x.data() + 1, {2})); },
+                refused("all_gather_into_tensor seq 1"));
+    EXPECT_THAT([&] { (void)pg->broadcast(x, rank.rank()); }, refused("broadcast seq 1"));
+    EXPECT_THAT(
+        [&] {
+          (void)pg->all_to_all({TensorView(all.data(), {1}), TensorView(all.data() + 1, {1})},
+                               {TensorView(all.data() + 2, {1}), TensorView(x.data(), {1})});
+        },
+        refused("all_to_all seq 1", "one of its inputs overlaps"));
+    const std::vector<float> mine = {10.0F * static_cast<float>(rank.rank()), 3, 4};
+    pg->send(mine, peer).wait();
+    open.wait();
+    EXPECT_EQ(x, (std::vector<float>{10.0F * static_cast<float>(peer), 3, 4}));
+    pg->barrier().wait();  // the refused calls took no number
+    EXPECT_EQ(pg->sequence_number(), 1);
+  });
+}
+
+TEST_P(OpenOutputsTest, APartThatReadsWhatAnotherWritesIsRefused) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+    const int peer = 1 - rank.rank();
+    EXPECT_THAT(
+        [&] {
+          (void)batch_isend_irecv({{P2POp::Kind::kRecv, x, peer, pg.get()}, {P2POp::Kind::kSend, x, peer, pg.get()}});
+        },
+        ThrowsDistError(
+            ErrorKind::kInvalidArgument,
+            ContainsRegex(absl::StrCat("rank ", rank.rank(),
+                                       ", group 0, .*: .*input.* overlaps the output of recv .*want outputs "
+                                       "of their own"))));
   });
 }
 

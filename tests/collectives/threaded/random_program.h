@@ -17,9 +17,9 @@ namespace rankloom {
 
 using namespace internal;
 
-// A program drawn from a seed: all ranks issue the same calls in the same order, each awaits its works when and in what order
-// it likes, and computes with what came out. run_rank() runs it on a rank; outcome() says, without ranks, threads or
-// rankloom's kernels, what each rank must end with, whatever the schedule.
+// A program drawn from a seed: all ranks issue the same calls in the same order, each awaits its works when and in what
+// order it likes, and computes with what came out. run_rank() runs it on a rank; outcome() says, without ranks, threads
+// or rankloom's kernels, what each rank must end with, whatever the schedule.
 class RandomProgram {
  public:
   using State = std::vector<int64_t>;

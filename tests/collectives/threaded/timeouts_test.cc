@@ -325,9 +325,8 @@ TEST_P(TimeoutsTest, MonitoredBarrierNamesAllMissingRanksToAllWhoCame) {
   });
   EXPECT_THAT(
       report.text(),
-      StartsWith(
-          "ranks 0, 2-3 failed: Timeout: rank 0, group 0, monitored_barrier seq 1: timed out after 10s waiting for "
-          "ranks 4-5 and rank 1 (returned) [group 0, timeouts_test.cc:"));
+      StartsWith("rank 0 failed: Timeout: rank 0, group 0, monitored_barrier seq 1: timed out after 10s waiting for "
+                 "ranks 4-5 and rank 1 (returned) [group 0, timeouts_test.cc:"));
 }
 
 TEST_P(TimeoutsTest, MonitoredBarrierThatWaitsForAllGivesLateRanksTheirTime) {
@@ -358,6 +357,33 @@ TEST_P(TimeoutsTest, MonitoredBarrierIsADeadlockWithoutATimeout) {
   });
   EXPECT_THAT(report.text(),
               HasSubstr("ranks 0, 2 wait in monitored_barrier seq 1 last for rank 1 (returned) [group 0, "));
+}
+
+// A call's own timeout is one of its wait: it counts from there, however old the call is by then, and a call that
+// nobody waits for has none.
+TEST_P(TimeoutsTest, OfACallBeginsWithItsWait) {
+  if (!deterministic()) return;  // of real time nobody knows how much passes
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {rank.rank() + 1};
+    std::vector<int64_t> y = {10 * rank.rank()};
+    if (rank.rank() == 1) rank.sleep_for(absl::Milliseconds(100));
+    Work asked = pg->all_reduce(x, ReduceOp::kSum, {.timeout = absl::Milliseconds(5)});
+    if (rank.rank() == 1) rank.sleep_for(absl::Milliseconds(3));
+    Work waited = pg->all_reduce(y, ReduceOp::kSum, {.timeout = absl::Milliseconds(5)});
+    if (rank.rank() == 0) {
+      rank.sleep_for(absl::Milliseconds(99));
+      EXPECT_FALSE(asked.is_completed());
+      waited.wait();  // 4 ms from here
+      EXPECT_EQ(rank.now(), absl::Milliseconds(103));
+      EXPECT_TRUE(asked.is_success());
+    } else {
+      waited.wait();
+      asked.wait();
+    }
+    EXPECT_EQ(x[0], 3);
+    EXPECT_EQ(y[0], 10);
+  });
 }
 
 }  // namespace

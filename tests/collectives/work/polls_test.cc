@@ -1,9 +1,12 @@
-// Questions in a loop (is_completed, check, try_wait): they end when somebody answers, when the world is aborted, and under a
-// schedule when nobody can answer any more.
+// Questions in a loop (is_completed, check, try_wait): they end when somebody answers, when the world is aborted, and
+// under a schedule when nobody can answer any more.
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -12,11 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/error.h"
 #include "rankloom/matchers.h"
 #include "rankloom/process_group.h"
+#include "rankloom/store.h"
 #include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "rankloom/world.h"
@@ -92,6 +97,157 @@ TEST_P(PollsTest, OfALatchEndWhenAPeerThatSleepsComes) {
     while (!latch.try_wait()) {
     }
   });
+}
+
+// A loop that asks and does something else in turns, or only acts. Whoever answers sleeps: under a schedule time must
+// pass.
+TEST_P(PollsTest, ThatActInBetweenEndWhenAPeerThatSleepsComes) {
+  using Act = std::function<void(RankContext&, ProcessGroup&)>;
+  const std::vector<std::pair<const char*, Act>> kinds = {
+      {"set", [](RankContext& rank, ProcessGroup&) { rank.store().set("mine", "x"); }},
+      {"add", [](RankContext& rank, ProcessGroup&) { rank.store().add("mine", 1); }},
+      {"set, set and get",
+       [](RankContext& rank, ProcessGroup&) {
+         rank.store().set("mine", "x");
+         rank.store().set("yours", "y");
+         EXPECT_EQ(rank.store().get("mine"), "x");
+       }},
+      {"all_reduce of one", [](RankContext&, ProcessGroup& alone) {
+         std::vector<int64_t> x = {1};
+         alone.all_reduce(x).wait();
+       }}};
+  for (const auto& [name, act] : kinds) {
+    SCOPED_TRACE(name);
+    run(3, [&act = act, this](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      auto alone = pg->split_group(rank.rank());
+      std::vector<int64_t> x = {rank.rank() + 1};
+      if (rank.rank() == 2) rank.sleep_for(absl::Milliseconds(3));
+      Work work = pg->all_reduce(x);
+      while (!work.is_completed()) act(rank, *alone);
+      EXPECT_EQ(x[0], 6);
+      EXPECT_GE(rank.now(), absl::Milliseconds(3));
+      if (deterministic()) {
+        EXPECT_LT(rank.now(), absl::Milliseconds(10));
+      }
+    });
+  }
+}
+
+// Without a question: the store's answers are what the loop waits for. It takes a million points, each of which would
+// be a switch of threads under a seed.
+TEST_P(PollsTest, InDisguiseEndWhenAPeerThatSleepsComes) {
+  WorldOptions world = options(3);
+  if (world.engine == EngineKind::kThreads && deterministic()) world.schedule = Schedule::fifo();
+  run(world, [this](RankContext& rank) {
+    if (rank.rank() == 0) {  // alone: a "1" of another rank's could come after the "2"
+      rank.store().set("phase", "1");
+      rank.sleep_for(absl::Seconds(deterministic() ? 3600 : 0));
+      rank.store().set("phase", "2");
+      rank.store().add("came", 1);
+      return;
+    }
+    if (rank.rank() == 1) {
+      while (rank.store().get("phase") != "2") {
+      }
+      rank.store().add("came", 1);
+    }
+    while (rank.store().add("came", 0) < 2) {
+    }
+    if (deterministic()) {
+      EXPECT_GE(rank.now(), absl::Hours(1));
+    }
+  });
+}
+
+// Somebody computes while others ask: their time does not pass, so that no deadline of a third one ends before it must.
+TEST_P(PollsTest, ThatActInBetweenLeaveTimeToWhoeverActsOnly) {
+  if (!deterministic()) return;  // real time passes by itself
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {1};
+    if (rank.rank() == 2) {
+      pg->recv(x, 1).wait(absl::Milliseconds(1));
+      EXPECT_EQ(rank.now(), absl::ZeroDuration());
+      rank.store().set("done", "");
+    } else if (rank.rank() == 1) {
+      for (int i = 0; i < 5000; ++i) rank.store().set("computes", absl::StrCat(i));
+      pg->send(x, 2).wait();
+    } else {
+      while (!rank.store().check({"done"})) rank.store().set("asks", "");
+    }
+  });
+}
+
+// The poll of a file that other processes write. The thread is one of another process, as far as the run can tell.
+class FilePollsTest : public EveryWorldTest {
+ protected:
+  void SetUp() override {
+    path_ = absl::StrCat(testing::TempDir(), "/polls_", GetParam().name, "_", getpid());
+    std::remove(path_.c_str());
+    ours_ = FileStore::open(path_);
+    theirs_ = FileStore::open(path_);
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+
+  std::string path_;
+  std::shared_ptr<FileStore> ours_;
+  std::shared_ptr<FileStore> theirs_;
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, FilePollsTest, every_world(), world_name);
+
+TEST_P(FilePollsTest, LetVirtualTimeGoNoFasterThanRealTime) {
+  for (const bool acts : {false, true}) {
+    SCOPED_TRACE(acts);
+    theirs_->delete_key("go");
+    std::atomic<int> asked{0};
+    std::thread process([&] {
+      while (asked < 3000) std::this_thread::yield();
+      theirs_->set("go", "");
+    });
+    run(2, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<int64_t> x = {1};
+      if (rank.rank() == 1) return pg->recv(x, 0).wait(absl::Minutes(2));
+      while (!ours_->check({"go"})) {
+        ++asked;
+        if (acts) rank.store().set("mine", "");
+      }
+      pg->send(x, 1).wait();
+    });
+    process.join();
+  }
+}
+
+TEST_P(FilePollsTest, SeeWhatAPeerWritesThatSleepsBefore) {
+  run(2, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      rank.sleep_for(absl::Milliseconds(3));
+      ours_->set("go", "");
+      return;
+    }
+    while (!ours_->check({"go"})) {
+    }
+    EXPECT_GE(rank.now(), absl::Milliseconds(3));
+  });
+}
+
+TEST_P(FilePollsTest, AreNotStuckHoweverLongTheyLast) {
+  WorldOptions stuck = options(2);
+  stuck.stuck_after = absl::Milliseconds(5);
+  std::atomic<bool> asks{false};
+  std::thread process([&] {
+    while (!asks) std::this_thread::yield();
+    const auto since = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - since < std::chrono::milliseconds(50)) std::this_thread::yield();
+    theirs_->set("go", "");
+  });
+  run(std::move(stuck), [&](RankContext& rank) {
+    if (rank.rank() == 1) return rank.store().wait({"came"});
+    while (!ours_->check({"go"})) asks = true;
+    rank.store().set("came", "");
+  });
+  process.join();
 }
 
 TEST_P(PollsTest, ThrowTheCauseOfAnAbort) {

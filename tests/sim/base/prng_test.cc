@@ -20,8 +20,8 @@ std::vector<uint64_t> first(uint64_t seed, int n) {
   return words;
 }
 
-// Frozen: every seed that anybody wrote down means these numbers. From an independent implementation that also reproduces
-// the authors' vector for the state {1, 2, 3, 4}: 11520, 0, 1509978240, 1215971899390074240.
+// Frozen: every seed that anybody wrote down means these numbers. From an independent implementation that also
+// reproduces the authors' vector for the state {1, 2, 3, 4}: 11520, 0, 1509978240, 1215971899390074240.
 TEST(PrngTest, GivesTheNumbersThatSeedsAlwaysMeant) {
   EXPECT_THAT(first(0, 4), ElementsAre(0x99ec5f36cb75f2b4, 0xbf6e1f784956452a, 0x1a5f849d4933e6e0, 0x6aa594f1262d2d2c));
   EXPECT_THAT(first(7, 4), ElementsAre(0xb358faf74ef9765a, 0x475c3d964f482cd2, 0xd6f1d349952c7996, 0xfb2938731e807240));

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include "rankloom/error.h"
@@ -14,11 +12,6 @@ namespace rankloom {
 using namespace internal;
 
 namespace {
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 std::string error_of(const std::string& path, std::string_view bytes) {
   const absl::Status status = write_file(path, bytes);
@@ -31,11 +24,11 @@ TEST(WriteFileTest, ReplacesWhatTheFileHeld) {
   const std::string path = dir.file("f");
   const std::string large(3'000'000, 'x');
   ASSERT_TRUE(write_file(path, large).ok());
-  EXPECT_EQ(text_of(path), large);
+  EXPECT_EQ(read_file(path), large);
   ASSERT_TRUE(write_file(path, std::string_view("a\0b", 3)).ok());
-  EXPECT_EQ(text_of(path), std::string("a\0b", 3));
+  EXPECT_EQ(read_file(path), std::string("a\0b", 3));
   ASSERT_TRUE(write_file(path, "").ok());
-  EXPECT_EQ(text_of(path), "");
+  EXPECT_EQ(read_file(path), "");
 }
 
 TEST(WriteFileTest, NamesTheFileAndTheReason) {
@@ -47,7 +40,7 @@ TEST(WriteFileTest, NamesTheFileAndTheReason) {
   // Not the file "f" beside it.
   EXPECT_EQ(error_of(dir.file(std::string_view("f\0g", 3)), "x"),
             "file \"" + dir.file("f\\x00g") + "\": cannot be written: Invalid argument");
-  EXPECT_EQ(text_of(dir.file("f")), "");
+  EXPECT_EQ(read_file(dir.file("f")), "");
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // Stacks of fibers: apart modulo a page, kept between worlds, and an overflow names its rank.
 #include "sim/engine/stack_pool.h"
 
+#include <alloca.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -67,6 +69,36 @@ TEST(StackPoolTest, AStackThatComesBackIsGivenOutAgain) {
   EXPECT_EQ(again.bottom, stack.bottom);
 }
 
+TEST(StackPoolTest, AGuardIsAsLargeAsAThreadsStackOrItsShareOfTheSpace) {
+  for (const auto& [expected, guard] : std::vector<std::pair<int, size_t>>{
+           {1, 8 << 20}, {512, 8 << 20}, {1024, 4 << 20}, {StackPool::kMaxGuarded, 512 << 10}}) {
+    StackPool pool;
+    pool.begin(16 * 1024, /*guarded=*/true, expected);
+    const StackPool::Stack first = pool.take();
+    EXPECT_EQ(first.guard, guard) << expected;
+    const StackPool::Stack second = pool.take();
+    EXPECT_EQ(static_cast<char*>(second.bottom) - second.guard, static_cast<char*>(first.bottom) + 16 * 1024);
+  }
+}
+
+// A world of many ranks after one of few: stacks of both kinds of guards are out, and each comes back as it was.
+TEST(StackPoolTest, StacksWithGuardsOfTwoSizesComeBackAsTheyWere) {
+  StackPool pool;
+  std::vector<StackPool::Stack> stacks;
+  for (const int expected : {1, StackPool::kMaxGuarded}) {
+    pool.begin(16 * 1024, /*guarded=*/true, expected);
+    for (int i = 0; i < 20; ++i) stacks.push_back(pool.take());
+  }
+  EXPECT_NE(stacks.front().guard, stacks.back().guard);
+  for (const StackPool::Stack& stack : stacks) pool.give(stack.top);
+  for (size_t i = stacks.size(); i-- > 0;) {
+    const StackPool::Stack again = pool.take();
+    EXPECT_EQ(again.top, stacks[i].top);
+    EXPECT_EQ(again.bottom, stacks[i].bottom);
+    EXPECT_EQ(again.guard, stacks[i].guard);
+  }
+}
+
 // Uses some 500 bytes of stack per level, all of them written.
 int deep(int levels) {
   volatile char frame[400];
@@ -105,6 +137,90 @@ TEST(OverflowDeathTest, OfAStackOfASlabNamesTheRankOnFibers) {
   // Into the stack below it, on which nobody goes on after that.
   EXPECT_DEATH(overflow_rank_1(kRanks, 85),
                "rankloom: fatal \\(rank 1\\): overflow of the fiber's stack of [0-9]+ bytes");
+#endif
+}
+
+// A local of `bytes` of which only the low end is written: what lies between is leapt over. `then` runs in that frame.
+[[gnu::noinline]] void leap(size_t bytes, absl::FunctionRef<void()> then) {
+  auto* const local = static_cast<volatile char*>(alloca(bytes));
+  local[0] = 1;
+  then();
+}
+
+void leap_in_rank(int rank_that_leaps, int ranks, size_t bytes, bool then_yield) {
+  auto scheduler =
+      make_scheduler(fibers(Schedule::fifo()), ranks, [](WorldOptions& options) { options.stack_bytes = 32 * 1024; });
+  scheduler->run([&](int rank, Task&) {
+    const auto yield = [&] { scheduler->yield(Site{.what = "yield"}); };
+    if (rank == rank_that_leaps) leap(bytes, [&] { then_yield ? yield() : void(); });
+    yield();
+  });
+}
+
+constexpr const char* kOverflowOf1 =
+    "rankloom: fatal \\(rank 1\\): overflow of the fiber's stack of [0-9]+ bytes; larger ones: "
+    "WorldOptions::stack_bytes";
+
+TEST(OverflowDeathTest, OfALargeLocalNamesTheRankOnFibers) {
+#ifdef RANKLOOM_ASAN
+  GTEST_SKIP() << "AddressSanitizer reports it itself";
+#else
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  leap_in_rank(1, 3, 8 << 10, /*then_yield=*/true);  // fits
+  for (const size_t bytes : {size_t{32} << 10, size_t{200} << 10, size_t{1} << 20, size_t{8} << 20}) {
+    EXPECT_DEATH(leap_in_rank(1, 3, bytes, /*then_yield=*/false), kOverflowOf1) << bytes;
+  }
+#endif
+}
+
+// Beyond the guard lies another stack, which nothing keeps from being written: a rank that comes to a call there is
+// found.
+TEST(OverflowDeathTest, OfALocalThatLeapsOverTheGuardIsFoundAtTheNextCallOnFibers) {
+#ifdef RANKLOOM_ASAN
+  GTEST_SKIP() << "AddressSanitizer reports it itself";
+#else
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(leap_in_rank(1, 3, StackPool::kMostGuard + 32 * 1024, /*then_yield=*/true), kOverflowOf1);
+#endif
+}
+
+TEST(OverflowDeathTest, OfALargeLocalOnAStackOfASlabIsFoundAtTheNextCallOnFibers) {
+#ifdef RANKLOOM_ASAN
+  GTEST_SKIP() << "AddressSanitizer reports it itself";
+#else
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  constexpr int kRanks = StackPool::kMaxGuarded + 1;
+  for (const size_t bytes : {size_t{40} << 10, size_t{200} << 10, size_t{1} << 20}) {
+    EXPECT_DEATH(leap_in_rank(kRanks - 1, kRanks, bytes, /*then_yield=*/true),
+                 "rankloom: fatal \\(rank 8192\\): overflow of the fiber's stack of [0-9]+ bytes")
+        << bytes;
+  }
+#endif
+}
+
+// Below the lowest stack of all there is nothing.
+TEST(OverflowDeathTest, BelowAllMemoryNamesTheRankOnFibers) {
+#ifdef RANKLOOM_ASAN
+  GTEST_SKIP() << "AddressSanitizer reports it itself";
+#else
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(leap_in_rank(1, 3, size_t{1} << 46, /*then_yield=*/false), kOverflowOf1);
+#endif
+}
+
+// A null pointer is no overflow.
+TEST(OverflowDeathTest, AnotherFaultIsNotTakenForOneOnFibers) {
+#ifdef RANKLOOM_ASAN
+  GTEST_SKIP() << "AddressSanitizer reports it itself";
+#else
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto fault = [] {
+    auto scheduler = make_scheduler(fibers(Schedule::fifo()), 2);
+    scheduler->run([](int rank, Task&) {
+      if (rank == 1) *reinterpret_cast<volatile char*>(8) = 1;
+    });
+  };
+  EXPECT_EXIT(fault(), testing::KilledBySignal(SIGSEGV), testing::Not(testing::HasSubstr("overflow")));
 #endif
 }
 

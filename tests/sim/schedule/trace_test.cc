@@ -258,5 +258,14 @@ TEST(TraceTest, InternsEachNameOnce) {
   EXPECT_THAT(trace.names(), testing::ElementsAre("a", "b"));
 }
 
+TEST(TraceTest, AFolderIsNoTrace) { EXPECT_EQ(Trace::load("/").status().message(), "cannot read the trace /"); }
+
+TEST(TraceTest, AStepOfAnOperationThatTheTraceDoesNotNameIsStillDescribed) {
+  Trace trace;
+  trace.intern("yield");
+  EXPECT_EQ(trace.describe({.kind = 0, .what = 7, .rank = 1, .size = 2, .value = 1, .seq = -1}),
+            "rank 1 at ?, 2 ready, task 1 chosen");
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -254,7 +254,8 @@ TEST_P(RawWaitTest, ARunThatIsStuckBehindARawWaitEndsWhenItsTimeIsUp) {
   }
 }
 
-// A thread of the program's own that has called for a rank, and is in no call now: all tasks wait for what it does next.
+// A thread of the program's own that has called for a rank, and is in no call now: all tasks wait for what it does
+// next.
 class StrangerTest : public testing::TestWithParam<Gear> {
  protected:
   // `between` runs on the thread when all ranks wait in `gate`.

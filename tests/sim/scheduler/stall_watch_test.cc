@@ -136,6 +136,38 @@ TEST_P(StallTest, TheFirstLookTellsOfNobody) {
   });
 }
 
+// With a clock of the test's own. The time in which nobody looked, since the process was stopped, does not count.
+TEST_P(StallTest, IsFatalAfterItsTime) {
+  auto scheduler = make_scheduler(GetParam(), 2, [](WorldOptions& options) {
+    options.stall = absl::Seconds(4);
+    options.stall_is_fatal = absl::Seconds(8);
+    options.on_stall = [](const std::string&) {};
+  });
+  StallWatch watch(scheduler.get());
+  constexpr int64_t kSecond = 1'000'000'000;
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 0) return;
+    const auto wait_for_other = [&] {  // rank 0 has ended
+      std::vector<Outstanding> outstanding;
+      do {
+        outstanding.clear();
+        scheduler->append_outstanding(&outstanding);
+      } while (outstanding.size() > 1);
+    };
+    wait_for_other();
+    if (traced()) GTEST_SKIP() << "under a debugger nothing is fatal";
+    scheduler->point(Site{.what = "step", .seq = 1});
+    watch.look(1000 * kSecond);
+    watch.look(3000 * kSecond);  // 2 s of its own: twice the time between looks
+    for (int64_t i = 1; i <= 5; ++i) watch.look((3000 + i) * kSecond);
+    EXPECT_THAT(watch.fatal(), IsEmpty());
+    watch.look(3006 * kSecond);
+    ASSERT_EQ(watch.fatal().size(), 1U);
+    EXPECT_EQ(watch.fatal()[0].info.rank, 1);
+    EXPECT_NE(watch.fatal()[0].thread, 0);
+  });
+}
+
 // With a clock of the test's own: said once, after the time and not before.
 TEST_P(StallTest, TellsOfEachStandstillOnce) {
   auto scheduler = make_scheduler(GetParam(), 2, [](WorldOptions& options) {

@@ -115,7 +115,8 @@ TEST_F(StrangerTest, ADeadlineEndsTheWaitAndNamesIt) {
   EXPECT_EQ(message(status), "timed out in gate");
 }
 
-// A thread outside waits on something of a deterministic world: by its own clock, since the world's does not move for it.
+// A thread outside waits on something of a deterministic world: by its own clock, since the world's does not move for
+// it.
 TEST(CondVarTest, AThreadOutsideWaitsByTheRealClock) {
   for (const Gear& gear : {baton(), fibers()}) {
     auto scheduler = make_scheduler(gear, 1);

@@ -27,6 +27,7 @@ using testing::HasSubstr;
 // For misuse on purpose, and for locks that depend on a condition.
 void lock_unchecked(Mutex& mu, CodeSite code = CodeSite::here()) ABSL_NO_THREAD_SAFETY_ANALYSIS { mu.lock(code); }
 void unlock_unchecked(Mutex& mu, CodeSite code = CodeSite::here()) ABSL_NO_THREAD_SAFETY_ANALYSIS { mu.unlock(code); }
+void wait_unchecked(CondVar& cv, Mutex& mu, CodeSite code) ABSL_NO_THREAD_SAFETY_ANALYSIS { cv.wait(&mu, code); }
 
 class SyncTest : public testing::TestWithParam<Gear> {
  protected:
@@ -135,6 +136,42 @@ TEST_P(SyncTest, AMutexThatItsOwnerTookAlongIsNamed) {
     error = error_of([&] { lock_unchecked(mu, {"b.cc", 2}); }, ErrorKind::kDeadlock);
   });
   EXPECT_THAT(error, HasSubstr("\n  rank 1 waits in mutex lock \"m\" for rank 0, locked at a.cc:1 [b.cc:2]"));
+}
+
+TEST_P(SyncTest, AConditionIsNotWaitedForWithoutTheMutex) {
+  auto scheduler = make(2);
+  Mutex mu("m");
+  CondVar cv;
+  Latch locked(1), told(1);
+  bool set = false;
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 1) {
+      locked.wait();
+      EXPECT_EQ(error_of(
+                    [&] {
+                      wait_unchecked(cv, mu, {"b.cc", 4});
+                    },
+                    ErrorKind::kInvalidArgument),
+                "InvalidArgument: rank 1, mutex unlock \"m\": rank 0 holds it, want the one that locked it [b.cc:4]");
+      told.count_down();
+      const MutexLock lock(&mu);
+      while (!set) cv.wait(&mu);  // the wait that never was is not in the way of this one
+      return;
+    }
+    EXPECT_EQ(error_of(
+                  [&] {
+                    wait_unchecked(cv, mu, {"b.cc", 3});
+                  },
+                  ErrorKind::kInvalidArgument),
+              "InvalidArgument: rank 0, mutex unlock \"m\": nobody holds it, want the one that locked it [b.cc:3]");
+    {
+      const MutexLock lock(&mu);
+      locked.count_down();
+      told.wait();
+      set = true;
+    }
+    cv.notify_one();
+  });
 }
 
 TEST_P(SyncTest, MisuseOfAMutexIsTold) {
@@ -353,7 +390,7 @@ TEST_P(SyncTest, MisuseOfALatchIsTold) {
     latch.count_down(2);
     EXPECT_TRUE(latch.try_wait());
     EXPECT_EQ(error_of([] { Latch below(-1); }, ErrorKind::kInvalidArgument),
-              "InvalidArgument: rank 0, latch: count is -1, want at least 0");
+              "InvalidArgument: rank 0, latch: count is -1, want at least 0" + here());
   });
 }
 

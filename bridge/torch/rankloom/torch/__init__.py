@@ -7,9 +7,14 @@ or, without any test class:
 
     report = rankloom.torch.run(program, ranks=4, seed=7)
 
-or under many schedules, until one fails:
+or under all schedules that can differ, or many, until one fails:
 
-    rankloom.torch.explore(program, ranks=4, runs=200).raise_if_failed()
+    rankloom.torch.explore(program, ranks=4).raise_if_failed()
+
+or as torchrun and torch.multiprocessing.spawn do:
+
+    python -m rankloom.torch --nproc-per-node 4 --seed 7 train.py
+    rankloom.torch.spawn(main, args=(4,), nprocs=4)
 
 or with drop-ins for PyTorch's own helpers, in rankloom.torch.testing: MultiThreadedTestCase, MultiProcessTestCase,
 DistributedTestBase, spawn_threads_and_init_comms. The first and the last have their names here, too.
@@ -22,25 +27,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankloom.torch import _ext
-from rankloom.torch._explore import Exploration, explore
+from rankloom.torch._explore import Exploration, Failure, explore, observe
+from rankloom.torch._faults import Fault, FaultPlan
 from rankloom.torch._install import FakeStore, HashStore, install, installed, uninstall
+from rankloom.torch._ranks import RankCrashedError
 from rankloom.torch._run import RankFailedError, Report, last_report, run
+from rankloom.torch._spawn import spawn
 
 if TYPE_CHECKING:
     from rankloom.torch.testing import MultiThreadedTestCase, spawn_threads_and_init_comms
 
 __all__ = [
     "Exploration",
+    "Failure",
     "FakeStore",
+    "Fault",
+    "FaultPlan",
     "HashStore",
     "MultiThreadedTestCase",
+    "RankCrashedError",
     "RankFailedError",
     "Report",
     "explore",
     "install",
     "installed",
     "last_report",
+    "observe",
     "run",
+    "spawn",
     "spawn_threads_and_init_comms",
     "uninstall",
     "yield_now",

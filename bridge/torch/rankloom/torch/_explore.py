@@ -1,28 +1,62 @@
-"""One program under many schedules."""
+"""One program under many schedules: the search of the core, whose ranks are threads of Python."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+import gc
+import unittest
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from rankloom.torch._run import RankFailedError, Report, run
+from rankloom.torch import _ext, _faults, _ranks, _shared
+from rankloom.torch._run import RankFailedError, Ranks, Report, raised, report_of
 
-_ONE_RUN = ("RANKLOOM_SEED", "RANKLOOM_SCHEDULE", "RANKLOOM_REPLAY")
+STRATEGIES = ("exhaustive", "pct", "starve", "late_completion", "random")
+
+
+@dataclasses.dataclass
+class Share:
+    """What a strategy did."""
+
+    strategy: str
+    runs: int
+    schedules: int  # exhaustive: of the runs, those that did not repeat others
+    open: int  # exhaustive: choices seen and not tried
+    finished: bool  # exhaustive: all were
+    unseen: list[str]  # exhaustive: what the program did that no search over schedules can vouch for
+
+
+@dataclasses.dataclass
+class Failure(Report):
+    """The report of the smallest run that fails, and how it was found."""
+
+    headline: str = ""
+    strategy: str = ""  # that found it
+    run: int = 0  # in which run, from 1, of those of the strategy
+    found: str = ""  # under which schedule
+    ranks: int = 0  # of the smallest run
+    faults: str = ""  # that it has
+    failures: list[str] = dataclasses.field(default_factory=list)  # what no rank raised: results that differ, leaks
+    story: str = ""  # what each rank did, only the steps that matter
+    found_switches: int = 0  # from the default order, before shrinking
+    switches: int = 0
+    shrink_runs: int = 0
 
 
 @dataclasses.dataclass
 class Exploration:
     """What explore() found."""
 
-    runs: int  # that were made
-    failure: Report | None  # of the run that failed, or whose results differ; None: no failure
-    text: str  # how many runs, which one failed, why, and the command that repeats it
+    runs: int  # that were made, those of shrinking not counted
+    failure: Failure | None  # of the smallest run that fails, or whose results differ; None: no failure
+    text: str  # all of it, for people
+    summary: str  # in a line: "verified: all 12 schedules that can differ, in 13 runs", or why not
+    verified: bool  # all schedules that can differ were run, and the program did nothing that such a search does not see
+    seconds: float
+    shares: list[Share]
 
     @property
     def ok(self) -> bool:
@@ -32,120 +66,213 @@ class Exploration:
         if self.failure is None:
             return
         first = self.failure.first_failed
-        raise RankFailedError(self.text) from (self.failure.exceptions[first] if first >= 0 else None)
+        failed = RankFailedError(self.text)
+        failed.report = self.failure
+        raise failed from (self.failure.exceptions[first] if first >= 0 and self.failure.exceptions else None)
+
+
+class _HungError(Exception):
+    """Out of a search: a rank hung in its own code, which no further run would survive."""
+
+
+class _Explored:
+    """The ranks of the search's runs, as the extension runs them."""
+
+    def __init__(self, ranks: Ranks, compare: bool, roots: Iterable[Any]) -> None:
+        self._ranks = ranks
+        self._compare = compare
+        self._shared = _shared.Variables(roots)
+        self._unseen: list[str] = []
+        self._runs = 0
+        self.hung: Report | None = None
+
+    def run(self, job: _ext.Job) -> tuple[list[str], list[str]]:
+        ranks = self._ranks
+        ranks.on_result = self._returned if self._compare else None
+        notes = ranks.run(job)
+        skipped = next((error for error in ranks.exceptions if isinstance(error, unittest.SkipTest)), None)
+        if skipped is not None:
+            raise skipped
+        if ranks.hung:
+            self.hung = report_of(job.report(), results=ranks.results, exceptions=ranks.exceptions)
+            self.hung.notes += notes
+            self.hung.text += "".join(f"\nnote: {note}" for note in notes)
+            raise _HungError
+        self._runs += 1
+        if self._runs <= 2:
+            # The first two runs are alike: what they change the others do.
+            changed = self._shared.changed()
+            if changed:
+                self._unseen = [f"variables of Python that ranks share and change: {', '.join(changed)}"]
+        return [], self._unseen
+
+    def end(self, kept: bool) -> None:
+        if not kept:
+            self._ranks.forget()
+        gc.collect(0)  # all that the run made is young: nothing was collected since
+
+    @staticmethod
+    def _returned(result: Any) -> None:
+        _note("return value", result, known_only=False)
 
 
 def explore(
     fn: Callable[..., Any],
     ranks: int = 4,
     *,
-    runs: int = 100,
-    seconds: float | None = None,
-    strategies: Sequence[str] = ("pct", "starve", "late", "seeded"),
+    runs: int = 1000,
+    seconds: float | None = 60.0,
+    strategies: Sequence[str] = STRATEGIES,
     first_seed: int = 1,
     compare: bool = True,
+    faults: _faults.FaultPlan | _faults.Fault | str | Iterable[_faults.Fault] | None = None,
+    vary_faults: bool = True,
+    min_ranks: int = 0,
+    shrink_runs: int = 2000,
+    leaks: bool = True,
+    groups: bool = True,
+    store_keys: bool = True,
+    store_values: bool = False,
+    max_steps: int = 200_000,
     backend: str | None = "rankloom",
     timeout: float | None = None,
     swap_random: bool = False,
+    stall: float | None = None,
+    progress: Callable[[str, int, float], None] | None = None,
+    _roots: Iterable[Any] | None = None,
 ) -> Exploration:
-    """Runs `fn` as run() does, again and again under different schedules, and stops at the first that fails.
+    """Runs `fn` as run() does, again and again under different schedules, until one fails, the budget is spent, or all schedules
+    that can differ were run. A failure is shrunk: fewer ranks, fewer faults, fewer switches from the default order.
 
-    The first two runs are in default order: a rank runs until it waits, then the next. They must be alike. Then the strategies
-    take turns, each with seeds from first_seed on: "pct" (few changes of priority), "starve" (one rank is held back), "late"
-    (calls complete as late as their waits), "seeded" (any choice).
-    runs, seconds: when to stop; at least the run in default order is made. A run costs what run() costs.
-    compare: what a rank returns must be the same under all schedules, bit by bit, where it is made of tensors, numbers, strings
-        and lists, tuples and dicts of them.
+    The first two runs are in default order: a rank runs until it waits, then the next. They must be alike, and all others are
+    compared with them.
+    strategies: "exhaustive" (all schedules, one of each set that cannot differ), which has half of the budget; then in turns, with
+        seeds from first_seed on, "pct" or "pct(DEPTH)" (few changes of priority), "starve" (one rank is held back),
+        "late_completion" (calls complete as late as their waits), "random" (any choice).
+    runs, seconds: when to stop, shrinking not counted.
+    compare: what a rank returns must be the same under all schedules, bit by bit, where it is made of tensors, arrays, numbers,
+        strings and lists, tuples and dicts of them; what it gives to observe() must be, anyway.
+    faults: what goes wrong by plan. vary_faults: those that are drawn from a seed are drawn anew in each run.
+    min_ranks: shrinking may use as few; 0: the program is for `ranks` only.
+    leaks, groups, store_keys, store_values: these checks of each run: no work was dropped and no message is unmatched; the order
+        in which groups are made and called, the keys in the default group's store, and their values are the same in all runs.
+    max_steps: a run with more scheduling points counts as endless.
+    stall: as of run(). A rank that hangs ends the search, with that run as the failure.
+    progress: told of the strategy, the runs and the seconds about once a second; None: a line to stderr every ten seconds.
 
-    Under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY in the environment that one run is made, after the one in
-    default order that its results are compared with.
+    Under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY in the environment that one run is made, after those in default
+    order; RANKLOOM_RANKS then says how many ranks.
 
-    Errors: ValueError for options that do not fit.
+    Errors: ValueError for options that do not fit; what a rank raises is in the report.
     """
-    if runs < 1 or not strategies:
-        raise ValueError(f"runs is {runs} and strategies {list(strategies)}, want at least one of each")
-    started = time.monotonic()
-    made = 0
+    if not strategies:
+        raise ValueError("explore: strategies is empty, want at least one")
+    asked = _ext.Asked()
+    for name, value in (
+        ("ranks", ranks), ("timeout", timeout), ("faults", _faults.text_of(faults)), ("strategies", list(strategies)),
+        ("runs", runs), ("seconds", seconds), ("first_seed", first_seed), ("min_ranks", min_ranks), ("shrink_runs", shrink_runs),
+        ("max_steps", max_steps), ("vary_faults", vary_faults), ("swap_random", swap_random), ("leaks", leaks), ("groups", groups),
+        ("store_keys", store_keys), ("store_values", store_values),
+    ):  # fmt: skip
+        setattr(asked, name, value)
+    threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall)
+    explored = _Explored(threads, compare, [fn] if _roots is None else _roots)
+    try:
+        with _ranks.running(), _no_garbage():
+            found = _ext.explore(asked, explored, progress)
+    except _HungError:
+        assert explored.hung is not None
+        return _hung(explored.hung, threads.runs)
+    text: str = found["text"]
+    failure = None
+    told = found["failure"]
+    if told is not None:
+        report = report_of(told.pop("report"), results=threads.results, exceptions=threads.exceptions)
+        text = text.replace(told.pop("rerun"), report.rerun)
+        del told["schedule"]
+        failure = Failure(**{**vars(report), **told, "ok": False})
+        first = failure.exceptions[failure.first_failed] if failure.first_failed >= 0 else None
+        if first is not None:
+            text += "\n" + raised(first, text).rstrip("\n")
+        failure.text = text
+    shares = [Share(**share) for share in found["shares"]]
+    return Exploration(found["runs"], failure, text, found["summary"], found["verified"], found["seconds"], shares)
 
-    def one(schedule: str | None) -> Report:
-        nonlocal made
-        made += 1
-        return run(fn, ranks, schedule=schedule, backend=backend, timeout=timeout, swap_random=swap_random)
 
-    def explored(failure: Report | None = None, why: str = "") -> Exploration:
-        text = f"explored {made} {'run' if made == 1 else 'runs'} on {ranks} ranks: "
-        if failure is None:
-            return Exploration(made, None, text + "no failure")
-        text += f"a schedule that fails, {failure.schedule}\n"
-        if why and failure.rerun:
-            why += "\nrun it again: " + failure.rerun
-        return Exploration(made, failure, text + (why or failure.text))
-
-    asked = any(name in os.environ for name in _ONE_RUN)
-    default = f"steered:{first_seed}"
-    with _without(_ONE_RUN):
-        first = one(default)
-    if not first.ok:
-        return explored(first)
-    if not asked and runs > 1:
-        again = one(default)
-        if not again.ok or (again.trace, again.steps) != (first.trace, first.steps):
-            return explored(again, "two runs of one schedule differ: the program is not deterministic")
-        if compare and (difference := _difference(again, first)):
-            return explored(again, f"two runs of one schedule differ: {difference}")
-
-    def schedules() -> Iterator[str | None]:
-        if asked:
-            yield None
-            return
-        for number in range(runs - made):
-            if seconds is not None and time.monotonic() - started >= seconds:
-                return
-            yield f"{strategies[number % len(strategies)]}:{first_seed + number // len(strategies)}"
-
-    for schedule in schedules():
-        report = one(schedule)
-        if not report.ok:
-            return explored(report)
-        if compare and (difference := _difference(report, first)):
-            return explored(report, f"results differ between schedules: {difference}")
-    return explored()
+def _hung(report: Report, runs: int) -> Exploration:
+    headline = report.text.split("\n")[0]
+    failure = Failure(**vars(report), headline=headline, found=report.schedule, ranks=len(report.outcomes))
+    failure.text = f"explored {runs} {'run' if runs == 1 else 'runs'}: a rank hung in its own code\n{report.text}"
+    return Exploration(runs, failure, failure.text, headline, False, 0.0, [])
 
 
 @contextlib.contextmanager
-def _without(names: Sequence[str]) -> Iterator[None]:
-    """The environment without these variables."""
-    taken = {name: os.environ.pop(name) for name in names if name in os.environ}
+def _no_garbage() -> Iterator[None]:
+    """Objects that refer to each other go between runs, not within one, where what they hold would be let go at any step."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     try:
         yield
     finally:
-        os.environ.update(taken)
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
 
 
-def _difference(here: Report, there: Report) -> str:
-    for rank, (a, b) in enumerate(zip(here.results, there.results, strict=True)):
-        if not _same(a, b):
-            return f"rank {rank} returned {a!r} here, and {b!r} under {there.schedule}"
-    return ""
+def observe(name: str, value: Any) -> None:
+    """Notes a result of the calling rank under a name. explore() compares it, bit by bit, with that of the first schedule;
+    elsewhere it does nothing.
+
+    value: tensors, arrays, numbers, strings and lists, tuples and dicts of them.
+
+    Errors: TypeError for other values, RuntimeError on a thread that is no rank.
+    """
+    _note(name, value, known_only=True)
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Objects that we know nothing about count as the same."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, torch.Tensor):
-        if a.layout != torch.strided or b.layout != torch.strided:
-            return bool(a.layout == b.layout)
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return False
-        bits = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
-        return torch.equal(*bits)
-    if isinstance(a, float):
-        return bool(a.hex() == b.hex())  # NaN is NaN, and 0.0 is not -0.0
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
-    if isinstance(a, (int, str, bytes, complex)):
-        return bool(a == b)
-    return True
+_texts: dict[bytes, str] = {}  # of values that were noted: most runs note the same ones
+
+
+def _note(name: str, value: Any, known_only: bool) -> None:
+    parts: list[bytes] = []
+    _encode(value, parts, known_only)
+    bits = b"".join(parts)
+    text = _texts.get(bits)
+    if text is None:
+        if len(_texts) >= 10_000:
+            _texts.clear()
+        text = _texts[bits] = repr(value)
+    _ext.observe(name, text, bits)
+
+
+def _encode(value: Any, parts: list[bytes], known_only: bool) -> None:
+    """Bytes that differ if the value does. Objects that we know nothing about differ by their type only."""
+    kind = type(value)
+    parts.append(f"{kind.__module__}.{kind.__qualname__}:".encode())
+    if isinstance(value, torch.Tensor):
+        parts.append(f"{value.layout} {value.dtype} {tuple(value.shape)}:".encode())
+        if value.layout == torch.strided:
+            parts.append(_ext.tensor_bytes(value))
+    elif isinstance(value, float):
+        parts.append(value.hex().encode())  # NaN is NaN, and 0.0 is not -0.0
+    elif isinstance(value, (list, tuple)):
+        parts.append(f"{len(value)}:".encode())
+        for item in value:
+            _encode(item, parts, known_only)
+    elif isinstance(value, dict):
+        parts.append(f"{len(value)}:".encode())
+        for key, item in sorted(value.items(), key=lambda entry: repr(entry[0])):
+            _encode(key, parts, known_only)
+            _encode(item, parts, known_only)
+    elif isinstance(value, (int, str, bytes, complex, type(None), torch.dtype, torch.Size)):
+        parts.append(repr(value).encode())
+    elif kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+        parts.append(f"{value.dtype} {value.shape}:".encode() + value.tobytes())
+    elif known_only:
+        raise TypeError(
+            f"observe: a value is {kind.__module__}.{kind.__qualname__}, want tensors, arrays, numbers, strings and lists, tuples and "
+            "dicts of them"
+        )
+    parts.append(b";")

@@ -15,7 +15,8 @@ from torch.distributed import distributed_c10d
 # PyTorch's own test backends register their names when they are imported: before ours, or they would take them back.
 from torch.testing._internal.distributed import fake_pg, multi_threaded_pg
 
-from rankloom.torch import _ext, _names, _ranks, _stores
+from rankloom.torch import _ext, _hooks, _names, _ranks, _stores
+from rankloom.torch._run import last_report
 from rankloom.torch._stores import FakeStore, HashStore
 
 __all__ = ["FakeStore", "HashStore", "install", "installed", "uninstall"]
@@ -37,11 +38,12 @@ def _make(name: str, options: Any) -> Any:
     current = _ext.current()
     if current is not None:
         _ranks.keep_world(*current)
+        _hooks.count_loss_parallel()
     return backend
 
 
 def _make_rankloom(options: Any, backend_options: Any) -> Any:
-    return _make("rankloom", options)
+    return _make(_names.asked() or "rankloom", options)
 
 
 def _make_threaded(options: Any, backend_options: Any) -> Any:
@@ -77,11 +79,30 @@ def _exception_handle(cls: Any, exc: BaseException) -> None:
     elif isinstance(exc, SystemExit):
         job.skip(f"rank {rank} left with exit code {exc.code}")
     else:
-        job.fail(rank, f"{type(exc).__name__}: {exc}")
+        job.fail(rank, _ranks.failure_text(exc))
 
 
 def _reset(cls: Any) -> None:
     _originals["reset"]()
+    _fold_failures()
+
+
+def _fold_failures() -> None:
+    """Of what the ranks of PyTorch's MultiThreadedTestCase raised: without those that only left because another failed."""
+    common: Any = sys.modules.get("torch.testing._internal.common_distributed")
+    report = last_report()
+    if common is None or report is None:
+        return
+    failures, raised = common.MultiThreadedTestCase.exception_queue, []
+    while not failures.empty():
+        raised.append(failures.get())
+    outcomes = report.outcomes
+    told = [one for one in raised if one[0] >= len(outcomes) or outcomes[one[0]][0] != "stopped"] or raised
+    told.sort(key=lambda one: one[0] != report.first_failed)
+    if told is not raised and len(told) < len(raised) and hasattr(told[0][1][1], "add_note"):
+        told[0][1][1].add_note(report.text)
+    for one in told:
+        failures.put(one)
 
 
 _originals: dict[str, Any] = {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import datetime
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,12 +15,14 @@ from torch.distributed import distributed_c10d
 
 from rankloom.torch import _ext
 
+_KINDS = dist.ProcessGroup.BackendType
 BUILT_IN = ("gloo", "nccl", "xccl", "ucc", "mpi")
 
 _mu = threading.Lock()
 _taken: collections.Counter[str] = collections.Counter()
 _users = 0
 _original: Any = None
+_asked = threading.local()
 
 
 def enter(names: Iterable[str] = ()) -> None:
@@ -30,6 +34,7 @@ def enter(names: Iterable[str] = ()) -> None:
         if _users == 1:
             _original = distributed_c10d._new_process_group_helper
             distributed_c10d._new_process_group_helper = _helper  # type: ignore[assignment]
+            dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
 
 
 def leave(names: Iterable[str] = ()) -> None:
@@ -39,20 +44,61 @@ def leave(names: Iterable[str] = ()) -> None:
         _taken.subtract(name.lower() for name in names)
         if _users == 0:
             distributed_c10d._new_process_group_helper = _original
+            dist.monitored_barrier = distributed_c10d.monitored_barrier = _original_barrier
+
+
+_original_barrier = distributed_c10d.monitored_barrier
+
+
+def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+    """torch.distributed's has it for groups that are called gloo."""
+    pg: Any = group if group is not None else distributed_c10d._get_default_group()
+    # Not a group of ours, or the call of a rank that is no member.
+    if _ext.current() is None or pg is dist.GroupMember.NON_GROUP_MEMBER:
+        return _original_barrier(group, timeout, wait_all_ranks)
+    if isinstance(timeout, (int, float)):
+        timeout = datetime.timedelta(seconds=timeout)
+    if timeout is not None:
+        distributed_c10d._check_valid_timeout(timeout)
+    return pg.monitored_barrier(timeout or distributed_c10d.default_pg_timeout, wait_all_ranks=wait_all_ranks)
+
+
+def asked() -> str | None:
+    """What the caller calls the backend that the calling thread is making, where we have that name."""
+    return getattr(_asked, "name", None)
 
 
 def _is_ours(name: str) -> bool:
     return _taken[name] > 0 or (name in BUILT_IN and _ext.current() is not None)
 
 
+_alone = 0
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Groups of built-in backends are fake ones, and stores answer at once: the calling process has one rank of its world."""
+    global _alone
+    _alone += 1
+    try:
+        yield
+    finally:
+        _alone -= 1
+
+
+def is_alone() -> bool:
+    return _alone > 0
+
+
 def _renamed(backend: Any) -> Any:
+    ours = "rankloom_fake" if _alone else "rankloom"
     text = str(backend).lower()
     if _is_ours(text) or (text == "undefined" and _is_ours("gloo")):
-        return dist.Backend("rankloom")
+        return dist.Backend(ours)
     parts = [part.split(":") for part in text.split(",") if ":" in part]
     if not parts:
         return backend
-    return ",".join(f"{device}:{'rankloom' if _is_ours(name) else name}" for device, name in parts)
+    return ",".join(f"{device}:{ours if _is_ours(name) else name}" for device, name in parts)
 
 
 def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,13 +108,23 @@ def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: 
         group_size, group_rank = current[0].world_size, current[1]
         args = (_ext.make_hash_store(), *args[1:])
     renamed = _renamed(backend)
-    pg, store = _original(group_size, group_rank, global_ranks, renamed, *args, **kwargs)
+    name = str(backend).lower()
+    _asked.name = None if renamed == backend or ":" in name else "gloo" if name == "undefined" else name
+    try:
+        pg, store = _original(group_size, group_rank, global_ranks, renamed, *args, **kwargs)
+    finally:
+        _asked.name = None
     if pg in distributed_c10d._world.pg_map and renamed != backend:
-        # get_backend() and DDP's logger answer what was asked for.
+        # get_backend() and the groups' names answer what was asked for.
         distributed_c10d._world.pg_map[pg] = (dist.Backend(str(backend)), store)
-        kind = dist.Backend.backend_type_map.get(str(backend).lower())
+        cpu = torch.device("cpu")
+        mine = pg._get_backend(cpu)
+        kind = dist.Backend.backend_type_map.get(name)
+        if kind == _KINDS.GLOO:
+            # DDP's logger takes what is registered as GLOO for a ProcessGroupGloo, and reads its fields. Of the kinds that
+            # have sequence numbers this one is read by nobody.
+            kind = _KINDS.UCC
         if kind is not None:
-            cpu = torch.device("cpu")
-            pg._register_backend(cpu, kind, pg._get_backend(cpu))
+            pg._register_backend(cpu, kind, mine)
             pg._set_default_backend(kind)
     return pg, store

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import os
 import random
+import re
 import site
 import sys
 import sysconfig
@@ -15,14 +17,14 @@ import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 import typing_extensions
 from torch.testing._internal.distributed import multi_threaded_pg
 
-from rankloom.torch import _ext, _names, _stores
+from rankloom.torch import _ext, _hooks, _names, _stores
 
 
 def _folder(path: str) -> str:
@@ -46,23 +48,37 @@ _CALLERS = [
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
+
+
+class Environment(dict[str, "str | None"]):
+    """A rank's own variables over the process's; None: the rank has no such variable.
+
+    whole: what the rank sets or deletes is its own, whatever the name, and C's getenv() sees what a rank set last.
+    """
+
+    whole = False
+
+
 _local = threading.local()
-_environments: dict[tuple[int, int], dict[str, str | None]] = {}
+_environments: dict[tuple[int, int], Environment] = {}
 _worlds: weakref.WeakValueDictionary[tuple[int, int], Any] = weakref.WeakValueDictionary()
 
 
-def _environment() -> dict[str, str | None] | None:
-    own: dict[str, str | None] | None = getattr(_local, "environment", None)
+def environment() -> Environment | None:
+    """The calling rank's, also on a thread that acts for the rank."""
+    own: Environment | None = getattr(_local, "environment", None)
     if own is not None or not _environments:
         return own
     return _environments.get(_ext.acts_for())
 
 
 class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
-    """os.environ with a few variables per rank. C's getenv() does not see those."""
+    """os.environ with variables per rank. C's getenv() does not see RANK and its like."""
+
+    exported: ClassVar[set[str]] = set()  # what C's getenv() sees otherwise than the process's os.environ
 
     def __getitem__(self, key: str) -> str:
-        own = _environment()
+        own = environment()
         if own is not None and key in own:
             value = own[key]
             if value is None:
@@ -71,23 +87,31 @@ class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
         return super().__getitem__(key)  # type: ignore[no-any-return]
 
     def __setitem__(self, key: str, value: str) -> None:
-        own = _environment()
-        if own is not None and key in _RANK_VARIABLES:
-            own[key] = str(value)
-        else:
+        own = environment()
+        if own is None or not (own.whole or key in _RANK_VARIABLES):
             super().__setitem__(key, value)
+            return
+        known = self.get(key)
+        self.encodekey(key), self.encodevalue(value)  # refuse what the process would
+        own[key] = value
+        if key not in _RANK_VARIABLES and value != known:
+            os.putenv(key, value)
+            self.exported.add(key)
 
     def __delitem__(self, key: str) -> None:
-        own = _environment()
-        if own is not None and key in own:
-            if own[key] is None:
-                raise KeyError(key)
+        own = environment()
+        if own is None or not (own.whole or key in own):
+            super().__delitem__(key)
+        elif key in self:
             own[key] = None
         else:
-            super().__delitem__(key)
+            raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
-        own = _environment() or {}
+        own = environment()
+        if own is None:
+            yield from super().__iter__()
+            return
         for key in super().__iter__():
             if own.get(key, "") is not None:
                 yield key
@@ -95,11 +119,29 @@ class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
             if value is not None and self.encodekey(key) not in self._data:
                 yield key
 
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
     def __contains__(self, key: object) -> bool:
-        own = _environment()
-        if own is not None and key in own:
+        own = environment()
+        if own is not None and isinstance(key, str) and key in own:
             return own[key] is not None
         return bool(super().__contains__(key))
+
+
+def restore_exported() -> None:
+    """C's getenv() sees the process's variables again."""
+    while _RankEnvironment.exported:
+        key = _RankEnvironment.exported.pop()
+        if key in os.environ:
+            os.putenv(key, os.environ[key])
+        else:
+            os.unsetenv(key)
+
+
+def inherit(environment: Environment | None) -> None:
+    """The calling thread, which a rank started, has the rank's environment."""
+    _local.environment = environment
 
 
 @contextlib.contextmanager
@@ -107,25 +149,67 @@ def rank_scope(job: _ext.Job, rank: int) -> Iterator[None]:
     """The calling thread is `rank` of `job`: attached, with its own environment. A failure ends the other ranks' waits."""
     os.environ.__class__ = _RankEnvironment
     size = str(job.world_size)
-    _local.environment = _environments[(job.id, rank)] = {
-        "RANK": str(rank),
-        "WORLD_SIZE": size,
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": size,
-        "MASTER_ADDR": f"rankloom-job-{job.id}",
-        "MASTER_PORT": "29500",
-    }
+    _local.environment = _environments[(job.id, rank)] = Environment(
+        RANK=str(rank),
+        WORLD_SIZE=size,
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=size,
+        MASTER_ADDR=f"rankloom-job-{job.id}",
+        MASTER_PORT="29500",
+    )
     failure = ""
     try:
         job.attach(rank)
         yield
     except BaseException as error:
-        failure = f"{type(error).__name__}: {error}"
+        failure = failure_text(error)
         raise
     finally:
         _ext.detach(failure)
         _local.environment = None
         _environments.pop((job.id, rank), None)
+
+
+def failure_text(error: BaseException) -> str:
+    """What a rank raised, as its text is now: from here on the error says the same, whoever prints it later."""
+    with contextlib.suppress(Exception):
+        _freeze(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _freeze(error: BaseException) -> None:
+    """Gives the error, and those that it came of, copies of the tensors that they hold: other ranks may write to those."""
+    errors: list[BaseException | None] = [error]
+    seen = set()
+    while errors:
+        at = errors.pop()
+        if at is None or id(at) in seen:
+            continue
+        seen.add(id(at))
+        args = _frozen(at.args)
+        if args is not at.args:
+            at.args = args
+        for name, value in list(vars(at).items()):
+            frozen = _frozen(value)
+            if frozen is not value:
+                setattr(at, name, frozen)
+        errors += [at.__cause__, at.__context__, *getattr(at, "exceptions", ())]
+
+
+def _frozen(value: Any, depth: int = 4) -> Any:
+    """A copy of what may change; the value itself, where nothing in it may."""
+    if isinstance(value, torch.Tensor):
+        return copy.deepcopy(value) if value.is_leaf else value.detach().clone()
+    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
+        return value.copy()
+    if depth == 0 or type(value) not in (list, tuple, dict):
+        return value
+    if type(value) is dict:
+        return {key: _frozen(item, depth - 1) for key, item in value.items()}
+    items = [_frozen(item, depth - 1) for item in value]
+    if type(value) is tuple:
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else tuple(items)
+    return items
 
 
 class RankThread(threading.Thread):
@@ -136,6 +220,8 @@ class RankThread(threading.Thread):
 
     def __init__(self, name: str, target: Callable[..., None], *args: Any) -> None:
         super().__init__(name=name, target=target, args=args, daemon=True)
+        self.begun = False  # start() was called, or is about to be
+        self.hung = False  # it had to be ended
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -151,6 +237,10 @@ class RankThread(threading.Thread):
         """Raises it in the thread, at its next step in Python."""
         if self.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(error))
+
+
+class RankCrashedError(BaseException):
+    """Raised in a rank that a fault plan crashes. No Exception: a program that catches those ends all the same."""
 
 
 class RankEndedError(BaseException):
@@ -169,40 +259,42 @@ _LAST_GRACE = 2.0  # from an exception that is raised in its code
 _LOOK = 0.25
 
 left: list[str] = []  # the ranks that could not be ended: their threads stay
+held = 0  # how many ranks a person keeps: at a breakpoint, or at a prompt. Nobody hangs meanwhile
 
 
-def start_threads(job: _ext.Job, threads: Sequence[RankThread]) -> None:
-    begun = []
+@contextlib.contextmanager
+def ending(job: _ext.Job, threads: Sequence[RankThread]) -> Iterator[None]:
+    """Whatever is raised within, by an interrupt too, ends the ranks as well: around start_threads() and join_threads()."""
     try:
-        for thread in threads:
-            begun.append(thread)
-            thread.start()
+        yield
     except BaseException as error:
-        _give_up(job, begun, error)
+        _give_up(job, [thread for thread in threads if thread.begun], error)
         raise
+
+
+def start_threads(threads: Sequence[RankThread]) -> None:
+    for thread in threads:
+        thread.begun = True
+        thread.start()
 
 
 def join_threads(
     job: _ext.Job, threads: Sequence[RankThread], *, timeout: float | None = None, stall: float | None = None
 ) -> list[str]:
-    """Returns when all have ended, also by an exception of the calling thread: what it had to do for that.
+    """Returns when all have ended: what it had to do for that.
 
     timeout: in seconds, of all. stall: in seconds, of a rank between two scheduling points; None: default_stall.
     """
     watch = _Watch(job, threads, default_stall if stall is None else stall)
     began = time.monotonic()
-    try:
-        for thread in threads:
-            while not thread.has_ended(_LOOK) and thread not in watch.left:
-                if timeout is not None and time.monotonic() - began >= timeout:
-                    job.abort(f"a rank did not end within {timeout:g} seconds")
-                    timeout = None
-                watch.look()
-            if thread not in watch.left:
-                thread.join()
-    except BaseException as error:
-        _give_up(job, threads, error)
-        raise
+    for thread in threads:
+        while not thread.has_ended(_LOOK) and thread not in watch.left:
+            if timeout is not None and time.monotonic() - began >= timeout:
+                job.abort(f"a rank did not end within {timeout:g} seconds")
+                timeout = None
+            watch.look()
+        if thread not in watch.left:
+            thread.join()
     return watch.notes
 
 
@@ -221,6 +313,9 @@ class _Watch:
         self._leave_all_at: float | None = None
 
     def look(self) -> None:
+        if held:
+            self._steps.clear()
+            return
         now = time.monotonic()
         running = self._job.running()
         self._steps = {
@@ -245,7 +340,8 @@ class _Watch:
                     self._end(rank, self._job.abort_cause, now)
             elif self._stall is not None and now - since >= self._stall:
                 text = f"Stall: no scheduling point for {self._stall:g} s of real time: it computes, or it blocks in what "
-                self._job.fail(rank, f"{text}is not rankloom's\n{self._where(rank)}")
+                hint = " (a rank that waits for another one by other means needs parallel=True)" if self._job.deterministic else ""
+                self._job.fail(rank, f"{text}is not rankloom's{hint}\n{self._where(rank)}")
                 self._end(rank, f"after {self._stall:g} s without a scheduling point", now)
         if self._leave_all_at is not None and now >= self._leave_all_at:
             # Under a schedule they wait for their turn, which the rank before them does not give up.
@@ -254,11 +350,16 @@ class _Watch:
                     self._leave(rank)
 
     def _where(self, rank: int) -> str:
-        return f"{self._job.describe()}\n{_stacks([(rank, self._threads[rank].ident or 0)])}"
+        text = self._job.describe()  # where ranks run at once, with the stacks of all
+        told = re.findall(r"^  Python stack of ranks? ([\d, ]+):$", text, re.MULTILINE)
+        if str(rank) in ", ".join(told).split(", "):
+            return text
+        return f"{text}\n{_stacks([(rank, self._threads[rank].ident or 0)])}"
 
     def _end(self, rank: int, why: str, now: float) -> None:
         error = _rank_ended(why)
         self._ended[rank] = (error, now)
+        self._threads[rank].hung = True
         self._threads[rank].interrupt(error)
 
     def _leave(self, rank: int) -> None:
@@ -276,7 +377,11 @@ def _leave(thread: RankThread) -> str:
 def _give_up(job: _ext.Job, threads: Sequence[RankThread], error: BaseException) -> None:
     why = f"{type(error).__name__} in the main thread"
     job.abort(why)
-    alive = [t for t in threads if not (t.ident is None and not t.ended.wait(1))]  # the others were interrupted before they began
+    # A thread without an identity was interrupted within start(): on a busy machine it may get one yet.
+    until = time.monotonic() + _GRACE
+    while time.monotonic() < until and any(thread.ident is None for thread in threads):
+        time.sleep(0.01)
+    alive = [thread for thread in threads if thread.ident is not None]
     until = time.monotonic() + 1
     alive = [t for t in alive if not t.has_ended(max(until - time.monotonic(), 0))]
     if not alive:
@@ -296,6 +401,59 @@ def _give_up(job: _ext.Job, threads: Sequence[RankThread], error: BaseException)
         print(text, file=sys.stderr)
 
 
+def _profile_all_threads(function: Callable[[types.FrameType, str, Any], None] | None) -> Any:
+    """The result has to live as long as the function is set."""
+    if sys.version_info >= (3, 12):
+        threading.setprofile_all_threads(function)
+        return None
+    python: Any = ctypes.pythonapi
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.c_int, ctypes.c_void_p)
+
+    def call(_: Any, frame: types.FrameType, what: int, __: Any) -> int:
+        assert function is not None
+        function(frame, "", None)
+        return 0
+
+    pointer = kind(call) if function is not None else kind(0)
+    python.PyInterpreterState_Get.restype = python.PyInterpreterState_ThreadHead.restype = ctypes.c_void_p
+    python.PyThreadState_Next.restype = ctypes.c_void_p
+    state = python.PyInterpreterState_ThreadHead(ctypes.c_void_p(python.PyInterpreterState_Get()))
+    while state:
+        python._PyEval_SetProfile(ctypes.c_void_p(state), pointer, None)
+        state = python.PyThreadState_Next(ctypes.c_void_p(state))
+    return pointer
+
+
+@contextlib.contextmanager
+def others_stopped() -> Iterator[None]:
+    """While open, no rank but the calling one goes on in its own code: under a schedule none does anyway.
+
+    Where all ranks run at once, a rank stops at the next call that its own code makes.
+    """
+    current = _ext.current()
+    if current is None or current[0].deterministic:
+        yield
+        return
+    goes_on = threading.Event()
+    here = threading.get_ident()
+
+    def stop(frame: types.FrameType, event: str, argument: Any) -> None:
+        if (
+            threading.get_ident() != here
+            and isinstance(threading.current_thread(), RankThread)
+            and is_callers(frame.f_code.co_filename)
+        ):
+            goes_on.wait()
+
+    keep = _profile_all_threads(stop)
+    try:
+        yield
+    finally:
+        goes_on.set()
+        _profile_all_threads(None)
+        del keep
+
+
 def keep_world(job: _ext.Job, rank: int) -> None:
     """Threads that act for this rank (a future's callback) see its process groups."""
     world = dist.distributed_c10d._world
@@ -303,15 +461,17 @@ def keep_world(job: _ext.Job, rank: int) -> None:
         _worlds[(job.id, rank)] = world._get_world()
 
 
-def _get_world(self: multi_threaded_pg.ThreadLocalWorld) -> Any:
-    local = multi_threaded_pg.ThreadLocalWorld._world
-    if not hasattr(local, "world"):
-        key = _ext.acts_for()
-        if key[0] >= 0 and _ext.current() is None:
-            world = _worlds.get(key)
-            if world is not None:
-                return world
-        local.world = multi_threaded_pg.WorldData(None, {}, {}, {}, {}, 0, {}, {}, {}, [])  # type: ignore[arg-type]
+def _get_world(self: Any = None, local: Any = multi_threaded_pg.ThreadLocalWorld._world) -> Any:
+    try:
+        return local.world
+    except AttributeError:
+        pass
+    key = _ext.acts_for()
+    if key[0] >= 0 and _ext.current() is None:
+        world = _worlds.get(key)
+        if world is not None:
+            return world
+    local.world = multi_threaded_pg.WorldData(None, {}, {}, {}, {}, 0, {}, {}, {}, [])  # type: ignore[arg-type]
     return local.world
 
 
@@ -335,6 +495,7 @@ class _Worlds:
             if self._users == 1:
                 _stores.enter()
                 _names.enter()
+                _hooks.count_loss_parallel()
                 share_worlds()
                 # torch adds a rank's name to what a process prints last, once for each init_process_group().
                 self._excepthook = sys.excepthook
@@ -354,6 +515,16 @@ class _Worlds:
 
 
 worlds = _Worlds()
+
+
+@contextlib.contextmanager
+def running() -> Iterator[None]:
+    """Ranks run within."""
+    worlds.enter()
+    try:
+        yield
+    finally:
+        worlds.leave()
 
 
 def _depth_below(filename: str, folders: list[str]) -> int:
@@ -376,7 +547,7 @@ def callers_traceback(error: BaseException) -> types.TracebackType | None:
         while tb is not None and unwanted(tb.tb_frame.f_code.co_filename):
             tb = tb.tb_next
         if tb is not None:
-            return _to_last_caller(tb) if isinstance(error, dist.DistError) else tb
+            return _to_last_caller(tb) if isinstance(error, (dist.DistError, RankCrashedError)) else tb
     return error.__traceback__
 
 
@@ -426,5 +597,6 @@ def _swap_random(job: int, before: int, after: int) -> None:
             numpy.random.set_state(state[1])
 
 
+_hooks.per_rank()
 _ext.set_hooks(_stacks, _swap_random)
 _ext.set_library_folders(_LIBRARIES, _CALLERS)

@@ -12,17 +12,19 @@ import pickle
 import re
 import traceback
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch.distributed as dist
 
 from rankloom import _rerun
-from rankloom.torch import _ext, _ranks
+from rankloom.torch import _ext, _faults, _ranks, _stores
 
 
 class RankFailedError(RuntimeError):
-    """A rank failed. __cause__ is what it raised, if that was an exception of Python."""
+    """A rank failed. __cause__ is what it raised, if that was an exception of Python. report: of the run, if one is at hand."""
+
+    report: Report | None = None
 
 
 @dataclasses.dataclass
@@ -64,7 +66,9 @@ class Report:
     def raise_if_failed(self) -> None:
         if not self.ok:
             first = self.exceptions[self.first_failed] if self.exceptions and self.first_failed >= 0 else None
-            raise RankFailedError(self.text) from first
+            failed = RankFailedError(self.text)
+            failed.report = self
+            raise failed from first
 
 
 def report_of(found: dict[str, Any], **more: Any) -> Report:
@@ -107,62 +111,43 @@ def run(
     *,
     seed: int | None = None,
     schedule: str | None = None,
+    parallel: bool = False,
     backend: str | None = "rankloom",
     timeout: float | None = None,
     poison: bool | None = None,
     late_completion: bool | None = None,
     swap_random: bool = False,
     stall: float | None = None,
+    faults: _faults.FaultPlan | _faults.Fault | str | Iterable[_faults.Fault] | None = None,
 ) -> Report:
     """Runs `fn()`, or `fn(rank)`, once per rank on fresh threads, and returns when all have ended. fn may be a coroutine function.
 
-    seed, schedule: one rank runs at a time, and the same seed gives the same run ("seeded:7", "fifo", "pct:7:3", ...).
-        Without them, and without RANKLOOM_SEED and its like in the environment, all ranks run at once.
+    One rank runs at a time, so torch's default generator is each rank's own: in a fixed order ("fifo"), unless these say
+    otherwise, or RANKLOOM_SEED and its like in the environment.
+    seed, schedule: the same seed gives the same run ("seeded:7", "pct:7:3", ...).
+    parallel: all ranks run at once, and share the generator; the same as schedule="free".
     backend: of the default group, which is there when fn begins; None: fn makes its own.
     timeout: in seconds, of waits that name none; virtual ones under a seed.
     poison, late_completion: outputs hold NaN until a call completes, and it may complete late; by default under a seed.
-    swap_random: Python's and numpy's random states are the rank's, too. torch's default generator is, under a seed.
+    swap_random: Python's and numpy's random states are the rank's, too, unless all ranks run at once.
     stall: in seconds of real time: a rank that comes to no scheduling point for so long hangs in its own code, and fails. Without
         it such a rank is waited for, unless the run has failed: then it has 3 seconds. A rank that hangs is ended by an exception
         that is raised in its code; if it blocks where Python cannot do that, its thread stays, and the report says so.
+    faults: what goes wrong by plan, in calls of groups and of the default group's store.
 
     Errors: ValueError for options that do not fit. What a rank raises is in the report.
     """
-    job = _ext.Job(ranks, schedule, seed, timeout, poison, late_completion, swap_random)
-    store = _ext.make_hash_store()
-    results: list[Any] = [None] * ranks
-    exceptions: list[BaseException | None] = [None] * ranks
-    takes_rank = _argument_count(fn) == 1
-    of_group = datetime.timedelta(seconds=timeout) if timeout is not None else None  # a group of c10d's has its own
-
-    def rank_main(rank: int) -> None:
-        try:
-            with _ranks.rank_scope(job, rank):
-                if backend is not None:
-                    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=of_group)
-                try:
-                    result = fn(rank) if takes_rank else fn()
-                    results[rank] = asyncio.run(result) if inspect.iscoroutine(result) else result
-                except unittest.SkipTest as skip:
-                    job.skip(str(skip))
-                    raise
-                except BaseException as error:
-                    job.fail(rank, f"{type(error).__name__}: {error}")
-                    raise
-                finally:
-                    if dist.is_initialized():
-                        dist.destroy_process_group()
-        except BaseException as error:
-            exceptions[rank] = error.with_traceback(_ranks.callers_traceback(error))
-
-    _ranks.worlds.enter()
-    try:
-        threads = [_ranks.RankThread(f"rank {rank}", rank_main, rank) for rank in range(ranks)]
-        _ranks.start_threads(job, threads)
-        notes = _ranks.join_threads(job, threads, stall=stall)
-    finally:
-        _ranks.worlds.leave()
-    report = report_of(job.report(), results=results, exceptions=exceptions)
+    if parallel:
+        if seed is not None or schedule not in (None, "free"):
+            asked = f"seed={seed}" if seed is not None else f"schedule={schedule!r}"
+            raise ValueError(f"parallel=True and {asked}: want one of them, since a schedule runs one rank at a time")
+        schedule = "free"
+    job = _ext.Job(ranks, schedule, seed, timeout, poison, late_completion, swap_random, _faults.text_of(faults))
+    threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall)
+    with _ranks.running():
+        notes = threads.run(job)
+    exceptions = threads.exceptions
+    report = report_of(job.report(), results=threads.results, exceptions=exceptions)
     skipped = next((e for e in exceptions if isinstance(e, unittest.SkipTest)), None)
     if skipped is not None:
         raise skipped
@@ -170,6 +155,67 @@ def run(
     for note in notes:
         report.text += f"\nnote: {note}"
     first = exceptions[report.first_failed] if report.first_failed >= 0 else None
-    if first is not None:
+    # Where a rank was ended that hung, the text says already.
+    if first is not None and not isinstance(first, _ranks.RankEndedError):
         report.text += "\n" + raised(first, report.text)
     return report
+
+
+class Ranks:
+    """A program on the ranks of one job after the other, between enter() and leave() of _ranks.worlds."""
+
+    def __init__(self, fn: Callable[..., Any], *, backend: str | None, timeout: float | None, stall: float | None) -> None:
+        self._fn = fn
+        self._takes_rank = _argument_count(fn) == 1
+        self._backend = backend
+        # A group of c10d's has a timeout of its own.
+        self._of_group = datetime.timedelta(seconds=timeout) if timeout is not None else None
+        self._stall = stall
+        self.on_result: Callable[[Any], None] | None = None  # called on each rank that returns
+        self.runs = 0
+        self.hung = False  # a rank of the last run had to be ended
+        self.results: list[Any] = []  # of the last run, by rank
+        self.exceptions: list[BaseException | None] = []
+
+    def run(self, job: _ext.Job) -> list[str]:
+        """Returns when all have ended: what it had to do for that."""
+        self.runs += 1
+        self.results = [None] * job.world_size
+        self.exceptions = [None] * job.world_size
+        store = job.store() if self._backend is not None else None
+        threads = [_ranks.RankThread(f"rank {rank}", self._main, job, rank, store) for rank in range(job.world_size)]
+        try:
+            with _ranks.ending(job, threads):
+                _ranks.start_threads(threads)
+                return _ranks.join_threads(job, threads, stall=self._stall)
+        finally:
+            self.hung = any(thread.hung for thread in threads)
+            _stores.forget(job.id)
+
+    def forget(self) -> None:
+        """What the last run left."""
+        self.results, self.exceptions = [], []
+
+    def _main(self, job: _ext.Job, rank: int, store: Any) -> None:
+        try:
+            with _ranks.rank_scope(job, rank):
+                if self._backend is not None:
+                    dist.init_process_group(
+                        self._backend, store=store, rank=rank, world_size=job.world_size, timeout=self._of_group
+                    )
+                try:
+                    result = self._fn(rank) if self._takes_rank else self._fn()
+                    self.results[rank] = result = asyncio.run(result) if inspect.iscoroutine(result) else result
+                    if self.on_result is not None:
+                        self.on_result(result)
+                except unittest.SkipTest as skip:
+                    job.skip(str(skip))
+                    raise
+                except BaseException as error:
+                    job.fail(rank, _ranks.failure_text(error))
+                    raise
+                finally:
+                    if dist.is_initialized():
+                        dist.destroy_process_group()
+        except BaseException as error:
+            self.exceptions[rank] = error.with_traceback(_ranks.callers_traceback(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import os
 import threading
@@ -10,28 +11,32 @@ from typing import Any
 import torch.distributed as dist
 from torch.testing._internal.distributed import fake_pg
 
+from rankloom import _rerun
 from rankloom.torch import _ext
+from rankloom.torch._names import is_alone
 
 _rendezvous = importlib.import_module("torch.distributed.rendezvous")  # the package has a function of this name
 
 
 class _StoreType(type):
-    """Our stores are of c10d's own type, so a class of ours can only make them and know them again."""
+    """Our stores are of the extension's types, so a class of ours can only make them and know them again."""
 
     make: Any
     original: Any = None
+    ours: Any = None
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls.make(*args, **kwargs)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return type(instance) is dist.Store or (cls.original is not None and isinstance(instance, cls.original))
+        return type(instance) is cls.ours or (cls.original is not None and isinstance(instance, cls.original))
 
 
 class HashStore(metaclass=_StoreType):
     """A store in memory for ranks as threads. Waits are scheduling points, so a key that never comes is a deadlock."""
 
     original = dist.HashStore
+    ours = _ext.Store
 
     @staticmethod
     def make() -> dist.Store:
@@ -42,50 +47,126 @@ class FakeStore(metaclass=_StoreType):
     """Answers at once and holds nothing: for a fake group, as PyTorch's class of this name."""
 
     original = fake_pg.FakeStore
+    ours = _ext.Store
 
     @staticmethod
     def make() -> dist.Store:
         return _ext.make_fake_store()
 
 
-_named: dict[tuple[Any, ...], dist.Store] = {}
-_named_mu = threading.Lock()
+class _Names:
+    """The files and ports of one job."""
+
+    FIRST_FREE_PORT = 49152
+
+    def __init__(self) -> None:
+        self._stores: dict[tuple[str, str | int], _ext.NamedStore] = {}
+        self._next_port = self.FIRST_FREE_PORT
+
+    def named(self, kind: str, name: str | int, listens: bool = False) -> _ext.NamedStore:
+        """A new one for a server where nobody holds the last one of this name any more."""
+        found = self._stores.get((kind, name))
+        if found is None or (listens and found.had_server and not found.in_use):
+            found = self._stores[(kind, name)] = _ext.NamedStore()
+        return found
+
+    def free_port(self) -> int:
+        while ("port", self._next_port) in self._stores:
+            self._next_port += 1
+        return self._next_port
 
 
-def _named_store(*key: Any) -> dist.Store:
-    with _named_mu:
-        return _named.setdefault(key, _ext.make_hash_store())
+_names: dict[int, _Names] = {}  # by job, -1: of no job
+_names_mu = threading.Lock()
+
+
+def _names_of_job() -> _Names:
+    _ext.uncovered("TCPStore and FileStore that ranks make by a name: whoever comes first makes the store")
+    current = _ext.current()
+    return _names.setdefault(current[0].id if current is not None else -1, _Names())
+
+
+def forget(job: int) -> None:
+    """The next run that names one of this job's stores has a fresh one."""
+    with _names_mu:
+        _names.pop(job, None)
 
 
 def _in_memory() -> bool:
     """Whether ranks meet through memory here: a rank under the baton must not poll a file or sit in a socket."""
-    return _ext.current() is not None or any(
-        name in os.environ for name in ("RANKLOOM_SEED", "RANKLOOM_SCHEDULE", "RANKLOOM_REPLAY")
-    )
+    # The main thread is no rank among threads, though a group of one rank may have been left on it.
+    is_rank = _ext.current() is not None and threading.current_thread() is not threading.main_thread()
+    return is_rank or any(name in os.environ for name in _rerun.ONE_SCHEDULE)
+
+
+def named_file(path: str) -> dist.Store:
+    """Of the calling rank's job."""
+    with _names_mu:
+        return _names_of_job().named("file", path).file(path)
 
 
 class FileStore(metaclass=_StoreType):
     original = dist.FileStore
+    ours = _ext.FileStore
 
     @staticmethod
     def make(*args: Any, **kwargs: Any) -> dist.Store:
         if not _in_memory():
             own: dist.Store = FileStore.original(*args, **kwargs)
             return own
-        return _named_store("file", os.path.abspath(args[0] if args else kwargs["file_name"]))
+        if is_alone():
+            return FakeStore.make()
+        path = args[0] if args else kwargs["file_name"]
+        return named_file(os.path.abspath(path))
 
 
 class TCPStore(metaclass=_StoreType):
     original = dist.TCPStore
+    ours = _ext.TCPStore
 
     @staticmethod
     def make(*args: Any, **kwargs: Any) -> dist.Store:
         if not _in_memory():
             own: dist.Store = TCPStore.original(*args, **kwargs)
             return own
-        host = args[0] if args else kwargs["host_name"]
-        port = args[1] if len(args) > 1 else kwargs.get("port", 0)
-        return _named_store("tcp", host, port)
+        if is_alone():
+            return FakeStore.make()
+        return _tcp_store(*args, **kwargs)
+
+
+def _tcp_store(
+    host_name: str,
+    port: int,
+    world_size: int | None = None,
+    is_master: bool = False,
+    timeout: datetime.timedelta | None = None,
+    wait_for_workers: bool = True,
+    multi_tenant: bool = False,
+    master_listen_fd: int | None = None,
+    use_libuv: bool = True,
+) -> dist.Store:
+    if port == 0 and not is_master:
+        raise ValueError("TCPStore: port is 0, want the port where the master listens")
+    with _names_mu:
+        names = _names_of_job()
+        port = port or names.free_port()
+        named = names.named("port", port, listens=is_master)
+        if is_master and named.has_server and not multi_tenant:
+            raise dist.DistNetworkError(
+                "The server socket has failed to listen on any local network address. "
+                f"port: {port}, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+            )
+        store = named.tcp(host_name, port, is_master)
+    if timeout is not None:
+        store.set_timeout(timeout)
+    if wait_for_workers and world_size is not None and world_size > 0:
+        store.add("init/", 1)  # a key that num_keys() counts, as there
+        all_came = f"all {world_size} workers of the TCPStore at {host_name}:{port}"
+        if named.workers.add("came", 1) == world_size:
+            named.workers.set(all_came, "")
+        if is_master:
+            named.workers.wait([all_came])
+    return store
 
 
 _STORES: list[tuple[Any, str, Any]] = [

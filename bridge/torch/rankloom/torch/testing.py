@@ -12,19 +12,26 @@ import os
 import tempfile
 import unittest
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.distributed as dist
 from torch.testing._internal import common_distributed
 from torch.testing._internal.common_utils import TestCase
 
-from rankloom.torch import _ext, _ranks
+from rankloom.torch import _cases, _ext, _ranks
 from rankloom.torch._install import FakeStore
 from rankloom.torch._run import report_of, run
 
+if TYPE_CHECKING:
+    from torch.testing._internal.common_fsdp import FSDPTest
+    from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase
+
 __all__ = [
+    "DTensorTestBase",
     "DistributedTestBase",
+    "FSDPTest",
     "FakeStore",
+    "MultiProcContinuousTest",
     "MultiProcessTestCase",
     "MultiThreadedTestCase",
     "spawn_threads_and_init_comms",
@@ -39,7 +46,7 @@ def _tell(job: _ext.Job, rank: int, error: BaseException) -> None:
     elif isinstance(error, SystemExit):
         job.skip(f"rank {rank} left with exit code {error.code}")
     else:
-        job.fail(rank, f"{type(error).__name__}: {error}")
+        job.fail(rank, _ranks.failure_text(error))
 
 
 class _Threads(list[_ranks.RankThread]):
@@ -73,7 +80,8 @@ class MultiThreadedTestCase(_Base):
                 _ranks.RankThread(f"rank {rank}", cls._run, self._current_test_name, rank, self.world_size)
             )
         try:
-            _ranks.start_threads(cls._job, threads)
+            with _ranks.ending(cls._job, threads):
+                _ranks.start_threads(threads)
         except BaseException:
             _ranks.worlds.leave()
             raise
@@ -106,7 +114,8 @@ class MultiThreadedTestCase(_Base):
         job = threads.job if isinstance(threads, _Threads) else cls._job
         timeout = common_distributed.TIMEOUT_DEFAULT
         try:
-            notes = _ranks.join_threads(job, threads, timeout=timeout)
+            with _ranks.ending(job, threads):
+                notes = _ranks.join_threads(job, threads, timeout=timeout)
         finally:
             _ranks.worlds.leave()
         failures = []
@@ -159,7 +168,7 @@ class MultiProcessTestCase(TestCase):
 
     MAIN_PROCESS_RANK = -1
     seed: ClassVar[int | None] = None
-    schedule: ClassVar[str | None] = None  # without a seed: "fifo"
+    schedule: ClassVar[str | None] = None
     timeout: ClassVar[float | None] = None
 
     rank: int
@@ -217,10 +226,9 @@ class MultiProcessTestCase(TestCase):
             try:
                 getattr(mine, name)()
             except SystemExit as left:
-                # How a process tells that it skips.
-                for skip in common_distributed.TEST_SKIPS.values():
-                    if left.code == skip.exit_code:
-                        raise unittest.SkipTest(skip.message) from None
+                skip = _cases.as_skip(left)
+                if skip is not None:
+                    raise skip from None
                 if left.code not in (None, 0):
                     raise
 
@@ -228,7 +236,7 @@ class MultiProcessTestCase(TestCase):
             rank_main,
             self.world_size,
             seed=self.seed,
-            schedule=self.schedule if self.schedule is not None or self.seed is not None else "fifo",
+            schedule=self.schedule,
             backend=None,
             timeout=self.timeout,
         )
@@ -256,3 +264,30 @@ class DistributedTestBase(MultiProcessTestCase):
 
     def rank_to_device(self, device: Any) -> dict[int, list[int]]:
         return {rank: [0] for rank in range(self.world_size)}
+
+
+class MultiProcContinuousTest(_cases.ContinuousOnThreads, common_distributed.MultiProcContinuousTest):
+    """As PyTorch's class of this name; but each test has ranks and a default group of its own. world_size: 4 unless set."""
+
+    world_size: int = common_distributed.DEFAULT_WORLD_SIZE
+
+
+def __getattr__(name: str) -> Any:
+    # Their modules import much of torch.
+    if name == "FSDPTest":
+        from torch.testing._internal import common_fsdp
+
+        made: Any = type(name, (_cases.FSDPOnThreads, common_fsdp.FSDPTest), {"__doc__": _FSDP_DOC, "__module__": __name__})
+    elif name == "DTensorTestBase":
+        from torch.testing._internal.distributed._tensor import common_dtensor
+
+        bases = (_cases.OnThreads, common_dtensor.DTensorTestBase)
+        made = type(name, bases, {"__doc__": _DTENSOR_DOC, "__module__": __name__})
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = made
+    return made
+
+
+_FSDP_DOC = "As PyTorch's class of this name, without its demand for a GPU a rank. world_size: 4 where there are none."
+_DTENSOR_DOC = "As PyTorch's class of this name; with_comms and its other helpers are PyTorch's own."

@@ -1,0 +1,78 @@
+"""What torch keeps one of for all threads, and a rank means for itself: hooks on all modules, loss_parallel's handlers."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn.modules import module
+
+from rankloom.torch import _ext
+
+# Of hooks that are called. Those that only hold flags of these go by the same key.
+_CALLED = (
+    "_global_buffer_registration_hooks",
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+)
+
+
+def _of_rank(hook: Callable[..., Any], owner: tuple[int, int]) -> Callable[..., Any]:
+    def either(*args: Any, **kwargs: Any) -> Any:
+        # A hook that gives None changes nothing, whatever its kind.
+        return hook(*args, **kwargs) if _ext.acts_for() == owner else None
+
+    either.__wrapped__ = hook  # type: ignore[attr-defined]
+    return either
+
+
+class _Hooks(collections.OrderedDict[int, Any]):
+    """A hook that a rank registers is called on that rank only."""
+
+    def __setitem__(self, key: int, hook: Any) -> None:
+        owner = _ext.acts_for()
+        super().__setitem__(key, _of_rank(hook, owner) if owner[0] >= 0 else hook)
+
+
+def per_rank() -> None:
+    """For good, and once. A table that somebody uses already stays, since those handles remove from that one."""
+    for name in _CALLED:
+        table = getattr(module, name)
+        if not isinstance(table, _Hooks) and not table:
+            setattr(module, name, _Hooks())
+
+
+_loss_mu = threading.Lock()
+_loss_users = 0
+
+
+def count_loss_parallel() -> None:
+    """loss_parallel() of several ranks: the first one that enters puts the handlers in, and the last one takes them out."""
+    loss: Any = sys.modules.get("torch.distributed.tensor.parallel.loss")
+    if loss is None or getattr(loss._enable_custom_loss_ops, "counts_ranks", False):
+        return
+    enable, disable = loss._enable_custom_loss_ops, loss._disable_custom_loss_ops
+
+    def enter() -> None:
+        global _loss_users
+        with _loss_mu:
+            _loss_users += 1
+            if _loss_users == 1:
+                enable()
+
+    def leave() -> None:
+        global _loss_users
+        with _loss_mu:
+            _loss_users -= 1
+            if _loss_users == 0:
+                disable()
+
+    enter.counts_ranks = True  # type: ignore[attr-defined]
+    loss._enable_custom_loss_ops, loss._disable_custom_loss_ops = enter, leave

@@ -1,0 +1,427 @@
+"""What a process has one of, for ranks that each run a script: __main__, sys.argv, streams, os.environ, handlers.
+
+While scripts() is open, what a rank thread (or a thread that it started) asks of these is answered by its Process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import importlib
+import io
+import os
+import pdb
+import signal
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from rankloom.torch import _ext, _ranks
+
+_STREAMS = ("stdout", "stderr")
+_mu = threading.Lock()
+_local = threading.local()
+_processes: dict[tuple[int, int], Process] = {}
+
+
+class Process:
+    """One rank's, on the rank's thread from begin() to end()."""
+
+    def __init__(self, rank: int, main: types.ModuleType, argv: list[str], output: Output) -> None:
+        self.rank = rank
+        self.main = main
+        self.argv = argv
+        self.output = output
+        self.bound: dict[str, Any] = {}  # streams that the script put in the place of ours
+        self.handlers: dict[int, Any] = {}
+        self.exits: list[Callable[[], object]] = []
+
+    def run(self, code: types.CodeType, environment: dict[str, str | None]) -> int:
+        """Runs the script, and returns when it left with exit code 0. Other codes, and what it raises, are raised."""
+        current = _ext.current()
+        assert current is not None
+        key = (current[0].id, current[1])
+        own = _ranks.environment()
+        assert own is not None
+        own.whole = True
+        own.update(environment)
+        _local.process = _processes[key] = self
+        try:
+            try:
+                exec(code, self.main.__dict__)
+            except SystemExit as left:
+                if left.code not in (None, 0):
+                    raise
+            finally:
+                while self.exits:
+                    self.exits.pop()()
+            return 0
+        finally:
+            for name in _STREAMS:
+                with contextlib.suppress(Exception):
+                    self.stream(name).flush()
+            self.output.end(self.rank)
+            _local.process = None
+            _processes.pop(key, None)
+
+    def stream(self, name: str) -> Any:
+        return self.bound.get(name) or self.output.streams[name]
+
+
+def job_of_caller() -> int:
+    current = _ext.current()
+    return -1 if current is None else current[0].id
+
+
+def process() -> Process | None:
+    """Of the calling thread."""
+    own: Process | None = getattr(_local, "process", None)
+    if own is not None or not _processes:
+        return own
+    return _processes.get(_ext.acts_for())
+
+
+class Output:
+    """Puts lines of ranks, each with its rank, into the process's streams."""
+
+    def __init__(self, prefix: Callable[[int], str], write: Callable[[int, str, str, str], None]) -> None:
+        """write(rank, stream's name, text, the same with prefixes): whole lines, or, after a flush, a part of one."""
+        self.prefix = prefix
+        self._write = write
+        self._waiting: dict[tuple[int, str], str] = {}
+        self._open: tuple[int, str] | None = None  # whose line has no end yet
+        self._mu = threading.RLock()
+        self.streams = {name: _Lines(self, name) for name in _STREAMS}
+
+    def write(self, rank: int, name: str, text: str) -> None:
+        with self._mu:
+            key = (rank, name)
+            text = self._waiting.pop(key, "") + text
+            end = max(text.rfind("\n"), text.rfind("\r")) + 1
+            if text[end:]:
+                self._waiting[key] = text[end:]
+            if end:
+                self._put(key, text[:end])
+
+    def flush(self, rank: int, name: str) -> None:
+        with self._mu:
+            text = self._waiting.pop((rank, name), "")
+            if text:
+                self._put((rank, name), text)
+
+    def end(self, rank: int) -> None:
+        with self._mu:
+            for name in _STREAMS:
+                self.flush(rank, name)
+            if self._open is not None and self._open[0] == rank:
+                self._write(*self._open, "", "\n")
+                self._open = None
+
+    def _put(self, key: tuple[int, str], text: str) -> None:
+        rank, name = key
+        prefix = self.prefix(rank)
+        goes_on = self._open == key
+        if self._open is not None and not goes_on:
+            self._write(*self._open, "", "\n")
+        lines = text.splitlines(keepends=True)
+        prefixed = "".join(("" if goes_on and at == 0 else prefix) + line for at, line in enumerate(lines))
+        self._write(rank, name, text, prefixed)
+        self._open = None if text[-1] in "\n\r" else key
+
+
+class _Stream(io.TextIOBase):
+    """sys.stdout or sys.stderr: of the process for threads of no rank."""
+
+    def __init__(self, name: str, real: Any) -> None:
+        self._name = name
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def _target(self) -> Any:
+        own = process()
+        return self._real if own is None else own.stream(self._name)
+
+    def write(self, text: str) -> int:
+        return self._target().write(text)  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        self._target().flush()
+
+    def isatty(self) -> bool:
+        return bool(self._real.isatty())
+
+    def fileno(self) -> int:
+        return int(self._real.fileno())
+
+    def writable(self) -> bool:
+        return True
+
+
+class _Lines(_Stream):
+    """What a rank finds as sys.stdout: also when another rank's logging handler keeps it, it writes for the calling rank."""
+
+    def __init__(self, output: Output, name: str) -> None:
+        super().__init__(name, getattr(sys, name))
+        self._output = output
+
+    def write(self, text: str) -> int:
+        own = process()
+        if own is None:
+            return self._real.write(text)  # type: ignore[no-any-return]
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        self._output.write(own.rank, self._name, text)
+        return len(text)
+
+    def flush(self) -> None:
+        own = process()
+        if own is None:
+            self._real.flush()
+        else:
+            self._output.flush(own.rank, self._name)
+
+
+def _of_rank(name: str) -> property:
+    """sys.<name>: the rank's own, also when the script puts another in its place."""
+
+    def get(self: types.ModuleType) -> Any:
+        own = process()
+        if own is None:
+            return self.__dict__[name]
+        return own.argv if name == "argv" else own.stream(name)
+
+    def put(self: types.ModuleType, value: Any) -> None:
+        own = process()
+        if own is None:
+            self.__dict__[name] = value
+        elif name == "argv":
+            own.argv = value
+        elif isinstance(value, _Stream):
+            own.bound.pop(name, None)
+        else:
+            own.bound[name] = value
+
+    return property(get, put)
+
+
+class _Sys(types.ModuleType):
+    argv = _of_rank("argv")
+    stdout = _of_rank("stdout")
+    stderr = _of_rank("stderr")
+
+
+class _Main(types.ModuleType):
+    """sys.modules["__main__"]: the rank's, so that what it pickles is found under its name."""
+
+    before: ClassVar[Any] = None
+
+    def __getattribute__(self, name: str) -> Any:
+        own = process()
+        return getattr(_Main.before if own is None else own.main, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = process()
+        setattr(_Main.before if own is None else own.main, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        own = process()
+        delattr(_Main.before if own is None else own.main, name)
+
+    def __dir__(self) -> list[str]:
+        own = process()
+        return dir(_Main.before if own is None else own.main)
+
+
+def _of_process(name: str) -> Any:
+    """The process's stream, also while ranks have their own."""
+    stream = sys.__dict__[name]
+    return stream._real if isinstance(stream, _Stream) else stream
+
+
+def say(text: str) -> None:
+    """A line of the launcher's own, on the process's stderr."""
+    print(f"rankloom: {text}", file=_of_process("stderr"), flush=True)
+
+
+@contextlib.contextmanager
+def _held(rank: int, what: str) -> Iterator[None]:
+    """A person has this rank: no rank counts as hanging, and one rank at a time is at the terminal."""
+    with _mu:
+        _ranks.held += 1
+    try:
+        with _terminal, _ranks.others_stopped():
+            if what:
+                own = process()
+                size = _ext.current()
+                of = f" of {size[0].world_size}" if size is not None else ""
+                say(f"{what} in rank {own.rank if own is not None else rank}{of}; all ranks are stopped")
+            yield
+    finally:
+        with _mu:
+            _ranks.held -= 1
+
+
+_terminal = threading.RLock()
+
+
+class _RankPdb(pdb.Pdb):
+    """On the terminal, with the rank in its prompt."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(stdin=sys.stdin, stdout=_of_process("stdout"), nosigint=True, readrc=False)
+        self.prompt = f"(rank {rank}) "
+        self._rank = rank
+        self._told = False
+
+    def interaction(self, *args: Any, **kwargs: Any) -> Any:
+        what, self._told = ("" if self._told else "breakpoint()"), True
+        with _held(self._rank, what):
+            return super().interaction(*args, **kwargs)
+
+
+def _on_rank(original: Any, act: Callable[..., Any]) -> Any:
+    """The function `original`, but on a rank act(its process, ...)."""
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        own = process()
+        return original(*args, **kwargs) if own is None else act(own, *args, **kwargs)
+
+    either.__name__ = either.__qualname__ = getattr(original, "__name__", "either")
+    either.__doc__ = getattr(original, "__doc__", None)
+    return either
+
+
+def _refuses(name: str, instead: str) -> Callable[..., Any]:
+    def refuse(own: Process, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"rank {own.rank}: {name}(): ranks are threads of this process, which cannot be forked; {instead}")
+
+    return refuse
+
+
+def _breakpoint(own: Process, *args: Any, header: str | None = None, **kwargs: Any) -> None:
+    frame = sys._getframe(2)  # below _on_rank's
+    debugger = _RankPdb(own.rank)
+    if header is not None:
+        debugger.message(header)
+    debugger.set_trace(frame)
+
+
+def _input(own: Process, prompt: object = "", /) -> str:
+    own.stream("stdout").flush()
+    with _held(own.rank, ""):
+        print(f"{own.output.prefix(own.rank)}{prompt}", end="", file=_of_process("stdout"), flush=True)
+        line = sys.stdin.readline()
+    if not line:
+        raise EOFError("EOF when reading a line")
+    return line.removesuffix("\n")
+
+
+def _signal(own: Process, number: int, handler: Any) -> Any:
+    number = signal.Signals(number)
+    if not callable(handler) and handler not in (signal.SIG_DFL, signal.SIG_IGN):
+        raise TypeError("signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object")
+    before = own.handlers.get(number, signal.getsignal(number))
+    own.handlers[number] = handler
+    say(f"rank {own.rank} sets a handler of {number.name}: kept, but no signal comes to a rank, which is a thread")
+    return before
+
+
+def _os_exit(own: Process, status: int) -> None:
+    own.exits.clear()
+    raise SystemExit(status)
+
+
+def _start(original: Any) -> Any:
+    def start(self: threading.Thread) -> None:
+        own = process()
+        if own is not None:
+            run, environment = self.run, _ranks.environment()
+
+            def run_of_rank() -> None:
+                _local.process = own
+                _ranks.inherit(environment)
+                run()
+
+            self.run = run_of_rank  # type: ignore[method-assign]
+        original(self)
+
+    return start
+
+
+def _popen(original: Any) -> Any:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if process() is not None and kwargs.get("env") is None and len(args) < 11:
+            kwargs["env"] = dict(os.environ)
+        original(self, *args, **kwargs)
+
+    return init
+
+
+def _register(original: Any) -> Any:
+    def register(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        own = process()
+        # A library that a rank happens to import first registers for the process.
+        if own is None or sys._getframe(1).f_globals is not own.main.__dict__:
+            return original(function, *args, **kwargs)
+        own.exits.append(lambda: function(*args, **kwargs))
+        return function
+
+    return register
+
+
+def _set_device(own: Process, *args: Any, **kwargs: Any) -> None:
+    """There is no such device, and nothing is put on it."""
+
+
+@contextlib.contextmanager
+def scripts(tolerate_set_device: bool = False) -> Iterator[None]:
+    """While open, ranks that are in Process.run() have what a process has one of. Of the main thread, not reentrant."""
+    restore: list[tuple[Any, str, Any]] = []
+
+    def replace(owner: Any, name: str, value: Any) -> None:
+        restore.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, value)
+
+    main = sys.modules["__main__"]
+    streams = {name: sys.__dict__[name] for name in _STREAMS}
+    breakpoint_hook = sys.__dict__["breakpointhook"]
+    _Main.before = main
+    try:
+        sys.modules["__main__"] = _Main("__main__")
+        for name in _STREAMS:
+            setattr(sys, name, _Stream(name, streams[name]))
+        sys.__class__ = _Sys
+        if os.environ.get("PYTHONBREAKPOINT", "") == "":
+            sys.breakpointhook = _on_rank(breakpoint_hook, _breakpoint)
+            replace(pdb, "set_trace", _on_rank(pdb.set_trace, _breakpoint))
+        replace(builtins, "input", _on_rank(builtins.input, _input))
+        instead = "DataLoader(num_workers=0), subprocess, or the multiprocessing context 'spawn' work"
+        replace(os, "fork", _on_rank(os.fork, _refuses("os.fork", instead)))
+        replace(os, "forkpty", _on_rank(os.forkpty, _refuses("os.forkpty", instead)))
+        replace(os, "_exit", _on_rank(os._exit, _os_exit))
+        replace(signal, "signal", _on_rank(signal.signal, _signal))
+        replace(threading.Thread, "start", _start(threading.Thread.start))
+        replace(subprocess.Popen, "__init__", _popen(subprocess.Popen.__init__))
+        replace(atexit, "register", _register(atexit.register))
+        if tolerate_set_device:
+            cuda = importlib.import_module("torch.cuda")
+            replace(cuda, "set_device", _on_rank(cuda.set_device, _set_device))
+            if not cuda.is_available():
+                replace(cuda, "synchronize", _on_rank(cuda.synchronize, _set_device))
+                replace(cuda, "current_device", _on_rank(cuda.current_device, lambda own: 0))
+        yield
+    finally:
+        for owner, name, value in reversed(restore):
+            setattr(owner, name, value)
+        sys.__class__ = types.ModuleType
+        sys.breakpointhook = breakpoint_hook
+        for name in _STREAMS:
+            setattr(sys, name, streams[name])
+        sys.modules["__main__"] = main
+        _ranks.restore_exported()

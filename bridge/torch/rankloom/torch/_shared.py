@@ -1,0 +1,119 @@
+"""What ranks share in Python: the variables that a program captures or finds in its module. No scheduler sees them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from rankloom.torch import _ranks
+
+_MOST = 20_000  # objects looked at
+_DEEP = 6
+
+
+class Variables:
+    """Those that a program's code names: of its closures, its module, and of the callers' functions that it calls.
+
+    roots: what can be called, and further variables as (name, value).
+    """
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self._roots = list(roots)
+        self._before = self._marks()
+        self._changed: list[str] = []
+
+    def changed(self) -> list[str]:
+        """The names of those that are not what they were."""
+        now = self._marks()
+        names = {name for name in {**self._before, **now} if self._before.get(name) != now.get(name)}
+        self._changed = sorted({*self._changed, *names})
+        self._before = now
+        return self._changed
+
+    def _marks(self) -> dict[str, Any]:
+        left = [_MOST]
+        return {name: _mark(value, _DEEP, left) for name, value in _named(self._roots)}
+
+
+def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
+    seen: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        at = waiting.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        if isinstance(at, tuple) and len(at) == 2 and isinstance(at[0], str):
+            yield at
+        elif isinstance(at, functools.partial):
+            waiting += [at.func, *(("an argument", value) for value in (*at.args, *at.keywords.values()))]
+        elif isinstance(at, types.MethodType):
+            waiting.append(at.__func__)
+            yield f"{type(at.__self__).__name__} (self)", at.__self__
+        elif isinstance(at, types.FunctionType):
+            waiting += [getattr(at, "__wrapped__", None), *(("a default", value) for value in at.__defaults__ or ())]
+            if not _ranks.is_callers(at.__code__.co_filename):
+                continue
+            for name, value in _variables(at):
+                if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+                    waiting.append(value)
+                elif isinstance(value, type):
+                    if _of_caller(value):
+                        waiting += [member for member in vars(value).values() if isinstance(member, types.FunctionType)]
+                        yield name, {key: member for key, member in vars(value).items() if not callable(member)}
+                elif not isinstance(value, types.ModuleType):
+                    yield name, value
+
+
+def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            continue
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _of_caller(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return file is not None and _ranks.is_callers(file)
+
+
+def _mark(value: Any, depth: int, left: list[int]) -> Any:
+    """Something that differs if the value does, or what it holds. Of objects that are nobody's of the caller's: which one it is."""
+    left[0] -= 1
+    if isinstance(value, (int, float, complex, str, bytes, type(None))):
+        return repr(value)
+    if isinstance(value, torch.Tensor):
+        grad = None if not value.is_leaf or value.grad is None else _mark(value.grad, 0, left)
+        return (id(value), value._version, grad)
+    if depth == 0 or left[0] <= 0:
+        return id(value)
+    if isinstance(value, (list, tuple)):
+        return (id(value), [_mark(item, depth - 1, left) for item in value[: left[0]]], len(value))
+    if isinstance(value, dict):
+        return (id(value), [(_mark(key, 1, left), _mark(item, depth - 1, left)) for key, item in list(value.items())[: left[0]]], len(value))
+    if isinstance(value, (set, frozenset)):
+        return (id(value), sorted(repr(_mark(item, 1, left)) for item in list(value)[: left[0]]), len(value))
+    if isinstance(value, bytearray):
+        return (id(value), bytes(value))
+    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
+        return (id(value), value.tobytes() if value.nbytes < 1 << 20 else None)
+    if isinstance(value, torch.nn.Module) or _of_caller(type(value)):
+        return (id(value), _mark(getattr(value, "__dict__", {}), depth - 1, left))
+    return id(value)

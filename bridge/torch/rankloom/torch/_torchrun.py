@@ -1,0 +1,452 @@
+"""torchrun with ranks that are threads of this process: rankloom-torchrun, python -m rankloom.torch."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import os
+import pathlib
+import shlex
+import string
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed import run as torchs
+from torch.distributed.elastic.multiprocessing import Std
+
+from rankloom import _rerun
+from rankloom.torch import _names, _process, _ranks
+from rankloom.torch._explore import explore
+from rankloom.torch._run import Report, run
+from rankloom.torch._spawn import spawn
+
+# torchrun's options that mean nothing here, and why; what is not named is done, or has no effect to miss.
+_IGNORED = {
+    "node_rank": "this process runs all nodes",
+    "rdzv_backend": "ranks meet in memory",
+    "rdzv_endpoint": "ranks meet in memory",
+    "rdzv_conf": "ranks meet in memory",
+    "local_addr": "ranks meet in memory",
+    "max_restarts": "a run that fails is told, not repeated",
+    "numa_binding": "ranks are threads of one process",
+    "logs_specs": "lines of ranks are written here",
+    "event_log_handler": "there are no events",
+    "duplicate_stdout_filters": "no line is duplicated",
+    "duplicate_stderr_filters": "no line is duplicated",
+    "signals_to_handle": "no signal comes to a rank",
+    "shutdown_timeout": "ranks are given 3 s",
+}
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = torchs.get_args_parser()
+    parser.prog = prog
+    parser.description = (
+        "torchrun with ranks that are threads of this process: the script stays as it is. torchrun's options are below; those "
+        "that mean nothing here are ignored, with a line that says so."
+    )
+    ours = parser.add_argument_group("rankloom")
+    ours.add_argument("--seed", type=int, help="one rank at a time, in an order drawn from this seed")
+    ours.add_argument("--schedule", help="one rank at a time, by this schedule: fifo (the default), pct:7:3, late:3, ...")
+    ours.add_argument("--parallel", action="store_true", help="all ranks at once; torch's random state is one for all then")
+    ours.add_argument("--explore", type=int, metavar="RUNS", help="many runs under other schedules, until one fails")
+    ours.add_argument("--compare-output", action="store_true", help="with --explore: what a rank prints is the same in all runs")
+    ours.add_argument(
+        "--stall", type=float, default=60.0, metavar="SECONDS", help="a rank without a call for so long hangs; 0: never (60)"
+    )
+    ours.add_argument(
+        "--fake", type=int, metavar="WORLD_SIZE", help="one rank of a world of so many, of which no other is there: calls move no data"
+    )
+    ours.add_argument("--rank", type=int, metavar="R", help="with --fake: which one (0)")
+    ours.add_argument(
+        "--spawn", action="store_true", help="a script that starts its ranks itself by torch.multiprocessing.spawn()"
+    )
+    ours.add_argument(
+        "--tolerate-set-device",
+        action="store_true",
+        help="torch.cuda.set_device() does nothing; without a GPU nor does synchronize(), and current_device() is 0",
+    )
+    return parser
+
+
+class _UsageError(Exception):
+    """What is wrong with the command line."""
+
+
+def _nodes(text: str) -> int:
+    try:
+        least, _, most = text.partition(":")
+        low, high = int(least), int(most or least)
+    except ValueError:
+        raise _UsageError(f"--nnodes {text}: want a number, or MIN:MAX") from None
+    if not 1 <= low <= high:
+        raise _UsageError(f"--nnodes {text}: want at least 1 node")
+    if low < high:
+        _process.say(f"--nnodes {text}: {high} nodes, and it stays at that")
+    return high
+
+
+def _per_node(text: str) -> int:
+    try:
+        number = int(torchs.determine_local_world_size(text))
+    except ValueError as error:
+        raise _UsageError(f"--nproc-per-node {text}: {error}") from None
+    if number < 1:
+        raise _UsageError(f"--nproc-per-node {text}: want at least 1 rank")
+    return number
+
+
+def _load(options: argparse.Namespace) -> tuple[types.CodeType, str, str | None]:
+    """The script's code, its file, and the package of a module."""
+    name = options.training_script
+    if options.module:
+        try:
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{name}.__main__")
+        except ImportError as error:
+            raise _UsageError(f"module {name}: {error}") from None
+        code = spec.loader.get_code(spec.name) if spec is not None and hasattr(spec.loader, "get_code") else None  # type: ignore[union-attr]
+        if spec is None or code is None:
+            raise _UsageError(f"module {name}: there is no such module to run")
+        return code, spec.origin or name, spec.parent
+    path = pathlib.Path(name)
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise _UsageError(f"script {name}: {error.strerror}") from None
+    return compile(source, name, "exec", dont_inherit=True), name, None
+
+
+class _Sinks:
+    """Where lines of a rank go: to the process's streams, or, by --redirects and --tee, to files."""
+
+    def __init__(self, options: argparse.Namespace, ranks: int, per_node: int, quiet: bool) -> None:
+        self.kept: list[tuple[str, str]] = []  # stream's name and text, of a run that may not be worth telling
+        self.text = [io.StringIO() for _ in range(ranks)]  # by rank
+        self._quiet = quiet
+        self._files: dict[tuple[int, str], Any] = {}
+        self._streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+        self._silent: set[tuple[int, str]] = set()
+        shown = options.local_ranks_filter
+        if shown:
+            wanted = {int(rank) for rank in str(shown).split(",")}
+            self._silent |= {(r, name) for r in range(ranks) if r % per_node not in wanted for name in self._streams}
+        files = {"redirects": _std(options.redirects, per_node), "tee": _std(options.tee, per_node)}
+        if not any(std for by_rank in files.values() for std in by_rank):
+            return
+        if options.log_dir is None:
+            raise _UsageError("--redirects and --tee need --log-dir")
+        for option, by_rank in files.items():
+            for rank in range(ranks):
+                for name, bit in (("stdout", Std.OUT), ("stderr", Std.ERR)):
+                    if by_rank[rank % per_node] & bit:
+                        path = pathlib.Path(options.log_dir) / str(rank) / f"{name}.log"
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        self._files[(rank, name)] = path.open("w")
+                        if option == "redirects":
+                            self._silent.add((rank, name))
+
+    def write(self, rank: int, name: str, text: str, prefixed: str) -> None:
+        self.text[rank].write(text)
+        if (rank, name) in self._files:
+            self._files[(rank, name)].write(text)
+        if (rank, name) in self._silent:
+            return
+        if self._quiet:
+            self.kept.append((name, prefixed))
+        else:
+            self._put(name, prefixed)
+
+    def _put(self, name: str, text: str) -> None:
+        self._streams[name].write(text)
+        self._streams[name].flush()
+
+    def forget(self) -> None:
+        """A new run begins."""
+        self.kept.clear()
+        for text in self.text:
+            text.seek(0)
+            text.truncate()
+
+    def tell(self) -> None:
+        """What the last run printed."""
+        for name, text in self.kept:
+            self._put(name, text)
+        self.kept.clear()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+def _std(text: str, per_node: int) -> list[Std]:
+    try:
+        parsed = Std.from_str(str(text))
+    except ValueError as error:
+        raise _UsageError(str(error)) from None
+    if isinstance(parsed, dict):
+        return [parsed.get(rank, Std.NONE) for rank in range(per_node)]
+    return [parsed] * per_node
+
+
+def _fake_rank(options: argparse.Namespace) -> int | None:
+    """The rank that is there; None: all are."""
+    if options.fake is None:
+        if options.rank is not None:
+            raise _UsageError(f"--rank {options.rank}: want --fake WORLD_SIZE beside it")
+        return None
+    if options.fake < 1:
+        raise _UsageError(f"--fake {options.fake}: want at least 1 rank")
+    for name in ("explore", "spawn", "parallel", "schedule"):
+        if getattr(options, name) not in (None, False):
+            raise _UsageError(f"--{name} goes with ranks that meet, and --fake has one alone")
+    rank = options.rank or 0
+    if not 0 <= rank < options.fake:
+        raise _UsageError(f"--rank {rank}: want 0 <= rank < {options.fake}, the world's size")
+    return int(rank)
+
+
+def _environment(options: argparse.Namespace, rank: int, nodes: int, per_node: int) -> dict[str, str | None]:
+    local = 0 if getattr(options, "virtual_local_rank", False) else rank % per_node
+    ranks = nodes * per_node
+    values: dict[str, object] = {
+        "RANK": rank,
+        "LOCAL_RANK": local,
+        "GROUP_RANK": rank // per_node,
+        "ROLE_RANK": rank,
+        "ROLE_NAME": options.role,
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": per_node,
+        "GROUP_WORLD_SIZE": nodes,
+        "ROLE_WORLD_SIZE": ranks,
+        "MASTER_ADDR": options.master_addr,
+        "MASTER_PORT": options.master_port or 29500,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_RUN_ID": options.rdzv_id,
+        "TORCHELASTIC_USE_AGENT_STORE": False,
+    }
+    if ranks > 1 and "OMP_NUM_THREADS" not in os.environ:
+        values["OMP_NUM_THREADS"] = 1
+    return {name: str(value) for name, value in values.items()}
+
+
+def _prefixes(options: argparse.Namespace, ranks: int, per_node: int) -> list[str]:
+    template = string.Template(os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "[rank${rank}]:")
+    return [
+        template.safe_substitute(role_name=options.role, rank=rank, local_rank=rank % per_node) + " " for rank in range(ranks)
+    ]
+
+
+def _rerun_command(arguments: Sequence[str], options: argparse.Namespace, prog: str) -> str:
+    """The command without what names a schedule."""
+    own = len(arguments) - len(options.training_script_args) - 1
+    kept = []
+    rest = iter(arguments[:own])
+    for argument in rest:
+        name = argument.split("=")[0]
+        if name in ("--seed", "--schedule", "--explore"):
+            if "=" not in argument:
+                next(rest)
+        elif name not in ("--parallel", "--compare-output"):
+            kept.append(argument)
+    return f"{prog} {shlex.join([*kept, *arguments[own:]])}"
+
+
+def _exit_code(report: Report) -> int:
+    if report.ok:
+        return 0
+    first = report.exceptions[report.first_failed] if report.first_failed >= 0 else None
+    code = first.code if isinstance(first, SystemExit) else 1
+    return code & 0xFF or 1 if isinstance(code, int) else 1
+
+
+def _lines_of(error: BaseException) -> list[str]:
+    """What Python prints when a script ends by this: without the launcher's frames."""
+    if isinstance(error, SystemExit):
+        return [] if error.code is None or isinstance(error.code, int) else str(error.code).split("\n")
+    cut = _ranks.callers_traceback(error)
+    return "".join(traceback.format_exception(type(error), error, cut)).rstrip("\n").split("\n")
+
+
+def _tell(text: str, lines: Sequence[str], prefix: str, code: int) -> None:
+    """The traceback of the first rank that failed, then who failed, the others, and the command that repeats it."""
+    told = text.split("\nTraceback (most recent call last):\n")[0]
+    print("\n".join([*(prefix + line for line in lines), told, f"exit code {code}"]), file=sys.stderr, flush=True)
+
+
+def _prog() -> str:
+    if sys.argv[0].endswith("__main__.py"):
+        return f"{shlex.quote(sys.orig_argv[0])} -m rankloom.torch"
+    return os.path.basename(sys.argv[0])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line, and returns the exit code: the first failed rank's, 2 for a command line that is not right."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    prog = _prog()
+    parser = _parser(prog)
+    options = parser.parse_args(arguments)
+    path, threads, command = list(sys.path), torch.get_num_threads(), _rerun.command
+    try:
+        return _main(arguments, options, parser, prog)
+    except (_UsageError, ValueError) as error:  # run() refuses a schedule by ValueError
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        sys.path[:], _rerun.command = path, command
+        torch.set_num_threads(threads)
+
+
+def _main_of_spawn(
+    arguments: list[str], options: argparse.Namespace, prog: str, code: types.CodeType, file: str, package: str | None
+) -> int:
+    """The script runs once, and what it spawns are ranks. Exit code: the script's, and 1 if it raises."""
+    if options.explore is not None:
+        raise _UsageError("--explore goes through runs of a whole script, and --spawn's ranks are a part of one")
+
+    def spawn_ranks(*args: Any, **kwargs: Any) -> Any:
+        return spawn(
+            *args,
+            seed=options.seed,
+            schedule="free" if options.parallel else options.schedule,
+            stall=options.stall if options.stall > 0 else None,
+            **kwargs,
+        )
+
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=file, __package__=package, __builtins__=__builtins__, __cached__=None)
+    before = sys.modules["__main__"], sys.argv, torch.multiprocessing.spawn
+    _rerun.command = _rerun_command(arguments, options, prog)
+    try:
+        sys.modules["__main__"], sys.argv = module, [file, *options.training_script_args]
+        torch.multiprocessing.spawn = spawn_ranks
+        exec(code, module.__dict__)
+        status = 0
+    except SystemExit as left:
+        if left.code is not None and not isinstance(left.code, int):
+            print(left.code, file=sys.stderr)
+        status = 0 if left.code is None else left.code & 0xFF if isinstance(left.code, int) else 1
+    except Exception as error:
+        print("\n".join(_lines_of(error)), file=sys.stderr)
+        status = 1
+    finally:
+        sys.modules["__main__"], sys.argv, torch.multiprocessing.spawn = before
+    return _left_for_good(status)
+
+
+def _left_for_good(status: int) -> int:
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    if _ranks.left:
+        sys.stderr.flush()
+        os._exit(status)  # a thread that cannot be ended would be torn down under its feet
+    return status
+
+
+def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.ArgumentParser, prog: str) -> int:
+    if options.no_python:
+        raise _UsageError("--no-python: ranks are threads of this Python, and a program would be a process")
+    if sum([options.schedule is not None, options.parallel, options.seed is not None or options.explore is not None]) > 1:
+        raise _UsageError("want one of --seed or --explore, --schedule, --parallel")
+    if options.explore is not None and options.explore < 1:
+        raise _UsageError(f"--explore {options.explore}: want at least 1 run")
+    nodes, per_node = _nodes(options.nnodes), _per_node(options.nproc_per_node)
+    fake = _fake_rank(options)
+    if fake is not None:
+        per_node = options.fake if per_node == 1 and nodes == 1 else per_node
+        if options.fake % per_node:
+            raise _UsageError(f"--fake {options.fake}: want a multiple of --nproc-per-node = {per_node}")
+        nodes = options.fake // per_node
+    ranks = nodes * per_node
+    for name, why in _IGNORED.items():
+        if not options.standalone and getattr(options, name, None) != parser.get_default(name):
+            _process.say(f"--{name.replace('_', '-')} is ignored: {why}")
+    if options.module:
+        sys.path.insert(0, os.getcwd())
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(options.training_script)))
+    code, file, package = _load(options)
+    if options.spawn:
+        return _main_of_spawn(arguments, options, prog, code, file, package)
+    if ranks > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # as torchrun
+    prefixes = _prefixes(options, ranks, per_node)
+    sinks = _Sinks(options, ranks, per_node, quiet=options.explore is not None)
+    output = _process.Output(prefixes.__getitem__, sinks.write)
+    tracebacks: dict[int, list[str]] = {}
+    seen = -1
+
+    def on_rank(number: int) -> str | None:
+        nonlocal seen
+        rank = number if fake is None else fake
+        job = _process.job_of_caller()
+        if job != seen:
+            seen = job
+            sinks.forget()
+            tracebacks.clear()
+        module = types.ModuleType("__main__")
+        module.__dict__.update(__file__=file, __package__=package, __builtins__=__builtins__, __cached__=None)
+        own = _process.Process(rank, module, [file, *options.training_script_args], output)
+        try:
+            own.run(code, _environment(options, rank, nodes, per_node))
+        except BaseException as error:
+            # Now: what it holds, a tensor say, changes when the run ends.
+            tracebacks[rank] = _lines_of(error)
+            raise
+        return sinks.text[rank].getvalue() if options.compare_output else None
+
+    _rerun.command = _rerun_command(arguments, options, prog)
+    try:
+        with (
+            _process.scripts(tolerate_set_device=options.tolerate_set_device),
+            _names.alone() if fake is not None else contextlib.nullcontext(),
+        ):
+            if options.explore is not None:
+                found = explore(
+                    on_rank,
+                    ranks,
+                    runs=options.explore,
+                    first_seed=1 if options.seed is None else options.seed,
+                    compare=options.compare_output,
+                    backend=None,
+                    swap_random=True,
+                    seconds=None,
+                    stall=options.stall if options.stall > 0 else None,
+                    _roots=[],
+                )
+                report: Report | None = found.failure
+                text = found.text
+            else:
+                report = done = run(
+                    on_rank,
+                    ranks if fake is None else 1,
+                    seed=options.seed,
+                    schedule=options.schedule,
+                    parallel=options.parallel,
+                    backend=None,
+                    swap_random=True,
+                    stall=options.stall if options.stall > 0 else None,
+                )
+                text = done.text
+    finally:
+        sinks.close()
+    status = _exit_code(report) if report is not None else 0
+    if options.explore is not None and report is not None:
+        sinks.tell()
+        status = status or 1  # results that differ
+    if report is not None and status:
+        first = report.first_failed
+        if fake is not None:  # the only rank of its job
+            first, text = fake, text.replace("rank 0 failed", f"rank {fake} failed", 1)
+        _tell(text, tracebacks.get(first, []), prefixes[first], status)
+    elif options.explore is not None:
+        print(text)
+    return _left_for_good(status)

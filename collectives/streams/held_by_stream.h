@@ -1,0 +1,35 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "collectives/work/work_state.h"
+#include "rankloom/work.h"
+
+namespace rankloom::internal {
+
+// What a stream holds for its rank, and gives up when the rank is through with the stream.
+class HeldByStream {
+ public:
+  virtual ~HeldByStream() = default;
+  // Nobody writes into the rank's memory for it afterwards. No scheduling point: destructors come here.
+  virtual void let_go() noexcept = 0;
+};
+
+// A work that a stream waits for. Its handle keeps the call.
+class HeldWork final : public HeldByStream {
+ public:
+  explicit HeldWork(Work work) : state_(WorkState::shared(work)), work_(std::move(work)) {}
+  const std::shared_ptr<WorkState>& state() const { return state_; }
+  void let_go() noexcept override {
+    if (held_.exchange(false)) work_ = Work();
+  }
+
+ private:
+  const std::shared_ptr<WorkState> state_;
+  std::atomic<bool> held_{true};
+  Work work_;  // whoever clears held_ has it
+};
+
+}  // namespace rankloom::internal

@@ -1,0 +1,128 @@
+#include "collectives/streams/stream_call.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/ops/op_table.h"
+#include "collectives/work/completion.h"
+#include "rankloom/error.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom::internal {
+
+CallOnStream::CallOnStream(RankState& rank, const char* op, std::string group, int64_t seq,
+                           std::vector<TensorView> outputs, std::weak_ptr<HeldByStream> held,
+                           std::shared_ptr<const void> hold)
+    : StreamWork(&rank.world().scheduler(), rank.rank(), op, std::move(group), seq, std::move(outputs)),
+      rank_(rank),
+      held_(std::move(held)),
+      hold_(std::move(hold)) {}
+
+void CallOnStream::dropped() noexcept {
+  if (rank_.unwinding()) {
+    if (const std::shared_ptr<HeldByStream> held = held_.lock(); held != nullptr) held->let_go();
+  }
+  let_stream_go();
+}
+
+void CallOnStream::end(const absl::Status& status) {
+  complete(status);
+  let_stream_go();
+}
+
+void CallOnStream::let_stream_go() {
+  if (holds_.exchange(false)) Completion::drop(std::move(hold_));
+}
+
+StreamCall::StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream)
+    : rank_(rank),
+      world_(&rank.world().scheduler()),
+      group_(&group),
+      held_(group.weak_from_this().lock()),
+      stream_(std::move(stream)),
+      keeps_alive_(call.keep_alive != nullptr),
+      call_(std::move(call)),
+      text_([this] {
+        const Site site{.what = op_row(call_.op).name, .code = call_.code, .seq = call_.seq};
+        return absl::StrCat(site_text(site), site_place(site));
+      }()) {
+  call_.way.gate = &gate_;
+}
+
+std::shared_ptr<StreamCall> StreamCall::make(RankState& rank, ProcessGroup& group, CollectiveCall&& call,
+                                             std::string stream, std::shared_ptr<const void> hold) {
+  const std::shared_ptr<StreamCall> made(new StreamCall(rank, group, std::move(call), std::move(stream)));
+  const CollectiveCall& kept = made->call_;
+  made->outer_ = std::make_shared<CallOnStream>(
+      rank, op_row(kept.op).name, std::string(group.group()->name()), kept.seq,
+      std::vector<TensorView>(kept.outputs.begin(), kept.outputs.end()), made, std::move(hold));
+  return made;
+}
+
+absl::Status StreamCall::run(const absl::Status& cause) {
+  if (!cause.ok()) {
+    if (gate_.close(/*waits=*/false) == IssueGate::Closed::kOutside) end(cause);
+    return cause;
+  }
+  if (!gate_.enter()) return outer_->status();
+  const CodeSite code = call_.code;
+  const absl::Duration timeout = call_.timeout;
+  const bool timeout_is_default = call_.timeout_is_default;
+  std::shared_ptr<WorkState> inner;
+  absl::Status ended = caught(outer_->op(), [&]() -> absl::Status {
+    absl::StatusOr<Work> issued = group_->execute(std::move(call_));
+    if (!issued.ok()) return issued.status();
+    inner = WorkState::shared(*issued);
+    inner_ = *std::move(issued);
+    return absl::OkStatus();
+  });
+  bool mine = false;
+  if (inner == nullptr) {
+    mine = gate_.leave_for_good();
+  } else if (gate_.leave()) {
+    ended = caught(outer_->op(), [&] { return inner->wait(timeout, timeout_is_default, code); });
+    if (gate_.close(/*waits=*/false) != IssueGate::Closed::kOutside) return ended;  // the handle is taken
+    mine = true;
+  }
+  const Work last = std::move(inner_);
+  if (mine) end(ended);
+  return ended;
+}
+
+void StreamCall::let_go() noexcept {
+  if (keeps_alive_) return;
+  const WorldPin alive(world_);
+  if (!alive) return;
+  const IssueGate::Closed closed = gate_.close(/*waits=*/!rank_.world().scheduler().options().schedule.deterministic());
+  if (closed == IssueGate::Closed::kBefore) return;
+  if (closed == IssueGate::Closed::kOutside && WorkState::of(inner_) != nullptr) {
+    const std::shared_ptr<WorkState> inner = WorkState::shared(inner_);
+    inner_ = Work();
+    end(inner->is_over() ? inner->ended_as() : make_error(ErrorKind::kAborted, "the work was dropped"));
+    return;
+  }
+  miss();
+  end(make_error(ErrorKind::kAborted, "the work was dropped"));
+}
+
+void StreamCall::miss() {
+  WorldState& world = rank_.world();
+  if (world.scheduler().aborted()) return;
+  std::string why = absl::StrCat(stream_, " was dropped with ", text_,
+                                 " in it, want synchronize() of the stream before, or keep_alive");
+  if (rank_.unwinding() && !gate_.entered()) {
+    // The rank may end by the exception, and the others hear of that.
+    rank_.when_caught([group = held_, why = std::move(why)] {
+      if (group != nullptr) group->abort(why, /*code=*/{});
+    });
+    return;
+  }
+  group_->abort(why, /*code=*/{});
+  world.note(absl::StrCat("rank ", rank_.rank(), ", group ", sv(group_->group()->name()), ": ", why));
+}
+
+}  // namespace rankloom::internal

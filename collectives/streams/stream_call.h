@@ -1,0 +1,73 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/streams/held_by_stream.h"
+#include "collectives/work/issue_gate.h"
+#include "collectives/work/stream_work.h"
+#include "rankloom/process_group.h"
+#include "rankloom/work.h"
+#include "world/world_state.h"
+
+namespace rankloom::internal {
+
+// What the rank has of a call on a stream. A handle keeps the stream, until the call is done.
+class CallOnStream final : public StreamWork {
+ public:
+  // `held`: the call, as its stream holds it. `hold`: the stream; kept until the call is done or no handle is left.
+  CallOnStream(RankState& rank, const char* op, std::string group, int64_t seq, std::vector<TensorView> outputs,
+               std::weak_ptr<HeldByStream> held, std::shared_ptr<const void> hold);
+
+  void dropped() noexcept override;
+  // The call is done.
+  void end(const absl::Status& status);
+
+ private:
+  void let_stream_go();
+
+  RankState& rank_;
+  const std::weak_ptr<HeldByStream> held_;
+  std::atomic<bool> holds_{true};
+  std::shared_ptr<const void> hold_;  // whoever clears holds_ has it
+};
+
+// A call that a stream issues when its turn comes, and then waits for.
+// Thread-safety: all methods; run() by one task.
+class StreamCall final : public HeldByStream {
+ public:
+  // `stream`: "stream comm". `hold`: kept until the call is done or no handle is left.
+  static std::shared_ptr<StreamCall> make(RankState& rank, ProcessGroup& group, CollectiveCall&& call,
+                                          std::string stream, std::shared_ptr<const void> hold);
+
+  const std::shared_ptr<CallOnStream>& outer() const { return outer_; }
+  // Issues the call and waits for it; in a world that was aborted for `cause`, ends it. How it ended.
+  absl::Status run(const absl::Status& cause);
+  // As a work that is dropped: the call is taken back, and its group fails. Does nothing for a call that is done, or
+  // that owns its tensors.
+  void let_go() noexcept override;
+
+ private:
+  StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream);
+  void end(const absl::Status& status) { outer_->end(status); }
+  // The group's calls cannot go on without this one, which was not issued or is known to nobody.
+  void miss();
+
+  RankState& rank_;
+  const WorldRef world_;
+  ProcessGroup* const group_;
+  const std::shared_ptr<ProcessGroup> held_;
+  const std::string stream_;
+  const bool keeps_alive_;
+  CollectiveCall call_;
+  const std::string text_;  // "all_reduce seq 1 [train.cc:12]"
+  std::shared_ptr<CallOnStream> outer_;
+  IssueGate gate_;
+  Work inner_;  // whoever closes the gate has it
+};
+
+}  // namespace rankloom::internal

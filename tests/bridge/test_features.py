@@ -1,0 +1,236 @@
+"""Features of torch.distributed beside the plain collectives, in every gear. Data differs by rank."""
+
+import pathlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def results(fn: Any, ranks: int, **options: Any) -> list[Any]:
+    report = rankloom.torch.run(fn, ranks, **options)
+    report.raise_if_failed()
+    return report.results
+
+
+def test_batches_of_sends_and_receives(seed: int | None) -> None:
+    def body(rank: int) -> list[float]:
+        size = dist.get_world_size()
+        sent, got = torch.tensor([rank + 0.5]), [torch.zeros(1), torch.zeros(1)]
+        ops = [dist.P2POp(dist.irecv, got[0], (rank - 1) % size), dist.P2POp(dist.irecv, got[1], (rank + 1) % size)]
+        ops += [dist.P2POp(dist.isend, sent, (rank + 1) % size), dist.P2POp(dist.isend, sent, (rank - 1) % size)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        return [value.item() for value in got]
+
+    assert results(body, 3, seed=seed) == [[2.5, 1.5], [0.5, 2.5], [1.5, 0.5]]
+
+
+def test_objects(seed: int | None) -> None:
+    def body(rank: int) -> Any:
+        mine = {"rank": rank, "list": [str(rank)] * (rank + 1)}
+        every: list[Any] = [None] * 3
+        dist.all_gather_object(every, mine)
+        at_one: list[Any] | None = [None] * 3 if rank == 1 else None
+        dist.gather_object(mine["rank"], at_one, dst=1)
+        shared = [mine, rank] if rank == 2 else [None, None]
+        dist.broadcast_object_list(shared, src=2)
+        part: list[Any] = [None]
+        dist.scatter_object_list(part, ["a", ("b",), {"c"}] if rank == 0 else None, src=0)
+        if rank == 0:
+            dist.send_object_list([("to", 2)], dst=2)
+        received: list[Any] = [None]
+        if rank == 2:
+            dist.recv_object_list(received, src=0)
+        return [len(one["list"]) for one in every], at_one, shared[0]["rank"], part[0], received[0]
+
+    made = results(body, 3, seed=seed)
+    assert [one[0] for one in made] == [[1, 2, 3]] * 3
+    assert [one[1] for one in made] == [None, [0, 1, 2], None]
+    assert [one[2:] for one in made] == [(2, "a", None), (2, ("b",), None), (2, {"c"}, ("to", 2))]
+
+
+@pytest.mark.parametrize("backend", ["rankloom", "nccl", "gloo"])
+def test_a_monitored_barrier_under_any_name(seed: int | None, backend: str) -> None:
+    def body(rank: int) -> str:
+        dist.monitored_barrier()
+        if rank == 2:
+            return "left out"
+        try:
+            dist.monitored_barrier(timeout=timedelta(milliseconds=200))
+        except RuntimeError as error:
+            return str(error).split("\n")[0]
+        return "passed"
+
+    made = results(body, 3, seed=seed, backend=backend)
+    assert made[0] == "Rank 2 failed to pass monitoredBarrier in 200 ms" and made[2] == "left out"
+    assert made[1].startswith("Rank 1 successfully reached monitoredBarrier")
+
+
+def test_a_group_is_destroyed_once(seed: int | None) -> None:
+    def body(rank: int) -> str:
+        dist.barrier()
+        dist.destroy_process_group()
+        try:
+            dist.destroy_process_group()
+        except (AssertionError, ValueError) as error:
+            return type(error).__name__
+        return "passed"
+
+    assert set(results(body, 2, seed=seed)) <= {"AssertionError", "ValueError"}
+
+
+def test_groups_made_by_their_members_alone(seed: int | None) -> None:
+    def body(rank: int) -> float:
+        ranks = [0, 2] if rank % 2 == 0 else [1, 3]
+        group = dist.new_group(ranks, use_local_synchronization=True)
+        x = torch.tensor([10.0**rank])
+        dist.all_reduce(x, group=group)
+        return x.item()
+
+    assert results(body, 4, seed=seed) == [101.0, 1010.0, 101.0, 1010.0]
+
+
+def test_a_group_that_is_split(seed: int | None) -> None:
+    def body(rank: int) -> Any:
+        mine = [0, 3] if rank in (0, 3) else [1, 2]
+        group: Any = dist.group.WORLD.split_group(mine, group_name=f"part {mine}")  # type: ignore[union-attr]
+        x = torch.tensor([10.0**rank])
+        group.allreduce([x]).wait()
+        return x.item(), group.rank(), group.size()
+
+    assert results(body, 4, seed=seed) == [(1001.0, 0, 2), (110.0, 0, 2), (110.0, 1, 2), (1001.0, 1, 2)]
+
+
+def test_a_mesh_of_four_dimensions(seed: int | None) -> None:
+    def body(rank: int) -> Any:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (2, 2, 2, 2), mesh_dim_names=("pp", "dp", "cp", "tp"))
+        sums = []
+        for name in ("pp", "dp", "cp", "tp"):
+            x = torch.tensor([rank])
+            dist.all_reduce(x, group=mesh[name].get_group())
+            sums.append(x.item() - rank)
+        flat = mesh["dp", "cp"]._flatten("dp_cp")
+        x = torch.tensor([rank])
+        dist.all_reduce(x, group=flat.get_group())
+        return sums, mesh.get_coordinate(), x.item()
+
+    for rank, (peers, coordinate, total) in enumerate(results(body, 16, seed=seed)):
+        assert peers == [rank ^ 8, rank ^ 4, rank ^ 2, rank ^ 1]
+        assert list(coordinate) == [rank >> 3 & 1, rank >> 2 & 1, rank >> 1 & 1, rank & 1]
+        assert total == sum((rank & 0b1001) | middle << 1 for middle in range(4))
+
+
+def test_a_checkpoint(seed: int | None, tmp_path: pathlib.Path) -> None:
+    def body(rank: int) -> Any:
+        import torch.distributed.checkpoint as checkpoint
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (4,))
+        whole = torch.arange(24.0).view(8, 3)
+        saved = {"w": distribute_tensor(whole, mesh, [Shard(0)]), "step": 7}
+        checkpoint.save(saved, checkpoint_id=str(tmp_path / "saved"))
+        loaded = {"w": distribute_tensor(torch.zeros(8, 3), mesh, [Shard(0)]), "step": 0}
+        checkpoint.load(loaded, checkpoint_id=str(tmp_path / "saved"))
+        return loaded["w"].to_local().tolist(), loaded["step"]
+
+    whole = torch.arange(24.0).view(8, 3)
+    assert results(body, 4, seed=seed) == [(whole[2 * rank :][:2].tolist(), 7) for rank in range(4)]
+
+
+def test_join(seed: int | None) -> None:
+    """Ranks with different numbers of inputs; the gradient is the mean over those that still have one, by size."""
+
+    def body(rank: int) -> Any:
+        from torch.distributed.algorithms.join import Join
+
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        steps = []
+        with Join([model], divide_by_initial_world_size=False):
+            for _ in range(rank + 1):
+                model.zero_grad()
+                model(torch.tensor([[rank + 1.0]])).sum().backward()
+                steps.append(model.module.weight.grad.item())
+        return steps
+
+    assert results(body, 3, seed=seed) == [[2.0], [2.0, 2.5], [2.0, 2.5, 3.0]]
+
+
+def test_zero_redundancy(seed: int | None) -> None:
+    def body(rank: int) -> Any:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), rank + step + 1.0)).pow(2).mean().backward()
+            optimizer.step()
+        owned = sum(len(group["params"]) for group in optimizer.optim.param_groups)
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist(), owned
+
+    def alone() -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            (sum(model(torch.full((2, 4), rank + step + 1.0)).pow(2).mean() for rank in range(2)) / 2).backward()  # type: ignore[union-attr]
+            optimizer.step()
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+
+    made = results(body, 2, seed=seed)
+    want = alone()
+    for values, owned in made:
+        assert values == pytest.approx(want, rel=1e-3, abs=1e-4) and 0 < owned < 4
+    assert made[0][0] == made[1][0] and made[0][1] + made[1][1] == 4
+
+
+def test_power_sgd(seed: int | None) -> None:
+    def body(rank: int) -> Any:
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(16, 16, bias=False))
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        for _ in range(4):
+            model.zero_grad()
+            model(torch.arange(16.0).view(1, 16) * (rank + 1)).sum().backward()
+        return model.module.weight.grad.reshape(-1).tolist(), state.iter
+
+    # The gradient has rank 1, so nothing is lost.
+    want = (torch.arange(16.0) * 1.5).repeat(16)
+    for values, steps in results(body, 2, seed=seed):
+        assert steps >= 2 and torch.allclose(torch.tensor(values), want, rtol=1e-3, atol=1e-3)
+
+
+def test_detail_mode(seed: int | None) -> None:
+    def body(rank: int) -> Any:
+        dist.init_process_group("gloo", rank=rank, world_size=2, init_method="tcp://localhost:29555")
+        x = torch.tensor([rank + 1.0])
+        dist.all_reduce(x)
+        try:
+            dist.all_reduce(torch.ones(2 + rank))
+        except RuntimeError as error:
+            return x.item(), str(error).split("\n")[0]
+        return x.item(), "passed"
+
+    before = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        made = results(body, 2, seed=seed, backend=None)
+    finally:
+        dist.set_debug_level(before)
+    assert [value for value, _ in made] == [3.0, 3.0]
+    assert all("Detected mismatch between collectives on ranks" in text for _, text in made), made

@@ -1,0 +1,322 @@
+"""What programs for PyTorch's own groups ask of a group beside the usual calls, and what that answers there."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+from cases import run_case
+from torch import nn
+
+GEARS = [{"parallel": True}, {}, {"seed": 1}, {"seed": 2}]
+gears = pytest.mark.parametrize("gear", GEARS, ids=["parallel", "fifo", "seed 1", "seed 2"])
+
+
+def results(fn: Any, ranks: int, **options: Any) -> list[Any]:
+    report = rankloom.torch.run(fn, ranks, **options)
+    report.raise_if_failed()
+    return report.results
+
+
+def text_of(fn: Any, ranks: int, **options: Any) -> str:
+    report = rankloom.torch.run(fn, ranks, **options)
+    assert not report.ok
+    return report.text
+
+
+@gears
+def test_several_tensors_of_a_rank_are_reduced_too(gear: dict[str, Any]) -> None:
+    ops = dist.ReduceOp
+
+    def body(rank: int) -> list[Any]:
+        made = []
+        for op in (ops.SUM, ops.PRODUCT, ops.MIN, ops.MAX):
+            tensors = [torch.tensor([1 + rank]), torch.tensor([10 + rank]), torch.tensor([[5, 7], [9, 3]]).t()[1:, :1].view(1)]
+            options = dist.AllreduceOptions()
+            options.reduceOp = op
+            dist.group.WORLD.allreduce(tensors, options).wait()
+            made.append([t.item() for t in tensors])
+        masks = [torch.tensor([1 << rank]), torch.tensor([16])]
+        options = dist.AllreduceOptions()
+        options.reduceOp = ops.BOR
+        dist.group.WORLD.allreduce(masks, options).wait()
+        return [*made, [m.item() for m in masks]]
+
+    # 1 2 3, 10 11 12 and 7 three times
+    product = 1 * 2 * 3 * 10 * 11 * 12 * 7**3
+    assert results(body, 3, **gear) == [[[60] * 3, [product] * 3, [1] * 3, [12] * 3, [23, 23]]] * 3
+
+
+@gears
+def test_a_broadcast_of_several_tensors_sends_the_root_tensor(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> list[float]:
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = 1, 2
+        tensors = [torch.tensor([10.0 * rank + i]) for i in range(3)]
+        dist.group.WORLD.broadcast(tensors, options).wait()
+        return [t.item() for t in tensors]
+
+    assert results(body, 3, **gear) == [[12.0] * 3] * 3
+
+
+@gears
+def test_outputs_that_share_memory_are_written_in_order(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> list[Any]:
+        x = torch.zeros(2)
+        dist.all_gather([x] * 3, torch.tensor([rank + 1.0, -rank]))
+        t = torch.tensor([1.0 + rank])
+        dist.group.WORLD.allreduce_coalesced([t, t]).wait()
+        wide = torch.zeros(4)  # rank 2's part over the second half of rank 1's
+        dist.all_gather([wide[:2], wide[1:3], wide[2:]], torch.tensor([10.0 * rank, 10.0 * rank + 1]))
+        return [x.tolist(), t.item(), wide.tolist()]
+
+    assert results(body, 3, **gear) == [[[3.0, -2.0], 6.0, [0.0, 10.0, 20.0, 21.0]]] * 3
+
+
+@gears
+def test_several_sparse_tensors(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> list[Any]:
+        mine = torch.sparse_coo_tensor([[rank, 2]], [1.0, 10.0], (4,))
+        other = torch.sparse_coo_tensor([[3]], [100.0 + rank], (4,))
+        dist.group.WORLD.allreduce([mine, other]).wait()
+        return [mine.to_dense().tolist(), other.to_dense().tolist()]
+
+    assert results(body, 2, **gear) == [[[1.0, 1.0, 20.0, 201.0]] * 2] * 2
+
+
+REFUSED = [
+    (lambda pg, o: pg.broadcast([torch.ones(1)], o), dist.BroadcastOptions, {"rootRank": -1},
+     "rank 0, broadcast: invalid root rank: -1, want 0 <= root rank < 2"),
+    (lambda pg, o: pg.broadcast([torch.ones(1)], o), dist.BroadcastOptions, {"rootTensor": 1},
+     "rank 0, broadcast: invalid root tensor: 1, want 0 <= root tensor < 1"),
+    (lambda pg, o: pg.reduce([torch.ones(1)], o), dist.ReduceOptions, {"rootRank": 2},
+     "rank 0, reduce: invalid root rank: 2, want 0 <= root rank < 2"),
+    (lambda pg, o: pg.gather([], [torch.ones(1)], o), dist.GatherOptions, {"rootRank": 3},
+     "rank 0, gather: invalid root rank: 3, want 0 <= root rank < 2"),
+    (lambda pg, o: pg.scatter([torch.ones(1)], [], o), dist.ScatterOptions, {"rootRank": -2},
+     "rank 0, scatter: invalid root rank: -2, want 0 <= root rank < 2"),
+    (lambda pg, o: pg.allreduce([torch.ones(1), torch.ones(2)], o), dist.AllreduceOptions, {},
+     "all_reduce: invalid tensor size at index 1: have [2], want [1] as at index 0"),
+    (lambda pg, o: pg.allreduce([torch.ones(1), torch.ones(1, dtype=torch.int)], o), dist.AllreduceOptions, {},
+     "all_reduce: invalid tensor type at index 1: have Int, want Float as at index 0"),
+    (lambda pg, o: pg.allreduce([torch.ones(1)] * 2, o), dist.AllreduceOptions, {"reduceOp": dist.ReduceOp.AVG},
+     "all_reduce: several tensors of a rank are reduced, too, with SUM, PRODUCT, MIN, MAX, BAND, BOR or BXOR: "
+     "want one tensor a call for others"),
+    (lambda pg, o: pg.allreduce([torch.ones(1).to_sparse(), torch.ones(1)], o), dist.AllreduceOptions, {},
+     "all_reduce: invalid tensor layout at index 1: have Strided, want Sparse as at index 0"),
+    (lambda pg, o: pg.send([torch.ones(1)], 0, 0), dist.AllreduceOptions, {},
+     "rank 0, group 0, send: destination is 0, which is this rank, want another member"),
+]  # fmt: skip
+
+
+@gears
+@pytest.mark.parametrize("call, options, fields, text", REFUSED, ids=[text[:40] for *_, text in REFUSED])
+def test_refused(gear: dict[str, Any], call: Any, options: Any, fields: dict[str, Any], text: str) -> None:
+    def body(rank: int) -> None:
+        if rank > 0:
+            return
+        asked = options()
+        for name, value in fields.items():
+            setattr(asked, name, value)
+        call(dist.group.WORLD, asked)
+
+    assert text in text_of(body, 2, **gear)
+
+
+@gears
+def test_a_future_of_gloos_all_gather_holds_the_list(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> list[Any]:
+        outputs = [[torch.zeros(2), torch.zeros(2)]]
+        future = dist.group.WORLD.allgather(outputs, [torch.full((2,), rank + 1.0)]).get_future()
+        return [value.tolist() for value in future.wait()]
+
+    assert results(body, 2, backend="gloo", **gear) == [[[1.0, 1.0], [2.0, 2.0]]] * 2
+    assert results(body, 2, backend="nccl", **gear) == [[[[1.0, 1.0], [2.0, 2.0]]]] * 2
+
+
+@gears
+def test_a_monitored_barrier_names_all_who_are_missing(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> str:
+        if rank in (1, 3):
+            return ""
+        try:
+            dist.monitored_barrier(timeout=timedelta(milliseconds=300), wait_all_ranks=rank >= 0)
+        except RuntimeError as error:
+            return str(error).split("\n")[0]
+        return "passed"
+
+    found = results(body, 4, backend="gloo", **gear)
+    assert found[0] == "Ranks 1, 3 failed to pass monitoredBarrier in 300 ms"
+    assert found[2].startswith("Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv")
+
+    def one(rank: int) -> str:
+        if rank == 1:
+            return ""
+        try:
+            dist.monitored_barrier(timeout=timedelta(milliseconds=300), wait_all_ranks=True)
+        except RuntimeError as error:
+            return str(error).split("\n")[0]
+        return "passed"
+
+    assert results(one, 2, backend="gloo", **gear)[0] == "Ranks 1 failed to pass monitoredBarrier in 300 ms"
+
+
+@gears
+def test_in_detail_mode_a_missing_rank_is_told_at_once(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> None:
+        dist.init_process_group("gloo", rank=rank, world_size=2, init_method="tcp://127.0.0.1:29888")
+        if rank == 0:
+            dist.all_reduce(torch.ones(1))
+
+    before = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        text = text_of(body, 2, backend=None, **gear)
+    finally:
+        dist.set_debug_level(before)
+    assert "rank 0 waits in monitored_barrier seq 1 for rank 1 (returned)" in text
+    assert "no rank can move" in text
+
+
+@gears
+def test_ddp_under_a_group_named_gloo_leaves_foreign_memory_alone(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> Any:
+        torch.manual_seed(0)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+        model(torch.full((1, 4), rank + 1.0)).sum().backward()
+        weight = model.module.weight.grad
+        assert weight is not None
+        data = model._get_ddp_logging_data()
+        return dist.get_backend(), dist.group.WORLD._get_backend(torch.device("cpu")).name(), weight[0, 0].item(), data.get("gloo_num_threads")
+
+    for level in (dist.DebugLevel.OFF, dist.DebugLevel.DETAIL):
+        dist.set_debug_level(level)
+        try:
+            assert results(body, 2, backend="gloo", **gear) == [("gloo", "gloo", 1.5, None)] * 2
+        finally:
+            dist.set_debug_level(dist.DebugLevel.OFF)
+
+
+def test_a_backend_makes_devices_as_gloos_does() -> None:
+    def body(rank: int) -> str:
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        return type(backend.create_device(interface="lo")).__name__
+
+    assert results(body, 2, backend="gloo") == ["Device", "Device"]
+
+
+@gears
+def test_hooks_on_all_modules_are_the_ranks_that_set_them(gear: dict[str, Any]) -> None:
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    def body(rank: int) -> Any:
+        seen: list[Any] = []
+        handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append((rank, type(module).__name__)))
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        with CommDebugMode() as counts:
+            y = model(torch.ones(1, 4))
+            dist.barrier()
+            dist.all_reduce(y.detach())
+            y.sum().backward()
+        handle.remove()
+        model(torch.ones(1, 4))
+        return seen, counts.get_total_counts()
+
+    for rank, (seen, calls) in enumerate(results(body, 3, **gear)):
+        assert seen == [(rank, "Linear"), (rank, "Linear"), (rank, "Sequential")]
+        assert calls == 1
+    assert not nn.modules.module._global_forward_hooks
+
+
+@gears
+def test_one_failure_of_a_threaded_test_case_is_told_once(gear: dict[str, Any]) -> None:
+    from torch.testing._internal import common_distributed
+
+    class Test(common_distributed.MultiThreadedTestCase):
+        world_size = 4  # type: ignore[assignment]
+
+        def setUp(self) -> None:
+            super().setUp()
+            self._spawn_threads()
+
+        def test_it(self) -> None:
+            if self.rank == 2:
+                raise KeyError("boom")
+            dist.barrier()
+
+    rankloom.torch.install()
+    with pytest.MonkeyPatch.context() as patch:
+        if "seed" in gear:
+            patch.setenv("RANKLOOM_SEED", str(gear["seed"]))
+        elif "parallel" in gear:
+            patch.setenv("RANKLOOM_SCHEDULE", "free")
+        result = run_case(Test)
+    assert len(result.errors) == 1
+    text = result.errors[0][1]
+    assert re.findall(r"Thread \d exited with exception", text) == ["Thread 2 exited with exception"]
+    assert "KeyError: 'boom" in text and "ranks 0-1, 3 stopped for it" in text
+
+
+@gears
+def test_named_stores_are_as_real_ones(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> Any:
+        if rank > 0:
+            store = dist.TCPStore("localhost", 29500, 2, False)
+            store.wait(["server"])
+            return store.get("server").decode(), store.num_keys()
+        first = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        second = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        first.set("k", "v")
+        assert first.port != second.port and first.host == "localhost" and first.num_keys() == 1
+        assert not second.check(["k"]) and second.num_keys() == 0
+        client = dist.TCPStore("localhost", first.port, is_master=False, wait_for_workers=False)
+        assert client.get("k") == b"v" and client.port == first.port
+        for store in (first, client, first.clone()):
+            assert isinstance(store, dist.TCPStore) and not isinstance(store, (dist.HashStore, dist.FileStore))
+        assert isinstance(dist.HashStore(), dist.HashStore) and not isinstance(dist.HashStore(), dist.TCPStore)
+        file = dist.FileStore("/nowhere/there", 1)
+        assert isinstance(file, dist.FileStore) and file.path == "/nowhere/there"  # type: ignore[attr-defined]
+        with pytest.raises(dist.DistNetworkError, match=rf"port: {first.port}, .* name: EADDRINUSE"):
+            dist.TCPStore("localhost", first.port, is_master=True, wait_for_workers=False)
+        dist.TCPStore("localhost", first.port, is_master=True, wait_for_workers=False, multi_tenant=True)
+        port = first.port
+        del first, client, store
+        again = dist.TCPStore("localhost", port, is_master=True, wait_for_workers=False)
+        assert again.num_keys() == 0
+        with pytest.raises(ValueError, match="TCPStore: port is 0, want the port where the master listens"):
+            dist.TCPStore("localhost", 0, is_master=False)
+        server = dist.TCPStore("localhost", 29500, 2, True)
+        server.set("server", "up")
+        return "up", server.num_keys()
+
+    for _ in range(2):
+        assert results(body, 2, backend=None, **gear) == [("up", 2), ("up", 2)]
+
+
+def test_a_server_waits_for_its_workers() -> None:
+    def body(rank: int) -> int:
+        store = dist.TCPStore("localhost", 29500, 2, rank == 0)
+        return int(store.add("n", 1))
+
+    for gear in GEARS:
+        assert sorted(results(body, 2, backend=None, **gear)) == [1, 2]
+
+    def alone(rank: int) -> None:
+        if rank == 0:
+            dist.TCPStore("localhost", 29500, 2, True)
+
+    assert 'store wait key "all 2 workers of the TCPStore at localhost:29500"' in text_of(alone, 2, backend=None)
+
+
+def test_the_main_thread_is_no_rank_for_the_group_that_is_left_there() -> None:
+    rankloom.torch.install("gloo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        store = dist.TCPStore("127.0.0.1", 0, 1, True)
+        assert "torch._C" in type(store).__module__ and store.port > 0
+    finally:
+        dist.destroy_process_group()
+

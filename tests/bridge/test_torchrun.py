@@ -1,0 +1,499 @@
+"""Scripts for torchrun, as they are, with ranks as threads of one process."""
+
+import contextlib
+import io
+import logging
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+from rankloom.torch import _torchrun
+
+SCRIPTS = pathlib.Path(__file__).parent / "scripts"
+
+
+def launch(
+    folder: pathlib.Path, *arguments: str, module: str = "rankloom.torch", stdin: str = "", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    variables = {**os.environ, **(env or {})}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, input=stdin, env=variables)
+
+
+def launch_here(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As launch(), in this process: a run leaves nothing behind that the next would see."""
+    before, out, err = os.getcwd(), io.StringIO(), io.StringIO()
+    state = sys.modules["__main__"], list(sys.path), list(sys.argv), dict(os.environ), type(sys), sys.breakpointhook
+    handlers, logging.root.handlers = logging.root.handlers, []  # pytest's
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = _torchrun.main(arguments)
+    finally:
+        os.chdir(before)
+        logging.root.handlers = handlers
+    assert state == (
+        sys.modules["__main__"], list(sys.path), list(sys.argv), dict(os.environ), type(sys), sys.breakpointhook
+    )  # fmt: skip
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def launch_text(folder: pathlib.Path, source: str, *options: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(source)
+    return launch(folder, *options, "script.py", stdin=stdin)
+
+
+def launch_text_here(folder: pathlib.Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(source)
+    return launch_here(folder, *options, "script.py")
+
+
+def lines(out: str) -> list[str]:
+    """Without their ranks, in an order of their own: processes print in any."""
+    return sorted(re.sub(r"^\[rank\d+\]: ", "", line) for line in out.splitlines())
+
+
+# Script, its arguments, and a line that each rank prints once.
+ALL: dict[str, tuple[list[str], str]] = {
+    "ddp.py": (["2"], r"epoch 1: loss \d\.\d{4}, \d+ samples of mine"),
+    "fsdp2.py": ([], r"rank \d holds \d+ of 216"),
+    "tensor_parallel.py": ([], r"step 3: \d+\.\d{4}, \d+ of 24 columns here"),
+    "sequence_parallel.py": ([], r"rank \d: rows \d to \d, sum -?\d\.\d{4}"),
+    "pipeline.py": ([], r"stage \d of \d: gradient \d\.\d{5}"),
+    "ring.py": ([], r"rank \d drew .*; all \d+\.\d{4}"),
+    "zero.py": ([], r"rank \d: losses .*"),
+    "checkpoint.py": ([], r"rank \d: 4 parameters are as they were, -?\d\.\d{4}"),
+    "environment.py": (["--name", "it"], r"it: rank (\d), local \1 of \d, counted \d"),
+}
+
+
+@pytest.mark.parametrize(("ranks", "options"), [(4, []), (2, ["--seed", "7"])])
+@pytest.mark.parametrize("script", ALL)
+def test_a_script_runs_as_it_is(script: str, ranks: int, options: list[str], tmp_path: pathlib.Path) -> None:
+    arguments, pattern = ALL[script]
+    done = launch_here(tmp_path, "--nproc-per-node", str(ranks), *options, str(SCRIPTS / script), *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(ranks):
+        of_rank = [line for line in done.stdout.splitlines() if line.startswith(f"[rank{rank}]: ")]
+        assert sum(re.fullmatch(rf"\[rank{rank}\]: {pattern}", line) is not None for line in of_rank) == 1, done.stdout
+
+
+@pytest.mark.parametrize("script", ["ddp.py", "ring.py", "environment.py"])
+def test_all_ranks_at_once(script: str, tmp_path: pathlib.Path) -> None:
+    arguments, pattern = ALL[script]
+    done = launch_here(tmp_path, "--nproc-per-node=3", "--parallel", str(SCRIPTS / script), *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sum(re.fullmatch(pattern, line) is not None for line in lines(done.stdout)) == 3, done.stdout
+
+
+@pytest.mark.parametrize(("script", "number_of_lines"), [("ddp.py", 2), ("ring.py", 2), ("tensor_parallel.py", 4)])
+def test_processes_print_the_same(script: str, number_of_lines: int, tmp_path: pathlib.Path) -> None:
+    arguments = ALL[script][0]
+    printed = []
+    for module, options in [("torch.distributed.run", ["--master-port=29641"]), ("rankloom.torch", ["--seed", "11"])]:
+        folder = tmp_path / module
+        folder.mkdir()
+        options += ["--nproc-per-node=2", "--log-dir=logs", "--redirects=1"]
+        done = launch(folder, *options, str(SCRIPTS / script), *arguments, module=module)
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed.append({path.parent.name: path.read_text() for path in folder.rglob("stdout.log")})
+    assert printed[0] == printed[1]
+    assert list(map(str.count, (printed[0][rank] for rank in ("0", "1")), ["\n"] * 2)) == [number_of_lines] * 2
+
+
+def test_a_seed_gives_one_order_and_seeds_give_several(tmp_path: pathlib.Path) -> None:
+    outputs = {}
+    for seed in ("3", "3", "4", "5"):
+        done = launch_here(tmp_path, "--nproc-per-node=4", "--seed", seed, str(SCRIPTS / "ring.py"))
+        assert done.returncode == 0, done.stderr
+        assert outputs.setdefault(seed, done.stdout) == done.stdout
+    assert len(set(outputs.values())) > 1
+    assert len({tuple(lines(out)) for out in outputs.values()}) == 1
+
+
+NODES = '''
+import os
+names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+print(*[os.environ[name] for name in names], os.environ["TORCHELASTIC_RUN_ID"], len(os.environ) == len(list(os.environ)))
+'''
+
+
+def test_nodes_and_variables(tmp_path: pathlib.Path) -> None:
+    options = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=host", "--master-port=1234", "--rdzv-id=job"]
+    done = launch_text_here(tmp_path, NODES, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"[rank{r}]: {r} {r % 2} {r // 2} 4 2 2 host 1234 job True" for r in range(4)]
+
+
+OUTPUT = '''
+import contextlib, io, os, subprocess, sys, threading
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+print(f"a of {rank},", end=" ")
+dist.barrier()
+print(f"b of {rank}")
+with contextlib.redirect_stdout(io.StringIO()) as kept:
+    print("hidden", rank)
+    dist.barrier()
+assert kept.getvalue() == f"hidden {rank}\\n"
+thread = threading.Thread(target=lambda: print("thread of", os.environ["RANK"]))
+thread.start(); thread.join()
+child = subprocess.run([sys.executable, "-c", "import os; print(os.environ['RANK'])"], capture_output=True, text=True)
+print("child of", child.stdout.strip())
+print("error of", rank, file=sys.stderr)
+'''
+
+
+def test_lines_have_their_rank(tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, OUTPUT, "--nproc-per-node=2", "--seed=1")
+    assert done.returncode == 0, done.stderr
+    want = [f"[rank{r}]: {text} {r}{end}" for r in (0, 1) for text, end in [("a of", f", b of {r}"), ("thread of", ""), ("child of", "")]]
+    assert sorted(done.stdout.splitlines()) == sorted(want)
+    assert sorted(done.stderr.splitlines()) == ["[rank0]: error of 0", "[rank1]: error of 1"]
+
+
+def test_output_of_some_ranks_and_in_files(tmp_path: pathlib.Path) -> None:
+    source = 'import os; print("rank", os.environ["RANK"])'
+    done = launch_text_here(tmp_path, source, "--nproc-per-node=3", "--local-ranks-filter=2")
+    assert (done.returncode, done.stdout) == (0, "[rank2]: rank 2\n")
+    done = launch_text_here(tmp_path, source, "--nproc-per-node=2", "--log-dir=logs", "--redirects=0:1", "--tee=1:1")
+    assert (done.returncode, done.stdout) == (0, "[rank1]: rank 1\n")
+    assert [(tmp_path / "logs" / str(r) / "stdout.log").read_text() for r in (0, 1)] == ["rank 0\n", "rank 1\n"]
+
+
+RANDOM = '''
+import random
+import numpy, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank); random.seed(rank); numpy.random.seed(rank)
+drawn = []
+for _ in range(5):
+    drawn += [torch.rand(()).item(), random.random(), numpy.random.rand()]
+    dist.barrier()
+own, numbers, numpys = torch.Generator().manual_seed(rank), random.Random(rank), numpy.random.RandomState(rank)
+want = [f() for _ in range(5) for f in (lambda: torch.rand((), generator=own).item(), numbers.random, numpys.rand)]
+print(drawn == want)
+'''
+
+
+@pytest.mark.parametrize("options", [[], ["--seed=5"], ["--schedule=late:3"]])
+def test_random_state_is_each_ranks_own(options: list[str], tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, RANDOM, "--nproc-per-node=3", *options)
+    assert lines(done.stdout) == ["True"] * 3, done.stdout + done.stderr
+
+
+BAD = '''
+import os, signal, sys, threading
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.barrier()
+if rank == 1:
+    WHAT
+dist.barrier()
+print("done")
+'''
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "texts"),
+    [
+        ("sys.exit(3)", 3, ["\nrank 1 failed: SystemExit: 3\nranks 0, 2 stopped for it\n"]),
+        ("sys.exit('no data')", 1, ["[rank1]: no data\nrank 1 failed: SystemExit: no data\n"]),
+        ("os._exit(4)", 4, ["\nrank 1 failed: SystemExit: 4\n"]),
+        (
+            "raise ValueError('bad shard\\nof it')",
+            1,
+            [
+                "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"script.py\", line 8, in <module>\n",
+                "[rank1]: ValueError: bad shard\n[rank1]: of it\nrank 1 failed: ValueError: bad shard\nof it\nranks 0, 2 stopped for it\n",
+            ],
+        ),
+        ("os.fork()", 1, ["rank 1: os.fork(): ranks are threads of this process, which cannot be forked; DataLoader(num_workers=0)"]),
+        ("sys.exit(0)", 1, ["Deadlock: no rank can move\n  ranks 0, 2 wait in barrier seq 2 for rank 1 (returned) "]),
+    ],
+)
+def test_a_rank_that_fails(what: str, code: int, texts: list[str], tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, BAD.replace("WHAT", what), "--nproc-per-node=3", "--seed", "2")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stdout == ""
+    for text in (*texts, f"\nexit code {code}\n"):
+        assert text in "\n" + done.stderr, done.stderr
+    rerun = rf"run it again: RANKLOOM_ENGINE=threads RANKLOOM_SEED=2 {re.escape(sys.orig_argv[0])} -m rankloom\.torch --nproc-per-node=3 script\.py\n"
+    assert len(re.findall(rerun, done.stderr)) == 1, done.stderr
+    assert done.stderr.count("Traceback") == (0 if "exit" in what else 1)
+
+
+def test_the_rerun_line_repeats_the_run(tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, BAD.replace("WHAT", "raise KeyError('here')"), "--nproc-per-node=3", "--schedule", "pct:5:2")
+    (command,) = re.findall(r"run it again: (.*)", done.stderr)
+    again = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (again.returncode, again.stderr) == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("options", [["--seed=2"], ["--parallel"]])
+@pytest.mark.parametrize(("what", "left"), [("while True: pass", False), ("threading.Event().wait()", True)])
+def test_a_rank_that_never_comes_back(what: str, left: bool, options: list[str], tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, BAD.replace("WHAT", what), "--nproc-per-node=2", "--stall=1", *options)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "\nrank 1 failed: Stall: no scheduling point for 1 s of real time: " in "\n" + done.stderr, done.stderr
+    assert re.search(rf"Python stack of rank 1:\n +script\.py:8 in <module>: {re.escape(what)}\n", done.stderr), done.stderr
+    assert ("note: rank 1 could not be ended" in done.stderr) == left
+
+
+def test_a_signal_handler_is_kept_and_told(tmp_path: pathlib.Path) -> None:
+    what = "assert signal.signal(signal.SIGTERM, print) == signal.SIG_DFL and signal.signal(signal.SIGTERM, len) is print"
+    done = launch_text_here(tmp_path, BAD.replace("WHAT", what), "--nproc-per-node=2")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("rankloom: rank 1 sets a handler of SIGTERM: kept, but no signal comes to a rank") == 2, done.stderr
+
+
+def test_input_is_one_ranks_at_a_time(tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, BAD.replace("WHAT", "print('got', input('name? '))"), "--nproc-per-node=2", stdin="Ann\n")
+    assert done.returncode == 0, done.stderr
+    assert "[rank1]: name? [rank1]: got Ann\n" in done.stdout
+    done = launch_text(tmp_path, BAD.replace("WHAT", "input()"), "--nproc-per-node=2")
+    assert done.returncode == 1 and "\nrank 1 failed: EOFError: EOF when reading a line\n" in done.stderr
+
+
+WORKERS = '''
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    data = TensorDataset(torch.arange(4.0) + dist.get_rank())
+    print([batch[0].tolist() for batch in DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context="spawn")])
+'''
+
+
+def test_workers_of_a_loader_that_are_spawned(tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, WORKERS, "--nproc-per-node=2")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[rank0]: [[0.0, 1.0], [2.0, 3.0]]", "[rank1]: [[1.0, 2.0], [3.0, 4.0]]"]
+
+
+STOPS = '''
+import os, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+steps = [0, 0]
+dist.barrier()
+if rank == 1:
+    mine = "shard 1"
+    breakpoint()
+    dist.barrier()
+else:
+    import __main__
+    os.environ["STEPS"] = "0"
+    dist.barrier()
+print("went on")
+'''
+
+
+def test_a_breakpoint_stops_all_ranks_and_goes_on(tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, STOPS, "--nproc-per-node=2", "--seed=1", "--stall=1", stdin="p mine\np rank\nc\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "rankloom: breakpoint() in rank 1 of 2; all ranks are stopped\n"
+    assert "(rank 1) 'shard 1'\n(rank 1) 1\n(rank 1) " in done.stdout
+    assert done.stdout.count("went on") == 2 and done.stdout.index("(rank 1)") < done.stdout.index("went on")
+
+
+COUNTS = '''
+import os, pathlib
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    file = pathlib.Path("count")
+    while not file.exists() or file.stat().st_size < 5:
+        pass
+    breakpoint()
+    pathlib.Path("stop").touch()
+else:
+    while not pathlib.Path("stop").exists():
+        with open("count", "a") as file:
+            file.write("x")
+dist.barrier()
+print("went on")
+'''
+
+
+def test_a_breakpoint_stops_ranks_that_run_at_once(tmp_path: pathlib.Path) -> None:
+    look = "import time; first = file.stat().st_size; time.sleep(0.3); print('grew', file.stat().st_size - first)"
+    done = launch_text(tmp_path, COUNTS, "--nproc-per-node=2", "--parallel", stdin=f"{look}\nc\n")
+    assert done.returncode == 0, done.stderr
+    assert "grew 0\n" in done.stdout, done.stdout
+    assert done.stdout.count("went on") == 2
+
+
+def test_exploring_finds_a_missing_wait(tmp_path: pathlib.Path) -> None:
+    good = launch_here(tmp_path, "--nproc-per-node=2", "--explore=12", "--compare-output", str(SCRIPTS / "ring.py"))
+    assert good.returncode == 0 and re.match(r"explored 12 runs in \S+ s \(\d+ a second\): no failure\n", good.stdout), good.stderr
+    assert re.search(r"\n  exhaustive: \d+ schedules that can differ, at least \d+ more were not run\n  pct\(3\): 2 runs\n", good.stdout)
+    source = (SCRIPTS / "missing_wait.py").read_text().replace("\nassert", "\nprint('sum', x.tolist())\nassert")
+    bad = launch_text(tmp_path, source, "--nproc-per-node=2", "--explore=200")
+    assert bad.returncode == 1, bad.stdout + bad.stderr
+    assert re.search(r"explored 1 run in \S+ s \(\d+ a second\): a schedule that fails\n", bad.stderr), bad.stderr
+    assert re.search(r"rank[01]\]: AssertionError: tensor\(\[nan, nan\]\)\n", bad.stderr) and "sum [nan, nan]" in bad.stdout, bad.stderr
+    (command,) = re.findall(r"run it again: (.*)", bad.stderr)
+    assert "--explore" not in command and "RANKLOOM_S" in command
+    again = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 1 and again.stdout == bad.stdout
+
+
+FAKE = """
+import os
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+x = torch.full((2,), float(dist.get_rank() + 1))
+dist.all_reduce(x)
+out = [torch.zeros(2) for _ in range(dist.get_world_size())]
+dist.all_gather(out, x)
+mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2))
+print(dist.get_rank(), dist.get_world_size(), os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], len(out), mesh.get_coordinate())
+dist.barrier()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+model(x).sum().backward()
+assert torch.allclose(model.module.weight.grad, x / dist.get_world_size())  # DDP's mean of a sum of one
+dist.destroy_process_group()
+if dist.is_initialized() or "FAIL" in os.environ:
+    raise ValueError("after all")
+"""
+
+
+def test_one_rank_of_a_fake_world(tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, FAKE, "--fake=64", "--rank=37")
+    assert (done.returncode, done.stdout) == (0, "[rank37]: 37 64 37 64 64 (1, 5)\n"), done.stderr
+    done = launch_text_here(tmp_path, FAKE, "--fake=64", "--rank=37", "--nproc-per-node=8")
+    assert (done.returncode, done.stdout) == (0, "[rank37]: 37 64 5 8 64 (1, 5)\n"), done.stderr
+    os.environ["FAIL"] = "1"
+    try:
+        bad = launch_text_here(tmp_path, FAKE, "--fake=4", "--rank=3")
+    finally:
+        del os.environ["FAIL"]
+    assert bad.returncode == 1 and "[rank3]: ValueError: after all\nrank 3 failed: ValueError" in bad.stderr, bad.stderr
+
+
+def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "script.py").write_text("print(1)")
+    for arguments, text in [
+        (["--nproc-per-node=0", "script.py"], "--nproc-per-node 0: want at least 1 rank"),
+        (["--nproc-per-node=two", "script.py"], "--nproc-per-node two: Unsupported nproc_per_node value: two"),
+        (["--nnodes=3:2", "script.py"], "--nnodes 3:2: want at least 1 node"),
+        (["nowhere.py"], "script nowhere.py: No such file or directory"),
+        (["-m", "no_such_module"], "module no_such_module: there is no such module to run"),
+        (["--no-python", "ls"], "--no-python: ranks are threads of this Python"),
+        (["--seed=1", "--parallel", "script.py"], "want one of --seed or --explore, --schedule, --parallel"),
+        (["--explore=0", "script.py"], "--explore 0: want at least 1 run"),
+        (["--rank=1", "script.py"], "--rank 1: want --fake WORLD_SIZE beside it"),
+        (["--fake=0", "script.py"], "--fake 0: want at least 1 rank"),
+        (["--fake=4", "--rank=4", "script.py"], "--rank 4: want 0 <= rank < 4, the world's size"),
+        (["--fake=6", "--nproc-per-node=4", "script.py"], "--fake 6: want a multiple of --nproc-per-node = 4"),
+        (["--fake=4", "--explore=3", "script.py"], "--explore goes with ranks that meet, and --fake has one alone"),
+        (["--spawn", "--explore=2", "script.py"], "--explore goes through runs of a whole script"),
+        (["--tee=3", "script.py"], "--redirects and --tee need --log-dir"),
+        (["--schedule=alphabetical", "script.py"], "alphabetical"),
+    ]:
+        done = launch_here(tmp_path, *arguments)
+        assert done.returncode == 2, (arguments, done.stdout, done.stderr)
+        assert done.stdout == "" and "error: " in done.stderr and text in done.stderr, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+def test_what_is_ignored_is_told(tmp_path: pathlib.Path) -> None:
+    options = ["--max-restarts=3", "--rdzv-backend=c10d", "--node-rank=1", "--nnodes=1:2"]
+    done = launch_text_here(tmp_path, "pass", *options)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stderr.splitlines()) == [
+        "rankloom: --max-restarts is ignored: a run that fails is told, not repeated",
+        "rankloom: --nnodes 1:2: 2 nodes, and it stays at that",
+        "rankloom: --node-rank is ignored: this process runs all nodes",
+        "rankloom: --rdzv-backend is ignored: ranks meet in memory",
+    ]
+
+
+def test_a_module_runs_and_set_device_is_tolerated(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "__main__.py").write_text(
+        "import os, sys, torch\nfrom . import part\ntorch.cuda.set_device(int(os.environ['LOCAL_RANK']))\nprint(part.NAME, sys.argv[1:])\n"
+    )
+    (tmp_path / "train" / "__init__.py").write_text("")
+    (tmp_path / "train" / "part.py").write_text("NAME = 'part'\n")
+    done = launch(tmp_path, "--nproc-per-node=2", "--tolerate-set-device", "-m", "train", "--lr", "1")
+    assert lines(done.stdout) == ["part ['--lr', '1']"] * 2, done.stdout + done.stderr
+    if not torch.cuda.is_available():
+        assert launch(tmp_path, "-m", "train").returncode == 1
+
+
+def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path) -> None:
+    script = str(SCRIPTS / "spawn.py")
+    real = subprocess.run([sys.executable, script, "2"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert real.returncode == 0 and re.fullmatch(r"sum \d\.\d{4} \d\.\d{4}\n", real.stdout), real.stdout + real.stderr
+    for options in ([], ["--seed=4"], ["--schedule=late:2"]):
+        done = launch_here(tmp_path, "--spawn", *options, script, "2")
+        assert (done.returncode, done.stdout) == (0, real.stdout), done.stderr
+    raises = "    if rank == 1:\n        raise KeyError('lost')\n    torch.manual"
+    (tmp_path / "script.py").write_text(pathlib.Path(script).read_text().replace("    torch.manual", raises))
+    bad = launch_here(tmp_path, "--spawn", "--seed=4", "script.py", "2")
+    assert (bad.returncode, bad.stdout) == (1, ""), bad.stderr
+    assert "rank 1 failed: KeyError: 'lost'\nrank 0 stopped for it\n" in bad.stderr and "RANKLOOM_SEED=4" in bad.stderr, bad.stderr
+
+
+def test_what_spawn_gives_and_raises() -> None:
+    shared, plain = torch.zeros(2), [0]
+
+    def adds(rank: int, tensor: torch.Tensor, numbers: list[int]) -> None:
+        tensor[rank] += rank + 1
+        numbers.append(rank)
+        assert numbers == [0, rank]
+
+    assert rankloom.torch.spawn(adds, (shared, plain), nprocs=2, seed=1) is None
+    assert shared.tolist() == [1, 2] and plain == [0]
+
+    def leaves(rank: int, code: int) -> None:
+        dist.init_process_group("gloo", rank=rank, world_size=2, init_method="tcp://localhost:29555")
+        if rank == 1:
+            sys.exit(code)
+        dist.barrier()
+
+    with pytest.raises(torch.multiprocessing.ProcessExitedException, match="rank 1 failed: SystemExit: 3") as left:
+        rankloom.torch.spawn(leaves, (3,), nprocs=2)
+    assert (left.value.exit_code, left.value.error_index) == (3, 1)
+
+    def raises(rank: int) -> None:
+        if rank == 1:
+            raise ValueError("bad shard")
+
+    context = rankloom.torch.spawn(raises, nprocs=2, join=False)
+    assert context is not None
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="rank 1 failed: ValueError: bad shard") as raised:
+        context.join()
+    assert raised.value.error_index == 1
+    with pytest.raises(TypeError, match="cannot pickle 'generator' object"):
+        rankloom.torch.spawn(raises, ((x for x in ()),))
+    with pytest.raises(ValueError, match="nprocs is 0, want at least 1"):
+        rankloom.torch.spawn(raises, nprocs=0)
+
+
+def test_a_named_store_is_one_runs() -> None:
+    def body(rank: int) -> int:
+        store = dist.TCPStore("localhost", 29555, 2, rank == 0)
+        return store.add("runs", 1) if rank == 0 else 0
+
+    for _ in range(2):
+        assert rankloom.torch.run(body, 2, seed=1, backend=None).results == [1, 0]

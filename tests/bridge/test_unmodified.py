@@ -1,0 +1,336 @@
+"""pytest --rankloom: tests that were written for PyTorch's own classes run as they are, with ranks as threads."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+from test_pytest_plugin import run_pytest
+
+CLASSES = '''
+import os, sys, threading, unittest
+import pytest, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.testing._internal.common_distributed import (
+    DistributedTestBase, MultiProcContinuousTest, MultiProcessTestCase, MultiThreadedTestCase, skip_if_lt_x_gpu,
+    spawn_threads_and_init_comms)
+from torch.testing._internal.common_fsdp import FSDPTest
+from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+PARENT = os.getpid()
+
+def on_threads():
+    return threading.current_thread().name.startswith("rank ")
+
+class Processes(MultiProcessTestCase):
+    @property
+    def world_size(self):
+        return 3
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def _init(self):
+        store = dist.FileStore(self.file_name, self.world_size)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+
+    def test_sum(self):
+        self._init()
+        x = torch.full((2,), self.rank + 1.0)
+        dist.all_reduce(x)
+        self.assertEqual(x, torch.full((2,), 6.0))
+        self.assertTrue(on_threads())
+
+    def test_random(self):
+        torch.manual_seed(self.rank)
+        mine = torch.rand(3)
+        self._init()
+        dist.barrier()
+        torch.manual_seed(self.rank)
+        again = torch.rand(2)
+        dist.barrier()
+        self.assertEqual(torch.cat([again, torch.rand(1)]), mine)
+
+    def test_subtests(self):
+        self._init()
+        for n in (1, 2):
+            with self.subTest(n=n):
+                x = torch.full((n,), float(self.rank))
+                dist.broadcast(x, 2)
+                self.assertEqual(x, torch.full((n,), 2.0))
+
+    @skip_if_lt_x_gpu(8)
+    def test_gpu(self):
+        self.fail("not here")
+
+class Devices(DistributedTestBase):
+    @property
+    def world_size(self):
+        return 2
+
+    def test_created(self):
+        self.create_pg("cpu")
+        x = torch.tensor([self.rank])
+        dist.all_reduce(x)
+        self.assertEqual(x.item(), 1)
+        self.assertTrue(on_threads())
+
+class Continuous(MultiProcContinuousTest):
+    world_size = 2
+
+    @classmethod
+    def backend_str(cls):
+        return "gloo"
+
+    def test_one(self):
+        x = torch.tensor([self.rank + 1])
+        dist.all_reduce(x)
+        self.assertEqual((x.item(), self.rank), (3, dist.get_rank()))
+        self.assertTrue(on_threads())
+
+    def test_two(self):
+        self.assertEqual(dist.get_world_size(self.pg), 2)
+
+class Threads(MultiThreadedTestCase):
+    @property
+    def world_size(self):
+        return 4
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_threads()
+
+    def test_gather(self):
+        out = [torch.zeros(1) for _ in range(4)]
+        dist.all_gather(out, torch.tensor([self.rank * 1.5]))
+        self.assertEqual([o.item() for o in out], [0.0, 1.5, 3.0, 4.5])
+        self.assertTrue(on_threads())
+
+class Decorated(TestCase):
+    @spawn_threads_and_init_comms(world_size=2)
+    def test_decorated(self):
+        x = torch.tensor([dist.get_rank() + 1])
+        dist.all_reduce(x)
+        self.assertEqual(x.item(), 3)
+
+class Tensors(DTensorTestBase):
+    @property
+    def world_size(self):
+        return 4
+
+    @with_comms
+    def test_distribute(self):
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+        mesh = self.build_device_mesh()
+        whole = torch.arange(16.0).view(8, 2)
+        sharded = distribute_tensor(whole, mesh, [Shard(0)])
+        self.assertEqual(sharded.to_local(), whole[self.rank * 2:][:2])
+        self.assertEqual(sharded.redistribute(mesh, [Replicate()]).to_local(), whole)
+        self.assertTrue(on_threads())
+
+class Sharded(FSDPTest):
+    @property
+    def world_size(self):
+        return 2
+
+    def test_fully_shard(self):
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.device_mesh import init_device_mesh
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2)
+        whole = model.weight.detach().clone()
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        model(torch.full((1, 4), self.rank + 1.0)).sum().backward()
+        self.assertEqual(model.weight.full_tensor(), whole)
+        self.assertEqual(model.weight.grad.full_tensor(), torch.full((2, 4), 1.5))
+        self.assertTrue(on_threads())
+
+def _main(rank, size, out):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29511"
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    x = torch.tensor([rank + 1.0])
+    dist.all_reduce(x)
+    out[rank] = x.item() + (100 if os.getpid() == PARENT else 0)
+    dist.destroy_process_group()
+
+def test_spawn():
+    out = torch.zeros(2)
+    mp.spawn(_main, args=(2, out), nprocs=2)
+    assert out.tolist() == [103.0, 103.0]
+'''
+
+
+def test_pytorchs_classes_as_they_are(tmp_path: pathlib.Path) -> None:
+    for arguments in (["--rankloom"], ["--rankloom", "--rankloom-seeds", "3"]):
+        done = run_pytest(tmp_path, CLASSES, *arguments, "-rs", "--timeout=100", "test_it.py")
+        assert re.search(r"11 passed, 1 skipped.* in ", done.stdout), done.stdout[-6000:] + done.stderr[-2000:]
+        assert "Need at least 8 CUDA devices" in done.stdout
+
+
+FAILS = '''
+import time
+import torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase, MultiThreadedTestCase
+
+class Base(MultiProcessTestCase):
+    world_size = 3
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def _init(self):
+        store = dist.FileStore(self.file_name, self.world_size)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+
+class First(Base):
+    def test_fails(self):
+        self._init()
+        if self.rank == 1:
+            self.assertEqual(torch.tensor([1]), torch.tensor([2]))
+        dist.barrier()
+
+    def test_passes(self):
+        self._init()
+
+class Second(Base):
+    def test_race(self):
+        """Right unless rank 2 comes first."""
+        self._init()
+        store = dist.distributed_c10d._get_default_store()
+        first = store.add("came", 1) == 1
+        self.assertFalse(first and self.rank == 2)
+
+class Third(MultiThreadedTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_threads()
+
+    def test_deadlock(self):
+        if self.rank == 0:
+            dist.barrier()
+'''
+
+
+def test_what_a_failure_says(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, FAILS, "--rankloom", "test_it.py")
+    out = done.stdout
+    assert "3 failed, 1 passed" in out or "2 failed, 2 passed" in out, out[-5000:]
+    # The rank's own traceback, once, below what the run says.
+    assert out.count("Tensor-likes are not equal!") >= 1
+    assert re.search(r"rank 1 failed: AssertionError: .*\nranks 0, 2 stopped for it\n", out, re.DOTALL), out
+    assert "self.assertEqual(torch.tensor([1]), torch.tensor([2]))" in out
+    assert re.search(r"RANKLOOM_SCHEDULE=fifo \S+ -m pytest .*--rankloom test_it.py::First::test_fails\n", out), out
+    assert "replay it: RANKLOOM_REPLAY=" in out and len(list((tmp_path / "traces").iterdir())) >= 2
+    assert "no rank can move" in out and "rank 0 waits in barrier seq 1 for rank 1 (returned)" in out
+
+
+def test_a_seed_that_fails_is_told_and_run_again(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, FAILS, "--rankloom-seeds=12", "-k", "Second", "test_it.py")
+    assert "1 failed, 3 deselected" in done.stdout, done.stdout
+    found = re.search(r"RANKLOOM_SEED=(\d+) \S+ -m pytest (.*)\n", done.stdout)
+    assert found is not None and "--rankloom-seeds" not in found[2], done.stdout
+    again = run_pytest(tmp_path, FAILS, "--rankloom", "-k", "Second", "test_it.py", env={"RANKLOOM_SEED": found[1]})
+    assert "1 failed" in again.stdout and f"schedule seeded:{found[1]}" in again.stdout
+
+
+def test_pytests_own_options(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "cached").mkdir()
+    folder = tmp_path / "cached"
+    stops = run_pytest(folder, FAILS, "--rankloom", "-x", "test_it.py")
+    assert "1 failed in" in stops.stdout, stops.stdout
+    cache = ["-p", "cacheprovider", "-o", f"cache_dir={folder}/cache"]
+    run_pytest(folder, FAILS, "--rankloom", *cache, "-k", "First", "test_it.py")
+    last = run_pytest(folder, FAILS, "--rankloom", *cache, "--lf", "-k", "First", "test_it.py")
+    assert "1 failed" in last.stdout and "passed" not in last.stdout, last.stdout
+    if importlib.util.find_spec("xdist") is not None:
+        spread = run_pytest(folder, FAILS, "--rankloom", "-n", "2", "-k", "First", "test_it.py")
+        assert "1 failed, 1 passed" in spread.stdout, spread.stdout
+
+
+EXCEPT = '''
+import os, threading
+import pytest
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+class Test(MultiProcessTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def _is_thread(self):
+        return threading.current_thread().name.startswith("rank ")
+
+    def test_thread(self):
+        assert self._is_thread()
+
+    def test_process(self):
+        assert not self._is_thread()
+
+    @pytest.mark.rankloom_except
+    def test_marked(self):
+        assert not self._is_thread()
+'''
+
+
+@pytest.mark.parametrize("pattern", ["test_process", "*::test_proc*"])
+def test_exceptions_keep_their_processes(tmp_path: pathlib.Path, pattern: str) -> None:
+    done = run_pytest(tmp_path, EXCEPT, "--rankloom", "--rankloom-except", pattern, "test_it.py")
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_wrong_number_of_seeds(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, EXCEPT, "--rankloom-seeds=-1", "test_it.py")
+    assert done.returncode == 4 and "--rankloom-seeds is -1, want 0 or more" in done.stderr
+
+
+DROP_INS = '''
+import torch
+import torch.distributed as dist
+from rankloom.torch.testing import DTensorTestBase, FSDPTest, MultiProcContinuousTest
+from torch.testing._internal.distributed._tensor.common_dtensor import with_comms
+
+class Continuous(MultiProcContinuousTest):
+    @classmethod
+    def backend_str(cls):
+        return "gloo"
+
+    def test_sum(self):
+        x = torch.tensor([self.rank])
+        dist.all_reduce(x)
+        self.assertEqual(x.item(), 6)
+
+class Seeded(Continuous):
+    seed = 3
+
+    def test_sum(self):
+        import rankloom.torch
+        super().test_sum()
+        self.assertTrue(rankloom.torch._ext.current()[0].deterministic)
+
+class Tensors(DTensorTestBase):
+    schedule = "free"
+
+    @with_comms
+    def test_mesh(self):
+        self.assertEqual(self.build_device_mesh().size(), 4)
+
+class Sharded(FSDPTest):
+    def test_group(self):
+        self.assertEqual(self.process_group.size(), 4)
+        self.assertEqual(dist.get_backend(), "gloo")
+'''
+
+
+def test_drop_ins(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, DROP_INS, "test_it.py")
+    assert "4 passed" in done.stdout, done.stdout[-5000:] + done.stderr

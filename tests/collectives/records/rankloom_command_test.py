@@ -1,0 +1,314 @@
+"""Runs the command `rankloom` on files that the library wrote, and on files that nobody should have written.
+
+    rankloom_command_test.py WRITE_RUNS
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import pty
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.dont_write_bytecode = True
+sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "tools")]
+from altered_runs import altered  # noqa: E402
+from rankloom_command import command as command_line  # noqa: E402
+from rankloom_command import man, page, run_file, source, text, trace  # noqa: E402
+
+WRITE_RUNS = ""
+
+
+def command(*arguments):
+    program = [sys.executable, str(ROOT / "tools" / "rankloom_command")]
+    done = subprocess.run([*program, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+class CommandTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder_object = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder_object.cleanup)
+        cls.folder = pathlib.Path(cls.folder_object.name)
+        subprocess.run([WRITE_RUNS, cls.folder], check=True)
+
+    def run_of(self, name):
+        return run_file.read(str(self.folder / f"{name}.rlrun"))
+
+    # --- what the library wrote comes back
+
+    def test_a_stuck_run_has_its_waits_and_its_circle(self):
+        run = self.run_of("deadlock")
+        self.assertEqual(run.headline(), "Deadlock: no rank can move")
+        self.assertEqual((run.world_size, run.states, run.run["schedule"], run.run["engine"]), (5, "ssssr", "seeded:7", "fibers"))
+        self.assertEqual(sorted(run.cycle[:-1]), [0, 1, 2])
+        self.assertEqual(run.cycle[0], run.cycle[-1])
+        waits = {tuple(wait["ranks"][0]): (wait["what"], wait["for"]) for wait in run.waits}
+        self.assertEqual(waits, {(r, r): ("recv", [[(r + 1) % 3] * 2]) for r in range(3)} | {(3, 3): ("recv", [[0, 0]])})
+        self.assertTrue(all(wait["file"].endswith("write_runs.cc") and wait["line"] > 0 for wait in run.waits))
+        self.assertIn("RANKLOOM_ENGINE=fibers RANKLOOM_SEED=7 ", run.run["rerun"])
+
+    def test_calls_come_back_with_shapes_peers_tags_states_and_times(self):
+        run = self.run_of("deadlock")
+        calls = run.of_rank(1)
+        self.assertEqual([call.op for call in calls], ["all_reduce"] * 3 + ["send", "recv"])
+        self.assertEqual([call.seq for call in calls[:3]], [1, 2, 3])
+        self.assertEqual((calls[0].inputs, calls[0].dtype, calls[0].state, calls[0].group), (((8,),), "float32", "completed", "0"))
+        self.assertEqual((calls[3].peer, calls[3].tag, calls[3].p2p, calls[3].state), (3, 5, True, "completed"))
+        self.assertEqual((calls[4].peer, calls[4].state, calls[4].issued), (2, "failed", 2_000_000))
+        self.assertRegex(calls[4].site(), r"^write_runs\.cc:\d+$")
+        self.assertEqual([(a.rank, a.op, b.rank, b.op, b.tag) for a, b in run.matches()], [(1, "send", 3, "recv", 5)])
+
+    def test_members_and_shapes_that_differ_come_back(self):
+        run = self.run_of("mismatch")
+        self.assertEqual((run.run["kind"], run.states), ("RankFailed", "ffff"))
+        self.assertIn("Mismatch: ", run.headline())
+        last = [run.of_rank(rank)[-1] for rank in range(4)]
+        self.assertEqual([call.op for call in last], ["all_reduce", "broadcast", "all_reduce", "all_reduce"])
+        self.assertEqual([call.inputs or call.outputs for call in last], [((4,),), ((4,),), ((6,),), ((4,),)])
+        self.assertEqual(last[1].root, 3)
+        halves = sorted((group["size"], group.get("first"), group.get("ranks")) for group in run.groups if group["size"] == 2)
+        self.assertEqual(len(halves), 2, run.groups)
+
+    def test_times_of_the_free_gear_are_there(self):
+        run = self.run_of("free")
+        self.assertEqual((run.run["schedule"], run.run["rerun"]), ("free", ""))
+        for rank in range(4):
+            for call in run.of_rank(rank):
+                self.assertTrue(call.ended < 0 or call.issued <= call.ended, call)
+
+    def test_an_explored_run_has_its_story(self):
+        run = self.run_of("explored")
+        self.assertEqual(run.strategy, "exhaustive")
+        self.assertIn("place", run.headline())
+        self.assertIn("RANKLOOM_", run.run["rerun"])
+        self.assertIn("rank 1", run.story)
+
+    def test_faults_that_struck_are_there(self):
+        self.assertEqual(self.run_of("faults").faults, ["crash@rank=1,nth=2"])
+
+    def test_files_say_what_they_do_not_have(self):
+        run = self.run_of("dropped")
+        self.assertTrue(all(len(run.of_rank(rank)) == 8 for rank in range(4)))
+        self.assertEqual(sorted(run.lost()), [0, 1, 2, 3])
+        self.assertEqual(run.of_rank(0)[0].index, run.lost()[0])
+        self.assertRegex(run.gaps[0], r"^calls: \d+ of \d+ are gone: WorldOptions::recorded_calls is 8$")
+        self.assertEqual(run.matches(), [])
+        self.assertEqual(self.run_of("not_kept").gaps, ["calls: a run that went well keeps them only with WorldOptions::keep_run"])
+
+    def test_hostile_text_comes_back_as_text(self):
+        run = self.run_of("hostile")
+        self.assertIn("</script><script>document.title='owned'</script><!--\\xff\x1b[31m\u2028 & \"'\\", run.run["text"])
+        self.assertIn("\0behind", run.notes[0])
+        shown = text.show(run)
+        self.assertNotIn("\0", shown)
+        self.assertNotIn("\x1b", shown)
+        html = page.page([run])
+        self.assertEqual(html.lower().count("</script>"), 2)
+        self.assertEqual(html.lower().count("<script"), 2)
+        self.assertNotIn("<!--", html)
+
+    # --- the command
+
+    def test_show_says_what_the_report_says_and_the_last_calls(self):
+        code, out, _ = command("show", self.folder / "deadlock.rlrun")
+        self.assertEqual(code, 0)
+        self.assertIn("Deadlock: no rank can move\n", out)
+        self.assertIn("cycle: rank 0 -> rank 1 -> rank 2 -> rank 0", out)
+        self.assertIn("ranks 0-3 stopped; rank 4 returned", out)
+        self.assertRegex(out, r"calls of rank 3:\n    \.\.\. 2 before\n    all_reduce seq 3 \[group 0\], float32 \[8\] \(completed, ")
+        self.assertEqual(out.count("run it again: "), 1)
+        code, out, _ = command("show", self.folder / "deadlock.rlrun", "--rank", 1)
+        self.assertRegex(out, r"send seq \d+ to rank 3, tag 5 \[group 0\], int64 \[2\] -> nothing \(completed")
+
+    def test_diff_names_the_first_call_that_differs(self):
+        code, out, _ = command("diff", self.folder / "passes.rlrun", self.folder / "fails.rlrun")
+        self.assertEqual(code, 1)
+        self.assertIn("calls: the first difference is call 11 of rank 1\n", out)
+        self.assertRegex(out, r"\n  a: all_reduce seq 4 \[group 0\].*\n  b: barrier seq 4 \[group 0\]")
+        code, out, _ = command("diff", self.folder / "passes.rlrun", self.folder / "passes.rlrun")
+        self.assertEqual((code, out), (0, "calls: equal, as far as both files have them\n"))
+
+    def test_report_writes_one_page(self):
+        out_path = self.folder / "run.html"
+        code, out, err = command("report", self.folder / "passes.rlrun", self.folder / "fails.rlrun", "-o", out_path)
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"run\.html: 0\.\d\d MB\n$")
+        html = out_path.read_text()
+        self.assertNotIn("http://", html.replace("http://www.w3.org/2000/svg", ""))
+        self.assertNotIn("https://", html)
+
+    def test_lines_of_the_program_come_from_below_the_folders_only(self):
+        with tempfile.TemporaryDirectory() as outside, tempfile.TemporaryDirectory() as inside:
+            secret = pathlib.Path(outside) / "secret.py"
+            secret.write_text("key = 1\n")
+            root = pathlib.Path(inside)
+            (root / "src").mkdir()
+            (root / "src" / "job.cc").write_bytes(b"".join(b"line %d \xff</script>\n" % i for i in range(1, 21)))
+            (root / "notes.txt").write_text("private\n")
+            (root / "link.py").symlink_to(secret)
+            (root / "loop.py").symlink_to("loop.py")
+            (root / "folder.py").mkdir()
+            for name in (str(secret), f"../{secret}", "../../../etc/passwd", "/etc/passwd", "notes.txt", "link.py", "loop.py", "folder.py",
+                         "", "/", "..", "a\0b.py", "x" * 5000 + ".py", "no.py"):  # fmt: skip
+                self.assertEqual(source.around([(name, 1)], [root]), {}, name)
+            places = [("../src/job.cc", 10), ("/elsewhere/src/job.cc", 1), ("job.cc", 10), ("src/job.cc", 21), ("src/job.cc", 0)]
+            found = source.around(places, [root])
+            self.assertEqual(list(found), ["../src/job.cc:10", "/elsewhere/src/job.cc:1"])
+            self.assertEqual(found["../src/job.cc:10"]["first"], 5)
+            self.assertEqual(found["../src/job.cc:10"]["lines"], [f"line {i} \ufffd</script>" for i in range(5, 16)])
+            self.assertEqual(len(found["/elsewhere/src/job.cc:1"]["lines"]), 6)
+            self.assertEqual(source.around([("src/job.cc", 1)], []), {})
+        html = self.folder / "run.html"
+        for options, there in ((["--source", ROOT], True), (["--source", ROOT, "--no-source"], False), (["--source", self.folder], False)):
+            self.assertEqual(command("report", self.folder / "deadlock.rlrun", "-o", html, *options)[0], 0)
+            self.assertEqual("if (me == 1) pg->send(x, 3, 5).wait();" in html.read_text(), there)
+
+    def test_wrong_arguments_are_named(self):
+        self.assertEqual(command("show", "no.rlrun")[::2], (2, 'rankloom: file "no.rlrun": No such file or directory\n'))
+        path = self.folder / "deadlock.rlrun"
+        self.assertEqual(command("show", path, "--rank", 5)[::2], (2, "rankloom: --rank is 5, want 0 <= rank < world_size = 5\n"))
+        self.assertEqual(command("report", path, path, path)[::2], (2, "rankloom: 3 runs, want one, or two beside each other\n"))
+        code, _, err = command("report", path, "-o", self.folder / "no" / "run.html")
+        self.assertEqual((code, err), (2, f'rankloom: file "{self.folder / "no" / "run.html"}": No such file or directory\n'))
+        self.assertIn("rankloom diff passes.rlrun fails.rlrun", command("--help")[1])
+
+    def test_the_man_page_says_what_help_says(self):
+        page_text = man.man_page(command_line.parser(), "1.2.3")
+        self.assertTrue(page_text.startswith('.TH RANKLOOM 1 "" "rankloom 1.2.3"\n'))
+        for line in page_text.splitlines():
+            self.assertRegex(line, r"^(?!['.])|^\.(TH|SH|SS|TP|PP|B|nf|fi)\b", line)
+        plain = page_text.replace("\\-", "-").replace("\\e", "\\")
+        for said in ("rankloom diff passes.rlrun fails.rlrun", "\\fB-o, --output\\fR OUTPUT\nthe page (run.html)", "\\fB--no-source\\fR\n",
+                     "\n.SS trace\nThe choices in a trace file.\n"):  # fmt: skip
+            self.assertIn(said, plain)
+        for name in ("report", "show", "diff", "trace"):
+            self.assertIn(f"rankloom {name}", plain)
+
+    def test_colours_are_for_terminals_that_want_them(self):
+        program = [sys.executable, str(ROOT / "tools" / "rankloom_command"), "show"]
+
+        def on_terminal(name, **env):
+            ours, theirs = pty.openpty()
+            with subprocess.Popen([*program, self.folder / f"{name}.rlrun"], stdout=theirs, env={**os.environ, "TERM": "xterm", **env}):
+                os.close(theirs)
+                out = b""
+                with contextlib.suppress(OSError):  # EIO is a terminal's end
+                    while part := os.read(ours, 65536):
+                        out += part
+            os.close(ours)
+            return out
+
+        self.assertTrue(on_terminal("deadlock", NO_COLOR="").startswith(b"\x1b[31;1mDeadlock: no rank can move\x1b[0m\r\n"))
+        self.assertTrue(on_terminal("passes", NO_COLOR="").startswith(b"\x1b[32;1mok\x1b[0m\r\n"))
+        self.assertNotIn(b"\x1b", on_terminal("deadlock", NO_COLOR="1"))
+        self.assertNotIn(b"\x1b", on_terminal("deadlock", NO_COLOR="", TERM="dumb"))
+        self.assertNotIn("\x1b", command("show", self.folder / "deadlock.rlrun")[1])
+
+    # --- files that nobody should have written
+
+    def assert_refused(self, data, why):
+        with self.assertRaises(run_file.RunFileError) as caught:
+            run_file.parse(data, "x.rlrun")
+        self.assertRegex(str(caught.exception), rf'^file "x\.rlrun": {why}')
+
+    def test_foreign_files_are_refused(self):
+        self.assert_refused(b"", "no run file")
+        self.assert_refused(b"RLTRACE1", "no run file")
+        self.assert_refused(b"\xff\xfe\0\0", "no run file")
+        self.assert_refused(b"[" * 100_000, "no run file")
+        self.assert_refused(b'{"a": 1}\n', "no run file")
+        self.assert_refused(b'{"rlrun":2}\n', "a run file of version 2, and this program reads version 1$")
+
+    def test_a_file_cut_short_anywhere_is_refused(self):
+        data = (self.folder / "deadlock.rlrun").read_bytes()
+        for end in range(0, len(data), 7):
+            self.assert_refused(data[:end], "(no run file|cut short)")
+        for end in [i + 1 for i, byte in enumerate(data[:-1]) if byte == 10]:
+            self.assert_refused(data[:end], "cut short after line")
+        self.assert_refused(data + b"{}\n", r"line \d+: ")
+
+    def test_lines_that_do_not_fit_are_refused(self):
+        lines = (self.folder / "deadlock.rlrun").read_bytes().split(b"\n")
+        tags = [json.loads(line).get("t") for line in lines[:-1]]
+
+        def changed(tag, change):
+            at = tags.index(tag)
+            line = json.loads(lines[at])
+            change(line)
+            return b"\n".join([*lines[:at], json.dumps(line).encode(), *lines[at + 1 :]])
+
+        self.assert_refused(changed("outcomes", lambda line: line.update(states="ss")), "line 3: not one outcome a rank")
+        self.assert_refused(changed("run", lambda line: line.update(text=7)), 'line 3: "text" is no text')
+        self.assert_refused(changed("calls", lambda line: line.update(rank=99)), r"line \d+: calls of a rank that the world does not have")
+        self.assert_refused(changed("calls", lambda line: line["kind"].pop()), r"line \d+: columns of different lengths for rank 0")
+        self.assert_refused(changed("calls", lambda line: line["kind"].__setitem__(0, 1000)), r"line \d+: a call of rank 0 of a kind")
+        self.assert_refused(changed("calls", lambda line: line["seq"].__setitem__(0, "<b>")), r"line \d+: a column without numbers for rank 0")
+        self.assert_refused(changed("calls", lambda line: line.update(made=0)), r"line \d+: more calls of rank 0 than it made")
+        self.assert_refused(changed("waits", lambda line: line["cycle"].append(9)), r"line \d+: a circle of ranks")
+        self.assert_refused(changed("waits", lambda line: line["waits"][0].update(what={})), r"line \d+: a wait whose texts are none")
+        self.assert_refused(changed("groups", lambda line: line.update(groups=7)), r"line \d+: not as a run file has it \(TypeError")
+        self.assert_refused(changed("end", lambda line: line.update(lines=3)), r"line \d+: it is to be line 3")
+
+    def test_altered_files_are_refused_or_shown(self):
+        """Nothing else may be raised, and all that is printed is UTF-8 that no terminal obeys."""
+        shown = refused = 0
+        for name in ("deadlock", "explored", "faults"):
+            for what, data in altered((self.folder / f"{name}.rlrun").read_bytes()):
+                try:
+                    run = run_file.parse(data, "x.rlrun")
+                except run_file.RunFileError as error:
+                    self.assertRegex(text.plain(str(error)).encode(), rb'^file "x\.rlrun": (line \d+: |cut short after line \d+$)')
+                    refused += 1
+                    continue
+                with self.subTest(what):
+                    page.page([run]).encode()
+                    for printed in (text.show(run), text.show(run, 0), text.diff(run, self.run_of(name))[0]):
+                        self.assertNotRegex(printed.encode(), b"[\0\x1b]")
+                    shown += 1
+        self.assertGreater(min(shown, refused), 200)
+
+    def test_a_later_writers_lines_are_passed_over(self):
+        lines = (self.folder / "deadlock.rlrun").read_bytes().split(b"\n")
+        end = json.loads(lines[-2])
+        data = b"\n".join([*lines[:-2], b'{"t":"later","x":1}', json.dumps({**end, "lines": end["lines"] + 1}).encode(), b""])
+        self.assertEqual(run_file.parse(data, "x").world_size, 5)
+
+    def test_ten_megabytes_of_text_do_no_harm(self):
+        run = self.run_of("exception")
+        run.run["text"] = "x" * 10_000_000
+        self.assertLess(len(page.page([run])), 2_000_000)
+
+    def test_traces_are_shown_and_damaged_ones_refused(self):
+        data = trace.MAGIC + b"\x08seeded:7" + b"\x01\x04send" + b"\x01" + bytes([0, 0, 3, 4, 2, 5])
+        data += trace._fnv1a(data).to_bytes(8, "little")
+        shown = trace.show(trace.parse(data, "x"), False)
+        self.assertEqual(shown, "schedule seeded:7, 1 choices\n  0: rank 1 at send seq 3: next task, takes task 2 of 4\n")
+        for damaged in (data[:-1], data[:9] + b"X" + data[10:], b""):
+            with self.assertRaises(run_file.RunFileError):
+                trace.parse(damaged, "x")
+
+    def test_numbers_of_dtypes_are_those_of_the_library(self):
+        header = (ROOT / "include/rankloom/tensor.h").read_text()
+        names = header.split("enum class DType : uint8_t {")[1].split("};")[0]
+        names = [line.split("//")[0].strip(" ,k").lower() for line in names.strip().splitlines()]
+        self.assertEqual(names, [name.replace("_", "") for name in run_file.DTYPES])
+
+    def test_a_run_of_many_calls_is_small_and_quick(self):
+        seconds = float(subprocess.run([WRITE_RUNS, self.folder, "big", "64", "1000"], check=True, capture_output=True, text=True).stdout)
+        size = (self.folder / "big.rlrun").stat().st_size
+        print(f"64 ranks x 1000 calls: {size / 1e6:.2f} MB in {seconds:.3f} s")
+        self.assertLess(size, 40e6 / 16)
+        run = self.run_of("big")
+        self.assertEqual(len(run.of_rank(63)), 1000)
+        self.assertLess(len(page.page([run])), 3_000_000)
+
+
+if __name__ == "__main__":
+    WRITE_RUNS = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main()

@@ -1,0 +1,174 @@
+// Writes run files for tests of the command `rankloom` and of its page, one of each kind of end:
+//   write_runs FOLDER                  all of them
+//   write_runs FOLDER big RANKS CALLS  big.rlrun, of so many calls of each rank; prints its seconds of processor time
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rankloom/explore.h"
+#include "rankloom/process_group.h"
+#include "rankloom/world.h"
+
+namespace rankloom {
+namespace {
+
+using Program = absl::FunctionRef<void(RankContext&)>;
+
+void write(const RunReport& report, const std::string& path) {
+  if (const absl::Status written = report.write_run(path); !written.ok()) {
+    std::fprintf(stderr, "%s\n", written.ToString().c_str());
+    std::exit(1);
+  }
+}
+
+WorldOptions fibers(int ranks, Schedule schedule = Schedule::seeded(7)) {
+  return {.world_size = ranks, .engine = EngineKind::kFibers, .schedule = std::move(schedule)};
+}
+
+void reduce(ProcessGroup& pg, int calls) {
+  std::vector<float> x(8, static_cast<float>(pg.rank()));
+  for (int i = 0; i < calls; ++i) pg.all_reduce(x).wait();
+}
+
+// Ranks 0 to 2 wait for each other in a circle, rank 3 for rank 0; rank 4 has returned.
+void stuck(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  reduce(*pg, 3);
+  std::vector<int64_t> x = {rank.rank(), 0};
+  const int me = rank.rank();
+  if (me == 1) pg->send(x, 3, 5).wait();
+  if (me == 3) pg->recv(x, 1, 5).wait();
+  rank.sleep_for(absl::Milliseconds(me + 1));
+  if (me < 3) pg->recv(x, (me + 1) % 3).wait();
+  if (me == 3) pg->recv(x, 0, 9).wait();
+}
+
+void different(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  auto half = pg->split_group(rank.rank() / 2);
+  reduce(*half, rank.rank() < 2 ? 2 : 1);
+  reduce(*pg, 2);
+  std::vector<float> x(rank.rank() == 2 ? 6 : 4, 1.0F);
+  if (rank.rank() == 1) {
+    pg->broadcast(x, 3).wait();
+  } else {
+    pg->all_reduce(x).wait();
+  }
+}
+
+void throws(RankContext& rank, const std::string& what) {
+  auto pg = init_process_group(rank);
+  reduce(*pg, 2);
+  if (rank.rank() == 2) {
+    rank.sleep_for(absl::Milliseconds(1));  // the others come to their barrier
+    throw std::runtime_error(what);
+  }
+  pg->barrier().wait();
+}
+
+// Steps of a training loop: a message around the ring, a gradient.
+void step(RankContext& rank, ProcessGroup& pg, int odd_at, int steps) {
+  std::vector<float> x(16, 1.0F);
+  const int n = pg.size();
+  for (int i = 0; i < steps; ++i) {
+    Work sent = pg.send(x, (pg.rank() + 1) % n);
+    std::vector<float> y(16);
+    pg.recv(y, (pg.rank() + n - 1) % n).wait();
+    sent.wait();
+    rank.sleep_for(absl::Microseconds(10 * (rank.rank() + 1)));
+    if (i == odd_at && rank.rank() == 1) {
+      pg.barrier().wait();
+    } else {
+      pg.all_reduce(x).wait();
+    }
+  }
+}
+
+void all(const std::string& folder) {
+  write(run_world(fibers(5), stuck), folder + "/deadlock.rlrun");
+  write(run_world(fibers(4), different), folder + "/mismatch.rlrun");
+  write(run_world(fibers(4), [](RankContext& rank) { throws(rank, "no batch left"); }), folder + "/exception.rlrun");
+  write(run_world({.world_size = 4, .schedule = Schedule::free()}, [](RankContext& rank) { throws(rank, "free"); }),
+        folder + "/free.rlrun");
+  // An exception's text ends at a NUL, a note does not.
+  const std::string hostile = "</script><script>document.title='owned'</script><!--\xff\x1b[31m\u2028 & \"'\\";
+  write(run_world(fibers(4),
+                  [&](RankContext& rank) {
+                    if (rank.rank() == 0) rank.world().note(hostile + std::string(1, '\0') + "behind");
+                    throws(rank, hostile);
+                  }),
+        folder + "/hostile.rlrun");
+
+  WorldOptions kept = fibers(4);
+  kept.keep_run = true;
+  write(run_world(kept, [](RankContext& rank) { step(rank, *init_process_group(rank), -1, 5); }),
+        folder + "/passes.rlrun");
+  write(run_world(fibers(4), [](RankContext& rank) { step(rank, *init_process_group(rank), 3, 5); }),
+        folder + "/fails.rlrun");
+  write(run_world(fibers(4), [](RankContext& rank) { step(rank, *init_process_group(rank), -1, 1); }),
+        folder + "/not_kept.rlrun");
+
+  WorldOptions few = fibers(4);
+  few.recorded_calls = 8;
+  write(run_world(few, [](RankContext& rank) { step(rank, *init_process_group(rank), 9, 10); }),
+        folder + "/dropped.rlrun");
+
+  WorldOptions faulty = fibers(3);
+  faulty.faults = {{.kind = Fault::Kind::kCrash, .rank = 1, .op = "all_reduce", .seq = 2}};
+  write(run_world(faulty, [](RankContext& rank) { reduce(*init_process_group(rank), 4); }), folder + "/faults.rlrun");
+
+  const ExploreReport explored = explore({.world = fibers(2), .progress = [](const auto&) {}}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    reduce(*pg, 1);
+    observe(rank, "place", rank.store().add("arrived", 1));
+  });
+  write(explored.failure.value().report, folder + "/explored.rlrun");
+
+  // Many groups and ranks: halves, and pairs within.
+  write(run_world(fibers(64),
+                  [](RankContext& rank) {
+                    auto pg = init_process_group(rank);
+                    for (int i = 0; i < 20; ++i) {
+                      rank.sleep_for(absl::Microseconds(rank.rank() % 7));
+                      reduce(*pg, 1);
+                    }
+                    if (rank.rank() != 41) reduce(*pg, 1);
+                  }),
+        folder + "/many.rlrun");
+}
+
+void big(const std::string& folder, int ranks, int calls) {
+  WorldOptions options = fibers(ranks, Schedule::fifo());
+  options.recorded_calls = calls;
+  options.keep_run = true;
+  const RunReport report = run_world(options, [calls](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(8, 1.0F);
+    for (int i = 0; i < calls / 2; ++i) {
+      rank.sleep_for(absl::Nanoseconds(1000 + 37 * ((rank.rank() * 31 + i) % 101)));
+      pg->all_reduce(x).wait();
+      pg->barrier().wait();
+    }
+  });
+  const std::clock_t begin = std::clock();
+  write(report, folder + "/big.rlrun");
+  std::printf("%.3f\n", static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+}
+
+}  // namespace
+}  // namespace rankloom
+
+int main(int argc, char** argv) {
+  const std::string folder = argc > 1 ? argv[1] : ".";
+  if (argc == 5) {
+    rankloom::big(folder, std::atoi(argv[3]), std::atoi(argv[4]));
+  } else {
+    rankloom::all(folder);
+  }
+}

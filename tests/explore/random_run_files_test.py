@@ -1,0 +1,63 @@
+"""Run files of programs that are drawn read back as what the library says of the same calls.
+
+    random_run_files_test.py WRITE_RANDOM_RUNS
+"""
+
+import collections
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.append(str(ROOT / "tools"))
+from rankloom_command import page, run_file, text  # noqa: E402
+
+PROGRAM = ""
+COUNT = 400
+
+
+def as_the_library_says_it(call):
+    said = f"{call.rank} {call.op} seq {call.seq}"
+    if call.p2p and call.peer >= 0:
+        said += f" {'to' if call.op == 'send' else 'from'} rank {call.peer}"
+    if call.p2p and call.tag:
+        said += f"{',' if call.peer >= 0 else ''} tag {call.tag}"
+    return f"{said} ({call.state}) [group {call.group}, {call.site()}]"
+
+
+class RandomRunFilesTest(unittest.TestCase):
+    def test_what_is_read_is_what_was_recorded(self):
+        ends = collections.Counter()
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([PROGRAM, folder, "1", str(COUNT)], check=True)
+            for seed in range(1, COUNT + 1):
+                with self.subTest(seed=seed):
+                    run = run_file.read(f"{folder}/{seed}.rlrun")
+                    calls = [call for rank in range(run.world_size) for call in run.of_rank(rank)]
+                    want = pathlib.Path(f"{folder}/{seed}.txt").read_text().splitlines()
+                    self.assertEqual([as_the_library_says_it(call) for call in calls], want)
+                    for call in calls:
+                        self.assertGreaterEqual(call.issued, 0, call)
+                        self.assertTrue(call.ended == -1 or call.issued <= call.ended, call)
+                        self.assertTrue(call.arrived == -1 or call.issued <= call.arrived <= call.ended, call)
+                        self.assertEqual(call.ended == -1, call.state == "scheduled", call)
+                    for send, recv in run.matches():
+                        self.assertEqual((send.rank, send.tag, send.group), (recv.peer, recv.tag, recv.group))
+                    self.assertTrue(text.show(run).encode())
+                    self.assertTrue(page.page_data([run]).isascii())
+                    ends[run.run["kind"] or run.states.strip("r")[:1]] += 1
+                    ends["calls"] += len(calls)
+                    ends["matches"] += len(run.matches())
+        print(dict(ends))
+        self.assertGreater(ends["calls"], COUNT)
+        self.assertGreater(ends["matches"], COUNT // 20)
+        self.assertGreater(ends["Deadlock"], 0)
+        self.assertGreater(ends[""], 0)
+
+
+if __name__ == "__main__":
+    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main()

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Installs a build folder into a temporary place and follows the C++ part of docs/first-hour.md there.
+#     first_hour_test.sh BUILD_FOLDER
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
+pc=$(find "$work/root" -name rankloom.pc)
+PKG_CONFIG_PATH=${pc%/rankloom.pc}
+CMAKE_PREFIX_PATH=$(realpath "$(PKG_CONFIG_PATH=$PKG_CONFIG_PATH pkg-config --variable=prefix rankloom)")
+export PKG_CONFIG_PATH CMAKE_PREFIX_PATH
+unset CXX CXXFLAGS "${!RANKLOOM_@}"  # what a reader has not
+cd "$work"
+"$root/tools/try_page.py" "$root/docs/first-hour.md" "In C++"

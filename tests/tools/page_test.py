@@ -1,0 +1,388 @@
+"""Opens pages of the command `rankloom` in a browser: Debian's Chromium, without a window, driven by Selenium.
+
+    page_test.py WRITE_RUNS [--image FILE]      the tests; or only the picture of a stuck run
+
+./dev page-test runs it, since it needs a browser.
+"""
+
+import contextlib
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.parse
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "tools")]
+from altered_runs import altered  # noqa: E402
+from rankloom_command import page, run_file  # noqa: E402
+
+FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,1300", "--hide-scrollbars"]
+WRITE_RUNS = ""
+SLOW = 60  # seconds until a page must be ready, on a busy machine
+
+
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+
+
+class PageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        subprocess.run([WRITE_RUNS, cls.folder], check=True)
+        cls.driver = browser()
+        cls.addClassCleanup(cls.driver.quit)
+
+    def page(self, *names, fragment=""):
+        html = self.folder / f"{'-'.join(names)}.html"
+        if not html.exists():
+            runs = [self.folder / f"{name}.rlrun" for name in names]
+            program = [sys.executable, ROOT / "tools" / "rankloom_command"]
+            subprocess.run([*program, "report", *runs, "-o", html, "--source", ROOT], check=True, capture_output=True)
+        self.driver.get("about:blank")
+        self.driver.get(f"file://{html}{fragment}")
+        self.wait(lambda: self.js("return document.documentElement.dataset.ready === 'yes'"), "the page is not ready")
+        self.assertEqual(self.driver.get_log("browser"), [])
+        return html
+
+    def wait(self, true, why):
+        end = time.monotonic() + SLOW
+        while not true():
+            self.assertLess(time.monotonic(), end, f"{why}: {self.driver.get_log('browser')}")
+            time.sleep(0.02)
+
+    def js(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def all(self, css):
+        return self.driver.find_elements(By.CSS_SELECTOR, css)
+
+    def one(self, css):
+        return self.driver.find_element(By.CSS_SELECTOR, css)
+
+    def texts(self, css):
+        return [element.text for element in self.all(css)]
+
+    def fragment(self):
+        return urllib.parse.parse_qs(urllib.parse.urlparse(self.driver.current_url).fragment)
+
+    def keys(self, *keys):
+        self.one("canvas.bars").send_keys(*keys)
+        self.drawn()
+
+    # After the next picture.
+    def drawn(self):
+        before = self.js("return rankloom.timelines[0].frames")
+        self.js("rankloom.timelines[0].draw()")
+        self.wait(lambda: self.js("return rankloom.timelines[0].frames") > before, "nothing is drawn")
+
+    # Where on the canvas the call lies; pixels from the window's left top.
+    def place_of(self, rank, index):
+        return self.js(
+            """const t = rankloom.timelines[0], s = t.scale(), lane = t.run.lanes[arguments[0]], a = lane[rankloom.view.axis];
+            t.canvas.scrollIntoView({block: 'center'});
+            const box = t.canvas.getBoundingClientRect(), i = arguments[1] - lane.first;
+            const right = Math.min(s.x(a.to[i]), box.width);
+            return [box.left + (s.x(a.from[i]) + right) / 2, box.top + s.y(t.placeOf.get(arguments[0]) + 0.5)].map(Math.round);""",
+            rank,
+            index,
+        )
+
+    def move_to(self, rank, index, click=False):
+        x, y = self.place_of(rank, index)
+        actions = ActionBuilder(self.driver)
+        actions.pointer_action.move_to_location(x, y)
+        if click:
+            actions.pointer_action.click()
+        actions.perform()
+
+    # --- a page of each kind of end
+
+    def test_a_stuck_run_shows_who_waits_and_the_circle(self):
+        self.page("deadlock")
+        self.assertEqual(self.one("h1").text, "Deadlock: no rank can move")
+        self.assertIn("schedule seeded:7", self.one(".facts").text)
+        outcomes = self.texts("table.outcomes tr")
+        self.assertEqual((len(outcomes), outcomes[2]), (3, "rank 4 returned"))
+        self.assertTrue(outcomes[1].startswith("ranks 0-3 stopped for another's failure"), outcomes)
+        circle = sorted(int(node.get_attribute("data-ranks")) for node in self.all("svg.waits .node.in-circle"))
+        self.assertEqual(circle, [0, 1, 2])
+        self.assertEqual([node.get_attribute("data-ranks") for node in self.all("svg.waits .node:not(.in-circle)")], ["3"])
+        self.assertEqual(len(self.all("svg.waits path.wait.in-circle")), 3)
+        self.assertEqual(len(self.all("svg.waits path.wait")), 4)
+        self.assertEqual(self.one("p.circle").text, "Circle: rank 0 → rank 1 → rank 2 → rank 0")
+        rows = self.texts("table.waits tr.in-circle")
+        self.assertEqual(len(rows), 3)
+        self.assertRegex(rows[0], r"^rank 0 recv seq \d+ in group 0.* rank 1 write_runs\.cc:\d+ yes$")
+        self.assertEqual(self.one("canvas.bars").get_attribute("data-ranks"), "5")
+        self.assertEqual(self.one("canvas.bars").get_attribute("data-arrows"), "1")
+
+    def test_a_click_on_a_wait_leads_to_its_call(self):
+        self.page("deadlock")
+        self.all("table.waits tr.in-circle")[1].click()
+        self.assertEqual(self.fragment()["call"], ["0.1.4"])
+        self.assertIn("recv seq", self.one("table.details").text)
+        self.assertIn("nobody, as far as the file tells", self.one("table.details").text)
+
+    def test_a_call_shows_its_line_with_its_neighbours(self):
+        self.page("deadlock", fragment="#call=0.1.3")
+        here = self.one("figure.source .here").get_attribute("textContent")
+        self.assertRegex(here, r"^ *\d+    if \(me == 1\) pg->send\(x, 3, 5\)\.wait\(\);\n$")
+        line = int(here.split()[0])
+        self.assertEqual([int(text.split()[0]) for text in self.texts("figure.source pre span")], list(range(line - 5, line + 6)))
+        self.assertIn("tests/collectives/records/write_runs.cc, as it was when", self.one("figure.source figcaption").text)
+        self.keys("p")
+        self.assertIn("pg.all_reduce(x).wait()", self.one("figure.source .here").text)
+
+    def test_members_that_differ_are_framed(self):
+        self.page("mismatch")
+        self.assertIn("Mismatch: ", self.one("h1").text)
+        rows = self.texts("section.matrix table.calls tr")
+        self.assertEqual((len(rows), rows[1][:13]), (2, "group 0 seq 4"), rows)
+        odd = self.texts("td.odd")
+        self.assertEqual(len(odd), 2, odd)
+        self.assertIn("broadcast root 3", odd[0])
+        self.assertIn("[6]", odd[1])
+        self.one("button.rows").click()
+        self.assertGreater(len(self.all("table.calls tr")), 4)
+        self.assertEqual(self.fragment()["rows"], ["all"])
+
+    def test_an_exception_leads(self):
+        self.page("exception")
+        self.assertIn("rank 2 failed: no batch left", self.one("h1").text)
+        failed = self.one("table.outcomes tr[data-state=f]").text
+        self.assertRegex(failed, r"^rank 2 failed no batch left \(std::runtime_error\), after all_reduce seq 2 \(completed\) \[group 0, ")
+        self.assertEqual(self.all("svg.waits"), [])
+        self.assertEqual(self.texts("td.none"), ["never came"])
+
+    def test_an_explored_run_tells_its_story(self):
+        self.page("explored")
+        self.assertIn("place", self.one("h1").text)
+        self.assertIn("rank 1", self.one("pre.story").text)
+        self.assertTrue(self.all("button.copy"))
+
+    def test_faults_and_gaps_are_told(self):
+        self.page("faults")
+        self.assertEqual(self.texts("ul.faults li"), ["crash@rank=1,nth=2"])
+        self.page("dropped")
+        self.assertIn("first calls of ranks 0-3; no arrows of their messages are drawn", self.one(".gaps").text)
+        self.assertEqual(self.one("canvas.bars").get_attribute("data-arrows"), "0")
+        self.page("not_kept")
+        self.assertEqual(self.one("h1").text, "All ranks returned")
+        self.assertIn("calls: a run that went well keeps them only with WorldOptions::keep_run", self.one(".gaps").text)
+
+    def test_hostile_text_is_text(self):
+        self.page("hostile")
+        self.assertIn("</script><script>document.title='owned'</script><!--\\xff\\x1b[31m\\x2028 & \"'\\", self.one("h1").text)
+        self.assertNotEqual(self.driver.title, "owned")
+        self.assertEqual(len(self.all("script")), 2)
+
+    def test_altered_files_are_refused_or_shown(self):
+        self.page("deadlock")
+        for name in ("deadlock", "explored"):
+            found = []
+            for what, data in altered((self.folder / f"{name}.rlrun").read_bytes()):
+                with contextlib.suppress(run_file.RunFileError):
+                    found.append((what, page.page_data([run_file.parse(data, "altered.rlrun")])))
+            self.assertGreater(len(found), 40)
+            told = self.js(
+                """return arguments[0].map(([what, data]) => {
+                    try { rankloom.build(JSON.parse(data)); } catch (error) { return `${what}: ${error}`; }
+                    return document.title === 'owned' || document.querySelectorAll('script').length !== 2 ? `${what}: a script` : '';
+                }).filter((line) => line);""",
+                found,
+            )
+            self.assertEqual(told, [])
+        self.assertEqual(self.driver.get_log("browser"), [])
+
+    def test_ten_megabytes_of_text_open(self):
+        run = self.folder / "long.rlrun"
+        lines = (self.folder / "exception.rlrun").read_bytes().split(b"\n")
+        facts = json.loads(lines[1])
+        facts["text"] = "rank 2 failed: </pre></script>\0\n" + "x </script> " * 900_000
+        run.write_bytes(b"\n".join([lines[0], json.dumps(facts).encode(), *lines[2:]]))
+        begun = time.monotonic()
+        html = self.page("long")
+        print(f"10 MB of text: made and opened in {time.monotonic() - begun:.2f} s, {html.stat().st_size / 1e6:.2f} MB")
+        self.assertEqual(self.one("h1").text, "rank 2 failed: </pre></script>\\x00")
+        self.assertRegex(self.one("pre.cause").get_attribute("textContent")[-40:], r"\n\.\.\. \d+ more characters$")
+        self.assertEqual(len(self.all("script")), 2)
+
+    def test_two_runs_stand_together_with_their_first_difference(self):
+        self.page("passes", "fails")
+        self.assertEqual(self.one("p.difference").text, "First difference: call 11 of rank 1.")
+        self.assertEqual(len(self.all("canvas.bars")), 2)
+        self.assertEqual(self.texts("h1")[0], "All ranks returned")
+        places = self.js("return rankloom.timelines.map((t) => t.differing())")
+        self.assertEqual([place["place"] for place in places], [1, 1])
+        self.assertEqual(places[0]["x"], places[1]["x"])
+
+    def test_many_ranks_are_a_map_that_unfolds(self):
+        self.page("many")
+        self.assertIn("rank 41 (returned)", self.one("pre.cause").text)
+        canvas = self.one("canvas.bars")
+        self.assertEqual(canvas.get_attribute("data-ranks"), "64")
+        subprocess.run([WRITE_RUNS, self.folder, "big", "1024", "100"], check=True, capture_output=True)
+        begun = time.monotonic()
+        self.page("big")
+        opened = time.monotonic() - begun
+        canvas = self.one("canvas.bars")
+        self.assertEqual((canvas.get_attribute("data-heat"), canvas.get_attribute("data-drawn")), ("true", "102400"))
+        each = self.js(
+            """const t = rankloom.timelines[0], begun = performance.now();
+            for (let i = 0; i < 10; ++i) t.drawNow();
+            return (performance.now() - begun) / 10;"""
+        )
+        size = (self.folder / "big.html").stat().st_size / 1e6
+        print(f"1024 ranks x 100 calls: made and opened in {opened:.2f} s, a picture in {each:.1f} ms, {size:.2f} MB")
+        self.keys(*["*"] * 12)
+        self.assertEqual(canvas.get_attribute("data-heat"), "false")
+        self.assertLess(int(canvas.get_attribute("data-drawn")), 102400)
+
+    # --- moving about
+
+    def test_zoom_pan_and_all_by_keys_wheel_and_buttons(self):
+        self.page("passes")
+        self.assertNotIn("x", self.fragment())
+        full = self.js("return rankloom.timelines[0].span()")
+        self.keys("+")
+        x0, x1 = map(float, self.fragment()["x"][0].split(","))
+        self.assertAlmostEqual(x1 - x0, (full[1] - full[0]) / 1.5, places=3)
+        self.keys(Keys.ARROW_RIGHT)
+        self.assertGreater(float(self.fragment()["x"][0].split(",")[0]), x0)
+        self.keys("0")
+        self.assertNotIn("x", self.fragment())
+        webdriver.ActionChains(self.driver).scroll_from_origin(ScrollOrigin.from_element(self.one("canvas.bars")), 0, -300).perform()
+        self.drawn()
+        self.assertIn("x", self.fragment())
+        self.one("button.all").click()
+        self.assertNotIn("x", self.fragment())
+        self.one("button.in").click()
+        self.one("button.out").click()
+        self.assertNotIn("x", self.fragment())
+
+    def test_hover_and_click_tell_of_a_call(self):
+        self.page("deadlock")
+        self.move_to(1, 3)
+        self.wait(lambda: "rank 1 at" in self.one(".under").text, "nothing is told")
+        told = self.one(".under").text
+        self.assertRegex(told, r"rank 1 at column 3\.\d: send seq \d+ to rank 3, tag 5 \(completed\) \[group 0, write_runs\.cc:\d+\]")
+        self.move_to(1, 3, click=True)
+        details = self.one("table.details").text
+        self.assertIn("int64 [2] -> nothing", details)
+        self.assertIn("matched with rank 3", details)
+        self.assertEqual(self.fragment()["call"], ["0.1.3"])
+        self.keys("p")
+        self.assertIn("all_reduce seq 3", self.one("table.details").text)
+        self.assertIn("members that came ranks 0-4", self.one("table.details").text)
+        self.keys("j")
+        self.assertEqual(self.fragment()["call"], ["0.2.2"])
+
+    def test_filters_leave_out_ranks_and_calls(self):
+        self.page("passes")
+        canvas = self.one("canvas.bars")
+        self.assertEqual((canvas.get_attribute("data-ranks"), canvas.get_attribute("data-drawn")), ("4", "60"))
+        self.one("input[name=rank]").send_keys("1-2")
+        self.drawn()
+        self.assertEqual((canvas.get_attribute("data-ranks"), canvas.get_attribute("data-drawn")), ("2", "30"))
+        self.js("const s = document.querySelector('select[name=op]'); s.value = 'send'; s.dispatchEvent(new Event('change'))")
+        self.drawn()
+        self.assertEqual(canvas.get_attribute("data-drawn"), "10")
+        self.one("input[name=text]").send_keys("no such file")
+        self.drawn()
+        self.assertEqual(canvas.get_attribute("data-drawn"), "0")
+        self.assertEqual(self.fragment(), {"axis": ["order"], "rank": ["1-2"], "op": ["send"], "text": ["no such file"]})
+
+    def test_a_link_shows_what_was_shown(self):
+        self.page("passes", fragment="#axis=time&rank=0,2&x=10000,60000&call=0.2.4&theme=dark")
+        canvas = self.one("canvas.bars")
+        self.assertEqual(canvas.get_attribute("data-ranks"), "2")
+        self.assertEqual(self.js("return rankloom.timelines[0].span()"), [10000, 60000])
+        self.assertEqual(self.one("select[name=axis]").get_attribute("value"), "time")
+        self.assertEqual(self.one("input[name=rank]").get_attribute("value"), "0,2")
+        self.assertIn("call 4 of rank 2", self.one("table.details").text)
+        self.assertEqual(self.js("return document.documentElement.dataset.theme"), "dark")
+        self.one("button.theme").click()
+        self.assertEqual(self.fragment()["theme"], ["light"])
+        self.page("passes", fragment="#axis=no&x=a,b&y=9,3&call=7.7.7&rank=zzz")
+        self.assertEqual(canvas_count(self), "4")
+
+    def test_the_rerun_command_is_copied(self):
+        self.page("deadlock")
+        wanted = self.one(".rerun code").text
+        self.assertIn("RANKLOOM_SEED=7", wanted)
+        self.one("button.copy").click()
+        self.wait(lambda: self.one("button.copy").text == "copied", "it is not copied")
+        field = self.one("input[name=text]")
+        field.click()
+        field.send_keys(Keys.CONTROL, "v")
+        self.assertEqual(field.get_attribute("value"), wanted)
+
+    def test_the_picture_is_not_empty_in_light_and_dark_and_on_paper(self):
+        for theme in ("light", "dark"):
+            self.page("deadlock", fragment=f"#theme={theme}")
+            colours = self.js(
+                """const c = document.querySelector('canvas.bars'), seen = new Set();
+                const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+                for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
+                return [seen.size, seen.has(0x0072b2), seen.has(0x009e73)];"""
+            )
+            self.assertGreater(colours[0], 10)
+            self.assertEqual(colours[1:], [True, True])
+        self.assertGreater(len(self.driver.execute_cdp_cmd("Page.printToPDF", {})["data"]), 10_000)
+
+
+def canvas_count(test):
+    return test.one("canvas.bars").get_attribute("data-ranks")
+
+
+def image(path):
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([WRITE_RUNS, folder], check=True)
+        html = pathlib.Path(folder) / "run.html"
+        report = [sys.executable, ROOT / "tools" / "rankloom_command", "report", f"{folder}/deadlock.rlrun", "-o", html]
+        subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
+        driver = browser()
+        try:
+            driver.set_window_size(1100, 1010)
+            driver.get(f"file://{html}#theme=light&call=0.1.3")
+            end = time.monotonic() + SLOW
+            while not driver.execute_script("return document.documentElement.dataset.ready === 'yes'") and time.monotonic() < end:
+                time.sleep(0.1)
+            driver.execute_script(
+                """document.querySelectorAll('.detail, .gaps, section.matrix, pre.cause').forEach((e) => e.remove());
+                document.querySelector('.rerun code').textContent = 'RANKLOOM_ENGINE=fibers RANKLOOM_SEED=7 ./train';"""
+            )
+            png = driver.get_screenshot_as_png()
+        finally:
+            driver.quit()
+    assert io.BytesIO(png).read(4) == b"\x89PNG"
+    pathlib.Path(path).write_bytes(png)
+
+
+if __name__ == "__main__":
+    WRITE_RUNS = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    if "--image" in sys.argv:
+        image(sys.argv[sys.argv.index("--image") + 1])
+    else:
+        unittest.main()

@@ -1,0 +1,95 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+
+from rankloom_command import page, text, trace
+from rankloom_command.run_file import RunFileError, read
+
+EXAMPLES = """examples:
+  RANKLOOM_REPORT=runs ./train            a run that fails writes runs/train.run1.rlrun
+  rankloom report runs/train.run1.rlrun -o run.html
+  rankloom report passes.rlrun fails.rlrun -o both.html
+  rankloom show runs/train.run1.rlrun     the same as text
+  rankloom show runs/train.run1.rlrun --rank 3
+  rankloom diff passes.rlrun fails.rlrun  the first call that differs
+  rankloom trace failing.rltrace          the choices of a schedule
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="rankloom",
+        description="Shows runs that rankloom wrote: *.rlrun (RANKLOOM_REPORT, RunReport::write_run()) and *.rltrace.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    report = commands.add_parser("report", help="one HTML page that needs nothing else; of two runs: beside each other")
+    report.add_argument("run", nargs="+", help="one run file, or two")
+    report.add_argument("-o", "--output", default="run.html", help="the page (run.html)")
+    report.add_argument(
+        "--source", action="append", metavar="FOLDER", help="where sources are whose lines the page shows (the current folder); may be repeated"
+    )
+    report.add_argument("--no-source", action="store_true", help="no line of the program is in the page")
+    shown = commands.add_parser("show", help="a run as text")
+    shown.add_argument("run")
+    shown.add_argument("--rank", type=int, help="all calls of this rank that the file has")
+    shown.add_argument("--last", type=int, default=3, help="how many calls of each rank that did not return (3)")
+    diff = commands.add_parser("diff", help="the first difference of two runs; exits with 1 if there is one")
+    diff.add_argument("a")
+    diff.add_argument("b")
+    traced = commands.add_parser("trace", help="the choices in a trace file")
+    traced.add_argument("trace")
+    traced.add_argument("--all", action="store_true", help="every choice, not the first and last")
+    return parser
+
+
+def _in_colour(shown: str, ok: bool) -> str:
+    """On a terminal that wants it: how the run ended in red or green."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return shown
+    head, end, rest = shown.partition("\n")
+    return f"\x1b[{32 if ok else 31};1m{head}\x1b[0m{end}{rest}"
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "report":
+        if len(arguments.run) > 2:
+            raise RunFileError(f"{len(arguments.run)} runs, want one, or two beside each other")
+        folders = [] if arguments.no_source else [pathlib.Path(folder) for folder in arguments.source or ["."]]
+        html = page.page([read(path) for path in arguments.run], folders)
+        try:
+            pathlib.Path(arguments.output).write_text(html, encoding="utf-8")
+        except OSError as error:
+            raise RunFileError(f'file "{arguments.output}": {error.strerror}') from None
+        print(f"{arguments.output}: {len(html.encode()) / 1e6:.2f} MB")
+    elif arguments.command == "show":
+        run = read(arguments.run)
+        if arguments.rank is not None and not 0 <= arguments.rank < run.world_size:
+            raise RunFileError(f"--rank is {arguments.rank}, want 0 <= rank < world_size = {run.world_size}")
+        print(_in_colour(text.show(run, arguments.rank, max(1, arguments.last)), run.ok()), end="")
+    elif arguments.command == "diff":
+        told, alike = text.diff(read(arguments.a), read(arguments.b))
+        print(told, end="")
+        return 0 if alike else 1
+    else:
+        print(text.plain(trace.show(trace.read(arguments.trace), arguments.all)), end="")
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 0, 1 of a diff that found something, 2 with a line on stderr."""
+    try:
+        return _run(parser().parse_args(arguments))
+    except RunFileError as error:
+        print(f"rankloom: {text.plain(str(error))}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()  # of `| head`
+        return 0

@@ -1,0 +1,322 @@
+"""Reads run files: docs/run-files.md has the format."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = 1
+# By number, as include/rankloom/tensor.h has them.
+DTYPES = [
+    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "complex64", "complex128",
+    "float8_e4m3fn", "float8_e5m2",
+]  # fmt: skip
+STATES = {"u": "is still running", "r": "returned", "f": "failed", "s": "stopped"}
+CALL_STATES = {"s": "scheduled", "c": "completed", "f": "failed"}
+HEADLINE = 1000  # characters
+COLUMNS = ("kind", "seq", "issued", "ended", "state")
+OPTIONAL_COLUMNS = ("arrived", "peer")
+
+
+class RunFileError(Exception):
+    """The file cannot be read as a run, and why."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a rank. Times are nanoseconds since the world began; -1: not known."""
+
+    rank: int
+    index: int  # among the rank's calls, those that the file does not have counted
+    op: str
+    group: str
+    seq: int
+    peer: int  # global rank; -1: none
+    root: int  # rank in the group; -1: none
+    tag: int
+    p2p: bool
+    inputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+    dtype: str
+    file: str
+    line: int
+    issued: int
+    arrived: int
+    ended: int
+    state: str
+
+    def label(self) -> str:
+        """What was called, as reports print it: "all_reduce seq 3 [group 0]"."""
+        text = f"{self.op} seq {self.seq}"
+        if self.p2p and self.peer >= 0:
+            text += f" {'to' if self.op == 'send' else 'from'} rank {self.peer}"
+        if self.tag:
+            text += f", tag {self.tag}"
+        if self.root >= 0:
+            text += f" root {self.root}"
+        return f"{text} [group {self.group}]"
+
+    def site(self) -> str:
+        """The line of code, with the last part of the file's path."""
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+
+    def shapes(self) -> str:
+        """The sizes of the tensors: "float32 [8] -> [8]"."""
+        if not self.inputs and not self.outputs:
+            return ""
+        sides = [", ".join(str(list(sizes)) for sizes in side) or "nothing" for side in (self.inputs, self.outputs)]
+        return f"{self.dtype} {sides[0]} -> {sides[1]}" if sides[0] != sides[1] else f"{self.dtype} {sides[0]}"
+
+    def same(self) -> tuple[Any, ...]:
+        """What two runs of one program have in common: all but times and states."""
+        return (self.op, self.group, self.seq, self.peer, self.root, self.tag, self.inputs, self.outputs, self.dtype, self.file, self.line)
+
+
+@dataclass
+class Run:
+    """A run, as its file has it: each line by its tag."""
+
+    path: str
+    writer: str
+    run: dict[str, Any]
+    states: str
+    outcome_texts: list[tuple[str, list[list[int]]]]
+    notes: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    waits: list[dict[str, Any]] = field(default_factory=list)
+    cycle: list[int] = field(default_factory=list)
+    strategy: str = ""
+    story: str = ""
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    kinds: list[dict[str, Any]] = field(default_factory=list)
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    gaps: list[str] = field(default_factory=list)
+
+    @property
+    def world_size(self) -> int:
+        return int(self.run["world_size"])
+
+    def ok(self) -> bool:
+        """All ranks returned, and nothing failed that only the harness knows."""
+        return bool(self.run["ok"]) and not self.run.get("failures", [])
+
+    def headline(self) -> str:
+        """What went wrong, in a line: the report's first, or that of what the report does not know."""
+        failures = self.run.get("failures", [])
+        if self.run["ok"] and failures:
+            return str(failures[0])[:HEADLINE].split("\n", 1)[0]
+        return str(self.run["text"])[:HEADLINE].split("\n", 1)[0]
+
+    def of_rank(self, rank: int) -> list[Call]:
+        """The rank's calls that the file has, oldest first."""
+        line = self.calls.get(rank)
+        if line is None:
+            return []
+        calls, issued, count = [], 0, len(line["kind"])
+        first = line["made"] - count
+        for i in range(count):
+            kind = self.kinds[line["kind"][i]]
+            issued += line["issued"][i]
+            arrived = line["arrived"][i] if "arrived" in line else -1
+            ended = line["ended"][i]
+            calls.append(
+                Call(
+                    rank=rank,
+                    index=first + i,
+                    op=kind["op"],
+                    group=self.groups[kind["group"]]["name"],
+                    seq=line["seq"][i],
+                    peer=line["peer"][i] if "peer" in line else -1,
+                    root=kind.get("root", -1),
+                    tag=kind.get("tag", 0),
+                    p2p=bool(kind.get("p2p", False)),
+                    inputs=tuple(map(tuple, kind["in"])),
+                    outputs=tuple(map(tuple, kind["out"])),
+                    dtype=DTYPES[kind["dtype"]] if kind["dtype"] < len(DTYPES) else f"dtype {kind['dtype']}",
+                    file=kind["file"],
+                    line=kind["line"],
+                    issued=issued,
+                    arrived=issued + arrived if arrived >= 0 else -1,
+                    ended=issued + ended if ended >= 0 else -1,
+                    state=CALL_STATES[line["state"][i]],
+                )
+            )
+        return calls
+
+    def lost(self) -> dict[int, int]:
+        """Of each rank whose first calls the file does not have: how many."""
+        lost = {rank: line["made"] - len(line["kind"]) for rank, line in self.calls.items()}
+        return {rank: count for rank, count in lost.items() if count > 0}
+
+    def matches(self) -> list[tuple[Call, Call]]:
+        """Sends with their receives: the n-th completed send from one rank to another with one tag in one group, and the
+        n-th completed recv of these. Not of ranks whose first calls are gone: nobody knows which is the n-th there."""
+        lost = self.lost()
+        lists: dict[tuple[Any, ...], tuple[list[Call], list[Call]]] = {}
+        for rank in self.calls:
+            for call in self.of_rank(rank):
+                if not call.p2p or call.state != "completed" or call.peer < 0 or rank in lost or call.peer in lost:
+                    continue
+                sends = call.op == "send"
+                key = (call.group, *((rank, call.peer) if sends else (call.peer, rank)), call.tag)
+                lists.setdefault(key, ([], []))[0 if sends else 1].append(call)
+        return [pair for sends, recvs in lists.values() for pair in zip(sends, recvs, strict=False)]
+
+
+def _check(good: object, what: str) -> None:
+    if not good:
+        raise RunFileError(what)
+
+
+def _ranges(value: Any, most: int) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(part, list) and len(part) == 2 and all(type(rank) is int for rank in part) and 0 <= part[0] <= part[1] < most for part in value
+    )
+
+
+def _lists_of_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, list) and all(type(number) is int for number in part) for part in value)
+
+
+def _take(run: Run, line: dict[str, Any]) -> None:
+    tag = line["t"]
+    size = run.world_size
+    if tag == "notes":
+        run.notes = [str(note) for note in line["notes"]]
+    elif tag == "faults":
+        run.faults = [str(fault) for fault in line["faults"]]
+    elif tag == "gaps":
+        run.gaps = [str(gap) for gap in line["gaps"]]
+    elif tag == "story":
+        run.strategy, run.story = str(line["strategy"]), str(line["story"])
+    elif tag == "waits":
+        for wait in line["waits"]:
+            _check(_ranges(wait["ranks"], size) and _ranges(wait["for"], size), "a wait of ranks that the world does not have")
+            _check(all(isinstance(wait[key], str) for key in ("task", "what", "group", "detail", "remark", "file")), "a wait whose texts are none")
+            _check(type(wait["seq"]) is int and type(wait["line"]) is int, "a wait whose numbers are none")
+        _check(isinstance(line["cycle"], list), "a circle that is none")
+        _check(all(type(rank) is int and 0 <= rank < size for rank in line["cycle"]), "a circle of ranks that the world does not have")
+        run.waits, run.cycle = line["waits"], line["cycle"]
+    elif tag == "groups":
+        for group in line["groups"]:
+            _check(all(isinstance(group[key], str) for key in ("name", "description")), "a group without a name")
+            _check(all(type(group[key]) is int for key in ("id", "size")) and group["size"] > 0, "a group whose numbers are none")
+            if "ranks" in group:
+                members = group["ranks"]
+                _check(isinstance(members, list) and len(members) == group["size"], "a group of other members than it has")
+            else:
+                first, stride, last = group["first"], group["stride"], group["size"] - 1
+                _check(all(type(number) is int for number in (first, stride)) and stride != 0, "a group whose numbers are none")
+                members = [first, first + stride * last]
+            _check(all(type(rank) is int and 0 <= rank < size for rank in members), "a group of ranks that the world does not have")
+        run.groups = line["groups"]
+    elif tag == "kinds":
+        for kind in line["kinds"]:
+            _check(type(kind["group"]) is int and 0 <= kind["group"] < len(run.groups), "a call of a group that the file does not have")
+            _check(isinstance(kind["op"], str) and isinstance(kind["file"], str), "a call without a name")
+            _check(all(type(kind[key]) is int for key in ("line", "dtype")) and kind["dtype"] >= 0, "a call whose numbers are none")
+            _check(all(_lists_of_numbers(kind[key]) for key in ("in", "out")), "a call whose sizes are none")
+            _check(all(type(kind.get(key, 0)) is int for key in ("root", "tag", "timeout_ns")), "a call whose numbers are none")
+            _check(isinstance(kind.get("p2p", False), bool), "a call of which nobody knows whether it is a message")
+        run.kinds = line["kinds"]
+    elif tag == "calls":
+        rank, count = line["rank"], len(line["kind"])
+        _check(type(rank) is int and 0 <= rank < size, "calls of a rank that the world does not have")
+        columns = [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in line)]
+        _check(all(len(line[name]) == count for name in columns), f"columns of different lengths for rank {rank}")
+        _check(all(type(number) is int for name in columns if name != "state" for number in line[name]), f"a column without numbers for rank {rank}")
+        _check(all(0 <= kind < len(run.kinds) for kind in line["kind"]), f"a call of rank {rank} of a kind that the file does not have")
+        _check(isinstance(line["state"], str) and set(line["state"]) <= set(CALL_STATES), f"a state of rank {rank} that is none")
+        _check(type(line["made"]) is int and line["made"] >= count, f"more calls of rank {rank} than it made")
+        _check(all(-1 <= peer < size for peer in line.get("peer", [])), f"a peer of rank {rank} that the world does not have")
+        run.calls[rank] = line
+    # Lines with other tags are a later writer's, and of no need.
+
+
+def _begin(run_line: dict[str, Any], outcomes: dict[str, Any], path: str, writer: str) -> Run:
+    _check(run_line.get("t") == "run" and outcomes.get("t") == "outcomes", "the run or its outcomes are not where they belong")
+    for key in ("text", "kind", "cause", "engine", "schedule", "rerun"):
+        _check(isinstance(run_line[key], str), f'"{key}" is no text')
+    for key in ("world_size", "first_failed", "steps"):
+        _check(type(run_line[key]) is int, f'"{key}" is no number')
+    for key in ("choices", "end_ns", "recorded_calls", "timeout_ns", "warn_after_ns"):
+        _check(type(run_line.get(key, 0)) is int, f'"{key}" is no number')
+    for key in ("seed", "planned_faults"):
+        _check(isinstance(run_line.get(key, ""), str), f'"{key}" is no text')
+    failures = run_line.get("failures", [])
+    _check(isinstance(failures, list) and all(isinstance(failure, str) for failure in failures), '"failures" are no texts')
+    _check(-1 <= run_line["first_failed"] < run_line["world_size"], '"first_failed" is no rank')
+    _check(isinstance(run_line["ok"], bool), '"ok" is neither true nor false')
+    states = outcomes["states"]
+    _check(isinstance(states, str) and set(states) <= set(STATES) and len(states) == run_line["world_size"], "not one outcome a rank")
+    texts = [(text, ranges) for text, ranges in outcomes["texts"]]
+    _check(all(isinstance(text, str) and _ranges(ranges, len(states)) for text, ranges in texts), "an outcome of ranks that the world does not have")
+    return Run(path=path, writer=writer, run=run_line, states=states, outcome_texts=texts)
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    _check(-(2**63) <= number < 2**63, f"{text[:40]} is too large a number")
+    return number
+
+
+def _no_number(text: str) -> Any:
+    raise RunFileError(f"{text[:40]} is no whole number")
+
+
+def _json(text: bytes) -> Any:
+    """A run file has whole numbers only, which fit 64 bits."""
+    return json.loads(text, parse_int=_whole, parse_float=_no_number, parse_constant=_no_number)
+
+
+def parse(data: bytes, path: str) -> Run:
+    """Errors: RunFileError that names the file, the line and what is wrong."""
+
+    def bad(what: str) -> RunFileError:
+        return RunFileError(f'file "{path}": {what}')
+
+    lines = data.split(b"\n")
+    try:
+        head = _json(lines[0])
+        version = head["rlrun"]
+    except (RunFileError, ValueError, TypeError, KeyError, RecursionError):
+        raise bad("no run file: its first line is not that of one") from None
+    if version != VERSION:
+        raise bad(f"a run file of version {version}, and this program reads version {VERSION}")
+    if lines.pop():
+        raise bad(f"cut short in line {len(lines) + 1}")
+    run = None
+    run_line: dict[str, Any] = {}
+    ended = False
+    for number, text in enumerate(lines[1:], 2):
+        try:
+            line = _json(text)
+            _check(isinstance(line, dict) and isinstance(line.get("t"), str), "no line of a run")
+            _check(not ended, "something after the end")
+            if number == 2:
+                run_line = line
+            elif number == 3:
+                run = _begin(run_line, line, path, str(head.get("writer", "")))
+            elif line["t"] == "end":
+                _check(line["lines"] == number, f"it is to be line {line['lines']}")
+                ended = True
+            elif run is not None:
+                _take(run, line)
+        except RunFileError as error:
+            raise bad(f"line {number}: {error}") from None
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+            raise bad(f"line {number}: not as a run file has it ({type(error).__name__}: {error})") from None
+    if run is None or not ended:
+        raise bad(f"cut short after line {len(lines)}")
+    return run
+
+
+def read(path: str) -> Run:
+    """Errors: RunFileError, also for a file that cannot be read."""
+    try:
+        data = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise RunFileError(f'file "{path}": {error.strerror}') from None
+    return parse(data, path)

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "rankloom/error.h"
+#include "rankloom/group.h"
+#include "sim/scheduler/deadlock_report.h"
+#include "world/flight_recorder.h"
+
+namespace rankloom::internal {
+
+// What a run file has beyond the report: a copy, which outlives the world.
+struct RunData {
+  struct GroupData {
+    int id = -1;
+    std::string name;
+    std::string description;
+    std::vector<int> ranks;  // global, in group order; empty: those that the next three say
+    int first = 0;
+    int stride = 1;
+    int size = 0;
+  };
+  // What calls that are alike share.
+  struct Kind {
+    const char* op = "";
+    int group = -1;  // index into `groups`
+    CodeSite code;
+    bool is_p2p = false;
+    int root = -1;
+    int tag = 0;
+    uint8_t dtype = 0;
+    uint16_t inputs = 0;
+    uint16_t outputs = 0;
+    int64_t timeout_ns = -1;
+    FlightShapes shapes;
+  };
+  // Times since the world began; -1: not known, or not yet.
+  struct Call {
+    uint32_t kind = 0;  // index into `kinds`
+    FlightEntry::State state = FlightEntry::State::kScheduled;
+    int peer = -1;  // global rank
+    int64_t seq = -1;
+    int64_t issued_ns = 0;
+    int64_t arrived_ns = -1;  // all members had come
+    int64_t ended_ns = -1;
+  };
+  struct Rank {
+    int64_t made = 0;  // calls of the rank, of which the file has the last
+    std::vector<Call> calls;
+  };
+
+  int64_t end_ns = 0;  // when the report was made
+  int recorded_calls = 0;
+  absl::Duration timeout, warn_after;
+  std::optional<uint64_t> seed;
+  std::string planned_faults;
+  std::vector<GroupData> groups;
+  std::vector<Kind> kinds;
+  std::vector<Rank> ranks;
+  StuckRun stuck;
+  std::vector<std::string> failures;  // failed assertions and the like, which the report does not know
+  std::string strategy;               // of explore(), that found it
+  std::string story;                  // what explore() tells of it
+  std::string rerun;                  // the command that repeats it, if the report has none
+};
+
+// The calls of a world of `ranks`; `all` is its group of all ranks. Of more than two million calls: the last of each
+// rank. `begin_ns`: when the world began. What ranks do meanwhile may be in it or not.
+std::shared_ptr<RunData> run_data_of(int ranks, const Group& all, absl::FunctionRef<FlightEntries(int)> entries_of,
+                                     int64_t begin_ns, int recorded_calls);
+
+}  // namespace rankloom::internal

@@ -1,0 +1,294 @@
+#include "world/run_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "rankloom/version.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/printable.h"
+#include "sim/base/text.h"
+#include "sim/base/write_file.h"
+#include "world/run_options.h"
+
+namespace rankloom {
+
+using namespace internal;
+
+namespace internal {
+namespace {
+
+constexpr int kVersion = 1;
+
+// One line of the file: an object with a tag.
+class Line {
+ public:
+  explicit Line(std::string* out, std::string_view tag) : out_(*out) {
+    absl::StrAppend(&out_, "{\"t\":\"", sv(tag), "\"");
+  }
+  ~Line() { out_ += "}\n"; }
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+
+  void key(std::string_view name) { absl::StrAppend(&out_, ",\"", sv(name), "\":"); }
+  void text(std::string_view name, std::string_view value) {
+    key(name);
+    out_ += json_string(value);
+  }
+  void number(std::string_view name, int64_t value) {
+    key(name);
+    absl::StrAppend(&out_, value);
+  }
+  void boolean(std::string_view name, bool value) {
+    key(name);
+    out_ += value ? "true" : "false";
+  }
+  template <typename Values, typename Each>
+  void list(std::string_view name, const Values& values, Each each) {
+    key(name);
+    append_list(values, each);
+  }
+  template <typename Values, typename Each>
+  void append_list(const Values& values, Each each) {
+    out_ += '[';
+    bool first = true;
+    for (const auto& value : values) {
+      if (!std::exchange(first, false)) out_ += ',';
+      each(value);
+    }
+    out_ += ']';
+  }
+  void numbers(std::string_view name, const std::vector<int>& values) {
+    list(name, values, [this](int value) { absl::StrAppend(&out_, value); });
+  }
+  void texts(std::string_view name, const std::vector<std::string>& values) {
+    list(name, values, [this](const std::string& value) { out_ += json_string(value); });
+  }
+  // [[0, 6], [9, 9]]: from and to. `ranks` ascends.
+  void ranges(const std::vector<int>& ranks) {
+    std::vector<std::pair<int, int>> parts;
+    for (const int rank : ranks) {
+      if (!parts.empty() && rank <= parts.back().second + 1) {
+        parts.back().second = rank;
+      } else {
+        parts.emplace_back(rank, rank);
+      }
+    }
+    append_list(parts, [this](const auto& part) { absl::StrAppend(&out_, "[", part.first, ",", part.second, "]"); });
+  }
+  std::string& out() { return out_; }
+
+ private:
+  std::string& out_;
+};
+
+// Nanoseconds; -1: none.
+int64_t nanoseconds(absl::Duration duration) {
+  return duration == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(duration);
+}
+
+void write_run_line(const RunReport& report, std::string* out) {
+  Line line(out, "run");
+  line.number("world_size", static_cast<int64_t>(report.outcomes.size()));
+  line.boolean("ok", report.ok());
+  line.text("text", report.text());
+  line.text("kind", report.cause.ok() ? std::string_view() : error_kind_name(error_kind(report.cause)));
+  line.text("cause", message_of(report.cause));
+  line.number("first_failed", report.first_failed);
+  line.text("engine", report.engine);
+  line.text("schedule", report.schedule);
+  const bool kept = report.rerun.empty() && report.kept != nullptr;
+  line.text("rerun", kept ? std::string_view(report.kept->rerun) : std::string_view(report.rerun));
+  line.number("steps", static_cast<int64_t>(report.steps));
+  line.number("choices", static_cast<int64_t>(report.trace.steps().size()));
+  if (report.kept == nullptr) return;
+  const RunData& data = *report.kept;
+  line.number("end_ns", data.end_ns);
+  line.number("recorded_calls", data.recorded_calls);
+  line.number("timeout_ns", nanoseconds(data.timeout));
+  line.number("warn_after_ns", nanoseconds(data.warn_after));
+  if (data.seed.has_value()) line.text("seed", absl::StrCat(*data.seed));
+  if (!data.planned_faults.empty()) line.text("planned_faults", data.planned_faults);
+  line.texts("failures", data.failures);
+}
+
+void write_outcomes(const RunReport& report, std::string* out) {
+  Line line(out, "outcomes");
+  std::string states;
+  std::map<std::string, std::vector<int>> texts;
+  for (size_t rank = 0; rank < report.outcomes.size(); ++rank) {
+    states += "urfs"[static_cast<size_t>(report.outcomes[rank].state)];
+    const std::string& text = report.outcomes[rank].text;
+    if (!text.empty()) texts[text].push_back(static_cast<int>(rank));
+  }
+  line.text("states", states);
+  line.list("texts", texts, [&](const auto& told) {
+    absl::StrAppend(out, "[", json_string(told.first), ",");
+    line.ranges(told.second);
+    *out += ']';
+  });
+}
+
+void write_waits(const StuckRun& stuck, std::string* out) {
+  static constexpr const char* kTasks[] = {"rank", "helper", "stream", "completion"};
+  Line line(out, "waits");
+  line.list("waits", stuck.waits, [&](const StuckRun::Wait& wait) {
+    *out += "{\"ranks\":";
+    line.ranges(wait.ranks);
+    *out += ",\"for\":";
+    line.ranges(wait.waits_for);
+    absl::StrAppend(out, ",\"task\":\"", kTasks[static_cast<size_t>(wait.kind)], "\",\"what\":", json_string(wait.what),
+                    ",\"group\":", json_string(wait.group), ",\"seq\":", wait.seq,
+                    ",\"detail\":", json_string(wait.detail), ",\"remark\":", json_string(wait.remark),
+                    ",\"file\":", json_string(wait.code.file), ",\"line\":", wait.code.line, "}");
+  });
+  line.numbers("cycle", stuck.cycle);
+}
+
+void write_groups(const std::vector<RunData::GroupData>& groups, std::string* out) {
+  Line line(out, "groups");
+  line.list("groups", groups, [&](const RunData::GroupData& group) {
+    absl::StrAppend(out, "{\"id\":", group.id, ",\"name\":", json_string(group.name),
+                    ",\"description\":", json_string(group.description), ",\"size\":", group.size);
+    if (group.ranks.empty()) {
+      absl::StrAppend(out, ",\"first\":", group.first, ",\"stride\":", group.stride, "}");
+    } else {
+      *out += ",\"ranks\":";
+      line.append_list(group.ranks, [&](int rank) { absl::StrAppend(out, rank); });
+      *out += '}';
+    }
+  });
+}
+
+void write_shapes(const FlightShapes& shapes, size_t tensors, size_t* at, std::string* out) {
+  *out += '[';
+  for (size_t t = 0; t < tensors && *at < shapes.size(); ++t) {
+    const int64_t dimensions = shapes[(*at)++];
+    *out += t == 0 ? "[" : ",[";
+    for (int64_t d = 0; d < dimensions; ++d) absl::StrAppend(out, d == 0 ? "" : ",", shapes[(*at)++]);
+    *out += ']';
+  }
+  *out += ']';
+}
+
+void write_kinds(const std::vector<RunData::Kind>& kinds, std::string* out) {
+  Line line(out, "kinds");
+  line.list("kinds", kinds, [&](const RunData::Kind& kind) {
+    absl::StrAppend(out, "{\"op\":", json_string(kind.op), ",\"group\":", kind.group,
+                    ",\"file\":", json_string(kind.code.file), ",\"line\":", kind.code.line,
+                    ",\"dtype\":", static_cast<int>(kind.dtype));
+    if (kind.is_p2p) absl::StrAppend(out, ",\"p2p\":true,\"tag\":", kind.tag);
+    if (!kind.is_p2p && kind.root >= 0) absl::StrAppend(out, ",\"root\":", kind.root);
+    if (kind.timeout_ns >= 0) absl::StrAppend(out, ",\"timeout_ns\":", kind.timeout_ns);
+    size_t at = 0;
+    *out += ",\"in\":";
+    write_shapes(kind.shapes, kind.inputs, &at, out);
+    *out += ",\"out\":";
+    write_shapes(kind.shapes, kind.outputs, &at, out);
+    *out += '}';
+  });
+}
+
+void write_calls(const RunData& data, size_t rank, std::string* out) {
+  const RunData::Rank& from = data.ranks[rank];
+  using Call = RunData::Call;
+  const std::vector<Call>& calls = from.calls;
+  Line line(out, "calls");
+  line.number("rank", static_cast<int64_t>(rank));
+  line.number("made", from.made);
+  line.list("kind", calls, [out](const Call& call) { absl::StrAppend(out, call.kind); });
+  line.list("seq", calls, [out](const Call& call) { absl::StrAppend(out, call.seq); });
+  int64_t before = 0;
+  line.list("issued", calls,
+            [&](const Call& call) { absl::StrAppend(out, call.issued_ns - std::exchange(before, call.issued_ns)); });
+  const auto after_issue = [out](const Call& call, int64_t at_ns) {
+    absl::StrAppend(out, at_ns < 0 ? -1 : std::max<int64_t>(0, at_ns - call.issued_ns));
+  };
+  if (std::any_of(calls.begin(), calls.end(), [](const Call& call) { return call.arrived_ns >= 0; }))
+    line.list("arrived", calls, [&](const Call& call) { after_issue(call, call.arrived_ns); });
+  line.list("ended", calls, [&](const Call& call) { after_issue(call, call.ended_ns); });
+  std::string states;
+  for (const Call& call : calls) states += "scf"[static_cast<size_t>(call.state)];
+  line.text("state", states);
+  if (std::any_of(calls.begin(), calls.end(), [](const Call& call) { return call.peer >= 0; }))
+    line.list("peer", calls, [out](const Call& call) { absl::StrAppend(out, call.peer); });
+}
+
+// What a reader might look for and this file does not have.
+std::vector<std::string> gaps_of(const RunReport& report) {
+  if (report.kept == nullptr) return {"calls: a run that went well keeps them only with WorldOptions::keep_run"};
+  const RunData& data = *report.kept;
+  std::vector<std::string> gaps;
+  if (data.recorded_calls == 0) gaps.emplace_back("calls: WorldOptions::recorded_calls is 0");
+  int64_t made = 0, kept = 0;
+  for (const RunData::Rank& rank : data.ranks) {
+    made += rank.made;
+    kept += static_cast<int64_t>(rank.calls.size());
+  }
+  if (made > kept) {
+    gaps.push_back(absl::StrCat("calls: ", made - kept, " of ", made, " are gone: WorldOptions::recorded_calls is ",
+                                data.recorded_calls));
+  }
+  gaps.emplace_back("steps: calls have times, which are virtual in deterministic runs, but no numbers of steps");
+  gaps.emplace_back("waits within a run: when a rank waited for a call that it had issued");
+  gaps.emplace_back("store operations, tensors' values, reduce operators, splits");
+  if (report.cause.ok() || data.stuck.waits.empty())
+    gaps.emplace_back("waits at the end: known of a run in which no rank can move only");
+  return gaps;
+}
+
+}  // namespace
+
+std::string run_file_text(const RunReport& report) {
+  std::string out = absl::StrCat("{\"rlrun\":", kVersion, ",\"writer\":\"rankloom ", sv(version()), "\"}\n");
+  write_run_line(report, &out);
+  write_outcomes(report, &out);
+  Line(&out, "notes").texts("notes", report.notes);
+  if (!report.faults.empty()) {
+    std::vector<std::string> faults;
+    for (const Fault& fault : report.faults) faults.push_back(fault.text());
+    Line(&out, "faults").texts("faults", faults);
+  }
+  if (report.kept != nullptr) {
+    const RunData& data = *report.kept;
+    if (!data.stuck.waits.empty()) write_waits(data.stuck, &out);
+    if (!data.story.empty()) {
+      Line line(&out, "story");
+      line.text("strategy", data.strategy);
+      line.text("story", data.story);
+    }
+    write_groups(data.groups, &out);
+    write_kinds(data.kinds, &out);
+    for (size_t rank = 0; rank < data.ranks.size(); ++rank) {
+      if (!data.ranks[rank].calls.empty()) write_calls(data, rank, &out);
+    }
+  }
+  Line(&out, "gaps").texts("gaps", gaps_of(report));
+  const int64_t lines = std::count(out.begin(), out.end(), '\n') + 1;
+  Line(&out, "end").number("lines", lines);
+  return out;
+}
+
+void write_failed_run(std::string_view name, RunReport* report) {
+  const absl::StatusOr<TraceFiles> files = trace_files_from_environment();
+  if (!files.ok() || files->reports.empty()) return;
+  const std::filesystem::path folder = files->reports;
+  std::error_code ignored;  // write_run() tells
+  std::filesystem::create_directories(folder, ignored);
+  const std::string path = folder / absl::StrCat(absl::StrReplaceAll(sv(name), {{"/", "_"}}), ".rlrun");
+  const absl::Status written = report->write_run(path);
+  report->run_file =
+      written.ok() ? absl::StrCat("run file: ", path, "; see it: rankloom report ", shell_quoted(path), " -o run.html")
+                   : absl::StrCat("no run file: ", written.message());
+}
+
+}  // namespace internal
+
+absl::Status RunReport::write_run(const std::string& path) const {
+  return internal::write_file(path, internal::run_file_text(*this));
+}
+
+}  // namespace rankloom
