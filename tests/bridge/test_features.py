@@ -8,6 +8,7 @@ import pytest
 import rankloom.torch
 import torch
 import torch.distributed as dist
+from models import numbered
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -152,7 +153,6 @@ def test_join(seed: int | None) -> None:
     def body(rank: int) -> Any:
         from torch.distributed.algorithms.join import Join
 
-        torch.manual_seed(0)
         model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
         steps = []
         with Join([model], divide_by_initial_world_size=False):
@@ -169,8 +169,7 @@ def test_zero_redundancy(seed: int | None) -> None:
     def body(rank: int) -> Any:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        torch.manual_seed(0)
-        model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+        model = DistributedDataParallel(numbered(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))))
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
         for step in range(3):
             optimizer.zero_grad()
@@ -180,8 +179,7 @@ def test_zero_redundancy(seed: int | None) -> None:
         return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist(), owned
 
     def alone() -> list[float]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        model = numbered(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         for step in range(3):
             optimizer.zero_grad()
@@ -200,7 +198,6 @@ def test_power_sgd(seed: int | None) -> None:
     def body(rank: int) -> Any:
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-        torch.manual_seed(0)
         model = DistributedDataParallel(nn.Linear(16, 16, bias=False))
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from cases import run_case
+from models import numbered
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -33,15 +34,6 @@ def passes(case: type[unittest.TestCase], tests: int = 1) -> None:
     result = run_case(case)
     assert result.testsRun == tests and not result.skipped
     assert result.wasSuccessful(), "\n".join(text for _, text in result.errors + result.failures)
-
-
-def numbered(module: nn.Module) -> Any:
-    """With the same parameters on every rank, whatever the ranks' random states are."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.rand(parameter.shape, generator=generator) - 0.5)
-    return module
 
 
 def net() -> Any:

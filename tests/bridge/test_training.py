@@ -8,6 +8,7 @@ import rankloom.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.nn
+from models import numbered
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -21,12 +22,7 @@ def seed(request: pytest.FixtureRequest) -> int | None:
 
 
 def model() -> nn.Module:
-    generator = torch.Generator().manual_seed(1)
-    made = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.copy_(torch.rand(parameter.shape, generator=generator) - 0.5)
-    return made
+    return numbered(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))  # type: ignore[no-any-return]
 
 
 def batch() -> torch.Tensor:
