@@ -16,7 +16,7 @@ import sys
 
 import test_summary
 
-MOST = 45  # 30 on a quiet machine: one that others share takes half as long again
+MOST = 60  # 30 on a quiet machine: cores that share their units with a busy one take twice as long
 PART_OF_LIMIT = 4
 CPU_TIME = re.compile(r"^cpu seconds: ([0-9.]+) \+ ([0-9.]+)$", re.MULTILINE)
 
