@@ -15,6 +15,7 @@
 #include "rankloom/testing.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
+#include "sim/scheduler/scheduler.h"
 #include "sim/base/text.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
@@ -199,6 +200,7 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
   EndedRun run{.options = options, .files = std::move(files), .code = code};
   {
     World world(std::move(options), code);
+    world.scheduler().set_rerun(internal::for_this_test(world.scheduler().rerun()));
     internal::RankFailures failures(&world);
     std::optional<RankOutput> output;
     if (state_->capture_output) output.emplace(&world);
@@ -215,7 +217,6 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
     run.skipped = failures.skip_ended_run();
     state_->outputs = output.has_value() ? output->texts() : std::vector<std::string>();
   }
-  run.report.rerun = internal::for_this_test(std::move(run.report.rerun));
   RecordProperty("world_size", run.options.world_size);
   RecordProperty("engine", run.report.engine);
   RecordProperty("schedule", run.report.schedule);
