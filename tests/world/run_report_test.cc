@@ -87,6 +87,22 @@ TEST_P(ReportTest, WhateverARankThrowsIsCaught) {
   EXPECT_EQ(error_of([&] { report.throw_if_failed(); }, ErrorKind::kRankFailed), "RankFailed: " + report.text());
 }
 
+TEST(ErrorTest, APrintedStatusNamesItsKind) {
+  for (const auto& [kind, name] : {std::pair(ErrorKind::kInvalidArgument, "InvalidArgument"),
+                                   {ErrorKind::kMismatch, "Mismatch"},
+                                   {ErrorKind::kRankFailed, "RankFailed"},
+                                   {ErrorKind::kDeadlock, "Deadlock"},
+                                   {ErrorKind::kTimeout, "Timeout"},
+                                   {ErrorKind::kAborted, "Aborted"},
+                                   {ErrorKind::kStoreError, "StoreError"},
+                                   {ErrorKind::kCollectiveError, "CollectiveError"}}) {
+    const absl::Status status = make_error(kind, "text");
+    EXPECT_EQ(error_kind(status), kind);
+    EXPECT_EQ(status.ToString(),
+              std::string(absl::StatusCodeToString(status.code())) + ": text [rankloom.kind='" + name + "']");
+  }
+}
+
 TEST_P(ReportTest, ADistErrorKeepsItsKind) {
   const RunReport report = run_world(GetParam().options(2), [](RankContext& rank) {
     if (rank.rank() == 0) rank.store().wait({"never"}, absl::Milliseconds(1));
