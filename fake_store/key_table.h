@@ -49,6 +49,8 @@ class KeyTable {
       tell(kValue, key, Access::kRead);
     return find_here(key);
   }
+  // The same for reports, of which an explored run is told nothing.
+  const std::string* peek(std::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return find_here(key); }
   // A value, or a queue that is not empty.
   bool present(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (may_be_explored_) [[unlikely]]

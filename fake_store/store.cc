@@ -4,10 +4,10 @@
 #include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_join.h"
 #include "fake_store/store_state.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
@@ -264,22 +264,14 @@ absl::Duration Store::timeout(CodeSite code) const {
 
 namespace {
 
-// The ranks of 0..size-1 that are not in `arrived`: "0 3 1 ".
-std::string missing_ranks(std::string_view arrived, int size) {
-  std::vector<bool> here(static_cast<size_t>(size));
-  for (absl::string_view word : absl::StrSplit(sv(arrived), ' ', absl::SkipEmpty())) {
-    int rank = -1;
-    if (absl::SimpleAtoi(word, &rank) && rank >= 0 && rank < size) here[static_cast<size_t>(rank)] = true;
-  }
-  constexpr int kShown = 16;
-  std::string text;
-  int missing = 0;
-  for (int rank = 0; rank < size; ++rank) {
-    if (here[static_cast<size_t>(rank)]) continue;
-    if (missing++ < kShown) absl::StrAppend(&text, text.empty() ? "" : ", ", rank);
-  }
-  if (missing > kShown) absl::StrAppend(&text, " and ", missing - kShown, " more");
-  return absl::StrCat(missing == 1 ? "rank " : "ranks ", text);
+// "rank 1", "ranks 0, 3 and 12 more".
+std::string missing_text(std::string_view arrived, int size) {
+  constexpr size_t kShown = 16;
+  std::vector<int> missing = internal::missing_ranks(arrived, size);
+  const size_t more = missing.size() > kShown ? missing.size() - kShown : 0;
+  missing.resize(missing.size() - more);
+  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
 }
 
 }  // namespace
@@ -315,17 +307,24 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
     return;
   }
   const std::string_view go = go_key;
+  const internal::StoreBarrier barrier{.name = name, .rank = rank, .size = size};
   const absl::Status waited =
-      store.execute({.op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code}).status();
+      store
+          .execute(
+              {.op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code, .barrier = &barrier})
+          .status();
   if (waited.ok()) return;
   const internal::StoreState& state = internal::StoreAccess::state(store);
   if (!abort_cause(state.world()).ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
   const std::string_view look_at = arrived_key;
   const absl::StatusOr<StoreReply> arrived =
       store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
+  // Who waits for whom, below the headline.
+  const std::string text = message_of(waited);
+  const std::string more = text.substr(std::min(text.find('\n'), text.size()));
   refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",
          absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
-         missing_ranks(arrived.ok() ? arrived->value : "", size), " of ", size);
+         missing_text(arrived.ok() ? arrived->value : "", size), " of ", size, site_place(Site{.code = code}), more);
 }
 
 }  // namespace rankloom

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
@@ -25,6 +27,25 @@ std::string quote_list(absl::Span<const std::string_view> items) {
   }
   if (items.size() > kShown) absl::StrAppend(&text, " and ", items.size() - kShown, " more");
   return text;
+}
+
+std::string barrier_arrivals_key(std::string_view go_key) {
+  constexpr std::string_view kGo = "/go/";
+  const size_t at = go_key.rfind(kGo);
+  return absl::StrCat(sv(go_key.substr(0, at)), "/arrived/", sv(go_key.substr(at + kGo.size())));
+}
+
+std::vector<int> missing_ranks(std::string_view arrived, int size) {
+  std::vector<bool> here(static_cast<size_t>(size));
+  for (absl::string_view word : absl::StrSplit(sv(arrived), ' ', absl::SkipEmpty())) {
+    int rank = -1;
+    if (absl::SimpleAtoi(word, &rank) && rank >= 0 && rank < size) here[static_cast<size_t>(rank)] = true;
+  }
+  std::vector<int> missing;
+  for (int rank = 0; rank < size; ++rank) {
+    if (!here[static_cast<size_t>(rank)]) missing.push_back(rank);
+  }
+  return missing;
 }
 
 std::string_view short_name(const char* name) { return name + std::string_view("store ").size(); }

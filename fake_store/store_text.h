@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -14,6 +15,18 @@ namespace rankloom::internal {
 std::string quote(std::string_view bytes);
 // `"a", "b" and 12 more`.
 std::string quote_list(absl::Span<const std::string_view> items);
+
+// A store_barrier() whose wait a call is.
+struct StoreBarrier {
+  std::string_view name;
+  int rank;
+  int size;
+};
+// The key under which the ranks of a round of a barrier have left their numbers, "0 3 1 ", by the one for which they
+// wait.
+std::string barrier_arrivals_key(std::string_view go_key);
+// Those of 0..size-1 that are not in `arrived`, ascending.
+std::vector<int> missing_ranks(std::string_view arrived, int size);
 
 // "get" of an operation's name, "store get".
 std::string_view short_name(const char* name);

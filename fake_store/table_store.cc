@@ -8,6 +8,7 @@
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/parker.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -57,6 +58,40 @@ class OutsideScope {
 
  private:
   Scheduler* const scheduler_;
+};
+
+// A wait in store_barrier(), as reports tell of it: for the ranks that have not come, if they are those of the world.
+class BarrierWait final : public WaitsFor {
+ public:
+  BarrierWait(KeyTable* table, const StoreCall& call) : table_(*table), call_(call) {}
+
+  void append_ranks(std::vector<int>* ranks) const override {
+    if (!of_the_world()) return;
+    const std::vector<int> ranks_missing = missing();
+    ranks->insert(ranks->end(), ranks_missing.begin(), ranks_missing.end());
+  }
+  std::string remark() const override {
+    if (of_the_world()) return "";
+    const std::vector<int> ranks_missing = missing();
+    return absl::StrCat("missing: ", ranks_text(ranks_missing), " of ", call_.barrier->size);
+  }
+
+ private:
+  // The task is the one that was made for the wait.
+  bool of_the_world() const {
+    return task_ != nullptr && task_->scheduler != nullptr && task_->info.rank == call_.barrier->rank &&
+           task_->scheduler->options().world_size == call_.barrier->size;
+  }
+  std::vector<int> missing() const {
+    ObservedMutexLock lock(&table_.mu);
+    lock.apart();  // for reports
+    const std::string* const arrived = table_.peek(barrier_arrivals_key(call_.key()));
+    return missing_ranks(arrived != nullptr ? std::string_view(*arrived) : "", call_.barrier->size);
+  }
+
+  KeyTable& table_;
+  const StoreCall& call_;
+  const Task* const task_ = Task::current();
 };
 
 }  // namespace
@@ -192,7 +227,12 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
 
     KeyTable::WaitScope waiters(&table_, missing[0]);
     RankCondVar& changed = want == Want::kQueued ? waiters->queued : waiters->present;
-    const Site site{.what = call.name(), .code = call.code, .group = {}, .detail = detail};
+    const BarrierWait barrier(&table_, call);
+    const std::string barrier_name = call.barrier != nullptr ? quote(call.barrier->name) : "";
+    const Site site =
+        call.barrier != nullptr
+            ? Site{.what = "store_barrier", .code = call.code, .detail = barrier_name, .waits_for = &barrier}
+            : Site{.what = call.name(), .code = call.code, .detail = detail};
     absl::Status waited;
     if (shared_) {
       waited = await_log(&changed, missing[0], want, site, (*deadline)->at_ns);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
 
@@ -43,22 +43,22 @@ bool names_schedule(const WorldOptions& options) { return options.schedule.kind(
 std::string world_failure(RunReport report, bool* assertion_led) {
   *assertion_led = true;
   if (report.ok()) return "";
-  std::map<std::string, std::vector<int>> others;
+  std::vector<std::pair<int, std::string>> others;
   for (size_t rank = 0; rank < report.outcomes.size(); ++rank) {
     RunReport::Outcome& outcome = report.outcomes[rank];
     if (outcome.state != RunReport::Outcome::State::kFailed) continue;
     if (internal::is_assertion(outcome.exception)) {
       outcome.text = "an assertion";
     } else {
-      others[outcome.text].push_back(static_cast<int>(rank));
+      others.emplace_back(static_cast<int>(rank), outcome.text);
     }
   }
   *assertion_led = report.first_failed >= 0 &&
                    internal::is_assertion(report.outcomes[static_cast<size_t>(report.first_failed)].exception);
   if (!*assertion_led) return report.text();
   std::string text;
-  for (const auto& [what, ranks] : others) {
-    absl::StrAppend(&text, text.empty() ? "" : "\n", internal::ranks_text(ranks), " failed: ", what);
+  for (const internal::SaidByRanks& other : internal::folded_by_rank(others)) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", internal::ranks_text(other.ranks), " failed: ", other.text);
   }
   return text;
 }
@@ -199,6 +199,7 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
   EndedRun run{.options = options, .files = std::move(files), .code = code};
   {
     World world(std::move(options), code);
+    world.scheduler().set_rerun(internal::for_this_test(world.scheduler().rerun()));
     internal::RankFailures failures(&world);
     std::optional<RankOutput> output;
     if (state_->capture_output) output.emplace(&world);
@@ -215,7 +216,6 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
     run.skipped = failures.skip_ended_run();
     state_->outputs = output.has_value() ? output->texts() : std::vector<std::string>();
   }
-  run.report.rerun = internal::for_this_test(std::move(run.report.rerun));
   RecordProperty("world_size", run.options.world_size);
   RecordProperty("engine", run.report.engine);
   RecordProperty("schedule", run.report.schedule);

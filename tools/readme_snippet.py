@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the first ```cpp block of a page that holds a GoogleTest test into a source file, as it stands.
+"""Writes the first ```cpp block of a page that holds a GoogleTest test into a source file, as it stands; with --all, each of them.
 
-    tools/readme_snippet.py README.md OUTPUT.cc
+    tools/readme_snippet.py [--all] README.md OUTPUT.cc
 """
 
 import pathlib
@@ -10,20 +10,23 @@ import sys
 
 
 def extract(page, name):
+    """The blocks, each after a #line."""
+    blocks = []
     for block in re.finditer(r"^```(?:cpp|c\+\+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         if re.search(r"^TEST(_F|_P)?\(", block.group(1), re.MULTILINE):
             line = page.count("\n", 0, block.start(1)) + 1
-            return f'#line {line} "{name}"\n{block.group(1)}'
-    return None
+            blocks.append(f'#line {line} "{name}"\n{block.group(1)}')
+    return blocks
 
 
 def main(arguments):
-    source, output = map(pathlib.Path, arguments)
-    snippet = extract(source.read_text(encoding="utf-8"), source.name)
-    if snippet is None:
+    all_of_them = arguments[0] == "--all"
+    source, output = map(pathlib.Path, arguments[1:] if all_of_them else arguments)
+    blocks = extract(source.read_text(encoding="utf-8"), source.name)
+    if not blocks:
         print(f"{source}: no ```cpp block with a TEST", file=sys.stderr)
         return 1
-    output.write_text(snippet, encoding="utf-8")
+    output.write_text("".join(blocks if all_of_them else blocks[:1]), encoding="utf-8")
     return 0
 
 

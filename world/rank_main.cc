@@ -1,14 +1,9 @@
 // The one place that catches what a rank throws.
 
-#include <cxxabi.h>
-
-#include <cstdlib>
 #include <exception>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,25 +11,14 @@
 #include "rankloom/world.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/exception_text.h"
 #include "sim/base/library_scope.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
 namespace {
-
-// Names of types that say nothing to the program's author.
-bool own_type(std::string_view name) {
-  return name.starts_with("rankloom::") || name.starts_with("testing::") || name.starts_with("pybind11::");
-}
-
-// " (std::out_of_range)".
-std::string type_text(const std::exception& error) {
-  int failed = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &failed), &std::free);
-  return failed != 0 || own_type(name.get()) ? "" : absl::StrCat(" (", name.get(), ")");
-}
 
 // What the rank threw, as a line. `relayed`: an error that only passes on why the world was aborted.
 std::string exception_text(const std::exception_ptr& exception, const absl::Status& cause, bool* relayed) {
@@ -46,7 +30,7 @@ std::string exception_text(const std::exception_ptr& exception, const absl::Stat
                                error.kind() == ErrorKind::kAborted);
     return error.what();
   } catch (const std::exception& error) {
-    return absl::StrCat(error.what(), type_text(error));
+    return absl::StrCat(error.what(), exception_type_text(error));
   } catch (const RankCrashed&) {  // the world knows already, unless it was aborted meanwhile
     *relayed = true;
     return "crashed by the fault plan, after the world was aborted";
@@ -55,14 +39,14 @@ std::string exception_text(const std::exception_ptr& exception, const absl::Stat
   }
 }
 
-// Whether it is none of those whose text says where it comes from.
-bool thrown_by_program(const std::exception_ptr& exception) {
+// Whether its text, `text`, does not say where it comes from. A failed assertion has its line beside it.
+bool needs_place(const std::exception_ptr& exception, std::string_view text) {
   try {
     std::rethrow_exception(exception);
-  } catch (const DistError&) {
-    return false;
+  } catch (const DistError& error) {
+    return error.kind() != ErrorKind::kRankFailed && !names_place(text);
   } catch (const std::exception& error) {
-    return !type_text(error).empty();
+    return !exception_type_text(error).empty();
   } catch (...) {
     return true;
   }
@@ -130,7 +114,7 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
     failure = std::make_exception_ptr(DistError(blame->status, {.rank = failed, .group = {}, .op = {}}));
     text = exception_text(failure, absl::OkStatus(), &relayed);
     relayed = false;
-  } else if (!relayed && thrown_by_program(failure)) {
+  } else if (!relayed && needs_place(failure, text)) {
     if (const std::vector<std::string> last = context(rank).recorder().last_calls(1); !last.empty())
       absl::StrAppend(&text, ", after ", last[0]);
   }

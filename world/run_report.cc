@@ -1,8 +1,13 @@
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "rankloom/world.h"
@@ -13,6 +18,43 @@
 namespace rankloom {
 
 using namespace internal;
+
+namespace {
+
+// In the order of the first ranks.
+std::vector<SaidByRanks> alike(const std::vector<RunReport::Outcome>& outcomes, RunReport::Outcome::State state) {
+  std::vector<std::pair<int, std::string>> said;
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    if (outcomes[rank].state == state) said.emplace_back(static_cast<int>(rank), outcomes[rank].text);
+  }
+  return folded_by_rank(said);
+}
+
+// Notes that say the same of several ranks are one: "ranks 0-2, group 0, send to rank 3: was never received".
+std::vector<std::string> folded(const std::vector<std::string>& notes) {
+  struct Note {
+    std::set<int> ranks;  // empty: it begins with none
+    std::string text;     // after the rank
+  };
+  std::vector<Note> all;
+  std::map<std::string, size_t> place;
+  for (const std::string& note : notes) {
+    int rank = -1;
+    const size_t end = note.find(", ");
+    const bool of_rank =
+        note.starts_with("rank ") && end != std::string::npos && absl::SimpleAtoi(note.substr(5, end - 5), &rank);
+    std::string text = of_rank ? note.substr(end) : note;
+    const auto [at, added] = place.try_emplace(absl::StrCat(of_rank, text), all.size());
+    if (added) all.push_back({.ranks = {}, .text = std::move(text)});
+    if (of_rank) all[at->second].ranks.insert(rank);
+  }
+  std::vector<std::string> texts;
+  for (const Note& note : all)
+    texts.push_back(note.ranks.empty() ? note.text : ranks_text({note.ranks.begin(), note.ranks.end()}) + note.text);
+  return texts;
+}
+
+}  // namespace
 
 bool RunReport::ok() const {
   return cause.ok() && std::all_of(outcomes.begin(), outcomes.end(), [](const RunReport::Outcome& outcome) {
@@ -27,35 +69,31 @@ std::string RunReport::text() const {
   } else {
     // Ranks that ended alike share a line; the first failure's line leads, a relayed cause is told once.
     const std::string cause_text = message_of(cause);
-    std::map<std::string, std::vector<int>> failed;
-    std::map<std::string, std::vector<int>> stopped;
-    for (size_t rank = 0; rank < outcomes.size(); ++rank) {
-      const RunReport::Outcome& outcome = outcomes[rank];
-      if (outcome.state == RunReport::Outcome::State::kFailed) failed[outcome.text].push_back(static_cast<int>(rank));
-      if (outcome.state == RunReport::Outcome::State::kStopped) stopped[outcome.text].push_back(static_cast<int>(rank));
-    }
     if (first_failed >= 0) {
-      const std::string& first = outcomes[static_cast<size_t>(first_failed)].text;
-      text = absl::StrCat(ranks_text(failed[first]), " failed: ", first);
-      for (const auto& [what, ranks] : failed) {
-        if (what != first) absl::StrAppend(&text, "\n", ranks_text(ranks), " failed: ", what);
-      }
+      std::vector<SaidByRanks> failed = alike(outcomes, RunReport::Outcome::State::kFailed);
+      const auto leads = [this](const SaidByRanks& one) {
+        return std::find(one.ranks.begin(), one.ranks.end(), first_failed) != one.ranks.end();
+      };
+      std::stable_partition(failed.begin(), failed.end(), leads);
+      for (const SaidByRanks& one : failed)
+        absl::StrAppend(&text, text.empty() ? "" : "\n", ranks_text(one.ranks), " failed: ", one.text);
     } else if (!cause.ok()) {
       absl::StrAppend(&text, std::string(error_kind_name(error_kind(cause))), ": ", cause_text);
     } else {
       text = "some ranks have not ended";
     }
     std::vector<int> all_stopped;
-    for (const auto& [what, ranks] : stopped) all_stopped.insert(all_stopped.end(), ranks.begin(), ranks.end());
-    std::sort(all_stopped.begin(), all_stopped.end());
+    for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+      if (outcomes[rank].state == RunReport::Outcome::State::kStopped) all_stopped.push_back(static_cast<int>(rank));
+    }
     if (!all_stopped.empty()) absl::StrAppend(&text, "\n", ranks_text(all_stopped), " stopped for it");
   }
   // What leads is said once, and so is each note.
   const std::string head = text;
-  absl::flat_hash_set<std::string_view> said;
-  for (const std::string& note : notes) {
-    if (said.insert(note).second && head.find(note) == std::string::npos) absl::StrAppend(&text, "\nnote: ", note);
-  }
+  std::vector<std::string> news;
+  std::copy_if(notes.begin(), notes.end(), std::back_inserter(news),
+               [&head](const std::string& note) { return head.find(note) == std::string::npos; });
+  for (const std::string& note : folded(news)) absl::StrAppend(&text, "\nnote: ", note);
   // Of a run that went well nobody misses what was not wanted.
   if (trace.cut() && (!ok() || trace.limit() > 0)) absl::StrAppend(&text, "\nnote: ", trace.why_cut());
   if (!ok() && !rerun.empty())

@@ -191,8 +191,10 @@ RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> 
   }
   World world(std::move(options), code);
   const LibraryScope library;
+  Scheduler& scheduler = world.scheduler();
+  if (run > 1 && !scheduler.rerun().empty())
+    scheduler.set_rerun(absl::StrCat("RANKLOOM_REPLAY_RUN=", run, " ", scheduler.rerun()));
   RunReport report = state_of(world).run_once(program, code);
-  if (run > 1 && !report.rerun.empty()) report.rerun = absl::StrCat("RANKLOOM_REPLAY_RUN=", run, " ", report.rerun);
   if (!report.ok()) write_failed_run(absl::StrCat(program_invocation_short_name, ".run", run), &report);
   return report;
 }

@@ -183,11 +183,12 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
     if (!scheduler_->aborted()) rank_failed(rank, std::move(failure));
   });
   scheduler_->set_describer([this] {
-    const std::string rerun = rerun_command(options_);
+    const std::string& rerun = scheduler_->rerun();
     const std::string now = describe();
     return absl::StrCat(now, rerun.empty() ? "" : "\n  run it again: ", rerun,
                         all_ended() ? "" : hung_run_file(report(), now));
   });
+  scheduler_->set_rerun(rerun_command(options_));
   scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
 }
 
@@ -509,7 +510,7 @@ void WorldState::run_end_hooks() {
 }
 
 void WorldState::stalled(const std::string& text) {
-  const std::string rerun = rerun_command(options_);
+  const std::string& rerun = scheduler_->rerun();
   const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
   if (options_.on_stall) {
     run_hook("on_stall", [&] { options_.on_stall(all); });
@@ -599,7 +600,7 @@ RunReport WorldState::report(bool last) {
   report.engine = engine_kind_name(options_.engine);
   report.steps = scheduler_->steps();
   if (faults_ != nullptr) report.faults = faults_->happened();
-  report.rerun = rerun_command(options_);
+  report.rerun = scheduler_->rerun();
   if (options_.keep_run || !report.ok()) {
     report.kept = run_data_of(
         size(), *world_group_, [this](int rank) { return context(rank).recorder().entries(); }, start_ns_,

@@ -28,10 +28,12 @@ void ProcessGroup::start_coalescing(CodeSite code) {
   CallScope::check(front_->world_, [&] { return front_->called("start_coalescing", code); });
   if (front_->coalescing_ != nullptr) {
     refuse({.rank = global_rank(), .group = front_->name_, .op = "start_coalescing"}, ErrorKind::kInvalidArgument,
-           "rank ", global_rank(), ", group ", group_name(),
-           ", start_coalescing: it was called before, want end_coalescing() between", site_place(Site{.code = code}));
+           "rank ", global_rank(), ", group ", group_name(), ", start_coalescing: it was called before",
+           site_place(Site{.code = front_->coalescing_->begun}), ", want end_coalescing() between",
+           site_place(Site{.code = code}));
   }
   front_->coalescing_ = std::make_unique<internal::Coalescing>();
+  front_->coalescing_->begun = code;
   front_->drop_at_end();
 }
 

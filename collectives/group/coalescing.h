@@ -66,6 +66,7 @@ class CloseRecords final : public Dependant {
 
 // The calls of a member since start_coalescing().
 struct Coalescing {
+  CodeSite begun;  // the line of start_coalescing()
   std::vector<CollectiveCall> calls;
   std::vector<std::shared_ptr<PartWork>> parts;  // their works
   std::vector<std::shared_ptr<const void>> keep_alive;

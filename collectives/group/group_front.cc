@@ -88,7 +88,8 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
     if (memo != nullptr) *memo = {};  // the call does not stay
     if (!shut_down_) return gather_call(call, options, code);
-    fail(call, make_error(ErrorKind::kAborted, who(call) + "the group was shut down, want no call after shutdown()"));
+    fail(call, make_error(ErrorKind::kAborted, who(call), "the group was shut down, want no call after shutdown()",
+                          site_place(Site{.code = code})));
   }
   if (scheduler_ != nullptr) {
     if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != context_->rank())

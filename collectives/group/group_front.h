@@ -81,6 +81,9 @@ class GroupFront : public Kept {
   void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
   std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options,
                                            CodeSite code);
+  // The handle that the backend itself makes. Errors: those of make_member(), and InvalidArgument for null.
+  std::shared_ptr<ProcessGroup> member_of(const std::shared_ptr<const Group>& group, const GroupOptions& options,
+                                          CodeSite code);
 
  private:
   friend class rankloom::ProcessGroup;

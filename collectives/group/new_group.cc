@@ -16,6 +16,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/printable.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -112,13 +113,33 @@ void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& 
   submit(call, {}, code).wait(code);
 }
 
+std::shared_ptr<ProcessGroup> GroupFront::member_of(const std::shared_ptr<const Group>& group,
+                                                    const GroupOptions& options, CodeSite code) {
+  const int rank = handle_.global_rank();
+  const ErrorOrigin origin{.rank = rank, .group = name_, .op = "new_group"};
+  std::shared_ptr<ProcessGroup> member;
+  try {
+    member = handle_.make_member(group, options);
+  } catch (const DistError& error) {  // which knows no line of the caller
+    const std::string text = message_of(error.status());
+    if (names_place(text)) throw;
+    throw_dist_error(make_error(error.kind(), located(text, code)), origin);
+  }
+  if (member == nullptr) {
+    refuse(origin, ErrorKind::kInvalidArgument, "rank ", rank, ", group ", handle_.group_name(), ": backend ",
+           handle_.backend_name(), "'s make_member() gave null for group ", group->name(), ", want a group",
+           site_place(Site{.code = code}));
+  }
+  return member;
+}
+
 std::shared_ptr<ProcessGroup> GroupFront::make_child(const std::shared_ptr<const Group>& group,
                                                      const GroupOptions& options, CodeSite code) {
   std::shared_ptr<ProcessGroup> child;
   if ((options.make || options.backend.has_value()) && context_ != nullptr) {
     child = make_group_member(*context_, group, options, code);
   } else {
-    child = handle_.make_member(group, options);
+    child = member_of(group, options, code);
   }
   child->set_description(options.description.empty() ? "undefined" : options.description);
   child->set_timeout(options.timeout.value_or(timeout_), code);

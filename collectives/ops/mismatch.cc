@@ -93,17 +93,17 @@ class Report {
     const bool fields_differ = !table.empty();
     std::vector<std::string> pairs;
     if (!fields_differ) pairs = faulty_pairs();
-    // Sizes may differ from rank to rank in all_gather; once they do not fit, they are the first thing to see.
+    // Inputs may differ from rank to rank in all_gather; once they do not fit, they help to see why.
     if (!pairs.empty() && first_call()->op == OpType::kAllGather) {
       add_field(calls_, kCallFields[static_cast<size_t>(CallField::kShape)], "", &table);
     }
 
     std::string text = headline(fields_differ || !pairs.empty());
+    for (const std::string& pair : pairs) absl::StrAppend(&text, "\n  ", pair);
     if (!table.empty()) {
       table.insert(table.begin(), Line{"field", "value", "ranks", "call site"});
       append_table(table, &text);
     }
-    for (const std::string& pair : pairs) absl::StrAppend(&text, "\n  ", pair);
     append_missing(&text);
     append_last_calls(&text);
     return text;

@@ -236,11 +236,11 @@ std::string_view SimStream::name() const { return queue_->name; }
 void SimStream::launch(Callback<void()> kernel, std::string_view what, CodeSite code) {
   require(kernel, {.rank = queue_->rank, .group = {}, .op = "stream launch"}, code, "rank ", queue_->rank, ", stream ",
           queue_->name, ": stream launch: kernel");
-  auto run = [queue = queue_.get(), kernel = std::move(kernel),
-              what = std::string(what)](const absl::Status& cause) mutable {
+  auto run = [queue = queue_.get(), kernel = std::move(kernel), what = std::string(what),
+              code](const absl::Status& cause) mutable {
     if (!cause.ok()) return cause;
     queue->learn_waited_for();
-    return internal::caught(absl::StrCat(queue->who(), what), [&kernel] {
+    return internal::caught(absl::StrCat(queue->who(), what), code, [&kernel] {
       kernel();
       return absl::OkStatus();
     });

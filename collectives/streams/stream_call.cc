@@ -73,7 +73,7 @@ absl::Status StreamCall::run(const absl::Status& cause) {
   const absl::Duration timeout = call_.timeout;
   const bool timeout_is_default = call_.timeout_is_default;
   std::shared_ptr<WorkState> inner;
-  absl::Status ended = caught(outer_->op(), [&]() -> absl::Status {
+  absl::Status ended = caught(outer_->op(), code, [&]() -> absl::Status {
     absl::StatusOr<Work> issued = group_->execute(std::move(call_));
     if (!issued.ok()) return issued.status();
     inner = WorkState::shared(*issued);
@@ -84,7 +84,7 @@ absl::Status StreamCall::run(const absl::Status& cause) {
   if (inner == nullptr) {
     mine = gate_.leave_for_good();
   } else if (gate_.leave()) {
-    ended = caught(outer_->op(), [&] { return inner->wait(timeout, timeout_is_default, code); });
+    ended = caught(outer_->op(), code, [&] { return inner->wait(timeout, timeout_is_default, code); });
     if (gate_.close(/*waits=*/false) != IssueGate::Closed::kOutside) return ended;  // the handle is taken
     mine = true;
   }

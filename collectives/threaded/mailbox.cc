@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collectives/call/poison.h"
 #include "collectives/kernels/copy.h"
 #include "collectives/ops/mismatch.h"
@@ -28,6 +29,8 @@ namespace {
 
 // A report that lists who could send to a recv_any is of use in groups up to this size only.
 constexpr int kMaxAnySources = 1024;
+// A report looks for sends to a wrong member in groups up to this size only: all inboxes for each rank that waits.
+constexpr int kMaxStraySearch = 256;
 // Channels that no message is in are dropped when there are this many.
 constexpr size_t kSweepChannels = 256;
 constexpr uint64_t kMessages = 2;   // part of a group in explored runs
@@ -268,6 +271,8 @@ absl::Status Message::explain() const {
   const absl::Status cause = mailbox_->unwound_cause(*this);
   return cause.ok() ? mailbox_->tag_difference(*this) : cause;
 }
+
+std::string Message::hint() const { return mailbox_->stray_sends(*this); }
 
 std::string Message::open_text() const {
   return absl::StrCat(what(/*numbered=*/true), site_place(Site{.code = call_.code}));
@@ -756,6 +761,28 @@ absl::Status Mailbox::tag_difference(const Message& message) const {
     if (meant && send.call_.tag != recv.call_.tag) return describe_difference(send, recv);
   }
   return absl::OkStatus();
+}
+
+std::string Mailbox::stray_sends(const Message& recv) const {
+  if (recv.sends() || recv.call_.peer == CollectiveCall::kAnySource || group_->size() > kMaxStraySearch) return "";
+  constexpr size_t kShown = 3;
+  std::vector<std::string> sends;
+  for (int receiver = 0; receiver < group_->size(); ++receiver) {
+    Inbox* const inbox = existing_inbox(receiver);
+    if (inbox == nullptr) continue;
+    ObservedMutexLock lock(&inbox->mu);
+    lock.apart();  // for reports
+    for (const Message* const other : inbox->all()) {
+      const bool unreceived = other->sends() && other->state_ == Message::State::kPending;
+      if (unreceived && other->sender() == recv.sender()) sends.push_back(other->open_text());
+    }
+  }
+  if (sends.empty()) return "";
+  const size_t more = sends.size() > kShown ? sends.size() - kShown : 0;
+  sends.resize(sends.size() - more);
+  return absl::StrCat("rank ", recv.rank(), " waits for a send from rank ", group_->global_rank(recv.sender()),
+                      " (tag ", recv.call_.tag, "), which has sent elsewhere: ", absl::StrJoin(sends, ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " more") : "", " (not received)");
 }
 
 void Mailbox::close(const absl::Status& cause) {

@@ -40,6 +40,8 @@ class Message final : public MemberWork {
   int64_t seq() const override { return call_.way.message_seq >= 0 ? call_.way.message_seq : call_.seq; }
   // WaitsFor: the other side; of a recv_any, every other member.
   void append_ranks(std::vector<int>* ranks) const override;
+  // WaitsFor: of a recv, what the other side has sent to others.
+  std::string hint() const override;
   // WaitsFor: the Mismatch, if the other side sends to this one under another tag.
   absl::Status explain() const override;
 
@@ -170,6 +172,10 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   absl::Status describe_difference(const Message& send, const Message& recv) const;
   // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.
   absl::Status tag_difference(const Message& message) const;
+  // The sends that nobody has received of the member that `recv` waits for, to others or under other tags: "rank 1
+  // waits for a send from rank 0 (tag 0), which has sent elsewhere: send seq 1 to rank 2 [ring.cc:7] (not received)".
+  // Empty: there are none, or the group is large.
+  std::string stray_sends(const Message& recv) const;
   void finish(Message& message, const absl::Status& status);
   // An eager send's data outlive the call.
   static void copy_aside(Message& send);

@@ -11,21 +11,26 @@
 #include "collectives/work/work_state.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/exception_text.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
 
-// How `body`, which runs for a stream, ended: its own status, or what it threw; `who` is at the head of the text then.
-inline absl::Status caught(std::string_view who, absl::FunctionRef<absl::Status()> body) {
+// How `body`, which runs for a stream, ended: its own status, or what it threw; `who` is at the head of the text then,
+// and the line that put it on the stream at its end.
+inline absl::Status caught(std::string_view who, CodeSite code, absl::FunctionRef<absl::Status()> body) {
   try {
     return body();
   } catch (const DistError& error) {
     return error.status();
   } catch (const std::exception& error) {
-    return make_error(ErrorKind::kCollectiveError, sv(who), " threw: ", error.what());
+    return make_error(ErrorKind::kCollectiveError, sv(who), " threw: ", error.what(), exception_type_text(error),
+                      site_place(Site{.code = code}));
   } catch (...) {
-    return make_error(ErrorKind::kCollectiveError, sv(who), " threw: an exception that is no std::exception");
+    return make_error(ErrorKind::kCollectiveError, sv(who), " threw: an exception that is no std::exception",
+                      site_place(Site{.code = code}));
   }
 }
 

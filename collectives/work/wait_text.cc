@@ -25,6 +25,13 @@ std::string awaited_text(const MemberWait& wait, const std::vector<int>& ranks) 
   return targets_text(ranks, {.ended = [&wait](int rank) { return wait.world.ended_text(rank); }, .last_calls = {}});
 }
 
+// "12.3s".
+std::string short_time(int64_t ns) {
+  const absl::Duration time = absl::Nanoseconds(ns);
+  const absl::Duration unit = time < absl::Seconds(1) ? absl::Milliseconds(1) : absl::Milliseconds(100);
+  return absl::FormatDuration(absl::Trunc(time, unit));
+}
+
 std::vector<int> awaited_ranks(const MemberWait& wait) {
   std::vector<int> ranks;
   wait.awaited.append_ranks(&ranks);
@@ -43,6 +50,9 @@ absl::Status timeout_error(const MemberWait& wait) {
     if (const std::optional<Site> point = wait.world.scheduler().last_point(rank); point.has_value())
       absl::StrAppend(&text, "\n  last point of rank ", rank, ": ",
                       at_start(*point) ? "none yet" : site_text(*point) + site_place(*point));
+    if (const int64_t stood_ns = wait.world.scheduler().stood_ns(rank); stood_ns > 0)
+      absl::StrAppend(&text, "\n  rank ", rank, " has come to no scheduling point for ", short_time(stood_ns),
+                      " of real time: it computes, or it blocks in what is not rankloom's");
     for (const std::string& line : wait.world.context(rank).recorder().last_calls(1)) {
       absl::StrAppend(&text, "\n  last call of rank ", rank, ": ", line);
       ++shown;

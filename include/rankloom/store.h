@@ -21,6 +21,7 @@ namespace internal {
 class FileLog;
 class Scheduler;
 struct StoreAccess;
+struct StoreBarrier;
 class StoreState;
 class TableStore;
 }  // namespace internal
@@ -95,12 +96,13 @@ struct StoreCall {
   absl::Span<const std::string_view> keys = {};
   // One: set, append, queue_push, compare_set, whose value is the desired one. multi_set: one for each key.
   absl::Span<const std::string_view> values = {};
-  std::string_view expected = {};              // compare_set
-  int64_t amount = 0;                          // add
-  bool block = true;                           // queue_pop
-  std::optional<absl::Duration> timeout = {};  // if it waits, 0 or more; unset: the store's own
-  CodeSite code = {};                          // the caller's line, for reports
-  WatchCallback* watch = nullptr;              // watch_key: to be moved from
+  std::string_view expected = {};                   // compare_set
+  int64_t amount = 0;                               // add
+  bool block = true;                                // queue_pop
+  std::optional<absl::Duration> timeout = {};       // if it waits, 0 or more; unset: the store's own
+  CodeSite code = {};                               // the caller's line, for reports
+  WatchCallback* watch = nullptr;                   // watch_key: to be moved from
+  const internal::StoreBarrier* barrier = nullptr;  // the library's: whose wait this is, for reports
 
   std::string_view key() const { return keys.empty() ? std::string_view() : keys[0]; }
   std::string_view value() const { return values.empty() ? std::string_view() : values[0]; }

@@ -41,20 +41,25 @@ constexpr KindRow kind_row(ErrorKind kind) {
   return {"?", absl::StatusCode::kUnknown};
 }
 
+constexpr ErrorKind kKinds[] = {ErrorKind::kInvalidArgument, ErrorKind::kMismatch,       ErrorKind::kRankFailed,
+                                ErrorKind::kDeadlock,        ErrorKind::kTimeout,        ErrorKind::kAborted,
+                                ErrorKind::kStoreError,      ErrorKind::kCollectiveError};
+
 }  // namespace
 
 std::string_view internal::error_kind_name(ErrorKind kind) { return kind_row(kind).name; }
 
 absl::Status make_error(ErrorKind kind, std::string_view text) {
   absl::Status status(kind_row(kind).code, sv(text));
-  const char digit = static_cast<char>('0' + static_cast<int>(kind));
-  status.SetPayload(kKindPayload, absl::Cord(absl::string_view(&digit, 1)));
+  status.SetPayload(kKindPayload, absl::Cord(sv(kind_row(kind).name)));  // which a printed status shows
   return status;
 }
 
 ErrorKind error_kind(const absl::Status& status) {
-  if (auto payload = status.GetPayload(kKindPayload); payload.has_value() && !payload->empty()) {
-    return static_cast<ErrorKind>((*payload)[0] - '0');
+  if (const auto payload = status.GetPayload(kKindPayload); payload.has_value()) {
+    for (const ErrorKind kind : kKinds) {
+      if (*payload == sv(kind_row(kind).name)) return kind;
+    }
   }
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:

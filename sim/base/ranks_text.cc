@@ -1,6 +1,7 @@
 #include "sim/base/ranks_text.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 
@@ -34,6 +35,34 @@ std::string ranks_text(const std::vector<int>& ranks) {
 std::string short_ranks(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   return list_of(ranks, /*range=*/3, /*most=*/20);
+}
+
+namespace {
+
+// `text` without "rank 2, ", if `rank`, 2, says it of itself.
+std::string without_rank(std::string text, int rank) {
+  const std::string own = absl::StrCat("rank ", rank, ", ");
+  const size_t kind = text.find(' ');
+  const bool has_kind = kind != std::string::npos && kind > 0 && text[kind - 1] == ':';
+  const size_t at = has_kind ? kind + 1 : 0;
+  if (text.compare(at, own.size(), own) == 0) text.erase(at, own.size());
+  return text;
+}
+
+}  // namespace
+
+std::vector<SaidByRanks> folded_by_rank(const std::vector<std::pair<int, std::string>>& said) {
+  std::vector<SaidByRanks> all;
+  std::map<std::string, size_t> places;
+  for (const auto& [rank, text] : said) {
+    const std::string common = without_rank(text, rank);
+    const auto [place, added] = places.try_emplace(common, all.size());
+    if (added) all.push_back({.ranks = {}, .text = text});
+    SaidByRanks& one = all[place->second];
+    one.ranks.push_back(rank);
+    if (one.ranks.size() > 1) one.text = common;
+  }
+  return all;
 }
 
 }  // namespace rankloom::internal

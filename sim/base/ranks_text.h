@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rankloom::internal {
@@ -14,5 +15,15 @@ std::string ranks_text(const std::vector<int>& ranks);
 // "0, 1, 4-6": two neighbours are no range, and a long list is cut after some twenty entries: "..., 38, ... (50
 // ranks)".
 std::string short_ranks(std::vector<int> ranks);
+
+// What ranks say of themselves: of one rank as it was said, of several without the number of each.
+struct SaidByRanks {
+  std::vector<int> ranks;  // ascending, if they came so
+  std::string text;
+};
+// Ranks that say the same together, in the order of the first ones. Texts are the same if they differ in the number of
+// the rank that says them only, at their head or after the kind of an error: "rank 2, group 0, send: ...",
+// "InvalidArgument: rank 2, group 0, send: ...".
+std::vector<SaidByRanks> folded_by_rank(const std::vector<std::pair<int, std::string>>& said);
 
 }  // namespace rankloom::internal

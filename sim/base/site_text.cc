@@ -32,12 +32,26 @@ std::string last_point_text(const Site& last, bool several) {
   return absl::StrCat(several ? "their" : "its", " last point: ", site_text(last), site_place(last));
 }
 
-std::string located(std::string_view text, CodeSite code) {
-  // "[2, 3]" is no place: one ends with a colon and a number.
+namespace {
+
+// "[2, 3]" is no place: one ends with a colon and a number.
+bool ends_with_place(std::string_view text) {
   const size_t colon = text.rfind(':');
-  const bool has_place = text.ends_with(']') && colon != std::string_view::npos &&
-                         text.find_first_not_of("0123456789", colon + 1) == text.size() - 1;
-  return absl::StrCat(sv(text), has_place ? "" : site_place(Site{.code = code}));
+  return text.ends_with(']') && colon != std::string_view::npos && colon + 2 < text.size() &&
+         text.find_first_not_of("0123456789", colon + 1) == text.size() - 1;
+}
+
+}  // namespace
+
+std::string located(std::string_view text, CodeSite code) {
+  return absl::StrCat(sv(text), ends_with_place(text) ? "" : site_place(Site{.code = code}));
+}
+
+bool names_place(std::string_view text) {
+  for (size_t at = text.find(']'); at != std::string_view::npos; at = text.find(']', at + 1)) {
+    if (ends_with_place(text.substr(0, at + 1))) return true;
+  }
+  return false;
 }
 
 }  // namespace rankloom::internal

@@ -18,6 +18,8 @@ std::string last_point_text(const Site& last, bool several = false);
 bool at_start(const Site& last);
 // `text` with the line that it is about, " [train.cc:12]", unless it ends with one.
 std::string located(std::string_view text, CodeSite code);
+// Whether a line of the text names a place: "[group 0, train.cc:12]".
+bool names_place(std::string_view text);
 // The last part of a path.
 std::string_view base_name(std::string_view path);
 

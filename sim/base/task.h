@@ -41,6 +41,8 @@ class WaitsFor {
   virtual void append_ranks(std::vector<int>* ranks) const = 0;
   // A further remark for reports; empty: none.
   virtual std::string remark() const { return {}; }
+  // Why nobody ends the wait, if the wait can guess: a line of a deadlock's report. Empty: no guess.
+  virtual std::string hint() const { return {}; }
   // A better cause than "nobody can move", if the wait knows one: members that issued different calls. Else OK.
   virtual absl::Status explain() const { return absl::OkStatus(); }
 };

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 
 #include "absl/debugging/symbolize.h"
@@ -24,21 +25,39 @@ namespace {
 constexpr int kMaxFrames = 64;
 
 // What the handler of the signal leaves: addresses only, since names need memory.
+using Frames = std::array<void*, kMaxFrames>;
 struct Walked {
-  std::array<void*, kMaxFrames> frames;
+  Frames frames;
   int count = 0;
   void* at = nullptr;  // where the thread was interrupted
   std::atomic<bool> done{false};
 };
 Walked walked;
 
+// The instruction that a signal interrupted; null: not known.
+void* interrupted_at(const void* context) {
+  [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return reinterpret_cast<void*>(machine.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  return reinterpret_cast<void*>(machine.pc);
+#else
+  return nullptr;
+#endif
+}
+
+// Whether a call puts its return address on the stack; else it is in a register.
+constexpr bool pushes_return_address() {
+#if defined(__x86_64__)
+  return true;
+#else
+  return false;
+#endif
+}
+
 void walk(int, siginfo_t*, void* context) {
   const int saved_errno = errno;
-#if defined(__x86_64__)
-  walked.at = reinterpret_cast<void*>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
-#elif defined(__aarch64__)
-  walked.at = reinterpret_cast<void*>(static_cast<ucontext_t*>(context)->uc_mcontext.pc);
-#endif
+  walked.at = interrupted_at(context);
   walked.count = backtrace(walked.frames.data(), kMaxFrames);
   walked.done.store(true, std::memory_order_release);
   errno = saved_errno;
@@ -46,15 +65,38 @@ void walk(int, siginfo_t*, void* context) {
 
 bool has(std::string_view name, std::string_view part) { return name.find(part) != std::string_view::npos; }
 
+// The name of the function that holds the address; no memory, no locks. A return address may be that of the next
+// function.
+bool symbolize(void* address, bool returns, char* name, int size) {
+  return absl::Symbolize(returns ? static_cast<const char*>(address) - 1 : address, name, size);
+}
+
 // "train()", or the object that holds the address.
 std::string name_of(void* address, bool returns) {
   char name[512];
-  // A return address may be that of the next function.
-  const void* const in = returns ? static_cast<const char*>(address) - 1 : address;
-  if (absl::Symbolize(in, name, sizeof name)) return name;
+  if (symbolize(address, returns, name, sizeof name)) return name;
   Dl_info info;
   if (dladdr(address, &info) != 0 && info.dli_fname != nullptr) return absl::StrCat("in ", info.dli_fname);
   return "?";
+}
+
+// What runs a rank is the same for all.
+bool runs_ranks(std::string_view name) {
+  return has(name, "rankloom::internal::WorldState::run_") ||
+         has(name, "rankloom::internal::RankFailures::run_guarded") ||
+         has(name, "rankloom::internal::FiberThread::run_tasks") || has(name, "rankloom::internal::ThreadPool::work");
+}
+
+// What calls a callable says nothing.
+bool calls_callable(std::string_view name) {
+  return has(name, "std::__invoke") || has(name, "std::invoke<") || has(name, "functional_internal::Invoke");
+}
+
+// The frames of an interrupted thread: the handler, and what called it, stand before the place of the interrupt.
+Frames::iterator innermost_of(Frames& frames, int count, void* at) {
+  const auto end = frames.begin() + count;
+  const auto frame = std::find(frames.begin(), end, at);
+  return frame == end ? frames.begin() + std::min(2, count) : frame;
 }
 
 }  // namespace
@@ -77,21 +119,55 @@ std::string thread_stack_text(int thread, std::string_view indent) {
     if (monotonic_ns() > until_ns) return absl::StrCat(sv(indent), "not known: its thread took no signal");
     nobody.park(monotonic_ns() + 1'000'000);
   }
-  // The handler, and what called it, stand before the place of the interrupt.
   const auto end = walked.frames.begin() + walked.count;
-  auto frame = std::find(walked.frames.begin(), end, walked.at);
-  if (frame == end) frame = walked.frames.begin() + std::min(2, walked.count);
+  const auto innermost = innermost_of(walked.frames, walked.count, walked.at);
   std::string text;
-  const auto innermost = frame;
-  for (int number = 0; frame != end; ++frame) {
+  int number = 0;
+  for (auto frame = innermost; frame != end; ++frame) {
     const std::string name = name_of(*frame, /*returns=*/frame != innermost);
-    // What runs a rank is the same for all, and what calls a callable says nothing.
-    if (has(name, "rankloom::internal::WorldState::run_") || has(name, "rankloom::internal::RankFailures::run_guarded"))
-      break;
-    if (has(name, "std::__invoke") || has(name, "std::invoke<") || has(name, "functional_internal::Invoke")) continue;
+    if (runs_ranks(name)) break;
+    if (calls_callable(name)) continue;
     absl::StrAppend(&text, text.empty() ? "" : "\n", sv(indent), "#", number++, " ", name);
   }
   return text;
+}
+
+const char* stack_pointer(const void* context) {
+  [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return reinterpret_cast<const char*>(machine.gregs[REG_RSP]);
+#elif defined(__aarch64__)
+  return reinterpret_cast<const char*>(machine.sp);
+#else
+  return nullptr;
+#endif
+}
+
+void write_signal_stack(int file, const void* context, const char* indent) {
+  Frames frames;
+  int count = backtrace(frames.data(), kMaxFrames);
+  void* const at = interrupted_at(context);
+  auto innermost = innermost_of(frames, count, at);
+  if (*innermost != at || innermost + 1 == frames.begin() + count) {
+    // A call of what is no function has made no frame: its return address is the last on the stack.
+    innermost = frames.begin();
+    count = 0;
+    frames[static_cast<size_t>(count++)] = at;
+    if (const char* const stack = stack_pointer(context); stack != nullptr && pushes_return_address())
+      frames[static_cast<size_t>(count++)] = *reinterpret_cast<void* const*>(stack);
+  }
+  const auto end = frames.begin() + count;
+  int number = 0;
+  char name[512];
+  for (auto frame = innermost; frame != end; ++frame) {
+    if (!symbolize(*frame, /*returns=*/frame != innermost, name, sizeof name))
+      std::snprintf(name, sizeof name, "0x%zx", reinterpret_cast<size_t>(*frame));
+    if (runs_ranks(name)) break;
+    if (calls_callable(name)) continue;
+    char line[600];
+    const int size = std::snprintf(line, sizeof line, "%s#%d %s\n", indent, number++, name);
+    [[maybe_unused]] const ssize_t written = write(file, line, static_cast<size_t>(size));
+  }
 }
 
 }  // namespace rankloom::internal

@@ -1,11 +1,7 @@
 #include "sim/engine/fiber_engine.h"
 
 #include <cxxabi.h>
-#include <pthread.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <ucontext.h>
-#include <unistd.h>
 
 #include <boost/fiber/algo/algorithm.hpp>
 #include <boost/fiber/context.hpp>
@@ -13,18 +9,18 @@
 #include <boost/fiber/operations.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/crash.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/sanitizers.h"
+#include "sim/base/thread_stack.h"
 #include "sim/engine/fiber_hook.h"
 #include "sim/engine/stack_pool.h"
 #include "sim/engine/thread_pool.h"
@@ -97,7 +93,8 @@ struct FiberThread {
     host.context = host_state.context;
     host.fiber_state = &host_state;
     bf::context::active()->get_scheduler()->set_algo(new Algorithm(this));
-    install_overflow_handler();
+    signal_stack = use_signal_stack();
+    CrashFacts::overflow.store(&overflow_text);
   }
 
   static FiberThread& of_this_thread() {
@@ -158,42 +155,6 @@ struct FiberThread {
     __tsan_destroy_fiber(fiber.tsan_fiber);
   }
 
-  // A fault in the guard below a stack, or with a stack pointer that has left the stack, is an overflow of it: say
-  // whose, then die as usual. A library built with ASan leaves that to ASan's handler.
-  void install_overflow_handler() {
-#ifndef RANKLOOM_ASAN
-    // The handler needs a stack of its own; that of a sanitizer will do. No `new`: only the kernel knows of it, so it
-    // would be a leak in the eyes of LSan and Valgrind.
-    static constexpr size_t kSignalStack = 64 * 1024;
-    if (sigaltstack(nullptr, &signal_stack) != 0 || (signal_stack.ss_flags & SS_DISABLE) != 0 ||
-        signal_stack.ss_size < kSignalStack / 2) {
-      void* const memory = mmap(nullptr, kSignalStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory == MAP_FAILED) fatal(absl::StrCat("cannot map a stack for signals: ", std::strerror(errno)));
-      signal_stack = {};
-      signal_stack.ss_sp = memory;
-      signal_stack.ss_size = kSignalStack;
-      sigaltstack(&signal_stack, nullptr);
-    }
-    static std::once_flag once;
-    std::call_once(once, [] {
-      struct sigaction action {};
-      action.sa_sigaction = &FiberThread::on_fault;
-      action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-      sigaction(SIGSEGV, &action, &previous);
-    });
-#endif
-  }
-  // Null: not known.
-  static const char* stack_pointer(const void* context) {
-    [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
-    return reinterpret_cast<const char*>(machine.gregs[REG_RSP]);
-#elif defined(__aarch64__)
-    return reinterpret_cast<const char*>(machine.sp);
-#else
-    return nullptr;
-#endif
-  }
   // Whether a fiber that faulted at `at` had come below its stack. A large local is not written from its top on, and
   // may reach below the guard: then the stack pointer tells.
   bool overflowed(const StackPool::Stack& stack, const char* at, const char* pointer) const {
@@ -203,36 +164,19 @@ struct FiberThread {
     const bool in_handler = pointer >= signals && pointer < signals + signal_stack.ss_size;
     return pointer != nullptr && pointer < bottom && !in_handler;
   }
-  static void on_fault(int signal, siginfo_t* info, void* context) {
-    const Task* const task = Task::current();
-    const auto* const state = task != nullptr ? static_cast<const FiberState*>(task->fiber_state) : nullptr;
-    if (current != nullptr && state != nullptr &&
-        current->overflowed(state->stack, static_cast<const char*>(info->si_addr), stack_pointer(context))) {
-      char text[200];
-      const int size =
-          std::snprintf(text, sizeof text,
-                        "rankloom: fatal (rank %d): overflow of the fiber's stack of %zu bytes; larger ones: "
-                        "WorldOptions::stack_bytes\n",
-                        task->info.rank, state->stack.size());
-      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, static_cast<size_t>(size));
-      std::abort();
-    }
-    // Not ours: what was there before us decides.
-    if (previous.sa_flags & SA_SIGINFO && previous.sa_sigaction != nullptr) {
-      previous.sa_sigaction(signal, info, context);
-      return;
-    }
-    if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-      previous.sa_handler(signal);
-      return;
-    }
-    ::signal(SIGSEGV, SIG_DFL);
-    raise(SIGSEGV);
+  // A fault in the guard below a stack, or with a stack pointer that has left the stack, is an overflow of it.
+  static bool overflow_text(const Task& task, const siginfo_t& info, const void* context, char* text, size_t size) {
+    const auto* const state = static_cast<const FiberState*>(task.fiber_state);
+    if (current == nullptr || state == nullptr ||
+        !current->overflowed(state->stack, static_cast<const char*>(info.si_addr), stack_pointer(context)))
+      return false;
+    std::snprintf(text, size, "overflow of the fiber's stack of %zu bytes; larger ones: WorldOptions::stack_bytes",
+                  state->stack.size());
+    return true;
   }
 
   static inline thread_local FiberThread* current = nullptr;
   static inline thread_local bool lent = false;  // this thread runs no fibers now, and may
-  static inline struct sigaction previous {};
 
   // This thread's, which all of its fibers share.
   ExceptionGlobals& globals;

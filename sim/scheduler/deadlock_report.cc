@@ -12,7 +12,8 @@
 namespace rankloom::internal {
 namespace {
 
-constexpr int kMaxGone = 4;  // ranks that left whose last call is shown
+constexpr size_t kMaxHints = 8;  // lines of WaitsFor::hint()
+constexpr int kMaxGone = 4;      // ranks that left whose last call is shown
 
 // A path rank -> rank it waits for -> ... that comes back to its start; empty if there is none.
 std::vector<int> find_cycle(const std::map<int, std::vector<int>>& waits) {
@@ -77,6 +78,7 @@ struct Waits {
   std::vector<Line> lines;
   std::map<int, std::vector<int>> edges;  // rank -> the ranks that it waits for
   std::set<int> awaited;
+  std::vector<std::string> hints;  // each once
 };
 
 Waits waits_of(const std::vector<Task*>& blocked, const RankFacts& facts) {
@@ -92,6 +94,9 @@ Waits waits_of(const std::vector<Task*>& blocked, const RankFacts& facts) {
     std::vector<int>& edges = waits.edges[task->info.rank];
     edges.insert(edges.end(), targets.begin(), targets.end());
     const std::string remark = task->site.waits_for != nullptr ? task->site.waits_for->remark() : "";
+    if (std::string hint = task->site.waits_for != nullptr ? task->site.waits_for->hint() : "";
+        !hint.empty() && std::find(waits.hints.begin(), waits.hints.end(), hint) == waits.hints.end())
+      waits.hints.push_back(std::move(hint));
     const bool helper = task->info.kind != TaskKind::kRank;
     std::string rest =
         absl::StrCat(" in ", site_text(task->site), targets.empty() ? "" : " for " + targets_text(targets, facts),
@@ -151,6 +156,8 @@ std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& fa
   }
   const std::vector<int> cycle = find_cycle(waits.edges);
   if (!cycle.empty()) absl::StrAppend(&text, "\n  cycle: rank ", absl::StrJoin(cycle, " -> rank "));
+  const size_t hints = std::min(waits.hints.size(), kMaxHints);
+  for (size_t i = 0; i < hints; ++i) absl::StrAppend(&text, "\n  ", waits.hints[i]);
   if (stuck != nullptr) {
     stuck->cycle = cycle;
     for (const Line& line : waits.lines) {

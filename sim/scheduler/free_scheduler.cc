@@ -286,6 +286,16 @@ void FreeScheduler::append_outstanding(std::vector<Outstanding>* outstanding) co
   }
 }
 
+int64_t FreeScheduler::stood_ns(int rank) const {
+  std::vector<Outstanding> outstanding;
+  append_outstanding(&outstanding);
+  for (const Outstanding& who : outstanding) {
+    if (who.attached && who.info.rank == rank && who.info.kind == TaskKind::kRank)
+      return watch_.stood_ns(who, monotonic_ns());
+  }
+  return 0;
+}
+
 void FreeScheduler::wake_all() {
   OrderedMutexLock lock(&tasks_mu_);
   for (const std::unique_ptr<Task>& task : tasks_) {

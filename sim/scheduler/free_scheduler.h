@@ -33,6 +33,7 @@ class FreeScheduler final : public Scheduler {
   int64_t now_ns() const override { return monotonic_ns(); }
   std::optional<Site> last_point(int rank) const override;
   void append_outstanding(std::vector<Outstanding>* outstanding) const override;
+  int64_t stood_ns(int rank) const override;
   const Trace& trace() const override { return empty_trace_; }
   uint64_t steps() const override;
   void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/crash.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
@@ -38,6 +39,9 @@ void Scheduler::begin_life() {
     outer_.push_back(task->scheduler->serial_);
   }
   LiveWorlds::shared().add(this, serial_);
+  CrashFacts::rerun.store(
+      [](const Task& task) { return task.scheduler != nullptr ? task.scheduler->rerun().c_str() : ""; });
+  install_crash_handler();
 }
 
 Scheduler::~Scheduler() = default;

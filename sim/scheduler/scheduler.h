@@ -196,6 +196,10 @@ class Scheduler : public Kept {
   void set_describer(std::function<std::string()> describer) { describer_ = std::move(describer); }
   std::string describe_world() { return describer_ ? describer_() : describe(); }
 
+  // What a rank that crashes says to do: a command. Empty: nothing. Set before run().
+  void set_rerun(std::string command) { rerun_ = std::move(command); }
+  const std::string& rerun() const { return rerun_; }
+
   // What Task::user of each task of a rank holds. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
@@ -215,6 +219,10 @@ class Scheduler : public Kept {
   // Tasks that run outside of rankloom now, and ranks that have not attached although others have. From any thread, at
   // any time.
   virtual void append_outstanding(std::vector<Outstanding>* outstanding) const = 0;
+
+  // For how long, in real time, the rank has come to no scheduling point, at which it does not wait either. 0: not
+  // known, or it has. From any thread, with no lock held.
+  virtual int64_t stood_ns(int /*rank*/) const { return 0; }
 
   // The choices so far (deterministic gears; empty in the free gear and under fifo).
   virtual const Trace& trace() const = 0;
@@ -293,6 +301,7 @@ class Scheduler : public Kept {
   FailureListener failure_listener_;
   std::function<std::string()> describer_;
   std::function<void*(int rank)> user_;
+  std::string rerun_;
 
  private:
   void begin_life();

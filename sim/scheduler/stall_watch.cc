@@ -187,9 +187,19 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
   const bool ended_now = !aborted && scheduler_.aborted();
   if (fatal && !ended_now && !traced()) fatal_ = std::move(stalled);
   OrderedMutexLock lock(&texts_mu_);
+  stood_.clear();
+  for (const auto& [id, seen] : seen_) {
+    if (seen.stood_ns > 0) stood_[id] = {.steps = seen.steps, .since_ns = now_ns - seen.stood_ns};
+  }
   texts.insert(texts.end(), std::make_move_iterator(texts_.begin()), std::make_move_iterator(texts_.end()));
   texts_.clear();
   return texts;
+}
+
+int64_t StallWatch::stood_ns(const Outstanding& who, int64_t now_ns) const {
+  OrderedMutexLock lock(&texts_mu_);
+  const auto at = stood_.find(who.id);
+  return at != stood_.end() && at->second.steps == who.steps ? now_ns - at->second.since_ns : 0;
 }
 
 void StallWatch::tell(std::string text) {

@@ -35,6 +35,10 @@ class StallWatch {
   // The tasks that stood still at the last look, that for which the process is to end first; empty: none is fatal.
   const std::vector<Outstanding>& fatal() const { return fatal_; }
 
+  // For how long a task that is outstanding has stood still, at monotonic `now_ns`; 0: it was not seen to. From any
+  // thread.
+  int64_t stood_ns(const Outstanding& who, int64_t now_ns) const;
+
   // Has the watchdog tell this at its next look. From any thread.
   void tell(std::string text);
 
@@ -70,8 +74,13 @@ class StallWatch {
   std::vector<Outstanding> fatal_;
   std::map<TaskId, Seen> seen_;
 
-  OrderedMutex texts_mu_{LockLevel::kStallTexts};
+  mutable OrderedMutex texts_mu_{LockLevel::kStallTexts};
   std::vector<std::string> texts_ ABSL_GUARDED_BY(texts_mu_);
+  struct Stood {
+    uint64_t steps;
+    int64_t since_ns;
+  };
+  std::map<TaskId, Stood> stood_ ABSL_GUARDED_BY(texts_mu_);  // those that did not move between two looks
 };
 
 // "rank 2 has come to no scheduling point for 10s of real time ...".

@@ -76,10 +76,46 @@ TEST_P(WorldStoreGearTest, AKeyThatNobodySetsIsADeadlockThatNamesItAndTheLine) {
 
 TEST_P(WorldStoreGearTest, ABarrierThatARankMissesIsADeadlock) {
   const RunReport report = run_world(options(3), [](RankContext& rank) {
-    if (rank.rank() != 1) store_barrier(rank.store(), "epoch", rank.rank(), 3);
+    if (rank.rank() != 1) store_barrier(rank.store(), "epoch", rank.rank(), 3, {}, CodeSite{"some/train.cc", 12});
   });
   EXPECT_EQ(error_kind(report.cause), ErrorKind::kDeadlock);
-  EXPECT_THAT(report.text(), HasSubstr("store wait key \"epoch/go/0\""));
+  EXPECT_THAT(report.text(), testing::StartsWith(
+                                 "Deadlock: no rank can move\n"
+                                 "  ranks 0, 2 wait in store_barrier \"epoch\" for rank 1 (returned) [train.cc:12]\n"));
+}
+
+TEST_P(WorldStoreGearTest, ABarrierInASecondRoundUnderAPrefixNamesWhoIsMissing) {
+  const RunReport report = run_world(options(3), [](RankContext& rank) {
+    PrefixStore store("job", std::shared_ptr<Store>(&rank.store(), [](Store*) {}));
+    store_barrier(store, "epoch/go/1", rank.rank(), 3, {}, CodeSite{"some/train.cc", 12});
+    if (rank.rank() == 2) store_barrier(store, "epoch/go/1", rank.rank(), 3, {}, CodeSite{"some/train.cc", 14});
+  });
+  EXPECT_THAT(report.text(), testing::StartsWith("Deadlock: no rank can move\n"
+                                                 "  rank 2 waits in store_barrier \"epoch/go/1\" for ranks 0-1 "
+                                                 "(returned) [train.cc:14]\n"));
+}
+
+// Its ranks are others than the world's.
+TEST_P(WorldStoreGearTest, ABarrierOfSomeRanksSaysWhichOfThemAreMissing) {
+  const RunReport report = run_world(options(3), [](RankContext& rank) {
+    if (rank.rank() == 2) store_barrier(rank.store(), "tail", 1, 2, {}, CodeSite{"some/train.cc", 12});
+  });
+  EXPECT_THAT(report.text(), testing::StartsWith("Deadlock: no rank can move\n"
+                                                 "  rank 2 waits in store_barrier \"tail\", missing: rank 0 of 2 "
+                                                 "[train.cc:12]\n"));
+}
+
+TEST_P(WorldStoreGearTest, ABarrierThatTimesOutHasItsLineAndWhoWaits) {
+  std::string text;
+  run_world(options(3), [&](RankContext& rank) {
+    if (rank.rank() != 0) return;
+    text = error_of([&] {
+             store_barrier(rank.store(), "epoch", 0, 3, absl::Milliseconds(20), CodeSite{"some/train.cc", 12});
+           }).what();
+  }).throw_if_failed();
+  EXPECT_THAT(text, testing::StartsWith("Timeout: rank 0, HashStore store_barrier \"epoch\": timed out after 20ms: "
+                                        "missing ranks 1, 2 of 3 [train.cc:12]\n"
+                                        "  rank 0 waits in store_barrier \"epoch\" for "));
 }
 
 TEST_P(WorldStoreGearTest, ATimeoutOfTheCallPassesInTheWorldsTime) {

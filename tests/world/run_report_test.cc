@@ -60,10 +60,47 @@ TEST_P(ReportTest, RanksThatFailAlikeShareALine) {
   EXPECT_EQ(report.outcomes[2].state, RunReport::Outcome::State::kReturned);
 }
 
+TEST_P(ReportTest, RanksWhoseFailuresDifferInTheirRankOnlyShareALine) {
+  RunReport report;
+  report.first_failed = 2;
+  const auto failed = [](int rank, const std::string& what) {
+    return RunReport::Outcome{.state = RunReport::Outcome::State::kFailed,
+                              .text = "InvalidArgument: rank " + std::to_string(rank) + ", group 0, send: " + what,
+                              .exception = nullptr};
+  };
+  report.outcomes = {failed(0, "no peer [a.cc:1]"), failed(1, "no tensor [a.cc:1]"), failed(2, "no peer [a.cc:1]"),
+                     failed(3, "no peer [a.cc:1]")};
+  report.notes = {"rank 1, group 0, send to rank 3: was never received [a.cc:9]", "something",
+                  "rank 0, group 0, send to rank 3: was never received [a.cc:9]", "something",
+                  "rank 2, group 0, send to rank 1: was never received [a.cc:9]"};
+  EXPECT_EQ(report.text(),
+            "ranks 0, 2-3 failed: InvalidArgument: group 0, send: no peer [a.cc:1]\n"
+            "rank 1 failed: InvalidArgument: rank 1, group 0, send: no tensor [a.cc:1]\n"
+            "note: ranks 0-1, group 0, send to rank 3: was never received [a.cc:9]\n"
+            "note: something\n"
+            "note: rank 2, group 0, send to rank 1: was never received [a.cc:9]");
+}
+
 TEST_P(ReportTest, WhateverARankThrowsIsCaught) {
   const RunReport report = run_world(GetParam().options(1), [](RankContext&) { throw 7; });
   EXPECT_THAT(report.text(), StartsWith("rank 0 failed: an exception that is no std::exception"));
   EXPECT_EQ(error_of([&] { report.throw_if_failed(); }, ErrorKind::kRankFailed), "RankFailed: " + report.text());
+}
+
+TEST(ErrorTest, APrintedStatusNamesItsKind) {
+  for (const auto& [kind, name] : {std::pair(ErrorKind::kInvalidArgument, "InvalidArgument"),
+                                   {ErrorKind::kMismatch, "Mismatch"},
+                                   {ErrorKind::kRankFailed, "RankFailed"},
+                                   {ErrorKind::kDeadlock, "Deadlock"},
+                                   {ErrorKind::kTimeout, "Timeout"},
+                                   {ErrorKind::kAborted, "Aborted"},
+                                   {ErrorKind::kStoreError, "StoreError"},
+                                   {ErrorKind::kCollectiveError, "CollectiveError"}}) {
+    const absl::Status status = make_error(kind, "text");
+    EXPECT_EQ(error_kind(status), kind);
+    EXPECT_EQ(status.ToString(),
+              std::string(absl::StatusCodeToString(status.code())) + ": text [rankloom.kind='" + name + "']");
+  }
 }
 
 TEST_P(ReportTest, ADistErrorKeepsItsKind) {

@@ -610,9 +610,9 @@ TEST_P(BadSetupTest, GroupsOfAWorld) {
             who + "2.1: GroupOptions::backend has the unknown value 99");
     refuses([&] { init_device_mesh(std::shared_ptr<ProcessGroup>(), {2}); },
             "rank -1, mesh [2]: its group is null, want one");
-    pg->start_coalescing();
+    pg->start_coalescing(CodeSite{"some/train.cc", 12});
     refuses([&] { pg->start_coalescing(); },
-            who + "2, start_coalescing: it was called before, want end_coalescing() between");
+            who + "2, start_coalescing: it was called before [train.cc:12], want end_coalescing() between");
     pg->end_coalescing().wait();
     destroy_process_group(nullptr);
     pg->barrier().wait();

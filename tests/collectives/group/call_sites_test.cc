@@ -38,7 +38,8 @@ const Misuse kInAWorld[] = {
      [](RankContext&, ProcessGroup& pg) { pg.set_warn_after(kNegative); }},
     {"group 0, global_rank: rank is 5, want 0 <= rank < size = 2",
      [](RankContext&, ProcessGroup& pg) { pg.global_rank(5); }},
-    {"rank 1, group 0, start_coalescing: it was called before, want end_coalescing\\(\\) between",
+    {"rank 1, group 0, start_coalescing: it was called before \\[call_sites_test.cc:[0-9]+\\], want "
+     "end_coalescing\\(\\) between",
      [](RankContext&, ProcessGroup& pg) {
        pg.start_coalescing();
        try {

@@ -390,11 +390,14 @@ TEST_P(CoalescingTest, RefusesMisuse) {
                 ThrowsDistError(ErrorKind::kInvalidArgument,
                                 testing::StartsWith(
                                     who + "end_coalescing: want start_coalescing() before it [coalescing_test.cc:")));
-    pg->start_coalescing();
-    EXPECT_THAT([&] { pg->start_coalescing(); },
-                ThrowsDistError(ErrorKind::kInvalidArgument,
-                                testing::StartsWith(who + "start_coalescing: it was called before, want "
-                                                          "end_coalescing() between [coalescing_test.cc:")));
+    pg->start_coalescing(CodeSite{"some/train.cc", 12});
+    EXPECT_THAT(
+        [&] {
+          pg->start_coalescing(CodeSite{"some/train.cc", 14});
+        },
+        ThrowsDistError(ErrorKind::kInvalidArgument,
+                        testing::StrEq(who + "start_coalescing: it was called before [train.cc:12], want "
+                                             "end_coalescing() between [train.cc:14]")));
     EXPECT_THAT(
         [&] { (void)pg->broadcast(x, 2); },
         ThrowsDistError(

@@ -103,6 +103,47 @@ TEST(CustomGroupTest, IsCheckedByTheSameRulesAsEveryGroup) {
   EXPECT_EQ(group.calls, 0);
 }
 
+// Whose execute() fails for an all_reduce, and whose works for a barrier do.
+class DownLink final : public ProcessGroup {
+ public:
+  DownLink(RankContext& rank, std::shared_ptr<const Group> group) : ProcessGroup(rank, std::move(group)) {}
+  std::string backend_name() const override { return "down"; }
+  absl::StatusOr<Work> execute(CollectiveCall&& call) override {
+    if (call.op == OpType::kAllReduce) return absl::UnavailableError("link down");
+    Promise lost;
+    lost.set_error(absl::UnavailableError("link lost"));
+    return lost.work();
+  }
+};
+
+class CustomGroupFailureTest : public EveryWorldTest {
+ protected:
+  static std::shared_ptr<ProcessGroup> join(RankContext& rank) {
+    return init_process_group(rank, {.make = [](RankContext& self, const std::shared_ptr<const Group>& group) {
+                                return std::make_shared<DownLink>(self, group);
+                              }});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, CustomGroupFailureTest, every_world(), world_name);
+
+TEST_P(CustomGroupFailureTest, OfExecuteHasTheCall) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = join(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 1) pg->all_reduce(x, ReduceOp::kSum, {}, CodeSite{"some/train.cc", 12}).wait();
+  });
+  EXPECT_EQ(report.outcomes[1].text,
+            "CollectiveError: link down, after all_reduce seq 1 (failed) [group 0, train.cc:12]");
+}
+
+TEST_P(CustomGroupFailureTest, OfAWorkHasTheCall) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = join(rank);
+    if (rank.rank() == 1) pg->barrier({}, "", CodeSite{"some/train.cc", 12}).wait();
+  });
+  EXPECT_EQ(report.outcomes[1].text, "CollectiveError: link lost, after barrier seq 1 (failed) [group 0, train.cc:12]");
+}
+
 class DummyAttributes final : public ProcessGroup {
  public:
   DummyAttributes() : ProcessGroup(0, 1) {}

@@ -499,11 +499,44 @@ TEST_P(GroupsTest, AsksTheCallerForGroupsOfABackendThatMakesNone) {
     };
     auto pg = init_process_group(rank, {.make = make});
     EXPECT_EQ(pg->backend_name(), "custom");
-    EXPECT_THAT([&] { pg->new_group(); },
-                ThrowsDistError(ErrorKind::kCollectiveError,
-                                absl::StrCat("CollectiveError: rank ", rank.rank(),
-                                             ", group 0: backend custom makes no group 0.1, want GroupOptions::make")));
+    EXPECT_THAT(
+        [&] {
+          pg->new_group({}, CodeSite{"some/train.cc", 12});
+        },
+        ThrowsDistError(ErrorKind::kCollectiveError,
+                        testing::StrEq(absl::StrCat("CollectiveError: rank ", rank.rank(),
+                                                    ", group 0: backend custom makes no group 0.1, want "
+                                                    "GroupOptions::make [train.cc:12]"))));
     EXPECT_EQ(pg->new_group({.make = make})->backend_name(), "custom");
+  });
+}
+
+TEST_P(GroupsTest, RefusesABackendThatMakesNullForAGroup) {
+  class Nobody final : public ProcessGroup {
+   public:
+    Nobody(RankContext* context, std::shared_ptr<const Group> group) : ProcessGroup(*context, std::move(group)) {}
+    absl::StatusOr<Work> execute(CollectiveCall&& call) override {
+      if (call.way.request != nullptr) internal::make_groups_alone(call.way.request, ProcessGroup::rank());
+      return Work();
+    }
+    std::shared_ptr<ProcessGroup> make_member(const std::shared_ptr<const Group>&, const GroupOptions&) override {
+      return nullptr;
+    }
+  };
+  run(2, [](RankContext& rank) {
+    const auto make = [](RankContext& context,
+                         const std::shared_ptr<const Group>& group) -> std::shared_ptr<ProcessGroup> {
+      return std::make_shared<Nobody>(&context, group);
+    };
+    auto pg = init_process_group(rank, {.make = make});
+    EXPECT_THAT(
+        [&] {
+          pg->new_group({}, CodeSite{"some/train.cc", 12});
+        },
+        ThrowsDistError(ErrorKind::kInvalidArgument,
+                        testing::StrEq(absl::StrCat("InvalidArgument: rank ", rank.rank(),
+                                                    ", group 0: backend custom's make_member() gave null for "
+                                                    "group 0.1, want a group [train.cc:12]"))));
   });
 }
 

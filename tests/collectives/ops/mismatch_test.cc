@@ -200,10 +200,10 @@ TEST(MismatchTest, ShowsShapesOfAnAllGatherWhosePairsDoNotFit) {
   const CollectiveCall b = call(20, 5, 4, 5);
   EXPECT_EQ(report({&a, &b}),
             "group 0, seq 3: members issued different calls\n"
+            "  rank 1 sends 5 elements to rank 0, which expects 4 elements (train.cc:20, train.cc:10)\n"
             "  field | value | ranks | call site\n"
             "  shape | [4]   | 0     | train.cc:10\n"
-            "        | [5]   | 1     | train.cc:20\n"
-            "  rank 1 sends 5 elements to rank 0, which expects 4 elements (train.cc:20, train.cc:10)");
+            "        | [5]   | 1     | train.cc:20");
 }
 
 TEST(MismatchTest, CountsPairsBeyondTheFirst) {

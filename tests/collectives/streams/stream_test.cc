@@ -58,10 +58,10 @@ TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
   run(1, [](RankContext& rank) {
     SimStream stream(rank, "compute");
     bool after = false;
-    stream.launch([] { throw std::runtime_error("out of range"); }, "gemm");
+    stream.launch([] { throw std::runtime_error("out of range"); }, "gemm", CodeSite{"some/train.cc", 12});
     stream.launch([&] { after = true; });
     EXPECT_EQ(error_of([&] { stream.synchronize(); }),
-              "CollectiveError: rank 0, stream compute: gemm threw: out of range");
+              "CollectiveError: rank 0, stream compute: gemm threw: out of range (std::runtime_error) [train.cc:12]");
     EXPECT_TRUE(after);
   });
 }
@@ -69,9 +69,10 @@ TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
 TEST_P(StreamTest, AKernelMayThrowAnything) {
   run(1, [](RankContext& rank) {
     SimStream stream(rank, "compute");
-    stream.launch([] { throw 5; }, "gemm");
+    stream.launch([] { throw 5; }, "gemm", CodeSite{"some/train.cc", 12});
     EXPECT_EQ(error_of([&] { stream.synchronize(); }),
-              "CollectiveError: rank 0, stream compute: gemm threw: an exception that is no std::exception");
+              "CollectiveError: rank 0, stream compute: gemm threw: an exception that is no std::exception "
+              "[train.cc:12]");
   });
 }
 
@@ -95,11 +96,12 @@ TEST_P(StreamTest, ACallThatThrowsMarksTheStreamFailed) {
     SimStream first(rank, "first");
     SimStream second(rank, "second");
     std::vector<float> x = {1};
-    Work reduced = pg->all_reduce(x, ReduceOp::kSum, {.stream = &first});
-    Work barrier = pg->barrier({.stream = &second});
-    EXPECT_EQ(error_of([&] { first.synchronize(); }), "CollectiveError: all_reduce threw: no such thing");
+    Work reduced = pg->all_reduce(x, ReduceOp::kSum, {.stream = &first}, CodeSite{"some/train.cc", 12});
+    Work barrier = pg->barrier({.stream = &second}, "", CodeSite{"some/train.cc", 13});
+    EXPECT_EQ(error_of([&] { first.synchronize(); }),
+              "CollectiveError: all_reduce threw: no such thing (std::runtime_error) [train.cc:12]");
     EXPECT_EQ(error_of([&] { second.synchronize(); }),
-              "CollectiveError: barrier threw: an exception that is no std::exception");
+              "CollectiveError: barrier threw: an exception that is no std::exception [train.cc:13]");
     EXPECT_FALSE(reduced.is_success());
   });
 }

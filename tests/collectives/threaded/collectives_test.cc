@@ -463,12 +463,12 @@ TEST_P(CollectivesTest, ACallAfterShutdownIsRefused) {
     pg->shutdown();
     std::vector<float> x = {1};
     try {
-      pg->all_reduce(x).wait();
+      pg->all_reduce(x, ReduceOp::kSum, {}, CodeSite{"some/train.cc", 12}).wait();
       FAIL() << "no error";
     } catch (const DistError& error) {
-      EXPECT_STREQ(
-          error.what(),
-          "Aborted: rank 0, group 0, all_reduce seq 1: the group was shut down, want no call after shutdown()");
+      EXPECT_STREQ(error.what(),
+                   "Aborted: rank 0, group 0, all_reduce seq 1: the group was shut down, want no call after shutdown() "
+                   "[train.cc:12]");
     }
   });
 }

@@ -31,6 +31,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
@@ -257,6 +258,39 @@ TEST(TimeoutWhileTheKernelRuns, WaitsForTheKernel) {
     EXPECT_TRUE(HoldingPage::passed());
     EXPECT_THAT(x, Each(7));
   }).throw_if_failed();
+}
+
+// In real time: under a schedule, time stands still while a rank computes.
+TEST(StalledTest, ATimeoutSaysForHowLongARankHasComeToNoPoint) {
+  std::atomic<bool> stalled{false}, over{false};
+  WorldOptions world = {.world_size = 2, .stall = absl::Milliseconds(20)};
+  world.on_stall = [&stalled](const std::string& text) {
+    if (text.starts_with("rank 1 ")) stalled = true;
+  };
+  const RunReport report = run_world(world, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) {
+      rank.store().set("a", "", CodeSite{"some/train.cc", 7});
+      while (!over) sched_yield();
+      return;
+    }
+    while (!stalled) sched_yield();
+    std::string text;
+    try {
+      pg->barrier({.timeout = absl::Milliseconds(1)}, "", CodeSite{"some/train.cc", 12})
+          .wait(CodeSite{"some/train.cc", 13});
+    } catch (const DistError& error) {
+      text = error.what();
+    }
+    over = true;
+    EXPECT_THAT(text, testing::MatchesRegex(
+                          "Timeout: rank 0, group 0, barrier seq 1: timed out after 1ms waiting for rank 1 "
+                          "\\[group 0, train.cc:13\\]\n"
+                          "  last point of rank 1: store set \\[train.cc:7\\]\n"
+                          "  rank 1 has come to no scheduling point for [0-9.hms]+ of real time: it computes, or it "
+                          "blocks in what is not rankloom's"));
+  });
+  EXPECT_THAT(report.text(), Not(HasSubstr("rank 1 failed")));
 }
 
 TEST_P(TimeoutsTest, RefusesNegativeTimes) {

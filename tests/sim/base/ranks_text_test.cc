@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace rankloom::internal {
@@ -39,6 +40,22 @@ TEST(RanksTextTest, ShortListsAreSortedAndTwoNeighboursAreNoRange) {
 TEST(RanksTextTest, ShortListsAreCut) {
   EXPECT_THAT(short_ranks(even_ranks(40)), EndsWith(", 36, 38"));
   EXPECT_THAT(short_ranks(even_ranks(100)), EndsWith(", 38, ... (50 ranks)"));
+}
+
+TEST(FoldedByRankTest, TextsThatDifferInTheirRankOnlyAreOne) {
+  const std::vector<SaidByRanks> said = folded_by_rank({{0, "InvalidArgument: rank 0, group 0, send: no peer"},
+                                                        {1, "rank 1, group 0: late"},
+                                                        {2, "InvalidArgument: rank 2, group 0, send: no peer"},
+                                                        {3, "rank 4, group 0: late"},
+                                                        {4, "rank 4, group 0: late"},
+                                                        {5, "lost"},
+                                                        {6, "lost"},
+                                                        {7, ""}});
+  std::vector<std::string> lines;
+  for (const SaidByRanks& one : said) lines.push_back(ranks_text(one.ranks) + ": " + one.text);
+  EXPECT_THAT(lines,
+              testing::ElementsAre("ranks 0, 2: InvalidArgument: group 0, send: no peer", "ranks 1, 4: group 0: late",
+                                   "rank 3: rank 4, group 0: late", "ranks 5-6: lost", "rank 7: "));
 }
 
 }  // namespace

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <signal.h>
+
+#include <atomic>
+
+#include "sim/base/task.h"
+
+namespace rankloom::internal {
+
+// What the rooms above know of a rank that crashes. Asked by the handler of a signal: no memory, no locks.
+struct CrashFacts {
+  // Whether the fault is an overflow of the task's stack: says so in `text`, a line of at most `size` bytes with its
+  // end.
+  using Overflow = bool (*)(const Task& task, const siginfo_t& info, const void* context, char* text, size_t size);
+  // The command that runs the task's run again; empty: none repeats it.
+  using Rerun = const char* (*)(const Task& task);
+  static inline std::atomic<Overflow> overflow{nullptr};
+  static inline std::atomic<Rerun> rerun{nullptr};
+};
+
+// From here on SIGSEGV, SIGBUS, SIGFPE and SIGILL of a thread that runs a rank are told on stderr: the rank, its last
+// point, its stack, the command that runs it again. An overflow ends the process by abort(); after all else, and on
+// threads that run no rank, the handler that was there before has its turn, or the signal does what it does. In a
+// program with AddressSanitizer nothing is told but overflows; nothing at all in one with ThreadSanitizer, or in a
+// library that is built with either. The first call counts.
+void install_crash_handler();
+
+// Gives the calling thread a stack for handlers of signals, unless it has a large one: without, nobody can tell of an
+// overflow of its own. As long as the thread, or until free_signal_stack(). Result: the stack.
+stack_t use_signal_stack();
+// `stack`, from use_signal_stack() of this thread, which is about to end.
+void free_signal_stack(const stack_t& stack);
+
+}  // namespace rankloom::internal

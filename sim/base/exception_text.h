@@ -1,0 +1,12 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace rankloom::internal {
+
+// " (std::out_of_range)": the type of an exception, after its text; empty for types that say nothing to the author of a
+// program: the library's, GoogleTest's, pybind11's.
+std::string exception_type_text(const std::exception& error);
+
+}  // namespace rankloom::internal

@@ -1,0 +1,179 @@
+// A rank that crashes: the process ends as it does without us, after it was told where and how to see it again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+
+#include "rankloom/error.h"
+#include "rankloom/world.h"
+#include "sim/base/sanitizers.h"
+#include "tests/world/every_world.h"
+
+namespace rankloom {
+
+using namespace internal;
+
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::KilledBySignal;
+using testing::Not;
+
+[[gnu::noinline]] void write_to_low_address() { *reinterpret_cast<volatile char*>(8) = 1; }
+
+[[gnu::noinline]] void train(RankContext& rank, int signal) {
+  rank.store().set("a", "b", CodeSite("some/where/train.cc", 12));
+  if (signal == SIGSEGV) {
+    write_to_low_address();
+  } else {
+    raise(signal);
+  }
+  [[maybe_unused]] volatile int after = signal;  // no tail call
+}
+
+void crash_on_rank_1(const WorldOptions& options, int signal) {
+  (void)run_world(options, [signal](RankContext& rank) {
+    if (rank.rank() == 1) train(rank, signal);
+    rank.store().wait({"never"});
+  });
+}
+
+constexpr char kStack[] =
+    "  its last point: store set \\[train.cc:12\\]\n"
+    "  its stack:\n"
+    "(    #[0-9]+ .*\n)*"
+    "    #[0-9]+ rankloom::\\(anonymous namespace\\)::train\\(\\)\n";
+
+class CrashDeathTest : public testing::TestWithParam<WorldMode> {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+INSTANTIATE_TEST_SUITE_P(Gears, CrashDeathTest, every_world(), world_name);
+
+#if defined(RANKLOOM_ASAN) || defined(RANKLOOM_TSAN)
+
+TEST_P(CrashDeathTest, IsTheSanitizersToTell) {
+  EXPECT_DEATH(crash_on_rank_1(GetParam().options(3), SIGSEGV),
+               AllOf(HasSubstr("Sanitizer"), Not(HasSubstr("fatal (rank"))));
+}
+
+#else
+
+TEST_P(CrashDeathTest, NamesTheRankItsLastPointItsStackAndTheRun) {
+  const WorldOptions options = GetParam().options(3);
+  const bool repeats = options.engine == EngineKind::kFibers || options.schedule.deterministic();
+  EXPECT_EXIT(
+      crash_on_rank_1(options, SIGSEGV), KilledBySignal(SIGSEGV),
+      AllOf(ContainsRegex("^rankloom: fatal \\(rank 1\\): SIGSEGV at address 0x8\n"), ContainsRegex(kStack),
+            HasSubstr("write_to_low_address()"),
+            ContainsRegex(repeats ? "\n  run it again: RANKLOOM_ENGINE=[a-z]+ RANKLOOM_[A-Z]+=[^ ]+ .*crash_test"
+                                  : "\n    #[0-9]+ [^\n]+\n$")));
+}
+
+TEST_P(CrashDeathTest, OtherSignalsAreToldAlike) {
+  for (const auto& [signal, name] : {std::pair(SIGBUS, "SIGBUS"), {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}}) {
+    EXPECT_EXIT(
+        crash_on_rank_1(GetParam().options(3), signal), KilledBySignal(signal),
+        AllOf(ContainsRegex(std::string("^rankloom: fatal \\(rank 1\\): ") + name + "\n"), ContainsRegex(kStack)));
+  }
+}
+
+TEST_P(CrashDeathTest, OfSeveralRanksTheFirstIsTold) {
+  const auto crash = [this] { (void)run_world(GetParam().options(4), [](RankContext&) { write_to_low_address(); }); };
+  EXPECT_EXIT(crash(), KilledBySignal(SIGSEGV),
+              AllOf(ContainsRegex("^rankloom: fatal \\(rank [0-3]\\): SIGSEGV at address 0x8\n"),
+                    Not(ContainsRegex("fatal(.*\n)+.*fatal"))));
+}
+
+TEST_P(CrashDeathTest, OfAHelperNamesItsRank) {
+  const auto crash = [this] {
+    (void)run_world(GetParam().options(2), [](RankContext& rank) {
+      if (rank.rank() == 1) rank.world().spawn_helper([] { write_to_low_address(); });
+      rank.store().wait({"never"});
+    });
+  };
+  EXPECT_EXIT(crash(), KilledBySignal(SIGSEGV),
+              ContainsRegex("^rankloom: fatal \\(a helper of rank 1\\): SIGSEGV at address 0x8\n"
+                            "  it has come to no point yet\n"));
+}
+
+TEST_P(CrashDeathTest, OfACallOfNothingNamesTheCaller) {
+  const auto crash = [this] {
+    (void)run_world(GetParam().options(2), [](RankContext& rank) {
+      void (*volatile nothing)() = nullptr;
+      if (rank.rank() == 1) nothing();
+      rank.store().wait({"never"});
+    });
+  };
+  EXPECT_EXIT(crash(), KilledBySignal(SIGSEGV),
+              ContainsRegex("  its stack:\n    #0 0x0\n    #1 rankloom::.*OfACallOfNothingNamesTheCaller"));
+}
+
+[[gnu::noinline]] int recurse(int depth) {  // NOLINT(misc-no-recursion)
+  volatile char frame[1000] = {};
+  frame[static_cast<size_t>(depth) % sizeof frame] = 1;
+  return depth == 0 ? 0 : recurse(depth - 1) + frame[0];
+}
+
+TEST_P(CrashDeathTest, AnOverflowOfTheStackHasItsStack) {
+  const auto crash = [this] {
+    (void)run_world(GetParam().options(2), [](RankContext& rank) {
+      if (rank.rank() == 1 && recurse(1 << 30) < 0) return;
+      rank.store().wait({"never"});
+    });
+  };
+  const bool fibers = GetParam().options(2).engine == EngineKind::kFibers;
+  EXPECT_EXIT(crash(), KilledBySignal(fibers ? SIGABRT : SIGSEGV),
+              ContainsRegex(
+                  fibers ? "^rankloom: fatal \\(rank 1\\): overflow of the fiber's stack of [0-9]+ bytes; larger ones: "
+                           "WorldOptions::stack_bytes\n  it has come to no point yet\n  its stack:\n"
+                           "    #0 .*recurse\\(\\)\n    #1 .*recurse\\(\\)\n"
+                         : "^rankloom: fatal \\(rank 1\\): SIGSEGV at address 0x[0-9a-f]+\n"
+                           "  it has come to no point yet\n  its stack:\n"
+                           "    #0 .*recurse\\(\\)\n    #1 .*recurse\\(\\)\n"));
+}
+
+TEST_P(CrashDeathTest, OnAThreadThatRunsNoRankNothingIsTold) {
+  const auto crash = [this] {
+    (void)run_world(GetParam().options(2), [](RankContext& rank) {
+      if (rank.rank() == 1) std::thread(&write_to_low_address).join();
+    });
+  };
+  EXPECT_EXIT(crash(), KilledBySignal(SIGSEGV), Not(HasSubstr("rankloom")));
+}
+
+TEST_P(CrashDeathTest, AHandlerThatWasThereBeforeHasItsTurn) {
+  const auto crash = [this] {
+    // In a new process: no world has run.
+    struct sigaction own {};
+    own.sa_handler = [](int) {
+      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, "own handler\n", 12);
+      _exit(7);
+    };
+    sigaction(SIGSEGV, &own, nullptr);
+    crash_on_rank_1(GetParam().options(3), SIGSEGV);
+  };
+  EXPECT_EXIT(crash(), testing::ExitedWithCode(7),
+              AllOf(ContainsRegex("^rankloom: fatal \\(rank 1\\): SIGSEGV"), ContainsRegex("own handler\n$")));
+}
+
+TEST_P(CrashDeathTest, ASignalThatIsIgnoredStaysSo) {
+  const auto run = [this] {
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGFPE, &ignore, nullptr);
+    const RunReport report = run_world(GetParam().options(2), [](RankContext&) { raise(SIGFPE); });
+    _exit(report.ok() ? 9 : 8);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(9), Not(HasSubstr("rankloom")));
+}
+
+#endif
+
+}  // namespace
+}  // namespace rankloom
