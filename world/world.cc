@@ -110,6 +110,7 @@ void World::detach(std::exception_ptr failure, CodeSite code) {
 }
 RunReport World::report() {
   const LibraryScope library;
+  state_->await_helpers();
   return state_->report();
 }
 void World::spawn_helper(Callback<void()> body, CodeSite code) {

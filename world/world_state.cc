@@ -579,6 +579,11 @@ absl::Status WorldState::deadlock(const std::vector<Task*>& blocked) {
   return make_error(ErrorKind::kDeadlock, text);
 }
 
+void WorldState::await_helpers() {
+  // Nothing of this world is looked at before: its helpers may run, and a search would see a stranger in it.
+  scheduler_->close_when_idle();
+}
+
 RunReport WorldState::report(bool last) {
   if (all_ended()) {
     scheduler_->close_if_idle();

@@ -129,6 +129,8 @@ class WorldState : public Kept {
   RunReport run_once(absl::FunctionRef<void(RankContext&)> program, CodeSite code);
   RankState& attach(int rank, CodeSite code);
   void detach(std::exception_ptr failure, CodeSite code);
+  // Whoever asks for the report of ranks that attached waits first for their helpers. Nobody else need: run() has.
+  void await_helpers();
   RunReport report() { return report(/*last=*/false); }
   void spawn_helper(absl::AnyInvocable<void()> body, CodeSite code);
   // The cause is `reason` alone.

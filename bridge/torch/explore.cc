@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "bridge/torch/job.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/report_dict.h"
@@ -135,9 +134,6 @@ py::dict explore(const Asked& asked, const py::object& ranks, const py::object& 
       kept = (record != nullptr && !record->texts().empty()) || (runs == 2 && options.checks.twice);
       ranks.attr("end")(kept);
     }
-    // Helpers, which let go of what works hold, may live longer than the ranks' threads. One that waited for ever would
-    // be a deadlock, which ends the wait.
-    while (!world->scheduler().close_if_idle()) absl::SleepFor(absl::Microseconds(20));
     if (!kept) return world->report();
     latest = job->report();
     return latest.run;

@@ -163,6 +163,7 @@ void Job::attach(int rank) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
     ++attached_;
+    ++running_;
     threads_[rank] = PyThread_get_thread_ident();
   }
   try {
@@ -170,6 +171,7 @@ void Job::attach(int rank) {
   } catch (const DistError& error) {
     const std::lock_guard<std::mutex> lock(mu_);
     --attached_;
+    --running_;
     throw_to_torch(error, this);
   }
   binding.job = shared_from_this();
@@ -213,10 +215,14 @@ void Job::leave(int rank, std::string_view failure) {
     const std::lock_guard<std::mutex> lock(mu_);
     threads_.erase(rank);
     failed = failed_[static_cast<size_t>(rank)];
-    is_last = --attached_ == 0;
+    is_last = --running_ == 0;
   }
   if (is_last && swaps_random_) random_->back().restore();
   world_->detach(failed);
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    is_last = --attached_ == 0;  // once it has detached: all others have, too
+  }
   if (!is_last || explored_) return;
   set_last_report(report());
 }
@@ -293,7 +299,11 @@ std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name,
   return init_process_group(world_->context(rank), {.name = name, .ranks = std::move(ranks)}, python_site());
 }
 
-JobReport Job::report() { return {world_->report(), flight()}; }
+JobReport Job::report() {
+  const GilRelease no_gil;  // helpers that the report waits for may need the interpreter lock
+  const std::lock_guard<std::mutex> lock(report_mu_);
+  return {world_->report(), flight()};
+}
 
 std::vector<std::string> Job::flight() {
   std::vector<std::string> all;

@@ -83,7 +83,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // Who has.
   std::set<int> arrived(const std::string& name) const;
 
-  // After the last rank has left.
+  // After the last rank has left. Waits for helpers that outlast their ranks.
   JobReport report();
   std::vector<std::string> flight();
 
@@ -105,8 +105,11 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<int, uint64_t> threads_;  // rank -> Python's thread identity
   std::map<std::string, std::set<int>> arrived_;
   std::optional<std::string> skip_reason_;
-  int attached_ = 0;
+  int running_ = 0;                         // ranks that have attached and not begun to leave
+  int attached_ = 0;                        // ranks that have attached and not left
   std::vector<std::exception_ptr> failed_;  // by rank: what fail() was told
+
+  std::mutex report_mu_;  // held while a report is made: the last rank's thread and the job's owner may ask at once
 
   std::atomic<int> random_owner_{-1};                 // the baton holder writes
   std::unique_ptr<std::vector<RandomState>> random_;  // by rank, and last the state that was there before

@@ -33,8 +33,8 @@ void check(const absl::Status& status) {
 
 WorldOptions world_options(int world_size, const std::optional<std::string>& schedule, std::optional<uint64_t> seed,
                            std::optional<double> timeout, std::optional<bool> poison,
-                           std::optional<bool> late_completion, const std::string& faults = "") {
-  WorldOptions options{.world_size = world_size};
+                           std::optional<bool> late_completion, const std::string& faults = "", bool keep_run = false) {
+  WorldOptions options{.world_size = world_size, .keep_run = keep_run};
   if (seed.has_value()) options.schedule = Schedule::seeded(*seed);
   if (schedule.has_value()) {
     absl::StatusOr<Schedule> parsed = Schedule::parse(*schedule);
@@ -157,17 +157,18 @@ PYBIND11_MODULE(_ext, m) {
   py::class_<Job, std::shared_ptr<Job>>(m, "Job")
       .def(py::init([](int world_size, std::optional<std::string> schedule, std::optional<uint64_t> seed,
                        std::optional<double> timeout, std::optional<bool> poison, std::optional<bool> late_completion,
-                       bool swap_random, const std::string& faults) {
+                       bool swap_random, const std::string& faults, bool keep_run) {
              try {
-               return Job::make(world_options(world_size, schedule, seed, timeout, poison, late_completion, faults),
-                                swap_random);
+               return Job::make(
+                   world_options(world_size, schedule, seed, timeout, poison, late_completion, faults, keep_run),
+                   swap_random);
              } catch (const DistError& error) {
                throw py::value_error(error.what());
              }
            }),
            py::arg("world_size"), py::arg("schedule") = py::none(), py::arg("seed") = py::none(),
            py::arg("timeout") = py::none(), py::arg("poison") = py::none(), py::arg("late_completion") = py::none(),
-           py::arg("swap_random") = false, py::arg("faults") = "")
+           py::arg("swap_random") = false, py::arg("faults") = "", py::arg("keep_run") = false)
       .def_property_readonly("id", &Job::id)
       .def_property_readonly("world_size", [](Job& job) { return job.world().size(); })
       .def_property_readonly("deterministic", &Job::deterministic)
@@ -189,6 +190,14 @@ PYBIND11_MODULE(_ext, m) {
           },
           py::arg("reason"))
       .def("report", [](Job& job) { return report_dict(job.report()); });
+
+  py::class_<RunFile>(m, "RunFile")
+      .def(
+          "bytes",
+          [](const RunFile& file, const std::string& rerun, const std::vector<std::string>& notes) {
+            return py::bytes(file.bytes(rerun, notes));
+          },
+          py::arg("rerun"), py::arg("notes"));
 
   py::class_<Asked>(m, "Asked")
       .def(py::init<>())

@@ -3,7 +3,16 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "world/run_file.h"
+
 namespace rankloom::bridge {
+
+std::string RunFile::bytes(const std::string& rerun, const std::vector<std::string>& notes) const {
+  RunReport report = *report_;
+  report.rerun = rerun;
+  report.notes = notes;
+  return internal::run_file_text(report);
+}
 
 void refuse_fibers(const WorldOptions& options) {
   if (options.engine != EngineKind::kFibers) return;
@@ -35,6 +44,7 @@ py::dict report_dict(const JobReport& job) {
   py::list flight;
   for (const std::string& records : job.flight) flight.append(py::bytes(records));
   result["flight"] = flight;
+  result["_run"] = RunFile(report);
   return result;
 }
 

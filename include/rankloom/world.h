@@ -223,8 +223,8 @@ class World {
   // `failure`: what the rank's program threw, if it did. Does nothing on a thread that is no task of this world; throws
   // DistError(InvalidArgument) on one that did not attach.
   void detach(std::exception_ptr failure = nullptr, CodeSite code = CodeSite::here());
-  // After the last detach(). Ends what is unfinished: works, groups and streams that are kept answer `the world has
-  // ended`.
+  // After the last detach(). Waits for helpers that outlast their ranks, then ends what is unfinished: works, groups
+  // and streams that are kept answer `the world has ended`.
   RunReport report();
 
   // A further thread of the calling rank (a fiber on fibers). Ends before run() returns, but maybe after the rank's

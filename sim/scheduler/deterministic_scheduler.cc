@@ -259,6 +259,20 @@ bool DeterministicScheduler::idle() const {
   return live_ == 0;
 }
 
+bool DeterministicScheduler::await_tasks() {
+  if (!threads_) return false;  // no rank attaches
+  for (;;) {
+    {
+      const StateLock lock(this);
+      if (!moving_) return live_ == 0 && attached_ == options_.world_size;
+      const std::vector<Task*> live = live_tasks();
+      const auto attached = [](const Task* task) { return task->adopted && task->info.kind == TaskKind::kRank; };
+      if (std::any_of(live.begin(), live.end(), attached)) return false;
+    }
+    engine_->park(host_);
+  }
+}
+
 void DeterministicScheduler::end_tasks(bool strangers) {
   if (!threads_) return;
   {

@@ -54,6 +54,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void wake_all() override;
   bool idle() const override;
   void away_changed(int n) override;
+  bool await_tasks() override;
   void end_tasks(bool strangers) override;
   std::vector<const Task*> ready_tasks() const override;
   void outside_changed(int n) override;

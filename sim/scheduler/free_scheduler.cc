@@ -25,6 +25,13 @@ bool FreeScheduler::idle() const {
          std::all_of(tasks_.begin(), tasks_.end(), [](const std::unique_ptr<Task>& task) { return task == nullptr; });
 }
 
+bool FreeScheduler::await_tasks() {
+  if (live_ranks_.load(std::memory_order_relaxed) > 0) return false;
+  // Tasks of threads of no world end with their calls, which hold pins.
+  wait_for_threads();
+  return true;
+}
+
 void FreeScheduler::end_tasks(bool strangers) {
   {
     OrderedMutexLock lock(&tasks_mu_);

@@ -43,6 +43,7 @@ class FreeScheduler final : public Scheduler {
   void wake_all() override;
   bool idle() const override;
   void away_changed(int n) override;
+  bool await_tasks() override;
   void end_tasks(bool strangers) override;
   void outside_changed(int n) override;
   void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;

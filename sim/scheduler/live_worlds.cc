@@ -42,9 +42,20 @@ bool LiveWorlds::over(uint64_t serial) const {
 
 bool LiveWorlds::close_if(uint64_t serial, absl::FunctionRef<bool()> idle) {
   OrderedMutexLock lock(&mu_);
-  Entry& entry = worlds_.at(serial);
-  if (entry.pins > 0 || !idle()) return false;
-  return entry.over = true;
+  return close_idle(serial, idle);
+}
+
+bool LiveWorlds::close_unpinned(uint64_t serial, absl::FunctionRef<bool()> idle) {
+  OrderedMutexLock lock(&mu_);
+  await_pins(serial);
+  return close_idle(serial, idle);
+}
+
+bool LiveWorlds::close_idle(uint64_t serial, absl::FunctionRef<bool()> idle) {
+  const auto it = worlds_.find(serial);
+  if (it == worlds_.end()) return true;
+  if (it->second.pins > 0 || !idle()) return false;
+  return it->second.over = true;
 }
 
 bool LiveWorlds::close(uint64_t serial) {
@@ -57,11 +68,17 @@ bool LiveWorlds::close(uint64_t serial) {
 
 void LiveWorlds::remove(uint64_t serial) {
   OrderedMutexLock lock(&mu_);
-  const auto it = worlds_.find(serial);
-  if (it == worlds_.end()) return;
-  const auto free = [&it] { return it->second.pins == 0; };
+  await_pins(serial);
+  worlds_.erase(serial);
+}
+
+void LiveWorlds::await_pins(uint64_t serial) {
+  // Looked up each time: other worlds come and go meanwhile.
+  const auto free = [this, serial]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const auto it = worlds_.find(serial);
+    return it == worlds_.end() || it->second.pins == 0;
+  };
   mu_.await(absl::Condition(&free));
-  worlds_.erase(it);
 }
 
 }  // namespace rankloom::internal

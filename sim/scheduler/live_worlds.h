@@ -26,8 +26,11 @@ class LiveWorlds {
   // The world takes no more calls, or is gone.
   bool over(uint64_t serial) const;
 
-  // Closes the world, which takes no more calls then, if no pin is held and `idle`, asked under the lock, says so.
+  // Closes the world, which takes no more calls then, if no pin is held and `idle`, asked under the lock, says so. True
+  // of a world that is gone.
   bool close_if(uint64_t serial, absl::FunctionRef<bool()> idle);
+  // The same, but pins are waited for. `idle` may say no then: a call that ended has begun a task.
+  bool close_unpinned(uint64_t serial, absl::FunctionRef<bool()> idle);
   // Closes the world in any case, and gives no more pins. Returns whether some are held.
   bool close(uint64_t serial);
   // Returns when nobody has a pin any more. The scheduler may go.
@@ -41,6 +44,8 @@ class LiveWorlds {
     bool gone = false;
   };
 
+  void await_pins(uint64_t serial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool close_idle(uint64_t serial, absl::FunctionRef<bool()> idle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.lock(); }
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.unlock(); }
 

@@ -123,6 +123,16 @@ bool Scheduler::close_if_idle() {
   return true;
 }
 
+bool Scheduler::close_when_idle() {
+  const Task* const self = Task::current();
+  if (closed() || (self != nullptr && self->scheduler == this)) return close_if_idle();
+  do {
+    if (!await_tasks()) return false;
+  } while (!LiveWorlds::shared().close_unpinned(serial_, [this] { return idle(); }));
+  closed_.store(true, std::memory_order_release);
+  return true;
+}
+
 void Scheduler::refuse_attached(const Task& task) {
   if (task.adopted && task.info.kind == TaskKind::kRank)
     fatal(absl::StrCat("a world ended while a thread was attached as rank ", task.info.rank));

@@ -160,6 +160,9 @@ class Scheduler : public Kept {
   // before what tasks use is gone, by no task of this run. A thread that is attached as a rank still is a fatal error.
   bool close_if_idle();
   void close();
+  // close_if_idle() after the last detach(): waits first for helpers that outlast their ranks, and for calls of threads
+  // of no world. Closes nothing while a rank is attached. A task of this run waits for nobody.
+  bool close_when_idle();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is
@@ -260,6 +263,9 @@ class Scheduler : public Kept {
   }
   virtual void wake_all() = 0;
   virtual bool idle() const = 0;
+  // Returns when all tasks have ended; at once, with false, if a rank is attached, or none may go on before further
+  // ones attach.
+  virtual bool await_tasks() = 0;
   // Returns when all tasks have ended. `strangers`: threads of no world are in a call, which must be ended.
   virtual void end_tasks(bool strangers) = 0;
   virtual void outside_changed(int n) = 0;

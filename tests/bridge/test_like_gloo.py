@@ -1,5 +1,6 @@
 """What programs for PyTorch's own groups ask of a group beside the usual calls, and what that answers there."""
 
+import pathlib
 import re
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from cases import run_case
 from torch import nn
+from torch.distributed import FileStore, HashStore, TCPStore  # PyTorch's own, bound before there are ranks
 
 GEARS = [{"parallel": True}, {}, {"seed": 1}, {"seed": 2}]
 gears = pytest.mark.parametrize("gear", GEARS, ids=["parallel", "fifo", "seed 1", "seed 2"])
@@ -293,6 +295,33 @@ def test_named_stores_are_as_real_ones(gear: dict[str, Any]) -> None:
 
     for _ in range(2):
         assert results(body, 2, backend=None, **gear) == [("up", 2), ("up", 2)]
+
+
+@gears
+def test_stores_by_names_that_a_module_has_imported_are_those_of_ranks(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> list[bytes]:
+        got = []
+        for store in (FileStore("/nowhere/there", 2), TCPStore("localhost", 29501, 2, rank == 0)):
+            if rank == 1:
+                store.set("k", "v")
+            store.wait(["k"])  # of rank 1, which runs only if this is a scheduling point
+            got.append(store.get("k"))
+        own = HashStore()
+        own.set("mine", str(rank))
+        return [*got, own.get("mine")]
+
+    assert results(body, 2, **gear) == [[b"v", b"v", b"0"], [b"v", b"v", b"1"]]
+
+
+def test_outside_of_ranks_stores_are_pytorchs_own(tmp_path: pathlib.Path) -> None:
+    class Mine(FileStore):  # type: ignore[misc]
+        pass
+
+    def body(rank: int) -> str:
+        return type(Mine(str(tmp_path / "mine"), 1)).__name__
+
+    kinds = [type(FileStore(str(tmp_path / "before"), 1)), *results(body, 1), type(FileStore(str(tmp_path / "after"), 1))]
+    assert kinds == [FileStore, "Mine", FileStore] and "__new__" not in vars(FileStore)
 
 
 def test_a_server_waits_for_its_workers() -> None:

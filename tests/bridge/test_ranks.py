@@ -123,6 +123,16 @@ def test_fibers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         rankloom.torch.run(lambda: None, 2)
 
 
+def test_a_job_reports_at_any_time() -> None:
+    job = rankloom.torch._ext.Job(1)
+    assert job.report()["text"].startswith("some ranks have not ended")
+    job.attach(0)
+    assert job.report()["outcomes"] == [("running", "")]
+    rankloom.torch._ext.detach()
+    told = job.report()
+    assert told["ok"] and told == {**job.report(), "_run": told["_run"]}
+
+
 def test_the_last_report() -> None:
     rankloom.torch.run(lambda: dist.barrier(), 2, seed=4)
     report = rankloom.torch.last_report()

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "rankloom/sync.h"
+#include "sim/scheduler/scheduler.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
@@ -387,6 +388,41 @@ TEST_P(AttachTest, MistakesAreTold) {
   ran.run([](RankContext&) {}).throw_if_failed();
   EXPECT_EQ(error_of([&] { ran.attach(0); }, ErrorKind::kInvalidArgument),
             "InvalidArgument: attach: the world has run, want another world" + here());
+}
+
+TEST_P(AttachTest, TheReportWaitsForHelpersThatOutlastTheirRanks) {
+  for (int round = 0; round < 50; ++round) {
+    const bool fails = round % 2 == 1;
+    World world(GetParam().options(2));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r) {
+      threads.emplace_back([&world, fails, r] {
+        RankContext& rank = world.attach(r);
+        world.spawn_helper([&world, &rank, fails] {
+          for (int i = 0; i < 10; ++i) rank.yield();
+          world.note("helped rank " + std::to_string(rank.rank()));
+          if (fails && rank.rank() == 1) throw std::runtime_error("planned");
+        });
+        world.detach();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const RunReport report = world.report();
+    ASSERT_THAT(report.text(), testing::StartsWith(fails ? "rank 1 failed: planned (std::runtime_error)" : "ok"));
+    ASSERT_THAT(report.notes, testing::Contains("helped rank 1"));
+    ASSERT_TRUE(world.scheduler().closed());
+    ASSERT_EQ(world.report().text(), report.text());
+  }
+}
+
+TEST_P(WorldTest, AHookOfTheEndMayAskForTheReport) {
+  std::string told;
+  {
+    World world(GetParam().options(2));
+    world.run([](RankContext&) {}).throw_if_failed();
+    world.at_end([&] { told = world.report().text(); });  // too late for run(): when the world goes
+  }
+  EXPECT_EQ(told, "ok");
 }
 
 TEST_P(AttachTest, ARankOfOneWorldDoesNotDetachFromAnother) {

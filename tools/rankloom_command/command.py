@@ -83,8 +83,11 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def main(arguments: list[str]) -> int:
-    """Returns the exit code: 0, 1 of a diff that found something, 2 with a line on stderr."""
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code: 0, 1 of a diff that found something, 2 with a line on stderr.
+
+    arguments: None: those of the process, for the script that a wheel installs.
+    """
     try:
         return _run(parser().parse_args(arguments))
     except RunFileError as error:

@@ -6,3 +6,8 @@ from __future__ import annotations
 ONE_SCHEDULE = ("RANKLOOM_SEED", "RANKLOOM_SCHEDULE", "RANKLOOM_REPLAY")
 
 command: str | None = None  # without the variables that name the schedule
+
+# Of run files: what stands before the number of the run in their names; None: the program's name.
+program: str | None = None
+# Whether run() and explore() write the runs that fail where RANKLOOM_REPORT says. Else whoever runs tests does.
+writes_runs = True

@@ -23,7 +23,9 @@ MultiProcContinuousTest, MultiThreadedTestCase, DTensorTestBase, FSDPTest), or c
 ranks on threads as they are; --rankloom-seeds N runs each under N seeds. Left as they are: those marked rankloom_except, and
 those that --rankloom-except names.
 
-A failed test leaves the trace of its schedule in RANKLOOM_TRACE_DIR, or in a folder of the system's for temporary files.
+A failed test leaves the trace of its schedule in RANKLOOM_TRACE_DIR, or in a folder of the system's for temporary files. With
+--rankloom-report=DIR, or RANKLOOM_REPORT=DIR in the environment, it leaves its run in DIR, as a file that `rankloom show` and
+`rankloom report` show; also a test that runs ranks by itself, where what it raises has the report.
 A rank that comes to no scheduling point for --ranks-stall seconds of real time fails the test.
 """
 
@@ -73,8 +75,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="of real time without a scheduling point, after which a rank hangs in its own code; 0: never (default: 60)",
     )
-
-
+    parser.addoption(
+        "--rankloom-report",
+        metavar="DIR",
+        help="a failed test's run is written into this folder, for `rankloom show` and `rankloom report` (default: RANKLOOM_REPORT)",
+    )
     parser.addoption(
         "--rankloom",
         action="store_true",
@@ -226,7 +231,8 @@ def _command(item: pytest.Item) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     # Also for tests that run ranks by themselves.
-    before, _rerun.command = _rerun.command, _command(item)
+    before, _rerun.command = (_rerun.command, _rerun.writes_runs), _command(item)
+    _rerun.writes_runs = False  # a run that fails may be what the test wants
     on_threads: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if _asks_for_threads(item.config) and not _keeps_processes(item):
         from rankloom.torch import _cases
@@ -236,7 +242,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         with on_threads:
             return (yield)
     finally:
-        _rerun.command = before
+        _rerun.command, _rerun.writes_runs = before
 
 
 # What explore() takes, but for what the mark of the ranks says.
@@ -338,12 +344,27 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             handler.removeFilter(_is_wanted)
 
 
+def _file_name(item: pytest.Item) -> str:
+    return re.sub(r"[^\w.-]+", "_", item.nodeid).strip("_")[-200:]
+
+
+def _save_run(item: pytest.Item, report: Report) -> None:
+    """Keeps the failed run, where it is asked for."""
+    folder = item.config.getoption("--rankloom-report") or os.environ.get("RANKLOOM_REPORT")
+    if not folder or report.ok or report.run_file:
+        return
+    from rankloom.torch import _run
+
+    _run.write_failed(report, item.config.invocation_params.dir / folder / f"{_file_name(item)}.rlrun")
+    item.user_properties.append(("rankloom_run", report.run_file))
+
+
 def _save_trace(item: pytest.Item, report: Report) -> None:
     """Keeps the schedule of a failed run, and adds the command that replays it."""
     if not report.trace or not report.rerun or "RANKLOOM_REPLAY" in os.environ:
         return
     folder = pathlib.Path(os.environ.get("RANKLOOM_TRACE_DIR") or os.path.join(tempfile.gettempdir(), "rankloom-traces"))
-    path = folder.absolute() / (re.sub(r"[^\w.-]+", "_", item.nodeid).strip("_")[-200:] + ".rltrace")
+    path = folder.absolute() / f"{_file_name(item)}.rltrace"
     try:
         report.save_trace(path)
     except OSError as error:
@@ -423,6 +444,7 @@ def _fail(item: pytest.Item, report: Report, seed: int | None) -> NoReturn:
     if seed is not None:
         item.user_properties.append(("rankloom_seed", seed))
     _save_trace(item, report)
+    _save_run(item, report)
     raise _RankFailed(report)
 
 
@@ -441,11 +463,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     # Of rankloom.torch.RankFailedError, which a test that runs ranks itself may raise, too.
     report = failure.report if isinstance(failure, _RankFailed) else getattr(failure, "report", None) if aside else None
     if report is None or not hasattr(report, "first_failed"):
-        return (yield)
+        return _with_run_file(item, failure, (yield))
     if aside:
         item.user_properties.append(("rankloom_rank", report.first_failed))
         item.user_properties.append(("rankloom_schedule", report.schedule))
         _save_trace(item, report)
+        _save_run(item, report)
     error = _failed_of(report)
     if error is not None:
         # So that --pdb stops in the frames of the rank, and pytest.xfail() and their like mean what they do elsewhere.
@@ -457,6 +480,21 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     made = yield
     if made.failed:
         made.longrepr = _repr(item, report, error, made.longrepr)
+    return made
+
+
+def _with_run_file(item: pytest.Item, failure: BaseException | None, made: Any) -> Any:
+    """Of a test whose failure is not told as one of ranks, but came of a run."""
+    seen: list[BaseException] = []
+    while made.failed and failure is not None and failure not in seen:
+        seen.append(failure)
+        report = getattr(failure, "rankloom_report", None) or getattr(failure, "report", None)
+        if report is not None and hasattr(report, "write_run"):
+            _save_run(item, report)
+            if report.run_file:
+                made.sections.append(("rankloom", report.run_file))
+            break
+        failure = failure.__cause__ or failure.__context__
     return made
 
 
@@ -479,6 +517,8 @@ def _repr(item: pytest.Item, report: Report, error: BaseException | None, inner:
             for number, raised in enumerate(report.exceptions)
             if raised is not None and raised is not error
         )
+    if report.run_file and report.run_file not in text:
+        text += f"\n{report.run_file}"
     from rankloom.torch import _ranks
 
     told = isinstance(error, _ranks.RankEndedError)  # where the rank hung

@@ -553,6 +553,90 @@ TEST_P(AttachTest, HelpersOfAttachedRanksEndBeforeTheSchedulerGoes) {
   }
 }
 
+TEST_P(AttachTest, TheWorldClosesWhenHelpersThatOutlastTheirRanksHaveEnded) {
+  for (int round = 0; round < 50; ++round) {
+    auto scheduler = make(2);
+    Scheduler* const world = scheduler.get();
+    std::atomic<int> helped{0};
+    attach_all(*scheduler, {0, 1}, [&](int rank) {
+      scheduler->spawn({.rank = rank, .kind = TaskKind::kHelper}, [&, world, rank] {
+        for (int i = 0; i < 3; ++i) world->yield(Site{.what = "help"});
+        world->spawn({.rank = rank, .kind = TaskKind::kHelper}, [&, world] {
+          for (int i = 0; i < 10; ++i) world->yield(Site{.what = "help the helper"});
+          for (int i = 0; i < 10; ++i) sched_yield();
+          ++helped;
+        });
+      });
+    });
+    ASSERT_TRUE(scheduler->close_when_idle());
+    ASSERT_EQ(helped, 2);
+    ASSERT_TRUE(scheduler->closed());
+    ASSERT_TRUE(scheduler->close_when_idle()) << "it stays closed";
+  }
+}
+
+TEST_P(AttachTest, AHelperThatWaitsForEverIsADeadlockOfTheWorldThatCloses) {
+  auto scheduler = make(2);
+  Gate never(scheduler.get());
+  absl::Status status;
+  attach_all(*scheduler, {0, 1}, [&](int rank) {
+    if (rank == 0) scheduler->spawn({.rank = 0, .kind = TaskKind::kHelper}, [&] { status = never.wait(); });
+  });
+  ASSERT_TRUE(scheduler->close_when_idle());
+  EXPECT_EQ(error_kind(status), ErrorKind::kDeadlock);
+  EXPECT_THAT(message(status), HasSubstr("rank 0 waits in gate (its helper)"));
+}
+
+TEST_P(AttachTest, AWorldClosesWhenCallsOfThreadsOfNoWorldHaveEnded) {
+  for (int round = 0; round < 50; ++round) {
+    auto scheduler = make(1);
+    std::atomic<bool> called{false};
+    std::atomic<bool> ended{false};
+    std::thread stranger;
+    attach_all(*scheduler, {0}, [&](int) {
+      stranger = std::thread([&] {
+        const CallScope call(scheduler.get(), 0);
+        called = true;
+        for (int i = 0; i < 10; ++i) scheduler->yield(Site{.what = "yield"});
+        for (int i = 0; i < 10; ++i) sched_yield();
+        ended = true;
+      });
+      while (!called) scheduler->yield(Site{.what = "yield"});
+    });
+    ASSERT_TRUE(scheduler->close_when_idle());
+    ASSERT_TRUE(ended);
+    stranger.join();
+  }
+}
+
+TEST_P(AttachTest, WhoIsInTheWorldDoesNotWaitForItToClose) {
+  auto scheduler = make(2);
+  std::atomic<int> open{0};
+  attach_all(*scheduler, {0, 1}, [&](int rank) {
+    scheduler->spawn({.rank = rank, .kind = TaskKind::kHelper}, [&] { open += scheduler->close_when_idle() ? 0 : 1; });
+    open += scheduler->close_when_idle() ? 0 : 1;
+  });
+  EXPECT_TRUE(scheduler->close_when_idle());
+  EXPECT_EQ(open, 4);
+}
+
+TEST_P(AttachTest, AWorldDoesNotCloseWhileARankIsAttached) {
+  auto scheduler = make(1);
+  std::promise<void> attached;
+  std::promise<void> asked;
+  std::thread rank([&] {
+    Task* const task = scheduler->attach({.rank = 0});
+    attached.set_value();
+    asked.get_future().wait();
+    scheduler->detach(task);
+  });
+  attached.get_future().wait();
+  EXPECT_FALSE(scheduler->close_when_idle());
+  asked.set_value();
+  rank.join();
+  EXPECT_TRUE(scheduler->close_when_idle());
+}
+
 TEST_P(AttachTest, HelpersOfRanksThatNeverCameEndWithTheScheduler) {
   std::atomic<bool> helped{false};
   auto scheduler = make(2);

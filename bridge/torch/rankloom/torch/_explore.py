@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rankloom.torch import _ext, _faults, _ranks, _shared
-from rankloom.torch._run import RankFailedError, Ranks, Report, raised, report_of
+from rankloom.torch._run import RankFailedError, Ranks, Report, keep_failed, next_run, raised, report_of
 
 STRATEGIES = ("exhaustive", "pct", "starve", "late_completion", "random")
 
@@ -176,13 +176,14 @@ def explore(
     ):  # fmt: skip
         setattr(asked, name, value)
     threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall)
+    number = next_run()
     explored = _Explored(threads, compare, [fn] if _roots is None else _roots)
     try:
         with _ranks.running(), _no_garbage():
             found = _ext.explore(asked, explored, progress)
     except _HungError:
         assert explored.hung is not None
-        return _hung(explored.hung, threads.runs)
+        return _hung(explored.hung, threads.runs, number)
     text: str = found["text"]
     failure = None
     told = found["failure"]
@@ -191,6 +192,7 @@ def explore(
         text = text.replace(told.pop("rerun"), report.rerun)
         del told["schedule"]
         failure = Failure(**{**vars(report), **told, "ok": False})
+        text += keep_failed(failure, number)
         first = failure.exceptions[failure.first_failed] if failure.first_failed >= 0 else None
         if first is not None:
             text += "\n" + raised(first, text).rstrip("\n")
@@ -199,10 +201,11 @@ def explore(
     return Exploration(found["runs"], failure, text, found["summary"], found["verified"], found["seconds"], shares)
 
 
-def _hung(report: Report, runs: int) -> Exploration:
+def _hung(report: Report, runs: int, number: int) -> Exploration:
     headline = report.text.split("\n")[0]
     failure = Failure(**vars(report), headline=headline, found=report.schedule, ranks=len(report.outcomes))
     failure.text = f"explored {runs} {'run' if runs == 1 else 'runs'}: a rank hung in its own code\n{report.text}"
+    failure.text += keep_failed(failure, number)
     return Exploration(runs, failure, failure.text, headline, False, 0.0, [])
 
 

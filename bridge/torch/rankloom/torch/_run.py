@@ -6,14 +6,17 @@ import asyncio
 import dataclasses
 import datetime
 import inspect
+import itertools
 import os
 import pathlib
 import pickle
 import re
+import shlex
+import sys
 import traceback
 import unittest
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -25,6 +28,15 @@ class RankFailedError(RuntimeError):
     """A rank failed. __cause__ is what it raised, if that was an exception of Python. report: of the run, if one is at hand."""
 
     report: Report | None = None
+
+
+class _Bytes(NamedTuple):
+    """In place of the extension's RunFile in a report that was copied."""
+
+    content: bytes
+
+    def bytes(self, rerun: str, notes: list[str]) -> bytes:
+        return self.content
 
 
 @dataclasses.dataclass
@@ -44,6 +56,8 @@ class Report:
     flight: list[bytes] = dataclasses.field(repr=False)  # by rank: flight_records(), pickled
     results: list[Any] = dataclasses.field(default_factory=list)  # by rank: what the program returned
     exceptions: list[BaseException | None] = dataclasses.field(default_factory=list)  # by rank
+    run_file: str = ""  # the line that names the file that the run was written to
+    _run: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def flight_records(self, rank: int) -> dict[str, Any]:
         """The last calls of a rank ("entries") and its groups, in the format of PyTorch's flight recorder."""
@@ -63,12 +77,52 @@ class Report:
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
         pathlib.Path(path).write_bytes(self.trace)
 
+    def write_run(self, path: str | os.PathLike[str]) -> None:
+        """Writes the run to a file, *.rlrun, that the command `rankloom` shows. Makes its folder.
+
+        A run that went well has its calls only if run(keep_run=True) made it.
+        """
+        pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+        pathlib.Path(path).write_bytes(self._run.bytes(self.rerun, self.notes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = self._run and _Bytes(self._run.bytes(self.rerun, self.notes))
+        return {**vars(self), "_run": kept}
+
     def raise_if_failed(self) -> None:
         if not self.ok:
             first = self.exceptions[self.first_failed] if self.exceptions and self.first_failed >= 0 else None
             failed = RankFailedError(self.text)
             failed.report = self
             raise failed from first
+
+
+def write_failed(report: Report, path: str | os.PathLike[str]) -> None:
+    """Writes the run; the report's run_file says where, or why not."""
+    path = os.path.abspath(path)
+    try:
+        report.write_run(path)
+        report.run_file = f"run written to {path}: open with `rankloom show {shlex.quote(path)}`"
+    except OSError as error:
+        report.run_file = f"no run file: {error}"
+
+
+_runs = itertools.count(1)
+
+
+def next_run() -> int:
+    """The number of the run or search that begins, from 1."""
+    return next(_runs)
+
+
+def keep_failed(report: Report, number: int) -> str:
+    """Writes the run where RANKLOOM_REPORT says, if anywhere: what the text has to say of it, in a line of its own."""
+    folder = os.environ.get("RANKLOOM_REPORT")
+    if report.ok or not folder or not _rerun.writes_runs:
+        return ""
+    program = _rerun.program or pathlib.Path(sys.argv[0]).stem or "python"
+    write_failed(report, pathlib.Path(folder) / (re.sub(r"[^\w.-]+", "_", program) + f".run{number}.rlrun"))
+    return f"\n{report.run_file}"
 
 
 def report_of(found: dict[str, Any], **more: Any) -> Report:
@@ -119,6 +173,7 @@ def run(
     swap_random: bool = False,
     stall: float | None = None,
     faults: _faults.FaultPlan | _faults.Fault | str | Iterable[_faults.Fault] | None = None,
+    keep_run: bool = False,
 ) -> Report:
     """Runs `fn()`, or `fn(rank)`, once per rank on fresh threads, and returns when all have ended. fn may be a coroutine function.
 
@@ -134,6 +189,9 @@ def run(
         it such a rank is waited for, unless the run has failed: then it has 3 seconds. A rank that hangs is ended by an exception
         that is raised in its code; if it blocks where Python cannot do that, its thread stays, and the report says so.
     faults: what goes wrong by plan, in calls of groups and of the default group's store.
+    keep_run: write_run() of a run that goes well has its calls, too.
+
+    RANKLOOM_REPORT=FOLDER in the environment: a run that fails is written to a file there, which the report's text names.
 
     Errors: ValueError for options that do not fit. What a rank raises is in the report.
     """
@@ -142,7 +200,8 @@ def run(
             asked = f"seed={seed}" if seed is not None else f"schedule={schedule!r}"
             raise ValueError(f"parallel=True and {asked}: want one of them, since a schedule runs one rank at a time")
         schedule = "free"
-    job = _ext.Job(ranks, schedule, seed, timeout, poison, late_completion, swap_random, _faults.text_of(faults))
+    job = _ext.Job(ranks, schedule, seed, timeout, poison, late_completion, swap_random, _faults.text_of(faults), keep_run)
+    number = next_run()
     threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall)
     with _ranks.running():
         notes = threads.run(job)
@@ -154,6 +213,7 @@ def run(
     report.notes += notes
     for note in notes:
         report.text += f"\nnote: {note}"
+    report.text += keep_failed(report, number)
     first = exceptions[report.first_failed] if report.first_failed >= 0 else None
     # Where a rank was ended that hung, the text says already.
     if first is not None and not isinstance(first, _ranks.RankEndedError):

@@ -57,15 +57,19 @@ def _copy_for_each(args: tuple[Any, ...], nprocs: int) -> list[tuple[Any, ...]]:
 
 
 def _raise_if_failed(report: Report) -> None:
-    """What torch.multiprocessing raises."""
+    """What torch.multiprocessing raises; its rankloom_report is the run's."""
     if report.ok:
         return
     rank = report.first_failed
     first = report.exceptions[rank] if rank >= 0 else None
+    failed: Any
     if isinstance(first, SystemExit):
         code = first.code if isinstance(first.code, int) else 1
-        raise ProcessExitedException(report.text, error_index=rank, error_pid=os.getpid(), exit_code=code) from first
-    raise ProcessRaisedException(report.text, max(rank, 0), os.getpid()) from first
+        failed = ProcessExitedException(report.text, error_index=rank, error_pid=os.getpid(), exit_code=code)
+    else:
+        failed = ProcessRaisedException(report.text, max(rank, 0), os.getpid())
+    failed.rankloom_report = report
+    raise failed from first
 
 
 class SpawnContext:

@@ -177,6 +177,19 @@ _STORES: list[tuple[Any, str, Any]] = [
     (_rendezvous, "TCPStore", TCPStore),
 ]
 
+_KINDS: list[Any] = [HashStore, FileStore, TCPStore]
+
+
+def _new_of(kind: Any) -> Any:
+    """PyTorch's class, by whatever name a module has it since its import, makes our store where ranks meet through memory."""
+    original, make_own = kind.original, kind.original.__new__
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return kind.make(*args, **kwargs) if cls is original and _in_memory() else make_own(cls)
+
+    return new
+
+
 _mu = threading.Lock()
 _users = 0
 
@@ -189,6 +202,8 @@ def enter() -> None:
         if _users == 1:
             for owner, name, store in _STORES:
                 setattr(owner, name, store)
+            for kind in _KINDS:
+                kind.original.__new__ = _new_of(kind)
 
 
 def leave() -> None:
@@ -198,3 +213,5 @@ def leave() -> None:
         if _users == 0:
             for owner, name, store in _STORES:
                 setattr(owner, name, store.original)
+            for kind in _KINDS:
+                del kind.original.__new__

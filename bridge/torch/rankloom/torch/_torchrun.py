@@ -294,14 +294,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prog = _prog()
     parser = _parser(prog)
     options = parser.parse_args(arguments)
-    path, threads, command = list(sys.path), torch.get_num_threads(), _rerun.command
+    path, threads, before = list(sys.path), torch.get_num_threads(), (_rerun.command, _rerun.program)
     try:
         return _main(arguments, options, parser, prog)
     except (_UsageError, ValueError) as error:  # run() refuses a schedule by ValueError
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2
     finally:
-        sys.path[:], _rerun.command = path, command
+        sys.path[:] = path
+        _rerun.command, _rerun.program = before
         torch.set_num_threads(threads)
 
 
@@ -374,6 +375,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
     else:
         sys.path.insert(0, os.path.dirname(os.path.abspath(options.training_script)))
     code, file, package = _load(options)
+    _rerun.program = options.training_script if options.module else pathlib.Path(options.training_script).stem
     if options.spawn:
         return _main_of_spawn(arguments, options, prog, code, file, package)
     if ranks > 1 and "OMP_NUM_THREADS" not in os.environ:

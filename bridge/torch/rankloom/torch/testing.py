@@ -130,7 +130,9 @@ class MultiThreadedTestCase(_Base):
         try:
             cls._check_return_codes(told or sorted(raised.items()), timeout, fn)
         except RuntimeError as error:
-            raise RuntimeError(f"{error}\n{report.text}") from None
+            told_all: Any = RuntimeError(f"{error}\n{report.text}")
+            told_all.rankloom_report = report  # for the pytest plugin
+            raise told_all from None
 
 
 def spawn_threads_and_init_comms(
