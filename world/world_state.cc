@@ -580,8 +580,18 @@ absl::Status WorldState::deadlock(const std::vector<Task*>& blocked) {
 }
 
 void WorldState::await_helpers() {
-  // Nothing of this world is looked at before: its helpers may run, and a search would see a stranger in it.
+  // Nothing of the tasks is looked at before: helpers may run, and a search would see a stranger among them.
+  if (const Task* const task = Task::current(); task != nullptr && task->scheduler == scheduler_.get()) return;
+  {
+    OrderedMutexLock lock(&mu_);
+    if (attached_.empty()) return;  // run() has its own end
+    mu_.await(absl::Condition(
+        +[](bool* awaited) { return !*awaited; }, &awaits_helpers_));
+    awaits_helpers_ = true;
+  }
   scheduler_->close_when_idle();
+  OrderedMutexLock lock(&mu_);
+  awaits_helpers_ = false;
 }
 
 RunReport WorldState::report(bool last) {

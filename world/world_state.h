@@ -240,8 +240,9 @@ class WorldState : public Kept {
 
   mutable ObservedMutex mu_;
   std::vector<RunReport::Outcome> outcomes_ ABSL_GUARDED_BY(mu_);
-  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);  // [rank]; empty: none
-  bool ran_ ABSL_GUARDED_BY(mu_) = false;            // run() was called
+  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);   // [rank]; empty: none
+  bool ran_ ABSL_GUARDED_BY(mu_) = false;             // run() was called
+  bool awaits_helpers_ ABSL_GUARDED_BY(mu_) = false;  // a thread in await_helpers() does
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
   StuckRun stuck_ ABSL_GUARDED_BY(mu_);

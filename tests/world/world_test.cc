@@ -415,6 +415,42 @@ TEST_P(AttachTest, TheReportWaitsForHelpersThatOutlastTheirRanks) {
   }
 }
 
+TEST_P(AttachTest, SeveralThreadsMayAskForTheReport) {
+  World world(GetParam().options(1));
+  std::atomic<bool> may_end = false;
+  std::thread rank([&] {
+    world.attach(0);
+    world.spawn_helper([&] {
+      RankContext& self = *RankContext::current();
+      while (!may_end) self.yield();
+      world.note(absl::StrCat("asked by the helper: ", world.report().ok() ? "ok" : "failed"));
+    });
+    world.detach();
+  });
+  rank.join();
+  std::vector<std::string> told(3);
+  std::vector<std::thread> threads;
+  for (std::string& text : told) threads.emplace_back([&] { text = world.report().text(); });
+  may_end = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(told,
+              testing::Each(testing::AllOf(testing::StartsWith("ok"), testing::HasSubstr("asked by the helper: ok"))));
+}
+
+TEST_P(WorldTest, AReportDoesNotWaitForRun) {
+  World world(GetParam().options(2));
+  std::thread asks;
+  std::string told;
+  const RunReport report = world.run([&](RankContext& rank) {
+    if (rank.rank() != 0) return;
+    // In real time the rank ends only after the other thread has its report.
+    asks = std::thread([&] { told = world.report().text(); });
+    asks.join();
+  });
+  EXPECT_TRUE(report.ok());
+  EXPECT_THAT(told, testing::HasSubstr("rank 0"));
+}
+
 TEST_P(WorldTest, AHookOfTheEndMayAskForTheReport) {
   std::string told;
   {
