@@ -18,6 +18,10 @@ std::string last_point_text(const Site& last, bool several = false);
 bool at_start(const Site& last);
 // `text` with the line that it is about, " [train.cc:12]", unless it ends with one.
 std::string located(std::string_view text, CodeSite code);
+// "rank", "helper", "stream", "completion".
+const char* task_kind_name(TaskKind kind);
+// Whose task of a rank it is: " (its stream)"; empty for the rank's own.
+std::string whose_text(TaskKind kind);
 // The last part of a path.
 std::string_view base_name(std::string_view path);
 
