@@ -166,7 +166,7 @@ std::string rerun_command(const WorldOptions& options, std::string_view trace_pa
   if (schedule.kind() == Schedule::Kind::kSeeded) return command("RANKLOOM_SEED=", schedule.seed());
   if (schedule.kind() != Schedule::Kind::kReplay) return command("RANKLOOM_SCHEDULE=", shell_quoted(schedule.text()));
   const char* const path = std::getenv("RANKLOOM_REPLAY");
-  return command("RANKLOOM_REPLAY=", path != nullptr ? shell_quoted(path) : "<the same trace>");
+  return command("RANKLOOM_REPLAY=", shell_quoted(path != nullptr ? path : "<the same trace>"));
 }
 
 absl::StatusOr<TraceFiles> trace_files_from_environment() {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/group/close_records.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/keep_alive.h"
 #include "collectives/work/work_state.h"
@@ -201,34 +202,15 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
   fail(call, make_error(error_kind(checked), text));
 }
 
-namespace {
-
-// Closes the flight record of a call when its work ends. A work that goes without an end never will: the call has
-// failed.
-class CloseRecord final : public Dependant {
- public:
-  CloseRecord(RankState* context, const WorldRef& world, int64_t record_id) : record_(context, world, {record_id}) {}
-  ~CloseRecord() override {
-    if (!ended_) record_.close(/*ok=*/false);
-  }
-  void ended(const absl::Status& status) override {
-    ended_ = true;
-    record_.close(status.ok());
-  }
-
- private:
-  const CloseRecords record_;
-  bool ended_ = false;
-};
-
-}  // namespace
-
 // Not inlined, as what follows.
 [[gnu::noinline]] void GroupFront::close_record(int64_t record_id, WorkState* work) {
   if (work == nullptr || work->is_over()) {
     context_->recorder().close(record_id, scheduler_->now_ns(), work == nullptr || work->ended_well());
   } else {
-    work->when_done(std::make_unique<CloseRecord>(context_, world_, record_id), /*apart=*/true);
+    // A work that goes without an end never will have one: the call has failed.
+    work->when_done(std::make_unique<CloseRecords>(context_, world_, std::vector<int64_t>{record_id},
+                                                   CloseRecords::NeverEnded::kFailed),
+                    /*apart=*/true);
   }
 }
 
@@ -239,7 +221,7 @@ class CloseRecord final : public Dependant {
   failed.op = op;
   failed.code = code;
   failed.seq = numbered ? seq_ : -1;
-  // It did not happen: the next one takes its number.
+  // The call did not happen: the next one takes its number.
   if (numbered && error_kind(status) == ErrorKind::kInvalidArgument) --seq_;
   if (record_id >= 0) context_->recorder().close(record_id, scheduler_->now_ns(), false);
   fail(failed, status);

@@ -48,10 +48,6 @@ ErrorOrigin origin_of(const CalledHandle& called) { return {.rank = called.rank,
   refuse(origin_of(called), ErrorKind::kAborted, who(called), "the world has ended", place(called));
 }
 
-}  // namespace
-
-namespace {
-
 // The worlds that this thread, which belongs to none, has called into: each is told when the thread ends.
 class StrangerThread {
  public:

@@ -229,6 +229,9 @@ TEST_F(EnvironmentTest, TheRerunCommandSetsWhatTheRunHad) {
   EXPECT_THAT(rerun_command({.schedule = Schedule::seeded(7)}), StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_SEED=7 "));
   EXPECT_THAT(rerun_command({.schedule = Schedule::pct(7, 2)}),
               StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_SCHEDULE=pct:7:2 "));
+  unsetenv("RANKLOOM_REPLAY");
+  EXPECT_THAT(rerun_command({.schedule = Schedule::replay(Trace())}),
+              StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_REPLAY='<the same trace>' "));
   EXPECT_THAT(rerun_command({.schedule = Schedule::seeded(7)}, "/a b/it's"),
               StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_REPLAY='/a b/it'\\''s' "));
 }
