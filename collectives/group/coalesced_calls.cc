@@ -137,7 +137,7 @@ void GroupFront::drop_coalescing() noexcept {
     CloseRecords(context_, world_, std::move(records)).ended(status);
     // The program of a rank that fails between the two is not to blame.
     if (!context_->unwinding() && !context_->world().ended_text(context_->rank()).starts_with("failed"))
-      context_->world().note(message_of(status));
+      context_->world().note(WorldState::NoteKind::kLeftover, message_of(status));
   }
   for (const std::shared_ptr<PartWork>& part : gathered->parts) {
     try {

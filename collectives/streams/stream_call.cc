@@ -122,7 +122,8 @@ void StreamCall::miss() {
     return;
   }
   group_->abort(why, /*code=*/{});
-  world.note(absl::StrCat("rank ", rank_.rank(), ", group ", sv(group_->group()->name()), ": ", why));
+  world.note(WorldState::NoteKind::kLeftover,
+             absl::StrCat("rank ", rank_.rank(), ", group ", sv(group_->group()->name()), ": ", why));
 }
 
 }  // namespace rankloom::internal

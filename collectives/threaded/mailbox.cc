@@ -463,7 +463,7 @@ absl::Status Mailbox::describe_difference(const Message& send, const Message& re
   const std::array<const CollectiveCall*, 2> calls = {&send.call_, &recv.call_};
   const auto message = [&messages](int i) { return messages[static_cast<size_t>(i)]; };
   const auto global = [&](int i) { return message(i)->rank(); };
-  const auto last_calls = [&](int i) { return message(i)->context_->recorder().last_calls(5); };
+  const auto last_calls = [&](int i) { return message(i)->context_->recorder().last_calls(5, group_.get()); };
   const auto whereabouts = [](int) { return std::string(); };
   return describe_mismatch({.group = group_->name(),
                             .seq = send.seq(),
@@ -660,7 +660,7 @@ void Mailbox::remember_unwound(const Message& message, const absl::Status& cause
       if (message.by.caught) caught.push_back(message);
     }
   }
-  for (std::string& text : news) world_.note(std::move(text));
+  for (std::string& text : news) world_.note(WorldState::NoteKind::kLeftover, std::move(text));
   for (const UnwoundMessage& lost : caught) {
     bool needed = mine != nullptr && lost.by.task == Task::current();
     const auto look = [&](int receiver) {
@@ -783,7 +783,7 @@ void Mailbox::close(const absl::Status& cause) {
       std::string text = absl::StrCat(who, first->sends() ? ": was never received" : ": was never sent");
       if (more > 0)
         absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
-      world_.note(absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
+      world_.note(WorldState::NoteKind::kLeftover, absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
     }
     for (const std::shared_ptr<Message>& message : ended) finish(*message, cause);
   }

@@ -567,7 +567,9 @@ absl::Status Rendezvous::agree(const Slot& slot) const {
 
 absl::Status Rendezvous::describe_difference(const Slot& slot) const {
   const auto global = [this](int rank) { return group_->global_rank(rank); };
-  const auto last_calls = [&](int rank) { return world_.context(group_->global_rank(rank)).recorder().last_calls(5); };
+  const auto last_calls = [&](int rank) {
+    return world_.context(group_->global_rank(rank)).recorder().last_calls(5, group_.get());
+  };
   const auto whereabouts = [&](int rank) {
     const std::string ended = world_.ended_text(group_->global_rank(rank));
     return ended.empty() ? std::string("has not called") : ended;
@@ -834,7 +836,7 @@ void Rendezvous::fail(const absl::Status& cause) {
       if (unwound.caught && cause.ok() && std::any_of(window_.begin(), window_.end(), needs)) cause = unwound.cause;
     }
   }
-  for (std::string& text : news) world_.note(std::move(text));
+  for (std::string& text : news) world_.note(WorldState::NoteKind::kLeftover, std::move(text));
   if (!cause.ok()) fail(cause);
 }
 
@@ -882,7 +884,7 @@ void Rendezvous::note_left() const {
           site_place(Site{.code = calls.first->code})));
     }
   }
-  for (std::string& note : notes) world_.note(std::move(note));
+  for (std::string& note : notes) world_.note(WorldState::NoteKind::kLeftover, std::move(note));
 }
 
 int64_t Rendezvous::wait_until_ns(int64_t seq) const {

@@ -72,7 +72,8 @@ void MemberWork::dropped() noexcept {
   const Withdrawal why = withdrawal_of_drop(*context_, who(what(/*numbered=*/false)), what(/*numbered=*/true), lost(),
                                             wait_site(call_.code));
   if (!take_back(why, make_error(ErrorKind::kAborted, "the work was dropped"))) return;
-  if (why.why == Withdrawal::Why::kFailure) context_->world().note(message_of(why.cause));
+  if (why.why == Withdrawal::Why::kFailure)
+    context_->world().note(WorldState::NoteKind::kLeftover, message_of(why.cause));
 }
 
 }  // namespace rankloom::internal
