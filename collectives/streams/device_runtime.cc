@@ -12,6 +12,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -108,9 +109,13 @@ DeviceMark::~DeviceMark() { runtime_->driver().give_event(device_, event_); }
 bool DeviceMark::done(CodeSite code) {
   const CallScope call(runtime_->world_ref(),
                        [&] { return CalledHandle{.rank = rank_, .handle = "event", .op = "query", .code = code}; });
-  runtime_->scheduler().point(Site{.what = "event query", .code = code});
+  runtime_->scheduler().poll(Site{.what = "event query", .code = code});
   const absl::StatusOr<bool> passed = runtime_->driver().passed(event_);
-  return passed.ok() && *passed;
+  if (!passed.ok()) [[unlikely]] {
+    refuse({.rank = rank_, .group = {}, .op = "query"}, error_kind(passed.status()), "rank ", rank_,
+           ": event query: ", located(message_of(passed.status()), code));
+  }
+  return *passed;
 }
 
 absl::Status DeviceMark::wait(CodeSite code) {
