@@ -104,9 +104,9 @@ class Message final : public MemberWork {
 // Order: the n-th send from s to d under a tag meets the n-th recv of d that can take it; a recv_any and a recv that
 //   could both take a send: the one posted first does.
 // Determinism: a recv_any that finds sends of several members takes the one that the schedule chooses
-// (ChoiceKind::kAnySource). A message that can no longer be delivered (a timeout, a dropped work, an abort, a mismatch)
-// fails the group: nothing that
-//   waits could ever be matched in order again.
+//   (ChoiceKind::kAnySource).
+// Failure: a message that can no longer be delivered (a timeout, a dropped work, an abort, a mismatch) fails the group:
+//   nothing that waits could ever be matched in order again.
 // Cost: no allocation beyond the work, but for new (source, destination, tag); recv_any is linear in the channels of
 // its member.
 // Thread-safety: all methods.
