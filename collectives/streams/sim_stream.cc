@@ -107,7 +107,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
     }
     waited_for.push_back(std::move(work));
   }
-  // Whatever follows is behind all that the stream has waited for.
+  // The items that follow are behind all that the stream has waited for.
   void learn_waited_for() {
     WaitedFor works;
     {
