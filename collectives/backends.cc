@@ -1,5 +1,5 @@
-// The roof over the rooms: init_process_group() and make_group_member(), which group/process_group.h declares and which
-// choose the backend, so that a group knows none of them.
+// The roof over the rooms: init_process_group() and make_group_member(), which rankloom/process_group.h and
+// group/group_front.h declare and which choose the backend, so that a group knows none of them.
 
 #include <algorithm>
 #include <memory>

@@ -13,11 +13,7 @@ KeyTable::KeyTable(const Scheduler* scheduler)
       may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr),
       object_(scheduler != nullptr ? ObjectName(scheduler->record()) : ObjectName()) {}
 
-StepRecord* KeyTable::record() const {
-  const Task* const task = Task::current();
-  if (task == nullptr || task->scheduler == nullptr) return nullptr;
-  return scheduler_ == nullptr || scheduler_ == task->scheduler ? task->record : nullptr;
-}
+StepRecord* KeyTable::record() const { return record_here(scheduler_); }
 
 void KeyTable::tell(Part part, std::string_view key, Access how) {
   if (StepRecord* const record = this->record(); record != nullptr)
@@ -174,13 +170,7 @@ void KeyTable::wake(std::string_view key, bool queued) {
   if (it == waiters_.end()) return;
   it->second->present.notify_all();
   if (!queued) return;
-  // In a deterministic run the order in which tasks came to wait must not decide who takes the value.
-  const Task* const task = Task::current();
-  if (task != nullptr && task->scheduler != nullptr && task->scheduler->deterministic()) {
-    it->second->queued.notify_all();
-  } else {
-    it->second->queued.notify_one();
-  }
+  it->second->queued.notify_takers();
 }
 
 KeyTable::WaitScope::WaitScope(KeyTable* table, std::string_view key) : table_(table), key_(key) {

@@ -105,7 +105,7 @@ class KeyTable {
   std::optional<std::string> pop(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // The waiters of one key. `present` is for a value or a queue, `queued` for the next value of the queue: a push wakes
-  // one of these.
+  // one of these, in a deterministic run all.
   struct Waiters {
     RankCondVar present;
     RankCondVar queued;

@@ -319,7 +319,7 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const std::string_view look_at = arrived_key;
   const absl::StatusOr<StoreReply> arrived =
       store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
-  // Who waits for whom, below the headline.
+  // The lines below the headline: which rank waits for which.
   const std::string text = message_of(waited);
   const std::string more = text.substr(std::min(text.find('\n'), text.size()));
   refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",

@@ -19,10 +19,8 @@ StoreState::StoreState(Scheduler* scheduler)
       timeout_ns_(absl::ToInt64Nanoseconds(kDefaultTimeout)) {}
 
 void StoreState::tell_timeout(Access how) const {
-  const Task* const task = Task::current();
-  StepRecord* const record = task != nullptr ? task->record : nullptr;
-  if (record == nullptr || (world_.known() && world_.scheduler() != task->scheduler)) return;
-  record->access(timeout_object_.in(*record), how);
+  StepRecord* const record = record_here(world_.known() ? world_.scheduler() : nullptr);
+  if (record != nullptr) record->access(timeout_object_.in(*record), how);
 }
 
 void StoreState::set_timeout(absl::Duration timeout) {

@@ -83,7 +83,8 @@ class FiberReporters {
     FiberReporters& self = of_this_thread();
     self.fibers_.erase(task);
     self.between_.reset();
-    // Whoever runs next may not know of all this (a helper): it must not find the reporter of a fiber that is gone.
+    // The task that runs next may not know of all this (a helper): it must not find the reporter of a fiber that is
+    // gone.
     if (self.fibers_.empty()) {
       self.thread_.reset();
     } else {
@@ -264,11 +265,6 @@ std::vector<RankFailure> RankFailures::folded() const {
                      [](const RankFailure::Said& a, const RankFailure::Said& b) { return a.ranks < b.ranks; });
   }
   return folded;
-}
-
-bool RankFailures::any_failed() const {
-  OrderedMutexLock lock(&mu_);
-  return std::any_of(failures_.begin(), failures_.end(), [](const RankFailure& failure) { return failure.failed(); });
 }
 
 bool RankFailures::skip_ended_run() const {

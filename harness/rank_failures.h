@@ -78,7 +78,6 @@ class RankFailures {
 
   // In the order in which their places came first.
   std::vector<RankFailure> folded() const;
-  bool any_failed() const;
   // A skip, and no failure, ended the run.
   bool skip_ended_run() const;
 

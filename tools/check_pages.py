@@ -7,7 +7,7 @@
 Runs as the test `pages` and in ./dev lint. Prints `path:line: what is wrong` and exits with 1 if anything is. What a page names must exist:
 paths, headings that links lead to, commands of ./dev, RANKLOOM_* variables, test programs, C++ names (`Name::member`, `name()`, `kName`).
 Lines end within 120 columns (comments of C++ sources, too), no paragraph stands twice, docs/README.md names every page, decisions are
-numbered without a hole.
+numbered without a hole. Comments of C++ sources begin with no "It", "They", "Who" or "Whoever".
 A new exception is one line in OUTSIDE, with its reason.
 """
 
@@ -369,6 +369,9 @@ def check_comments(tree):
         for line, text in enumerate(tree.text(path).split("\n"), 1) if path.endswith(CXX) else ():
             if len(text) > COLUMNS and re.search(r"(^|\s)//.*\S\s+\S", text) is not None:
                 yield path, line, f"{len(text)} columns, want at most {COLUMNS}"
+            no_noun = re.match(r"\s*// (It|They|Who|Whoever)\s", text)
+            if no_noun is not None:
+                yield path, line, f'a comment begins with "{no_noun.group(1)}", want a noun for a subject'
 
 
 TREE_CHECKS = [check_index, check_decisions, check_picture, check_rooms, check_comments]

@@ -137,12 +137,13 @@ std::string RankRecorder::text_of(const FlightEntry& entry) {
                       sv(base_name(entry.code.file)), ":", entry.code.line, "]");
 }
 
-std::vector<std::string> RankRecorder::last_calls(int n) const {
+std::vector<std::string> RankRecorder::last_calls(int n, const Group* group) const {
   const FlightEntries all = entries();
   std::vector<std::string> lines;
-  for (size_t i = all.size() > static_cast<size_t>(n) ? all.size() - static_cast<size_t>(n) : 0; i < all.size(); ++i) {
-    lines.push_back(text_of(all[i]));
+  for (size_t i = all.size(); i-- > 0 && lines.size() < static_cast<size_t>(n);) {
+    if (group == nullptr || all[i].group == group) lines.push_back(text_of(all[i]));
   }
+  std::reverse(lines.begin(), lines.end());
   return lines;
 }
 

@@ -178,8 +178,8 @@ class RankRecorder {
   // Oldest first.
   FlightEntries entries() const;
   // The last `n` calls, oldest first, one line each: "all_reduce seq 3 (completed) [group 0, train.cc:12]", "send seq 2
-  // to rank 1, tag 7 (scheduled) [...]".
-  std::vector<std::string> last_calls(int n) const;
+  // to rank 1, tag 7 (scheduled) [...]". `group`: of this one only.
+  std::vector<std::string> last_calls(int n, const Group* group = nullptr) const;
 
  private:
   struct Kind {

@@ -52,7 +52,7 @@ bool needs_place(const std::exception_ptr& exception, std::string_view text) {
   }
 }
 
-// Who is to blame for a DistError, if that is known.
+// The rank that is to blame for a DistError, if that is known.
 std::optional<Blame> blame_for(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -97,7 +97,8 @@ void WorldState::run_hook(const char* what, absl::FunctionRef<void()> hook) noex
     hook();
   } catch (...) {
     bool relayed = false;
-    note(absl::StrCat(what, " threw: ", exception_text(std::current_exception(), absl::OkStatus(), &relayed)));
+    note(NoteKind::kHook,
+         absl::StrCat(what, " threw: ", exception_text(std::current_exception(), absl::OkStatus(), &relayed)));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "rankloom/version.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/printable.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
 #include "world/run_options.h"
@@ -79,7 +80,6 @@ class Line {
     }
     append_list(parts, [this](const auto& part) { absl::StrAppend(&out_, "[", part.first, ",", part.second, "]"); });
   }
-  std::string& out() { return out_; }
 
  private:
   std::string& out_;
@@ -133,14 +133,13 @@ void write_outcomes(const RunReport& report, std::string* out) {
 }
 
 void write_waits(const StuckRun& stuck, std::string* out) {
-  static constexpr const char* kTasks[] = {"rank", "helper", "stream", "completion"};
   Line line(out, "waits");
   line.list("waits", stuck.waits, [&](const StuckRun::Wait& wait) {
     *out += "{\"ranks\":";
     line.ranges(wait.ranks);
     *out += ",\"for\":";
     line.ranges(wait.waits_for);
-    absl::StrAppend(out, ",\"task\":\"", kTasks[static_cast<size_t>(wait.kind)], "\",\"what\":", json_string(wait.what),
+    absl::StrAppend(out, ",\"task\":\"", task_kind_name(wait.kind), "\",\"what\":", json_string(wait.what),
                     ",\"group\":", json_string(wait.group), ",\"seq\":", wait.seq,
                     ",\"detail\":", json_string(wait.detail), ",\"remark\":", json_string(wait.remark),
                     ",\"file\":", json_string(wait.code.file), ",\"line\":", wait.code.line, "}");
@@ -273,7 +272,7 @@ std::string run_file_text(const RunReport& report) {
 }
 
 void write_failed_run(std::string_view name, RunReport* report) {
-  const absl::StatusOr<TraceFiles> files = trace_files_from_environment();
+  const absl::StatusOr<RunFiles> files = run_files_from_environment();
   if (!files.ok() || files->reports.empty()) return;
   const std::filesystem::path folder = files->reports;
   std::error_code ignored;  // write_run() tells

@@ -24,10 +24,6 @@ namespace rankloom {
 
 using namespace internal;
 
-using internal::RankState;
-using internal::state_of;
-using internal::WorldState;
-
 int RankContext::world_size() const { return state_of(*this).world().size(); }
 Store& RankContext::store() const { return state_of(*this).world().store(); }
 uint64_t RankContext::rng_seed() const { return state_of(*this).rng_seed(); }
@@ -166,7 +162,7 @@ std::vector<std::shared_ptr<const Group>> World::groups() const {
 }
 void World::note(std::string text) {
   const LibraryScope library;
-  state_->note(std::move(text));
+  state_->note(WorldState::NoteKind::kLeftover, std::move(text));
 }
 int64_t World::at_end(std::function<void()> hook, CodeSite code) {
   const LibraryScope library;

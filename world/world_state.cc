@@ -189,7 +189,7 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
                         all_ended() ? "" : hung_run_file(report(), now));
   });
   scheduler_->set_rerun(rerun_command(options_));
-  scheduler_->set_deadlock_reporter([this](const std::vector<Task*>& blocked) { return deadlock(blocked); });
+  scheduler_->set_wait_reporter(wait_reporter());
 }
 
 WorldState::~WorldState() {
@@ -350,7 +350,7 @@ std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void
 }
 
 void WorldState::record_group() {
-  // Who comes first has the lower id.
+  // The rank that comes first has the lower id.
   if (StepRecord* const record = scheduler_->record(); record != nullptr) record->access(object_, Access::kWrite);
 }
 
@@ -463,14 +463,24 @@ std::vector<std::shared_ptr<const Group>> WorldState::groups() const {
   return all;
 }
 
-void WorldState::note(std::string text) {
+void WorldState::note(NoteKind kind, std::string text) {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for the report
-  notes_.push_back(std::move(text));
+  notes_.push_back({.kind = kind, .text = std::move(text)});
+}
+
+std::vector<std::string> WorldState::leftovers() const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // after all steps
+  std::vector<std::string> texts;
+  for (const Note& note : notes_) {
+    if (note.kind == NoteKind::kLeftover) texts.push_back(note.text);
+  }
+  return texts;
 }
 
 void WorldState::warn(const std::string& text) {
-  note(text);
+  note(NoteKind::kWarning, text);
   if (options_.on_warning) {
     options_.on_warning(text);
   } else {
@@ -554,44 +564,50 @@ std::string WorldState::describe() const {
   return text;
 }
 
-absl::Status WorldState::deadlock(const std::vector<Task*>& blocked) {
-  absl::Status cause;
-  for (const Task* task : blocked) {
-    if (cause.ok() && task->site.waits_for != nullptr) cause = task->site.waits_for->explain();
+WorldState::Waits WorldState::waits_of(const std::vector<Task*>& waiting) const {
+  Waits waits;
+  for (const Task* task : waiting) {
+    if (waits.cause.ok() && task->site.waits_for != nullptr) waits.cause = task->site.waits_for->explain();
   }
   RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); }, .last_calls = {}};
   // A Mismatch lists them itself.
-  if (cause.ok() || error_kind(cause) != ErrorKind::kMismatch)
-    facts.last_calls = [this](int rank) { return context(rank).recorder().last_calls(5); };
-  StuckRun stuck;
-  std::string text = deadlock_text(blocked, facts, &stuck);
+  if (waits.cause.ok() || error_kind(waits.cause) != ErrorKind::kMismatch)
+    facts.last_calls = [this](int rank) { return contexts_[static_cast<size_t>(rank)]->recorder().last_calls(5); };
+  waits.lines = wait_lines(waiting, facts, &waits.stuck);
+  return waits;
+}
+
+absl::Status WorldState::end_of_stuck(const std::vector<Task*>& blocked, ErrorKind kind, const std::string& headline) {
+  Waits waits = waits_of(blocked);
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // for the report
-    stuck_ = std::move(stuck);
+    stuck_ = std::move(waits.stuck);
   }
-  if (options_.whereabouts) {
-    run_hook("whereabouts", [&] {
-      if (const std::string more = options_.whereabouts(); !more.empty()) absl::StrAppend(&text, "\n", more);
-    });
-  }
-  if (!cause.ok()) return make_error(error_kind(cause), cause.message(), "\n", text);
-  return make_error(ErrorKind::kDeadlock, text);
+  if (waits.cause.ok()) return make_error(kind, headline, waits.lines);
+  return make_error(error_kind(waits.cause), waits.cause.message(), "\n", headline, waits.lines);
+}
+
+std::string WorldState::whereabouts() {
+  std::string text;
+  if (options_.whereabouts) run_hook("whereabouts", [&] { text = options_.whereabouts(); });
+  return text;
+}
+
+Scheduler::WaitReporter WorldState::wait_reporter() {
+  return {.lines =
+              [this](const std::vector<Task*>& waiting) {
+                const Waits waits = waits_of(waiting);
+                return absl::StrCat(waits.cause.ok() ? "" : absl::StrCat("\n", waits.cause.message()), waits.lines);
+              },
+          .end = [this](const std::vector<Task*>& blocked, ErrorKind kind,
+                        const std::string& headline) { return end_of_stuck(blocked, kind, headline); },
+          .whereabouts = [this] { return whereabouts(); }};
 }
 
 void WorldState::await_helpers() {
-  // Nothing of the tasks is looked at before: helpers may run, and a search would see a stranger among them.
-  if (const Task* const task = Task::current(); task != nullptr && task->scheduler == scheduler_.get()) return;
-  {
-    OrderedMutexLock lock(&mu_);
-    if (attached_.empty()) return;  // run() has its own end
-    mu_.await(absl::Condition(
-        +[](bool* awaited) { return !*awaited; }, &awaits_helpers_));
-    awaits_helpers_ = true;
-  }
+  // Nothing of this world is looked at before: its helpers may run, and a search would see a stranger in it.
   scheduler_->close_when_idle();
-  OrderedMutexLock lock(&mu_);
-  awaits_helpers_ = false;
 }
 
 RunReport WorldState::report(bool last) {
@@ -607,7 +623,7 @@ RunReport WorldState::report(bool last) {
     stuck = stuck_;
     report.outcomes = outcomes_;
     report.first_failed = first_failed_;
-    report.notes = notes_;
+    for (const Note& note : notes_) report.notes.push_back(note.text);
   }
   report.cause = scheduler_->abort_cause();
   report.trace = last ? scheduler_->take_trace() : scheduler_->trace();

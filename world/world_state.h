@@ -129,7 +129,7 @@ class WorldState : public Kept {
   RunReport run_once(absl::FunctionRef<void(RankContext&)> program, CodeSite code);
   RankState& attach(int rank, CodeSite code);
   void detach(std::exception_ptr failure, CodeSite code);
-  // Whoever asks for the report of ranks that attached waits first for their helpers. Nobody else need: run() has.
+  // To be called before a report of ranks that attached: their helpers may outlast them. Does nothing after run().
   void await_helpers();
   RunReport report() { return report(/*last=*/false); }
   void spawn_helper(absl::AnyInvocable<void()> body, CodeSite code);
@@ -140,7 +140,15 @@ class WorldState : public Kept {
   void rank_failed(int rank, std::exception_ptr failure);
   // `rank` was ended by a failure that another one is to blame for.
   void rank_stopped(int rank, std::string text, std::exception_ptr failure);
-  void note(std::string text);
+  // A line for the report. A search takes leftovers alone for failures (ExploreOptions::Checks::leaks).
+  enum class NoteKind : uint8_t {
+    kLeftover,  // a work, message or call that nobody will end; what users note
+    kWarning,   // of a wait that lasts
+    kHook,      // of a hook that threw
+  };
+  void note(NoteKind kind, std::string text);
+  // The notes of that kind, in their order.
+  std::vector<std::string> leftovers() const;
   int64_t at_end(std::function<void()> hook);
   void forget_at_end(int64_t hook);
   std::vector<std::shared_ptr<const Group>> groups() const;
@@ -212,7 +220,17 @@ class WorldState : public Kept {
   void record_group();
   void count_left(const Group& group, int rank, int members);
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status deadlock(const std::vector<Task*>& blocked);
+  // A better cause than that nobody can move, if one is known, and the lines about tasks that wait.
+  struct Waits {
+    absl::Status cause;
+    std::string lines;
+    StuckRun stuck;
+  };
+  Waits waits_of(const std::vector<Task*>& waiting) const;
+  // The error that a stuck run ends with. The report has its waits as data.
+  absl::Status end_of_stuck(const std::vector<Task*>& blocked, ErrorKind kind, const std::string& headline);
+  std::string whereabouts();
+  Scheduler::WaitReporter wait_reporter();
 
   World& face_;
   const WorldOptions options_;
@@ -240,11 +258,14 @@ class WorldState : public Kept {
 
   mutable ObservedMutex mu_;
   std::vector<RunReport::Outcome> outcomes_ ABSL_GUARDED_BY(mu_);
-  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);   // [rank]; empty: none
-  bool ran_ ABSL_GUARDED_BY(mu_) = false;             // run() was called
-  bool awaits_helpers_ ABSL_GUARDED_BY(mu_) = false;  // a thread in await_helpers() does
+  std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);  // [rank]; empty: none
+  bool ran_ ABSL_GUARDED_BY(mu_) = false;            // run() was called
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
-  std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
+  struct Note {
+    NoteKind kind;
+    std::string text;
+  };
+  std::vector<Note> notes_ ABSL_GUARDED_BY(mu_);
   StuckRun stuck_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
   int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;

@@ -80,7 +80,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // Notes that `rank` has come to the monitored barrier called `name`.
   void arrive(const std::string& name, int rank);
-  // Who has.
+  // The ranks that have come there.
   std::set<int> arrived(const std::string& name) const;
 
   // After the last rank has left. Waits for helpers that outlast their ranks.

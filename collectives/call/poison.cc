@@ -7,6 +7,7 @@
 
 #include "collectives/call/complex.h"
 #include "rankloom/tensor.h"
+#include "sim/base/fnv.h"
 
 namespace rankloom::internal {
 namespace {
@@ -25,16 +26,15 @@ bool overlap(const TensorView& a, const TensorView& b) {
 }
 
 uint64_t checksum(const TensorView& tensor) {
-  // FNV-1a over words: it must notice a change, not resist an attack.
   const auto* const bytes = static_cast<const unsigned char*>(tensor.data());
-  uint64_t hash = 0xcbf29ce484222325;
+  uint64_t hash = kFnvBasis;
   size_t i = 0;
   for (; i + 8 <= tensor.bytes(); i += 8) {
     uint64_t word;
     std::memcpy(&word, bytes + i, 8);
-    hash = (hash ^ word) * 0x100000001b3;
+    hash = fnv_step(hash, word);
   }
-  for (; i < tensor.bytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
+  for (; i < tensor.bytes(); ++i) hash = fnv_step(hash, bytes[i]);
   return hash;
 }
 

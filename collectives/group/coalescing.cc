@@ -21,11 +21,4 @@ absl::Status PartWork::waitable() const {
 
 const char* PartWork::op() const { return op_row(op_).name; }
 
-void CloseRecords::close(bool ok) const {
-  const WorldPin alive(world_);
-  if (!alive) return;
-  const int64_t now = world_.scheduler()->now_ns();
-  for (const int64_t record : records_) context_.recorder().close(record, now, ok);
-}
-
 }  // namespace rankloom::internal

@@ -15,10 +15,6 @@
 #include "rankloom/collective_call.h"
 
 namespace rankloom::internal {
-class RankState;
-}
-
-namespace rankloom::internal {
 
 // The work of one call of many. The work is done when the whole is.
 class PartWork final : public WorkState {
@@ -48,20 +44,6 @@ class PartWork final : public WorkState {
   const std::vector<TensorView> outputs_;
   bool issued_ = false;
   Work whole_;
-};
-
-// Closes flight records of a rank when a work ends, if the world still lives.
-class CloseRecords final : public Dependant {
- public:
-  CloseRecords(RankState* context, const WorldRef& world, std::vector<int64_t> records)
-      : context_(*context), world_(world), records_(std::move(records)) {}
-  void ended(const absl::Status& status) override { close(status.ok()); }
-  void close(bool ok) const;
-
- private:
-  RankState& context_;
-  const WorldRef world_;
-  const std::vector<int64_t> records_;
 };
 
 // The calls of a member since start_coalescing().

@@ -95,19 +95,4 @@ const std::vector<KernelPlan::Stage>& KernelPlan::stages() {
   return stages_;
 }
 
-void run_plan(KernelPlan& plan) {
-  for (const KernelPlan::Stage& stage : plan.stages()) {
-    for (const KernelPlan::Reduce& reduce : stage.reduces) {
-      ReduceJob job = reduce.job;
-      void* const* const pointers = plan.pointers_of(reduce).data();
-      job.inputs = pointers;
-      job.outputs = pointers + job.count;
-      reduce_range(job, 0, reduce.numel);
-    }
-    for (const KernelPlan::Copy& copy : stage.copies) {
-      std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
-    }
-  }
-}
-
 }  // namespace rankloom::internal

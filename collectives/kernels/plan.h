@@ -69,7 +69,4 @@ class KernelPlan {
   Ranges written_;
 };
 
-// Does what a plan says, on memory of this process and on this thread.
-void run_plan(KernelPlan& plan);
-
 }  // namespace rankloom::internal

@@ -17,9 +17,9 @@ struct MismatchContext {
   std::string_view group;  // its name
   int64_t seq = -1;
   absl::FunctionRef<int(int)> global_rank;
-  // The member's last calls in this group, oldest first, one line each, the call in question at the end.
+  // The member's last calls in this group, oldest first, one line each.
   absl::FunctionRef<std::vector<std::string>(int)> last_calls;
-  // Where a member is that has not arrived: "returned", "waits in recv seq 2 [group 0, ring.cc:7]".
+  // What is known of a member that has not arrived: "has not called", "returned".
   absl::FunctionRef<std::string(int)> whereabouts;
 };
 

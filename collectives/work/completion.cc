@@ -28,8 +28,7 @@ void Completion::run_due() {
 }
 
 void ended_too_late(uint64_t object) {
-  const Task* const task = Task::current();
-  if (task != nullptr && task->record != nullptr) task->record->access(object, Access::kWrite);
+  if (StepRecord* const record = record_here(); record != nullptr) record->access(object, Access::kWrite);
 }
 
 }  // namespace rankloom::internal

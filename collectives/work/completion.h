@@ -10,10 +10,9 @@
 
 namespace rankloom::internal {
 
-// A scope in which this thread completes works. No code of users runs within, and no
-// destructor of a handle, of a work or of what calls hold: those would find works that are neither done nor to be
-// withdrawn, and wait for this very thread. Actions that become due are put off until the outermost Completion ends. No
-// scheduling point lies in one.
+// A scope in which this thread completes works. No code of users runs within, and no destructor of a handle, of a work
+// or of what calls hold: those would find works that are neither done nor to be withdrawn, and wait for this very
+// thread. Actions that become due are put off until the outermost Completion ends. No scheduling point lies in one.
 class Completion {
  public:
   Completion() : outermost_(current_ == nullptr) {

@@ -36,7 +36,7 @@ void Work::release() noexcept {
   if (!state_->is_over()) return WorkState::handles_gone(std::move(state_));
   // Here, and not by whoever completes works, who may let the state itself go later.
   if (state_->holds_owners_) [[unlikely]]
-    state_->let_go();
+    state_->release_owners();
 }
 
 bool Work::is_completed(CodeSite code) const {
@@ -62,7 +62,7 @@ void Work::check(const absl::Status& status) const {
 namespace {
 
 // What is wrong with the wait itself has the caller's line.
-absl::Status at_line(absl::Status status, CodeSite code) {
+absl::Status argument_at_line(absl::Status status, CodeSite code) {
   if (status.ok() || error_kind(status) != ErrorKind::kInvalidArgument || blame_of(status).has_value()) return status;
   const std::string text = located(message_of(status), code);
   return text.size() == status.message().size() ? status : make_error(ErrorKind::kInvalidArgument, text);
@@ -76,7 +76,7 @@ void Work::wait(CodeSite code) {
   const absl::Status waited = state_->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
   if (state_->is_over()) state_->learned();
   if (!waited.ok()) [[unlikely]]
-    check(at_line(waited, code));
+    check(argument_at_line(waited, code));
 }
 
 void Work::wait(absl::Duration timeout, CodeSite code) {
@@ -89,7 +89,7 @@ void Work::wait(absl::Duration timeout, CodeSite code) {
   const absl::Status waited = state_->wait(timeout, /*timeout_is_default=*/false, code);
   if (state_->is_over()) state_->learned();
   if (!waited.ok()) [[unlikely]]
-    check(at_line(waited, code));
+    check(argument_at_line(waited, code));
 }
 
 std::exception_ptr Work::exception(CodeSite code) const {
@@ -240,7 +240,7 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
   if (const size_t done = first_done(); done < works.size()) return done;
   for (const Work& work : works) {
     const WorkState& state = *WorkState::of(work);
-    throw_if_error(at_line(state.waitable(), code), {.rank = state.rank(), .group = {}, .op = "wait_any"});
+    throw_if_error(argument_at_line(state.waitable(), code), {.rank = state.rank(), .group = {}, .op = "wait_any"});
   }
   const WorkState& state = *WorkState::of(works[0]);
   const auto any = [&] {

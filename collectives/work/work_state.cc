@@ -43,11 +43,7 @@ uint64_t WorkState::name_in(const StepRecord& record, uint64_t part) const {
   return part != 0 ? numbered_object(name, part) : name;
 }
 
-StepRecord* WorkState::record() const {
-  const Task* const task = Task::current();
-  if (task == nullptr || task->scheduler == nullptr || (world_.known() && world_.foreign())) return nullptr;
-  return task->record;
-}
+StepRecord* WorkState::record() const { return world_.known() && world_.foreign() ? nullptr : record_here(); }
 
 void WorkState::record_touch(Access how) const {
   StepRecord* const record = this->record();
@@ -244,8 +240,8 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
       Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
     return;
   }
-  // Whoever completes the work makes the task. A world that ends takes no more, and its scheduler drops the body at
-  // once.
+  // The task is made by the thread that completes the work. A world that ends takes no more, and its scheduler drops
+  // the body at once.
   if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
   auto kept = std::make_shared<std::vector<Callback>>(std::move(callbacks));
   scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper}, [kept, status, context] {
@@ -258,7 +254,7 @@ void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   if (!Completion::open()) [[likely]] {
     // A call that is done at once lets go of the tensors' owners here.
     if (state->holds_owners_ && state->world_ref().known() && !state->world_ref().foreign()) state->reached("drop", {});
-    if (state->is_over()) return state->let_go();
+    if (state->is_over()) return state->release_owners();
     return state->abandon();
   }
   Completion::run_later([state = std::move(state)] {

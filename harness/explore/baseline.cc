@@ -180,7 +180,9 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_p
   look_around(world, &outcome);
   if (!outcome.report.ok()) return outcome;
   if (checks_.leaks) {
-    for (const std::string& note : outcome.report.notes) outcome.failures.push_back(absl::StrCat("left over: ", note));
+    for (const std::string& left : state_of(world).leftovers()) {
+      outcome.failures.push_back(absl::StrCat("left over: ", left));
+    }
   }
   if (checks_.keys_left && !outcome.keys.empty()) {
     outcome.failures.push_back(absl::StrCat("left over: keys in the store: ", absl::StrJoin(outcome.keys, ", ")));

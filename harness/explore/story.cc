@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "sim/base/site_text.h"
 
 namespace rankloom::internal {
 namespace {
@@ -173,9 +174,11 @@ std::vector<Row> rows_of(const StepRecord& record, const std::vector<bool>& show
     if (!shown[i] && !near[i]) continue;
     const auto& info = record.tasks()[static_cast<size_t>(record.steps()[i].task)].info;
     std::string text = record.texts()[i];
-    if (info.kind == TaskKind::kCompletion) text = absl::StrCat("(", text, " completes)");
-    if (info.kind == TaskKind::kHelper) text = absl::StrCat("(helper) ", text);
-    if (info.kind == TaskKind::kStream) text = absl::StrCat("(stream) ", text);
+    if (info.kind == TaskKind::kCompletion) {
+      text = absl::StrCat("(", text, " completes)");
+    } else if (info.kind != TaskKind::kRank) {
+      text = absl::StrCat("(", task_kind_name(info.kind), ") ", text);
+    }
     rows.push_back({i, info.rank, std::move(text), near[i]});
   }
   return collapsed(std::move(rows));

@@ -45,7 +45,7 @@ struct ExploreOptions {
     bool groups = true;         // so is the order in which each rank's groups are made and first called, by name
     bool store_keys = true;     // so are the keys in the store at the end
     bool store_values = false;  // and their values
-    bool leaks = true;          // no leftovers: works dropped, no messages unmatched: RunReport::notes is empty
+    bool leaks = true;          // no leftovers: works dropped, messages unmatched, what World::note() says
     bool keys_left = false;     // no keys are left in the store
     bool twice = true;          // the first schedule is run twice and must repeat itself
   };
@@ -119,7 +119,7 @@ struct ExploreReport {
   absl::Status error;  // the options or the environment make no sense; nothing was run
 
   bool ok() const { return error.ok() && !failure.has_value(); }
-  // What it came to, in a line: "verified: all 12 schedules that can differ, in 13 runs", "no failure in 1000 runs (not
+  // The result in a line: "verified: all 12 schedules that can differ, in 13 runs", "no failure in 1000 runs (not
   // exhaustive: ...)", with the reason, or which run fails and why.
   std::string summary() const;
   // All of it, for people. Like summary() and RunReport::text(), without a newline at its end.

@@ -96,6 +96,7 @@ namespace internal {
 
 // "crash", "store_timeout": as plans and reports write it.
 std::string_view fault_kind_name(Fault::Kind kind);
+std::string_view fault_when_name(Fault::When when);
 
 }  // namespace internal
 

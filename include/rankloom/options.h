@@ -79,8 +79,10 @@ struct WorldOptions {
   std::optional<Schedule::BreakPoint> break_at = {};
   std::function<void()> on_break = {};
 
-  // Text about the ranks' places that only the embedding program knows, for a deadlock: stacks of an interpreter.
-  // Called with no lock held, while no rank moves.
+  // Text about the ranks' places that only the embedding program knows, for a run that ends because it is stuck: stacks
+  // of an interpreter. Called once, by a rank or the watchdog, with no lock held, before the run is aborted. All ranks
+  // wait then, but for one whose default timeout ends and those that `stuck_after` is about. It must not wait for a
+  // rank.
   std::function<std::string()> whereabouts = {};
 };
 
@@ -93,10 +95,11 @@ struct WorldOptions {
 //   RANKLOOM_BREAK_AT  RANK:GROUP:SEQ: WorldOptions::break_at
 //   RANKLOOM_TRACE_LIMIT  a number: WorldOptions::trace_limit
 //   RANKLOOM_STALL_IS_FATAL  a duration, "90s": WorldOptions::stall_is_fatal
-//   RANKLOOM_REPORT    a folder: runs that failed are written there as files for the command `rankloom`
 // run_world(), explore() and the fixtures of rankloom/testing.h obey by themselves, and read RANKLOOM_REPLAY_RUN (only
-// the N-th run obeys; a trace belongs to the first), RANKLOOM_TRACE_DIR and RANKLOOM_RANKS as well (docs/testing.md).
-// This is for a program that makes its World itself. Errors: InvalidArgument that names the variable.
+// the N-th run obeys; a trace belongs to the first), RANKLOOM_REPORT (a folder: runs that failed are written there as
+// files for the command `rankloom`), RANKLOOM_TRACE_DIR and RANKLOOM_RANKS as well (docs/testing.md). This is for a
+// program that makes its World itself; RunReport::write_run() writes the run of such a one. Errors: InvalidArgument
+// that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 
 }  // namespace rankloom

@@ -34,7 +34,7 @@ enum class ChoiceKind : uint8_t {
 //   absl::StatusOr<rankloom::Trace> trace = rankloom::Trace::load("failing.trace");
 //   options.schedule = rankloom::Schedule::replay(*std::move(trace));
 //
-// It holds no data and no time: the same program must make the same calls again. Thread-safety: const methods.
+// A trace holds no data and no time: the same program must make the same calls again. Thread-safety: const methods.
 class Trace {
  public:
   // One choice of a run: at which task, among how many, and what.

@@ -121,7 +121,7 @@ class CondVar final {
   bool wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool()> done, CodeSite code = CodeSite::here())
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // In the order in which they came. Who comes later has no part in it.
+  // Waiters wake in the order in which they came. A later one has no part in it.
   void notify_one(CodeSite code = CodeSite::here());
   void notify_all(CodeSite code = CodeSite::here());
 

@@ -28,8 +28,8 @@ class WorkState;
 //   Work work = pg->all_reduce(gradients);
 //   compute();
 //   work.wait();
-// It may outlive its world: a work that is done then stays so, all others have failed with Aborted, "the world has
-// ended".
+// A handle may outlive its world: a work that is done then stays so, all others have failed with Aborted, "the world
+// has ended".
 // Errors: wait() throws the call's DistError.
 // Thread-safety: as a shared_ptr: copies may be used by several threads, one handle by one.
 class [[nodiscard]] Work {

@@ -250,7 +250,8 @@ class World {
   // All groups but those that all members have left, by id; that of all ranks stays.
   std::vector<std::shared_ptr<const Group>> groups() const;
 
-  // A line for the report: something left over or about to go wrong.
+  // A line for the report: something left over. An explored run fails for it, unless ExploreOptions::Checks::leaks is
+  // off.
   void note(std::string text);
   // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over. Returns what
   // forget_at_end() takes.

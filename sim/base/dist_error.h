@@ -11,7 +11,7 @@ namespace rankloom::internal {
 
 [[noreturn]] void throw_dist_error(const absl::Status& status, const ErrorOrigin& origin);
 
-// The one place where a Status becomes a DistError.
+// A Status that is not OK becomes a DistError.
 inline void throw_if_error(const absl::Status& status, const ErrorOrigin& origin) {
   if (!status.ok()) [[unlikely]]
     throw_dist_error(status, origin);

@@ -12,6 +12,7 @@ namespace rankloom::internal {
 // down. Two of one level are never held together. docs/architecture.md prints this table; the test `lock_order`
 // compares the two.
 enum class LockLevel : uint8_t {
+  kClosing,         // who waits for the last tasks of a world
   kLiveWorlds,      // which worlds live, and who holds their end up
   kWatchdog,        // the worlds that the watchdog looks after
   kReport,          // free gear: the sites of those who sleep, while a report reads them

@@ -32,6 +32,24 @@ std::string last_point_text(const Site& last, bool several) {
   return absl::StrCat(several ? "their" : "its", " last point: ", site_text(last), site_place(last));
 }
 
+const char* task_kind_name(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kRank:
+      return "rank";
+    case TaskKind::kHelper:
+      return "helper";
+    case TaskKind::kStream:
+      return "stream";
+    case TaskKind::kCompletion:
+      return "completion";
+  }
+  return "task";
+}
+
+std::string whose_text(TaskKind kind) {
+  return kind == TaskKind::kRank ? "" : absl::StrCat(" (its ", task_kind_name(kind), ")");
+}
+
 namespace {
 
 // "[2, 3]" is no place: one ends with a colon and a number.

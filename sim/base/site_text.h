@@ -20,6 +20,10 @@ bool at_start(const Site& last);
 std::string located(std::string_view text, CodeSite code);
 // Whether a line of the text names a place: "[group 0, train.cc:12]".
 bool names_place(std::string_view text);
+// "rank", "helper", "stream", "completion".
+const char* task_kind_name(TaskKind kind);
+// Whose task of a rank it is: " (its stream)"; empty for the rank's own.
+std::string whose_text(TaskKind kind);
 // The last part of a path.
 std::string_view base_name(std::string_view path);
 

@@ -16,10 +16,6 @@ namespace {
 using Kind = Fault::Kind;
 using When = Fault::When;
 
-absl::string_view when_name(When when) {
-  return when == When::kBefore ? "before" : when == When::kInside ? "inside" : "after";
-}
-
 bool suits(Kind kind, const FaultInjector::Call& call) {
   switch (kind) {
     case Kind::kDrop:
@@ -111,7 +107,7 @@ absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite c
     const std::string said = absl::StrCat(with_rank ? absl::StrCat("rank ", call.rank, ", ") : "",
                                           call.group.empty() ? "" : absl::StrCat("group ", sv(call.group), ", "),
                                           sv(call.op), call.seq >= 0 ? absl::StrCat(" seq ", call.seq) : "", ": ", what,
-                                          " (injected, ", when_name(fault.when), " the call)");
+                                          " (injected, ", sv(fault_when_name(fault.when)), " the call)");
     return located(said, code);
   };
   switch (fault.kind) {

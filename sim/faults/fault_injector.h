@@ -33,8 +33,8 @@ class FaultInjector {
 
   // Counts the call and returns what goes wrong in it. May be a scheduling point, for faults that are `maybe`.
   std::vector<Fault> at(const Call& call);
-  // Does what is the same for all calls: crash, hang, delay. A crash unwinds the rank. Errors: what the call fails
-  // with; for a hang, the cause of the abort that ended it.
+  // Does what is the same for all calls: crash, hang, delay, and a store's timeout. A crash unwinds the rank. Errors:
+  // what the call fails with; for a hang, the cause of the abort that ended it.
   absl::Status act(const Fault& fault, const Call& call, CodeSite code);
   // The faults that happened so far, each with the number of its call among all of its rank's: as a plan, they happen
   // again.

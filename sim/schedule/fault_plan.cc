@@ -109,12 +109,12 @@ absl::StatusOr<Fault> parse_fault(absl::string_view text) {
   return fault;
 }
 
-std::string_view when_name(When when) {
+}  // namespace
+
+std::string_view internal::fault_when_name(When when) {
   const auto at = static_cast<size_t>(when);
   return at < kWhens.size() ? kWhens[at] : "?";
 }
-
-}  // namespace
 
 std::string_view internal::fault_kind_name(Kind kind) {
   const std::string_view name = kind_name(kind);
@@ -128,7 +128,7 @@ std::string Fault::text() const {
   if (!op.empty()) fields.push_back(absl::StrCat("op=", op));
   if (seq >= 0) fields.push_back(absl::StrCat("seq=", seq));
   if (nth >= 0) fields.push_back(absl::StrCat("nth=", nth));
-  if (when != When::kBefore) fields.push_back(absl::StrCat("when=", sv(when_name(when))));
+  if (when != When::kBefore) fields.push_back(absl::StrCat("when=", sv(fault_when_name(when))));
   if (kind == Kind::kDelay) fields.push_back(absl::StrCat("by=", absl::FormatDuration(by)));
   if (maybe) fields.push_back("maybe=true");
   return absl::StrCat(sv(fault_kind_name(kind)), fields.empty() ? "" : "@", absl::StrJoin(fields, ","));

@@ -50,8 +50,8 @@ class RandomPolicy final : public SchedulePolicy {
 
 // Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not
 // known beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
-// Strict priorities starve: a task that polls would run for ever. So who yields falls to the bottom, and so does who
-// was chosen kPatience times in a row while others could run.
+// Strict priorities starve: a task that polls would run for ever. So a task that yields falls to the bottom, and so
+// does one that was chosen kPatience times in a row while others could run.
 class PctPolicy final : public SchedulePolicy {
  public:
   PctPolicy(uint64_t seed, int depth) : prng_(seed) {
@@ -103,8 +103,8 @@ class PctPolicy final : public SchedulePolicy {
   std::vector<int64_t> priorities_;
 };
 
-// Who runs is drawn at random, but for a victim that waits as long as others can run, at most kPatience choices; then
-// another is drawn. All calls that complete count as one.
+// The next task is drawn at random, but for a victim that waits as long as others can run, at most kPatience choices;
+// then another is drawn. All calls that complete count as one.
 class StarvePolicy final : public SchedulePolicy {
  public:
   explicit StarvePolicy(uint64_t seed) : prng_(seed) {}
@@ -239,9 +239,12 @@ std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule, const RunH
       if (hooks.departures != nullptr)
         return std::make_unique<SteeredPolicy>(std::make_unique<ReplayPolicy>(schedule.trace()), hooks.departures);
       return std::make_unique<ReplayPolicy>(schedule.trace());
-    default:
-      return std::make_unique<FifoPolicy>();
+    case Schedule::Kind::kUnset:  // Scheduler::make() has chosen
+    case Schedule::Kind::kFree:   // has no policy
+    case Schedule::Kind::kFifo:
+      break;
   }
+  return std::make_unique<FifoPolicy>();
 }
 
 }  // namespace rankloom::internal

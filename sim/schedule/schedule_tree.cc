@@ -129,7 +129,7 @@ ScheduleTree::Node& ScheduleTree::push(ChoiceKind kind) {
   return node;
 }
 
-// Those who were tried before, or slept, sleep on until a step comes that theirs conflict with.
+// Tasks that were tried before, or slept, sleep on until a step comes that theirs conflict with.
 void ScheduleTree::fall_asleep(const Node& before, Node* node) const {
   for (const std::vector<Tried>* from : {&before.asleep, &before.tried}) {
     for (const Tried& tried : *from) {
@@ -413,7 +413,7 @@ class ScheduleTree::Races {
     for (Clock& each : now_) join(&each, all);
   }
 
-  // Who touched an object last.
+  // The tasks that touched an object last.
   struct Touches {
     int write = -1;
     std::vector<int> reads;     // since then

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "sim/base/fnv.h"
 #include "sim/base/site_text.h"
 
 namespace rankloom::internal {
@@ -46,8 +47,8 @@ uint64_t numbered_object(uint64_t object, uint64_t number) {
 }
 
 uint64_t named_object(uint64_t object, std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  uint64_t hash = kFnvBasis;
+  for (const char c : name) hash = fnv_step(hash, static_cast<unsigned char>(c));
   return numbered_object(object, hash);
 }
 

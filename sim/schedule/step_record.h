@@ -102,7 +102,12 @@ class StepRecord {
   void leave_name();
   // The next task that the calling thread makes has this name: whoever comes first makes it.
   static void name_next_task(uint64_t name);
-  void access(uint64_t object, Access how) { add(static_cast<What>(how), object); }
+  void access(uint64_t object, Access how) {
+    static_assert(static_cast<uint8_t>(Access::kRead) == static_cast<uint8_t>(What::kRead));
+    static_assert(static_cast<uint8_t>(Access::kCommute) == static_cast<uint8_t>(What::kCommute));
+    static_assert(static_cast<uint8_t>(Access::kWrite) == static_cast<uint8_t>(What::kWrite));
+    add(static_cast<What>(how), object);
+  }
   void signal(uint64_t object) { add(What::kSignal, object); }
   void await(uint64_t object) { add(What::kAwait, object); }
   void raise(uint64_t condition) { add(What::kRaise, condition); }
@@ -190,6 +195,13 @@ class StepRecord {
   std::function<bool(const Op&)> skip_;
   bool completions_write_ = false;  // of all runs from now on; set by the task that runs
 };
+
+// The record of the calling task, if its run is explored. Null on a thread of no task, and for a task of another run
+// than `of`, if that is given.
+inline StepRecord* record_here(const Scheduler* of = nullptr) {
+  const Task* const task = Task::current();
+  return task != nullptr && (of == nullptr || of == task->scheduler) ? task->record : nullptr;
+}
 
 // A name for an object that has a text for one: of a key in the store `object`.
 uint64_t named_object(uint64_t object, std::string_view name);

@@ -9,6 +9,7 @@
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/fnv.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
 
@@ -21,8 +22,8 @@ namespace {
 constexpr std::string_view kMagic = "RLTRACE1";
 
 uint64_t fnv1a(std::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  uint64_t hash = kFnvBasis;
+  for (const char c : bytes) hash = fnv_step(hash, static_cast<uint8_t>(c));
   return hash;
 }
 

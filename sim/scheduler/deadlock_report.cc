@@ -97,12 +97,9 @@ Waits waits_of(const std::vector<Task*>& blocked, const RankFacts& facts) {
     if (std::string hint = task->site.waits_for != nullptr ? task->site.waits_for->hint() : "";
         !hint.empty() && std::find(waits.hints.begin(), waits.hints.end(), hint) == waits.hints.end())
       waits.hints.push_back(std::move(hint));
-    const bool helper = task->info.kind != TaskKind::kRank;
     std::string rest =
         absl::StrCat(" in ", site_text(task->site), targets.empty() ? "" : " for " + targets_text(targets, facts),
-                     remark.empty() ? "" : ", " + remark,
-                     helper ? (task->info.kind == TaskKind::kStream ? " (its stream)" : " (its helper)") : "",
-                     site_place(task->site));
+                     remark.empty() ? "" : ", " + remark, whose_text(task->info.kind), site_place(task->site));
     const auto [it, added] = line_of.try_emplace(rest, waits.lines.size());
     if (added) {
       const Site& site = task->site;
@@ -148,9 +145,9 @@ void append_last_calls(const Waits& waits, const RankFacts& facts, std::string* 
 
 }  // namespace
 
-std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts, StuckRun* stuck) {
-  const Waits waits = waits_of(blocked, facts);
-  std::string text = "no rank can move";
+std::string wait_lines(const std::vector<Task*>& waiting, const RankFacts& facts, StuckRun* stuck) {
+  const Waits waits = waits_of(waiting, facts);
+  std::string text;
   for (const Line& line : waits.lines) {
     absl::StrAppend(&text, "\n  ", ranks_text(line.ranks), line.ranks.size() == 1 ? " waits" : " wait", line.rest);
   }

@@ -32,10 +32,13 @@ struct StuckRun {
   std::vector<int> cycle;  // the first rank stands at its end, too; empty: none
 };
 
-// The text of a deadlock: the ranks that wait, in what and for whom, the state of those, and the cycle if there is one.
-// Ranks that wait alike share a line: "ranks 0-6 wait in all_reduce seq 3 for rank 7 (returned) [group 0,
-// train.cc:12]". `stuck`: gets the same as data.
-std::string deadlock_text(const std::vector<Task*>& blocked, const RankFacts& facts, StuckRun* stuck = nullptr);
+// The headline of a deadlock's text.
+inline constexpr const char* kNoRankCanMove = "no rank can move";
+
+// The lines of a report about tasks that wait: the ranks, in what and for whom, the state of those, and the cycle if
+// there is one. Each begins with a newline. Ranks that wait alike share a line: "ranks 0-6 wait in all_reduce seq 3 for
+// rank 7 (returned) [group 0, train.cc:12]". `stuck`: gets the same as data.
+std::string wait_lines(const std::vector<Task*>& waiting, const RankFacts& facts, StuckRun* stuck = nullptr);
 
 // "rank 1 (returned) and ranks 3-4".
 std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts);

@@ -414,6 +414,7 @@ void DeterministicScheduler::post_here(const TaskInfo& info, const Site& site, a
 }
 
 Task* DeterministicScheduler::attach(const TaskInfo& info) {
+  if (info.kind == TaskKind::kRank) ranks_attached_.store(true, std::memory_order_release);
   watch_.begin();
   StateLock lock(this);
   Task* task = nullptr;
@@ -694,7 +695,7 @@ void DeterministicScheduler::end_endless(ErrorKind kind, std::string text, State
 
 void DeterministicScheduler::nobody_ready(StateLock& lock) {
   const bool outside = outside_.load(std::memory_order_acquire) > 0;
-  // What they sent before they went is seen now.
+  // Tasks that an outside waker sent before it went are seen now.
   if (inbox_full_.load(std::memory_order_acquire)) return;
   // The one at the point has stopped already: who runs is a thread beside the baton.
   if (outside && wait_beside(/*grace_ns=*/0, lock)) return;
@@ -714,8 +715,7 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   const std::vector<Task*> blocked = parked_tasks();
   lock.unlock();
   if (record_ != nullptr) record_->stop();  // before the report looks at everything
-  const absl::Status cause = describe_deadlock(blocked);
-  abort(cause);
+  end_stuck(deadlock_error(blocked));
   lock.lock();
 }
 
@@ -764,7 +764,7 @@ void DeterministicScheduler::await_threads_beside(StateLock& lock) {
   const int64_t slice_ns = std::min(kGraceNs, stuck_ns() / 4);
   int64_t since_ns = monotonic_ns();
   bool told = false;
-  // Who comes or goes is looked at anew by the caller.
+  // Threads that come or go are looked at anew by the caller.
   while (ready_.empty() && !aborted() && !inbox_full_.load(std::memory_order_acquire) && now_beside() == beside) {
     if (wait_beside(slice_ns, lock)) {
       since_ns = monotonic_ns();
@@ -782,11 +782,11 @@ void DeterministicScheduler::await_threads_beside(StateLock& lock) {
       if (task->state == Task::State::kRunning) ranks.push_back(task->info.rank);
     }
     lock.unlock();
-    const absl::Status stuck = describe_stuck(blocked, std::move(ranks), ends ? stuck_ns() : stall_ns());
+    const std::string headline = stuck_headline(std::move(ranks), ends ? stuck_ns() : stall_ns());
     if (ends) {
-      abort(stuck);
+      end_stuck(stuck_error(blocked, headline));
     } else {
-      watch_.tell(message_of(stuck));
+      watch_.tell(absl::StrCat(headline, wait_lines(blocked)));
     }
     lock.lock();
     told = true;

@@ -119,6 +119,7 @@ void FreeScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body)
 void FreeScheduler::post(const TaskInfo&, const Site&, absl::AnyInvocable<void()> body) { body(); }
 
 Task* FreeScheduler::attach(const TaskInfo& info) {
+  if (info.kind == TaskKind::kRank) ranks_attached_.store(true, std::memory_order_release);
   watch_.begin();
   Task* const task = add_task(info, true);
   task->thread = this_thread();
@@ -197,17 +198,18 @@ bool FreeScheduler::all_asleep(std::vector<Task*>* sleepers) const {
 
 void FreeScheduler::check_deadlock() {
   if (!nobody_can_move() || aborted()) return;
-  bool stuck = false;
+  absl::Status end;
   {
     OrderedMutexLock lock(&report_mu_);
-    if (aborted()) return;
+    if (aborted() || ends_) return;
     reporting_.store(true);
     std::vector<Task*> blocked;
     // Else somebody was woken meanwhile, by a default timeout or from outside: it will come by here again.
-    stuck = all_asleep(&blocked) && nobody_can_move() && set_abort_cause(describe_deadlock(blocked));
+    ends_ = all_asleep(&blocked) && nobody_can_move();
+    if (ends_) end = deadlock_error(blocked);
     reporting_.store(false);
   }
-  if (stuck) announce_abort();
+  if (!end.ok()) end_stuck(std::move(end));
 }
 
 void FreeScheduler::away_changed(int n) {
@@ -219,7 +221,7 @@ void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* tex
   absl::Status end;
   {
     OrderedMutexLock lock(&report_mu_);
-    if (aborted() || !strangers_seen()) return;
+    if (aborted() || ends_ || !strangers_seen()) return;
     reporting_.store(true);
     std::vector<Task*> blocked;
     all_asleep(&blocked);
@@ -240,7 +242,7 @@ void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* tex
       }
     }
     const int64_t counts = counts_.load();
-    // Whoever waits with a deadline of its own, or for somebody outside, is not stuck.
+    // A task that waits with a deadline of its own, or for somebody outside, is not stuck.
     const bool stuck = !blocked.empty() && counts / kLive == tasks + away() &&
                        counts % kLive - kBias == static_cast<int64_t>(blocked.size()) &&
                        static_cast<size_t>(tasks) == blocked.size() + beside.size();
@@ -250,14 +252,14 @@ void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* tex
       stuck_told_ = false;
     } else if (now_ns - stuck_since_ns_ >= stall_ns() && !std::exchange(stuck_told_, true)) {
       // Before the end in any case: a busy machine may come here for the first time when both are due.
-      texts->emplace_back(describe_stuck(blocked, std::move(beside), stall_ns()).message());
+      texts->push_back(absl::StrCat(stuck_headline(std::move(beside), stall_ns()), wait_lines(blocked)));
     } else if (now_ns - stuck_since_ns_ >= stuck_ns()) {
-      end = describe_stuck(blocked, std::move(beside), stuck_ns());
-      if (!set_abort_cause(end)) end = absl::OkStatus();
+      ends_ = true;
+      end = stuck_error(blocked, stuck_headline(std::move(beside), stuck_ns()));
     }
     reporting_.store(false);
   }
-  if (!end.ok()) announce_abort();
+  if (!end.ok()) end_stuck(std::move(end));
 }
 
 void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
@@ -271,7 +273,7 @@ void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<
 
 void FreeScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {
   OrderedMutexLock lock(&tasks_mu_);
-  // What one task of a rank does, moves the rank: its main thread may wait for a helper in a way of its own.
+  // A step of one task of a rank moves the rank: its main thread may wait for a helper in a way of its own.
   std::vector<uint64_t> steps(came_.size());
   for (const std::unique_ptr<Task>& task : tasks_) {
     if (task != nullptr) steps[static_cast<size_t>(task->info.rank)] += task->steps.load(std::memory_order_relaxed);

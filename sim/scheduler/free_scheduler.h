@@ -70,6 +70,7 @@ class FreeScheduler final : public Scheduler {
 
   OrderedMutex report_mu_{LockLevel::kReport};  // held by who reads sites of sleepers
   std::atomic<bool> reporting_{false};
+  bool ends_ ABSL_GUARDED_BY(report_mu_) = false;  // the run was found stuck, and will be aborted by who found it
 
   mutable OrderedMutex tasks_mu_{LockLevel::kTasks};
   std::vector<std::unique_ptr<Task>> tasks_ ABSL_GUARDED_BY(tasks_mu_);

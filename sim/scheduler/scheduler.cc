@@ -20,17 +20,6 @@
 
 namespace rankloom::internal {
 
-namespace {
-
-// A deadlock's text without its headline.
-std::string lines_of(const absl::Status& deadlock) {
-  const std::string text = message_of(deadlock);
-  constexpr std::string_view kHeadline = "no rank can move";
-  return text.compare(0, kHeadline.size(), kHeadline) == 0 ? text.substr(kHeadline.size()) : "\n" + text;
-}
-
-}  // namespace
-
 void Scheduler::begin_life() {
   static std::atomic<uint64_t> serials{0};
   serial_ = serials.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -50,7 +39,7 @@ bool Scheduler::is_inside(uint64_t serial) const {
   return std::find(outer_.begin(), outer_.end(), serial) != outer_.end();
 }
 
-void Scheduler::refuse_stranger(const Task& task, const Site& site) {
+void Scheduler::refuse_other_world(const Task& task, const Site& site) {
   refuse({.rank = task.info.rank, .group = site.group, .op = site.what}, ErrorKind::kInvalidArgument, "rank ",
          task.info.rank, " of another world came to ", site_text(site), site_place(site),
          ", want a handle of its own world");
@@ -93,10 +82,7 @@ bool Scheduler::strangers_compute() const {
                      [](const auto& entry) { return entry.second.away && thread_runs(entry.second.thread); });
 }
 
-absl::Status Scheduler::describe_stuck(const std::vector<Task*>& blocked, std::vector<int> beside,
-                                       int64_t stuck_ns) const {
-  const absl::Status stuck = describe_deadlock(blocked);
-  if (error_kind(stuck) != ErrorKind::kDeadlock) return stuck;  // a better cause
+std::string Scheduler::stuck_headline(std::vector<int> beside, int64_t stuck_ns) const {
   std::vector<int> foreign;
   {
     OrderedMutexLock lock(&strangers_mu_);
@@ -113,8 +99,8 @@ absl::Status Scheduler::describe_stuck(const std::vector<Task*>& blocked, std::v
   if (!beside.empty()) who = of_ranks(&beside);
   if (!foreign.empty()) absl::StrAppend(&who, who.empty() ? "" : " and ", "foreign threads of ", of_ranks(&foreign));
   const std::string time = absl::FormatDuration(absl::Nanoseconds(stuck_ns));
-  return make_error(ErrorKind::kTimeout, "stuck for ", time, " of real time: ", who,
-                    " could still act, but came to no scheduling point for that long", lines_of(stuck));
+  return absl::StrCat("stuck for ", time, " of real time: ", who,
+                      " could still act, but came to no scheduling point for that long");
 }
 
 bool Scheduler::close_if_idle() {
@@ -125,7 +111,10 @@ bool Scheduler::close_if_idle() {
 
 bool Scheduler::close_when_idle() {
   const Task* const self = Task::current();
+  if (!ranks_attached_.load(std::memory_order_acquire)) return false;
   if (closed() || (self != nullptr && self->scheduler == this)) return close_if_idle();
+  OrderedMutexLock lock(&closing_mu_);  // one thread at a time is woken by the last task
+  if (closed()) return true;
   do {
     if (!await_tasks()) return false;
   } while (!LiveWorlds::shared().close_unpinned(serial_, [this] { return idle(); }));
@@ -154,13 +143,9 @@ Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
 
 bool Scheduler::abort(const absl::Status& cause) {
   if (!set_abort_cause(cause)) return false;
-  announce_abort();
-  return true;
-}
-
-void Scheduler::announce_abort() {
   wake_all();
-  if (abort_listener_) abort_listener_(abort_cause());
+  if (abort_listener_) abort_listener_(cause);
+  return true;
 }
 
 bool Scheduler::rank_failed(int rank, std::exception_ptr failure) const {
@@ -192,10 +177,6 @@ absl::Status Scheduler::sleep(const Site& site, absl::Duration duration) {
   return aborted() ? abort_cause() : absl::OkStatus();
 }
 
-std::string Scheduler::waits_text(const std::vector<Task*>& waiting) const {
-  return lines_of(describe_deadlock(waiting));
-}
-
 std::string Scheduler::who_waits(const Site& site) {
   Task* const self = Task::current();
   self->site = site;
@@ -203,7 +184,7 @@ std::string Scheduler::who_waits(const Site& site) {
   while_nobody_moves([&](std::vector<Task*> waiting) {
     waiting.insert(std::find_if(waiting.begin(), waiting.end(), [self](const Task* t) { return t->id > self->id; }),
                    self);
-    text = waits_text(waiting);
+    text = wait_lines(waiting);
   });
   return text;
 }
@@ -211,7 +192,7 @@ std::string Scheduler::who_waits(const Site& site) {
 std::string Scheduler::describe() {
   std::string text;
   while_nobody_moves([&](const std::vector<Task*>& waiting) {
-    if (!waiting.empty()) text = waits_text(waiting);
+    if (!waiting.empty()) text = wait_lines(waiting);
   });
   // Ranks in the same state share a line.
   struct Alike {
@@ -220,8 +201,7 @@ std::string Scheduler::describe() {
   };
   std::map<std::string, Alike> others;
   const auto add = [&others](const TaskInfo& info, std::string_view state, const Site& last) {
-    const std::string_view helper = info.kind == TaskKind::kRank ? "" : " (its helper)";
-    Alike& alike = others[absl::StrCat(sv(helper), sv(state), "; ", last_point_text(last))];
+    Alike& alike = others[absl::StrCat(whose_text(info.kind), sv(state), "; ", last_point_text(last))];
     alike.last = last;
     alike.ranks.push_back(info.rank);
   };
@@ -259,9 +239,23 @@ void Scheduler::add_outside(int n) {
   outside_changed(n);
 }
 
-absl::Status Scheduler::describe_deadlock(const std::vector<Task*>& blocked) const {
-  if (deadlock_reporter_) return deadlock_reporter_(blocked);
-  return make_error(ErrorKind::kDeadlock, deadlock_text(blocked, {}));
+std::string Scheduler::wait_lines(const std::vector<Task*>& waiting) const {
+  return wait_reporter_.lines ? wait_reporter_.lines(waiting) : internal::wait_lines(waiting, {});
+}
+
+absl::Status Scheduler::deadlock_error(const std::vector<Task*>& blocked) const {
+  if (wait_reporter_.end) return wait_reporter_.end(blocked, ErrorKind::kDeadlock, kNoRankCanMove);
+  return make_error(ErrorKind::kDeadlock, kNoRankCanMove, wait_lines(blocked));
+}
+
+absl::Status Scheduler::stuck_error(const std::vector<Task*>& blocked, const std::string& headline) const {
+  if (wait_reporter_.end) return wait_reporter_.end(blocked, ErrorKind::kTimeout, headline);
+  return make_error(ErrorKind::kTimeout, headline, wait_lines(blocked));
+}
+
+void Scheduler::end_stuck(absl::Status cause) {
+  const std::string more = wait_reporter_.whereabouts ? wait_reporter_.whereabouts() : "";
+  abort(more.empty() ? cause : make_error(error_kind(cause), message_of(cause), "\n", more));
 }
 
 }  // namespace rankloom::internal

@@ -161,7 +161,8 @@ class Scheduler : public Kept {
   bool close_if_idle();
   void close();
   // close_if_idle() after the last detach(): waits first for helpers that outlast their ranks, and for calls of threads
-  // of no world. Closes nothing while a rank is attached. A task of this run waits for nobody.
+  // of no world. Closes nothing while a rank is attached, nor where none ever was: the end of run() waits itself. A
+  // task of this run waits for nobody.
   bool close_when_idle();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
@@ -178,9 +179,17 @@ class Scheduler : public Kept {
   // Whether this run was begun by a task of the run with this serial number, or by one of a run within that.
   bool is_inside(uint64_t serial) const;
 
-  // Asked for the error of a run in which no task can move: Deadlock, or a better cause. Set once, before run().
-  using DeadlockReporter = std::function<absl::Status(const std::vector<Task*>&)>;
-  void set_deadlock_reporter(DeadlockReporter reporter) { deadlock_reporter_ = std::move(reporter); }
+  // What the layer above says of tasks that wait; unset: what deadlock_report.h knows. Set once, before run().
+  struct WaitReporter {
+    // The lines on who waits for whom, each after a newline. Changes nothing: Timeouts, warnings and descriptions ask,
+    // too. While nobody moves.
+    std::function<std::string(const std::vector<Task*>& waiting)> lines;
+    // The error that a stuck run ends with: `kind`, `headline` and the lines, or a better cause. While nobody moves.
+    std::function<absl::Status(const std::vector<Task*>& blocked, ErrorKind kind, const std::string& headline)> end;
+    // Further text of such an error; empty: none. With no lock held, before the run is aborted.
+    std::function<std::string()> whereabouts;
+  };
+  void set_wait_reporter(WaitReporter reporter) { wait_reporter_ = std::move(reporter); }
 
   // Told once, after everybody was woken: how the run was aborted. For works that nobody waits in. On the thread that
   // aborts, with no lock held. Set once, before run().
@@ -247,7 +256,7 @@ class Scheduler : public Kept {
   void arrive(const Site& site, Step step) {
     Task* const task = Task::current();
     if (task != nullptr && task->scheduler != this) [[unlikely]]
-      refuse_stranger(*task, site);
+      refuse_other_world(*task, site);
     if (deterministic_) {
       deterministic_point(site, step);
     } else if (task != nullptr) {
@@ -273,17 +282,23 @@ class Scheduler : public Kept {
   // this run.
   virtual void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
 
-  // The two halves of abort(). The second follows if the first says true, with no lock held.
+  // The first half of abort(), without telling anybody. False: the run was aborted before.
   bool set_abort_cause(const absl::Status& cause);
-  void announce_abort();
 
   // The strangers that are away: how many; and whether one of them computes.
   int away() const { return away_.load(); }
   bool strangers_seen() const;
   bool strangers_compute() const;
   virtual void away_changed(int n) = 0;
-  // Why a run that is stuck but for threads at no point, of the ranks `beside` and strangers, ends or is warned of.
-  absl::Status describe_stuck(const std::vector<Task*>& blocked, std::vector<int> beside, int64_t stuck_ns) const;
+  // The headline of a run that is stuck but for threads at no point, of the ranks `beside` and strangers.
+  std::string stuck_headline(std::vector<int> beside, int64_t stuck_ns) const;
+  // The lines about tasks that wait, each after a newline.
+  std::string wait_lines(const std::vector<Task*>& waiting) const;
+  // The error that a stuck run ends with: a Deadlock, or what threads beside it did not do in time.
+  absl::Status deadlock_error(const std::vector<Task*>& blocked) const;
+  absl::Status stuck_error(const std::vector<Task*>& blocked, const std::string& headline) const;
+  // Aborts the run with such an error, to which it adds the whereabouts. Call with no lock held.
+  void end_stuck(absl::Status cause);
   int64_t stall_ns() const { return absl::ToInt64Nanoseconds(options_.stall); }
   int64_t stuck_ns() const { return absl::ToInt64Nanoseconds(options_.stuck_after); }
 
@@ -293,8 +308,6 @@ class Scheduler : public Kept {
   // A thread that is attached as a rank would wait for a world that is gone: ends the process. With the lock of the
   // tasks held.
   static void refuse_attached(const Task& task);
-  // The text of a deadlock, from deadlock_report.cc or the layer above.
-  absl::Status describe_deadlock(const std::vector<Task*>& blocked) const;
 
   const WorldOptions options_;
   const bool deterministic_;
@@ -302,24 +315,24 @@ class Scheduler : public Kept {
   StepRecord* const record_;
   bool prefetches_ = false;  // fifo over many fibers; const after the scheduler was made
 
-  DeadlockReporter deadlock_reporter_;
+  WaitReporter wait_reporter_;
   AbortListener abort_listener_;
   FailureListener failure_listener_;
   std::function<std::string()> describer_;
   std::function<void*(int rank)> user_;
   std::string rerun_;
+  std::atomic<bool> ranks_attached_{false};  // set by attach(), before anything else
 
  private:
   void begin_life();
   // A scheduling point of another run's task.
-  [[noreturn]] static void refuse_stranger(const Task& task, const Site& site);
+  [[noreturn]] static void refuse_other_world(const Task& task, const Site& site);
   void break_here(const Site& site);
-  // The lines about those who wait: a deadlock's without its headline.
-  std::string waits_text(const std::vector<Task*>& waiting) const;
 
   uint64_t serial_ = 0;          // const after construction
   std::vector<uint64_t> outer_;  // of the runs that this one was begun in; const after construction
   std::atomic<bool> closed_{false};
+  OrderedMutex closing_mu_{LockLevel::kClosing};
 
   struct Stranger {
     int rank;

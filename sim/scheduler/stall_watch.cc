@@ -213,21 +213,9 @@ std::string stall_text(const Outstanding& who, int64_t stall_ns) {
     return absl::StrCat("rank ", who.info.rank, " has not attached for ", time,
                         " of real time; the ranks that have wait for it");
   }
-  const char* kind = "";
-  switch (who.info.kind) {
-    case TaskKind::kRank:
-      break;
-    case TaskKind::kHelper:
-      kind = "a helper of ";
-      break;
-    case TaskKind::kStream:
-      kind = "the stream of ";
-      break;
-    case TaskKind::kCompletion:
-      kind = "a completion of ";
-      break;
-  }
-  return absl::StrCat(kind, "rank ", who.info.rank, " has come to no scheduling point for ", time,
+  const bool is_rank = who.info.kind == TaskKind::kRank;
+  const std::string task = is_rank ? "" : absl::StrCat("a ", task_kind_name(who.info.kind), " of ");
+  return absl::StrCat(task, "rank ", who.info.rank, " has come to no scheduling point for ", time,
                       " of real time: it computes, or it blocks in what is not rankloom's\n  ",
                       last_point_text(who.last));
 }
@@ -243,8 +231,8 @@ bool traced() {
 }
 
 void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns, absl::FunctionRef<std::string()> everybody) {
-  // Whoever hangs may hold what is asked for below: a lock of the library, of stdio, of GoogleTest. The process ends
-  // all the same.
+  // The rank that hangs may hold what is asked for below: a lock of the library, of stdio, of GoogleTest. The process
+  // ends all the same.
   std::signal(SIGALRM, [](int) { _exit(1); });
   sigset_t alarm_only;
   sigemptyset(&alarm_only);

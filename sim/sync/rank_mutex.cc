@@ -105,6 +105,15 @@ void RankCondVar::notify_one() {
   Scheduler::wake(task);
 }
 
+void RankCondVar::notify_takers() {
+  const Task* const task = Task::current();
+  if (task != nullptr && task->scheduler != nullptr && task->scheduler->deterministic()) {
+    notify_all();
+  } else {
+    notify_one();
+  }
+}
+
 void RankCondVar::unlink(Waiter* waiter) {
   Waiter* before = nullptr;
   for (Waiter* w = first_; w != waiter; w = w->next) before = w;

@@ -98,6 +98,9 @@ class RankCondVar {
   void notify_all();
   // Wakes the waiter that came first, if any.
   void notify_one();
+  // Wakes those who wait for what one of them will take. In a deterministic run all of them: the order in which they
+  // came to wait must not decide, since an explored run does not take it for a choice.
+  void notify_takers();
   bool has_waiters() const { return first_ != nullptr; }
   // The memory that a notify_all() will touch. Not with kObject.
   void prefetch(Fetch step) const {

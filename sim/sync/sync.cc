@@ -33,9 +33,7 @@ void point(const Site& site) {
 // An object as the explored run of the calling task knows it; nothing in other runs.
 class Told {
  public:
-  explicit Told(const ObjectName& object) {
-    const Task* const task = Task::current();
-    record_ = task != nullptr ? task->record : nullptr;
+  explicit Told(const ObjectName& object) : record_(record_here()) {
     if (record_ != nullptr) [[unlikely]]
       object_ = object.in(*record_);
   }
@@ -69,20 +67,9 @@ class Told {
   }
   uint64_t condition() const { return numbered_object(object_, 1); }
 
-  StepRecord* record_ = nullptr;
+  StepRecord* const record_;
   uint64_t object_ = 0;
 };
-
-// Wakes those who wait for what one of them will take. In a deterministic run all of them: the order in which they came
-// to wait must not decide, since an explored run does not take it for a choice.
-void wake_takers(RankCondVar* waiters) {
-  const Task* const task = Task::current();
-  if (task != nullptr && task->scheduler != nullptr && task->scheduler->deterministic()) {
-    waiters->notify_all();
-  } else {
-    waiters->notify_one();
-  }
-}
 
 bool aborted() {
   const Task* const task = Task::current();
@@ -218,7 +205,7 @@ void MutexState::release(CodeSite code) {
   held_ = false;
   owner_ = nullptr;
   owner_rank_ = -1;
-  wake_takers(&freed_);
+  freed_.notify_takers();
 }
 
 void MutexState::append_ranks(std::vector<int>* ranks) const {
@@ -291,8 +278,7 @@ absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSit
     if (waiter.notified) {
       const Task* const task = Task::current();
       // At its deadline the wait might have ended first.
-      if (task != nullptr && task->scheduler != nullptr && deadline.at_ns <= task->scheduler->now_ns())
-        Told(object_).read();
+      if (task != nullptr && deadline.at_ns <= task->scheduler->now_ns()) Told(object_).read();
       Told(waiter.object).await();
     } else {
       Told(object_).write();

@@ -18,7 +18,7 @@ class AccessSites {
   // The number of the place that tells of `op` right now. Called by what StepRecord::leave_out_for_tests() was given.
   int site(const StepRecord::Op& op);
   int size() const { return static_cast<int>(names_.size()); }
-  // It tells which orders cannot be: without it the search tries more, and loses nothing.
+  // The place tells which orders cannot be: without it the search tries more, and loses nothing.
   bool tells_of_orders(int site) const;
   // "write: KeyTable::set < TableStore::set".
   const std::string& name(int site) const { return names_[static_cast<size_t>(site)]; }

@@ -107,7 +107,7 @@ TEST(ExploreOnFibersTest, ItsTextEndsWithoutANewline) {
   }
 }
 
-// Who waits for the second first may go on before the first is done.
+// A rank that waits for the second first may go on before the first is done.
 TEST(ExploreOnFibersTest, ProvesAsynchronousCollectivesInARunOrTwo) {
   for (const bool in_order : {true, false}) {
     const ExploreReport report =
@@ -287,6 +287,26 @@ TEST(ExploreOnFibersTest, FindsWhatIsLeftOver) {
   const ExploreReport keys = explore({.world = fibers(1), .checks = {.keys_left = true}}, key);
   ASSERT_TRUE(keys.failure.has_value());
   EXPECT_EQ(keys.failure->headline, "left over: keys in the store: k");
+}
+
+TEST(ExploreOnFibersTest, AWarningOrAHookThatThrowsIsNoLeftover) {
+  WorldOptions world = fibers(2);
+  world.warn_after = absl::Milliseconds(1);
+  world.on_warning = [](const std::string&) {};
+  const ExploreReport report = explore({.world = world, .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) rank.world().at_end([] { throw std::runtime_error("mine"); });
+    if (rank.rank() == 1) rank.sleep_for(absl::Milliseconds(3));
+    pg->all_reduce(x).wait();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+
+  const ExploreReport noted = explore({.world = fibers(1)}, [](RankContext& rank) {
+    rank.world().at_end([&world = rank.world()] { world.note("a file that nobody closed"); });
+  });
+  ASSERT_TRUE(noted.failure.has_value()) << noted.text();
+  EXPECT_EQ(noted.failure->headline, "left over: a file that nobody closed");
 }
 
 // What ranks share behind their locks; each run makes its own.

@@ -366,7 +366,7 @@ std::vector<Shown> shown() {
       {"lower: MutexState::take", drawn(433)},
       {"read: LatchState::try_wait", drawn(534)},
       {"commute: Mailbox::record_post", drawn(408)},
-      {"commute: Mailbox::part", drawn(1360)},
+      {"commute: Mailbox::unpair", drawn(1360)},
       {"write: CondVarState::wait_until", drawn(1114)},
       {"write: MutexState::release", drawn(1102)},
       {"read: LatchState::count_down", drawn(938)},

@@ -35,7 +35,7 @@ DistError error_of(Body&& body) {
 }
 
 enum class StoreKind { kHash, kFile, kFileEach, kPrefixHash, kPrefixFile };
-// Who the ranks are: threads of no world, or tasks of one.
+// The ranks are threads of no world, or tasks of one.
 enum class Gear { kThreads, kWorldFree, kWorldBaton, kWorldFibers };
 
 inline std::string name_of(StoreKind kind) {

@@ -146,7 +146,7 @@ Job read_job(Input& in) {
       step.peer = in.below(4);
       step.tag = in.below(2);
       if (any_source) {
-        // Who takes whose message is open: they must be alike, and nobody may wait for a certain one.
+        // Any rank may take any message: they must be alike, and nobody may wait for a certain one.
         step.any_source = true;
         step.waits = false;
         step.dtype = DType::kInt32;

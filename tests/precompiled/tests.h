@@ -1,5 +1,5 @@
-// What most tests include, of others' headers and of no headers of ours: parsing these is half of what compiling a test costs.
-// Precompiled once for all. A test includes what it uses all the same.
+// What most tests include, of others' headers and of no headers of ours: parsing these is half of what compiling a test
+// costs. Precompiled once for all. A test includes what it uses all the same.
 #pragma once
 
 #include <gmock/gmock.h>

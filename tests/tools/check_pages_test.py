@@ -160,6 +160,13 @@ class CheckPagesTest(unittest.TestCase):
         self.assertEqual(self.check([("sim/a.h", f"int a;\n{long}\n{code}{web}")]), [("sim/a.h", 2, "126 columns, want at most 120")])
         self.assertEqual(self.check([("sim/a.h", f"{long[:120]}\n{code}{web}")]), [])
 
+    def test_comments_of_sources_begin_with_a_noun(self):
+        found = [("sim/a.h", line, f'a comment begins with "{word}", want a noun for a subject')
+                 for line, word in enumerate(("It", "They", "Who", "Whoever"), 1)]
+        self.assertEqual(self.check([("sim/a.h", "// It waits.\n  // They wait.\n// Who waits.\n// Whoever waits.\n")]), found)
+        good = "// Its task waits.\nint a;  // Who waits\n// The rank\n// who waits, and They.\nint It;\n"
+        self.assertEqual(self.check([("sim/a.h", good), ("sim/a.py", "// It is no C++.\n")]), [])
+
 
 if __name__ == "__main__":
     unittest.main()

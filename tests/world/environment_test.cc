@@ -206,18 +206,18 @@ TEST_F(EnvironmentTest, NamesTheRanksOfASearch) {
 }
 
 TEST_F(EnvironmentTest, NamesWhereTracesGo) {
-  EXPECT_EQ(trace_files_from_environment()->folder, "");
-  EXPECT_EQ(trace_files_from_environment()->replayed_run, 1);
-  EXPECT_EQ(trace_files_from_environment()->reports, "");
+  EXPECT_EQ(run_files_from_environment()->folder, "");
+  EXPECT_EQ(run_files_from_environment()->replayed_run, 1);
+  EXPECT_EQ(run_files_from_environment()->reports, "");
   setenv("RANKLOOM_TRACE_DIR", "/some/where", 1);
   setenv("RANKLOOM_REPORT", "/where/else", 1);
   setenv("RANKLOOM_REPLAY_RUN", "3", 1);
-  EXPECT_EQ(trace_files_from_environment()->reports, "/where/else");
-  EXPECT_EQ(trace_files_from_environment()->folder, "/some/where");
-  EXPECT_EQ(trace_files_from_environment()->replayed_run, 3);
+  EXPECT_EQ(run_files_from_environment()->reports, "/where/else");
+  EXPECT_EQ(run_files_from_environment()->folder, "/some/where");
+  EXPECT_EQ(run_files_from_environment()->replayed_run, 3);
   for (const char* wrong : {"0", "-1", "first"}) {
     setenv("RANKLOOM_REPLAY_RUN", wrong, 1);
-    EXPECT_EQ(trace_files_from_environment().status().message(),
+    EXPECT_EQ(run_files_from_environment().status().message(),
               std::string("RANKLOOM_REPLAY_RUN is \"") + wrong + "\", want a number from 1");
   }
 }
@@ -229,6 +229,9 @@ TEST_F(EnvironmentTest, TheRerunCommandSetsWhatTheRunHad) {
   EXPECT_THAT(rerun_command({.schedule = Schedule::seeded(7)}), StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_SEED=7 "));
   EXPECT_THAT(rerun_command({.schedule = Schedule::pct(7, 2)}),
               StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_SCHEDULE=pct:7:2 "));
+  unsetenv("RANKLOOM_REPLAY");
+  EXPECT_THAT(rerun_command({.schedule = Schedule::replay(Trace())}),
+              StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_REPLAY='<the same trace>' "));
   EXPECT_THAT(rerun_command({.schedule = Schedule::seeded(7)}, "/a b/it's"),
               StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_REPLAY='/a b/it'\\''s' "));
 }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "rankloom/world.h"
+#include "tests/error_of.h"
 #include "tests/temp_dir.h"
 #include "tests/world/every_world.h"
 
@@ -90,6 +91,19 @@ TEST_P(RunFileTest, KeepsTheWaitsOfAStuckRun) {
   const std::string text = run_file_text(report);
   EXPECT_THAT(text, HasSubstr("\"what\":\"store wait\""));
   EXPECT_THAT(text, HasSubstr("\"detail\":\"key \\\"a\\\"\""));
+}
+
+// Texts about who waits are asked for by more than deadlocks.
+TEST_P(RunFileTest, AWaitThatTimedOutBeforeTheFailureIsNoStuckRun) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    if (rank.rank() == 1) return;
+    EXPECT_THAT(error_of([&] { rank.store().wait({"k"}, absl::Milliseconds(2)); }), HasSubstr("rank 0 waits in store"));
+    EXPECT_THAT(rank.world().describe(), HasSubstr("rank 0 runs"));
+    throw std::runtime_error("no batch");
+  });
+  ASSERT_NE(report.kept, nullptr);
+  EXPECT_TRUE(report.kept->stuck.waits.empty());
+  EXPECT_THAT(run_file_text(report), HasSubstr("waits at the end: known of a run in which no rank can move only"));
 }
 
 TEST_P(RunFileTest, KeepsNothingOfARunThatGoesWellUnlessAsked) {

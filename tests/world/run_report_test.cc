@@ -231,7 +231,7 @@ TEST_P(ReportTest, ARunThatIsTooLongForItsTraceSaysSo) {
   const RunReport replayed = run_with(again, 0, true);
   EXPECT_THAT(replayed.text(), testing::StartsWith("rank 1 failed: planned"));
   EXPECT_THAT(replayed.text(), HasSubstr("\nnote: no trace was kept: trace_limit is 0\n"));
-  // Who wanted none is not told of a run that went well.
+  // A world that wanted none is not told of a run that went well.
   EXPECT_EQ(run_with(GetParam().options(3), 0, false).text(), "ok");
 }
 

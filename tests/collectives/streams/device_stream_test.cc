@@ -322,6 +322,24 @@ TEST_P(DeviceTest, ADeviceThatBreaksDownFailsWhatIsOnIt) {
   });
 }
 
+TEST_P(DeviceTest, ADeviceThatBreaksDownFailsQuestions) {
+  run(1, [&](RankContext& rank) {
+    FakeDeviceStream stream(rank, driver(), "comm");
+    Stream::Event event = stream.record();
+    stream.synchronize();
+    EXPECT_TRUE(event.query());
+    driver().break_down();
+    EXPECT_THAT(error_of([&] {
+                  event.query({"dir/job.cc", 7});
+                }),
+                testing::StrEq("CollectiveError: rank 0: event query: fake device: broken [job.cc:7]"));
+    EXPECT_THAT(error_of([&] {
+                  stream.query({"dir/job.cc", 8});
+                }),
+                testing::StrEq("CollectiveError: rank 0, stream comm: stream query: fake device: broken [job.cc:8]"));
+  });
+}
+
 TEST_P(DeviceTest, WordsAreUsedAgain) {
   run(1, [&](RankContext& rank) {
     FakeDeviceStream stream(rank, driver());

@@ -67,6 +67,7 @@ class FakeDriver final : public DeviceDriver {
     return std::make_unique<FakeLane>(this, make_stream());
   }
   absl::StatusOr<bool> idle(StreamHandle stream) override {
+    if (broken_) return broken();
     const std::lock_guard lock(mu_);
     return static_cast<Queue*>(stream)->steps.empty();
   }
@@ -82,7 +83,10 @@ class FakeDriver final : public DeviceDriver {
     });
     return absl::OkStatus();
   }
-  absl::StatusOr<bool> passed(EventHandle event) override { return last_recording(event)->load(); }
+  absl::StatusOr<bool> passed(EventHandle event) override {
+    if (broken_) return broken();
+    return last_recording(event)->load();
+  }
   absl::Status wait_event(StreamHandle stream, EventHandle event) override {
     enqueue(stream, [recording = last_recording(event)] { return recording->load(); });
     return absl::OkStatus();
@@ -106,6 +110,8 @@ class FakeDriver final : public DeviceDriver {
   }
 
  private:
+  static absl::Status broken() { return make_error(ErrorKind::kCollectiveError, "fake device: broken"); }
+
   struct Queue {
     std::deque<Step> steps;
   };
@@ -148,9 +154,7 @@ class FakeDriver final : public DeviceDriver {
       });
       return absl::OkStatus();
     }
-    absl::Status health() override {
-      return driver_.broken_ ? make_error(ErrorKind::kCollectiveError, "fake device: broken") : absl::OkStatus();
-    }
+    absl::Status health() override { return driver_.broken_ ? broken() : absl::OkStatus(); }
 
    private:
     FakeDriver& driver_;

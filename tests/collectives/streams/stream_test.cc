@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "rankloom/rankloom.h"
 #include "tests/collectives/streams/stream_kinds.h"
 #include "tests/error_of.h"
@@ -306,6 +308,24 @@ TEST_P(StreamTest, ACallThatIsDroppedWithItsStreamIsTakenBackAndNoted) {
   EXPECT_THAT(out, ElementsAre(-5, -5));
   EXPECT_THAT(report.notes, testing::Contains(HasSubstr("rank 1, group 0: stream comm was dropped with "
                                                         "all_gather_into_tensor seq 1 [stream_test.cc:")));
+}
+
+TEST_P(StreamTest, ADescriptionOfTheWorldCallsItByItsName) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank);
+    std::atomic<bool> seen = false;
+    stream.launch([&] {
+      while (!seen) rank.yield();
+    });
+    std::string text;
+    do {
+      rank.yield();
+      text = rank.world().describe();
+    } while (!absl::StrContains(text, "(its "));
+    seen = true;
+    stream.synchronize();
+    EXPECT_THAT(text, HasSubstr("rank 0 (its stream) "));
+  });
 }
 
 TEST_P(StreamTest, KernelsThatHaveNotBegunAreLeftOutWhenAnExceptionUnwinds) {

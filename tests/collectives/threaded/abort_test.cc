@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -29,6 +30,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -708,6 +710,39 @@ TEST(Whereabouts, AreAppendedToADeadlock) {
   });
   EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1"));
   EXPECT_THAT(report.text(), HasSubstr("stack of rank 0: here"));
+}
+
+class WhereaboutsTest : public EveryWorldTest {};
+INSTANTIATE_TEST_SUITE_P(Worlds, WhereaboutsTest, every_world(), world_name);
+
+TEST_P(WhereaboutsTest, AreAskedForByADeadlockOnly) {
+  WorldOptions options = this->options(2);
+  std::atomic<int> asked = 0;
+  options.whereabouts = [&asked] { return "asked " + std::to_string(++asked); };
+  const RunReport report = run_to_failure(std::move(options), [&](RankContext& rank) {
+    if (rank.rank() == 1) return;
+    EXPECT_THAT(error_of([&] { rank.store().wait({"k"}, absl::Milliseconds(2)); }), HasSubstr("rank 0 waits in store"));
+    rank.world().describe();
+    EXPECT_EQ(asked, 0);
+    rank.store().wait({"never"});
+  });
+  EXPECT_THAT(report.text(), HasSubstr("\nasked 1"));
+  EXPECT_EQ(asked, 1);
+}
+
+// No lock is held, so that the hook may ask the world.
+TEST_P(WhereaboutsTest, MayAskWhatTheWorldIsLike) {
+  WorldOptions options = this->options(2);
+  World* asked = nullptr;
+  options.whereabouts = [&asked] { return asked->describe() + "\nkeys: " + std::to_string(asked->store().num_keys()); };
+  World world(std::move(options));
+  asked = &world;
+  const RunReport report = world.run([](RankContext& rank) {
+    if (rank.rank() == 0) rank.store().wait({"never"});
+  });
+  EXPECT_THAT(report.text(), StartsWith("Deadlock: no rank can move\n  rank 0 waits in store wait key \"never\""));
+  EXPECT_THAT(report.text(), ContainsRegex("\nworld of 2 ranks, [^\n]*\n  rank 0 waits in store wait key \"never\""));
+  EXPECT_THAT(report.text(), ContainsRegex("\nkeys: 0"));
 }
 
 // --- groups that are made after an abort

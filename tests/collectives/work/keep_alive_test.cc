@@ -137,7 +137,7 @@ TEST_P(KeepAliveTest, WhatTheOwnersEndThrowsIsNoBusinessOfOthers) {
   EXPECT_THAT(told, HasSubstr("rank 1 failed: planned"));
 }
 
-// Who waits for a call and drops its handle has the owner back, whatever others still do with the call.
+// A rank that waits for a call and drops its handle has the owner back, whatever others still do with the call.
 TEST_P(KeepAliveTest, TheOwnerGoesWithTheLastHandleOfADoneCall) {
   run(4, [&](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -25,6 +25,7 @@
 #include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "rankloom/world.h"
+#include "tests/collectives/streams/fake_device.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
@@ -289,6 +290,36 @@ TEST_P(PollsTest, ThatNobodyCanAnswerAreNamed) {
   EXPECT_THAT(report.text(), AllOf(StartsWith("Timeout: stuck for 30ms of real time: all that can run only poll\n"
                                               "  rank 0 is at is_completed"),
                                    HasSubstr("polls_test.cc:")));
+}
+
+// What a device does is outside, but a stream that is blocked waits for the ranks.
+TEST_P(PollsTest, OfADeviceThatNobodyCanAnswerAreNamed) {
+  if (!deterministic()) return;
+  using Ask = std::function<bool(Stream&, Stream::Event&)>;
+  const std::vector<std::pair<const char*, Ask>> kinds = {
+      {"stream query", [](Stream& stream, Stream::Event&) { return stream.query(); }},
+      {"event query", [](Stream&, Stream::Event& event) { return event.query(); }}};
+  for (const auto& [name, ask] : kinds) {
+    SCOPED_TRACE(name);
+    WorldOptions stuck = options(2);
+    stuck.stuck_after = absl::Milliseconds(30);
+    stuck.max_steps = 20'000'000;
+    const auto driver = std::make_shared<FakeDriver>();
+    const RunReport report = run_to_failure(std::move(stuck), [&, &ask = ask](RankContext& rank) {
+      use_device(state_of(rank).world(), driver);
+      auto pg = init_process_group(rank);
+      FakeDeviceStream stream(rank, *driver);
+      std::vector<int64_t> x = {1};
+      if (rank.rank() == 1) return;
+      Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+      Stream::Event event = stream.record();
+      while (!ask(stream, event)) {
+      }
+    });
+    EXPECT_THAT(report.text(), StartsWith(absl::StrCat("Timeout: stuck for 30ms of real time: all that can run only "
+                                                       "poll\n  rank 0 is at ",
+                                                       name)));
+  }
 }
 
 TEST_P(PollsTest, OfAHookOfTheWorldAreNoPoints) {

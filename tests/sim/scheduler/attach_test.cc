@@ -222,7 +222,7 @@ TEST_P(AttachTest, ATaskIsNotAdoptedAgain) {
   });
 }
 
-// Whoever waits in a way of its own may wake up by itself, so that is no deadlock, but it ends.
+// A thread that waits in a way of its own may wake up by itself, so that is no deadlock, but it ends.
 TEST_P(RawWaitTest, ARunThatIsStuckBehindARawWaitEndsWhenItsTimeIsUp) {
   std::promise<std::string> warning;
   auto scheduler = make_scheduler(GetParam(), 2, [&](WorldOptions& options) {

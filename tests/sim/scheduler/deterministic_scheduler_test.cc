@@ -329,7 +329,7 @@ TEST_P(DeterministicSchedulerTest, AnAbortFromAnotherThreadEndsEveryWait) {
   }
 }
 
-// Whoever holds an outside waker wakes a rank and goes: the run must see the one before it takes the other for the end.
+// The holder of an outside waker wakes a rank and goes: the run must see the one before it takes the other for the end.
 TEST_P(DeterministicSchedulerTest, WhatAnOutsideWakerDidLastIsSeen) {
   for (int round = 0; round < 500; ++round) {
     auto scheduler = make(1);

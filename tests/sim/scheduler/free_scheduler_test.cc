@@ -56,7 +56,7 @@ TEST(FreeSchedulerTest, OneRankThatWaitsForNothingIsADeadlock) {
   EXPECT_THAT(message(status), HasSubstr("no rank can move\n  rank 0 waits in never [scheduler_fixture.h:"));
 }
 
-// Who waits for whom: an edge from each rank to the rank whose gate it waits at; who has no edge returns at once.
+// A graph of waits: an edge from each rank to the rank whose gate it waits at; who has no edge returns at once.
 struct Shape {
   const char* name;
   std::vector<int> waits_for;  // -1: returns
@@ -204,7 +204,7 @@ TEST(FreeSchedulerTest, NobodyLeavesItsWaitWhileAReportIsWritten) {
   auto scheduler = make_scheduler(free_gear(), 2);
   Gate never(scheduler.get());
   std::atomic<int> left{0};
-  scheduler->set_deadlock_reporter([&](const std::vector<Task*>& blocked) {
+  const auto report = [&](const std::vector<Task*>& blocked, ErrorKind kind, const std::string& headline) {
     EXPECT_EQ(blocked.size(), 2u);
     // As an abort from a thread outside does it.
     for (Task* task : blocked) {
@@ -212,8 +212,9 @@ TEST(FreeSchedulerTest, NobodyLeavesItsWaitWhileAReportIsWritten) {
     }
     for (int i = 0; i < 2000; ++i) sched_yield();
     EXPECT_EQ(left, 0);
-    return make_error(ErrorKind::kDeadlock, deadlock_text(blocked, {}));
-  });
+    return make_error(kind, headline + wait_lines(blocked, {}));
+  };
+  scheduler->set_wait_reporter({.lines = {}, .end = report, .whereabouts = {}});
   scheduler->run([&](int, Task&) {
     const std::string label = "a string on the stack of this rank";
     scheduler->park(Site{.what = "never", .detail = label}, Deadline::never());

@@ -326,7 +326,7 @@ TEST_P(RankCondVarTest, ATimeoutOfTheCallsOwnSaysWhoWaitsForWhom) {
   EXPECT_THAT(text, HasSubstr("\n  rank 2 waits in long sleep [b.cc:3]"));
 }
 
-// Whoever was notified but gave up at the same moment passes the word on: one token for two, none is lost.
+// A waiter that was notified but gave up at the same moment passes the word on: one token for two, none is lost.
 TEST(CondVarTest, ANotificationThatMeetsATimeoutIsPassedOn) {
   for (int round = 0; round < 300; ++round) {
     auto scheduler = make_scheduler(free_gear(), 3);

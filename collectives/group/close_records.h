@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/work/work_state.h"
+
+namespace rankloom::internal {
+
+class RankState;
+
+// Closes flight records of a rank when a work ends, if the world still lives.
+class CloseRecords final : public Dependant {
+ public:
+  // What becomes of the records if the work goes without an end.
+  enum class NeverEnded : uint8_t { kStayOpen, kFailed };
+  CloseRecords(RankState* context, const WorldRef& world, std::vector<int64_t> records,
+               NeverEnded never = NeverEnded::kStayOpen)
+      : rank_state_(*context), world_(world), records_(std::move(records)), never_(never) {}
+  ~CloseRecords() override {
+    if (!ended_ && never_ == NeverEnded::kFailed) close(/*ok=*/false);
+  }
+  void ended(const absl::Status& status) override {
+    ended_ = true;
+    close(status.ok());
+  }
+
+ private:
+  void close(bool ok) const;
+
+  RankState& rank_state_;
+  const WorldRef world_;
+  const std::vector<int64_t> records_;
+  const NeverEnded never_;
+  bool ended_ = false;
+};
+
+}  // namespace rankloom::internal
