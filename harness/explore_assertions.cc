@@ -39,7 +39,7 @@ RunReport run_with_assertions(const std::shared_ptr<World>& world, absl::Functio
 // The line that says how to replay it; empty if there is nothing to replay.
 std::string save_trace(const ExploreReport::Failure& failure) {
   const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
-  const absl::StatusOr<TraceFiles> files = trace_files_from_environment();
+  const absl::StatusOr<RunFiles> files = run_files_from_environment();
   if (test == nullptr || !files.ok() || failure.report.trace.empty()) return "";
   const std::string name =
       absl::StrCat(program_invocation_short_name, ".", test->test_suite_name(), ".", test->name(), ".rltrace");

@@ -86,7 +86,7 @@ struct Part {
 // A world that has run.
 struct EndedRun {
   WorldOptions options;
-  TraceFiles files;
+  RunFiles files;
   CodeSite code;
   RunReport report = {};
   std::vector<internal::RankFailure> failures = {};
@@ -97,7 +97,7 @@ struct EndedRun {
 
 struct MultiThreadedTestCase::State {
   // The engine and schedule that count, the environment's included.
-  absl::Status prepare(EngineKind engine, WorldOptions* options, TraceFiles* files) const;
+  absl::Status prepare(EngineKind engine, WorldOptions* options, RunFiles* files) const;
   // Reports to GoogleTest.
   void tell(const EndedRun& run, Expected expected) const;
   // Returns the line that says how to replay it; empty: there is nothing to replay.
@@ -168,12 +168,12 @@ RunReport MultiThreadedTestCase::run_ranks_to_failure(WorldOptions options, Rank
 
 void MultiThreadedTestCase::capture_output(bool capture) { state_->capture_output = capture; }
 
-absl::Status MultiThreadedTestCase::State::prepare(EngineKind engine, WorldOptions* options, TraceFiles* files) const {
+absl::Status MultiThreadedTestCase::State::prepare(EngineKind engine, WorldOptions* options, RunFiles* files) const {
   options->engine = engine;
   if (!names_schedule(*options) && schedule.has_value()) options->schedule = *schedule;
   if (absl::Status status = internal::apply_environment_to_run(runs, options); !status.ok()) return status;
   add_test_defaults(options);
-  absl::StatusOr<TraceFiles> asked = trace_files_from_environment();
+  absl::StatusOr<RunFiles> asked = run_files_from_environment();
   if (!asked.ok()) return asked.status();
   *files = *std::move(asked);
   return absl::OkStatus();
@@ -188,7 +188,7 @@ RunReport MultiThreadedTestCase::run(int world_size, RankBody body, Expected exp
 
 RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expected expected, CodeSite code) {
   ++state_->runs;
-  TraceFiles files;
+  RunFiles files;
   if (absl::Status status = state_->prepare(engine(), &options, &files); !status.ok()) {
     internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, message_of(status));
     RunReport report;

@@ -272,7 +272,7 @@ std::string run_file_text(const RunReport& report) {
 }
 
 void write_failed_run(std::string_view name, RunReport* report) {
-  const absl::StatusOr<TraceFiles> files = trace_files_from_environment();
+  const absl::StatusOr<RunFiles> files = run_files_from_environment();
   if (!files.ok() || files->reports.empty()) return;
   const std::filesystem::path folder = files->reports;
   std::error_code ignored;  // write_run() tells

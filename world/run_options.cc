@@ -129,7 +129,7 @@ bool environment_speaks() {
 absl::Status apply_environment_to_run(int run, WorldOptions* options) {
   if (!environment_speaks()) [[likely]]
     return absl::OkStatus();
-  const absl::StatusOr<TraceFiles> files = trace_files_from_environment();
+  const absl::StatusOr<RunFiles> files = run_files_from_environment();
   if (!files.ok()) return files.status();
   const bool meant = run == files->replayed_run;
   if (!meant && std::getenv("RANKLOOM_REPLAY_RUN") != nullptr) return absl::OkStatus();
@@ -169,8 +169,8 @@ std::string rerun_command(const WorldOptions& options, std::string_view trace_pa
   return command("RANKLOOM_REPLAY=", shell_quoted(path != nullptr ? path : "<the same trace>"));
 }
 
-absl::StatusOr<TraceFiles> trace_files_from_environment() {
-  TraceFiles files;
+absl::StatusOr<RunFiles> run_files_from_environment() {
+  RunFiles files;
   if (const char* folder = std::getenv("RANKLOOM_TRACE_DIR"); folder != nullptr) files.folder = folder;
   if (const char* folder = std::getenv("RANKLOOM_REPORT"); folder != nullptr) files.reports = folder;
   if (const char* run = std::getenv("RANKLOOM_REPLAY_RUN"); run != nullptr) {

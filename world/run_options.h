@@ -24,12 +24,12 @@ std::string rerun_command(const WorldOptions& options, std::string_view trace_pa
 std::string shell_quoted(std::string_view word);
 
 // Wishes of the environment to whoever keeps traces and runs (harness, bridge, run_world()).
-struct TraceFiles {
+struct RunFiles {
   std::string folder;    // RANKLOOM_TRACE_DIR: where traces of failed runs go; empty: the keeper's own choice
   std::string reports;   // RANKLOOM_REPORT: where runs that failed go as files; empty: nowhere
   int replayed_run = 1;  // RANKLOOM_REPLAY_RUN: which run of a test, from 1, the trace in RANKLOOM_REPLAY belongs to
 };
 // Errors: InvalidArgument that names the variable.
-absl::StatusOr<TraceFiles> trace_files_from_environment();
+absl::StatusOr<RunFiles> run_files_from_environment();
 
 }  // namespace rankloom::internal

@@ -8,7 +8,7 @@ void CloseRecords::close(bool ok) const {
   const WorldPin alive(world_);
   if (!alive) return;
   const int64_t now = world_.scheduler()->now_ns();
-  for (const int64_t record : records_) context_.recorder().close(record, now, ok);
+  for (const int64_t record : records_) rank_state_.recorder().close(record, now, ok);
 }
 
 }  // namespace rankloom::internal

@@ -18,7 +18,7 @@ class CloseRecords final : public Dependant {
   enum class NeverEnded : uint8_t { kStayOpen, kFailed };
   CloseRecords(RankState* context, const WorldRef& world, std::vector<int64_t> records,
                NeverEnded never = NeverEnded::kStayOpen)
-      : context_(*context), world_(world), records_(std::move(records)), never_(never) {}
+      : rank_state_(*context), world_(world), records_(std::move(records)), never_(never) {}
   ~CloseRecords() override {
     if (!ended_ && never_ == NeverEnded::kFailed) close(/*ok=*/false);
   }
@@ -30,7 +30,7 @@ class CloseRecords final : public Dependant {
  private:
   void close(bool ok) const;
 
-  RankState& context_;
+  RankState& rank_state_;
   const WorldRef world_;
   const std::vector<int64_t> records_;
   const NeverEnded never_;

@@ -58,7 +58,8 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   for (const CollectiveCall& part : call.parts) records.push_back(part.way.record_id);
   const std::vector<std::shared_ptr<internal::PartWork>> parts = std::move(gathered->parts);
   const auto end_now = [&](const absl::Status& status) {
-    if (front_->context_ != nullptr) internal::CloseRecords(front_->context_, front_->world_, records).ended(status);
+    if (front_->rank_state_ != nullptr)
+      internal::CloseRecords(front_->rank_state_, front_->world_, records).ended(status);
     for (const std::shared_ptr<internal::PartWork>& part : parts) part->complete(status);
   };
   Work whole;
@@ -74,8 +75,8 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
     end_now(absl::OkStatus());
     return whole;
   }
-  if (front_->context_ != nullptr)
-    state->when_done(std::make_unique<internal::CloseRecords>(front_->context_, front_->world_, std::move(records)));
+  if (front_->rank_state_ != nullptr)
+    state->when_done(std::make_unique<internal::CloseRecords>(front_->rank_state_, front_->world_, std::move(records)));
   for (const std::shared_ptr<internal::PartWork>& part : parts)
     state->when_done(internal::tell(std::weak_ptr(part), &WorkState::complete));
   return whole;
@@ -104,18 +105,19 @@ Work GroupFront::gather_call(CollectiveCall& call, const CallOptions& options, C
     if (!std::exchange(gathered.messages, true)) ++p2p_seq_;
     call.way.message_seq = p2p_seq_;
   }
-  if (context_ != nullptr) record(call);
-  auto part = std::make_shared<PartWork>(scheduler_, context_ != nullptr ? context_->rank() : -1, group_->name(), call);
+  if (rank_state_ != nullptr) record(call);
+  auto part =
+      std::make_shared<PartWork>(scheduler_, rank_state_ != nullptr ? rank_state_->rank() : -1, group_->name(), call);
   gathered.parts.push_back(part);
   gathered.calls.push_back(std::move(call));
   return WorkState::handle(std::move(part));
 }
 
 void GroupFront::drop_at_end() {
-  if (context_ == nullptr || at_end_ != 0) return;
+  if (rank_state_ == nullptr || at_end_ != 0) return;
   const WorldPin alive(world_);
   if (!alive) return;
-  at_end_ = context_->world().at_end([weak = handle_.weak_from_this()] {
+  at_end_ = rank_state_->world().at_end([weak = handle_.weak_from_this()] {
     if (const std::shared_ptr<ProcessGroup> group = weak.lock(); group != nullptr) of(*group).drop_coalescing();
   });
 }
@@ -133,11 +135,11 @@ void GroupFront::drop_coalescing() noexcept {
       invalid_argument("rank ", handle_.global_rank(), ", group ", handle_.group_name(),
                        ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", "),
                        site_place(Site{.code = gathered->calls.back().code}));
-  if (const WorldPin alive(world_); alive && context_ != nullptr) {
-    CloseRecords(context_, world_, std::move(records)).ended(status);
+  if (const WorldPin alive(world_); alive && rank_state_ != nullptr) {
+    CloseRecords(rank_state_, world_, std::move(records)).ended(status);
     // The program of a rank that fails between the two is not to blame.
-    if (!context_->unwinding() && !context_->world().ended_text(context_->rank()).starts_with("failed"))
-      context_->world().note(WorldState::NoteKind::kLeftover, message_of(status));
+    if (!rank_state_->unwinding() && !rank_state_->world().ended_text(rank_state_->rank()).starts_with("failed"))
+      rank_state_->world().note(WorldState::NoteKind::kLeftover, message_of(status));
   }
   for (const std::shared_ptr<PartWork>& part : gathered->parts) {
     try {

@@ -22,7 +22,7 @@ namespace rankloom::internal {
 
 GroupFront::GroupFront(ProcessGroup* handle, RankState* context, std::shared_ptr<const Group> group, int rank)
     : handle_(*handle),
-      context_(context),
+      rank_state_(context),
       scheduler_(context != nullptr ? &context->world().scheduler() : nullptr),
       world_(scheduler_),
       group_(std::move(group)),
@@ -36,12 +36,12 @@ GroupFront::GroupFront(ProcessGroup* handle, RankState* context, std::shared_ptr
 
 GroupFront::~GroupFront() {
   if (at_end_ != 0) [[unlikely]] {
-    if (const WorldPin alive(world_); alive) context_->world().forget_at_end(at_end_);
+    if (const WorldPin alive(world_); alive) rank_state_->world().forget_at_end(at_end_);
   }
   // The world has its own groups until all members have left, this one by another handle perhaps.
-  if (context_ == nullptr || left_ || (GroupAccess::of_world(*group_) && !GroupAccess::any_left(*group_))) [[likely]]
+  if (rank_state_ == nullptr || left_ || (GroupAccess::of_world(*group_) && !GroupAccess::any_left(*group_))) [[likely]]
     return;
-  if (const WorldPin alive(world_); alive) context_->recorder().left(group_);
+  if (const WorldPin alive(world_); alive) rank_state_->recorder().left(group_);
 }
 
 void GroupFront::check_duration(const char* op, const char* what, absl::Duration duration, CodeSite code) const {
@@ -92,9 +92,9 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
     fail(call, make_error(ErrorKind::kAborted, who(call) + "the group was shut down, want no call after shutdown()"));
   }
   if (scheduler_ != nullptr) {
-    if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != context_->rank())
+    if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != rank_state_->rank())
         [[unlikely]] {
-      fail(call, invalid_argument(who(call), "the handle of rank ", context_->rank(), " was used by rank ",
+      fail(call, invalid_argument(who(call), "the handle of rank ", rank_state_->rank(), " was used by rank ",
                                   task->info.rank, ", want the rank's own handle"));
     }
     scheduler_->point(
@@ -132,21 +132,21 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
                                  .created_ns = scheduler_->now_ns()};
   int64_t id = -1;
   if (memo != nullptr && memo->again) [[likely]]
-    id = context_->recorder().open_again(memo->facts, call.code, numbers);
+    id = rank_state_->recorder().open_again(memo->facts, call.code, numbers);
   if (id < 0) id = record_anew(call, numbers, memo);
   call.way.record_id = id;
-  if (scheduler_->prefetches()) Task::current()->next_write = context_->recorder().next_place();
+  if (scheduler_->prefetches()) Task::current()->next_write = rank_state_->recorder().next_place();
 }
 
 void GroupFront::record(CollectiveCall& call, CallMemo* memo) {
-  if (context_ != nullptr && scheduler_ != nullptr) record_here(call, memo);  // else outside a world
+  if (rank_state_ != nullptr && scheduler_ != nullptr) record_here(call, memo);  // else outside a world
 }
 
 // submit() without what the call before has settled.
 Work GroupFront::submit_again(const CallPlace& place, const CallOptions& options, CodeSite code) {
   CollectiveCall& call = *place.call;
   const Task* const task = Task::current();
-  if (!world_.has(task) || task->info.rank != context_->rank() || shut_down_ || coalescing_ != nullptr) [[unlikely]]
+  if (!world_.has(task) || task->info.rank != rank_state_->rank() || shut_down_ || coalescing_ != nullptr) [[unlikely]]
     return submit(call, options, code, place.memo);
   const LibraryScope library;
   const OpRow& row = op_row(call.op);
@@ -178,7 +178,7 @@ void GroupFront::prepare(CollectiveCall& call, const CallOptions& options, CallM
     refuse_arguments(call, checked);
   }
   if (options.keep_alive != nullptr) {
-    call.keep_alive = context_ != nullptr ? owned_by_rank(options.keep_alive, *context_) : options.keep_alive;
+    call.keep_alive = rank_state_ != nullptr ? owned_by_rank(options.keep_alive, *rank_state_) : options.keep_alive;
   }
   call.stream = options.stream;
   if (memo == nullptr) return;
@@ -205,10 +205,10 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
 // Not inlined, as what follows.
 [[gnu::noinline]] void GroupFront::close_record(int64_t record_id, WorkState* work) {
   if (work == nullptr || work->is_over()) {
-    context_->recorder().close(record_id, scheduler_->now_ns(), work == nullptr || work->ended_well());
+    rank_state_->recorder().close(record_id, scheduler_->now_ns(), work == nullptr || work->ended_well());
   } else {
     // A work that goes without an end never will have one: the call has failed.
-    work->when_done(std::make_unique<CloseRecords>(context_, world_, std::vector<int64_t>{record_id},
+    work->when_done(std::make_unique<CloseRecords>(rank_state_, world_, std::vector<int64_t>{record_id},
                                                    CloseRecords::NeverEnded::kFailed),
                     /*apart=*/true);
   }
@@ -223,7 +223,7 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
   failed.seq = numbered ? seq_ : -1;
   // The call did not happen: the next one takes its number.
   if (numbered && error_kind(status) == ErrorKind::kInvalidArgument) --seq_;
-  if (record_id >= 0) context_->recorder().close(record_id, scheduler_->now_ns(), false);
+  if (record_id >= 0) rank_state_->recorder().close(record_id, scheduler_->now_ns(), false);
   fail(failed, status);
 }
 
@@ -251,7 +251,7 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
       }
     }
   };
-  return context_->recorder().open(numbers, fill, memo != nullptr ? &memo->facts : nullptr);
+  return rank_state_->recorder().open(numbers, fill, memo != nullptr ? &memo->facts : nullptr);
 }
 
 }  // namespace rankloom::internal

@@ -36,7 +36,7 @@ class GroupFront : public Kept {
 
   static GroupFront& of(const ProcessGroup& group) { return *group.front_; }
 
-  RankState* context() const { return context_; }
+  RankState* rank_state() const { return rank_state_; }
   Scheduler* scheduler() const { return scheduler_; }
   const WorldRef& world_ref() const { return world_; }
   const std::shared_ptr<const Group>& group() const { return group_; }
@@ -124,7 +124,7 @@ class GroupFront : public Kept {
   void end(CodeSite code);
 
   ProcessGroup& handle_;
-  RankState* const context_;  // null outside a world
+  RankState* const rank_state_;  // null outside a world
   Scheduler* const scheduler_;
   const WorldRef world_;
   const std::shared_ptr<const Group> group_;

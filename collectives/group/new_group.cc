@@ -87,7 +87,7 @@ namespace internal {
 
 GroupRequest GroupFront::request_of(const GroupOptions& options) {
   GroupRequest request;
-  request.world = context_ != nullptr ? &context_->world() : nullptr;
+  request.world = rank_state_ != nullptr ? &rank_state_->world() : nullptr;
   request.parent = group_.get();
   request.number = ++request_count_;
   request.name = options.name.empty() ? absl::StrCat(group_->name(), ".", ++child_count_) : options.name;
@@ -115,8 +115,8 @@ void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& 
 std::shared_ptr<ProcessGroup> GroupFront::make_child(const std::shared_ptr<const Group>& group,
                                                      const GroupOptions& options, CodeSite code) {
   std::shared_ptr<ProcessGroup> child;
-  if ((options.make || options.backend.has_value()) && context_ != nullptr) {
-    child = make_group_member(*context_, group, options, code);
+  if ((options.make || options.backend.has_value()) && rank_state_ != nullptr) {
+    child = make_group_member(*rank_state_, group, options, code);
   } else {
     child = handle_.make_member(group, options);
   }
@@ -155,10 +155,10 @@ void GroupFront::end(CodeSite code) {
   shut_down_ = true;  // whatever a subclass makes of it
   if (!std::exchange(left_, true)) {
     attempt([&] { handle_.leave(); });
-    if (context_ != nullptr) {
+    if (rank_state_ != nullptr) {
       // In this order: the group goes with the last member.
-      context_->recorder().left(group_);
-      context_->world().leave_group(*group_, context_->rank());
+      rank_state_->recorder().left(group_);
+      rank_state_->world().leave_group(*group_, rank_state_->rank());
     }
   }
   if (first != nullptr) std::rethrow_exception(first);

@@ -61,7 +61,7 @@ void ProcessGroup::set_reduce_order(const ReduceOp::Order& order) {
   front_->order_ = order;
 }
 const std::shared_ptr<const Group>& ProcessGroup::group() const { return front_->group_; }
-RankContext* ProcessGroup::context() const { return front_->context_; }
+RankContext* ProcessGroup::context() const { return front_->rank_state_; }
 
 std::string ProcessGroup::text() const {
   return absl::StrCat(backend_name(), " group ", group_name(), ": rank ", rank(), " of ", size());

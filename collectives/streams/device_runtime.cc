@@ -396,31 +396,31 @@ std::vector<std::shared_ptr<WorkState>> DeviceRuntime::awaited(const DeviceGates
   return works;
 }
 
-void DeviceRuntime::let_go_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept {
+void DeviceRuntime::give_up_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept {
   std::shared_ptr<HeldByStream> held;
   {
     OrderedMutexLock lock(&mu_);
     held = gate->held;
   }
-  if (held != nullptr) held->let_go();
+  if (held != nullptr) held->give_up();
   if (unwound) {
     open(gate, make_error(ErrorKind::kAborted, gate->stream->who(), "an exception unwound the rank"), OpenedBy::kEnd);
   }
 }
 
-void DeviceRuntime::let_go(const DeviceStreamState& stream, bool unwound) noexcept {
+void DeviceRuntime::give_up(const DeviceStreamState& stream, bool unwound) noexcept {
   DeviceGates closed;
   {
     OrderedMutexLock lock(&mu_);
     std::copy_if(gates_.begin(), gates_.end(), std::back_inserter(closed),
                  [&stream](const std::shared_ptr<DeviceGate>& gate) { return gate->stream.get() == &stream; });
   }
-  for (const std::shared_ptr<DeviceGate>& gate : closed) let_go_at(gate, unwound);
+  for (const std::shared_ptr<DeviceGate>& gate : closed) give_up_at(gate, unwound);
 }
 
 void DeviceRuntime::unwind(const DeviceGates& gates, int rank) noexcept {
   for (const std::shared_ptr<DeviceGate>& gate : gates) {
-    if (gate->stream->rank == rank && !gate->open.load()) let_go_at(gate, /*unwound=*/true);
+    if (gate->stream->rank == rank && !gate->open.load()) give_up_at(gate, /*unwound=*/true);
   }
 }
 

@@ -151,7 +151,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
                                                     CodeSite code);
   // Lets go of what `stream` holds, in the order of the stream. `unwound`: so does an exception, and nothing that
   // follows is wanted: its gates are opened. No scheduling point: destructors come here.
-  void let_go(const DeviceStreamState& stream, bool unwound) noexcept;
+  void give_up(const DeviceStreamState& stream, bool unwound) noexcept;
   // The same of those of these gates that streams of `rank` wait at, which an exception unwinds.
   void unwind(const DeviceGates& gates, int rank) noexcept;
 
@@ -177,7 +177,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   void start_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
   void open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by);
-  void let_go_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept;
+  void give_up_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept;
 
   WorldState& world_;
   Scheduler& scheduler_;

@@ -27,10 +27,10 @@ std::shared_ptr<DeviceRuntime> runtime_of(RankState& rank) {
 }
 
 // The rank has neither the stream nor a work or event of it any more, or an exception unwinds.
-void let_go(DeviceRuntime& runtime, const DeviceStreamState& stream, const RankState& rank) noexcept {
+void give_up(DeviceRuntime& runtime, const DeviceStreamState& stream, const RankState& rank) noexcept {
   const WorldPin alive(runtime.world_ref());
   if (!alive) return;  // all has ended with the world
-  runtime.let_go(stream, rank.unwinding());
+  runtime.give_up(stream, rank.unwinding());
 }
 
 // A call that was passed on at once, and may be on the device already. There nobody can take it back, but it ends: what
@@ -43,8 +43,8 @@ class HeldOnDevice final : public HeldByStream {
       : held_(std::move(work)), keeps_alive_(keeps_alive), runtime_(runtime), rank_(rank), before_(std::move(before)) {}
   const std::shared_ptr<WorkState>& state() const { return held_.state(); }
 
-  void let_go() noexcept override {
-    held_.let_go();
+  void give_up() noexcept override {
+    held_.give_up();
     if (keeps_alive_ || state() == nullptr || state()->is_over() || Completion::open() || !rank_.unwinding()) return;
     runtime_->unwind(before_, rank_.rank());
     state()->dropped();
@@ -67,13 +67,14 @@ DeviceStream::DeviceStream(RankState& rank, int device, DeviceDriver::StreamHand
       handle_(handle),
       state_(std::make_shared<DeviceStreamState>(rank.rank(), name)),
       keeper_(state_.get(),
-              [runtime = runtime_, state = state_, &rank](const void*) { internal::let_go(*runtime, *state, rank); }) {}
+              [runtime = runtime_, state = state_, &rank](const void*) { internal::give_up(*runtime, *state, rank); }) {
+}
 
 DeviceStream::~DeviceStream() {
   if (std::uncaught_exceptions() == 0) [[likely]]
     return;
   if (const WorldPin alive(runtime_->world_ref()); alive && rank_.unwinding())
-    internal::let_go(*runtime_, *state_, rank_);
+    internal::give_up(*runtime_, *state_, rank_);
 }
 
 std::string_view DeviceStream::name() const { return state_->name; }

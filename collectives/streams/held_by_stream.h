@@ -14,7 +14,7 @@ class HeldByStream {
  public:
   virtual ~HeldByStream() = default;
   // Nobody writes into the rank's memory for it afterwards. No scheduling point: destructors come here.
-  virtual void let_go() noexcept = 0;
+  virtual void give_up() noexcept = 0;
 };
 
 // A work that a stream waits for. Its handle keeps the call.
@@ -22,7 +22,7 @@ class HeldWork final : public HeldByStream {
  public:
   explicit HeldWork(Work work) : state_(WorkState::shared(work)), work_(std::move(work)) {}
   const std::shared_ptr<WorkState>& state() const { return state_; }
-  void let_go() noexcept override {
+  void give_up() noexcept override {
     if (held_.exchange(false)) work_ = Work();
   }
 

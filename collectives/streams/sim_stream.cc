@@ -118,7 +118,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   }
   // The rank has neither the stream nor a work or event of it any more, or an exception unwinds: calls and waits on
   // their way are taken back, and kernels that have not begun are left out if it does. No scheduling point.
-  void let_go() noexcept;
+  void give_up() noexcept;
   CalledHandle called(const char* what, CodeSite code) const {
     return {.rank = rank, .handle = absl::StrCat("stream ", name), .op = what, .code = code};
   }
@@ -176,7 +176,7 @@ void SimStream::Queue::push(Item item) {
   point(what, code);
 }
 
-void SimStream::Queue::let_go() noexcept {
+void SimStream::Queue::give_up() noexcept {
   const WorldPin alive(world);
   if (!alive) return;  // all has ended with the world
   if (context.unwinding()) unwound.store(true);
@@ -188,7 +188,7 @@ void SimStream::Queue::let_go() noexcept {
       if (item.held != nullptr) held.push_back(item.held);
     }
   }
-  for (const std::shared_ptr<HeldByStream>& each : held) each->let_go();
+  for (const std::shared_ptr<HeldByStream>& each : held) each->give_up();
 }
 
 void SimStream::Queue::drain() {
@@ -222,13 +222,13 @@ SimStream::SimStream(RankContext& rank, std::string_view name)
     // The rank's: the last that goes lets go of the queue, which its task holds by itself.
     : queue_([queue = std::make_shared<Queue>(state_of(rank), name)]() mutable {
         Queue* const held = queue.get();
-        return std::shared_ptr<Queue>(held, [queue = std::move(queue)](Queue*) { queue->let_go(); });
+        return std::shared_ptr<Queue>(held, [queue = std::move(queue)](Queue*) { queue->give_up(); });
       }()) {}
 
 SimStream::~SimStream() {
   if (std::uncaught_exceptions() == 0) [[likely]]
     return;
-  if (const WorldPin alive(queue_->world); alive && queue_->context.unwinding()) queue_->let_go();
+  if (const WorldPin alive(queue_->world); alive && queue_->context.unwinding()) queue_->give_up();
 }
 
 std::string_view SimStream::name() const { return queue_->name; }

@@ -24,7 +24,7 @@ CallOnStream::CallOnStream(RankState& rank, const char* op, std::string group, i
 
 void CallOnStream::dropped() noexcept {
   if (rank_.unwinding()) {
-    if (const std::shared_ptr<HeldByStream> held = held_.lock(); held != nullptr) held->let_go();
+    if (const std::shared_ptr<HeldByStream> held = held_.lock(); held != nullptr) held->give_up();
   }
   let_stream_go();
 }
@@ -93,7 +93,7 @@ absl::Status StreamCall::run(const absl::Status& cause) {
   return ended;
 }
 
-void StreamCall::let_go() noexcept {
+void StreamCall::give_up() noexcept {
   if (keeps_alive_) return;
   const WorldPin alive(world_);
   if (!alive) return;

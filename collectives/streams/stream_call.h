@@ -49,7 +49,7 @@ class StreamCall final : public HeldByStream {
   absl::Status run(const absl::Status& cause);
   // As a work that is dropped: the call is taken back, and its group fails. Does nothing for a call that is done, or
   // that owns its tensors.
-  void let_go() noexcept override;
+  void give_up() noexcept override;
 
  private:
   StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream);

@@ -41,10 +41,10 @@ CoalescedWork::~CoalescedWork() = default;
 
 void CoalescedWork::ending(bool ok) {
   // That of collectives ends with them.
-  if (collectives_ == nullptr) context_->recorder().close(own_record(), scheduler()->now_ns(), ok);
+  if (collectives_ == nullptr) rank_state_->recorder().close(own_record(), scheduler()->now_ns(), ok);
 }
 
-void CoalescedWork::watch(std::shared_ptr<CallState> collectives, std::vector<std::shared_ptr<Message>> messages) {
+void CoalescedWork::watch(std::shared_ptr<CollectiveWork> collectives, std::vector<std::shared_ptr<Message>> messages) {
   collectives_ = std::move(collectives);
   messages_ = std::move(messages);
   left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);

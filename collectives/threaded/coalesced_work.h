@@ -20,7 +20,7 @@ class CoalescedWork final : public MemberWork, public std::enable_shared_from_th
   ~CoalescedWork() override;
 
   // Once, before any part is filed. `collectives` is null if there are none.
-  void watch(std::shared_ptr<CallState> collectives, std::vector<std::shared_ptr<Message>> messages);
+  void watch(std::shared_ptr<CollectiveWork> collectives, std::vector<std::shared_ptr<Message>> messages);
   // A part could not be filed, nor will those after it. `filed`: the collectives were.
   void give_up(const absl::Status& status, bool filed);
 
@@ -45,7 +45,7 @@ class CoalescedWork final : public MemberWork, public std::enable_shared_from_th
   const std::shared_ptr<Rendezvous> rendezvous_;
   const std::shared_ptr<Mailbox> mailbox_;
   // const after watch()
-  std::shared_ptr<CallState> collectives_;
+  std::shared_ptr<CollectiveWork> collectives_;
   std::vector<std::shared_ptr<Message>> messages_;
 
   std::atomic<size_t> left_{0};  // parts that are not done

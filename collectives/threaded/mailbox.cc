@@ -423,12 +423,12 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
   if (record_ != nullptr) StepRecord::name_next_task(numbered_object(mine.object() ^ other->object(), kPosted));
   scheduler_.post({.rank = mine.rank(), .kind = TaskKind::kCompletion}, mine.wait_site(mine.call_.code),
                   [self = shared_from_this(), send = sends ? message : other, recv = sends ? other : message] {
-                    if (self->part(*send, *recv)) self->move(send, recv);
+                    if (self->unpair(*send, *recv)) self->move(send, recv);
                   });
   return absl::OkStatus();
 }
 
-bool Mailbox::part(Message& send, Message& recv) {
+bool Mailbox::unpair(Message& send, Message& recv) {
   Inbox& inbox = inbox_of(recv.receiver());
   ObservedMutexLock lock(&inbox.mu);
   // A withdrawal might have come first, or come later.
@@ -463,7 +463,7 @@ absl::Status Mailbox::describe_difference(const Message& send, const Message& re
   const std::array<const CollectiveCall*, 2> calls = {&send.call_, &recv.call_};
   const auto message = [&messages](int i) { return messages[static_cast<size_t>(i)]; };
   const auto global = [&](int i) { return message(i)->rank(); };
-  const auto last_calls = [&](int i) { return message(i)->context_->recorder().last_calls(5, group_.get()); };
+  const auto last_calls = [&](int i) { return message(i)->rank_state_->recorder().last_calls(5, group_.get()); };
   const auto whereabouts = [](int) { return std::string(); };
   return describe_mismatch({.group = group_->name(),
                             .seq = send.seq(),
@@ -536,7 +536,7 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
 void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   recv.source_ = send.group_rank_;
   if (recv.call_.peer == CollectiveCall::kAnySource)
-    recv.context_->recorder().set_peer(recv.call_.way.record_id, send.group_rank_);
+    recv.rank_state_->recorder().set_peer(recv.call_.way.record_id, send.group_rank_);
   Completion completion;
   if (!status.ok()) fail(status);
   finish(recv, status);
@@ -644,7 +644,7 @@ void Mailbox::remember_unwound(const Message& message, const absl::Status& cause
                         .tag = message.call_.tag});
     any_unwound_.store(true, std::memory_order_relaxed);
   }
-  message.context_->when_caught([weak = weak_from_this()] {
+  message.rank_state_->when_caught([weak = weak_from_this()] {
     if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
   });
 }

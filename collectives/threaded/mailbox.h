@@ -50,7 +50,7 @@ class Message final : public MemberWork {
 
  protected:
   Site wait_site(CodeSite code) const override;
-  void ending(bool ok) override { context_->recorder().close(own_record(), scheduler()->now_ns(), ok); }
+  void ending(bool ok) override { rank_state_->recorder().close(own_record(), scheduler()->now_ns(), ok); }
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
   const char* lost() const override { return "the message can never arrive"; }
@@ -74,7 +74,7 @@ class Message final : public MemberWork {
   const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
 
   void set_tag_text();
-  // As of CallState: poisoned runs only.
+  // As of CollectiveWork: poisoned runs only.
   void poison();
   bool poisoned() const;
   bool unpoison(bool failed);
@@ -160,7 +160,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   Inbox& inbox_of(int destination);
   Inbox* existing_inbox(int destination) const;
   // Has a pair that waited for its step taken; false: one of the two was withdrawn meanwhile.
-  bool part(Message& send, Message& recv);
+  bool unpair(Message& send, Message& recv);
   // Compares, moves the data and completes both. On a device the data moves later.
   void move(const std::shared_ptr<Message>& send, const std::shared_ptr<Message>& recv);
   // Starts the move on a device: end() follows, but for an error.

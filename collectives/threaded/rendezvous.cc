@@ -33,7 +33,7 @@ bool has_tensors(const CollectiveCall& call) {
 
 }  // namespace
 
-struct CallState::Aside {
+struct CollectiveWork::Aside {
   struct Saved {
     TensorView user;  // the caller's memory
     const char* bytes;
@@ -64,14 +64,14 @@ struct CallState::Aside {
   char* poison(CollectiveCall& call, bool writes, char* free);
 };
 
-CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call,
-                     int64_t timeout_ns)
+CollectiveWork::CollectiveWork(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank,
+                               CollectiveCall&& call, int64_t timeout_ns)
     : MemberWork(context, std::move(call), timeout_ns), rendezvous_(std::move(rendezvous)), group_rank_(group_rank) {}
 
-CallState::CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank)
+CollectiveWork::CollectiveWork(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank)
     : MemberWork(context), rendezvous_(std::move(rendezvous)), group_rank_(group_rank) {}
 
-void CallState::begin(int64_t timeout_ns) {
+void CollectiveWork::begin(int64_t timeout_ns) {
   MemberWork::begin(timeout_ns);
   started_ns_ = -1;
   early_ = served_ = false;
@@ -81,35 +81,38 @@ void CallState::begin(int64_t timeout_ns) {
   if (aside_->room > Aside::kMostKept) aside_ = nullptr;
 }
 
-CallState::~CallState() = default;
+CollectiveWork::~CollectiveWork() = default;
 
-void CallState::ending(bool ok) { context_->recorder().close(own_record(), scheduler()->now_ns(), ok, started_ns_); }
+void CollectiveWork::ending(bool ok) {
+  rank_state_->recorder().close(own_record(), scheduler()->now_ns(), ok, started_ns_);
+}
 
-const char* CallState::op() const { return op_row(call_.op).name; }
-std::string_view CallState::group() const { return rendezvous_->group().name(); }
-const Group* CallState::open_group() const { return &rendezvous_->group(); }
+const char* CollectiveWork::op() const { return op_row(call_.op).name; }
+std::string_view CollectiveWork::group() const { return rendezvous_->group().name(); }
+const Group* CollectiveWork::open_group() const { return &rendezvous_->group(); }
 
-Site CallState::wait_site(CodeSite code) const {
+Site CollectiveWork::wait_site(CodeSite code) const {
   return Site{.what = op(), .code = code, .group = group(), .seq = call_.seq, .detail = call_.label, .waits_for = this};
 }
 
-absl::Status CallState::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  return wait_as(timeout, timeout_is_default, code, [&] { return CallState::wait_site(code); });
+absl::Status CollectiveWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  return wait_as(timeout, timeout_is_default, code, [&] { return CollectiveWork::wait_site(code); });
 }
 
-void CallState::append_ranks(std::vector<int>* ranks) const {
+void CollectiveWork::append_ranks(std::vector<int>* ranks) const {
   rendezvous_->append_missing(call_.seq, group_rank_, ranks);
 }
 
-absl::Status CallState::explain() const { return rendezvous_->known_cause(call_.seq); }
+absl::Status CollectiveWork::explain() const { return rendezvous_->known_cause(call_.seq); }
 
-bool CallState::take_back(const Withdrawal& why, const absl::Status& ended) {
+bool CollectiveWork::take_back(const Withdrawal& why, const absl::Status& ended) {
   if (!rendezvous_->withdraw(*this, why)) return false;
   complete(ended);
   return true;
 }
 
-void CallState::wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code, absl::Status* waited) {
+void CollectiveWork::wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code,
+                                 absl::Status* waited) {
   while (!is_completed() && error_kind(*waited) == ErrorKind::kTimeout) {
     const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
     if (longer_ns <= 0) break;  // nobody else's time runs
@@ -118,15 +121,15 @@ void CallState::wait_longer(absl::Duration* timeout, bool timeout_is_default, Co
   }
 }
 
-std::string CallState::what(bool /*numbered*/) const { return absl::StrCat(op(), " seq ", call_.seq); }
-std::string CallState::waits_in(CodeSite code) const { return site_text(wait_site(code)); }
+std::string CollectiveWork::what(bool /*numbered*/) const { return absl::StrCat(op(), " seq ", call_.seq); }
+std::string CollectiveWork::waits_in(CodeSite code) const { return site_text(wait_site(code)); }
 
-void CallState::each_part(absl::FunctionRef<void(CollectiveCall&)> visit) {
+void CollectiveWork::each_part(absl::FunctionRef<void(CollectiveCall&)> visit) {
   if (call_.parts.empty()) return visit(call_);
   for (CollectiveCall& part : call_.parts.mutable_get()) visit(part);
 }
 
-void CallState::poison() {
+void CollectiveWork::poison() {
   if (aside_ == nullptr) aside_ = std::make_unique<Aside>();
   if (call_.inputs.size() == 1 && call_.outputs.size() == 1 && writes_outputs(call_, group_rank_)) [[likely]] {
     const TensorView& output = call_.outputs[0];
@@ -153,7 +156,7 @@ void CallState::poison() {
   each_part([&](CollectiveCall& call) { free = aside_->poison(call, writes_outputs(call, group_rank_), free); });
 }
 
-char* CallState::Aside::poison(CollectiveCall& call, bool writes, char* free) {
+char* CollectiveWork::Aside::poison(CollectiveCall& call, bool writes, char* free) {
   const auto copy = [&free](const TensorView& tensor) {
     char* const bytes = std::exchange(free, free + tensor.bytes());
     if (tensor.bytes() > 0) std::memcpy(bytes, tensor.data(), tensor.bytes());
@@ -185,7 +188,7 @@ char* CallState::Aside::poison(CollectiveCall& call, bool writes, char* free) {
   return free;
 }
 
-bool CallState::unpoison(bool failed) {
+bool CollectiveWork::unpoison(bool failed) {
   if (aside_ == nullptr) return false;
   bool put_back = false;
   if (failed) {
@@ -201,7 +204,7 @@ bool CallState::unpoison(bool failed) {
   return put_back;
 }
 
-void CallState::set_aside() {
+void CollectiveWork::set_aside() {
   if (aside_ == nullptr) aside_ = std::make_unique<Aside>();
   const bool broadcast = call_.op == OpType::kBroadcast;
   const TensorList& list = broadcast ? call_.outputs : call_.inputs;
@@ -221,17 +224,17 @@ void CallState::set_aside() {
   }
 }
 
-const TensorView& CallState::given(int i) const {
+const TensorView& CollectiveWork::given(int i) const {
   return aside_ != nullptr && !aside_->given.empty() ? aside_->given[static_cast<size_t>(i)] : call_.outputs[i];
 }
 
-bool CallState::input_changed() const {
+bool CollectiveWork::input_changed() const {
   if (aside_ == nullptr) return false;
   return std::any_of(aside_->sums.begin(), aside_->sums.end(),
                      [](const auto& sum) { return checksum(sum.first) != sum.second; });
 }
 
-bool CallState::output_written() const {
+bool CollectiveWork::output_written() const {
   if (aside_ == nullptr) return false;
   return !std::all_of(aside_->outputs.begin(), aside_->outputs.end(),
                       [](const Aside::Saved& saved) { return holds_poison(saved.user); });
@@ -302,14 +305,14 @@ void Rendezvous::recycle(Slot* slot) {
 }
 
 // `same` of a row is an equivalence, so that names of what it held for may be compared in its place.
-[[gnu::noinline]] bool Rendezvous::same_anew(CallState& first, CallState& call) {
+[[gnu::noinline]] bool Rendezvous::same_anew(CollectiveWork& first, CollectiveWork& call) {
   if (!op_row(first.call_.op).same(first.call_, call.call_)) return false;
   if (first.alike_ == 0) first.alike_ = ++alike_;
   call.alike_ = first.alike_;
   return true;
 }
 
-inline void Rendezvous::enter(Slot& slot, const std::shared_ptr<CallState>& state) {
+inline void Rendezvous::enter(Slot& slot, const std::shared_ptr<CollectiveWork>& state) {
   const size_t rank = static_cast<size_t>(state->group_rank_);
   const CollectiveCall& call = state->call();
   if (slot.first < 0) {
@@ -340,7 +343,7 @@ void Rendezvous::leave(Slot& slot, size_t rank) {
   }
 }
 
-absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
+absl::Status Rendezvous::file(const std::shared_ptr<CollectiveWork>& state) {
   const CollectiveCall& call = state->call();
   const size_t rank = static_cast<size_t>(state->group_rank_);
   if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
@@ -376,11 +379,11 @@ absl::Status Rendezvous::file(const std::shared_ptr<CallState>& state) {
 }
 
 struct Rendezvous::Early {
-  absl::InlinedVector<std::shared_ptr<CallState>, 4> served;  // to be completed
-  absl::InlinedVector<std::shared_ptr<CallState>, 4> later;   // for serve_later()
-  std::shared_ptr<CallState> touched;                         // has written to an output before its call was done
-  bool ended = false;                                         // the slot's last member was served: nobody else has it
-  Slot* slot = nullptr;                                       // that one
+  absl::InlinedVector<std::shared_ptr<CollectiveWork>, 4> served;  // to be completed
+  absl::InlinedVector<std::shared_ptr<CollectiveWork>, 4> later;   // for serve_later()
+  std::shared_ptr<CollectiveWork> touched;                         // has written to an output before its call was done
+  bool ended = false;    // the slot's last member was served: nobody else has it
+  Slot* slot = nullptr;  // that one
   int64_t started_ns = 0;
 };
 
@@ -390,9 +393,9 @@ bool Rendezvous::root_serves(const Slot& slot, size_t rank) const {
   return root != nullptr && (!slot.mismatch || op_row(call.op).same(*root, call));
 }
 
-void Rendezvous::give(const Slot& slot, const CallState& to) {
+void Rendezvous::give(const Slot& slot, const CollectiveWork& to) {
   const CollectiveCall& call = to.call_;
-  const CallState& root = *slot.states[static_cast<size_t>(call.root)];
+  const CollectiveWork& root = *slot.states[static_cast<size_t>(call.root)];
   const bool broadcast = call.op == OpType::kBroadcast;
   if (broadcast && &root == &to) return;
   for (int i = 0; i < call.outputs.size(); ++i) {
@@ -402,8 +405,8 @@ void Rendezvous::give(const Slot& slot, const CallState& to) {
   }
 }
 
-void Rendezvous::serve(Slot* slot, CallState& state, Early* early) {
-  const std::shared_ptr<CallState>& mine = slot->states[static_cast<size_t>(state.group_rank_)];
+void Rendezvous::serve(Slot* slot, CollectiveWork& state, Early* early) {
+  const std::shared_ptr<CollectiveWork>& mine = slot->states[static_cast<size_t>(state.group_rank_)];
   if (state.output_written()) {
     early->touched = mine;
     return;
@@ -421,7 +424,7 @@ void Rendezvous::serve(Slot* slot, CallState& state, Early* early) {
 
 void Rendezvous::tell(Early early) {
   Completion completion;
-  for (const std::shared_ptr<CallState>& state : early.served) {
+  for (const std::shared_ptr<CollectiveWork>& state : early.served) {
     if (!only_gives(state->call_, state->group_rank_)) {
       if (record_ != nullptr) record_->settle_memory(state->rank());
       state->unpoison(/*failed=*/false);
@@ -431,17 +434,17 @@ void Rendezvous::tell(Early early) {
     leaving_.add(-1);
   }
   completion.end();
-  for (std::shared_ptr<CallState>& state : early.served) Completion::drop(std::move(state));
+  for (std::shared_ptr<CollectiveWork>& state : early.served) Completion::drop(std::move(state));
   if (early.touched != nullptr) [[unlikely]] {
-    const CallState& state = *early.touched;
+    const CollectiveWork& state = *early.touched;
     fail(touched_early(world_, state.rank(), state.who(state.what(/*numbered=*/true)), state.call_.code,
                        Touched::kOutput));
   }
   if (early.ended) end(early.slot, absl::OkStatus(), early.started_ns);
 }
 
-absl::Status Rendezvous::file_early(const std::shared_ptr<CallState>& state) {
-  CallState& mine = *state;
+absl::Status Rendezvous::file_early(const std::shared_ptr<CollectiveWork>& state) {
+  CollectiveWork& mine = *state;
   const CollectiveCall& call = mine.call();
   const int64_t seq = call.seq;
   const size_t rank = static_cast<size_t>(mine.group_rank_);
@@ -467,7 +470,7 @@ absl::Status Rendezvous::file_early(const std::shared_ptr<CallState>& state) {
     ++slot->early;
     // The others of this call that wait for nobody else now, and this one.
     const auto serve_or_put_off = [&](size_t other) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      CallState* const receiver = slot->states[other].get();
+      CollectiveWork* const receiver = slot->states[other].get();
       if (receiver == nullptr || !receiver->early_ || receiver->served_ || !root_serves(*slot, other)) return;
       late_ ? early.later.push_back(slot->states[other]) : serve(slot, *receiver, &early);
     };
@@ -486,7 +489,7 @@ absl::Status Rendezvous::file_early(const std::shared_ptr<CallState>& state) {
     }
   }
   const bool unwound = any_unwound_.load(std::memory_order_relaxed);
-  for (const std::shared_ptr<CallState>& other : early.later) serve_later(slot, *other);
+  for (const std::shared_ptr<CollectiveWork>& other : early.later) serve_later(slot, *other);
   tell(std::move(early));
   if (all) {
     late_ ? run_later(slot, call, static_cast<int>(rank)) : run(slot);
@@ -496,7 +499,7 @@ absl::Status Rendezvous::file_early(const std::shared_ptr<CallState>& state) {
   return absl::OkStatus();
 }
 
-void Rendezvous::serve_later(Slot* slot, const CallState& state) {
+void Rendezvous::serve_later(Slot* slot, const CollectiveWork& state) {
   const CollectiveCall& call = state.call();
   const int64_t seq = call.seq;
   const size_t rank = static_cast<size_t>(state.group_rank_);
@@ -511,7 +514,7 @@ void Rendezvous::serve_later(Slot* slot, const CallState& state) {
                       ObservedMutexLock lock(&self->mu_);
                       self->touched_group(Access::kCommute);  // a withdrawal might have come first, or come later
                       if (slot->seq != seq || slot->state == Slot::State::kRunning) return;
-                      CallState* const mine = slot->states[rank].get();
+                      CollectiveWork* const mine = slot->states[rank].get();
                       if (mine == nullptr || mine->served_ || !self->root_serves(*slot, rank)) return;
                       if (self->record_ != nullptr) {
                         self->record_->await(self->part_object(*slot, static_cast<size_t>(mine->call().root)));
@@ -525,7 +528,7 @@ void Rendezvous::serve_later(Slot* slot, const CallState& state) {
 
 // Not inlined, as what follows: their locals would take hundreds of bytes of each rank's stack, which large worlds keep
 // within a page.
-[[gnu::noinline]] absl::Status Rendezvous::refused(CallState& state) const {
+[[gnu::noinline]] absl::Status Rendezvous::refused(CollectiveWork& state) const {
   touched_group(Access::kRead);
   state.unpoison(/*failed=*/true);
   const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
@@ -607,7 +610,7 @@ void Rendezvous::run(Slot* slot) {
       status = start_on_device(slot, started_ns);
       if (status.ok()) return;
     } else if (slot->served > 0 && op_row(slot->calls[0]->op).rooted == Rooted::kGives) [[unlikely]] {
-      for (const std::shared_ptr<CallState>& state : slot->states) {
+      for (const std::shared_ptr<CollectiveWork>& state : slot->states) {
         if (!state->served_) give(*slot, *state);
       }
     } else {
@@ -712,7 +715,7 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
 }
 
 absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
-  for (const std::shared_ptr<CallState>& state : slot.states) {
+  for (const std::shared_ptr<CollectiveWork>& state : slot.states) {
     if (state->served_) continue;
     const bool input = state->input_changed();
     if (!input && !state->output_written()) [[likely]]
@@ -724,9 +727,9 @@ absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
   return absl::OkStatus();
 }
 
-inline void Rendezvous::complete(CallState& state, const absl::Status& status, int64_t now_ns) {
+inline void Rendezvous::complete(CollectiveWork& state, const absl::Status& status, int64_t now_ns) {
   const auto close = [&] {
-    state.context_->recorder().close(state.own_record(), now_ns, status.ok(), state.started_ns_);
+    state.rank_state_->recorder().close(state.own_record(), now_ns, status.ok(), state.started_ns_);
   };
   if (!state.complete_simply(status, close)) [[unlikely]]
     state.complete(status);
@@ -744,7 +747,7 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
       });
     }
     slot->calls[rank] = nullptr;
-    const std::shared_ptr<CallState>& state = slot->states[rank];
+    const std::shared_ptr<CollectiveWork>& state = slot->states[rank];
     if (state == nullptr || state->served_) continue;
     const bool put_back = state->aside_ != nullptr && state->unpoison(!status.ok());
     if (record_ != nullptr && has_tensors(state->call())) record_->settle_memory(state->rank(), put_back);
@@ -754,16 +757,16 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
   leaving_.add(-1);
   completion.end();
   if (Completion::open()) {
-    for (std::shared_ptr<CallState>& state : slot->states) Completion::drop(std::move(state));
+    for (std::shared_ptr<CollectiveWork>& state : slot->states) Completion::drop(std::move(state));
   } else {
-    for (std::shared_ptr<CallState>& state : slot->states) state.reset();
+    for (std::shared_ptr<CollectiveWork>& state : slot->states) state.reset();
   }
   ObservedMutexLock lock(&mu_);
   lock.apart();  // an empty slot is like any other
   recycle(slot);
 }
 
-bool Rendezvous::withdraw(CallState& state, const Withdrawal& why) {
+bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why) {
   using Why = Withdrawal::Why;
   const size_t rank = static_cast<size_t>(state.group_rank_);
   const int64_t seq = state.call().seq;
@@ -788,7 +791,7 @@ bool Rendezvous::withdraw(CallState& state, const Withdrawal& why) {
   if (!taken) {
     spread(std::move(failure));
     if (why.why == Why::kUnwinding) {
-      state.context_->when_caught([weak = weak_from_this()] {
+      state.rank_state_->when_caught([weak = weak_from_this()] {
         if (const std::shared_ptr<Rendezvous> self = weak.lock(); self != nullptr) self->look_at_unwound();
       });
     }
@@ -905,7 +908,7 @@ void Rendezvous::append_missing(int64_t seq, int rank, std::vector<int>* ranks) 
   const Slot* const slot = find(seq);
   if (slot == nullptr) return;
   const auto came = [slot](int member) { return slot->calls[static_cast<size_t>(member)] != nullptr; };
-  const CallState* const mine = slot->states[static_cast<size_t>(rank)].get();
+  const CollectiveWork* const mine = slot->states[static_cast<size_t>(rank)].get();
   if (mine != nullptr && mine->early_) {
     const int root = mine->call_.root;
     if (!came(root)) ranks->push_back(group_->global_rank(root));
@@ -922,7 +925,7 @@ std::vector<std::shared_ptr<WorkState>> Rendezvous::unfinished(int rank) const {
   std::vector<std::shared_ptr<WorkState>> works;
   for (const Slot* const slot : window_) {
     if (slot == nullptr) continue;
-    const std::shared_ptr<CallState>& state = slot->states[static_cast<size_t>(rank)];
+    const std::shared_ptr<CollectiveWork>& state = slot->states[static_cast<size_t>(rank)];
     if (state != nullptr && !(state->served_ && state->is_over())) works.push_back(state);
   }
   return works;

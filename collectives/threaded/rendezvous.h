@@ -22,15 +22,15 @@ class Rendezvous;
 struct DeviceLaunch;
 
 // One member's call on its way through a rendezvous, and the work that its rank waits for.
-class CallState final : public MemberWork {
+class CollectiveWork final : public MemberWork {
  public:
   // `timeout_ns`: the call's; Deadline::kNever: none.
-  CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call,
-            int64_t timeout_ns);
+  CollectiveWork(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank, CollectiveCall&& call,
+                 int64_t timeout_ns);
   // A place for a call; begin() makes it a work.
-  CallState(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank);
+  CollectiveWork(std::shared_ptr<Rendezvous> rendezvous, RankState* context, int group_rank);
   void begin(int64_t timeout_ns);
-  ~CallState() override;
+  ~CollectiveWork() override;
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
   const char* op() const override;
@@ -84,7 +84,7 @@ class CallState final : public MemberWork {
 // first of its slot. Once all are there, OpRow::cross and the kernel run, at once or as a step of their own (late
 // runs).
 //
-//   auto state = std::make_shared<CallState>(rendezvous, context, rank, std::move(call));
+//   auto state = std::make_shared<CollectiveWork>(rendezvous, context, rank, std::move(call));
 //   absl::Status filed = rendezvous->file(state);   // of the last member: the kernel ran, or is posted as a step
 //   state->wait(...);                               // every member: until the kernel has run
 //
@@ -96,11 +96,11 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   Rendezvous(WorldState* world, std::shared_ptr<const Group> group);
 
   // Files a call; runs it if this member is the last. Never blocks on another member.
-  absl::Status file(const std::shared_ptr<CallState>& state);
+  absl::Status file(const std::shared_ptr<CollectiveWork>& state);
   // The same of a member that is done as soon as its own part is: at once if it only gives, which is copied, or else as
   // soon as the root has come. Not for the root of a reduce or gather. The slot stays until all have come, so that
   // calls are compared as ever.
-  absl::Status file_early(const std::shared_ptr<CallState>& state);
+  absl::Status file_early(const std::shared_ptr<CollectiveWork>& state);
 
   // How many calls before `seq` there are that some members have not made.
   int64_t ahead(int64_t seq) const {
@@ -112,7 +112,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Takes a call back that no kernel has touched; waits for a kernel that runs. False: the call was done before, or a
   // device has it and will be through with it later. The call can never be complete then: its rank does not file the
   // number again.
-  bool withdraw(CallState& state, const Withdrawal& why);
+  bool withdraw(CollectiveWork& state, const Withdrawal& why);
 
   // Ends all calls on their way and refuses later ones. The first cause stays.
   void fail(const absl::Status& cause);
@@ -145,39 +145,39 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     State state = State::kCollecting;
     int arrived = 0;
     bool mismatch = false;
-    int early = 0;                                   // of those that arrived: CallState::early_
-    int served = 0;                                  // of those: CallState::served_
-    int first = -1;                                  // a member of those in `calls`, -1: there is none
-    std::vector<const CollectiveCall*> calls;        // [rank in group]
-    std::vector<std::shared_ptr<CallState>> states;  // [rank in group]
-    std::shared_ptr<DeviceLaunch> launch;            // kRunning, on a device
+    int early = 0;                                        // of those that arrived: CollectiveWork::early_
+    int served = 0;                                       // of those: CollectiveWork::served_
+    int first = -1;                                       // a member of those in `calls`, -1: there is none
+    std::vector<const CollectiveCall*> calls;             // [rank in group]
+    std::vector<std::shared_ptr<CollectiveWork>> states;  // [rank in group]
+    std::shared_ptr<DeviceLaunch> launch;                 // kRunning, on a device
   };
 
   // Why a call cannot be filed: the group has failed, or this rank has filed one with this number.
-  absl::Status refused(CallState& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status refused(CollectiveWork& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Looks whether the calling task has caught the exception by which it left a call. The group fails once that is known
   // and somebody needs the call.
   void look_at_unwound();
   // Whether two calls are the same() as each other.
-  bool same(CallState& first, CallState& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  bool same(CollectiveWork& first, CollectiveWork& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return (first.alike_ != 0 && first.alike_ == call.alike_) || same_anew(first, call);
   }
-  bool same_anew(CallState& first, CallState& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool same_anew(CollectiveWork& first, CollectiveWork& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The two ways in which `calls` and `states` of a slot change before a kernel has it.
-  void enter(Slot& slot, const std::shared_ptr<CallState>& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void enter(Slot& slot, const std::shared_ptr<CollectiveWork>& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void leave(Slot& slot, size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the root has come and its call agrees with that of member `rank`, of a slot whose root gives.
   bool root_serves(const Slot& slot, size_t rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Copies what the root gives to a member.
-  static void give(const Slot& slot, const CallState& to);
+  static void give(const Slot& slot, const CollectiveWork& to);
   // The members that are done before their slot is, and what follows from a serve() without the lock.
   struct Early;
   // Does the part of an early member: it is done. Not if the rank has written to an output: `early` has the member
   // then.
-  void serve(Slot* slot, CallState& state, Early* early) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void serve(Slot* slot, CollectiveWork& state, Early* early) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void tell(Early early);
   // Has a member served as a step of its own, when the schedule says.
-  void serve_later(Slot* slot, const CallState& state);
+  void serve_later(Slot* slot, const CollectiveWork& state);
   // Explored runs: the name of what a member of a slot does by itself.
   uint64_t part_object(const Slot& slot, size_t rank) const { return numbered_object(object_of(slot), rank + 1); }
   // Has run() called as a step of its own, when the schedule says.
@@ -217,7 +217,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status buffers_untouched(const Slot& slot) const;
   // Tells a member of a slot, whose part is done, that it is.
-  static void complete(CallState& state, const absl::Status& status, int64_t now_ns);
+  static void complete(CollectiveWork& state, const absl::Status& status, int64_t now_ns);
   // Tells every member of a slot, which is out of the window, how it ended.
   void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
 
@@ -236,7 +236,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
   size_t front_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;
-  uint64_t alike_ ABSL_GUARDED_BY(mu_) = 0;                        // how many names CallState::alike_ has had
+  uint64_t alike_ ABSL_GUARDED_BY(mu_) = 0;                        // how many names CollectiveWork::alike_ has had
   std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);  // all of them
   std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
   absl::Status failed_ ABSL_GUARDED_BY(mu_);                                 // why the group can do no more

@@ -147,10 +147,10 @@ CallPlace ThreadedProcessGroup::fresh(bool message, int line) {
     if (kept_messages_ == nullptr) [[unlikely]]
       kept_messages_ = std::make_unique<KeptWorks<Message>>();
     return kept_messages_->fresh(
-        first, [this] { return make_kept<Message>(mailbox(), front().context(), ProcessGroup::rank()); });
+        first, [this] { return make_kept<Message>(mailbox(), front().rank_state(), ProcessGroup::rank()); });
   }
-  return kept_.fresh(first,
-                     [this] { return make_kept<CallState>(rendezvous_, front().context(), ProcessGroup::rank()); });
+  return kept_.fresh(
+      first, [this] { return make_kept<CollectiveWork>(rendezvous_, front().rank_state(), ProcessGroup::rank()); });
 }
 
 absl::Status ThreadedProcessGroup::execute_again(const CallPlace& place, Work* work) {
@@ -166,7 +166,7 @@ absl::Status ThreadedProcessGroup::execute_again(const CallPlace& place, Work* w
     WorkState::first_handle(message, work);
     return post_begun(message, /*on_host=*/true);
   }
-  const auto& state = *static_cast<const std::shared_ptr<CallState>*>(place.kept);
+  const auto& state = *static_cast<const std::shared_ptr<CollectiveWork>*>(place.kept);
   state->begin(/*timeout_ns=*/0);
   WorkState::first_handle(state, work);
   return file_begun(state, /*on_host=*/true);
@@ -183,7 +183,7 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   if (!alive) return;  // all that was on its way has ended with the world
   const std::string text =
       located(absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)), code);
-  const std::vector<std::string> last = front().context()->recorder().last_calls(1);
+  const std::vector<std::string> last = front().rank_state()->recorder().last_calls(1);
   core_->fail(blamed_as(make_error(ErrorKind::kAborted, text),
                         blamed_on(global_rank(), make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ",
                                                             last.empty() ? "" : last[0]))));
@@ -191,7 +191,7 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
 }
 
 void ThreadedProcessGroup::close_outputs() {
-  front().context()->open_outputs().remove_if([this](const OpenCall& call) {
+  front().rank_state()->open_outputs().remove_if([this](const OpenCall& call) {
     return call.open_group() == group().get() && static_cast<const WorkState&>(call).is_over();
   });
 }
@@ -224,20 +224,20 @@ std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::share
                                                                 const GroupOptions& options) {
   GroupOptions mine = options;
   if (!mine.rooted.has_value()) mine.rooted = rooted_;
-  return make_threaded_member(*front().context(), group, mine);
+  return make_threaded_member(*front().rank_state(), group, mine);
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   const bool on_host = all_at_home(call, Device::Kind::kCpu);  // a device has an order of its own
   if (!on_host) [[unlikely]] {
     const TensorView& tensor = *foreign_tensor(call, Device::Kind::kCpu);
-    if (const absl::Status there = foreign(call, tensor, front().context()->world()); !there.ok())
+    if (const absl::Status there = foreign(call, tensor, front().rank_state()->world()); !there.ok())
       return invalid_argument(front().who(call), there.message());
   }
   if (!op_row(call.op).is_collective()) return post(std::move(call), on_host);
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call), on_host);
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
-  if (std::shared_ptr<CallState>* const state = kept_.holder(call); state != nullptr) [[likely]] {
+  if (std::shared_ptr<CollectiveWork>* const state = kept_.holder(call); state != nullptr) [[likely]] {
     (*state)->memo()->on_host = on_host;
     (*state)->begin(timeout_ns);
     if (call.keep_alive == nullptr) [[likely]]
@@ -245,12 +245,12 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
     // What owns its tensors goes with the call.
     return file(std::exchange(*state, nullptr), on_host);
   }
-  return file(
-      std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns),
-      on_host);
+  return file(std::make_shared<CollectiveWork>(rendezvous_, front().rank_state(), ProcessGroup::rank(), std::move(call),
+                                               timeout_ns),
+              on_host);
 }
 
-absl::StatusOr<Work> ThreadedProcessGroup::file(const std::shared_ptr<CallState>& state, bool on_host) {
+absl::StatusOr<Work> ThreadedProcessGroup::file(const std::shared_ptr<CollectiveWork>& state, bool on_host) {
   Work work;
   WorkState::first_handle(state, &work);
   if (absl::Status filed = file_begun(state, on_host); !filed.ok()) [[unlikely]]
@@ -258,10 +258,10 @@ absl::StatusOr<Work> ThreadedProcessGroup::file(const std::shared_ptr<CallState>
   return work;
 }
 
-absl::Status ThreadedProcessGroup::file_begun(const std::shared_ptr<CallState>& state, bool on_host) {
-  if (on_host && !open_alone(*front().context(), *state)) {
+absl::Status ThreadedProcessGroup::file_begun(const std::shared_ptr<CollectiveWork>& state, bool on_host) {
+  if (on_host && !open_alone(*front().rank_state(), *state)) {
     absl::Status opened =
-        open_beside(*front().context(), *state, ProcessGroup::rank(), [&] { return front().who(state->call()); });
+        open_beside(*front().rank_state(), *state, ProcessGroup::rank(), [&] { return front().who(state->call()); });
     if (!opened.ok()) [[unlikely]]
       return opened;
   }
@@ -279,7 +279,7 @@ bool ThreadedProcessGroup::done_early(const CollectiveCall& call, bool on_host) 
   if (!on_host || call.stream != nullptr || group()->size() == 1) return false;
   const bool takes_all = op_row(call.op).rooted == Rooted::kTakes && ProcessGroup::rank() == call.root;
   if (takes_all) return false;
-  WorldState& world = front().context()->world();
+  WorldState& world = front().rank_state()->world();
   const auto scheduled = [&] {
     return world.rooted_each(
         {.what = op_row(call.op).name, .code = call.code, .group = group()->name(), .seq = call.seq});
@@ -303,7 +303,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call, bool on_h
     return call.keep_alive == nullptr ? post(*message, on_host) : post(std::exchange(*message, nullptr), on_host);
   }
   return post(
-      std::make_shared<Message>(mailbox(), front().context(), ProcessGroup::rank(), std::move(call), timeout_ns),
+      std::make_shared<Message>(mailbox(), front().rank_state(), ProcessGroup::rank(), std::move(call), timeout_ns),
       on_host);
 }
 
@@ -316,9 +316,9 @@ absl::StatusOr<Work> ThreadedProcessGroup::post(const std::shared_ptr<Message>& 
 }
 
 absl::Status ThreadedProcessGroup::post_begun(const std::shared_ptr<Message>& message, bool on_host) {
-  if (on_host && !open_alone(*front().context(), *message)) {
+  if (on_host && !open_alone(*front().rank_state(), *message)) {
     absl::Status opened =
-        open_beside(*front().context(), *message, ProcessGroup::rank(), [&] { return message->who() + ": "; });
+        open_beside(*front().rank_state(), *message, ProcessGroup::rank(), [&] { return message->who() + ": "; });
     if (!opened.ok()) [[unlikely]]
       return opened;
   }
@@ -344,20 +344,20 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
     part->way.ready = call.way.ready;
     const int64_t timeout_ns = front().nanoseconds(part->timeout);
     messages.push_back(
-        std::make_shared<Message>(mailbox(), front().context(), ProcessGroup::rank(), std::move(*part), timeout_ns));
+        std::make_shared<Message>(mailbox(), front().rank_state(), ProcessGroup::rank(), std::move(*part), timeout_ns));
   }
   parts.erase(first_message, parts.end());
   const int64_t timeout_ns = front().nanoseconds(call.timeout);
-  auto whole = std::make_shared<CoalescedWork>(front().context(), rendezvous_, mailbox_, call, timeout_ns);
+  auto whole = std::make_shared<CoalescedWork>(front().rank_state(), rendezvous_, mailbox_, call, timeout_ns);
   Work work = WorkState::handle(whole);
   if (on_host) {
-    absl::Status opened = open_parts(*front().context(), *whole, std::move(ranges), front().who(call));
+    absl::Status opened = open_parts(*front().rank_state(), *whole, std::move(ranges), front().who(call));
     if (!opened.ok()) return opened;
   }
-  std::shared_ptr<CallState> collectives;
+  std::shared_ptr<CollectiveWork> collectives;
   if (!call.parts.empty()) {
-    collectives =
-        std::make_shared<CallState>(rendezvous_, front().context(), ProcessGroup::rank(), std::move(call), timeout_ns);
+    collectives = std::make_shared<CollectiveWork>(rendezvous_, front().rank_state(), ProcessGroup::rank(),
+                                                   std::move(call), timeout_ns);
   }
   whole->watch(collectives, messages);
   const absl::Status filed = collectives != nullptr ? rendezvous_->file(collectives) : absl::OkStatus();

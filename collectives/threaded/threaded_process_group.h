@@ -60,13 +60,13 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   absl::Status execute_again(const CallPlace& place, Work* work) override;
   // Closes the outputs of this member's ended calls: their memory is the rank's again.
   void close_outputs();
-  absl::StatusOr<Work> file(const std::shared_ptr<CallState>& state, bool on_host);
+  absl::StatusOr<Work> file(const std::shared_ptr<CollectiveWork>& state, bool on_host);
   // GroupOptions::rooted, of a call with a root: whether this member is done as soon as its own part is.
   bool done_early(const CollectiveCall& call, bool on_host) const;
   absl::StatusOr<Work> post(CollectiveCall&& call, bool on_host);  // a send or recv
   absl::StatusOr<Work> post(const std::shared_ptr<Message>& message, bool on_host);
   // The same of works that are begun. An error ends them.
-  absl::Status file_begun(const std::shared_ptr<CallState>& state, bool on_host);
+  absl::Status file_begun(const std::shared_ptr<CollectiveWork>& state, bool on_host);
   absl::Status post_begun(const std::shared_ptr<Message>& message, bool on_host);
   absl::StatusOr<Work> execute_parts(CollectiveCall&& call, bool on_host);  // kCoalesced
 
@@ -82,7 +82,7 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   // have left the caches when the others come. So its turn ends when it is so many calls ahead. No wait: the others may
   // need what it does later.
   static constexpr int64_t kMostAhead = 3;
-  KeptWorks<CallState> kept_;
+  KeptWorks<CollectiveWork> kept_;
   std::unique_ptr<KeptWorks<Message>> kept_messages_;  // null until this member sends or receives
 };
 

@@ -15,10 +15,10 @@ namespace rankloom::internal {
 static_assert(sizeof(WorkState) <= kBeforeWaitsFor);
 
 MemberWork::MemberWork(RankState* context)
-    : WorkState(&context->world().scheduler(), context->rank()), context_(context) {}
+    : WorkState(&context->world().scheduler(), context->rank()), rank_state_(context) {}
 
 MemberWork::MemberWork(RankState* context, CollectiveCall&& call, int64_t timeout_ns)
-    : WorkState(&context->world().scheduler(), context->rank()), context_(context), call_(std::move(call)) {
+    : WorkState(&context->world().scheduler(), context->rank()), rank_state_(context), call_(std::move(call)) {
   begin(timeout_ns);
 }
 
@@ -48,18 +48,18 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
   if (waited.ok() || is_completed()) return waited;
   if (error_kind(waited) == ErrorKind::kTimeout) {
     waited = timeout_error({.who = who(waits_in(code)),
-                            .world = context_->world(),
+                            .world = rank_state_->world(),
                             .awaited = *this,
                             .site = wait_site(code),
                             .timeout = timeout,
                             .otherwise = otherwise()});
   }
-  return take_back(Withdrawal::of_wait(waited, context_->rank()), waited) || !is_completed() ? waited : status();
+  return take_back(Withdrawal::of_wait(waited, rank_state_->rank()), waited) || !is_completed() ? waited : status();
 }
 
 void MemberWork::overdue(absl::Duration timeout, CodeSite code) {
   warn_of({.who = who(waits_in(code)),
-           .world = context_->world(),
+           .world = rank_state_->world(),
            .awaited = *this,
            .site = wait_site(code),
            .timeout = timeout,
@@ -69,11 +69,11 @@ void MemberWork::overdue(absl::Duration timeout, CodeSite code) {
 
 void MemberWork::dropped() noexcept {
   if (keeps_alive_) return;
-  const Withdrawal why = withdrawal_of_drop(*context_, who(what(/*numbered=*/false)), what(/*numbered=*/true), lost(),
-                                            wait_site(call_.code));
+  const Withdrawal why = withdrawal_of_drop(*rank_state_, who(what(/*numbered=*/false)), what(/*numbered=*/true),
+                                            lost(), wait_site(call_.code));
   if (!take_back(why, make_error(ErrorKind::kAborted, "the work was dropped"))) return;
   if (why.why == Withdrawal::Why::kFailure)
-    context_->world().note(WorldState::NoteKind::kLeftover, message_of(why.cause));
+    rank_state_->world().note(WorldState::NoteKind::kLeftover, message_of(why.cause));
 }
 
 }  // namespace rankloom::internal

@@ -49,7 +49,7 @@ class MemberWork : public WorkState, public WaitsFor {
     holds_owners(call_.keep_alive != nullptr);
   }
 
-  void let_go() noexcept override { call_.keep_alive.reset(); }
+  void release_owners() noexcept override { call_.keep_alive.reset(); }
   void overdue(absl::Duration timeout, CodeSite code) override;
   CodeSite call_code() const override { return call_.code; }
 
@@ -84,7 +84,7 @@ class MemberWork : public WorkState, public WaitsFor {
   // What is awaited if no rank is.
   virtual const char* otherwise() const { return "any rank"; }
 
-  RankState* const context_;
+  RankState* const rank_state_;
   CollectiveCall call_;
   CallMemo memo_;             // of a place
   bool keeps_alive_ = false;  // the tensors live as long as the call, which goes on without handles; const once filed

@@ -36,7 +36,7 @@ void Work::release() noexcept {
   if (!state_->is_over()) return WorkState::handles_gone(std::move(state_));
   // Here, and not by whoever completes works, who may let the state itself go later.
   if (state_->holds_owners_) [[unlikely]]
-    state_->let_go();
+    state_->release_owners();
 }
 
 bool Work::is_completed(CodeSite code) const {

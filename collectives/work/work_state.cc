@@ -254,7 +254,7 @@ void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   if (!Completion::open()) [[likely]] {
     // A call that is done at once lets go of the tensors' owners here.
     if (state->holds_owners_ && state->world_ref().known() && !state->world_ref().foreign()) state->reached("drop", {});
-    if (state->is_over()) return state->let_go();
+    if (state->is_over()) return state->release_owners();
     return state->abandon();
   }
   Completion::run_later([state = std::move(state)] {

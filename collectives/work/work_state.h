@@ -175,9 +175,9 @@ class WorkState : public OpenCall {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
   CalledHandle called(const char* op, CodeSite code) const;
-  // For constructors: let_go() is to be called, on the thread that drops the last handle, once the work is done.
+  // For constructors: release_owners() is to be called, on the thread that drops the last handle, once the work is done.
   void holds_owners(bool holds) { holds_owners_ = holds; }
-  virtual void let_go() noexcept {}
+  virtual void release_owners() noexcept {}
   // For subclasses whose objects are works again and again: makes a new work of one that nobody holds or waits for any
   // more, in a world of fibers. first_handle() comes next.
   void renew() ABSL_NO_THREAD_SAFETY_ANALYSIS {

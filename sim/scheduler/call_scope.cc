@@ -88,7 +88,7 @@ class StrangerThread {
 
 }  // namespace
 
-void CallScope::refuse_strangers(const WorldRef& world, const CalledHandle& called, bool after_run) {
+void CallScope::refuse_other_worlds(const WorldRef& world, const CalledHandle& called, bool after_run) {
   if (after_run ? !WorldPin(world) : world.ended()) refuse_ended(called);
   const Task* const task = Task::current();
   if (task == nullptr || task->scheduler == nullptr) return;
@@ -103,7 +103,7 @@ CallScope::CallScope(Scheduler* scheduler, int rank)
     : CallScope(WorldRef(scheduler), [rank] { return CalledHandle{.rank = rank, .handle = {}, .op = {}}; }) {}
 
 void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
-  refuse_strangers(world, called, /*after_run=*/false);
+  refuse_other_worlds(world, called, /*after_run=*/false);
   scheduler_ = LiveWorlds::shared().pin(world.serial_, /*open=*/true);
   if (scheduler_ == nullptr) refuse_ended(called);
   if (scheduler_->options().engine == EngineKind::kFibers) {

@@ -86,11 +86,11 @@ class CallScope {
   // as long as the world's memory is there.
   static void check(const WorldRef& world, absl::FunctionRef<CalledHandle()> called, bool after_run = false) {
     if (world.foreign()) [[unlikely]]
-      refuse_strangers(world, called(), after_run);
+      refuse_other_worlds(world, called(), after_run);
   }
 
  private:
-  static void refuse_strangers(const WorldRef& world, const CalledHandle& called, bool after_run);
+  static void refuse_other_worlds(const WorldRef& world, const CalledHandle& called, bool after_run);
   void enter(const WorldRef& world, const CalledHandle& called);
   void leave();
 

@@ -35,7 +35,7 @@ bool Scheduler::is_inside(uint64_t serial) const {
   return std::find(outer_.begin(), outer_.end(), serial) != outer_.end();
 }
 
-void Scheduler::refuse_stranger(const Task& task, const Site& site) {
+void Scheduler::refuse_other_world(const Task& task, const Site& site) {
   refuse({.rank = task.info.rank, .group = site.group, .op = site.what}, ErrorKind::kInvalidArgument, "rank ",
          task.info.rank, " of another world came to ", site_text(site), site_place(site),
          ", want a handle of its own world");

@@ -244,7 +244,7 @@ class Scheduler : public Kept {
   void arrive(const Site& site, Step step) {
     Task* const task = Task::current();
     if (task != nullptr && task->scheduler != this) [[unlikely]]
-      refuse_stranger(*task, site);
+      refuse_other_world(*task, site);
     if (deterministic_) {
       deterministic_point(site, step);
     } else if (task != nullptr) {
@@ -309,7 +309,7 @@ class Scheduler : public Kept {
  private:
   void begin_life();
   // A scheduling point of another run's task.
-  [[noreturn]] static void refuse_stranger(const Task& task, const Site& site);
+  [[noreturn]] static void refuse_other_world(const Task& task, const Site& site);
   void break_here(const Site& site);
 
   uint64_t serial_ = 0;          // const after construction

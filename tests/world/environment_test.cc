@@ -206,18 +206,18 @@ TEST_F(EnvironmentTest, NamesTheRanksOfASearch) {
 }
 
 TEST_F(EnvironmentTest, NamesWhereTracesGo) {
-  EXPECT_EQ(trace_files_from_environment()->folder, "");
-  EXPECT_EQ(trace_files_from_environment()->replayed_run, 1);
-  EXPECT_EQ(trace_files_from_environment()->reports, "");
+  EXPECT_EQ(run_files_from_environment()->folder, "");
+  EXPECT_EQ(run_files_from_environment()->replayed_run, 1);
+  EXPECT_EQ(run_files_from_environment()->reports, "");
   setenv("RANKLOOM_TRACE_DIR", "/some/where", 1);
   setenv("RANKLOOM_REPORT", "/where/else", 1);
   setenv("RANKLOOM_REPLAY_RUN", "3", 1);
-  EXPECT_EQ(trace_files_from_environment()->reports, "/where/else");
-  EXPECT_EQ(trace_files_from_environment()->folder, "/some/where");
-  EXPECT_EQ(trace_files_from_environment()->replayed_run, 3);
+  EXPECT_EQ(run_files_from_environment()->reports, "/where/else");
+  EXPECT_EQ(run_files_from_environment()->folder, "/some/where");
+  EXPECT_EQ(run_files_from_environment()->replayed_run, 3);
   for (const char* wrong : {"0", "-1", "first"}) {
     setenv("RANKLOOM_REPLAY_RUN", wrong, 1);
-    EXPECT_EQ(trace_files_from_environment().status().message(),
+    EXPECT_EQ(run_files_from_environment().status().message(),
               std::string("RANKLOOM_REPLAY_RUN is \"") + wrong + "\", want a number from 1");
   }
 }
