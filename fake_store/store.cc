@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "fake_store/store_state.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
@@ -65,22 +64,6 @@ const Row& row_of(StoreCall::Op op) {
   return op <= StoreCall::Op::kWatchKey ? kRows[static_cast<size_t>(op)] : kUnknown;
 }
 
-// `status`, whose headline ends with the line of the call.
-absl::Status at_line(const absl::Status& status, CodeSite code) {
-  const std::string text = message_of(status);
-  const size_t headline = std::min(text.find('\n'), text.size());
-  return make_error(error_kind(status), located(text.substr(0, headline), code), text.substr(headline));
-}
-
-// Why the caller's run was aborted; OK if it was not, or for a thread of no run, unless that of the store was.
-absl::Status abort_cause(const WorldRef& world) {
-  const Task* const task = Task::current();
-  if (task != nullptr && task->scheduler != nullptr)
-    return task->scheduler->aborted() ? task->scheduler->abort_cause() : absl::OkStatus();
-  const WorldPin alive(world);
-  return alive && world.scheduler()->aborted() ? world.scheduler()->abort_cause() : absl::OkStatus();
-}
-
 }  // namespace
 
 const char* StoreCall::name() const { return row_of(op).name; }
@@ -131,7 +114,7 @@ void Store::enter_from_elsewhere(const char* op, CodeSite code) const {
   CallScope::check(
       world, [&] { return CalledHandle{.rank = -1, .handle = std::string(kind()), .op = op, .code = code}; },
       /*after_run=*/true);
-  if (const absl::Status cause = abort_cause(world); !cause.ok()) fail(cause, op);
+  if (const absl::Status cause = state_->abort_cause(); !cause.ok()) fail(cause, op);
 }
 
 void Store::fail(const absl::Status& status, const char* op) const {
@@ -139,7 +122,7 @@ void Store::fail(const absl::Status& status, const char* op) const {
   const int rank = task != nullptr ? task->info.rank : -1;
   const ErrorOrigin origin{.rank = rank, .group = {}, .op = op};
   // The cause of an abort has its own "who".
-  if (rank < 0 || abort_cause(state_->world()) == status) throw_dist_error(status, origin);
+  if (rank < 0 || state_->abort_cause() == status) throw_dist_error(status, origin);
   throw_dist_error(prefixed(status, "rank ", rank, ", "), origin);
 }
 
@@ -163,8 +146,7 @@ absl::StatusOr<StoreReply> Store::submit(const StoreCall& call) {
   if (call.timeout.has_value() || call.op == StoreCall::Op::kMultiSet) check_arguments(call);
   absl::StatusOr<StoreReply> reply = execute(call);
   if (!reply.ok()) [[unlikely]]
-    fail(reply.status() == abort_cause(state_->world()) ? reply.status() : at_line(reply.status(), call.code),
-         row.name);
+    fail(reply.status() == state_->abort_cause() ? reply.status() : at_line(reply.status(), call.code), row.name);
   return reply;
 }
 
@@ -260,71 +242,6 @@ void Store::set_timeout(absl::Duration timeout, CodeSite code) {
 absl::Duration Store::timeout(CodeSite code) const {
   enter("store timeout", "", code, /*polls=*/false);
   return state_->timeout();
-}
-
-namespace {
-
-// "rank 1", "ranks 0, 3 and 12 more".
-std::string missing_text(std::string_view arrived, int size) {
-  constexpr size_t kShown = 16;
-  std::vector<int> missing = internal::missing_ranks(arrived, size);
-  const size_t more = missing.size() > kShown ? missing.size() - kShown : 0;
-  missing.resize(missing.size() - more);
-  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
-                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
-}
-
-}  // namespace
-
-void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout,
-                   CodeSite code) {
-  const std::string who = absl::StrCat(sv(store.kind()), " store_barrier ", internal::quote(name));
-  const ErrorOrigin origin{.rank = rank, .group = {}, .op = "store_barrier"};
-  if (size < 1 || rank < 0 || rank >= size) {
-    throw_dist_error(
-        at_line(internal::store_error(who, absl::StrCat("have rank ", rank, " of ", size, ", want 0 <= rank < size")),
-                code),
-        origin);
-  }
-  if (timeout.has_value() && *timeout < absl::ZeroDuration()) {
-    throw_dist_error(at_line(internal::negative_timeout(who, *timeout), code), origin);
-  }
-  // Ranks come in rounds of `size`. A rank comes to a round only after it left the one before, so whoever completes a
-  // round may remove what the one before left behind.
-  const std::string count_key = absl::StrCat(sv(name), "/count");
-  const int64_t arrival = store.add(count_key, 1, code);
-  const int64_t round = (arrival - 1) / size;
-  const auto round_key = [&](const char* what, int64_t n) { return absl::StrCat(sv(name), "/", what, "/", n); };
-  const std::string arrived_key = round_key("arrived", round);
-  const std::string go_key = round_key("go", round);
-  store.append(arrived_key, absl::StrCat(rank, " "), code);
-  if (arrival % size == 0) {
-    if (round > 0) {
-      store.delete_key(round_key("arrived", round - 1), code);
-      store.delete_key(round_key("go", round - 1), code);
-    }
-    store.set(go_key, "", code);
-    return;
-  }
-  const std::string_view go = go_key;
-  const internal::StoreBarrier barrier{.name = name, .rank = rank, .size = size};
-  const absl::Status waited =
-      store
-          .execute(
-              {.op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code, .barrier = &barrier})
-          .status();
-  if (waited.ok()) return;
-  const internal::StoreState& state = internal::StoreAccess::state(store);
-  if (!abort_cause(state.world()).ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
-  const std::string_view look_at = arrived_key;
-  const absl::StatusOr<StoreReply> arrived =
-      store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
-  // The lines below the headline: which rank waits for which.
-  const std::string text = message_of(waited);
-  const std::string more = text.substr(std::min(text.find('\n'), text.size()));
-  refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",
-         absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
-         missing_text(arrived.ok() ? arrived->value : "", size), " of ", size, site_place(Site{.code = code}), more);
 }
 
 }  // namespace rankloom

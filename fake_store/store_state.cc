@@ -18,6 +18,14 @@ StoreState::StoreState(Scheduler* scheduler)
       timeout_object_(scheduler != nullptr ? ObjectName(scheduler->record()) : ObjectName()),
       timeout_ns_(absl::ToInt64Nanoseconds(kDefaultTimeout)) {}
 
+absl::Status StoreState::abort_cause() const {
+  const Task* const task = Task::current();
+  if (task != nullptr && task->scheduler != nullptr)
+    return task->scheduler->aborted() ? task->scheduler->abort_cause() : absl::OkStatus();
+  const WorldPin alive(world_);
+  return alive && world_.scheduler()->aborted() ? world_.scheduler()->abort_cause() : absl::OkStatus();
+}
+
 void StoreState::tell_timeout(Access how) const {
   StepRecord* const record = record_here(world_.known() ? world_.scheduler() : nullptr);
   if (record != nullptr) record->access(timeout_object_.in(*record), how);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/call_scope.h"
@@ -27,6 +28,8 @@ class StoreState {
   // set_timeout() and timeout() tell an explored run, and are no scheduling points.
   void set_timeout(absl::Duration timeout);  // 0 or more
   absl::Duration timeout() const;
+  // Why the caller's run was aborted; OK if it was not, or for a thread of no run, unless that of the store was.
+  absl::Status abort_cause() const;
 
  private:
   // Tells that the timeout is changed, or decides on a wait.

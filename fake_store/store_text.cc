@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
@@ -56,6 +57,12 @@ absl::Status store_error(std::string_view who, std::string_view what) {
 
 absl::Status negative_timeout(std::string_view who, absl::Duration have) {
   return store_error(who, absl::StrCat("negative timeout: have ", absl::FormatDuration(have), ", want 0 or more"));
+}
+
+absl::Status at_line(const absl::Status& status, CodeSite code) {
+  const std::string text = message_of(status);
+  const size_t headline = std::min(text.find('\n'), text.size());
+  return make_error(error_kind(status), located(text.substr(0, headline), code), text.substr(headline));
 }
 
 }  // namespace rankloom::internal

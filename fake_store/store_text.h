@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "rankloom/error.h"
 
 namespace rankloom::internal {
 
@@ -34,5 +35,7 @@ std::string_view short_name(const char* name);
 // A StoreError: `<who>: <what>`.
 absl::Status store_error(std::string_view who, std::string_view what);
 absl::Status negative_timeout(std::string_view who, absl::Duration have);
+// `status`, whose headline ends with the line of the call.
+absl::Status at_line(const absl::Status& status, CodeSite code);
 
 }  // namespace rankloom::internal

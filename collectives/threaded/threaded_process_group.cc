@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/group/coalescing.h"
 #include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
 #include "collectives/threaded/coalesced_work.h"
+#include "collectives/threaded/overlap.h"
 #include "rankloom/error.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
@@ -57,150 +57,6 @@ const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) 
         absl::StrCat("a tensor is ", tensor.text(), ", want use_device() called for the world first (use_cuda(rank))"));
   }
   return one_device(call);
-}
-
-// The bytes of a tensor; empty: it has none.
-OpenOutputs::Range range_of(const TensorView& tensor) {
-  const auto begin = reinterpret_cast<uintptr_t>(tensor.data());
-  return {begin, begin + tensor.bytes()};
-}
-
-void append_outputs(const CollectiveCall& call, int rank, std::vector<OpenOutputs::Range>* ranges) {
-  for (const CollectiveCall& part : call.parts) append_outputs(part, rank, ranges);
-  if (!writes_outputs(call, rank)) return;
-  for (const TensorView& output : call.outputs) {
-    if (output.bytes() > 0) ranges->push_back(range_of(output));
-  }
-}
-
-// Not inlined: few calls have lists.
-[[gnu::noinline]] bool open_many(OpenOutputs& list, WorkState& work, const CollectiveCall& call, int rank,
-                                 std::string* other) {
-  std::vector<OpenOutputs::Range> ranges;
-  append_outputs(call, rank, &ranges);
-  return ranges.empty() || list.add(work, std::move(ranges), other);
-}
-
-void append_inputs(const CollectiveCall& call, int rank, std::vector<OpenOutputs::Range>* ranges) {
-  for (const CollectiveCall& part : call.parts) append_inputs(part, rank, ranges);
-  const auto append = [ranges](const TensorList& list) {
-    for (const TensorView& tensor : list) {
-      if (tensor.bytes() > 0) ranges->push_back(range_of(tensor));
-    }
-  };
-  append(call.inputs);
-  if (!writes_outputs(call, rank)) append(call.outputs);  // a broadcast's source
-}
-
-// Which tensors of a call meet the outputs of one that is open, `other`; `which` is null: none do.
-struct Overlap {
-  const char* which = nullptr;
-  std::string other;
-};
-
-// Of calls beside that of `work`. Not inlined: most ranks have one call on its way at a time.
-[[gnu::noinline]] void read_beside(const OpenOutputs& list, const OpenCall& work, const CollectiveCall& call, int rank,
-                                   Overlap* overlap) {
-  std::vector<OpenOutputs::Range> ranges;
-  append_inputs(call, rank, &ranges);
-  if (list.written_beside(work, ranges, &overlap->other))
-    overlap->which = ranges.size() == 1 ? "its input overlaps the output" : "one of its inputs overlaps the output";
-}
-
-// The same in the common case; false: nothing was done, and open_outputs() is next.
-inline bool open_alone(RankState& rank, MemberWork& work) {
-  const CallMemo& memo = *work.memo();
-  OpenOutputs& list = rank.open_outputs();
-  if (!memo.again) return false;
-  if (work.call().outputs.empty()) return !list.others(work);
-  if (memo.writes.begin == memo.writes.end || !list.add_alone(work, memo.writes)) return false;
-  work.outputs_open_in(&list);
-  return true;
-}
-
-// Takes note of where the call of `work` writes. False: an open call of its rank writes there, or to what this one
-// reads.
-bool open_outputs(RankState& rank, MemberWork& work, int group_rank, Overlap* overlap) {
-  OpenOutputs& list = rank.open_outputs();
-  const CollectiveCall& call = work.call();
-  if (!call.outputs.empty() && writes_outputs(call, group_rank)) {
-    work.outputs_open_in(&list);
-    if (call.outputs.size() == 1) work.memo()->writes = range_of(call.outputs[0]);
-    const bool apart = call.outputs.size() > 1
-                           ? open_many(list, work, call, group_rank, &overlap->other)
-                           : call.outputs[0].bytes() == 0 || list.add(work, range_of(call.outputs[0]), &overlap->other);
-    if (!apart) [[unlikely]] {
-      overlap->which = call.outputs.size() == 1 ? "its output overlaps that" : "one of its outputs overlaps that";
-      return false;
-    }
-  }
-  if (list.others(work)) [[unlikely]]
-    read_beside(list, work, call, group_rank, overlap);
-  return overlap->which == nullptr;
-}
-
-constexpr std::string_view kOwnOutputs = "want outputs of their own";
-
-// `who`: "rank 1, group 0, recv from rank 0: ".
-[[gnu::noinline]] absl::Status refuse_overlap(std::string_view who, const Overlap& overlap) {
-  return invalid_argument(sv(who), overlap.which, " of ", overlap.other, ", which this rank has not waited for, ",
-                          sv(kOwnOutputs), " until wait()");
-}
-
-// open_outputs(); an error ends the work. `who`: at the head of its text. Not inlined: its locals would be part of
-// every call's stack.
-[[gnu::noinline]] absl::Status open_beside(RankState& rank, MemberWork& work, int group_rank,
-                                           absl::FunctionRef<std::string()> who) {
-  Overlap overlap;
-  if (open_outputs(rank, work, group_rank, &overlap)) return absl::OkStatus();
-  absl::Status refused = refuse_overlap(who(), overlap);
-  work.complete(refused);
-  return refused;
-}
-
-// InvalidArgument, if two parts of a coalesced call write to one byte, or one reads what another writes.
-absl::Status separate_parts(const CollectiveCall& call, int rank, std::string_view who) {
-  struct Output {
-    OpenOutputs::Range range;
-    const CollectiveCall* part;
-  };
-  const auto text = [](const CollectiveCall& part) {
-    return absl::StrCat(op_row(part.op).name, site_place(Site{.code = part.code}));
-  };
-  const auto refused = [&](const char* what, const CollectiveCall& first, const char* how,
-                           const CollectiveCall& second) {
-    return invalid_argument(sv(who), what, text(first), how, text(second), ", a call of the same coalesced call, ",
-                            sv(kOwnOutputs));
-  };
-  std::vector<Output> outputs;
-  for (const CollectiveCall& part : call.parts) {
-    if (!writes_outputs(part, rank)) continue;
-    for (const TensorView& tensor : part.outputs) {
-      if (tensor.bytes() > 0) outputs.push_back({range_of(tensor), &part});
-    }
-  }
-  std::stable_sort(outputs.begin(), outputs.end(),
-                   [](const Output& a, const Output& b) { return a.range.begin < b.range.begin; });
-  for (size_t i = 1; i < outputs.size(); ++i) {
-    const Output& first = outputs[i - 1];
-    const Output& second = outputs[i];
-    if (second.range.begin < first.range.end)
-      return refused("the output of ", *first.part, " overlaps that of ", *second.part);
-  }
-  std::vector<OpenOutputs::Range> inputs;
-  for (const CollectiveCall& part : call.parts) {
-    inputs.clear();
-    append_inputs(part, rank, &inputs);
-    for (const OpenOutputs::Range input : inputs) {
-      // Outputs share no byte, so they end in the order in which they begin.
-      auto output = std::partition_point(outputs.begin(), outputs.end(),
-                                         [input](const Output& o) { return o.range.end <= input.begin; });
-      for (; output != outputs.end() && output->range.begin < input.end; ++output) {
-        if (output->part != &part) return refused("the input of ", part, " overlaps the output of ", *output->part);
-      }
-    }
-  }
-  return absl::OkStatus();
 }
 
 // Up to so many ranks a member has places for calls of several lines, although it has one on its way at a time.
@@ -473,12 +329,11 @@ absl::Status ThreadedProcessGroup::post_begun(const std::shared_ptr<Message>& me
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, bool on_host) {
-  std::vector<OpenOutputs::Range> outputs;
-  std::vector<OpenOutputs::Range> inputs;
+  PartRanges ranges;
   if (on_host) {
-    if (absl::Status apart = separate_parts(call, ProcessGroup::rank(), front().who(call)); !apart.ok()) return apart;
-    append_outputs(call, ProcessGroup::rank(), &outputs);
-    append_inputs(call, ProcessGroup::rank(), &inputs);
+    absl::StatusOr<PartRanges> apart = separate_parts(call, ProcessGroup::rank(), front().who(call));
+    if (!apart.ok()) return apart.status();
+    ranges = *std::move(apart);
   }
   std::vector<CollectiveCall>& parts = call.parts.mutable_get();
   const auto first_message = std::stable_partition(
@@ -496,19 +351,8 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
   auto whole = std::make_shared<CoalescedWork>(front().rank_state(), rendezvous_, mailbox_, call, timeout_ns);
   Work work = WorkState::handle(whole);
   if (on_host) {
-    OpenOutputs& list = front().rank_state()->open_outputs();
-    Overlap overlap;
-    whole->outputs_open_in(&list);
-    if (!outputs.empty() && !list.add(*whole, std::move(outputs), &overlap.other)) {
-      overlap.which = "one of its outputs overlaps that";
-    } else if (list.written_beside(*whole, inputs, &overlap.other)) {
-      overlap.which = "one of its inputs overlaps the output";
-    }
-    if (overlap.which != nullptr) {
-      const absl::Status refused = refuse_overlap(front().who(call), overlap);
-      whole->complete(refused);
-      return refused;
-    }
+    absl::Status opened = open_parts(*front().rank_state(), *whole, std::move(ranges), front().who(call));
+    if (!opened.ok()) return opened;
   }
   std::shared_ptr<CollectiveWork> collectives;
   if (!call.parts.empty()) {

@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "harness/explore/check_explore_options.h"
 #include "harness/explore/explore_workers.h"
 #include "harness/explore/shrink.h"
 #include "rankloom/error.h"
@@ -294,38 +294,9 @@ void Search::tell(const std::string& strategy) {
   }
 }
 
-// Numbers with which no search makes sense.
-absl::Status check_numbers(const ExploreOptions& options) {
-  const std::tuple<const char*, int64_t, int64_t> least[] = {{"max_runs", options.max_runs, 1},
-                                                             {"min_ranks", options.min_ranks, 0},
-                                                             {"max_shrink_runs", options.max_shrink_runs, 0},
-                                                             {"processes", options.processes, 1}};
-  for (const auto& [name, have, want] : least) {
-    if (have < want) return invalid_argument("explore: ", name, " is ", have, ", want ", want, " or more");
-  }
-  if (options.min_ranks > options.world.world_size)
-    return invalid_argument("explore: min_ranks is ", options.min_ranks,
-                            ", want at most world_size = ", options.world.world_size);
-  if (options.max_time < absl::ZeroDuration())
-    return invalid_argument("explore: max_time is ", absl::FormatDuration(options.max_time), ", want 0 or more");
-  for (const Strategy& strategy : options.strategies) {
-    if (strategy.name() == "?")
-      return invalid_argument("explore: kind of a strategy is ", static_cast<int>(strategy.kind),
-                              ", want a Strategy::Kind");
-    if (strategy.kind != Strategy::Kind::kPct) continue;
-    try {
-      (void)strategy.schedule(1);
-    } catch (const DistError& error) {
-      return prefixed(error.status(), "explore: ");
-    }
-  }
-  return absl::OkStatus();
-}
-
 // The world of all runs and the schedule that the environment names, if any.
 absl::Status prepare(const ExploreOptions& options, CodeSite code, WorldOptions* world, Schedule* asked) {
-  absl::Status wrong = check_options(options.world);
-  wrong = wrong.ok() ? check_numbers(options) : prefixed(wrong, "explore: ");
+  absl::Status wrong = check_explore_options(options);
   if (!wrong.ok()) return make_error(error_kind(wrong), located(message_of(wrong), code));
   *world = options.world;
   world->schedule = {};

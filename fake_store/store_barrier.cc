@@ -1,0 +1,85 @@
+// store_barrier(): an algorithm above the front of stores.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fake_store/store_state.h"
+#include "fake_store/store_text.h"
+#include "rankloom/error.h"
+#include "rankloom/store.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
+
+namespace rankloom {
+
+using namespace internal;
+
+namespace {
+
+// "rank 1", "ranks 0, 3 and 12 more".
+std::string missing_text(std::string_view arrived, int size) {
+  constexpr size_t kShown = 16;
+  std::vector<int> missing = missing_ranks(arrived, size);
+  const size_t more = missing.size() > kShown ? missing.size() - kShown : 0;
+  missing.resize(missing.size() - more);
+  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
+
+}  // namespace
+
+void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout,
+                   CodeSite code) {
+  const std::string who = absl::StrCat(sv(store.kind()), " store_barrier ", quote(name));
+  const ErrorOrigin origin{.rank = rank, .group = {}, .op = "store_barrier"};
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw_dist_error(
+        at_line(store_error(who, absl::StrCat("have rank ", rank, " of ", size, ", want 0 <= rank < size")), code),
+        origin);
+  }
+  if (timeout.has_value() && *timeout < absl::ZeroDuration()) {
+    throw_dist_error(at_line(negative_timeout(who, *timeout), code), origin);
+  }
+  // Ranks come in rounds of `size`. A rank comes to a round only after it left the one before, so whoever completes a
+  // round may remove what the one before left behind.
+  const std::string count_key = absl::StrCat(sv(name), "/count");
+  const int64_t arrival = store.add(count_key, 1, code);
+  const int64_t round = (arrival - 1) / size;
+  const auto round_key = [&](const char* what, int64_t n) { return absl::StrCat(sv(name), "/", what, "/", n); };
+  const std::string arrived_key = round_key("arrived", round);
+  const std::string go_key = round_key("go", round);
+  store.append(arrived_key, absl::StrCat(rank, " "), code);
+  if (arrival % size == 0) {
+    if (round > 0) {
+      store.delete_key(round_key("arrived", round - 1), code);
+      store.delete_key(round_key("go", round - 1), code);
+    }
+    store.set(go_key, "", code);
+    return;
+  }
+  const std::string_view go = go_key;
+  const StoreBarrier barrier{.name = name, .rank = rank, .size = size};
+  const absl::Status waited =
+      store
+          .execute(
+              {.op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code, .barrier = &barrier})
+          .status();
+  if (waited.ok()) return;
+  const StoreState& state = StoreAccess::state(store);
+  if (!state.abort_cause().ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
+  const std::string_view look_at = arrived_key;
+  const absl::StatusOr<StoreReply> arrived =
+      store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
+  // The lines below the headline: which rank waits for which.
+  const std::string text = message_of(waited);
+  const std::string more = text.substr(std::min(text.find('\n'), text.size()));
+  refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",
+         absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
+         missing_text(arrived.ok() ? arrived->value : "", size), " of ", size, site_place(Site{.code = code}), more);
+}
+
+}  // namespace rankloom
