@@ -448,7 +448,7 @@ TEST_P(WorldTest, AReportDoesNotWaitForRun) {
     asks.join();
   });
   EXPECT_TRUE(report.ok());
-  EXPECT_THAT(told, testing::HasSubstr("rank 0"));
+  EXPECT_THAT(told, testing::StartsWith("some ranks have not ended"));
 }
 
 TEST_P(WorldTest, AHookOfTheEndMayAskForTheReport) {
