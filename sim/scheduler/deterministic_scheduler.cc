@@ -447,6 +447,14 @@ Task* DeterministicScheduler::attach(const TaskInfo& info) {
 }
 
 Task* DeterministicScheduler::set_off(StateLock& lock) {
+  if (!started_) {
+    // Ranks attach in any order; a queue of those that are ready begins in the order of their numbers.
+    for (TaskId id = 0; id < options_.world_size; ++id) {
+      if (rank_tasks_[static_cast<size_t>(id)].state != Task::State::kReady) continue;
+      ready_.remove(id);
+      ready_.insert(id);
+    }
+  }
   started_ = true;
   ended_.store(false, std::memory_order_relaxed);
   Task* const first = pick(nullptr, lock);

@@ -83,13 +83,24 @@ TEST_P(AttachTest, TheCallersThreadsAreTheRanks) {
 TEST_P(BatonAttachTest, TheOrderOfArrivalDoesNotMatter) {
   std::vector<int> order = {0, 1, 2, 3};
   Trace first;
+  std::vector<int> first_steps;  // the ranks that took them
   do {
     auto scheduler = make(4);
-    attach_all(*scheduler, order, [&](int) {
-      for (int i = 0; i < 10; ++i) scheduler->point(Site{.what = "step", .seq = i});
+    std::vector<int> steps;
+    attach_all(*scheduler, order, [&](int rank) {
+      for (int i = 0; i < 10; ++i) {
+        steps.push_back(rank);  // one rank at a time
+        scheduler->point(Site{.what = "step", .seq = i});
+      }
     });
-    if (order == std::vector<int>{0, 1, 2, 3}) first = scheduler->trace();
+    if (first_steps.empty()) {
+      first = scheduler->trace();
+      first_steps = steps;
+    }
+    // A fifo run has an empty trace.
     ASSERT_EQ(first_difference(first, scheduler->trace()), "equal");
+    ASSERT_EQ(steps, first_steps);
+    if (GetParam().schedule.kind() == Schedule::Kind::kFifo) ASSERT_EQ(steps.front(), 0);
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
