@@ -269,7 +269,8 @@ std::map<int, uint64_t> Job::running() {
 
 std::string Job::describe() {
   const GilRelease no_gil;
-  return world_->scheduler().describe();
+  const std::string text = world_->scheduler().describe(), more = stacks();
+  return absl::StrCat(text, more.empty() ? "" : "\n", more);
 }
 
 std::string Job::skip_reason() const {

@@ -31,6 +31,11 @@ struct Handled {
 };
 std::array<Handled, 4> handled{{{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}}};
 
+// A program's own handler may mean to go on, as one that repairs a page does: its signals are the program's to tell of.
+bool has_handler(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+}
+
 Handled& handled_as(int signal) {
   for (Handled& one : handled) {
     if (one.signal == signal) return one;
@@ -107,17 +112,30 @@ void tell(const Task& task, const Handled& what, const siginfo_t& info, const vo
 // Whether the program has a sanitizer that tells of such signals itself.
 bool sanitizer_tells() { return __sanitizer_start_switch_fiber != nullptr || __tsan_get_current_fiber != nullptr; }
 
-// Whether the program has a handler of its own.
-bool has_handler(const struct sigaction& action) {
-  return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+// As the kernel would call the program's handler.
+void call_handler(Handled& what, int signal, siginfo_t* info, void* context) {
+  const struct sigaction own = what.previous;
+  if ((own.sa_flags & SA_RESETHAND) != 0) {
+    what.previous.sa_flags = 0;
+    what.previous.sa_handler = SIG_DFL;
+  }
+  sigset_t blocked = own.sa_mask;
+  if ((own.sa_flags & SA_NODEFER) == 0) sigaddset(&blocked, signal);
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  if ((own.sa_flags & SA_SIGINFO) != 0) {
+    own.sa_sigaction(signal, info, context);
+  } else {
+    own.sa_handler(signal);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // What would have happened without the handler.
-void pass_on(const Handled& what, int signal, siginfo_t* info, void* context) {
+void pass_on(Handled& what, int signal, siginfo_t* info, void* context) {
   const struct sigaction& previous = what.previous;
-  if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(signal, info, context);
   if (previous.sa_handler == SIG_IGN && sent(*info)) return;
-  if (has_handler(previous)) return previous.sa_handler(signal);
+  if (has_handler(previous)) return call_handler(what, signal, info, context);
   // The instruction faults again when the handler returns: a core file and a debugger see that place.
   ::signal(signal, SIG_DFL);
   if (sent(*info)) raise(signal);
@@ -128,7 +146,7 @@ std::atomic<int> teller{0};
 
 [[maybe_unused]] void on_signal(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
-  const Handled& what = handled_as(signal);
+  Handled& what = handled_as(signal);
   const Task* const task = Task::current();
   const bool ignored = what.previous.sa_handler == SIG_IGN && sent(*info);
   if (task != nullptr && task->info.rank >= 0 && !ignored) {
@@ -136,7 +154,7 @@ std::atomic<int> teller{0};
     int first = 0;
     if (teller.compare_exchange_strong(first, self)) {
       bool overflowed = false;
-      if (!sanitizer_tells()) {
+      if (!sanitizer_tells() && !has_handler(what.previous)) {
         tell(*task, what, *info, context, &overflowed);
       } else if (const CrashFacts::Overflow overflow = CrashFacts::overflow.load(); signal == SIGSEGV && overflow) {
         char text[300];
@@ -166,7 +184,11 @@ void install_crash_handler() {
     struct sigaction action {};
     action.sa_sigaction = &on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    for (Handled& one : handled) sigaction(one.signal, &action, &one.previous);
+    for (Handled& one : handled) {
+      sigaction(one.signal, nullptr, &one.previous);
+      // A fiber's overflow is told in any case.
+      if (one.signal == SIGSEGV || !has_handler(one.previous)) sigaction(one.signal, &action, nullptr);
+    }
     return true;
   }();
   (void)installed;

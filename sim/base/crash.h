@@ -21,9 +21,9 @@ struct CrashFacts {
 
 // From here on SIGSEGV, SIGBUS, SIGFPE and SIGILL of a thread that runs a rank are told on stderr: the rank, its last
 // point, its stack, the command that runs it again. An overflow ends the process by abort(); after all else, and on
-// threads that run no rank, the handler that was there before has its turn, or the signal does what it does. In a
-// program with AddressSanitizer nothing is told but overflows; nothing at all in one with ThreadSanitizer, or in a
-// library that is built with either. The first call counts.
+// threads that run no rank, the signal does what it does. Where the program has a handler already, as in a program with
+// AddressSanitizer, nothing is told but overflows, and that handler has its turn; nothing at all is told in a program
+// with ThreadSanitizer, or by a library that is built with either. The first call counts.
 void install_crash_handler();
 
 // Gives the calling thread a stack for handlers of signals, unless it has a large one: without, nobody can tell of an

@@ -350,7 +350,7 @@ class _Watch:
                     self._leave(rank)
 
     def _where(self, rank: int) -> str:
-        text = self._job.describe()  # where ranks run at once, with the stacks of all
+        text = self._job.describe()  # with the stacks of those who have attached
         told = re.findall(r"^  Python stack of ranks? ([\d, ]+):$", text, re.MULTILINE)
         if str(rank) in ", ".join(told).split(", "):
             return text
