@@ -27,7 +27,7 @@ using testing::Not;
 [[gnu::noinline]] void write_to_low_address() { *reinterpret_cast<volatile char*>(8) = 1; }
 
 [[gnu::noinline]] void train(RankContext& rank, int signal) {
-  rank.store().set("a", "b", CodeSite("some/where/train.cc", 12));
+  rank.store().set("a", "b", CodeSite{"some/where/train.cc", 12});
   if (signal == SIGSEGV) {
     write_to_low_address();
   } else {
