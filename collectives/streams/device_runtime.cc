@@ -367,8 +367,9 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
   if (by == OpenedBy::kTimeout) {
     // Letting go of the last handle withdraws the call, as the rank that owns it.
     scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [held = std::move(held)] {});
+  } else {
+    Completion::drop(std::move(held));
   }
-  Completion::drop(std::move(held));
   Completion::drop(std::move(awaited));
 }
 
