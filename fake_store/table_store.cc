@@ -94,6 +94,19 @@ class BarrierWait final : public WaitsFor {
   const Task* const task_ = Task::current();
 };
 
+// `detail`, of the keys, and `barrier_name` live as long as the wait.
+Site wait_site(const StoreCall& call, const std::string& detail, const std::string& barrier_name,
+               const BarrierWait& barrier) {
+  if (call.barrier == nullptr) return Site{.what = call.name(), .code = call.code, .detail = detail};
+  return Site{.what = "store_barrier", .code = call.code, .detail = barrier_name, .waits_for = &barrier};
+}
+
+// What a scheduler adds to the first line: a report of a stuck run.
+absl::string_view lines_below(absl::string_view text) {
+  const size_t line = text.find('\n');
+  return line == absl::string_view::npos ? "" : text.substr(line);
+}
+
 }  // namespace
 
 // The log of a store, locked to write and read to its end. Nothing for a store without one.
@@ -229,10 +242,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     RankCondVar& changed = want == Want::kQueued ? waiters->queued : waiters->present;
     const BarrierWait barrier(&table_, call);
     const std::string barrier_name = call.barrier != nullptr ? quote(call.barrier->name) : "";
-    const Site site =
-        call.barrier != nullptr
-            ? Site{.what = "store_barrier", .code = call.code, .detail = barrier_name, .waits_for = &barrier}
-            : Site{.what = call.name(), .code = call.code, .detail = detail};
+    const Site site = wait_site(call, detail, barrier_name, barrier);
     absl::Status waited;
     if (shared_) {
       waited = await_log(&changed, missing[0], want, site, (*deadline)->at_ns);
@@ -252,9 +262,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     if (world != nullptr && world->aborted()) return waited;
     if (error_kind(waited) != ErrorKind::kTimeout) return explain(call, missing[0], waited);
     for (const std::string_view key : missing) table_.gave_up(key, want);
-    // What a scheduler adds to the first line, a report of a stuck run, is kept.
-    const size_t line = waited.message().find('\n');
-    return timed_out(line == absl::string_view::npos ? "" : waited.message().substr(line));
+    return timed_out(lines_below(waited.message()));
   }
 }
 

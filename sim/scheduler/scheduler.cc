@@ -255,7 +255,8 @@ absl::Status Scheduler::stuck_error(const std::vector<Task*>& blocked, const std
 
 void Scheduler::end_stuck(absl::Status cause) {
   const std::string more = wait_reporter_.whereabouts ? wait_reporter_.whereabouts() : "";
-  abort(more.empty() ? cause : make_error(error_kind(cause), message_of(cause), "\n", more));
+  if (!more.empty()) cause = make_error(error_kind(cause), message_of(cause), "\n", more);
+  abort(cause);
 }
 
 }  // namespace rankloom::internal
