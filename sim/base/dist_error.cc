@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "sim/base/task.h"
 
 namespace rankloom::internal {
@@ -12,9 +13,9 @@ void throw_dist_error(const absl::Status& status, const ErrorOrigin& origin) { t
 absl::Status cold_error(ErrorKind kind, const std::string& text) { return rankloom::make_error(kind, text); }
 
 void fatal(std::string_view text) {
-  const Task* task = Task::current();
-  std::fprintf(stderr, "rankloom: fatal (rank %d): %.*s\n", task != nullptr ? task->info.rank : -1,
-               static_cast<int>(text.size()), text.data());
+  const Task* const task = Task::current();
+  const std::string rank = task != nullptr ? absl::StrCat(" (rank ", task->info.rank, ")") : "";
+  std::fprintf(stderr, "rankloom: fatal%s: %.*s\n", rank.c_str(), static_cast<int>(text.size()), text.data());
   std::fflush(stderr);
   std::abort();
 }

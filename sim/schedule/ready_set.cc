@@ -1,5 +1,8 @@
 #include "sim/schedule/ready_set.h"
 
+#include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
+
 namespace rankloom::internal {
 
 void ReadySet::insert_large(TaskId id) {
@@ -24,12 +27,23 @@ void ReadySet::insert_large(TaskId id) {
 
 void ReadySet::remove_large(TaskId id) {
   if (order_ == Order::kQueue) {
-    head_ = (head_ + 1) & (queue_.size() - 1);
+    remove_from_queue(id);
     return;
   }
   const size_t word = static_cast<size_t>(id) / 64;
   words_[word] &= ~(uint64_t{1} << (id % 64));
   for (size_t i = word + 1; i < counts_.size(); i += i & (~i + 1)) --counts_[i];
+}
+
+void ReadySet::remove_from_queue(TaskId id) {  // size_ counts the others only
+  const size_t mask = queue_.size() - 1;
+  size_t place = 0;
+  while (queue_[(head_ + place) & mask] != id) {
+    if (place++ == static_cast<size_t>(size_))
+      fatal(absl::StrCat("task ", id, " left the tasks that are ready and was not among them"));
+  }
+  for (; place > 0; --place) queue_[(head_ + place) & mask] = queue_[(head_ + place - 1) & mask];
+  head_ = (head_ + 1) & mask;
 }
 
 bool ReadySet::contains(TaskId id) const {

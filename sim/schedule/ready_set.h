@@ -29,7 +29,7 @@ class ReadySet {
       insert_large(id);
     }
   }
-  void remove(TaskId id) {  // `id` is a member; kQueue: the oldest one
+  void remove(TaskId id) {  // `id` is a member; kQueue: O(1) for the oldest one, else O(n)
     --size_;
     if (one_word_) [[likely]] {
       word_ &= ~(uint64_t{1} << id);
@@ -65,6 +65,7 @@ class ReadySet {
   size_t count_of_words() const { return one_word_ ? 1 : words_.size(); }
   void insert_large(TaskId id);
   void remove_large(TaskId id);
+  void remove_from_queue(TaskId id);
   TaskId nth_large(int i) const;
   void grow(TaskId id);
 

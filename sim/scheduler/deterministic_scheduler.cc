@@ -447,7 +447,7 @@ Task* DeterministicScheduler::attach(const TaskInfo& info) {
 }
 
 Task* DeterministicScheduler::set_off(StateLock& lock) {
-  if (!started_) {
+  if (!started_ && attached_ > 0) {
     // Ranks attach in any order; a queue of those that are ready begins in the order of their numbers.
     for (TaskId id = 0; id < options_.world_size; ++id) {
       if (rank_tasks_[static_cast<size_t>(id)].state != Task::State::kReady) continue;

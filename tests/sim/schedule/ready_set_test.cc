@@ -38,6 +38,35 @@ TEST(ReadySetTest, QueueHandsOutInTheOrderOfArrival) {
   }
 }
 
+TEST(ReadySetTest, AQueueKeepsItsOrderWhenOneOfItsMembersLeaves) {
+  Prng prng(2);
+  for (int round = 0; round < 20; ++round) {
+    ReadySet set(ReadySet::Order::kQueue);
+    std::deque<TaskId> model;
+    TaskId next = 0;
+    for (int step = 0; step < 1000; ++step) {
+      const bool grow = prng.below(10) < (step / 250 % 2 == 0 ? 7u : 3u);
+      if (grow || model.empty()) {
+        set.insert(next);
+        model.push_back(next++);
+      } else {
+        const auto leaves = model.begin() + static_cast<int>(prng.below(model.size()));
+        set.remove(*leaves);
+        model.erase(leaves);
+      }
+      ASSERT_EQ(set.size(), static_cast<int>(model.size()));
+      for (size_t i = 0; i < model.size(); ++i) ASSERT_EQ(set.oldest_after(static_cast<int>(i)), model[i]);
+    }
+  }
+}
+
+TEST(ReadySetTest, ATaskThatIsNotInTheQueueCannotLeave) {
+  ReadySet set(ReadySet::Order::kQueue);
+  set.insert(3);
+  set.insert(4);
+  EXPECT_DEATH(set.remove(5), "rankloom: fatal: task 5 left the tasks that are ready and was not among them");
+}
+
 class AscendingReadySetTest : public testing::TestWithParam<TaskId> {};
 // Below one word, at its border, and so far that the tree has several levels.
 INSTANTIATE_TEST_SUITE_P(Ids, AscendingReadySetTest, testing::Values(1, 63, 64, 65, 128, 1000, 70'000));

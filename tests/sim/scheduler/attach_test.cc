@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "sim/base/parker.h"
 #include "sim/scheduler/call_scope.h"
 #include "tests/sim/scheduler_fixture.h"
@@ -531,7 +532,7 @@ TEST_P(BatonAttachTest, AHelperThatComesBeforeTheRunWaitsForIt) {
     scheduler->point(Site{.what = "help"});
   });
   while (!begun) sched_yield();
-  for (int i = 0; i < 200; ++i) sched_yield();
+  absl::SleepFor(absl::Milliseconds(20));  // nothing tells that the helper waits
   scheduler->run([&](int, Task&) { rank_ran = true; });
   helper.join();
   EXPECT_TRUE(rank_ran);
