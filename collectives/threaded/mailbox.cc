@@ -372,7 +372,8 @@ Mailbox::Inbox& Mailbox::inbox_of(int destination) {
 absl::Status Mailbox::refusal(const Message& message) const {
   ObservedMutexLock lock(&mu_);
   touched_group(Access::kRead);
-  return blamed_as(make_error(ErrorKind::kAborted, message.who(), ": the group failed before: ", failure_.message()),
+  return blamed_as(make_error(ErrorKind::kAborted, message.who(), site_place(Site{.code = message.call_.code}),
+                              ": the group failed before: ", failure_.message()),
                    failure_);
 }
 

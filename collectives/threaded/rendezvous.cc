@@ -532,7 +532,7 @@ void Rendezvous::serve_later(Slot* slot, const CollectiveWork& state) {
   touched_group(Access::kRead);
   state.unpoison(/*failed=*/true);
   const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
-                                       state.call().seq, ": ");
+                                       state.call().seq, site_place(Site{.code = state.call().code}), ": ");
   if (!failed_.ok())
     return blamed_as(make_error(ErrorKind::kAborted, who, "the group failed before: ", failed_.message()), failed_);
   return invalid_argument(who,
