@@ -125,7 +125,7 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   return *std::move(work);
 }
 
-[[gnu::always_inline]] inline void GroupFront::record_here(CollectiveCall& call, CallMemo* memo) {
+[[gnu::always_inline]] inline void GroupFront::record_in_world(CollectiveCall& call, CallMemo* memo) {
   const bool message = call.seq < 0;
   const FlightNumbers numbers = {.seq = message ? p2p_seq_ : call.seq,
                                  .other_seq = message ? seq_ : p2p_seq_,
@@ -140,7 +140,7 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
 }
 
 void GroupFront::record(CollectiveCall& call, CallMemo* memo) {
-  if (rank_state_ != nullptr && scheduler_ != nullptr) record_here(call, memo);  // else outside a world
+  if (rank_state_ != nullptr && scheduler_ != nullptr) record_in_world(call, memo);  // else outside a world
 }
 
 // submit() without what the call before has settled.
@@ -164,7 +164,7 @@ Work GroupFront::submit_again(const CallPlace& place, const CallOptions& options
   } else {
     call.way.message_seq = ++p2p_seq_;
   }
-  record_here(call, place.memo);
+  record_in_world(call, place.memo);
   const int64_t record_id = call.way.record_id;
   Work work;
   if (absl::Status executed = places_->execute_again(place, &work); !executed.ok()) [[unlikely]]

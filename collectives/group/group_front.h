@@ -114,7 +114,7 @@ class GroupFront : public Kept {
   // What a call that is not the last one once more needs before it is numbered: order, times, check, owners, stream.
   void prepare(CollectiveCall& call, const CallOptions& options, CallMemo* memo);
   void record(CollectiveCall& call, CallMemo* memo = nullptr);
-  void record_here(CollectiveCall& call, CallMemo* memo);
+  void record_in_world(CollectiveCall& call, CallMemo* memo);
   int64_t record_anew(const CollectiveCall& call, const FlightNumbers& numbers, CallMemo* memo);
   // Closes the flight record of a call with its work, which does not do so itself; at once, if there is none or it is
   // done.
