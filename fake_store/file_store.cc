@@ -19,7 +19,7 @@ FileStore::FileStore(const FileStore::Options& options, std::unique_ptr<internal
 
 FileStore::~FileStore() = default;
 
-absl::StatusOr<StoreReply> FileStore::execute(const StoreCall& call) { return table_->execute(call); }
+absl::StatusOr<StoreReply> FileStore::execute(const StoreCall& call) { return table_->execute(call, *this); }
 
 std::shared_ptr<FileStore> FileStore::open(std::string path, const FileStore::Options& options) {
   absl::StatusOr<std::unique_ptr<internal::FileLog>> log = internal::FileLog::open(std::move(path));

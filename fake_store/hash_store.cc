@@ -11,6 +11,6 @@ HashStore::HashStore(Scheduler* scheduler)
 
 HashStore::~HashStore() = default;
 
-absl::StatusOr<StoreReply> HashStore::execute(const StoreCall& call) { return table_->execute(call); }
+absl::StatusOr<StoreReply> HashStore::execute(const StoreCall& call) { return table_->execute(call, *this); }
 
 }  // namespace rankloom

@@ -101,6 +101,16 @@ Site wait_site(const StoreCall& call, const std::string& detail, const std::stri
   return Site{.what = "store_barrier", .code = call.code, .detail = barrier_name, .waits_for = &barrier};
 }
 
+// A search takes the step of a wait that finds nothing for one that may come after what it waits for as well. What the
+// caller did on its way is no such step, so it has one of its own.
+absl::Status come_to_point(const StoreCall& call) {
+  const Task* const task = Task::current();
+  Scheduler* const world = task != nullptr ? task->scheduler : nullptr;
+  if (world == nullptr) return absl::OkStatus();
+  world->point(Site{.what = call.name(), .code = call.code, .detail = call.key()});
+  return world->aborted() ? world->abort_cause() : absl::OkStatus();
+}
+
 // What a scheduler adds to the first line: a report of a stuck run.
 absl::string_view lines_below(absl::string_view text) {
   const size_t line = text.find('\n');
@@ -143,10 +153,13 @@ TableStore::~TableStore() {
   if (poller_ != nullptr && !poller_->usable()) (void)poller_.release();  // its thread is the parent's
 }
 
-absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call) {
+absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call, const Store& store) {
   if (shared_) [[unlikely]] {
     if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr)
       task->scheduler->asked_outside();
+  }
+  if (call.at_point != &store && call.waits() && call.timeout != absl::ZeroDuration()) [[unlikely]] {
+    if (absl::Status come = come_to_point(call); !come.ok()) return come;
   }
   switch (call.op) {
     case StoreCall::Op::kSet:

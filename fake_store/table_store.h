@@ -29,7 +29,8 @@ class TableStore : public Kept {
   TableStore(const TableStore&) = delete;
   TableStore& operator=(const TableStore&) = delete;
 
-  absl::StatusOr<StoreReply> execute(const StoreCall& call);
+  // `store`: whose table this is.
+  absl::StatusOr<StoreReply> execute(const StoreCall& call, const Store& store);
 
  private:
   class Hold;

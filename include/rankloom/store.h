@@ -64,6 +64,8 @@ class StringList {
 
 }  // namespace internal
 
+class Store;
+
 // One call of a store, as data: what the methods of Store build and Store::execute() carries out. Cheap to copy. Holds
 // views, which are good until execute() returns.
 struct StoreCall {
@@ -103,6 +105,10 @@ struct StoreCall {
   CodeSite code = {};                               // the caller's line, for reports
   WatchCallback* watch = nullptr;                   // watch_key: to be moved from
   const internal::StoreBarrier* barrier = nullptr;  // the library's: whose wait this is, for reports
+  // The library's: the store at whose method the caller came to a scheduling point, with nothing done since. A call
+  // that comes to the keys in another way (a store of a user's own between, or execute() itself) comes to one of its
+  // own before it waits.
+  const Store* at_point = nullptr;
 
   std::string_view key() const { return keys.empty() ? std::string_view() : keys[0]; }
   std::string_view value() const { return values.empty() ? std::string_view() : values[0]; }
@@ -239,7 +245,7 @@ class Store {
   friend struct internal::StoreAccess;
 
   // The way of every call: point, check, execute. What it returns is ok.
-  absl::StatusOr<StoreReply> submit(const StoreCall& call);
+  absl::StatusOr<StoreReply> submit(StoreCall&& call);
   // `polls`: the caller asks whether something has happened yet.
   void enter(const char* op, std::string_view key, CodeSite code, bool polls) const;
   void enter_from_elsewhere(const char* op, CodeSite code) const;

@@ -82,8 +82,59 @@ absl::Duration ms(int n) { return absl::Milliseconds(n); }
 
 std::string kind_of(const DistError& error) { return std::string(error_kind_name(error.kind())); }
 
+// A store of a program's own, which acts before a call goes on.
+class ActingStore final : public Store {
+ public:
+  ActingStore(Store* store, int* calls) : Store(store), store_(*store), calls_(*calls) {}
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
+    ++calls_;
+    return store_.execute(call);
+  }
+  std::string_view kind() const override { return "ActingStore"; }
+
+ private:
+  Store& store_;
+  int& calls_;
+};
+
+// What a helper sees of its rank, which acts and then waits for a key.
+Race race_before_a_wait(std::string name, void (*act_and_wait)(RankContext& rank, int* acted)) {
+  return race(std::move(name), 2, [act_and_wait](RankContext& rank) -> std::string {
+    if (rank.rank() == 0) {
+      rank.store().multi_set({"k", "p/k"}, {"1", "1"});
+      return "";
+    }
+    int acted = 0;
+    bool waited = false;
+    std::string seen;
+    Latch looked(1);
+    rank.world().spawn_helper([&] {
+      rank.yield();
+      seen = absl::StrCat(acted, waited);
+      looked.count_down();
+    });
+    act_and_wait(rank, &acted);
+    waited = true;
+    looked.wait();
+    return seen;
+  });
+}
+
 std::vector<Race> store_races() {
   return {
+      race_before_a_wait("a wait behind a store that counts",
+                         [](RankContext& rank, int* acted) { ActingStore(&rank.store(), acted).wait({"k"}); }),
+      race_before_a_wait("a wait behind a store that counts, under a prefix",
+                         [](RankContext& rank, int* acted) {
+                           auto counts = std::make_shared<ActingStore>(&rank.store(), acted);
+                           PrefixStore("p", counts).wait({"k"});
+                         }),
+      race_before_a_wait("an execute that waits, without a method of the store",
+                         [](RankContext& rank, int* acted) {
+                           ++*acted;
+                           const std::string_view key = "k";
+                           (void)rank.store().execute({.op = StoreCall::Op::kWait, .keys = {&key, 1}});
+                         }),
       race("a second push before the length is asked", 2,
            [](RankContext& rank) -> std::string {
              Store& store = rank.store();
@@ -766,6 +817,12 @@ std::vector<DrawnRace> drawn_races() {
                   {{.kind = Kind::kScatter, .keep_alive = true, .streamed = true, .b = 1},
                    {.kind = Kind::kEarlyRead},
                    {.kind = Kind::kWait}}}}},
+      // Which of the two calls the fault strikes is settled before the store's begins to wait.
+      {"a send on a stream and a wait of a store, one of which a fault strikes",
+       {.faults = {{.kind = Fault::Kind::kAbort, .rank = 0, .nth = 1, .when = Fault::When::kInside}},
+        .ranks = {{{.kind = Kind::kSend, .streamed = true, .b = 1, .c = 1},
+                   {.kind = Kind::kQueuePop, .prefixed = true}},
+                  {{.kind = Kind::kQueuePush, .prefixed = true}}}}},
       {"an output written early, read before and after its call fails",
        {.ranks = {{{.kind = Kind::kAllReduce}, {.kind = Kind::kDrop}},
                   {{.kind = Kind::kAllReduce}, {.kind = Kind::kEarlyWrite}, {.kind = Kind::kEarlyRead}}}}},
