@@ -89,9 +89,8 @@ TEST(LockOrderTest, AWaitFreesItsLock) {
 
 // What a thread that takes `second` while it holds `first` dies with.
 std::string text_of(LockLevel first, LockLevel second) {
-  return "rankloom: fatal: wrong order of locks: a thread that holds \"" +
-         std::string(lock_level_name(first)) + "\" takes \"" + std::string(lock_level_name(second)) +
-         "\", want them in this order: .*rendezvous, .*work, ";
+  return "rankloom: fatal: wrong order of locks: a thread that holds \"" + std::string(lock_level_name(first)) +
+         "\" takes \"" + std::string(lock_level_name(second)) + "\", want them in this order: .*rendezvous, .*work, ";
 }
 
 TEST(LockOrderDeathTest, TheWrongOrderEndsTheProcessAndNamesBothLocks) {
