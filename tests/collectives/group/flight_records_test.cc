@@ -205,12 +205,13 @@ TEST_P(FlightRecordsTest, OfThreadedGroupsAreClosedWhenTheCallIsDone) {
     auto pg = init_process_group(rank, {.eager_bytes = 4});
     const int peer = 1 - rank.rank();
     std::vector<float> x = {1}, y(1);
-    std::vector<double> large(1);
+    const std::vector<double> large(1);
+    std::vector<double> received(1);
     pg->all_reduce(x).wait();
     pg->send(x, peer).wait();
     pg->recv_any(y).wait();
     Work sent = pg->send(large, peer, 1);
-    pg->recv(large, peer, 1).wait();
+    pg->recv(received, peer, 1).wait();
     sent.wait();
     const FlightEntries entries = state_of(rank).recorder().entries();
     ASSERT_EQ(entries.size(), 5U);
