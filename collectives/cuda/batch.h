@@ -116,8 +116,9 @@ RANKLOOM_HD void reduce_as_tree(const Op& op, const ReduceEntry& entry, void* co
   using Value = typename Storage::Value;
   constexpr int kLevels = 32;  // 2^32 ranks
   Value waiting[kLevels];
-  int depth = 0;
-  for (uint32_t r = 0; r < entry.count; ++r) {
+  waiting[0] = op.map(Storage::load(static_cast<const Element*>(pointers[0])[at]));
+  int depth = 1;
+  for (uint32_t r = 1; r < entry.count; ++r) {
     Value sum = op.map(Storage::load(static_cast<const Element*>(pointers[r])[at]));
     for (uint32_t merged = r; (merged & 1) != 0; merged >>= 1) sum = op.combine(waiting[--depth], sum);
     waiting[depth++] = sum;
