@@ -15,6 +15,7 @@
 #include "collectives/ops/mismatch.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
+#include "collectives/threaded/overlap.h"
 #include "collectives/work/wait_text.h"
 #include "rankloom/error.h"
 #include "sim/base/blame.h"
@@ -500,6 +501,12 @@ void Mailbox::move(const std::shared_ptr<Message>& send, const std::shared_ptr<M
   if (record_ != nullptr) {
     record_->await(numbered_object(send->object(), kPosted));
     record_->await(numbered_object(recv->object(), kPosted));
+  }
+  if (__asan_region_is_poisoned != nullptr) [[unlikely]] {
+    for (const Message* const message : {send.get(), recv.get()}) {
+      if (message->tensor().device().kind == Device::Kind::kCpu)
+        report_freed_memory(message->call(), message->group_rank_);
+    }
   }
   absl::Status status = agree(*send, *recv);
   const TensorView& from = send->tensor();

@@ -171,4 +171,20 @@ absl::Status open_parts(RankState& rank, MemberWork& whole, PartRanges ranges, s
   return refused;
 }
 
+void report_freed_memory(const CollectiveCall& call, int group_rank) {
+  const auto look = [](const std::vector<OpenOutputs::Range>& ranges, void (*report)(void*, size_t)) {
+    for (const OpenOutputs::Range& range : ranges) {
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): a range is two addresses
+      void* const at = __asan_region_is_poisoned(reinterpret_cast<void*>(range.begin), range.end - range.begin);
+      if (at != nullptr && report != nullptr) report(at, 1);
+    }
+  };
+  std::vector<OpenOutputs::Range> read;
+  append_inputs(call, group_rank, &read);
+  look(read, __asan_report_load_n);
+  std::vector<OpenOutputs::Range> written;
+  append_outputs(call, group_rank, &written);
+  look(written, __asan_report_store_n);
+}
+
 }  // namespace rankloom::internal

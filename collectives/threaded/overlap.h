@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
+#include "sim/base/sanitizers.h"
 #include "world/open_outputs.h"
 #include "world/world_state.h"
 
@@ -42,5 +43,13 @@ struct PartRanges {
 absl::StatusOr<PartRanges> separate_parts(const CollectiveCall& call, int group_rank, std::string_view who);
 // open_beside() of the whole, whose parts may be moved away.
 absl::Status open_parts(RankState& rank, MemberWork& whole, PartRanges ranges, std::string_view who);
+
+// Kernels are no code that a program's AddressSanitizer looks into. Where a program has one, freed or foreign memory
+// among the tensors of a call ends the process with its report: when the call is made, and when its kernel begins.
+void report_freed_memory(const CollectiveCall& call, int group_rank);
+inline void look_for_freed_memory(const CollectiveCall& call, int group_rank) {
+  if (__asan_region_is_poisoned != nullptr) [[unlikely]]
+    report_freed_memory(call, group_rank);
+}
 
 }  // namespace rankloom::internal

@@ -12,6 +12,7 @@
 #include "collectives/ops/mismatch.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
+#include "collectives/threaded/overlap.h"
 #include "collectives/work/wait_text.h"
 #include "rankloom/error.h"
 #include "sim/base/blame.h"
@@ -603,6 +604,8 @@ void Rendezvous::await_leaving() const {
 void Rendezvous::run(Slot* slot) {
   if (record_ != nullptr) record_->await(object_of(*slot));
   const int64_t started_ns = scheduler_.now_ns();
+  if (__asan_region_is_poisoned != nullptr) [[unlikely]]
+    look_for_freed_memory(*slot);
   absl::Status status = agree(*slot);
   if (poison_ && status.ok()) status = buffers_untouched(*slot);
   if (status.ok()) {
@@ -618,6 +621,13 @@ void Rendezvous::run(Slot* slot) {
     }
   }
   end(slot, status, started_ns);
+}
+
+[[gnu::noinline]] void Rendezvous::look_for_freed_memory(const Slot& slot) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    const CollectiveCall& call = *slot.calls[static_cast<size_t>(rank)];
+    if (call_device(call).kind == Device::Kind::kCpu) report_freed_memory(call, rank);
+  }
 }
 
 absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {

@@ -209,6 +209,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends
   // later.
   void run(Slot* slot);
+  // overlap.h
+  void look_for_freed_memory(const Slot& slot) const;
   // Starts the kernel on a device: end() follows, but for an error.
   absl::Status start_on_device(Slot* slot, int64_t started_ns);
   void end(Slot* slot, const absl::Status& status, int64_t started_ns);

@@ -259,6 +259,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::file(const std::shared_ptr<Collective
 }
 
 absl::Status ThreadedProcessGroup::file_begun(const std::shared_ptr<CollectiveWork>& state, bool on_host) {
+  if (on_host) look_for_freed_memory(state->call(), ProcessGroup::rank());
   if (on_host && !open_alone(*front().rank_state(), *state)) {
     absl::Status opened =
         open_beside(*front().rank_state(), *state, ProcessGroup::rank(), [&] { return front().who(state->call()); });
@@ -316,6 +317,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::post(const std::shared_ptr<Message>& 
 }
 
 absl::Status ThreadedProcessGroup::post_begun(const std::shared_ptr<Message>& message, bool on_host) {
+  if (on_host) look_for_freed_memory(message->call(), ProcessGroup::rank());
   if (on_host && !open_alone(*front().rank_state(), *message)) {
     absl::Status opened =
         open_beside(*front().rank_state(), *message, ProcessGroup::rank(), [&] { return message->who() + ": "; });
@@ -331,6 +333,7 @@ absl::Status ThreadedProcessGroup::post_begun(const std::shared_ptr<Message>& me
 absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, bool on_host) {
   PartRanges ranges;
   if (on_host) {
+    look_for_freed_memory(call, ProcessGroup::rank());
     absl::StatusOr<PartRanges> apart = separate_parts(call, ProcessGroup::rank(), front().who(call));
     if (!apart.ok()) return apart.status();
     ranges = *std::move(apart);

@@ -27,6 +27,9 @@ extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, size_t size);
 [[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** bottom_old, size_t* size_old);
 [[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* address, size_t size);
+[[gnu::weak]] void* __asan_region_is_poisoned(void* begin, size_t size);
+[[gnu::weak]] void __asan_report_load_n(void* address, size_t size);
+[[gnu::weak]] void __asan_report_store_n(void* address, size_t size);
 [[gnu::weak]] void* __tsan_get_current_fiber();
 [[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
 [[gnu::weak]] void __tsan_destroy_fiber(void* fiber);

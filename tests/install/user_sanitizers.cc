@@ -1,5 +1,5 @@
 // A user's program for the sanitizers: user_sanitizers ENGINE SCHEDULE [BUG]. Ranks meet in all ways in which one may
-// see what another wrote. BUG: use_after_free, race.
+// see what another wrote. BUG: use_after_free, freed_buffer, small_buffer, race.
 #include <rankloom/rankloom.h>
 
 #include <atomic>
@@ -105,6 +105,30 @@ void use_after_free(RankContext& rank, std::vector<int*>* freed) {
   pg->barrier().wait();
 }
 
+// One rank frees the buffer of a call that is on its way.
+void freed_buffer(RankContext& rank) {
+  const auto pg = init_process_group(rank);
+  Work work;
+  {
+    std::vector<float> x(8, 1.0f);  // the buffer
+    if (rank.rank() == 3) rank.store().get("freed");
+    work = pg->all_reduce(x);
+    if (rank.rank() == 0) x = std::vector<float>();
+    if (rank.rank() == 0) rank.store().set("freed", "");
+    if (rank.rank() != 0) work.wait();
+  }
+  work.wait();
+}
+
+// One rank says that its buffer is larger than it is.
+void small_buffer(RankContext& rank) {
+  const auto pg = init_process_group(rank);
+  std::vector<float> x(rank.rank() == 2 ? 8 : 12);
+  const TensorView view(x.data(), DType::kFloat32, {12});
+  if (rank.rank() % 2 == 0) pg->send(view, rank.rank() + 1).wait();  // the call
+  if (rank.rank() % 2 == 1) pg->recv(view, rank.rank() - 1).wait();
+}
+
 void race(RankContext& rank, std::atomic<int>* here, int* count) {
   here->fetch_add(1, std::memory_order_relaxed);
   while (here->load(std::memory_order_relaxed) < kRanks) std::this_thread::yield();
@@ -127,6 +151,8 @@ int main(int argc, char** argv) {
     options.stack_bytes = static_cast<size_t>(128 + 64 * run) << 10;  // fibers end, too
     const RunReport report = run_world(options, [&](RankContext& rank) {
       if (bug == "use_after_free") return use_after_free(rank, &freed);
+      if (bug == "freed_buffer") return freed_buffer(rank);
+      if (bug == "small_buffer") return small_buffer(rank);
       if (bug == "race") return race(rank, &here, &count);
       meet(rank, &shared);
     });

@@ -62,6 +62,8 @@ class UserSanitizersTest(unittest.TestCase):
         for gear in GEARS:
             with self.subTest(gear=gear):
                 self.expect_found("AddressSanitizer: heap-use-after-free", "the use", program, *gear, "use_after_free")
+                self.expect_found("AddressSanitizer: heap-use-after-free", "the buffer", program, *gear, "freed_buffer")
+                self.expect_found("AddressSanitizer: heap-buffer-overflow", "the call", program, *gear, "small_buffer")
 
     def test_thread_sanitizer(self):
         program = self.compile("-fsanitize=thread")
