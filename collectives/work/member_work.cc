@@ -31,12 +31,14 @@ absl::Status MemberWork::wait(absl::Duration timeout, bool timeout_is_default, C
 }
 
 absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  absl::Status waited;
+  if (settled("wait", code)) [[unlikely]]
+    return status();
+  const CallScope call(world_ref(), [&] { return called("wait", code); });  // until the call is taken back
   if (timeout_is_default) {
     timeout = call_.timeout;
     timeout_is_default = call_.timeout_is_default;
   }
-  waited = WorkState::wait(timeout, timeout_is_default, code);
+  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
   if (waited.ok()) return waited;
   return ended_early(std::move(waited), timeout, timeout_is_default, code);
 }

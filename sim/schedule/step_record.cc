@@ -78,6 +78,7 @@ void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) 
   thread_ = this_thread().thread;
   run_serial_ = this_thread().made;
   made_outside_ = 0;
+  came_before_ = strangers_came_.load(std::memory_order_relaxed);
   steps_.clear();
   ops_.clear();
   tasks_.clear();
@@ -92,7 +93,9 @@ void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) 
 
 void StepRecord::end_run() {
   end_serial_ = this_thread().made;
-  if (strangers_.exchange(false, std::memory_order_relaxed)) uncovered("threads that ranks made by themselves");
+  if (strangers_.exchange(false, std::memory_order_relaxed) ||
+      strangers_came_.load(std::memory_order_relaxed) != came_before_)
+    uncovered("threads that ranks made by themselves");
 }
 
 StepRecord::TaskFacts* StepRecord::current_facts() {
@@ -143,7 +146,10 @@ void StepRecord::born(TaskId id, const TaskInfo& info) {
 
 void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
   const Lock lock(this);
-  runs_.store(true, std::memory_order_relaxed);
+  if (!runs_.load(std::memory_order_relaxed)) {
+    runs_.store(true, std::memory_order_relaxed);
+    running_.fetch_add(1, std::memory_order_relaxed);
+  }
   ready.for_each([this](TaskId id) { ready_.push_back(id); });
   steps_.push_back({.task = number_of(task.id),
                     .id = task.id,

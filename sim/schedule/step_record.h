@@ -158,8 +158,14 @@ class StepRecord {
   void seen_from_outside() {
     if (runs_.load(std::memory_order_relaxed)) strangers_.store(true, std::memory_order_relaxed);
   }
+  // The same of something that may be part of any run: an object of users, a store of no world.
+  static void stranger_came() {
+    if (running_.load(std::memory_order_relaxed) > 0) strangers_came_.fetch_add(1, std::memory_order_relaxed);
+  }
   // No task is left.
-  void all_ended() { runs_.store(false, std::memory_order_relaxed); }
+  void all_ended() {
+    if (runs_.exchange(false, std::memory_order_relaxed)) running_.fetch_sub(1, std::memory_order_relaxed);
+  }
 
  private:
   friend class ObjectName;
@@ -176,6 +182,9 @@ class StepRecord {
   std::atomic<uint64_t> told_{0};
   std::atomic<bool> runs_{false};  // a task has begun, and not all have ended
   std::atomic<bool> strangers_{false};
+  uint64_t came_before_ = 0;                   // strangers_came_ when the run began
+  static inline std::atomic<int> running_{0};  // runs with a record, of the process
+  static inline std::atomic<uint64_t> strangers_came_{0};
   bool stopped_ = false;
   int stopped_at_ = 0;
   const Scheduler* scheduler_ = nullptr;
@@ -200,7 +209,11 @@ class StepRecord {
 // than `of`, if that is given.
 inline StepRecord* record_here(const Scheduler* of = nullptr) {
   const Task* const task = Task::current();
-  return task != nullptr && (of == nullptr || of == task->scheduler) ? task->record : nullptr;
+  if (task == nullptr) [[unlikely]] {
+    StepRecord::stranger_came();
+    return nullptr;
+  }
+  return of == nullptr || of == task->scheduler ? task->record : nullptr;
 }
 
 // A name for an object that has a text for one: of a key in the store `object`.

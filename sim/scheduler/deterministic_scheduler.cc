@@ -414,8 +414,12 @@ void DeterministicScheduler::post_here(const TaskInfo& info, const Site& site, a
 }
 
 Task* DeterministicScheduler::attach(const TaskInfo& info) {
-  if (info.kind == TaskKind::kRank) ranks_attached_.store(true, std::memory_order_release);
-  watch_.begin();
+  if (info.kind == TaskKind::kRank) {
+    ranks_attached_.store(true, std::memory_order_release);
+    watch_.begin();
+  } else {
+    watch_.begin(kGraceNs);
+  }
   StateLock lock(this);
   Task* task = nullptr;
   if (info.kind == TaskKind::kRank) {
@@ -464,7 +468,38 @@ Task* DeterministicScheduler::set_off(StateLock& lock) {
 
 void DeterministicScheduler::detach(Task* task) {
   Task::set_current(nullptr);
-  end(*task);
+  bool waits = false;
+  pass_baton([&](StateLock& lock) {
+    // The thread goes back to what it does outside, which may be what all others wait for: whoever waits for threads
+    // beside the baton is none of them.
+    waits = live_ > 1 && ready_.empty() && lets_go(task->info.rank, /*leaving=*/1);
+    if (!waits) return finish(*task, lock);
+    leave(*task);
+    baton_rank_ = -1;
+    if (task->id >= options_.world_size) free_ids_.push_back(task->id);
+    return static_cast<Task*>(nullptr);
+  });
+  if (waits) move_on_thread();
+}
+
+void DeterministicScheduler::leave(Task& task) {
+  if (task.state != Task::State::kRunning) fatal("a task ended that did not run");
+  stop_running(task, Task::State::kDone);
+  busy_ = {};
+  --live_;
+}
+
+bool DeterministicScheduler::lets_go(int rank, int leaving) const {
+  if (!threads_) return true;
+  if (baton_rank_ != rank) return false;
+  const Task& main = rank_tasks_[static_cast<size_t>(rank)];
+  const bool joins = main.state == Task::State::kRunning && joined_at_.contains(rank) &&
+                     joined_at_.at(rank) == main.steps.load(std::memory_order_relaxed);
+  return running_of_rank_[static_cast<size_t>(rank)] == leaving + (joins ? 1 : 0);
+}
+
+void DeterministicScheduler::move_on_thread() {
+  ThreadPool::shared().start("baton", [this] { pass_baton([this](StateLock& lock) { return pick(nullptr, lock); }); });
 }
 
 void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
@@ -706,8 +741,9 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   // Tasks that an outside waker sent before it went are seen now.
   if (inbox_full_.load(std::memory_order_acquire)) return;
   // The one at the point has stopped already: who runs is a thread beside the baton.
-  if (outside && wait_beside(/*grace_ns=*/0, lock)) return;
-  if (running_ > 0 && any_timer() && wait_beside(kGraceNs, lock)) return;
+  const bool due = next_timer_ns() <= now_ns();  // time need not go on for these
+  if (outside && !due && wait_beside(/*grace_ns=*/0, lock)) return;
+  if ((running_ > 0 || away() > 0) && !due && any_timer() && wait_beside(kGraceNs, lock)) return;
   if (advance_clock()) return;
   if (aborted()) {
     // Everybody was woken by the abort already; who still parks asks again and leaves.
@@ -810,7 +846,8 @@ Task* DeterministicScheduler::ready_beside(int rank) const {
 
 // A rank may hold the baton and wait, in a way of its own, for a thread of its own: a join. If that one is ready, it
 // runs beside the rank, as it would have done if it had come to its point now. If it waits for others, they get the
-// baton.
+// baton, or, if nobody can run, time goes on. As long as the rank's main thread comes to no other point, it is taken to
+// join.
 void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* /*texts*/) {
   if (!threads_) return;
   Task* helper = nullptr;
@@ -824,13 +861,15 @@ void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::str
       waits = waits || (task->adopted && task->state != Task::State::kRunning);
       if (task->state == Task::State::kRunning) computes = thread_runs(task->thread);
     }
-    if (computes || !waits || ready_.empty() || steps != still_at_step_) {
+    if (computes || !waits || steps != still_at_step_) {
       still_at_step_ = steps;
       still_since_ns_ = now_ns;
       return;
     }
     if (now_ns - still_since_ns_ < std::min(kGraceNs, stall_ns())) return;
     still_since_ns_ = now_ns;
+    const Task& main = rank_tasks_[static_cast<size_t>(baton_rank_)];
+    if (main.state == Task::State::kRunning) joined_at_[baton_rank_] = main.steps.load(std::memory_order_relaxed);
     helper = ready_beside(baton_rank_);
     if (helper != nullptr) {
       ready_.remove(helper->id);
@@ -839,12 +878,7 @@ void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::str
       baton_rank_ = -1;  // the thread below is the mover from now on
     }
   }
-  if (helper != nullptr) {
-    engine_->unpark(*helper);
-  } else {
-    ThreadPool::shared().start("baton",
-                               [this] { pass_baton([this](StateLock& lock) { return pick(nullptr, lock); }); });
-  }
+  helper != nullptr ? engine_->unpark(*helper) : move_on_thread();
 }
 
 void DeterministicScheduler::away_changed(int) { idle_parker_.unpark(); }
@@ -912,14 +946,11 @@ bool DeterministicScheduler::advance_clock() {
 }
 
 Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
-  if (task.state != Task::State::kRunning) fatal("a task ended that did not run");
+  leave(task);
   const bool held = !threads_ || baton_rank_ == task.info.rank;
-  stop_running(task, Task::State::kDone);
-  busy_ = {};
-  --live_;
   Task* next = nullptr;
   // Else another thread of the rank goes on with the baton, or somebody else holds it.
-  if (held && (!threads_ || running_of_rank_[static_cast<size_t>(task.info.rank)] == 0)) {
+  if (lets_go(task.info.rank, /*leaving=*/0)) {
     next = pick(&task, lock);
   } else if (next = held ? ready_beside(task.info.rank) : nullptr; next != nullptr) {
     // The rank's other thread may be waiting for it, in a way of its own.

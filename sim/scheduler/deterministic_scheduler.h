@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -111,6 +112,11 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   Task* set_off(StateLock& lock);
   // Ends `task`. The one that runs next; null: nobody new.
   Task* finish(Task& task, StateLock& lock);
+  void leave(Task& task);
+  // The rank holds the baton, and once `leaving` of its running threads have gone, no other one of it moves.
+  bool lets_go(int rank, int leaving) const;
+  // On a thread of its own: picks who runs next.
+  void move_on_thread();
   void nobody_ready(StateLock& lock);
   // Fetches what switches to the next tasks in the queue will touch.
   void prefetch();
@@ -234,6 +240,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // The watchdog's: since when the rank with the baton stands still, and at which step.
   int64_t still_since_ns_ = 0;
   uint64_t still_at_step_ = 0;
+  std::map<int, uint64_t> joined_at_;  // rank: the step of its main thread at which it stood still so
 
   StallWatch watch_{this};  // the last: goes first
 };

@@ -52,6 +52,19 @@ class Watchdog {
     if (wake) parker_.unpark();
   }
 
+  void look_sooner(StallWatch* watch, int64_t ns) {
+    {
+      OrderedMutexLock lock(&mu_);
+      if (watch->look_ns_.load(std::memory_order_relaxed) <= ns) return;
+      watch->look_ns_.store(ns, std::memory_order_relaxed);
+      if (std::find(watches_.begin(), watches_.end(), watch) == watches_.end()) return;
+      watch->next_look_ns_ = std::min(watch->next_look_ns_, monotonic_ns() + watch->period_ns());
+      if (watch->next_look_ns_ >= wakes_at_ns_) return;
+      wakes_at_ns_ = watch->next_look_ns_;
+    }
+    parker_.unpark();
+  }
+
   void remove(StallWatch* watch) {
     OrderedMutexLock lock(&mu_);
     const auto it = std::find(watches_.begin(), watches_.end(), watch);
@@ -142,12 +155,17 @@ StallWatch::StallWatch(Scheduler* scheduler)
     : scheduler_(*scheduler),
       stall_ns_(absl::ToInt64Nanoseconds(scheduler->options().stall)),
       fatal_ns_(fatal_ns_of(scheduler->options())),
-      shortest_ns_(std::min({stall_ns_, absl::ToInt64Nanoseconds(scheduler->options().stuck_after), fatal_ns_})) {}
+      look_ns_(std::min({stall_ns_, absl::ToInt64Nanoseconds(scheduler->options().stuck_after), fatal_ns_})) {}
 
 void StallWatch::begin_once() {
-  if (shortest_ns_ == Deadline::kNever || begun_.exchange(true)) return;
+  if (look_ns_.load(std::memory_order_relaxed) == Deadline::kNever || begun_.exchange(true)) return;
   next_look_ns_ = monotonic_ns() + period_ns();
   Watchdog::shared().add(this);
+}
+
+void StallWatch::begin_sooner(int64_t ns) {
+  Watchdog::shared().look_sooner(this, ns);
+  begin();
 }
 
 void StallWatch::end() { Watchdog::shared().remove(this); }

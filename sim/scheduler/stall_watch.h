@@ -46,10 +46,16 @@ class StallWatch {
   void begin() {
     if (!begun_.load(std::memory_order_relaxed)) begin_once();
   }
+  // The same, and the watchdog looks as often as if somebody were to be told after `ns`, also where nobody ever is.
+  void begin(int64_t ns) {
+    if (ns < look_ns_.load(std::memory_order_relaxed)) return begin_sooner(ns);
+    begin();
+  }
 
  private:
   friend class Watchdog;
   void begin_once();
+  void begin_sooner(int64_t ns);
   void end();
   struct Seen {
     uint64_t steps = 0;
@@ -59,12 +65,13 @@ class StallWatch {
     uint64_t look = 0;  // the last one that saw it
   };
   // The time between looks.
-  int64_t period_ns() const { return std::max<int64_t>(shortest_ns_ / 4, 1'000'000); }
+  int64_t period_ns() const { return std::max<int64_t>(look_ns_.load(std::memory_order_relaxed) / 4, 1'000'000); }
 
   Scheduler& scheduler_;
   const int64_t stall_ns_;
-  const int64_t fatal_ns_;     // Deadline::kNever: no stall is fatal
-  const int64_t shortest_ns_;  // after which somebody is told; Deadline::kNever: nobody ever is
+  const int64_t fatal_ns_;  // Deadline::kNever: no stall is fatal
+  // After which somebody is told, or looks beside; Deadline::kNever: nobody ever. Written under the watchdog's lock.
+  std::atomic<int64_t> look_ns_;
   std::atomic<bool> begun_{false};
   // The watchdog's, under its lock.
   int64_t next_look_ns_ = 0;

@@ -14,7 +14,7 @@ ObservedMutex::ObservedMutex(const Scheduler* scheduler, LockLevel level)
 void ObservedMutexLock::begin(CodeSite code) {
   const Task* const task = Task::current();
   record_ = task != nullptr ? task->record : nullptr;
-  if (task == nullptr && mu_.record_ != nullptr) mu_.record_->seen_from_outside();
+  if (task == nullptr) mu_.record_ != nullptr ? mu_.record_->seen_from_outside() : StepRecord::stranger_came();
   if (record_ == nullptr) return;
   told_ = record_->told();
   code_ = code;
