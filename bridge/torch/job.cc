@@ -12,9 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
+#include "harness/explore/baseline.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/task.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/world_state.h"
 
 namespace rankloom::bridge {
 
@@ -229,14 +231,7 @@ void Job::leave(int rank, std::string_view failure) {
 
 void Job::fail(int rank, std::string_view text) {
   const GilRelease no_gil;
-  // An error that only passes on why the world was aborted keeps its kind, so that the report folds it.
-  const absl::Status cause = world_->scheduler().abort_cause();
-  std::exception_ptr failure;
-  if (!cause.ok() && absl::StrContains(absl::string_view(text.data(), text.size()), cause.message())) {
-    failure = std::make_exception_ptr(DistError(cause, {.rank = rank, .group = {}, .op = {}}));
-  } else {
-    failure = std::make_exception_ptr(PythonFailure(std::string(text)));
-  }
+  const std::exception_ptr failure = failure_of(rank, std::string(text));
   {
     const std::lock_guard<std::mutex> lock(mu_);
     std::exception_ptr& slot = failed_[static_cast<size_t>(rank)];
@@ -244,6 +239,19 @@ void Job::fail(int rank, std::string_view text) {
     slot = failure;
   }
   world_->rank_failed(rank, failure);
+}
+
+std::exception_ptr Job::failure_of(int rank, const std::string& text) {
+  const auto of_core = [rank](const absl::Status& status) {
+    return std::make_exception_ptr(DistError(status, {.rank = rank, .group = {}, .op = {}}));
+  };
+  // An error that only passes on why the world was aborted keeps its kind, so that the report folds it.
+  const absl::Status cause = world_->scheduler().abort_cause();
+  if (!cause.ok() && absl::StrContains(text, cause.message())) return of_core(cause);
+  std::string open;
+  if (binding.job.get() == this && binding.rank == rank) open = state_of(world_->context(rank)).open_calls_text();
+  if (!open.empty()) open = open_outputs_hint({{absl::StrCat("rank ", rank), open}});
+  return std::make_exception_ptr(PythonFailure(text + open));
 }
 
 void Job::skip(std::string_view reason) {

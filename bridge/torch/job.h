@@ -94,6 +94,7 @@ class Job : public std::enable_shared_from_this<Job> {
   static std::shared_ptr<Job> entered(Job* made);
   void swap_random(int rank);
   void leave(int rank, std::string_view failure);
+  std::exception_ptr failure_of(int rank, const std::string& text);
 
   const int64_t id_;
   const bool swap_python_random_;

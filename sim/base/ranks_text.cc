@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace rankloom::internal {
 namespace {
@@ -39,8 +40,14 @@ std::string short_ranks(std::vector<int> ranks) {
 
 namespace {
 
-// `text` without "rank 2, ", if `rank`, 2, says it of itself.
+// Stands for the ranks that say a text, within it.
+constexpr char kSpeakers[] = "\1";
+
+// `text` without "rank 2, ", if `rank`, 2, says it of itself, and the same for all ranks that were or had something.
 std::string without_rank(std::string text, int rank) {
+  absl::StrReplaceAll({{absl::StrCat(", when rank ", rank, " "), ", when the rank "},
+                       {absl::StrCat("; rank ", rank, " had "), absl::StrCat("; ", kSpeakers, " had ")}},
+                      &text);
   const std::string own = absl::StrCat("rank ", rank, ", ");
   const size_t kind = text.find(' ');
   const bool has_kind = kind != std::string::npos && kind > 0 && text[kind - 1] == ':';
@@ -62,6 +69,7 @@ std::vector<SaidByRanks> folded_by_rank(const std::vector<std::pair<int, std::st
     one.ranks.push_back(rank);
     if (one.ranks.size() > 1) one.text = common;
   }
+  for (SaidByRanks& one : all) absl::StrReplaceAll({{kSpeakers, ranks_text(one.ranks)}}, &one.text);
   return all;
 }
 

@@ -23,7 +23,8 @@ struct SaidByRanks {
 };
 // Ranks that say the same together, in the order of the first ones. Texts are the same if they differ in the number of
 // the rank that says them only, at their head or after the kind of an error: "rank 2, group 0, send: ...",
-// "InvalidArgument: rank 2, group 0, send: ...".
+// "InvalidArgument: rank 2, group 0, send: ..."; where that rank was: "..., when rank 2 was at barrier"; or in a last
+// line of what is open: "...; rank 2 had all_reduce seq 1 open".
 std::vector<SaidByRanks> folded_by_rank(const std::vector<std::pair<int, std::string>>& said);
 
 }  // namespace rankloom::internal

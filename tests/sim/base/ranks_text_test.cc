@@ -42,6 +42,21 @@ TEST(RanksTextTest, ShortListsAreCut) {
   EXPECT_THAT(short_ranks(even_ranks(100)), EndsWith(", 38, ... (50 ranks)"));
 }
 
+TEST(FoldedByRankTest, WhatARankHadOpenAndWhereItWasIsToldOfAll) {
+  const std::vector<SaidByRanks> said = folded_by_rank({{0, "nan is not 2\nhint; rank 0 had all_reduce seq 1 open"},
+                                                        {1, "nan is not 2\nhint; rank 1 had all_reduce seq 1 open"},
+                                                        {2, "nan is not 2\nhint; rank 2 had all_reduce seq 2 open"},
+                                                        {3, "rank 3, send: changed, when rank 3 was at barrier"},
+                                                        {4, "rank 4, send: changed, when rank 4 was at barrier"},
+                                                        {5, "rank 5, send: changed, when rank 4 was at barrier"}});
+  std::vector<std::string> lines;
+  for (const SaidByRanks& one : said) lines.push_back(ranks_text(one.ranks) + ": " + one.text);
+  EXPECT_THAT(lines, testing::ElementsAre("ranks 0-1: nan is not 2\nhint; ranks 0-1 had all_reduce seq 1 open",
+                                          "rank 2: nan is not 2\nhint; rank 2 had all_reduce seq 2 open",
+                                          "ranks 3-4: send: changed, when the rank was at barrier",
+                                          "rank 5: rank 5, send: changed, when rank 4 was at barrier"));
+}
+
 TEST(FoldedByRankTest, TextsThatDifferInTheirRankOnlyAreOne) {
   const std::vector<SaidByRanks> said = folded_by_rank({{0, "InvalidArgument: rank 0, group 0, send: no peer"},
                                                         {1, "rank 1, group 0: late"},

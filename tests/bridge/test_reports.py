@@ -1,0 +1,95 @@
+"""What a failed run says: whom it blames, what the program did wrong, and how it is repeated."""
+
+import contextlib
+import re
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+
+SEEDS = range(20)
+
+
+def _reads_early(rank: int) -> None:
+    loss = torch.tensor([1.0 + rank])
+    work = dist.all_reduce(loss, async_op=True)
+    if loss.item() != 3.0:
+        raise AssertionError(f"the sum is {loss.item()}")  # pytest's own text has addresses
+    work.wait()
+
+
+CALLED = f"all_reduce seq 1 [test_reports.py:{_reads_early.__code__.co_firstlineno + 2}]"
+
+
+def test_a_missing_wait_is_told() -> None:
+    for seed in SEEDS:
+        report = rankloom.torch.run(_reads_early, 2, seed=seed)
+        who = report.text.partition(" failed: AssertionError")[0]
+        assert who in ("rank 0", "rank 1", "ranks 0-1"), report.text
+        hint = f"outputs hold NaN or 0xEB until their call completes; {who} had {CALLED} open\n"
+        assert report.text.startswith(f"{who} failed: AssertionError: the sum is nan\n{hint}"), report.text
+        assert report.text.count("outputs hold NaN") == 1, report.text
+    found = rankloom.torch.explore(_reads_early, 2)
+    assert re.search(rf"\noutputs hold NaN or 0xEB until their call completes; rank \d had {re.escape(CALLED)} open\n", found.text), found.text
+
+
+def test_ranks_that_miss_the_same_wait_share_its_line() -> None:
+    def fails_anyway(rank: int) -> None:
+        loss = torch.tensor([1.0 + rank])
+        work = dist.all_reduce(loss, async_op=True)
+        with contextlib.suppress(dist.DistBackendError):  # of the rank that failed first
+            dist.barrier()
+        raise AssertionError(f"no sum ({work is None})")
+
+    text = rankloom.torch.run(fails_anyway, 2, seed=1).text
+    called = f"all_reduce seq 1 [test_reports.py:{fails_anyway.__code__.co_firstlineno + 2}]"
+    hint = f"outputs hold NaN or 0xEB until their call completes; ranks 0-1 had {called} open\n"
+    assert text.startswith(f"ranks 0-1 failed: AssertionError: no sum (False)\n{hint}"), text
+
+
+def test_a_failure_with_no_call_open_is_told_without_a_hint() -> None:
+    def waits(rank: int) -> None:
+        x = torch.tensor([1.0 + rank])
+        dist.all_reduce(x, async_op=True).wait()
+        assert x.item() == 4.0
+
+    assert "outputs hold" not in rankloom.torch.run(waits, 2, seed=1).text
+    # Without poison there is no NaN to be explained; nor is it the reason of a refused call.
+    assert "outputs hold" not in rankloom.torch.run(_reads_early, 2, seed=1, poison=False).text
+
+    def refused(rank: int) -> None:
+        x = torch.ones(4)
+        work = dist.all_reduce(x, async_op=True)
+        dist.all_reduce(x)
+        work.wait()
+
+    text = rankloom.torch.run(refused, 2, seed=1).text
+    assert "its output overlaps that of" in text and "outputs hold" not in text, text
+
+
+def test_the_rank_that_reuses_a_buffer_is_the_one_that_failed() -> None:
+    texts = [rankloom.torch.run(_reuses, 2, seed=seed).text for seed in SEEDS]
+    changed = [text for text in texts if "an input was changed" in text]
+    assert changed, texts
+    for text in changed:
+        head = "rank 0 failed: InvalidArgument: rank 0, group 0, send to rank 1: an input was changed or freed between the call ["
+        assert text.startswith(head), text
+        assert "\nrank 1 stopped for it\n" in text, text
+
+
+def test_an_output_that_all_write_to_early_is_told_once() -> None:
+    def writes(rank: int) -> None:
+        gradients = torch.full((4,), 1.0 + rank)
+        work = dist.all_reduce(gradients, async_op=True)
+        gradients.zero_()
+        dist.barrier()
+        work.wait()
+
+    texts = [rankloom.torch.run(writes, 3, seed=seed).text for seed in SEEDS]
+    written = [text for text in texts if "an output was written" in text]
+    assert written, texts
+    for text in written:
+        head = text.split("\nTraceback")[0]
+        assert head.count("an output was written") == 1, text
+        assert re.match(r"ranks? \S+( \d)? failed: InvalidArgument: .*group 0, all_reduce seq 1: an output was written", head), text
