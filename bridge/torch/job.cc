@@ -13,8 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
 #include "harness/explore/baseline.h"
+#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/task.h"
+#include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/world_state.h"
 
@@ -143,7 +145,8 @@ Job::Job(std::shared_ptr<World> world, bool swap_python_random, bool explored)
       explored_(explored),
       world_(std::move(world)),
       swaps_random_(world_->scheduler().deterministic()),
-      failed_(static_cast<size_t>(world_->size())) {
+      failed_(static_cast<size_t>(world_->size())),
+      told_(static_cast<size_t>(world_->size()) + 1) {
   if (swaps_random_)
     random_ =
         std::make_unique<std::vector<RandomState>>(static_cast<size_t>(world_->size()) + 1, RandomState::current());
@@ -248,10 +251,33 @@ std::exception_ptr Job::failure_of(int rank, const std::string& text) {
   // An error that only passes on why the world was aborted keeps its kind, so that the report folds it.
   const absl::Status cause = world_->scheduler().abort_cause();
   if (!cause.ok() && absl::StrContains(text, cause.message())) return of_core(cause);
+  if (const std::optional<absl::Status> status = remembered(rank, text); status.has_value()) return of_core(*status);
   std::string open;
   if (binding.job.get() == this && binding.rank == rank) open = state_of(world_->context(rank)).open_calls_text();
   if (!open.empty()) open = open_outputs_hint({{absl::StrCat("rank ", rank), open}});
   return std::make_exception_ptr(PythonFailure(text + open));
+}
+
+void Job::remember(int rank, const absl::Status& status, std::string text) {
+  constexpr size_t kKept = 4;
+  const std::lock_guard<std::mutex> lock(mu_);
+  const bool known = rank >= 0 && rank < world_->size();
+  std::deque<Told>& told = known ? told_[static_cast<size_t>(rank)] : told_.back();
+  if (told.size() == kKept) told.pop_front();
+  told.push_back({std::move(text), status});
+}
+
+std::optional<absl::Status> Job::remembered(int rank, std::string_view text) const {
+  const std::string_view type = text.substr(0, text.find(": "));
+  if (type.size() == text.size() || (type != "DistBackendError" && type != "DistStoreError")) return std::nullopt;
+  const std::string_view what = text.substr(type.size() + 2);
+  const std::lock_guard<std::mutex> lock(mu_);
+  for (const std::deque<Told>* const told : {&told_[static_cast<size_t>(rank)], &told_.back()}) {
+    for (auto one = told->rbegin(); one != told->rend(); ++one) {
+      if (one->text == what) return one->status;
+    }
+  }
+  return std::nullopt;
 }
 
 void Job::skip(std::string_view reason) {
@@ -345,6 +371,18 @@ bool names_place(std::string_view text, CodeSite code) {
   return false;
 }
 
+// For the time when the exception with this text ends the rank.
+void remember_told(Job& job, const DistError& error, const std::string& text) {
+  const std::string_view what = error.what();
+  absl::Status status = error.status();
+  if (text.size() > what.size()) {  // the caller's line
+    status = blamed_as(make_error(error.kind(), message_of(status), text.substr(what.size())), status);
+  }
+  int rank = -1;
+  if (Job::current(&rank).get() != &job) rank = error.rank();
+  job.remember(rank, status, text);
+}
+
 }  // namespace
 
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
@@ -361,6 +399,7 @@ std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
     // After a text of several lines on one of its own: what repeats a text must hold it whole.
     absl::StrAppend(&text, absl::StrContains(text, '\n') ? "\n  " : " ", "[", code.file, ":", code.line, "]");
   }
+  if (job != nullptr) remember_told(*job, error, text);
   // Without a backtrace: the place that matters is the caller's, and symbolizing takes seconds.
   if (error.kind() == ErrorKind::kStoreError || absl::StartsWith(error.op(), "store")) {
     return std::make_exception_ptr(c10::DistStoreError(std::move(text)));

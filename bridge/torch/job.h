@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "rankloom/rankloom.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -58,7 +60,10 @@ class Job : public std::enable_shared_from_this<Job> {
   // Ends the calling thread's part. `failure`: what the rank's program ended with, unless it is empty.
   static void detach(std::string_view failure);
   // The calling rank failed and will end; the others leave their waits.
+  // `text`: "AssertionError: ...", or that of an error which to_torch() made; the run's report has that one's kind.
   void fail(int rank, std::string_view text);
+  // Of an error of the core that Python's side of `rank` (-1: unknown) gets as an exception with this text.
+  void remember(int rank, const absl::Status& status, std::string text);
   // The calling rank skips its test: so do the others, when they are next in a call.
   void skip(std::string_view reason);
   std::string skip_reason() const;
@@ -95,6 +100,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void swap_random(int rank);
   void leave(int rank, std::string_view failure);
   std::exception_ptr failure_of(int rank, const std::string& text);
+  std::optional<absl::Status> remembered(int rank, std::string_view text) const;
 
   const int64_t id_;
   const bool swap_python_random_;
@@ -109,6 +115,11 @@ class Job : public std::enable_shared_from_this<Job> {
   int running_ = 0;                         // ranks that have attached and not begun to leave
   int attached_ = 0;                        // ranks that have attached and not left
   std::vector<std::exception_ptr> failed_;  // by rank: what fail() was told
+  struct Told {
+    std::string text;
+    absl::Status status;
+  };
+  std::vector<std::deque<Told>> told_;  // by rank, and last of no known rank: the last errors that became exceptions
 
   std::mutex report_mu_;  // held while a report is made: the last rank's thread and the job's owner may ask at once
 

@@ -1,6 +1,7 @@
 """What a failed run says: whom it blames, what the program did wrong, and how it is repeated."""
 
 import contextlib
+import datetime
 import re
 
 import pytest
@@ -68,6 +69,21 @@ def test_a_failure_with_no_call_open_is_told_without_a_hint() -> None:
     assert "its output overlaps that of" in text and "outputs hold" not in text, text
 
 
+def _reuses(rank: int) -> None:
+    if rank == 0:
+        buffer = torch.zeros(4)
+        works = []
+        for i in range(3):
+            buffer.fill_(i)
+            works.append(dist.isend(buffer, dst=1))
+        for work in works:
+            work.wait()
+    else:
+        got = torch.empty(4)
+        for _ in range(3):
+            dist.recv(got, src=0)
+
+
 def test_the_rank_that_reuses_a_buffer_is_the_one_that_failed() -> None:
     texts = [rankloom.torch.run(_reuses, 2, seed=seed).text for seed in SEEDS]
     changed = [text for text in texts if "an input was changed" in text]
@@ -93,3 +109,23 @@ def test_an_output_that_all_write_to_early_is_told_once() -> None:
         head = text.split("\nTraceback")[0]
         assert head.count("an output was written") == 1, text
         assert re.match(r"ranks? \S+( \d)? failed: InvalidArgument: .*group 0, all_reduce seq 1: an output was written", head), text
+
+
+def test_the_kinds_of_errors_are_those_of_the_core() -> None:
+    def waits(rank: int) -> None:
+        if rank == 0:
+            work = dist.irecv(torch.ones(1), src=1)
+            assert work is not None
+            work.wait(timeout=datetime.timedelta(seconds=2))
+        dist.barrier()
+
+    text = rankloom.torch.run(waits, 2, seed=1).text
+    assert re.match(r"rank 0 failed: Timeout: rank 0, group 0, recv ", text) and "\nrank 1 stopped for it\n" in text, text
+
+    def wraps(rank: int) -> None:
+        try:
+            dist.all_reduce(torch.ones(2), group=dist.group.WORLD, op=dist.ReduceOp.BAND)
+        except Exception as error:
+            raise RuntimeError("step 3") from error
+
+    assert rankloom.torch.run(wraps, 2).text.startswith("ranks 0-1 failed: RuntimeError: step 3\n")  # another exception
