@@ -2,12 +2,14 @@
 
 import contextlib
 import datetime
+import pathlib
 import re
 
 import pytest
 import rankloom.torch
 import torch
 import torch.distributed as dist
+from test_pytest_plugin import run_pytest
 
 SEEDS = range(20)
 
@@ -129,3 +131,39 @@ def test_the_kinds_of_errors_are_those_of_the_core() -> None:
             raise RuntimeError("step 3") from error
 
     assert rankloom.torch.run(wraps, 2).text.startswith("ranks 0-1 failed: RuntimeError: step 3\n")  # another exception
+
+
+MISMATCH = '''
+import pytest, torch
+import torch.distributed as dist
+
+@pytest.mark.ranks(4)
+def test_root(rank):
+    config = torch.full((4,), rank)
+    if rank == 0:
+        dist.broadcast(config, src=1)  # the odd one
+    else:
+        dist.broadcast(config, src=0)
+'''
+
+
+def test_a_mismatch_shows_the_line_of_the_side_that_is_smaller(tmp_path: pathlib.Path) -> None:
+    out = run_pytest(tmp_path, MISMATCH).stdout
+    assert re.search(r"^>\s+dist\.broadcast\(config, src=1\)  # the odd one$", out, re.MULTILINE), out
+    assert not re.search(r"^>\s+dist\.broadcast\(config, src=0\)$", out, re.MULTILINE), out
+
+
+@pytest.mark.parametrize(
+    ("rows", "odd"),
+    [
+        (["root  | 1  | 0    | a.py:1", "      | 0  | 1-3  | a.py:2"], {0}),
+        (["root  | 1  | 0    | a.py:1", "      | 0  | 1    | a.py:2"], set()),
+        (["shape | [2] | 0, 2-3, 5 | a.py:1", "      | [3] | 1, 4 | a.py:2"], {1, 4}),
+        (["shape | [2] | 0, 2, 4, ... (50 ranks) | a.py:1", "      | [3] | 1, 3, 5-40 | a.py:2"], {1, 3, 5}),
+        (["op    | all_reduce | 0-2  | a.py:1", "      | barrier    | 3    | a.py:2", "other | x | y | z"], {3}),
+    ],
+)
+def test_the_smaller_side_of_a_table(rows: list[str], odd: set[int]) -> None:
+    from rankloom.torch import _run
+
+    assert _run._odd_ranks("\n".join(["  field | value | ranks | call site", *rows])) == odd

@@ -450,8 +450,9 @@ def _fail(item: pytest.Item, report: Report, seed: int | None) -> NoReturn:
 
 def _failed_of(report: Report) -> BaseException | None:
     """What the rank raised that failed first, or, where none did, one that was stopped."""
-    failed = report.exceptions[report.first_failed] if report.first_failed >= 0 else None
-    return failed or next((error for error in report.exceptions if error is not None), None)
+    from rankloom.torch import _run
+
+    return _run.told_of(report) or next((error for error in report.exceptions if error is not None), None)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

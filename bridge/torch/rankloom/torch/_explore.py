@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rankloom.torch import _ext, _faults, _ranks, _shared
-from rankloom.torch._run import RankFailedError, Ranks, Report, keep_failed, next_run, raised, report_of
+from rankloom.torch._run import RankFailedError, Ranks, Report, keep_failed, next_run, raised, report_of, told_of
 
 STRATEGIES = ("exhaustive", "pct", "starve", "late_completion", "random")
 
@@ -193,7 +193,7 @@ def explore(
         del told["schedule"]
         failure = Failure(**{**vars(report), **told, "ok": False})
         text += keep_failed(failure, number)
-        first = failure.exceptions[failure.first_failed] if failure.first_failed >= 0 else None
+        first = told_of(failure)
         if first is not None:
             text += "\n" + raised(first, text).rstrip("\n")
         failure.text = text

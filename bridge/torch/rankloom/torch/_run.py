@@ -98,6 +98,49 @@ class Report:
 
 
 def write_failed(report: Report, path: str | os.PathLike[str]) -> None:
+def _odd_ranks(table: str) -> set[int]:
+    """Of a Mismatch, the ranks whose call is not that of most others; none, where there is no such side."""
+    odd: set[int] = set()
+    sides: list[tuple[int, list[int]]] = []  # of one field: how many ranks, and those that are named
+
+    def close() -> None:
+        sides.sort(key=lambda side: side[0])
+        if len(sides) > 1 and sides[-1][0] > sides[0][0]:
+            odd.update(sides[0][1])
+        sides.clear()
+
+    for line in table.splitlines():
+        columns = [column.strip() for column in line.split("|")]
+        if len(columns) < 4 or columns[0] == "field" or not re.match(r"\d", columns[2]):
+            continue
+        if columns[0]:
+            close()
+        ranks = [int(rank) for rank in re.findall(r"\d+", re.sub(r", \.\.\..*|(?<=\d)-\d+", "", columns[2]))]
+        many = re.search(r"\((\d+) ranks\)", columns[2])
+        between = sum(int(end) - int(begin) for begin, end in re.findall(r"(\d+)-(\d+)", columns[2]))
+        sides.append((int(many[1]) if many else len(ranks) + between, ranks))
+    close()
+    return odd
+
+
+def told_of(report: Report) -> BaseException | None:
+    """What the rank raised whose doing the failure is, as far as that is known; else what the first raised that failed."""
+    if report.first_failed < 0 or not report.exceptions:
+        return None
+    first = report.exceptions[report.first_failed]
+    if isinstance(first, dist.DistError) and str(first).startswith("Mismatch: "):
+        odd = _odd_ranks(str(first))
+        for rank, error in enumerate(report.exceptions):
+            if rank in odd and str(error) == str(first):
+                return error
+    return first
+
+
+def without_traceback(text: str) -> str:
+    """The text of a report up to the traceback that it ends with, if any."""
+    return re.split(r"\n(?:  \+ Exception Group )?Traceback \(most recent call last\):\n", text, maxsplit=1)[0]
+
+
     """Writes the run; the report's run_file says where, or why not."""
     path = os.path.abspath(path)
     try:
@@ -214,7 +257,7 @@ def run(
     for note in notes:
         report.text += f"\nnote: {note}"
     report.text += keep_failed(report, number)
-    first = exceptions[report.first_failed] if report.first_failed >= 0 else None
+    first = told_of(report)
     # Where a rank was ended that hung, the text says already.
     if first is not None and not isinstance(first, _ranks.RankEndedError):
         report.text += "\n" + raised(first, report.text)
