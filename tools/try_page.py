@@ -8,7 +8,7 @@ Of the blocks under "## HEADING":
   the file has. A ```diff block changes the file: its lines are those of the file, without numbers of lines.
 - ```console: lines of "$ COMMAND", each run by a bash of its own, and what it prints to stdout and stderr. A command ends in the
   next line if its own ends with a backslash. A line "..." stands for any lines, " ..." at the end of a line for the rest of it.
-  Times, addresses and the folder for temporary files may differ.
+  Times, addresses, the folder for temporary files and the hash in the name of a trace may differ.
 - ```sh: for the reader alone, such as what installs packages.
 Any other block is an error: nobody would try it. Blocks that are indented are text.
 --write puts what was printed into the page where it differs.
@@ -37,6 +37,7 @@ DIFFERS = [
     (re.compile(r"\bin \d+\.\d+s\b"), "in Ns"),
     (re.compile(r"\bat \d[\d.ms]*s$", re.MULTILINE), "at Ns"),
     (re.compile(r"0x[0-9a-f]+"), "0xN"),
+    (re.compile(r"-[0-9a-f]{8}(?=\.rl(trace|run)\b)"), "-N"),  # of the folder
     (re.compile(r"\(LWP \d+\)"), "(LWP N)"),
     (re.compile(r"^#\d+ +", re.MULTILINE), "#N  "),  # a frame of gdb's: the library's own may become more
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),

@@ -307,7 +307,7 @@ def test_a_mark_explores(tmp_path: pathlib.Path) -> None:
     again = r"run it again: RANKLOOM_RANKS=2 RANKLOOM_ENGINE=threads RANKLOOM_SCHEDULE='steered:1:1@\d+>0' \S+ -m pytest .*::test_lost_update\n"
     assert re.search(again, out), out
     assert re.search(r"\n +\d+ {20,}store set 0//count \[test_it.py:12\]\n", out), out  # the story
-    assert 'assert int(store.get("count")) == world_size' in out and "replay it: RANKLOOM_REPLAY=" in out
+    assert 'assert int(store.get("count")) == world_size' in out and "replay it: RANKLOOM_RANKS=2 RANKLOOM_REPLAY=" in out
     assert 'value="verified: all 1 schedule that can differ, in 1 run"' in xml.read_text()
     assert "not seen: variables of Python that ranks share and change: came)" in out
     assert "rank 1 failed: RankFailed: rank 1, group 0, barrier seq 1: the rank crashed (injected, before the call) [test_it.py:" in out

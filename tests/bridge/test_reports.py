@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import pathlib
 import re
+import subprocess
 
 import pytest
 import rankloom.torch
@@ -151,6 +152,54 @@ def test_a_mismatch_shows_the_line_of_the_side_that_is_smaller(tmp_path: pathlib
     out = run_pytest(tmp_path, MISMATCH).stdout
     assert re.search(r"^>\s+dist\.broadcast\(config, src=1\)  # the odd one$", out, re.MULTILINE), out
     assert not re.search(r"^>\s+dist\.broadcast\(config, src=0\)$", out, re.MULTILINE), out
+
+
+SHRUNK = '''
+import pytest
+import torch.distributed as dist
+
+@pytest.mark.explore(runs=200, min_ranks=2)
+@pytest.mark.ranks(3)
+def test_count(rank, world_size):
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set("count", "0")
+    dist.barrier()
+    store.set("count", str(int(store.get("count")) + 1))
+    dist.barrier()
+    assert int(store.get("count")) == world_size
+'''
+
+
+def test_a_search_that_made_a_test_smaller_is_replayed_as_small(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, SHRUNK, "-q", "test_it.py")
+    replay = re.search(r"replay it: (RANKLOOM_RANKS=2 RANKLOOM_REPLAY=\S+ .*::test_count)\n", done.stdout)
+    assert replay is not None, done.stdout
+    again = subprocess.run(["sh", "-c", replay[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
+    assert "rank 1 failed: AssertionError: assert 1 == 2" in again and "diverged" not in again, again
+    # What leads in the summary is the failure, and not how the search went.
+    assert "FAILED test_it.py::test_count - rank 1 failed: AssertionError: assert 1 == 2" in done.stdout, done.stdout
+
+
+SIGNS = '''
+import pytest
+import torch.distributed as dist
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["a b", "a_b"])
+def test_x(rank, name):
+    dist.barrier()
+    assert rank == 0
+'''
+
+
+def test_each_test_has_a_trace_of_its_own(tmp_path: pathlib.Path) -> None:
+    traces = {"RANKLOOM_TRACE_DIR": str(tmp_path / "traces"), "RANKLOOM_REPORT": str(tmp_path / "runs")}
+    for project in ("one", "other"):
+        (tmp_path / project).mkdir()
+        out = run_pytest(tmp_path / project, SIGNS, "-q", f"--rootdir={tmp_path / project}", "test_it.py", env=traces).stdout
+        assert len(re.findall(r"RANKLOOM_REPLAY=\S+/test_it\.py_test_x_a_b-[0-9a-f]{8}\.rltrace ", out)) == 2, out
+    assert len(list((tmp_path / "traces").iterdir())) == len(list((tmp_path / "runs").iterdir())) == 4
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import hashlib
 import inspect
 import logging
 import os
@@ -345,7 +346,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _file_name(item: pytest.Item) -> str:
-    return re.sub(r"[^\w.-]+", "_", item.nodeid).strip("_")[-200:]
+    """Of the test alone: other tests' ids may be the same but for their signs, and other projects' tests have the same ones."""
+    mark = hashlib.sha256(f"{item.config.rootpath}\0{item.nodeid}".encode()).hexdigest()[:8]
+    return re.sub(r"[^\w.-]+", "_", item.nodeid).strip("_")[-200:] + f"-{mark}"
 
 
 def _save_run(item: pytest.Item, report: Report) -> None:
@@ -371,7 +374,9 @@ def _save_trace(item: pytest.Item, report: Report) -> None:
         report.notes.append(f"no trace: {error}")
         return
     item.user_properties.append(("rankloom_trace", str(path)))
-    replay = f"RANKLOOM_REPLAY={shlex.quote(str(path))} {_command(item)}"
+    # What a search has made smaller than the test's mark has it, the trace is of.
+    smaller = "".join(re.findall(r"(?<!\S)RANKLOOM_(?:RANKS|FAULTS)=(?:[^\s']|'[^']*')*\s+", report.rerun))
+    replay = f"{smaller}RANKLOOM_REPLAY={shlex.quote(str(path))} {_command(item)}"
     report.text = report.text.replace(report.rerun, f"{report.rerun}\nreplay it: {replay}", 1)
 
 
@@ -503,7 +508,10 @@ def _repr(item: pytest.Item, report: Report, error: BaseException | None, inner:
     from _pytest._code.code import ReprFileLocation
 
     mode = item.config.getoption("--ranks-report")
-    text = report.text.split("\nTraceback (most recent call last):\n")[0]
+    from rankloom.torch import _ranks, _run
+
+    text = _run.without_traceback(report.text)
+    headline = getattr(report, "headline", "") or text.split("\n")[0]  # of a search: its first line is how it went
     after = ""
     if mode == "concise":
         lines = [
@@ -530,4 +538,4 @@ def _repr(item: pytest.Item, report: Report, error: BaseException | None, inner:
         text = text.replace(str(error), str(error).split("\n")[0])
     crash = getattr(inner, "reprcrash", None)
     path, line = (crash.path, crash.lineno) if crash is not None else (str(item.path), (item.location[1] or 0) + 1)
-    return _Repr(text, inner, after, ReprFileLocation(path, line, text.split("\n")[0]))
+    return _Repr(text, inner, after, ReprFileLocation(path, line, headline))
