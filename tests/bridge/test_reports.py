@@ -202,6 +202,33 @@ def test_each_test_has_a_trace_of_its_own(tmp_path: pathlib.Path) -> None:
     assert len(list((tmp_path / "traces").iterdir())) == len(list((tmp_path / "runs").iterdir())) == 4
 
 
+RETURNS = '''
+import pytest
+import torch.distributed as dist
+
+@pytest.mark.explore(runs=50)
+@pytest.mark.ranks(2)
+def test_returns(rank):
+    return dist.distributed_c10d._get_default_store().add("n", 1)
+
+@pytest.mark.explore(runs=50, compare=False)
+@pytest.mark.ranks(2)
+def test_not_compared(rank):
+    return dist.distributed_c10d._get_default_store().add("n", 1)
+
+@pytest.mark.ranks(2)
+def test_without_a_search(rank):
+    return rank
+'''
+
+
+def test_what_a_test_returns_is_compared(tmp_path: pathlib.Path) -> None:
+    out = run_pytest(tmp_path, RETURNS, "-q", "test_it.py").stdout
+    assert "1 failed, 2 passed in" in out, out
+    assert re.search(r'results differ between schedules: rank \d\'s "return value" is \d here, and \d under ', out), out
+    assert "FAILED test_it.py::test_returns - results differ between schedules: rank " in out, out
+
+
 @pytest.mark.parametrize(
     ("rows", "odd"),
     [

@@ -35,7 +35,6 @@ import contextlib
 import dataclasses
 import fnmatch
 import hashlib
-import inspect
 import logging
 import os
 import pathlib
@@ -248,8 +247,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 # What explore() takes, but for what the mark of the ranks says.
 _EXPLORES = (
-    "runs", "seconds", "strategies", "first_seed", "vary_faults", "min_ranks", "shrink_runs", "leaks", "groups", "store_keys",
-    "store_values", "max_steps", "swap_random", "expect_verified",
+    "runs", "seconds", "strategies", "first_seed", "compare", "vary_faults", "min_ranks", "shrink_runs", "leaks", "groups",
+    "store_keys", "store_values", "max_steps", "swap_random", "expect_verified",
 )  # fmt: skip
 
 
@@ -399,7 +398,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             result = pyfuncitem.obj(**arguments)
         except pytest.skip.Exception as skip:
             raise unittest.SkipTest(skip.msg or "") from None
-        return result if inspect.iscoroutine(result) else None
+        return result
 
     stall = pyfuncitem.config.getoption("--ranks-stall")
     search = _explores(pyfuncitem, asked)
