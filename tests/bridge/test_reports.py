@@ -5,6 +5,8 @@ import datetime
 import pathlib
 import re
 import subprocess
+import sys
+import threading
 
 import pytest
 import rankloom.torch
@@ -227,6 +229,47 @@ def test_what_a_test_returns_is_compared(tmp_path: pathlib.Path) -> None:
     assert "1 failed, 2 passed in" in out, out
     assert re.search(r'results differ between schedules: rank \d\'s "return value" is \d here, and \d under ', out), out
     assert "FAILED test_it.py::test_returns - results differ between schedules: rank " in out, out
+
+
+LOCK = '''
+import threading
+import pytest
+import torch
+import torch.distributed as dist
+
+LOCK = threading.Lock()
+
+@pytest.mark.ranks(3)
+def test_lock(rank):
+    x = torch.ones(1)
+    with LOCK:
+        dist.all_reduce(x)
+'''
+
+
+def test_a_lock_that_is_held_across_a_call_is_told_once(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, LOCK, "--ranks-stall=1", "test_it.py")
+    out = done.stdout
+    assert "1 failed in" in out, out + done.stderr
+    assert "(a lock that another rank holds across a call of torch.distributed never comes free: " in out, out
+    assert "parallel=True" not in out, out
+    assert len(re.findall(r"^rank 1 failed: Stall: ", out, re.MULTILINE)) == 1, out
+    assert "Report(" not in out and "pytest_plugin.py" not in out, out
+    assert "Stall" not in done.stderr, done.stderr
+
+
+def test_a_traceback_is_printed_once(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import rankloom.torch\n\ndef fails(rank):\n    raise ValueError('bad shard')\n\n"
+        "rankloom.torch.CALL(fails, 2).raise_if_failed()\n"
+    )
+    source = program.read_text()
+    for call in ("run", "explore"):
+        program.write_text(source.replace("CALL", call))
+        err = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120).stderr
+        assert err.count("in fails\n") == 1, err
+        assert "RankFailedError: " in err and re.search("rank 0 failed: ValueError: bad shard|ranks 0-1 failed", err), err
 
 
 @pytest.mark.parametrize(

@@ -527,9 +527,8 @@ def _repr(item: pytest.Item, report: Report, error: BaseException | None, inner:
         )
     if report.run_file and report.run_file not in text:
         text += f"\n{report.run_file}"
-    from rankloom.torch import _ranks
-
-    told = isinstance(error, _ranks.RankEndedError)  # where the rank hung
+    # None: ranks could not be ended, and what is at hand is the error of this plugin.
+    told = error is None or isinstance(error, _ranks.RankEndedError)  # where the rank hung
     if report.first_failed < 0 or told or mode == "concise" or item.config.getoption("tbstyle") == "no":
         inner = None  # there is nothing but what the text says
     elif error is not None and str(error).count("\n") > 0:

@@ -12,7 +12,17 @@ from typing import Any
 import torch
 
 from rankloom.torch import _ext, _faults, _ranks, _shared
-from rankloom.torch._run import RankFailedError, Ranks, Report, keep_failed, next_run, raised, report_of, told_of
+from rankloom.torch._run import (
+    RankFailedError,
+    Ranks,
+    Report,
+    keep_failed,
+    next_run,
+    raised,
+    report_of,
+    told_of,
+    without_traceback,
+)
 
 STRATEGIES = ("exhaustive", "pct", "starve", "late_completion", "random")
 
@@ -65,10 +75,10 @@ class Exploration:
     def raise_if_failed(self) -> None:
         if self.failure is None:
             return
-        first = self.failure.first_failed
-        failed = RankFailedError(self.text)
+        first = told_of(self.failure)
+        failed = RankFailedError(self.text if first is None else without_traceback(self.text))
         failed.report = self.failure
-        raise failed from (self.failure.exceptions[first] if first >= 0 and self.failure.exceptions else None)
+        raise failed from first
 
 
 class _HungError(Exception):

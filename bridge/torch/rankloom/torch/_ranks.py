@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import linecache
 import os
 import random
 import re
@@ -340,14 +341,26 @@ class _Watch:
                     self._end(rank, self._job.abort_cause, now)
             elif self._stall is not None and now - since >= self._stall:
                 text = f"Stall: no scheduling point for {self._stall:g} s of real time: it computes, or it blocks in what "
-                hint = " (a rank that waits for another one by other means needs parallel=True)" if self._job.deterministic else ""
-                self._job.fail(rank, f"{text}is not rankloom's{hint}\n{self._where(rank)}")
+                self._job.fail(rank, f"{text}is not rankloom's{self._hint(rank)}\n{self._where(rank)}")
                 self._end(rank, f"after {self._stall:g} s without a scheduling point", now)
         if self._leave_all_at is not None and now >= self._leave_all_at:
             # Under a schedule they wait for their turn, which the rank before them does not give up.
             for rank, thread in enumerate(self._threads):
                 if not thread.has_ended():
                     self._leave(rank)
+
+    def _hint(self, rank: int) -> str:
+        if not self._job.deterministic:
+            return ""
+        frame = sys._current_frames().get(self._threads[rank].ident or 0)
+        while frame is not None and not is_callers(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None and _locks(frame):
+            return (
+                " (a lock that another rank holds across a call of torch.distributed never comes free: that rank gets no turn while "
+                "this one blocks; release the lock before the call)"
+            )
+        return " (a rank that waits for another one by other means needs parallel=True)"
 
     def _where(self, rank: int) -> str:
         text = self._job.describe()  # with the stacks of those who have attached
@@ -366,6 +379,21 @@ class _Watch:
         if self._threads[rank] not in self.left:
             self.left.append(self._threads[rank])
             self.notes.append(_leave(self._threads[rank]))
+
+
+def _locks(frame: types.FrameType) -> bool:
+    """Whether the frame stands in a line that takes a lock: `with` one, or its acquire()."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
+    if ".acquire(" in line:
+        return True
+    names = re.match(r"with\s+([\w.]+)", line)
+    if names is None:
+        return False
+    first, *rest = names[1].split(".")
+    value = frame.f_locals.get(first, frame.f_globals.get(first))
+    for name in rest:
+        value = getattr(value, name, None)
+    return isinstance(value, (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore))
 
 
 def _leave(thread: RankThread) -> str:

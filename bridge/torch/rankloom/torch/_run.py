@@ -91,13 +91,13 @@ class Report:
 
     def raise_if_failed(self) -> None:
         if not self.ok:
-            first = self.exceptions[self.first_failed] if self.exceptions and self.first_failed >= 0 else None
-            failed = RankFailedError(self.text)
+            first = told_of(self)
+            # The traceback of what it came of stands above.
+            failed = RankFailedError(self.text if first is None else without_traceback(self.text))
             failed.report = self
             raise failed from first
 
 
-def write_failed(report: Report, path: str | os.PathLike[str]) -> None:
 def _odd_ranks(table: str) -> set[int]:
     """Of a Mismatch, the ranks whose call is not that of most others; none, where there is no such side."""
     odd: set[int] = set()
@@ -141,6 +141,7 @@ def without_traceback(text: str) -> str:
     return re.split(r"\n(?:  \+ Exception Group )?Traceback \(most recent call last\):\n", text, maxsplit=1)[0]
 
 
+def write_failed(report: Report, path: str | os.PathLike[str]) -> None:
     """Writes the run; the report's run_file says where, or why not."""
     path = os.path.abspath(path)
     try:
