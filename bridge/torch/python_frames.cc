@@ -89,7 +89,7 @@ void set_library_folders(std::vector<std::string> libraries, std::vector<std::st
 
 #if defined(RANKLOOM_READ_FRAMES)
 
-CodeSite python_site() {
+CodeSite callers_site(CodeSite* library) {
   PyThreadState* const state = PyGILState_GetThisThreadState();
   if (state == nullptr || state->cframe == nullptr) return {};
   CodeSite innermost;
@@ -103,30 +103,39 @@ CodeSite python_site() {
     if (!file.in_library) return site;
     innermost = site;
   }
-  return innermost;
+  if (library != nullptr) *library = innermost;
+  return {};
 }
 
 #else
 
-CodeSite python_site() {
+CodeSite callers_site(CodeSite* library) {
   if (PyGILState_GetThisThreadState() == nullptr) return {};
   const PyGILState_STATE held = PyGILState_Ensure();
-  CodeSite innermost;
+  CodeSite innermost, callers;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   while (frame != nullptr) {
     PyCodeObject* const code = PyFrame_GetCode(frame);
     const FileOfCode& file = file_of(code);
     const CodeSite site{file.file, PyFrame_GetLineNumber(frame)};
     Py_DECREF(code);
-    if (!file.in_library || innermost.line == 0) innermost = site;
+    if (!file.in_library) callers = site;
+    if (innermost.line == 0) innermost = site;
     PyFrameObject* const back = file.in_library ? PyFrame_GetBack(frame) : nullptr;
     Py_DECREF(frame);
     frame = back;
   }
   PyGILState_Release(held);
-  return innermost;
+  if (library != nullptr) *library = innermost;
+  return callers;
 }
 
 #endif
+
+CodeSite python_site() {
+  CodeSite library;
+  const CodeSite callers = callers_site(&library);
+  return callers.line != 0 ? callers : library;
+}
 
 }  // namespace rankloom::bridge

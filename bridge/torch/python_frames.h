@@ -27,6 +27,8 @@ class GilRelease {
 // CPython 3.11 and 3.12, whose frames this thread may read while it is in C++; takes it on others. Empty on a thread
 // that runs no Python. The file's name stays for ever.
 CodeSite python_site();
+// The same; empty where all frames are torch's or ours, and `library`, unless null, is the innermost of those.
+CodeSite callers_site(CodeSite* library = nullptr);
 
 // Paths of folders, with a slash at the end, or of files. Of those that a file is below the longest decides: a file of
 // `libraries` is not the caller's, a file of `exceptions` is.

@@ -129,7 +129,7 @@ void TorchBackend::abort() {
 }
 
 void TorchBackend::shutdown() {
-  const CodeSite code = python_site();
+  const CodeSite code = callers_site();  // none where we end a rank: calls that are waited for tell their own lines
   const GilRelease no_gil;
   group_->shutdown(code);
   if (!owns_rank_) return;

@@ -208,7 +208,9 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
   absl::Status first;
   std::string op;
   for (const std::shared_ptr<WorkState>& work : works) {
-    const absl::Status ended = work->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+    // A caller without a line of its own tells those of the calls.
+    const CodeSite site = code.line != 0 ? code : static_cast<const MemberWork&>(*work).call().code;
+    const absl::Status ended = work->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, site);
     if (!first.ok() || ended.ok()) continue;
     first = ended;
     op = work->op();

@@ -272,6 +272,31 @@ def test_a_traceback_is_printed_once(tmp_path: pathlib.Path) -> None:
         assert "RankFailedError: " in err and re.search("rank 0 failed: ValueError: bad shard|ranks 0-1 failed", err), err
 
 
+def test_a_stack_without_a_line_is_left_out() -> None:
+    from rankloom.torch import _ranks
+
+    done = threading.Event()
+    begins = threading.Thread(target=done.wait)  # as a rank that has come to no line of the program's
+    begins.start()
+    try:
+        assert _ranks._stacks([(2, begins.ident or 0)]) == ""
+        stacks = _ranks._stacks([(1, threading.get_ident()), (2, begins.ident or 0)])
+    finally:
+        done.set()
+        begins.join()
+    assert re.match(r"  Python stack of rank 1:\n    ", stacks) and "rank 2" not in stacks, stacks
+
+
+def test_a_send_that_nobody_receives_has_the_line_of_the_program() -> None:
+    def sends(rank: int) -> None:
+        if rank == 0:
+            dist.isend(torch.ones(3), dst=1)
+
+    text = rankloom.torch.run(sends, 2).text
+    assert re.search(r"rank 0 waits in send seq 1 for rank 1 \(returned\) \[group 0, test_reports\.py:\d+\]", text), text
+    assert "distributed_c10d.py" not in text, text
+
+
 @pytest.mark.parametrize(
     ("rows", "odd"),
     [

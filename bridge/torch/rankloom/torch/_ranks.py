@@ -367,7 +367,7 @@ class _Watch:
         told = re.findall(r"^  Python stack of ranks? ([\d, ]+):$", text, re.MULTILINE)
         if str(rank) in ", ".join(told).split(", "):
             return text
-        return f"{text}\n{_stacks([(rank, self._threads[rank].ident or 0)])}"
+        return f"{text}\n{_stacks([(rank, self._threads[rank].ident or 0)])}".rstrip("\n")
 
     def _end(self, rank: int, why: str, now: float) -> None:
         error = _rank_ended(why)
@@ -603,7 +603,8 @@ def _stacks(threads: list[tuple[int, int]]) -> str:
             continue
         stack = [f for f in traceback.extract_stack(frame) if is_callers(f.filename)]
         text = "".join(f"\n    {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in stack[-8:])
-        by_text.setdefault(text, []).append(rank)
+        if text:  # else the rank is about to begin, or to end
+            by_text.setdefault(text, []).append(rank)
     parts = []
     for text, ranks in by_text.items():
         who = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
