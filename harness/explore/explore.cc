@@ -113,8 +113,9 @@ std::string gap_text(const std::vector<ExploreReport::Share>& shares) {
   std::vector<std::string> drawn;
   for (const ExploreReport::Share& share : shares) {
     if (share.finished) {
-      return absl::StrCat("not verified: of all ", counted(share.schedules, "schedule"),
-                          " that rankloom can see, not seen: ", absl::StrJoin(share.unseen, "; "));
+      return absl::StrCat(
+          share.schedules == 1 ? "the one schedule" : absl::StrCat("all ", share.schedules, " schedules"),
+          " that rankloom can see; not verified because of: ", absl::StrJoin(share.unseen, "; "));
     }
     if (share.schedules > 0 || share.open > 0) {
       return absl::StrCat("not exhaustive: ", counted(share.schedules, "schedule"),

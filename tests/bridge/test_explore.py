@@ -124,7 +124,7 @@ def test_what_ranks_share_in_python_is_not_verified() -> None:
     found = rankloom.torch.explore(shares, 2, strategies=["exhaustive"])
     assert found.ok and not found.verified
     unseen = "variables of Python that ranks share and change: came, total, weights"
-    assert found.summary == f"no failure in 3 runs (not verified: of all 1 schedule that rankloom can see, not seen: {unseen})"
+    assert found.summary == f"no failure in 3 runs (the one schedule that rankloom can see; not verified because of: {unseen})"
     assert f"all 1 schedule that rankloom can see, in 1 run (not seen: {unseen})" in found.text
 
     def reads(rank: int) -> list[int]:
@@ -141,7 +141,7 @@ def test_threads_and_named_stores_are_not_verified() -> None:
     found = rankloom.torch.explore(named, 2, strategies=["exhaustive"])
     assert found.ok and "TCPStore and FileStore that ranks make by a name: whoever comes first makes the store" in found.summary
     found = rankloom.torch.explore(lambda: None, 2, backend=None, strategies=["exhaustive"])
-    assert "not seen: whatever the ranks share: they use nothing of rankloom's" in found.summary
+    assert "not verified because of: whatever the ranks share: they use nothing of rankloom's" in found.summary
 
 
 def test_compares_what_ranks_return() -> None:

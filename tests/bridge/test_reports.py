@@ -297,6 +297,21 @@ def test_a_send_that_nobody_receives_has_the_line_of_the_program() -> None:
     assert "distributed_c10d.py" not in text, text
 
 
+def _shares(rank: int, shared: list[int] = [], *, more: list[int] = []) -> None:  # noqa: B006
+    shared.append(rank)
+    more.append(rank)
+    dist.barrier()
+
+
+def test_the_summary_names_what_ranks_share() -> None:
+    found = rankloom.torch.explore(_shares, 2, runs=10, strategies=["exhaustive"])
+    unseen = "variables of Python that ranks share and change: more (a default of _shares), shared (a default of _shares)"
+    assert re.fullmatch(
+        r"no failure in \d+ runs \(the one schedule that rankloom can see; not verified because of: " + re.escape(unseen) + r"\)",
+        found.summary,
+    ), found.summary
+
+
 @pytest.mark.parametrize(
     ("rows", "odd"),
     [

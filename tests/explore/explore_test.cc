@@ -80,12 +80,12 @@ TEST(ExploreOnFibersTest, SaysInALineWhatItCameTo) {
             "no failure in 2 runs (not exhaustive: no strategy was asked "
             "for)");
   EXPECT_EQ(summary({.world = {.world_size = 2}}, [](RankContext& rank) { (void)rank.world().describe(); }),
-            "no failure in 1000 runs (not verified: of all 2 schedules that rankloom can see, not seen: "
+            "no failure in 1000 runs (all 2 schedules that rankloom can see; not verified because of: "
             "World::describe(), which looks at all tasks)");
   const FaultPlan rare = FaultPlan::seeded(1, 1e-9);
   EXPECT_THAT(summary({.world = {.world_size = 2, .faults = rare}, .strategies = {Strategy::exhaustive()}},
                       [](RankContext& rank) { rank.store().add("n", 1); }),
-              HasSubstr("not seen: faults that each run draws anew"));
+              HasSubstr("not verified because of: faults that each run draws anew"));
   EXPECT_THAT(summary({.strategies = {Strategy::random()}}, bug("racy_counter").bug),
               MatchesRegex("a schedule that fails, found by .* in its run [0-9]+: .*the count is .*"));
   EXPECT_THAT(summary({.max_runs = 0}, append_thrice), StartsWith("explore: max_runs is 0, want 1 or more ["));

@@ -51,12 +51,13 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
         if isinstance(at, tuple) and len(at) == 2 and isinstance(at[0], str):
             yield at
         elif isinstance(at, functools.partial):
-            waiting += [at.func, *(("an argument", value) for value in (*at.args, *at.keywords.values()))]
+            arguments = [*enumerate(at.args), *at.keywords.items()]
+            waiting += [at.func, *((f"argument {name} of a partial", value) for name, value in arguments)]
         elif isinstance(at, types.MethodType):
             waiting.append(at.__func__)
             yield f"{type(at.__self__).__name__} (self)", at.__self__
         elif isinstance(at, types.FunctionType):
-            waiting += [getattr(at, "__wrapped__", None), *(("a default", value) for value in at.__defaults__ or ())]
+            waiting += [getattr(at, "__wrapped__", None), *_defaults(at)]
             if not _ranks.is_callers(at.__code__.co_filename):
                 continue
             for name, value in _variables(at):
@@ -68,6 +69,13 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
                         yield name, {key: member for key, member in vars(value).items() if not callable(member)}
                 elif not isinstance(value, types.ModuleType):
                     yield name, value
+
+
+def _defaults(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code, values = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    for name, value in [*zip(names, values, strict=True), *(function.__kwdefaults__ or {}).items()]:
+        yield f"{name} (a default of {function.__name__})", value
 
 
 def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
