@@ -95,16 +95,38 @@ DType Buffers::check(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), op_, ": a tensor is undefined, want a tensor");
   TORCH_CHECK(tensor.layout() == at::kStrided, op_, ": a tensor is ", tensor.layout(), ", want a dense (strided) one");
   std::optional<DType> dtype = dtype_of(tensor.scalar_type());
-  if (!dtype.has_value() && (moves_only_ || fake_)) dtype = dtype_of_size(tensor.element_size());
+  if (!dtype.has_value() && (moves_only_ || is_fake(tensor))) dtype = dtype_of_size(tensor.element_size());
   TORCH_CHECK(
       dtype.has_value(), op_, ": a tensor has dtype ", tensor.scalar_type(),
       ", want Half, BFloat16, Float, Double, Char, Byte, Short, Int, Long, Bool, ComplexFloat or ComplexDouble");
-  if (fake_) return *dtype;
+  if (who_ != nullptr) check_kind(tensor);
+  if (is_fake(tensor)) return *dtype;
   TORCH_CHECK(tensor.is_cpu() || tensor.is_cuda(), op_, ": a tensor is on ", tensor.device(), ", want cpu or cuda");
   if (!first_.has_value()) first_ = tensor.device();
   TORCH_CHECK(tensor.device() == *first_, op_, ": a tensor is on ", tensor.device(), ", want ", *first_,
               " as the first one of the call");
   return *dtype;
+}
+
+namespace {
+
+// A FakeTensor of Python's has the key of tensors that Python dispatches.
+bool has_no_data(const at::Tensor& tensor) {
+  return tensor.is_meta() || tensor.key_set().has(c10::DispatchKey::Python);
+}
+
+}  // namespace
+
+bool Buffers::is_fake(const at::Tensor& tensor) const {
+  return data_ == Data::kNone || (data_ == Data::kIfReal && has_no_data(tensor));
+}
+
+void Buffers::check_kind(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  (has_no_data(tensor) ? has_fake_ : has_real_) = true;
+  has_real_numbers_ |= !has_no_data(tensor) && tensor.is_floating_point();
+  TORCH_CHECK(!has_fake_ || !has_real_, *who_, ", ", op_, ": have tensors with data and ",
+              tensor.is_meta() ? "meta" : "fake or meta", " ones in one call, want all of one kind");
 }
 
 TensorView Buffers::view_of(const at::Tensor& used, DType dtype) {
@@ -115,7 +137,7 @@ TensorView Buffers::view_of(const at::Tensor& used, DType dtype) {
 
 TensorView Buffers::view(const at::Tensor& tensor, Use use) {
   const DType dtype = check(tensor);
-  if (fake_) {
+  if (is_fake(tensor)) {
     Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
     return TensorView(nullptr, dtype, std::move(sizes), Device{Device::Kind::kMeta, 0});
   }
@@ -175,7 +197,7 @@ void reduce_into(at::Tensor& sum, const at::Tensor& tensor, const char* op, cons
 
 TensorView Buffers::reduced(at::ArrayRef<at::Tensor> tensors, const c10d::ReduceOp& op) {
   check_alike(tensors);
-  if (fake_) return view(tensors[0], Use::kWritten);
+  if (data_ != Data::kReal) return view(tensors[0], Use::kWritten);
   DType dtype = DType::kFloat32;
   for (const at::Tensor& tensor : tensors) dtype = check(tensor);
   const at::AutoDispatchBelowADInplaceOrView guard;
@@ -190,7 +212,7 @@ TensorView Buffers::reduced(at::ArrayRef<at::Tensor> tensors, const c10d::Reduce
 TensorView Buffers::copied(at::ArrayRef<at::Tensor> tensors, size_t root) {
   check_alike(tensors);
   TensorView made = view(tensors[root], Use::kWritten);
-  if (fake_) return made;
+  if (data_ != Data::kReal) return made;
   const at::Tensor used = held_->tensors_.back();
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (i != root) held_->aside_.emplace_back(tensors[i], used);
@@ -214,8 +236,8 @@ std::vector<TensorView> Buffers::outs(at::ArrayRef<at::Tensor> tensors) {
   Range hull{UINTPTR_MAX, 0};
   for (const at::Tensor& tensor : tensors) {
     Range range{0, 0};
-    if (!fake_ && tensors.size() > 1 && tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
-        tensor.numel() > 0 && tensor.is_contiguous() && tensor.has_storage()) {
+    if (data_ != Data::kNone && tensors.size() > 1 && tensor.defined() && !is_fake(tensor) && tensor.is_cpu() &&
+        tensor.layout() == at::kStrided && tensor.numel() > 0 && tensor.is_contiguous() && tensor.has_storage()) {
       range.first = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
       range.second = range.first + tensor.nbytes();
     }

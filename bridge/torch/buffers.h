@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 #include <vector>
@@ -33,10 +34,19 @@ class HeldTensors {
 // Makes views of tensors. Errors: c10::Error for a tensor that no collective can move.
 class Buffers {
  public:
-  // `op`: for error texts. `moves_only`: any dtype is well, by its size. `fake`: data is not looked at, and nothing
-  // held.
-  Buffers(const char* op, bool moves_only, bool fake)
-      : op_(op), moves_only_(moves_only), fake_(fake), held_(fake ? nullptr : std::make_shared<HeldTensors>()) {}
+  enum class Data {
+    kReal,    // tensors have data, and are held
+    kNone,    // data is not looked at, and nothing held
+    kIfReal,  // data is looked at where there is any; fake and meta tensors are passed as such
+  };
+  // `op`: for error texts. `moves_only`: any dtype is well, by its size. `who`: in the text for a call that mixes
+  // tensors with and without data, which is refused if this is not null.
+  Buffers(const char* op, bool moves_only, Data data, const std::string* who = nullptr)
+      : op_(op),
+        moves_only_(moves_only),
+        data_(data),
+        who_(who),
+        held_(data == Data::kNone ? nullptr : std::make_shared<HeldTensors>()) {}
 
   TensorView in(const at::Tensor& tensor) { return view(tensor, Use::kRead); }
   TensorView out(const at::Tensor& tensor) { return view(tensor, Use::kWritten); }
@@ -48,7 +58,10 @@ class Buffers {
   // tensors[root] as the output; the others get its result.
   TensorView copied(at::ArrayRef<at::Tensor> tensors, size_t root);
 
+  // Null for Data::kNone.
   const std::shared_ptr<HeldTensors>& held() const { return held_; }
+  // Whether the call has floating-point tensors with data; known where `who` was given.
+  bool has_real_numbers() const { return has_real_numbers_; }
   const char* op() const { return op_; }
 
  private:
@@ -56,11 +69,17 @@ class Buffers {
   TensorView view(const at::Tensor& tensor, Use use);
   TensorView view_of(const at::Tensor& used, DType dtype);
   DType check(const at::Tensor& tensor);
+  void check_kind(const at::Tensor& tensor);
+  bool is_fake(const at::Tensor& tensor) const;
   void check_alike(at::ArrayRef<at::Tensor> tensors) const;
 
   const char* const op_;
   const bool moves_only_;
-  const bool fake_;
+  const Data data_;
+  const std::string* const who_;
+  bool has_real_ = false;
+  bool has_fake_ = false;
+  bool has_real_numbers_ = false;
   const std::shared_ptr<HeldTensors> held_;
   std::optional<at::Device> first_;
 };

@@ -14,6 +14,7 @@
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/report_dict.h"
 #include "bridge/torch/torch_backend.h"
+#include "bridge/torch/torch_record.h"
 #include "bridge/torch/torch_store.h"
 #include "rankloom/fake.h"
 #include "sim/schedule/step_record.h"
@@ -137,14 +138,23 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
 }
 
 c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size, const std::string& name,
-                                                    bool error_on_collective, Milliseconds timeout) {
+                                                    bool error_on_collective, Milliseconds timeout,
+                                                    const std::shared_ptr<TorchRecord>& record,
+                                                    const std::string& group_name, const std::string& description,
+                                                    const std::vector<int>& ranks) {
   auto options = c10::make_intrusive<c10d::FakeProcessGroup::Options>();
   options->error_on_collective = error_on_collective;
   options->timeout = timeout;
   try {
-    const std::shared_ptr<ProcessGroup> group = make_fake_process_group(
-        {.rank = rank, .world_size = size, .options = {.error_on_collective = error_on_collective}}, python_site());
-    return c10::make_intrusive<TorchBackend>(nullptr, group, name, std::move(options), false);
+    const CodeSite code = python_site();
+    std::shared_ptr<ProcessGroup> group;
+    if (record != nullptr) {
+      group = record->make_group(rank, size, group_name, description, ranks, error_on_collective, code);
+    } else {
+      group = make_fake_process_group(
+          {.rank = rank, .world_size = size, .options = {.error_on_collective = error_on_collective}}, code);
+    }
+    return c10::make_intrusive<TorchBackend>(nullptr, group, name, std::move(options), false, record);
   } catch (const DistError& error) {
     throw_to_torch(error, nullptr, python_site());
   }
@@ -241,6 +251,7 @@ PYBIND11_MODULE(_ext, m) {
       },
       py::arg("tensor"));
 
+  bind_records(m);
   m.def("current", []() -> std::optional<std::pair<std::shared_ptr<Job>, int>> {
     int rank = -1;
     std::shared_ptr<Job> job = Job::current(&rank);
@@ -265,7 +276,8 @@ PYBIND11_MODULE(_ext, m) {
   m.def("make_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("name"), py::arg("group_name"), py::arg("ranks"));
   m.def("make_fake_backend", &make_fake_backend, py::arg("rank"), py::arg("size"), py::arg("name"),
-        py::arg("error_on_collective"), py::arg("timeout"));
+        py::arg("error_on_collective"), py::arg("timeout"), py::arg("record") = nullptr, py::arg("group_name") = "0",
+        py::arg("description") = "default_pg", py::arg("ranks") = std::vector<int>());
   m.def(
       "make_checker",
       [](const c10::intrusive_ptr<c10d::Backend>& backend) -> c10::intrusive_ptr<c10d::Backend> {

@@ -7,11 +7,13 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_work.h"
 #include "rankloom/fake.h"
+#include "sim/base/dist_error.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
@@ -26,17 +28,25 @@ std::vector<at::Tensor> flat(const std::vector<std::vector<at::Tensor>>& lists) 
   return all;
 }
 
+// "tp" of a group that is described as "mesh_tp"; else its name.
+std::string label_of(const ProcessGroup& group) {
+  const std::string description = group.description();
+  return absl::StartsWith(description, "mesh_") ? description.substr(5) : group.group_name();
+}
+
 }  // namespace
 
 TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name,
-                           c10::intrusive_ptr<Options> options, bool owns_rank)
+                           c10::intrusive_ptr<Options> options, bool owns_rank, std::shared_ptr<TorchRecord> record)
     : c10d::Backend(group->rank(), group->size()),
       job_(std::move(job)),
       group_(std::move(group)),
       name_(std::move(name)),
       options_(std::move(options)),
       owns_rank_(owns_rank),
-      fake_(job_ == nullptr) {}
+      fake_(job_ == nullptr),
+      record_(std::move(record)),
+      who_(record_ != nullptr ? absl::StrCat("rank ", group_->global_rank(), ", group ", label_of(*group_)) : "") {}
 
 TorchBackend::~TorchBackend() = default;
 
@@ -59,7 +69,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::endCoalescing() {
   }
   TORCH_CHECK(all != nullptr, "end of coalescing without its start");
   return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::COALESCED, std::move(all->works),
-                                        HeldTensors::of(std::move(all->held)), std::move(all->results));
+                                        HeldTensors::of(std::move(all->held)), std::move(all->results),
+                                        std::vector<size_t>(), record_);
 }
 
 c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
@@ -79,7 +90,14 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c
     options->global_ranks_in_group.push_back(static_cast<uint64_t>(global.back()));
   }
   std::shared_ptr<ProcessGroup> group;
-  if (fake_) {
+  if (record_ != nullptr) {
+    try {
+      group = record_->make_group(static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()),
+                                  options->group_name, options->group_desc, global, false, python_site());
+    } catch (const DistError& error) {
+      throw_to_torch(error, nullptr, python_site());
+    }
+  } else if (fake_) {
     group = make_fake_process_group({.rank = mine - ranks.begin(),
                                      .world_size = static_cast<int64_t>(ranks.size()),
                                      .options = dynamic_cast<const FakeProcessGroup&>(*group_).options()},
@@ -89,7 +107,7 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c
     group = job_->make_group(group_->global_rank(), options->group_name, std::move(global));
   }
   group->set_timeout(absl::FromChrono(options->timeout), python_site());
-  return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false);
+  return c10::make_intrusive<TorchBackend>(job_, group, name_, std::move(options), false, record_);
 }
 
 c10::intrusive_ptr<c10d::Backend> TorchBackend::checker() {
@@ -143,6 +161,43 @@ const at::Tensor& TorchBackend::only(const char* op, const char* what, const std
   return tensors[0];
 }
 
+Buffers TorchBackend::buffers(const char* op, bool moves_only) const {
+  if (record_ == nullptr) return {op, moves_only, fake_ ? Buffers::Data::kNone : Buffers::Data::kReal};
+  const bool written = record_->outputs() == FakeOptions::Outputs::kUniformRanks;
+  return {op, moves_only, written ? Buffers::Data::kIfReal : Buffers::Data::kNone, &who_};
+}
+
+bool TorchBackend::passes_through(const at::Tensor& output) const {
+  if (!fake_) return false;
+  if (record_ == nullptr) return true;
+  return record_->outputs() == FakeOptions::Outputs::kPassThrough && !output.is_meta() &&
+         !output.key_set().has(c10::DispatchKey::Python);
+}
+
+template <typename Body>
+void TorchBackend::issue_recorded(const Buffers& buffers, int times, const Body& body,
+                                  std::vector<rankloom::Work>& works) {
+  const CodeSite code = python_site();
+  if (const std::string closed = record_->closed(); !closed.empty()) {
+    throw_to_torch(DistError(invalid_argument(who_, ", ", buffers.op(), ": ", closed),
+                             {.rank = group_->global_rank(), .group = group_->group_name(), .op = buffers.op()}),
+                   nullptr, code);
+  }
+  const char* const scope = record_->scope();
+  {
+    const std::lock_guard<std::mutex> lock(record_->mu());
+    record_->enter(scope);
+    try {
+      for (int i = 0; i < times; ++i) works.push_back(body(i, CallOptions{}, code));
+    } catch (const DistError& error) {
+      works.clear();
+      throw_to_torch(error, nullptr, code);
+    }
+  }
+  if (buffers.has_real_numbers()) record_->met_data(buffers.op(), code);
+  if (buffers.held() != nullptr) buffers.held()->copy_back();
+}
+
 template <typename Body>
 void TorchBackend::issue_real(const Buffers& buffers, std::chrono::milliseconds timeout, int times, const Body& body,
                               std::vector<rankloom::Work>& works) {
@@ -168,7 +223,9 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
                                                    int times, const Body& body, std::vector<size_t> lists) {
   std::vector<rankloom::Work> works;
   const int rank = group_->global_rank();
-  if (fake_) {
+  if (record_ != nullptr) {
+    issue_recorded(buffers, times, body, works);
+  } else if (fake_) {
     // Done at once, and nobody waits: the interpreter lock stays, and the caller's line is looked up for errors only.
     try {
       for (int i = 0; i < times; ++i) std::ignore = body(i, CallOptions{}, CodeSite{});
@@ -187,7 +244,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
     }
   }
   return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results),
-                                        std::move(lists));
+                                        std::move(lists), record_);
 }
 
 // The words that programs look for are those of PyTorch's own groups.
@@ -310,7 +367,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
         return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
       },
       std::move(lists));
-  if (fake_) {
+  if (fake_ && passes_through(flat(outputs))) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < inputs.size(); ++i) {
       for (at::Tensor& output : outputs[i]) output.copy_(inputs[i]);
@@ -328,7 +385,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at:
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->all_gather_into_tensor(out, in, options, code);
                     });
-  if (fake_) {
+  if (passes_through(output)) {
     const at::AutoDispatchBelowAutograd guard;
     for (at::Tensor& part : output.chunk(size_)) part.copy_(input.view_as(part));
   }
@@ -354,7 +411,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std
                     [&](int i, const CallOptions& options, CodeSite code) {
                       return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
                     });
-  if (fake_) {
+  if (fake_ && passes_through(flat(outputs))) {
     const at::AutoDispatchBelowAutograd guard;
     for (std::vector<at::Tensor>& list : outputs) {
       for (size_t i = 0; i < list.size(); ++i) list[i].copy_(inputs[i]);
@@ -372,7 +429,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COA
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->all_gather_into_tensor_coalesced(out, in, options, code);
                     });
-  if (fake_) {
+  if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < outputs.size(); ++i) {
       for (at::Tensor& part : outputs[i].chunk(size_)) part.copy_(inputs[i].view_as(part));
@@ -392,7 +449,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::
       issue(c10d::OpType::GATHER, held, opts.timeout, all, 1, [&](int, const CallOptions& options, CodeSite code) {
         return group_->gather(out, in, static_cast<int>(opts.rootRank), options, code);
       });
-  if (fake_) {
+  if (passes_through(all)) {
     const at::AutoDispatchBelowAutograd guard;
     for (const at::Tensor& output : all) output.copy_(inputs[0]);
   }
@@ -411,7 +468,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& ou
       issue(c10d::OpType::SCATTER, held, opts.timeout, outputs, 1, [&](int, const CallOptions& options, CodeSite code) {
         return group_->scatter(out, in, static_cast<int>(opts.rootRank), options, code);
       });
-  if (fake_ && !all.empty()) {
+  if (!all.empty() && passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
     outputs[0].copy_(all[static_cast<size_t>(rank_)]);
   }
@@ -433,7 +490,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tens
             [&](int i, const CallOptions& options, CodeSite code) {
               return group_->reduce_scatter(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], op, options, code);
             });
-  if (fake_) {
+  if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i][static_cast<size_t>(rank_)]);
   }
@@ -450,7 +507,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->reduce_scatter_tensor(out, in, op, options, code);
                     });
-  if (fake_) {
+  if (passes_through(output)) {
     const at::AutoDispatchBelowAutograd guard;
     output.copy_(input.chunk(size_)[static_cast<size_t>(rank_)].view_as(output));
   }
@@ -467,7 +524,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->reduce_scatter_tensor_coalesced(out, in, op, options, code);
                     });
-  if (fake_) {
+  if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < outputs.size(); ++i)
       outputs[i].copy_(inputs[i].chunk(size_)[static_cast<size_t>(rank_)].view_as(outputs[i]));
@@ -486,7 +543,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_TO_ALL_SINGLE(at:
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->all_to_all_single(out, in, output_splits, input_splits, options, code);
                     });
-  if (fake_) {
+  if (passes_through(output)) {
     // What the others would send is not known: each part repeats the input's first rows, as in PyTorch's fake group.
     const at::AutoDispatchBelowAutograd guard;
     if (output_splits.empty() && input_splits.empty()) {
@@ -516,7 +573,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& o
   auto work =
       issue(c10d::OpType::ALLTOALL, held, opts.timeout, outputs, 1,
             [&](int, const CallOptions& options, CodeSite code) { return group_->all_to_all(out, in, options, code); });
-  if (fake_) {
+  if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i]);
   }
@@ -559,6 +616,15 @@ void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_
   const bool unset = opts.timeout == c10d::kUnsetTimeout || opts.timeout == options_->timeout ||
                      opts.timeout == kBackendDefaultTimeout;
   const std::chrono::milliseconds timeout = unset ? options_->timeout : opts.timeout;
+  if (record_ != nullptr) {
+    std::vector<rankloom::Work> works;
+    const auto call = [&](int, const CallOptions&, CodeSite code) {
+      group_->monitored_barrier(std::nullopt, wait_all_ranks, {}, code);
+      return rankloom::Work();
+    };
+    issue_recorded(buffers("monitored_barrier", true), 1, call, works);
+    return;
+  }
   const std::string name = absl::StrCat("group ", group_->group()->id(), " barrier ", ++monitored_);
   if (job_ != nullptr) job_->arrive(name, rank_);
   const CodeSite code = python_site();

@@ -9,6 +9,7 @@
 #include "bridge/torch/buffers.h"
 #include "bridge/torch/compat.h"
 #include "bridge/torch/job.h"
+#include "bridge/torch/torch_record.h"
 #include "rankloom/rankloom.h"
 
 namespace rankloom::bridge {
@@ -17,9 +18,10 @@ namespace rankloom::bridge {
 // core's own group, but for the outputs of a fake one, which are filled as PyTorch's fake group fills them.
 class TorchBackend final : public c10d::Backend {
  public:
-  // `job` is null for a fake group. `owns_rank`: shutdown() ends the calling rank's part in the job.
+  // `job` is null for a fake group. `owns_rank`: shutdown() ends the calling rank's part in the job. `record`: of a
+  // group that record->make_group() made; null for others.
   TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGroup> group, std::string name,
-               c10::intrusive_ptr<Options> options, bool owns_rank);
+               c10::intrusive_ptr<Options> options, bool owns_rank, std::shared_ptr<TorchRecord> record = nullptr);
   ~TorchBackend() override;
 
   const std::string getBackendName() const override { return name_; }
@@ -98,7 +100,16 @@ class TorchBackend final : public c10d::Backend {
   template <typename Body>
   void issue_real(const Buffers& buffers, std::chrono::milliseconds timeout, int times, const Body& body,
                   std::vector<rankloom::Work>& works);
-  Buffers buffers(const char* op, bool moves_only) const { return {op, moves_only, fake_}; }
+  // Of a fake world's group: the calls are recorded, and its works wait in virtual time.
+  template <typename Body>
+  void issue_recorded(const Buffers& buffers, int times, const Body& body, std::vector<rankloom::Work>& works);
+  Buffers buffers(const char* op, bool moves_only) const;
+  // Whether the outputs of a fake group's call are filled here, as PyTorch's fake group fills them. Tensors without data
+  // have nothing to fill.
+  bool passes_through(const at::Tensor& output) const;
+  bool passes_through(const std::vector<at::Tensor>& outputs) const {
+    return !outputs.empty() && passes_through(outputs[0]);
+  }
   void check_root(const char* op, int64_t root) const;
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;
@@ -109,6 +120,8 @@ class TorchBackend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const bool owns_rank_;
   const bool fake_;
+  const std::shared_ptr<TorchRecord> record_;
+  const std::string who_;  // of a group with a record: "rank 5, group tp"
 
   struct Coalesced;
   std::mutex mu_;

@@ -41,6 +41,12 @@ std::vector<at::Tensor> stacked(const std::vector<at::Tensor>& tensors, const st
 
 }  // namespace
 
+TorchWork::~TorchWork() {
+  if (record_ == nullptr) return;
+  const std::lock_guard<std::mutex> lock(record_->mu());
+  works_.clear();
+}
+
 bool TorchWork::done() const {
   return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) {
     return WorkState::of(work) == nullptr || WorkState::of(work)->is_completed();
@@ -104,6 +110,12 @@ void TorchWork::await(std::chrono::milliseconds timeout) {
 
 bool TorchWork::wait(std::chrono::milliseconds timeout) {
   if (works_.empty()) return true;
+  if (record_ != nullptr) {  // in virtual time
+    const CodeSite code = python_site();
+    const std::lock_guard<std::mutex> lock(record_->mu());
+    for (rankloom::Work& work : works_) work.wait(code);
+    return true;
+  }
   const GilRelease no_gil;
   try {
     await(timeout);

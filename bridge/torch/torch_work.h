@@ -7,6 +7,7 @@
 
 #include "bridge/torch/buffers.h"
 #include "bridge/torch/job.h"
+#include "bridge/torch/torch_record.h"
 #include "rankloom/rankloom.h"
 
 namespace rankloom::bridge {
@@ -17,14 +18,18 @@ class TorchWork final : public c10d::Work {
  public:
   // `rank`: in the world; `job` may be null (a fake group). `results`: what result() and futures give. `lists`: futures
   // give one tensor for so many of them each, stacked, as those of NCCL's all_gather do and as DDP's hooks expect.
+  // `record`: that the works belong to, and that is told of waits; may be null.
   TorchWork(std::shared_ptr<Job> job, int rank, c10d::OpType type, std::vector<rankloom::Work> works,
-            std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results, std::vector<size_t> lists = {})
+            std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results, std::vector<size_t> lists = {},
+            std::shared_ptr<TorchRecord> record = nullptr)
       : c10d::Work(rank, type),
         job_(std::move(job)),
         works_(std::move(works)),
         held_(std::move(held)),
         results_(std::move(results)),
-        lists_(std::move(lists)) {}
+        lists_(std::move(lists)),
+        record_(std::move(record)) {}
+  ~TorchWork() override;
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -50,6 +55,7 @@ class TorchWork final : public c10d::Work {
   const std::shared_ptr<HeldTensors> held_;
   const std::vector<at::Tensor> results_;
   const std::vector<size_t> lists_;
+  const std::shared_ptr<TorchRecord> record_;
   std::mutex future_mu_;
   c10::intrusive_ptr<c10::ivalue::Future> futures_[2];  // of the tensors, of the outcome
 };

@@ -15,7 +15,7 @@ namespace {
 
 // A key tells a kind of call from others: the words of its head, then the shapes and splits, each list with its length
 // first. Nothing follows from their order but that of decode().
-enum Head : size_t { kOp, kGroup, kReduceOp, kFactor, kRoot, kPeer, kTag, kFile, kLine, kInPlace, kHeadWords };
+enum Head : size_t { kOp, kGroup, kReduceOp, kFactor, kRoot, kPeer, kTag, kFile, kLine, kScope, kInPlace, kHeadWords };
 constexpr int64_t kCompute = -1;  // in place of an operation; then the index of its name
 
 bool in_place(const CollectiveCall& call) {
@@ -30,7 +30,7 @@ bool in_place(const CollectiveCall& call) {
 
 // Calls `word` with each word of the call's key until it returns false.
 template <typename Word>
-bool for_each_word(const CollectiveCall& call, int group, Word word) {
+bool for_each_word(const CollectiveCall& call, int group, const char* scope, Word word) {
   const int64_t head[kHeadWords] = {static_cast<int64_t>(call.op),
                                     group,
                                     static_cast<int64_t>(call.reduce_op.kind()),
@@ -40,6 +40,7 @@ bool for_each_word(const CollectiveCall& call, int group, Word word) {
                                     call.tag,
                                     static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.code.file)),
                                     call.code.line,
+                                    static_cast<int64_t>(reinterpret_cast<uintptr_t>(scope)),
                                     in_place(call)};
   for (const int64_t one : head) {
     if (!word(one)) return false;
@@ -183,11 +184,11 @@ uint32_t CallRecordState::kind_of(const CollectiveCall& call, int group) {
     const std::vector<int64_t>& key = kinds[recent].key;
     if (!kinds[recent].is_compute()) {
       const int64_t* at = key.data();
-      if (for_each_word(call, group, [&at](int64_t word) { return *at++ == word; })) return recent;
+      if (for_each_word(call, group, scope, [&at](int64_t word) { return *at++ == word; })) return recent;
     }
   }
   std::vector<int64_t> key;
-  for_each_word(call, group, [&key](int64_t word) {
+  for_each_word(call, group, scope, [&key](int64_t word) {
     key.push_back(word);
     return true;
   });
@@ -322,6 +323,13 @@ CallRecord::Call CallRecordState::call_at(size_t index) const {
   call.tree = kind.tree;
   call.waited_before = one.waited_before == kNever ? -1 : one.waited_before;
   return call;
+}
+
+std::string_view CallRecordState::scope_at(size_t index) const {
+  const Kind& kind = kinds[entry(index).kind];
+  const auto* const text =
+      kind.is_compute() ? nullptr : reinterpret_cast<const char*>(static_cast<uintptr_t>(kind.key[kScope]));
+  return text != nullptr ? text : std::string_view();
 }
 
 }  // namespace rankloom::internal

@@ -54,6 +54,7 @@ struct CallRecordState {
   CallRecordState(const CallRecordState&) = delete;
   CallRecordState& operator=(const CallRecordState&) = delete;
   static CallRecordState& of(CallRecord& record) { return *record.state_; }
+  static const CallRecordState& of(const CallRecord& record) { return *record.state_; }
 
   // ---- for groups
 
@@ -68,6 +69,8 @@ struct CallRecordState {
   Entry& entry(size_t index) { return chunks[index / kChunk][index % kChunk]; }
   const Entry& entry(size_t index) const { return chunks[index / kChunk][index % kChunk]; }
   CallRecord::Call call_at(size_t index) const;
+  // The scope that the call was made in; empty: none, or a stretch of compute().
+  std::string_view scope_at(size_t index) const;
   int64_t live_buffer_bytes() const;
   size_t memory_bytes() const;
   void compute(int64_t duration_ns, std::string_view name);
@@ -86,6 +89,8 @@ struct CallRecordState {
   int64_t end_ns = 0;
   int64_t live_bytes = 0;
   int64_t peak_bytes = 0;
+  // What part of the program makes the calls from here on: "layers.3.attention.wo". It outlives the record; null: none.
+  const char* scope = nullptr;
 
  private:
   uint32_t kind_of_key(std::vector<int64_t> key);

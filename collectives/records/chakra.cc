@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/records/call_record_state.h"
 #include "collectives/records/chakra_trace.pb.h"
 #include "collectives/records/trace_text.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -191,6 +192,8 @@ std::string traces::chakra_trace(const CallRecord& record) {
         add(*node.mutable_attributes(), "is_cpu_op").set_bool_value(false);
       } else {
         fill_call(record, call, node);
+        const std::string_view scope = CallRecordState::of(record).scope_at(i);
+        if (!scope.empty()) add(*node.mutable_attributes(), "module").set_string_value(std::string(scope));
       }
       write(node);
     }

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "collectives/records/call_record_state.h"
 #include "collectives/records/trace_text.h"
 #include "rankloom/records.h"
 #include "rankloom/traces.h"
@@ -19,7 +20,8 @@ constexpr size_t kListed = 30;  // longer lists are cut, as Kineto does
 
 std::string micros(absl::Duration time) { return absl::StrFormat("%.3f", absl::ToDoubleMicroseconds(time)); }
 
-std::string arguments(const CallRecord& record, const CallRecord::Call& call) {
+// `scope`: empty if the call was made in none.
+std::string arguments(const CallRecord& record, const CallRecord::Call& call, std::string_view scope) {
   const CallRecord::GroupInfo& info = record.groups()[static_cast<size_t>(call.group)];
   const Group& group = *info.group;
   std::string text = absl::StrCat(
@@ -44,6 +46,7 @@ std::string arguments(const CallRecord& record, const CallRecord::Call& call) {
   absl::StrAppend(&text, ", \"Seq\": ", call.seq, ", \"Ring bytes\": ", call.ring.bytes,
                   ", \"Tree bytes\": ", call.tree.bytes,
                   ", \"Call site\": ", json_string(absl::StrCat(sv(base_name(call.code.file)), ":", call.code.line)));
+  if (!scope.empty()) absl::StrAppend(&text, ", \"Module\": ", json_string(scope));
   return text;
 }
 
@@ -89,7 +92,10 @@ class Writer {
                                         call.is_compute ? "compute" : "collective", "\", \"ph\": \"", ended ? "X" : "B",
                                         "\", \"pid\": ", pid, ", \"tid\": ", tid, ", \"ts\": ", micros(call.start));
       if (ended) absl::StrAppend(&fields, ", \"dur\": ", micros(call.duration));
-      if (!call.is_compute) absl::StrAppend(&fields, ", \"args\": {", arguments(record, call), "}");
+      if (!call.is_compute) {
+        const std::string_view scope = CallRecordState::of(record).scope_at(i);
+        absl::StrAppend(&fields, ", \"args\": {", arguments(record, call, scope), "}");
+      }
       event(fields);
       if (call.is_compute) continue;
       const Group& group = *record.groups()[static_cast<size_t>(call.group)].group;

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/records/call_record_state.h"
 #include "collectives/records/trace_text.h"
 #include "rankloom/records.h"
 #include "rankloom/traces.h"
@@ -80,7 +81,7 @@ class Writer {
     groups.types = {"\"String\""};
     groups.strides = {"[]"};
     node(next_++, kThread, "## process_group:init ##", groups, {}, 1, -1, "");
-    for (size_t i = 0; i < record_.size(); ++i) call_node(record_[i]);
+    for (size_t i = 0; i < record_.size(); ++i) call_node(record_[i], CallRecordState::of(record_).scope_at(i));
     return absl::StrCat("{\"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": ", record_.global_rank(),
                         ", \"time\": \"1970-01-01 00:00:00\", \"start_ts\": 0,\n\"nodes\": [", nodes_,
                         "\n],\n\"finish_ts\": ", absl::ToInt64Microseconds(record_.end()), "}\n");
@@ -102,7 +103,7 @@ class Writer {
     return text + "]";
   }
 
-  void call_node(const CallRecord::Call& call) {
+  void call_node(const CallRecord::Call& call, std::string_view scope) {
     const int64_t id = next_++;
     if (call.is_compute) return node(id, kThread, call.name, {}, {}, 1, -1, times(call));
     const CallRecord::GroupInfo& info = record_.groups()[static_cast<size_t>(call.group)];
@@ -143,6 +144,7 @@ class Writer {
     } else if (call.root >= 0) {
       absl::StrAppend(&more, attribute("root_rank", "int64", absl::StrCat(group.global_rank(call.root))));
     }
+    if (!scope.empty()) absl::StrAppend(&more, attribute("module", "string", json_string(scope)));
     node(id, kThread, "record_param_comms", inputs, tensors(call.outputs), 1, call.seq, more + times(call));
   }
 

@@ -19,6 +19,10 @@ or as torchrun and torch.multiprocessing.spawn do:
 or with drop-ins for PyTorch's own helpers, in rankloom.torch.testing: MultiThreadedTestCase, MultiProcessTestCase,
 DistributedTestBase, spawn_threads_and_init_comms. The first and the last have their names here, too.
 
+A rank of a world of any size, alone, with a record of what it calls:
+
+    with rankloom.torch.fake_world(rank=5, world_size=16384, mesh={"dp": 2048, "tp": 8}) as world: ...
+
 The backends are also registered as "rankloom" and "rankloom_fake" by the import itself.
 """
 
@@ -28,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankloom.torch import _ext
 from rankloom.torch._explore import Exploration, Failure, explore, observe
+from rankloom.torch._fake_world import Call, FakeWorld, Link, Totals, expect_calls, fake_world, links
 from rankloom.torch._faults import Fault, FaultPlan
 from rankloom.torch._install import FakeStore, HashStore, install, installed, uninstall
 from rankloom.torch._ranks import RankCrashedError
@@ -38,20 +43,27 @@ if TYPE_CHECKING:
     from rankloom.torch.testing import MultiThreadedTestCase, spawn_threads_and_init_comms
 
 __all__ = [
+    "Call",
     "Exploration",
     "Failure",
     "FakeStore",
+    "FakeWorld",
     "Fault",
     "FaultPlan",
     "HashStore",
+    "Link",
     "MultiThreadedTestCase",
     "RankCrashedError",
     "RankFailedError",
     "Report",
+    "Totals",
+    "expect_calls",
     "explore",
+    "fake_world",
     "install",
     "installed",
     "last_report",
+    "links",
     "observe",
     "run",
     "spawn",

@@ -57,6 +57,7 @@ def _make_fake_named(name: str, options: Any, backend_options: Any) -> Any:
         name,
         bool(getattr(backend_options, "error_on_collective", False)),
         options.timeout or _DEFAULT_TIMEOUT,
+        *_names.fake_group_arguments(options),
     )
 
 

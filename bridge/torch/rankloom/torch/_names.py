@@ -54,7 +54,7 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
     """torch.distributed's has it for groups that are called gloo."""
     pg: Any = group if group is not None else distributed_c10d._get_default_group()
     # Not a group of ours, or the call of a rank that is no member.
-    if _ext.current() is None or pg is dist.GroupMember.NON_GROUP_MEMBER:
+    if (_ext.current() is None and _fake_world is None) or pg is dist.GroupMember.NON_GROUP_MEMBER:
         return _original_barrier(group, timeout, wait_all_ranks)
     if isinstance(timeout, (int, float)):
         timeout = datetime.timedelta(seconds=timeout)
@@ -90,6 +90,36 @@ def is_alone() -> bool:
     return _alone > 0
 
 
+_fake_world: Any = None
+
+
+@contextlib.contextmanager
+def fake_world(world: Any) -> Iterator[None]:
+    """All groups of the process are fake ones that write into the world's record."""
+    global _fake_world
+    names = (*BUILT_IN, "fake", "rankloom", "threaded")
+    enter(names)
+    try:
+        with alone():
+            _fake_world = world
+            yield
+    finally:
+        _fake_world = None
+        leave(names)
+
+
+def refuse_in_fake_world() -> None:
+    """Errors: RuntimeError if a fake world is open."""
+    if _fake_world is not None:
+        world = f"rank {_fake_world.rank} of {_fake_world.world_size}"
+        raise RuntimeError(f"the fake world of {world} is open, where no rank is but that one: want ranks to run outside of it")
+
+
+def fake_group_arguments(options: Any) -> tuple[Any, ...]:
+    """What make_fake_backend() wants beside the rest, for the group that the calling thread is making."""
+    return () if _fake_world is None else _fake_world.group_arguments(options, getattr(_asked, "description", None) or "undefined")
+
+
 def _renamed(backend: Any) -> Any:
     ours = "rankloom_fake" if _alone else "rankloom"
     text = str(backend).lower()
@@ -107,13 +137,22 @@ def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: 
         # MPI knows its ranks, and needs no store.
         group_size, group_rank = current[0].world_size, current[1]
         args = (_ext.make_hash_store(), *args[1:])
+    elif group_size == -1 and _fake_world is not None:
+        group_size, group_rank = _fake_world.world_size, _fake_world.rank
+        args = (_ext.make_fake_store(), *args[1:])
     renamed = _renamed(backend)
     name = str(backend).lower()
     _asked.name = None if renamed == backend or ":" in name else "gloo" if name == "undefined" else name
+    _asked.description = kwargs.get("group_desc")
     try:
         pg, store = _original(group_size, group_rank, global_ranks, renamed, *args, **kwargs)
     finally:
-        _asked.name = None
+        _asked.name = _asked.description = None
+    if _fake_world is not None and pg in distributed_c10d._world.pg_map:
+        # Tensors without data, and what is sent of them in one block, go by the backend of the CPU.
+        ours = pg._get_backend(pg._device_types[0])
+        for device in ("cpu", "meta"):
+            pg._register_backend(torch.device(device), _KINDS.CUSTOM, ours)
     if pg in distributed_c10d._world.pg_map and renamed != backend:
         # get_backend() and the groups' names answer what was asked for.
         distributed_c10d._world.pg_map[pg] = (dist.Backend(str(backend)), store)

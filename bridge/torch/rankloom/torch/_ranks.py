@@ -517,7 +517,12 @@ class _Worlds:
         self._before: Any = None
         self._excepthook: Any = None
 
+    @property
+    def busy(self) -> bool:
+        return self._users > 0
+
     def enter(self) -> None:
+        _names.refuse_in_fake_world()
         with self._mu:
             self._users += 1
             if self._users == 1:

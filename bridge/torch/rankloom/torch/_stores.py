@@ -96,7 +96,7 @@ def _in_memory() -> bool:
     """Whether ranks meet through memory here: a rank under the baton must not poll a file or sit in a socket."""
     # The main thread is no rank among threads, though a group of one rank may have been left on it.
     is_rank = _ext.current() is not None and threading.current_thread() is not threading.main_thread()
-    return is_rank or any(name in os.environ for name in _rerun.ONE_SCHEDULE)
+    return is_rank or is_alone() or any(name in os.environ for name in _rerun.ONE_SCHEDULE)
 
 
 def named_file(path: str) -> dist.Store:

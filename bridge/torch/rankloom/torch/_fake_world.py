@@ -1,0 +1,590 @@
+"""A world of any size of which one rank is there: torch.distributed answers at once, and every call is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import math
+import os
+import pathlib
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from rankloom.torch import _ext, _meta, _module_names, _names, _ranks, _stores
+
+_OUTPUTS = ("shapes_only", "pass_through", "uniform_ranks")
+_ALGORITHMS = ("ring", "tree", "faster")
+
+# What programs call an operation in its several forms.
+_FORMS = {
+    "all_gather": ("all_gather", "all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
+    "all_gather_single": ("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
+    "all_gather_into_tensor": ("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
+    "all_reduce": ("all_reduce", "all_reduce_coalesced"),
+    "all_to_all": ("all_to_all", "all_to_all_single"),
+    "all_to_all_single": ("all_to_all_single",),
+    "barrier": ("barrier", "monitored_barrier"),
+    "broadcast": ("broadcast",),
+    "gather": ("gather",),
+    "recv": ("recv",),
+    "reduce": ("reduce",),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
+    "reduce_scatter_single": ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
+    "reduce_scatter_tensor": ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
+    "scatter": ("scatter",),
+    "send": ("send",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """What joins the members of a group."""
+
+    latency: float  # seconds, of one message
+    bytes_per_second: float  # of one rank, in one direction
+    name: str = ""
+    source: str = ""  # where the figures are from
+
+
+links: dict[str, Link] = {name: Link(latency, speed, name, source) for name, latency, speed, source in _ext.links}
+"""The presets of the C++ library, by name: "nvlink4", "infiniband_ndr", ..."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of the fake world's rank, or a stretch of compute(). Times are virtual, in seconds since the record began."""
+
+    op: str  # "all_gather_into_tensor"; of compute(), its name
+    issued: float  # the program came to it
+    start: float  # its group was free for it
+    duration: float  # by the cost model
+    is_compute: bool = False
+    group: str = ""  # the mesh dimension, or the group's name
+    group_name: str = ""
+    group_size: int = 0
+    seq: int = -1
+    module: str = ""  # "layers.3.attention.wo"; the class for the outermost one; empty: none
+    file: str = ""  # of the caller's code, not torch's
+    line: int = 0
+    inputs: list[tuple[str, list[int]]] = dataclasses.field(default_factory=list)  # dtype and shape of each
+    outputs: list[tuple[str, list[int]]] = dataclasses.field(default_factory=list)
+    reduce_op: str | None = None
+    root: int | None = None  # global rank
+    peer: int | None = None  # global rank
+    tag: int = 0
+    in_splits: list[int] = dataclasses.field(default_factory=list)
+    out_splits: list[int] = dataclasses.field(default_factory=list)
+    payload: int = 0  # bytes
+    ring_steps: int = 0
+    ring_bytes: int = 0  # what the busiest member sends or receives
+    tree_steps: int = 0
+    tree_bytes: int = 0
+    waited: bool = False  # the program has waited for it
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """What one operation of one group came to; payload, bytes, steps and time (seconds) are sums over its calls."""
+
+    op: str
+    group: str
+    group_size: int
+    calls: int
+    payload: int
+    ring_steps: int
+    ring_bytes: int
+    tree_steps: int
+    tree_bytes: int
+    time: float
+
+
+_mu = threading.Lock()
+_open: FakeWorld | None = None
+
+
+def _no_integer(value: object) -> bool:
+    return isinstance(value, bool) or not isinstance(value, int)
+
+
+def _checked_mesh(mesh: Mapping[str, int] | None) -> dict[str, int]:
+    if mesh is None:
+        return {}
+    if not isinstance(mesh, Mapping):
+        raise ValueError(f"fake_world: mesh is {mesh!r}, want the sizes of dimensions by name, such as {{'dp': 4, 'tp': 2}}")
+    for name, size in mesh.items():
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"fake_world: mesh has a dimension named {name!r}, want a text that is not empty")
+        if _no_integer(size) or size < 1:
+            raise ValueError(f"fake_world: mesh has {size!r} ranks along {name!r}, want a number of at least 1")
+    return dict(mesh)
+
+
+def _checked_link(link: object, what: str) -> Link:
+    if isinstance(link, str):
+        if link not in links:
+            raise ValueError(f"fake_world: {what} is {link!r}, want a Link or one of the presets {', '.join(sorted(links))}")
+        return links[link]
+    if not isinstance(link, Link):
+        raise ValueError(f"fake_world: {what} is {link!r}, want a Link or the name of a preset ({', '.join(sorted(links))})")
+    if not (math.isfinite(link.latency) and link.latency >= 0):
+        raise ValueError(f"fake_world: {what} has a latency of {link.latency!r} s, want 0 or more")
+    if not (math.isfinite(link.bytes_per_second) and link.bytes_per_second > 0):
+        raise ValueError(f"fake_world: {what} has {link.bytes_per_second!r} bytes per second, want more than 0")
+    return link
+
+
+def _is_flattened(name: str, dims: Sequence[str]) -> bool:
+    """Whether it is what a mesh calls some of its dimensions that were made one: "dp_cp"."""
+    for first, dim in enumerate(dims):
+        if name == dim:
+            return True
+        if name.startswith(f"{dim}_") and _is_flattened(name[len(dim) + 1 :], dims[first + 1 :]):
+            return True
+    return False
+
+
+def _checked_cost(cost: object, dims: Sequence[str]) -> list[tuple[str, float, float, str]]:
+    """Links by dimension; "" has that of all other groups."""
+    if cost is None:
+        return []
+    if not isinstance(cost, Mapping):
+        link = _checked_link(cost, "cost")
+        return [("", link.latency, link.bytes_per_second, link.name)]
+    by_dim = {name: _checked_link(link, f"cost of {name!r}") for name, link in cost.items()}
+    if dims:
+        have = ", ".join(map(repr, by_dim)) or "none"
+        want = f"want one for each of {', '.join(map(repr, dims))}, or '*' for the others"
+        for name in by_dim:
+            if name != "*" and not _is_flattened(str(name), dims):
+                raise ValueError(f"fake_world: cost names {name!r}, which is no dimension of the mesh; {want}")
+        for dim in dims:
+            if dim not in by_dim and "*" not in by_dim:
+                raise ValueError(f"fake_world: cost has no link for dimension {dim!r} of the mesh: have {have}, {want}")
+    if "*" not in by_dim and by_dim:
+        # A group along several dimensions is as slow as the slowest of them.
+        by_dim["*"] = min(by_dim.values(), key=lambda link: link.bytes_per_second)
+    return [("" if name == "*" else name, link.latency, link.bytes_per_second, link.name) for name, link in by_dim.items()]
+
+
+class FakeWorld:
+    """What fake_world() makes: a context to run a program in, and the record of what it called.
+
+    The record stays when the context is left. Thread-safety: all methods; one world is open at a time.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        dims: dict[str, int],
+        cost: list[tuple[str, float, float, str]],
+        algorithm: str,
+        outputs: str,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.dims = dims
+        self._names = _module_names.ModuleNames()
+        self._made = (cost, algorithm, outputs)
+        self._record = self._new_record()
+        self._meshes: dict[str, DeviceMesh] = {}
+        self._exits: contextlib.ExitStack | None = None
+        self._site = ("", 0)
+        self._was_open = False
+        self._unclaimed = False  # the default group is the one that __enter__ made
+
+    def __repr__(self) -> str:
+        return f"<fake world: rank {self.rank} of {self.world_size}, {self._record.size} calls>"
+
+    # ---- the context
+
+    def __enter__(self) -> FakeWorld:
+        global _open
+        self._refuse_if_busy()
+        with _mu:
+            if self._was_open:
+                raise RuntimeError(f"{self._who()}: it was open before, want a new fake_world()")
+            if _open is not None:
+                raise RuntimeError(f"{self._who()}: {_open._who()} is open{_open._where()}, want one at a time")
+            _open, self._was_open = self, True
+        self._site = _ext.python_site()
+        with contextlib.ExitStack() as exits:
+            exits.callback(self._close)
+            excepthook = sys.excepthook  # torch adds a rank's name to it
+            exits.callback(lambda: setattr(sys, "excepthook", excepthook))
+            exits.enter_context(self._environment())
+            exits.enter_context(_names.fake_world(self))
+            _stores.enter()
+            exits.callback(_stores.leave)
+            _meta.enter()
+            exits.callback(_meta.leave)
+            self._names.open()
+            exits.callback(self._names.close)
+            exits.enter_context(_claimable_init())
+            exits.callback(_destroy)
+            dist.init_process_group("fake", store=_ext.make_fake_store(), rank=self.rank, world_size=self.world_size)
+            self._unclaimed = True
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._exits is not None
+        self._exits.close()
+
+    def _who(self) -> str:
+        return f"fake_world: rank {self.rank} of {self.world_size}"
+
+    def _where(self) -> str:
+        return f" [{os.path.basename(self._site[0])}:{self._site[1]}]" if self._site[1] else ""
+
+    def _refuse_if_busy(self) -> None:
+        current = _ext.current()
+        if current is not None:
+            job, rank = current
+            raise RuntimeError(f"{self._who()}: this thread is rank {rank} of a run of {job.world_size}, want it outside of runs")
+        if _ext.acts_for()[0] >= 0 or _ranks.worlds.busy:
+            raise RuntimeError(f"{self._who()}: ranks of a run are running in this process, want it outside of runs")
+        if dist.is_initialized():
+            have = f"{dist.get_backend()}, rank {dist.get_rank()} of {dist.get_world_size()}"
+            raise RuntimeError(f"{self._who()}: have a default group already ({have}), want destroy_process_group() before")
+
+    def _close(self) -> None:
+        global _open
+        self._record.close(f"the fake world of rank {self.rank} of {self.world_size} was left, want calls within its context")
+        self._meshes.clear()
+        with _mu:
+            _open = None
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[None]:
+        """What torchrun would say, with one node of all ranks."""
+        rank, size = str(self.rank), str(self.world_size)
+        values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        values |= {"MASTER_ADDR": "rankloom-fake-world", "MASTER_PORT": "29500"}
+        before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    # ---- for the backend
+
+    def _new_record(self) -> _ext.FakeRecord:
+        cost, algorithm, outputs = self._made
+        return _ext.FakeRecord(cost, algorithm, outputs, self._names.current, self._met_data)
+
+    def _met_data(self, op: str, file: str, line: int) -> None:
+        outputs = self._made[2]
+        holds = {
+            "shapes_only": "outputs are not written",
+            "pass_through": "outputs hold what this rank gave",
+            "uniform_ranks": "outputs hold what they would if all ranks had this rank's data",
+        }[outputs]
+        where = f" [{os.path.basename(file)}:{line}]" if line else ""
+        text = f"{self._who()}, {op}: have tensors with data, and no other rank does: {holds} (outputs={outputs!r})"
+        warnings.warn(f"{text}; the meta device and FakeTensorMode need no memory{where}", stacklevel=2)
+
+    def group_arguments(self, options: Any, description: str) -> tuple[Any, ...]:
+        """Of make_fake_backend(), for a group that torch.distributed makes."""
+        ranks = [int(rank) for rank in options.global_ranks_in_group]
+        have = (options.group_rank, options.group_size)
+        if not ranks and have != (self.rank, self.world_size):
+            raise ValueError(f"init_process_group: have rank {have[0]} of {have[1]}, want rank {self.rank} of {self.world_size}")
+        dim = self._dim_of(ranks)
+        known = description.startswith("mesh_") and description != "mesh_default"
+        return (self._record, str(options.group_id), description if known or not dim else f"mesh_{dim}", ranks)
+
+    def _dim_of(self, ranks: list[int]) -> str:
+        """The mesh's dimension that the group is along; no ranks: all of the world."""
+        size = len(ranks) or self.world_size
+        stride = self.world_size
+        for dim, along in self.dims.items():
+            stride //= along
+            first = self.rank - self.rank // stride % along * stride
+            if along == size and (not ranks or ranks == list(range(first, first + along * stride, stride))):
+                return dim
+        return ""
+
+    # ---- the mesh
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh of the dimensions that fake_world() was told, for tensors on the CPU."""
+        return self.device_mesh()
+
+    def device_mesh(self, device_type: str = "cpu") -> DeviceMesh:
+        """The same for a type of device: "cuda" for FakeTensors that say so. Errors: RuntimeError without dimensions."""
+        if not self.dims:
+            raise RuntimeError(f"{self._who()}: it has no mesh, want fake_world(mesh={{'dp': 4, 'tp': 2}})")
+        if _open is not self:
+            raise RuntimeError(f"{self._who()}: it is not open, want its mesh within its context")
+        if device_type not in self._meshes:
+            names = tuple(self.dims)
+            self._meshes[device_type] = init_device_mesh(device_type, tuple(self.dims.values()), mesh_dim_names=names)
+        return self._meshes[device_type]
+
+    # ---- the record
+
+    @property
+    def record(self) -> FakeWorld:
+        """This object, which has the record."""
+        return self
+
+    @property
+    def calls(self) -> list[Call]:
+        """All calls and stretches of compute(), in order."""
+        return [Call(**row) for row in self._record.calls(0)]
+
+    @property
+    def totals(self) -> list[Totals]:
+        """One for each operation of each group."""
+        return [Totals(**row) for row in self._record.totals()]
+
+    def frame(self) -> Any:
+        """`calls` as a pandas.DataFrame, a row a call. Errors: ImportError without pandas."""
+        pandas = importlib.import_module("pandas")
+        names = [field.name for field in dataclasses.fields(Call)]
+        return pandas.DataFrame([dataclasses.asdict(call) for call in self.calls], columns=names)
+
+    def count(self, op: str, group: str | None = None) -> int:
+        """Calls of an operation in any of its forms ("all_gather": all_gather_into_tensor, too), of one group or all."""
+        forms = _forms(op, "count")
+        return sum(row.calls for row in self.totals if row.op in forms and group in (None, row.group))
+
+    def table(self) -> str:
+        """totals, for people."""
+        return self._record.table()
+
+    def text(self) -> str:
+        """"3 x all_gather_into_tensor on tp", a line each."""
+        return self._record.text()
+
+    @property
+    def peak_buffer_bytes(self) -> int:
+        """The most that calls held between issue and wait()."""
+        return self._record.peak_buffer_bytes
+
+    @property
+    def live_buffer_bytes(self) -> int:
+        return self._record.live_buffer_bytes
+
+    @property
+    def now(self) -> float:
+        """When the program is through with what it did so far, in seconds of virtual time."""
+        return self._record.now
+
+    @property
+    def end(self) -> float:
+        """When the last call ends, in seconds of virtual time."""
+        return self._record.end
+
+    def compute(self, seconds: float, name: str = "compute") -> None:
+        """The program computes for so long, in virtual time."""
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"{self._who()}: compute of {seconds!r} s, want 0 or more")
+        self._record.compute(seconds, name)
+
+    def clear(self) -> None:
+        """Forgets calls, time and peak, and keeps the groups: for the steps before the one that counts."""
+        self._record.clear()
+
+    def write_perfetto(self, path: str | os.PathLike[str], *others: FakeWorld) -> None:
+        """Chrome trace events for ui.perfetto.dev, of this rank and of other worlds' ranks. Makes the file's folder.
+
+        Errors: ValueError for a file that cannot be written, as for the two below.
+        """
+        _ext.write_perfetto(self._records(others), _writable(path))
+
+    def write_pytorch_trace(self, path: str | os.PathLike[str]) -> None:
+        """PyTorch's execution trace, schema 1.1.1-chakra.0.0.4. Makes the file's folder."""
+        _ext.write_pytorch_trace([self._record], _writable(path))
+
+    def write_chakra(self, prefix: str | os.PathLike[str], *others: FakeWorld) -> list[str]:
+        """Chakra 0.0.4, to PREFIX.RANK.et for each rank: the paths. Makes their folder.
+
+        Errors: RuntimeError where rankloom was built without protobuf.
+        """
+        if not _ext.has_chakra:
+            raise RuntimeError("write_chakra: this rankloom was built without protobuf, want one built with libprotobuf-dev")
+        return _ext.write_chakra(self._records(others), _writable(prefix))
+
+    def _records(self, others: Sequence[FakeWorld]) -> list[_ext.FakeRecord]:
+        worlds = [self, *others]
+        for index, world in enumerate(worlds):
+            if not isinstance(world, FakeWorld):
+                raise ValueError(f"{self._who()}: one of the other worlds is {world!r}, want what fake_world() makes")
+            if any(world.rank == before.rank for before in worlds[:index]):
+                raise ValueError(f"{self._who()}: rank {world.rank} is there twice, want the worlds of different ranks")
+        return [world._record for world in worlds]
+
+    def _claim(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """The program makes the default group itself: whether it still has to."""
+        self._unclaimed = False
+        if self._record.size == 0 and self._record.group_count == 1:
+            dist.destroy_process_group()
+            self._record = self._new_record()
+            return True
+        names = ("backend", "init_method", "timeout", "world_size", "rank")
+        asked = {**dict(zip(names, args, strict=False)), **kwargs}
+        for name, want in (("rank", self.rank), ("world_size", self.world_size)):
+            if asked.get(name, -1) not in (-1, want):
+                raise ValueError(f"init_process_group: have {name} {asked[name]}, want {want} in {self._who()[12:]}")
+        return False
+
+
+def _writable(path: str | os.PathLike[str]) -> str:
+    with contextlib.suppress(OSError):  # the writer says what is wrong
+        pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return os.fspath(path)
+
+
+def _destroy() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _claimable_init() -> Iterator[None]:
+    """init_process_group(), by whatever module it was imported, takes over the group that the world began with."""
+    original = distributed_c10d.init_process_group
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        world = _open
+        if world is None or not world._unclaimed or not dist.is_initialized() or world._claim(args, kwargs):
+            original(*args, **kwargs)
+
+    owners = [module for module in list(sys.modules.values()) if vars(module).get("init_process_group") is original]
+    for owner in owners:
+        vars(owner)["init_process_group"] = init_process_group
+    try:
+        yield
+    finally:
+        for module in list(sys.modules.values()):
+            if vars(module).get("init_process_group") is init_process_group:
+                vars(module)["init_process_group"] = original
+
+
+def fake_world(
+    rank: int = 0,
+    world_size: int | None = None,
+    *,
+    mesh: Mapping[str, int] | None = None,
+    cost: str | Link | Mapping[str, str | Link] | None = None,
+    algorithm: str = "ring",
+    outputs: str = "pass_through",
+) -> FakeWorld:
+    """A world of which `rank` alone is there: within it all groups of torch.distributed are fake, and calls are recorded.
+
+        with rankloom.torch.fake_world(rank=5, mesh={"dp": 2048, "tp": 8}, cost={"dp": "infiniband_ndr", "tp": "nvlink4"}) as world:
+            train(world.mesh)
+        print(world.table())
+
+    world_size: by default that of the mesh. mesh: sizes of dimensions by name, the last of neighbours; the program may make
+        others. The default group is there; a program may call init_process_group() once, with any backend.
+    cost: what calls take, in virtual time: the name of a preset (`links`) or a Link, for all groups or by dimension ("*": all
+        others). Groups along no dimension take the slowest link. None: calls take no time.
+    algorithm: "ring", "tree" or "faster", the faster of both for each call.
+    outputs: "pass_through": outputs hold this rank's own input where they can, as in PyTorch's fake group; "shapes_only": they
+        are not written; "uniform_ranks": they hold what they would if all ranks had this rank's data.
+
+    Errors: ValueError for arguments that do not fit; RuntimeError on entering where a default group, another fake world or a
+    run's ranks are there.
+    """
+    dims = _checked_mesh(mesh)
+    in_mesh = math.prod(dims.values())
+    if world_size is None:
+        if not dims:
+            raise ValueError("fake_world: have neither world_size nor mesh, want one of them")
+        world_size = in_mesh
+    if _no_integer(world_size) or not 1 <= world_size < 2**31:
+        raise ValueError(f"fake_world: world_size is {world_size!r}, want 1 <= world_size <= 2^31 - 1 = {2**31 - 1}")
+    if _no_integer(rank) or not 0 <= rank < world_size:
+        raise ValueError(f"fake_world: rank is {rank!r}, want 0 <= rank < world_size = {world_size}")
+    if dims and in_mesh != world_size:
+        product = " * ".join(f"{name} {size}" for name, size in dims.items())
+        raise ValueError(f"fake_world: mesh has {product} = {in_mesh} ranks, want world_size = {world_size}")
+    for name, value, known in (("algorithm", algorithm, _ALGORITHMS), ("outputs", outputs, _OUTPUTS)):
+        if value not in known:
+            raise ValueError(f"fake_world: {name} is {value!r}, want one of {', '.join(known)}")
+    return FakeWorld(rank, world_size, dims, _checked_cost(cost, tuple(dims)), algorithm, outputs)
+
+
+# ---- in tests
+
+
+def _forms(op: str, who: str) -> tuple[str, ...]:
+    if op not in _FORMS:
+        raise ValueError(f"{who}: there is no operation {op!r}, want one of {', '.join(_FORMS)}")
+    return _FORMS[op]
+
+
+def _line_of(call: Call) -> str:
+    shapes = ", ".join(f"{dtype}{shape}" for dtype, shape in call.inputs or call.outputs)
+    where = f" [{os.path.basename(call.file)}:{call.line}]" if call.line else ""
+    return f"  {call.op} on {call.group}" + (f", {call.module}" if call.module else "") + (f", {shapes}" if shapes else "") + where
+
+
+_LISTED = 20
+
+
+@contextlib.contextmanager
+def expect_calls(*, group: str | None = None, exactly: bool = False, **calls: int) -> Iterator[None]:
+    """What is called within, in the open fake world: so many calls of each operation that is named, in any of its forms.
+
+        with rankloom.torch.expect_calls(all_gather=3, group="tp"):
+            model(x)
+
+    group: a mesh dimension or a group's name; None: all groups. exactly: and of no other operation, in that group.
+
+    Errors: AssertionError that lists the calls; ValueError for names that are none, RuntimeError without a fake world.
+    """
+    world = _open
+    if world is None:
+        raise RuntimeError("expect_calls: there is no fake world, want it within fake_world()")
+    forms = {op: _forms(op, "expect_calls") for op in calls}
+    for op, want in calls.items():
+        if _no_integer(want) or want < 0:
+            raise ValueError(f"expect_calls: {op} is {want!r}, want a number of calls")
+    record, first = world._record, world._record.size
+    yield
+    record = world._record if world._record.size >= first else record
+    made = [Call(**row) for row in record.calls(first)]
+    known = {label for labels in _labels(record) for label in labels}
+    if group is not None and group not in known | set(world.dims):
+        raise ValueError(f"expect_calls: there is no group {group!r}, have {', '.join(sorted(known | set(world.dims)))}")
+    made = [call for call in made if not call.is_compute and group in (None, call.group, call.group_name)]
+    wrong = []
+    for op, want in calls.items():
+        have = sum(call.op in forms[op] for call in made)
+        if have != want:
+            wrong.append(f"have {have} x {op}, want {want}")
+    others = {call.op for call in made} - {form for names in forms.values() for form in names}
+    if exactly and others:
+        wrong.append(f"have {', '.join(sorted(others))}, too, want no other operation")
+    if wrong:
+        where = f", group {group}" if group is not None else ""
+        lines = [_line_of(call) for call in made[:_LISTED]] or ["  no calls"]
+        if len(made) > _LISTED:
+            lines.append(f"  and {len(made) - _LISTED} more")
+        raise AssertionError(f"expect_calls: rank {world.rank}{where}: {'; '.join(wrong)}\n" + "\n".join(lines))
+
+
+def _labels(record: _ext.FakeRecord) -> Iterator[tuple[str, str]]:
+    for label, names in record.groups():
+        yield label, names[0]
+
+
+__all__ = ["Call", "FakeWorld", "Link", "Totals", "expect_calls", "fake_world", "links"]
