@@ -125,8 +125,8 @@ void Buffers::check_kind(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return;
   (has_no_data(tensor) ? has_fake_ : has_real_) = true;
   has_real_numbers_ |= !has_no_data(tensor) && tensor.is_floating_point();
-  TORCH_CHECK(!has_fake_ || !has_real_, *who_, ", ", op_, ": have tensors with data and ",
-              tensor.is_meta() ? "meta" : "fake or meta", " ones in one call, want all of one kind");
+  TORCH_CHECK(!has_fake_ || !has_real_, *who_, ", ", op_,
+              ": have tensors with data and fake or meta ones in one call, want all of one kind");
 }
 
 TensorView Buffers::view_of(const at::Tensor& used, DType dtype) {

@@ -104,8 +104,8 @@ class TorchBackend final : public c10d::Backend {
   template <typename Body>
   void issue_recorded(const Buffers& buffers, int times, const Body& body, std::vector<rankloom::Work>& works);
   Buffers buffers(const char* op, bool moves_only) const;
-  // Whether the outputs of a fake group's call are filled here, as PyTorch's fake group fills them. Tensors without data
-  // have nothing to fill.
+  // Whether the outputs of a fake group's call are filled here, as PyTorch's fake group fills them. Tensors without
+  // data have nothing to fill.
   bool passes_through(const at::Tensor& output) const;
   bool passes_through(const std::vector<at::Tensor>& outputs) const {
     return !outputs.empty() && passes_through(outputs[0]);

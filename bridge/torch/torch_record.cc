@@ -57,9 +57,11 @@ std::shared_ptr<ProcessGroup> TorchRecord::make_group(int rank, int size, const 
   const std::lock_guard<std::mutex> lock(mu_);
   if (!closed_.empty()) throw DistError(invalid_argument(closed_), {.rank = -1, .group = {}, .op = "new_group"});
   const int id = static_cast<int>(record_->groups().size());
-  return std::make_shared<FakeGroup>(
+  auto group = std::make_shared<FakeGroup>(
       group_of(id, name, description, size, ranks), rank,
       FakeOptions{.error_on_collective = error_on_collective, .outputs = outputs_, .record = record_});
+  group->set_description(description);
+  return group;
 }
 
 const char* TorchRecord::scope() const {

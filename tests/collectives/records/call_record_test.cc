@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "collectives/records/call_record_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/device_mesh.h"
 #include "rankloom/fake.h"
 #include "rankloom/matchers.h"
 #include "rankloom/records.h"
+#include "rankloom/traces.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 
@@ -84,6 +86,23 @@ TEST(CallRecordTest, KeepsWhatWasCalled) {
   EXPECT_THAT(split.in_splits, ElementsAre(2, 0, 0, 0));
   EXPECT_THAT(split.out_splits, ElementsAre(1, 1, 1, 1));
   EXPECT_EQ((*r.record)[4].reduce_op, ReduceOp::premul_sum(0.25));
+}
+
+TEST(CallRecordTest, KeepsTheScopeOfACall) {
+  Recorded r;
+  CallRecordState& state = CallRecordState::of(*r.record);
+  for (const char* const scope : {"layers.0", "layers.1", static_cast<const char*>(nullptr), "layers.0"}) {
+    state.scope = scope;
+    r.pg->barrier().wait();
+  }
+  r.record->compute(kMicro);
+  std::vector<std::string> scopes;
+  for (size_t i = 0; i < r.record->size(); ++i) scopes.emplace_back(state.scope_at(i));
+  EXPECT_THAT(scopes, ElementsAre("layers.0", "layers.1", "", "layers.0", ""));
+  EXPECT_EQ(r.record->calls(OpType::kBarrier), 4);
+  EXPECT_THAT(traces::perfetto_json({r.record}), HasSubstr("\"Module\": \"layers.1\""));
+  EXPECT_THAT(traces::pytorch_trace_json(*r.record),
+              HasSubstr("{\"name\": \"module\", \"type\": \"string\", \"value\": \"layers.1\"}"));
 }
 
 TEST(CallRecordTest, TellsCallsApartThatDifferInAnything) {

@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils._python_dispatch import _disable_current_modes
 
 from rankloom.torch import _ext, _meta, _module_names, _names, _ranks, _stores
 
@@ -199,6 +200,7 @@ class FakeWorld:
         self._exits: contextlib.ExitStack | None = None
         self._site = ("", 0)
         self._was_open = False
+        self._forgotten = 0  # how often calls were
         self._unclaimed = False  # the default group is the one that __enter__ made
 
     def __repr__(self) -> str:
@@ -333,7 +335,8 @@ class FakeWorld:
             raise RuntimeError(f"{self._who()}: it is not open, want its mesh within its context")
         if device_type not in self._meshes:
             names = tuple(self.dims)
-            self._meshes[device_type] = init_device_mesh(device_type, tuple(self.dims.values()), mesh_dim_names=names)
+            with _disable_current_modes():  # a mesh is made of numbers, under FakeTensorMode, too
+                self._meshes[device_type] = init_device_mesh(device_type, tuple(self.dims.values()), mesh_dim_names=names)
         return self._meshes[device_type]
 
     # ---- the record
@@ -399,6 +402,7 @@ class FakeWorld:
 
     def clear(self) -> None:
         """Forgets calls, time and peak, and keeps the groups: for the steps before the one that counts."""
+        self._forgotten += 1
         self._record.clear()
 
     def write_perfetto(self, path: str | os.PathLike[str], *others: FakeWorld) -> None:
@@ -410,7 +414,7 @@ class FakeWorld:
 
     def write_pytorch_trace(self, path: str | os.PathLike[str]) -> None:
         """PyTorch's execution trace, schema 1.1.1-chakra.0.0.4. Makes the file's folder."""
-        _ext.write_pytorch_trace([self._record], _writable(path))
+        _ext.write_pytorch_trace(self._records(()), _writable(path))
 
     def write_chakra(self, prefix: str | os.PathLike[str], *others: FakeWorld) -> list[str]:
         """Chakra 0.0.4, to PREFIX.RANK.et for each rank: the paths. Makes their folder.
@@ -426,6 +430,8 @@ class FakeWorld:
         for index, world in enumerate(worlds):
             if not isinstance(world, FakeWorld):
                 raise ValueError(f"{self._who()}: one of the other worlds is {world!r}, want what fake_world() makes")
+            if not world._was_open:
+                raise ValueError(f"{world._who()}: it was never open, and a trace is of what is called within its context")
             if any(world.rank == before.rank for before in worlds[:index]):
                 raise ValueError(f"{self._who()}: rank {world.rank} is there twice, want the worlds of different ranks")
         return [world._record for world in worlds]
@@ -436,6 +442,7 @@ class FakeWorld:
         if self._record.size == 0 and self._record.group_count == 1:
             dist.destroy_process_group()
             self._record = self._new_record()
+            self._forgotten += 1
             return True
         names = ("backend", "init_method", "timeout", "world_size", "rank")
         asked = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -558,10 +565,10 @@ def expect_calls(*, group: str | None = None, exactly: bool = False, **calls: in
     for op, want in calls.items():
         if _no_integer(want) or want < 0:
             raise ValueError(f"expect_calls: {op} is {want!r}, want a number of calls")
-    record, first = world._record, world._record.size
+    first, forgotten = world._record.size, world._forgotten
     yield
-    record = world._record if world._record.size >= first else record
-    made = [Call(**row) for row in record.calls(first)]
+    record = world._record
+    made = [Call(**row) for row in record.calls(first if forgotten == world._forgotten else 0)]
     known = {label for labels in _labels(record) for label in labels}
     if group is not None and group not in known | set(world.dims):
         raise ValueError(f"expect_calls: there is no group {group!r}, have {', '.join(sorted(known | set(world.dims)))}")

@@ -83,7 +83,7 @@ class ModuleNames:
     @staticmethod
     def _root_name(group: Any) -> str:
         modules = getattr(group, "modules", ())
-        return type(modules[0]).__name__ if modules else ""
+        return _class_name(modules[0]) if modules else ""
 
     def _enter(self, module: torch.nn.Module) -> int:
         stack: list[tuple[str, int]] = self._local.__dict__.setdefault("stack", [])
@@ -91,7 +91,7 @@ class ModuleNames:
             name = self._names.get(module)
             if name is None:
                 if stack:  # a module that its parent does not list
-                    name = self._names[module] = f"{stack[-1][0]}.{type(module).__name__}"
+                    name = self._names[module] = f"{stack[-1][0]}.{_class_name(module)}"
                 else:
                     self._name_all(module, "", set())
                     name = self._names[module]
@@ -109,7 +109,7 @@ class ModuleNames:
 
     def _name_all(self, module: torch.nn.Module, path: str, seen: set[int]) -> None:
         seen.add(id(module))
-        self._names[module] = path or type(module).__name__
+        self._names[module] = path or _class_name(module)
         for name, child in module.named_children():
             if id(child) in seen:
                 continue
@@ -126,6 +126,12 @@ class ModuleNames:
                     return self._callers[at]
                 at = self._around[at]
         return ""
+
+
+def _class_name(module: torch.nn.Module) -> str:
+    """fully_shard() makes of a Model an FSDPModel, which is an FSDPModule and a Model."""
+    kind = type(module)
+    return (kind.__mro__[2] if "_fully_shard" in kind.__module__ else kind).__name__
 
 
 def _without_wrappers(path: str) -> str:

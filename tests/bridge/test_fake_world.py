@@ -1,0 +1,683 @@
+"""A rank of a fake world: what programs of torch.distributed call there, with line and module. Counts are derived by hand."""
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from rankloom.torch import Call, FakeWorld, Link, expect_calls, fake_world, links
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import init_process_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*have tensors with data", "ignore::FutureWarning")
+
+WIDTH, LAYERS, BATCH = 16, 2, 3
+WEIGHT = WIDTH * WIDTH  # elements
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wo = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wo(torch.relu(self.wq(x)))
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.attention(x)
+
+
+class Model(nn.Module):
+    def __init__(self, recompute: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.recompute = recompute
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
+        return self.out(x)
+
+
+@contextlib.contextmanager
+def tensors(kind: str) -> Any:
+    """What is made within is real, on the meta device, or fake."""
+    with FakeTensorMode() if kind == "fake" else torch.device("meta" if kind == "meta" else "cpu"):
+        yield
+
+
+def rows(world: FakeWorld) -> list[tuple[str, str, str]]:
+    return [(call.op, call.group, call.module) for call in world.calls]
+
+
+def code(*words: str) -> int:
+    """The line of this file that has these words."""
+    lines = pathlib.Path(__file__).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if all(word in line for word in words) and "code(" not in line)
+
+
+# ---- programs
+
+
+def test_ddp_reduces_all_gradients_once() -> None:
+    with fake_world(rank=1, mesh={"dp": 4}) as world:
+        model = nn.parallel.DistributedDataParallel(Model())
+        with expect_calls(all_reduce=1, group="dp", exactly=True):
+            model(torch.ones(BATCH, WIDTH)).sum().backward()
+    last = world.calls[-1]
+    assert last.inputs == [("float32", [(2 * LAYERS + 1) * WEIGHT])]
+    assert (last.op, last.group, last.reduce_op, last.payload) == ("all_reduce", "dp", "sum", (2 * LAYERS + 1) * WEIGHT * 4)
+
+
+def test_ddp_on_the_meta_device() -> None:
+    with fake_world(rank=1, mesh={"dp": 4}) as world, torch.device("meta"):
+        model = nn.parallel.DistributedDataParallel(Model(), init_sync=False)
+        model(torch.ones(BATCH, WIDTH)).sum().backward()
+    assert [(call.op, call.payload) for call in world.calls] == [("all_reduce", (2 * LAYERS + 1) * WEIGHT * 4)]
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_fsdp2_gathers_and_scatters_each_module(kind: str) -> None:
+    with fake_world(rank=3, mesh={"dp": 4, "tp": 2}) as world, tensors(kind):
+        model = Model()
+        for layer in model.layers:
+            fully_shard(layer, mesh=world.mesh["dp"])
+        fully_shard(model, mesh=world.mesh["dp"])
+        model(torch.ones(BATCH, WIDTH)).sum().backward()
+    gathers = [(call.module, call.payload) for call in world.calls if call.op == "all_gather_into_tensor"]
+    # Forward: the root with `out`, then each layer. Backward, from the last layer on: each again, but for the root.
+    layer, out = 2 * WEIGHT * 4, WEIGHT * 4
+    assert gathers == [("Model", out), *[(f"layers.{i}", layer) for i in (0, 1, 1, 0)]]
+    scatters = [(call.module, call.payload) for call in world.calls if call.op == "reduce_scatter_tensor"]
+    assert sorted(scatters) == [("Model", out), ("layers.0", layer), ("layers.1", layer)]
+    assert {call.group for call in world.calls} == {"dp"} and len(world.calls) == 8
+    # Three passes over the sharded parameters, the root's once less, on a ring of 4.
+    assert sum(call.ring_bytes for call in world.calls) == (3 * LAYERS * layer + 2 * out) * 3 // 4
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("kind", ["real", "meta", "fake"])
+def test_tensor_parallelism_has_the_module_in_forward_and_backward(kind: str, recompute: bool) -> None:
+    with fake_world(rank=1, mesh={"dp": 4, "tp": 2}) as world, tensors(kind):
+        model = Model(recompute)
+        plan = {"attention.wq": ColwiseParallel(), "attention.wo": RowwiseParallel()}
+        for layer in model.layers:
+            parallelize_module(layer, world.mesh["tp"], plan)
+        world.clear()  # parameters are scattered where they have data
+        with set_checkpoint_early_stop(False):
+            model(torch.ones(BATCH, WIDTH, requires_grad=True)).sum().backward()
+    forward = [f"layers.{i}.attention.wo" for i in range(LAYERS)]
+    backward = [f"layers.{i}.attention.wq" for i in reversed(range(LAYERS))]
+    if recompute:
+        backward = [name for i in reversed(range(LAYERS)) for name in (f"layers.{i}.attention.wo", f"layers.{i}.attention.wq")]
+    assert rows(world) == [("all_reduce", "tp", name) for name in forward + backward]
+    assert {call.payload for call in world.calls} == {BATCH * WIDTH * 4}
+    assert all(call.waited for call in world.calls)
+
+
+def test_a_pipeline_traces_one_rank_after_the_other(tmp_path: pathlib.Path) -> None:
+    worlds = []
+    for stage in range(3):
+        with fake_world(rank=stage, mesh={"pp": 3}, cost="nvlink4") as world, torch.device("meta"):
+            activations = torch.empty(BATCH, WIDTH)
+            ops = []
+            if stage > 0:
+                ops.append(dist.P2POp(dist.irecv, activations, stage - 1))
+            if stage < 2:
+                ops.append(dist.P2POp(dist.isend, activations, stage + 1))
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+        worlds.append(world)
+    assert [[(call.op, call.peer) for call in world.calls] for world in worlds] == [
+        [("send", 1)],
+        [("recv", 0), ("send", 2)],
+        [("recv", 1)],
+    ]
+    worlds[0].write_perfetto(tmp_path / "new" / "all.json", *worlds[1:])
+    events = json.loads((tmp_path / "new" / "all.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1, 2}
+    assert sum(event["ph"] == "s" for event in events) == 2  # an arrow from each send to its recv
+    with pytest.raises(ValueError, match=r"^fake_world: rank 0 of 3: rank 1 is there twice, want the worlds of different ranks$"):
+        worlds[0].write_perfetto(tmp_path / "all.json", worlds[1], worlds[1])
+
+
+def calls_of_all_kinds(world: FakeWorld) -> None:
+    n, mesh = 4, world.mesh
+    tp = mesh.get_group("tp")
+    x, wide = torch.ones(2, WIDTH), torch.ones(2 * n, WIDTH)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX, group=tp)
+    dist.broadcast(x, src=dist.get_global_rank(tp, 1), group=tp)
+    dist.reduce(x, dst=dist.get_global_rank(tp, 0), group=tp)
+    dist.all_gather_into_tensor(wide, x, group=tp)
+    dist.all_gather([torch.empty(2, WIDTH) for _ in range(n)], x, group=tp)
+    dist.reduce_scatter_tensor(x, wide, group=tp)
+    dist.all_to_all_single(torch.empty_like(wide), wide, group=tp)
+    dist.send(x, dist.get_global_rank(tp, 0), group=tp, tag=3)
+    dist.recv(x, dist.get_global_rank(tp, 0), group=tp)
+    dist.barrier(tp)
+    assert (funcol.all_reduce(x, "sum", tp) + 1).shape == (2, WIDTH)
+    assert (funcol.all_gather_tensor(x, 0, tp) + 1).shape == (2 * n, WIDTH)
+    assert (funcol.reduce_scatter_tensor(wide, "avg", 0, tp) + 1).shape == (2, WIDTH)
+    assert (funcol.all_to_all_single(wide, None, None, tp) + 1).shape == (2 * n, WIDTH)
+    assert (funcol.broadcast(x, 0, tp) + 1).shape == (2, WIDTH)
+
+
+def without_times(call: Call) -> dict[str, Any]:
+    return {name: value for name, value in vars(call).items() if name not in ("issued", "start")}
+
+
+def test_calls_are_recorded_alike_whatever_tensors_are() -> None:
+    recorded = []
+    for kind in ("real", "meta", "fake"):
+        with fake_world(rank=6, mesh={"dp": 2, "tp": 4}, cost="nvlink4") as world, tensors(kind):
+            calls_of_all_kinds(world)
+        recorded.append(world.calls)
+    real, meta, fake = ([without_times(call) for call in calls] for calls in recorded)
+    assert real == meta == fake
+    assert [call["op"] for call in real][:10] == [
+        "all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor",
+        "all_to_all_single", "send", "recv", "barrier",
+    ]  # fmt: skip
+    assert len(real) == 15 and all(call["waited"] and call["group"] == "tp" for call in real)
+    assert [real[i]["reduce_op"] for i in (0, 2, 3)] == ["max", "sum", None]
+    assert [real[i]["root"] for i in (1, 2)] == [5, 4] and (real[7]["peer"], real[7]["tag"]) == (4, 3)
+    assert [(os.path.basename(call["file"]), call["line"]) for call in real[:2]] == [
+        ("test_fake_world.py", code("dist.all_reduce(x, op=dist.ReduceOp.MAX")),
+        ("test_fake_world.py", code("dist.broadcast(x, src=dist")),
+    ]
+
+
+def test_make_fx_traces_the_calls_once() -> None:
+    with fake_world(rank=0, mesh={"tp": 4}) as world:
+        graph = make_fx(lambda x: funcol.all_reduce(x, "sum", "0") + 1, tracing_mode="fake")(torch.ones(4))
+        assert [call.op for call in world.calls] == ["all_reduce"]
+        assert "all_reduce" in graph.code
+
+
+def test_a_compiled_program_is_recorded_when_it_runs() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return funcol.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+
+    with fake_world(rank=0, mesh={"tp": 4}, outputs="uniform_ranks") as world:
+        compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+        for count in (1, 2):
+            assert compiled(torch.ones(3)).tolist() == [9.0] * 3
+            assert [call.op for call in world.calls] == ["all_reduce"] * count
+
+
+def test_a_compiled_module_is_one() -> None:
+    with fake_world(rank=0, mesh={"dp": 4}) as world:
+        model = nn.parallel.DistributedDataParallel(Model())
+        compiled = torch.compile(model, backend="eager")
+        with expect_calls(all_reduce=1):
+            compiled(torch.ones(BATCH, WIDTH)).sum().backward()
+    assert world.calls[-1].payload == (2 * LAYERS + 1) * WEIGHT * 4
+
+
+def test_the_program_of_the_docs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "fake.md").read_text()
+    program = text.split("## From Python")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "program.py", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:4] == ["dp", "2048", "all_gather_into_tensor", "8"]  # 4 forward, 4 backward
+    assert lines[2].split()[:4] == ["dp", "2048", "reduce_scatter_tensor", "4"]
+    assert any(line.startswith("all_gather_into_tensor dp 3 program.py:") for line in lines)
+    assert (tmp_path / "step.json").stat().st_size > 1000
+
+
+def test_objects_and_blocks_of_calls() -> None:
+    with fake_world(world_size=4, mesh={"tp": 4}) as world:
+        objects: list[object] = [None] * 4
+        dist.all_gather_object(objects, {"rank": "mine"})
+        assert objects == [{"rank": "mine"}] * 4
+        world.clear()
+        for device in ("cpu", "meta"):
+            x = torch.ones(2, device=device)
+            with dist._coalescing_manager(device=torch.device(device)):
+                for _ in range(3):
+                    dist.all_gather_into_tensor(torch.empty(8, device=device), x)
+    assert [(call.op, call.inputs) for call in world.calls] == [("all_gather_into_tensor_coalesced", [("float32", [2])] * 3)] * 2
+
+
+# ---- time and totals
+
+
+def test_times_are_those_of_the_links() -> None:
+    cost = {"dp": Link(latency=1e-3, bytes_per_second=1e6), "tp": "nvlink4"}
+    with fake_world(rank=0, mesh={"dp": 4, "tp": 2}, cost=cost) as world:
+        x = torch.empty(1000, device="meta")
+        dist.all_reduce(x, group=world.mesh.get_group("dp"))
+        assert world.now == pytest.approx(6 * 1e-3 + 4000 * 6 / 4 / 1e6)
+        dist.all_reduce(x, group=world.mesh.get_group("tp"))
+        assert world.calls[1].duration == pytest.approx(2 * 3.4e-6 + 4000 / 450e9, abs=1e-9)
+        # Of the whole world: the slowest link of those that are named.
+        dist.all_reduce(x)
+        assert world.calls[2].duration == pytest.approx(14 * 1e-3 + 4000 * 14 / 8 / 1e6)
+    assert links["nvlink4"] == Link(3.4e-6, 450e9, "nvlink4", "NVIDIA H100 data sheet: 900 GB/s in both directions")
+
+
+def test_the_faster_algorithm_and_a_link_for_the_others() -> None:
+    cost = {"*": Link(latency=1.0, bytes_per_second=1e12)}
+    for algorithm, steps in (("ring", 14), ("tree", 6), ("faster", 6)):
+        with fake_world(rank=0, world_size=8, cost=cost, algorithm=algorithm) as world:
+            dist.all_reduce(torch.empty(1, device="meta"))
+        assert world.now == pytest.approx(steps)
+
+
+def test_computation_hides_a_call_that_is_not_waited_for() -> None:
+    with fake_world(rank=0, world_size=2, cost=Link(latency=1.0, bytes_per_second=1e9)) as world:
+        x = torch.empty(250, device="meta")
+        work = dist.all_reduce(x, async_op=True)
+        assert (world.live_buffer_bytes, world.now) == (1000, 0)
+        world.compute(5, "forward")
+        work.wait()
+        assert (world.live_buffer_bytes, world.now, world.end) == (0, 5, 5)
+    assert [(call.op, call.is_compute, call.start) for call in world.calls] == [("all_reduce", False, 0), ("forward", True, 0)]
+    assert world.peak_buffer_bytes == 1000
+
+
+def test_totals_table_and_counts() -> None:
+    with fake_world(rank=5, world_size=16384, mesh={"dp": 2048, "tp": 8}) as world:
+        assert repr(world) == "<fake world: rank 5 of 16384, 0 calls>"
+        assert (world.mesh.shape, world.mesh.mesh_dim_names) == ((2048, 8), ("dp", "tp"))
+        for _ in range(3):
+            dist.all_gather_into_tensor(
+                torch.empty(8, 4, device="meta"), torch.empty(1, 4, device="meta"), group=world.mesh.get_group("tp")
+            )
+        dist.all_reduce(torch.empty(10, device="meta"), group=world.mesh.get_group("dp"))
+    assert world.text() == "1 x all_reduce on dp\n3 x all_gather_into_tensor on tp"
+    tp = world.totals[1]
+    assert (tp.op, tp.group, tp.group_size, tp.calls, tp.payload, tp.ring_bytes) == (
+        "all_gather_into_tensor", "tp", 8, 3, 3 * 128, 3 * 112,
+    )  # fmt: skip
+    assert [world.count("all_gather"), world.count("all_gather", "dp"), world.count("all_reduce", "dp")] == [3, 0, 1]
+    assert world.table().splitlines()[1].split()[:5] == ["dp", "2048", "all_reduce", "1", "40"]
+
+
+def test_groups_are_labelled_by_the_dimension_that_they_are_along() -> None:
+    with fake_world(rank=5, mesh={"dp": 2, "cp": 2, "tp": 2}) as world:
+        x = torch.ones(4, device="meta")
+        for ranks in ([4, 5], [5, 7], [1, 5], [0, 5], [4, 5, 6, 7]):
+            dist.all_reduce(x, group=dist.new_group(ranks))
+        mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
+        dist.all_reduce(x, group=mesh["dp", "cp"]._flatten("dp_cp").get_group())
+        dist.all_reduce(x)
+    groups = [call.group for call in world.calls]
+    assert groups[:3] == ["tp", "cp", "dp"] and groups[5:] == ["dp_cp", "0"]
+    assert groups[3:5] == [call.group_name for call in world.calls[3:5]]
+
+
+def test_rows_become_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+
+    def frame(data: list[dict[str, Any]], columns: list[str]) -> str:
+        made.update(data=data, columns=columns)
+        return "the frame"
+
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=frame))
+    with fake_world(world_size=2) as world:
+        dist.barrier()
+    assert world.frame() == "the frame"
+    assert made["data"][0]["op"] == "barrier" and made["columns"][:4] == ["op", "issued", "start", "duration"]
+
+
+# ---- traces
+
+
+class OneCall(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({"deep": Reducing()})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner["deep"](x)
+
+
+class Reducing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)  # in Reducing
+        return x
+
+
+def test_traces_have_the_module(tmp_path: pathlib.Path) -> None:
+    with fake_world(rank=1, mesh={"tp": 2}) as world:
+        OneCall()(torch.ones(4, device="meta"))
+    assert rows(world) == [("all_reduce", "tp", "inner.deep")]
+    assert world.calls[0].line == code("dist.all_reduce(x)  # in Reducing")
+    world.write_perfetto(tmp_path / "a" / "p.json")
+    events = json.loads((tmp_path / "a" / "p.json").read_text())["traceEvents"]
+    assert [event["args"]["Module"] for event in events if event["name"] == "all_reduce"] == ["inner.deep"]
+    world.write_pytorch_trace(tmp_path / "b" / "t.json")
+    nodes = json.loads((tmp_path / "b" / "t.json").read_text())["nodes"]
+    attributes = {attribute["name"]: attribute["value"] for attribute in nodes[-1]["attrs"]}
+    assert (attributes["module"], attributes["pg_desc"]) == ("inner.deep", "mesh_tp")
+    if rankloom.torch._ext.has_chakra:
+        assert world.write_chakra(tmp_path / "c" / "step") == [str(tmp_path / "c" / "step.1.et")]
+        assert b"inner.deep" in (tmp_path / "c" / "step.1.et").read_bytes()
+
+
+def test_a_world_that_was_never_open_has_no_trace(tmp_path: pathlib.Path) -> None:
+    world = fake_world(world_size=2)
+    assert (world.calls, world.text(), world.now) == ([], "no calls", 0)
+    for write in (world.write_perfetto, world.write_pytorch_trace):
+        with pytest.raises(ValueError, match=r"^fake_world: rank 0 of 2: it was never open, and a trace is of what is called"):
+            write(tmp_path / "trace")
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
+    with fake_world(world_size=2) as world:
+        dist.barrier()
+    (tmp_path / "file").write_text("")
+    for write in (world.write_perfetto, world.write_pytorch_trace):
+        with pytest.raises(ValueError, match=r"write_\w+: .*file/trace.*test_fake_world.py"):
+            write(tmp_path / "file" / "trace")
+
+
+def test_modules_are_named_below_what_wraps_them() -> None:
+    with fake_world(world_size=2) as world:
+        model = OneCall()
+        nn.parallel.DistributedDataParallel(nn.Sequential(model, nn.Linear(4, 4)))(torch.ones(4))
+        model.inner["deep"](torch.ones(4))  # known by its name from before
+        Reducing()(torch.ones(4))
+        dist.all_reduce(torch.ones(4))
+    modules = [call.module for call in world.calls if call.op == "all_reduce"]
+    assert modules == ["0.inner.deep", "0.inner.deep", "Reducing", ""]
+
+
+def test_a_module_that_raises_is_left() -> None:
+    class Failing(nn.Module):
+        def forward(self) -> None:
+            raise KeyError("here")
+
+    with fake_world(world_size=2) as world:
+        with pytest.raises(KeyError):
+            Failing()()
+        dist.barrier()
+    assert rows(world) == [("barrier", "0", "")]
+
+
+# ---- outputs
+
+
+@pytest.mark.parametrize(
+    ("outputs", "gathered", "reduced", "scattered"),
+    [
+        ("shapes_only", [0, 0, 0, 0], [1, 2], [0]),
+        ("pass_through", [1, 2, 1, 2], [1, 2], [2]),
+        ("uniform_ranks", [1, 2, 1, 2], [2, 4], [4]),
+    ],
+)
+def test_outputs(outputs: str, gathered: list[float], reduced: list[float], scattered: list[float]) -> None:
+    with fake_world(rank=1, world_size=2, outputs=outputs) as world:
+        x, wide, part = torch.tensor([1.0, 2.0]), torch.zeros(4), torch.zeros(1)
+        dist.all_gather_into_tensor(wide, x)
+        dist.reduce_scatter_tensor(part, x)
+        dist.all_reduce(x)
+        strided = torch.zeros(2, 4)[:, ::2]
+        dist.all_gather(list(strided), torch.tensor([7.0, 8.0]))
+        dist.all_reduce(torch.ones(4, device="meta"))
+    assert (wide.tolist(), x.tolist(), part.tolist()) == (gathered, reduced, scattered)
+    assert strided.tolist() == ([[0, 0]] * 2 if outputs == "shapes_only" else [[7, 8]] * 2)
+    assert world.calls[0].duration == 0
+
+
+def test_tensors_with_data_are_told_of_once() -> None:
+    with fake_world(rank=1, world_size=2) as world, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dist.barrier()
+        dist.all_reduce(torch.ones(2, dtype=torch.int64))  # programs exchange numbers of their own
+        for _ in range(2):
+            dist.all_reduce(torch.ones(2))  # real
+    texts = [str(warning.message) for warning in caught if "with data" in str(warning.message)]
+    assert len(texts) == 1 and world.count("all_reduce") == 3
+    assert texts[0].startswith(
+        "fake_world: rank 1 of 2, all_reduce: have tensors with data, and no other rank does: outputs hold what this rank gave "
+        "(outputs='pass_through')"
+    )
+    assert texts[0].endswith(f"[test_fake_world.py:{code('dist.all_reduce(torch.ones(2))  # real')}]")
+
+
+def test_real_and_meta_tensors_in_one_call_are_refused() -> None:
+    with fake_world(rank=1, mesh={"tp": 2}) as world:
+        text = r"^rank 1, group tp, all_gather_into_tensor: have tensors with data and fake or meta ones in one call, want all of one kind"
+        with pytest.raises(RuntimeError, match=text):
+            dist.all_gather_into_tensor(torch.ones(4), torch.ones(2, device="meta"), group=world.mesh.get_group())
+        assert world.calls == []
+
+
+def test_what_a_real_group_refuses_is_refused() -> None:
+    with fake_world(rank=1, world_size=2) as world:
+        with pytest.raises(dist.DistBackendError, match=r"rank 1, group 0, all_gather_into_tensor.*5 elements.*test_fake_world.py"):
+            dist.all_gather_into_tensor(torch.ones(5, device="meta"), torch.ones(2, device="meta"))
+        assert world.calls == []
+
+
+# ---- the context
+
+
+def test_the_program_makes_the_default_group_itself() -> None:
+    with fake_world(rank=3, world_size=8) as world:
+        init_process_group("gloo")  # by a name that was imported before
+        assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (3, 8, "gloo")
+        dist.barrier()
+        with pytest.raises(ValueError, match="twice"):
+            dist.init_process_group("gloo")
+        dist.destroy_process_group()
+        dist.init_process_group("cpu:gloo,cuda:nccl", init_method="tcp://localhost:1234", rank=3, world_size=8)
+        dist.all_reduce(torch.ones(2, device="meta"))
+        dist.monitored_barrier()
+    assert [call.op for call in world.calls] == ["barrier", "all_reduce", "monitored_barrier"]
+    with fake_world(rank=3, world_size=8) as world:
+        dist.barrier()
+        dist.init_process_group("nccl", rank=3, world_size=8)  # it has made calls: the group stays
+        assert world.count("barrier") == 1
+    for used in (False, True):
+        with fake_world(rank=3, world_size=8):
+            if used:
+                dist.barrier()
+            with pytest.raises(ValueError, match=r"^init_process_group: have (rank 2 of 8|rank 2), want .*3"):
+                dist.init_process_group("gloo", rank=2, world_size=8)
+
+
+def test_the_environment_is_a_launchers() -> None:
+    before = dict(os.environ)
+    with fake_world(rank=3, world_size=8):
+        assert [os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == ["3", "3", "8", "8"]
+        os.environ["RANK"] = "4"
+    assert dict(os.environ) == before
+
+
+def state() -> list[object]:
+    return [nn.Module.__call__, dist.init_process_group, init_process_group, sys.excepthook, dict(os.environ), dist.is_initialized()]
+
+
+def test_an_exception_leaves_nothing_behind() -> None:
+    before = state()
+    with pytest.raises(KeyError, match="in the program"), fake_world(rank=3, world_size=8) as world:
+        dist.all_reduce(torch.ones(2, device="meta"))
+        raise KeyError("in the program")
+    assert state() == before and world.count("all_reduce") == 1
+    with fake_world(rank=0, world_size=2):
+        dist.destroy_process_group()
+    assert state() == before
+    report = rankloom.torch.run(lambda: dist.get_world_size(), ranks=2)
+    assert report.results == [2, 2]
+
+
+def test_what_is_kept_from_a_world_that_was_left_is_refused() -> None:
+    with fake_world(rank=1, mesh={"tp": 2}) as world:
+        group, x = dist.group.WORLD, torch.ones(2, device="meta")
+        work = dist.all_reduce(x, async_op=True)
+    assert work is not None and group is not None
+    work.wait()
+    text = r"all_reduce: the fake world of rank 1 of 2 was left, want calls within its context"
+    with pytest.raises(dist.DistBackendError, match=text):
+        group._get_backend(torch.device("cpu")).allreduce([torch.ones(2)])
+    with pytest.raises(RuntimeError, match=r"^fake_world: rank 1 of 2: it was open before, want a new fake_world\(\)$"):
+        world.__enter__()
+    with pytest.raises(RuntimeError, match=r"^fake_world: rank 1 of 2: it is not open, want its mesh within its context$"):
+        world.device_mesh()
+    assert world.count("all_reduce") == 1 and world.calls[0].waited
+    # Meta tensors are torch's own again.
+    assert funcol.all_reduce(x, "sum", "0").shape == (2,)
+
+
+def raised(program: Callable[[], object]) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        program()
+    return str(caught.value)
+
+
+def test_one_world_at_a_time() -> None:
+    with fake_world(rank=1, world_size=2):
+        text = raised(lambda: fake_world(rank=0, world_size=4).__enter__())
+        assert text.startswith("fake_world: rank 0 of 4: have a default group already (fake, rank 1 of 2)")
+        dist.destroy_process_group()
+        text = raised(lambda: fake_world(rank=0, world_size=4).__enter__())
+        assert text.startswith("fake_world: rank 0 of 4: fake_world: rank 1 of 2 is open [test_fake_world.py:")
+        texts: list[str] = []
+        thread = threading.Thread(target=lambda: texts.append(raised(lambda: fake_world(world_size=4).__enter__())))
+        thread.start()
+        thread.join()
+        assert "is open" in texts[0]
+        text = raised(lambda: rankloom.torch.run(lambda: None, ranks=2))
+        assert text.startswith("the fake world of rank 1 of 2 is open, where no rank is but that one")
+    report = rankloom.torch.run(lambda: raised(lambda: fake_world(world_size=4).__enter__()), ranks=2)
+    assert report.results == [
+        f"fake_world: rank 0 of 4: this thread is rank {rank} of a run of 2, want it outside of runs" for rank in range(2)
+    ]
+
+
+def test_threads_of_the_program_share_the_world() -> None:
+    with fake_world(rank=1, world_size=2) as world:
+
+        def many() -> None:
+            for _ in range(200):
+                dist.all_reduce(torch.ones(2, device="meta"))
+
+        threads = [threading.Thread(target=many) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert world.count("all_reduce") == 800 and world.live_buffer_bytes == 0
+    assert [call.seq for call in world.calls] == list(range(1, 801))
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"rank": 8, "world_size": 8}, "fake_world: rank is 8, want 0 <= rank < world_size = 8"),
+        ({"rank": -1, "world_size": 8}, "fake_world: rank is -1, want 0 <= rank < world_size = 8"),
+        ({"rank": 0.0, "world_size": 8}, "fake_world: rank is 0.0, want 0 <= rank < world_size = 8"),
+        ({"world_size": 0}, "fake_world: world_size is 0, want 1 <= world_size <= 2^31 - 1 = 2147483647"),
+        ({}, "fake_world: have neither world_size nor mesh, want one of them"),
+        ({"world_size": 64, "mesh": {"dp": 4, "tp": 8}}, "fake_world: mesh has dp 4 * tp 8 = 32 ranks, want world_size = 64"),
+        ({"mesh": {"dp": 0}}, "fake_world: mesh has 0 ranks along 'dp', want a number of at least 1"),
+        ({"mesh": {"": 2}}, "fake_world: mesh has a dimension named '', want a text that is not empty"),
+        ({"mesh": (4, 2)}, "fake_world: mesh is (4, 2), want the sizes of dimensions by name, such as {'dp': 4, 'tp': 2}"),
+        (
+            {"world_size": 2, "cost": "nvlink9"},
+            "fake_world: cost is 'nvlink9', want a Link or one of the presets ethernet_100g, infiniband_hdr, infiniband_ndr, "
+            "nvlink3, nvlink4, nvlink5, pcie4, pcie5",
+        ),
+        ({"world_size": 2, "cost": 5}, "fake_world: cost is 5, want a Link or the name of a preset ("),
+        ({"world_size": 2, "cost": {"tp": "nvlink"}}, "fake_world: cost of 'tp' is 'nvlink', want a Link or one of the presets"),
+        ({"world_size": 2, "cost": Link(0, 0)}, "fake_world: cost has 0 bytes per second, want more than 0"),
+        ({"world_size": 2, "cost": Link(-1, 1)}, "fake_world: cost has a latency of -1 s, want 0 or more"),
+        (
+            {"mesh": {"dp": 2, "tp": 2}, "cost": {"tp": "nvlink4"}},
+            "fake_world: cost has no link for dimension 'dp' of the mesh: have 'tp', want one for each of 'dp', 'tp', or '*' for "
+            "the others",
+        ),
+        (
+            {"mesh": {"dp": 2, "tp": 2}, "cost": {"pp": "nvlink4", "*": "pcie4"}},
+            "fake_world: cost names 'pp', which is no dimension of the mesh; want one for each of 'dp', 'tp', or '*'",
+        ),
+        ({"world_size": 2, "outputs": "nan"}, "fake_world: outputs is 'nan', want one of shapes_only, pass_through, uniform_ranks"),
+        ({"world_size": 2, "algorithm": "star"}, "fake_world: algorithm is 'star', want one of ring, tree, faster"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        fake_world(**arguments)
+    assert str(caught.value).startswith(text)
+
+
+def test_costs_of_dimensions_that_were_made_one() -> None:
+    fake_world(mesh={"dp": 2, "cp": 2, "tp": 2}, cost={"dp_cp": "nvlink3", "*": "nvlink4"})
+    with pytest.raises(ValueError, match="'cp_dp', which is no dimension"):
+        fake_world(mesh={"dp": 2, "cp": 2}, cost={"cp_dp": "nvlink3", "*": "nvlink4"})
+
+
+def test_a_mesh_that_was_not_named() -> None:
+    with fake_world(world_size=2) as world:
+        text = r"^fake_world: rank 0 of 2: it has no mesh, want fake_world\(mesh={'dp': 4, 'tp': 2}\)$"
+        with pytest.raises(RuntimeError, match=text):
+            print(world.mesh)
+        with pytest.raises(ValueError, match=r"^fake_world: rank 0 of 2: compute of nan s, want 0 or more$"):
+            world.compute(float("nan"))
+        with pytest.raises(ValueError, match=r"^count: there is no operation 'gather_all', want one of all_gather, "):
+            world.count("gather_all")
+
+
+def test_calls_that_were_not_expected_are_listed() -> None:
+    with fake_world(rank=1, mesh={"dp": 2, "tp": 2}) as world:
+        tp, x = world.mesh.get_group("tp"), torch.ones(2, device="meta")
+        with expect_calls(all_reduce=2, all_gather=0, group="tp"), expect_calls(all_reduce=3), expect_calls(barrier=0):
+            dist.all_reduce(x)
+            for _ in range(2):
+                dist.all_reduce(x, group=tp)
+        with pytest.raises(AssertionError) as caught, expect_calls(all_gather=3, group="tp"):
+            funcol.all_gather_tensor(x, 0, tp)  # expected
+        line = code("funcol.all_gather_tensor(x, 0, tp)  # expected")
+        assert str(caught.value) == (
+            "expect_calls: rank 1, group tp: have 1 x all_gather, want 3\n"
+            f"  all_gather_into_tensor_coalesced on tp, float32[2] [test_fake_world.py:{line}]"
+        )
+        text = r"^expect_calls: rank 1: have barrier, too, want no other operation\n  barrier on"
+        with pytest.raises(AssertionError, match=text), expect_calls(all_reduce=0, exactly=True):
+            dist.barrier()
+        with pytest.raises(AssertionError, match=r"^expect_calls: rank 1: have 0 x send, want 1\n  no calls$"), expect_calls(send=1):
+            pass
+        with pytest.raises(ValueError, match=r"^expect_calls: there is no group 'pp', have 0, "), expect_calls(group="pp"):
+            pass
+        with pytest.raises(ValueError, match=r"^expect_calls: there is no operation 'reduce_all', want one of "), expect_calls(reduce_all=1):
+            pass
+        with pytest.raises(ValueError, match=r"^expect_calls: send is -1, want a number of calls$"), expect_calls(send=-1):
+            pass
+        with expect_calls(barrier=1, exactly=True):
+            world.clear()
+            dist.barrier()
+        with pytest.raises(KeyError), expect_calls(send=1):  # what is raised within is told
+            raise KeyError("first")
+    with pytest.raises(RuntimeError, match=r"^expect_calls: there is no fake world, want it within fake_world\(\)$"), expect_calls():
+        pass
