@@ -55,6 +55,30 @@ struct RunData {
     std::vector<Call> calls;
   };
 
+  // How explore() found the run.
+  struct Search {
+    struct Share {
+      std::string strategy;
+      int64_t runs = 0;
+      int64_t schedules = 0;
+      int64_t open = 0;
+      bool finished = false;
+    };
+    // How many schedules begin with the run's first choices, and how many of these fail.
+    struct Futures {
+      int64_t all = 0;
+      int64_t fail = 0;
+    };
+    int64_t run = 0;    // of the strategy, from 1
+    std::string found;  // the schedule of that run; empty: a trace
+    int found_switches = 0;
+    int64_t shrink_runs = 0;
+    std::vector<int64_t> switch_steps;  // of the shrunk run: those to which its switches led
+    std::vector<Share> shares;
+    std::vector<std::string> choices;  // of the shrunk run
+    std::vector<Futures> futures;      // [choices made]; empty: not counted
+  };
+
   int64_t end_ns = 0;  // when the report was made
   int recorded_calls = 0;
   absl::Duration timeout, warn_after;
@@ -67,6 +91,7 @@ struct RunData {
   std::vector<std::string> failures;  // failed assertions and the like, which the report does not know
   std::string strategy;               // of explore(), that found it
   std::string story;                  // what explore() tells of it
+  Search search;                      // run is 0: no search found it
   std::string rerun;                  // the command that repeats it, if the report has none
 };
 

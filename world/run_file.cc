@@ -147,6 +147,30 @@ void write_waits(const StuckRun& stuck, std::string* out) {
   line.numbers("cycle", stuck.cycle);
 }
 
+void write_story(const RunData& data, std::string* out) {
+  Line line(out, "story");
+  line.text("strategy", data.strategy);
+  line.text("story", data.story);
+  const RunData::Search& search = data.search;
+  if (search.run == 0) return;
+  line.number("run", search.run);
+  line.text("found", search.found);
+  line.number("found_switches", search.found_switches);
+  line.number("shrink_runs", search.shrink_runs);
+  const auto append = [out](int64_t number) { absl::StrAppend(out, number); };
+  line.list("switches", search.switch_steps, append);
+  line.list("shares", search.shares, [out](const RunData::Search::Share& share) {
+    absl::StrAppend(out, "{\"strategy\":", json_string(share.strategy), ",\"runs\":", share.runs,
+                    ",\"schedules\":", share.schedules, ",\"open\":", share.open,
+                    ",\"finished\":", share.finished ? "true" : "false", "}");
+  });
+  if (search.futures.empty()) return;
+  using Futures = RunData::Search::Futures;
+  line.texts("choices", search.choices);
+  line.list("futures", search.futures, [append](const Futures& futures) { append(futures.all); });
+  line.list("lost", search.futures, [append](const Futures& futures) { append(futures.fail); });
+}
+
 void write_groups(const std::vector<RunData::GroupData>& groups, std::string* out) {
   Line line(out, "groups");
   line.list("groups", groups, [&](const RunData::GroupData& group) {
@@ -254,11 +278,7 @@ std::string run_file_text(const RunReport& report) {
   if (report.kept != nullptr) {
     const RunData& data = *report.kept;
     if (!data.stuck.waits.empty()) write_waits(data.stuck, &out);
-    if (!data.story.empty()) {
-      Line line(&out, "story");
-      line.text("strategy", data.strategy);
-      line.text("story", data.story);
-    }
+    if (!data.story.empty()) write_story(data, &out);
     write_groups(data.groups, &out);
     write_kinds(data.kinds, &out);
     for (size_t rank = 0; rank < data.ranks.size(); ++rank) {

@@ -270,6 +270,13 @@ void Search::found(const std::string& strategy, int64_t run, const WorldOptions&
     failure.report.kept->strategy = strategy;
     failure.report.kept->rerun = failure.rerun;
     failure.report.kept->failures = failure.failures;
+    RunData::Search& search = failure.report.kept->search;
+    search.run = run;
+    if (world.schedule.kind() != Schedule::Kind::kReplay) search.found = world.schedule.text();
+    search.found_switches = failure.found_switches;
+    search.shrink_runs = failure.shrink_runs;
+    for (const ExploreReport::Share& share : report_.shares)
+      search.shares.push_back({share.strategy, share.runs, share.schedules, share.open, share.finished});
   }
   failure.strategy = strategy;
   failure.run = run;

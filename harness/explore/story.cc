@@ -68,6 +68,11 @@ std::vector<bool> contended(const StepRecord& record, size_t last) {
   return marked;
 }
 
+// The number of steps that count.
+size_t last_step(const StepRecord& record) {
+  return record.stopped() ? static_cast<size_t>(record.stopped_at()) : record.steps().size();
+}
+
 bool was_ready(const StepRecord& record, size_t step, TaskId id) {
   const size_t begin = step == 0 ? 0 : static_cast<size_t>(record.steps()[step - 1].ready_end);
   const size_t end = static_cast<size_t>(record.steps()[step].ready_end);
@@ -220,9 +225,20 @@ void append_columns(absl::Span<const Row> rows, int ranks, std::string* out) {
 
 }  // namespace
 
+std::vector<int64_t> switch_steps(const StepRecord& record, const std::vector<Schedule::Switch>& switches) {
+  std::vector<int64_t> steps;
+  for (const Schedule::Switch& at : switches) {
+    if (at.kind == Schedule::Switch::Kind::kValue) continue;
+    const std::optional<size_t> step = step_of(record, at, last_step(record));
+    if (step.has_value()) steps.push_back(static_cast<int64_t>(*step));
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
 std::string story_text(const StepRecord& record, const RunReport& report,
                        const std::vector<Schedule::Switch>& switches) {
-  const size_t last = record.stopped() ? static_cast<size_t>(record.stopped_at()) : record.steps().size();
+  const size_t last = last_step(record);
   const int ranks = static_cast<int>(report.outcomes.size());
   std::vector<Row> rows =
       rows_of(record, steps_to_show(record, last, ranks), steps_at_switches(record, switches, last));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,5 +16,8 @@ namespace rankloom::internal {
 // keeps texts.
 std::string story_text(const StepRecord& record, const RunReport& report,
                        const std::vector<Schedule::Switch>& switches);
+
+// The steps of the run to which `switches` led, ascending, as story_text() numbers them.
+std::vector<int64_t> switch_steps(const StepRecord& record, const std::vector<Schedule::Switch>& switches);
 
 }  // namespace rankloom::internal

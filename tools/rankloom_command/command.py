@@ -7,13 +7,14 @@ import os
 import pathlib
 import sys
 
-from rankloom_command import page, text, trace
-from rankloom_command.run_file import RunFileError, read
+from rankloom_command import page, record, run_file, text, trace
+from rankloom_command.run_file import Run, RunFileError
 
 EXAMPLES = """examples:
   RANKLOOM_REPORT=runs ./train            a run that fails writes runs/train.run1.rlrun
   rankloom report runs/train.run1.rlrun -o run.html
   rankloom report passes.rlrun fails.rlrun -o both.html
+  rankloom report step.json -o step.html  what fake ranks called: traces::write_perfetto()
   rankloom show runs/train.run1.rlrun     the same as text
   rankloom show runs/train.run1.rlrun --rank 3
   rankloom diff passes.rlrun fails.rlrun  the first call that differs
@@ -31,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="one HTML page that needs nothing else; of two runs: beside each other")
-    report.add_argument("run", nargs="+", help="one run file, or two")
+    report.add_argument("run", nargs="+", help="one run file, or two; or a record of fake ranks, *.json")
     report.add_argument("-o", "--output", default="run.html", help="the page (run.html)")
     report.add_argument(
         "--source", action="append", metavar="FOLDER", help="where sources are whose lines the page shows (the current folder); may be repeated"
@@ -48,6 +49,11 @@ def parser() -> argparse.ArgumentParser:
     traced.add_argument("trace")
     traced.add_argument("--all", action="store_true", help="every choice, not the first and last")
     return parser
+
+
+def read(path: str) -> Run:
+    """A run file, or by its name, *.json, what traces::write_perfetto() wrote of fake ranks. Errors: RunFileError."""
+    return record.read(path) if path.endswith(".json") else run_file.read(path)
 
 
 def _in_colour(shown: str, ok: bool) -> str:

@@ -8,6 +8,9 @@ const BRIGHT = new Set(["#e69f00", "#56b4e9", "#cc79a7", "#b8a800"]);  // dark l
 const STATES = {u: "is still running", r: "returned", f: "failed", s: "stopped for another's failure"};
 const CALL_STATES = {s: "not complete", c: "completed", f: "failed"};
 const FOLD_RANKS = 32;
+const FOLD_LANES = 16;  // so many lanes or fewer: a failed run of many ranks begins folded
+const MOST_MARKS = 200;
+const DTYPE_BYTES = [2, 2, 4, 8, 1, 1, 2, 4, 8, 1, 8, 16, 1, 1];
 const MOST_ROWS = 200;
 const MOST_NODES = 40;
 const LEFT = 84, TOP = 4, AXIS = 22;
@@ -57,6 +60,12 @@ function timeText(ns) {
   }
   return `${+ns.toPrecision(6)} ns`;
 }
+function bytesText(bytes) {
+  for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+    if (bytes >= size) return `${+(bytes / size).toPrecision(3)} ${unit}`;
+  }
+  return `${bytes} B`;
+}
 const baseName = (path) => path.slice(path.lastIndexOf("/") + 1);
 
 // What a page knows of a run: its calls in arrays, their partners, and where they lie along both axes.
@@ -70,6 +79,9 @@ class Run {
     this.match();
     this.order();
     this.time();
+    this.differ();
+    this.stuck();
+    this.strikes();
   }
 
   lane(line) {
@@ -194,7 +206,8 @@ class Run {
         end = Math.max(end, met + 1);
       }
     }
-    this.orderEnd = end + 0.5;
+    // Room for what was open at the end, and its words.
+    this.orderEnd = end + (this.failed() ? Math.max(0.5, 0.15 * end) : 0.5);
   }
 
   time() {
@@ -230,6 +243,79 @@ class Run {
     }
   }
 
+  // Marks the calls in which a member differs from most others, and finds the members that never came.
+  differ() {
+    this.rows = this.run.lanes ? [] : matrixRows(this);
+    this.absent = [];
+    for (const lane of this.lanes) lane.odd = new Uint8Array(lane.count);
+    for (const row of this.rows) {
+      if (!row.odd) continue;
+      for (const [rank, cell] of row.cells) if (cell.text !== row.major || row.clash.has(rank)) this.lanes[rank].odd[cell.i] = 1;
+      const [[rank, i]] = row.meeting.members;
+      for (const missing of row.missing) this.absent.push({rank: missing, x: row.x, time: this.lanes[rank].issued[i], label: `${this.op(rank, i)} ${row.meeting.seq}`});
+    }
+    this.absentOf = new Map(this.absent.map((absent) => [absent.rank, absent]).reverse());
+  }
+
+  // Of each rank that waits at the end: for what, for whom, and which of its calls that is (-1: none).
+  stuck() {
+    this.waiting = new Map();
+    for (const wait of this.waits) {
+      const whom = wait.for.length ? `waits for ${rangesText(wait.for)}` : "waits";
+      for (const rank of each(wait.ranks)) {
+        if (this.waiting.has(rank)) continue;
+        const lane = this.lanes[rank];
+        let i = lane.count - 1;
+        while (i >= 0 && !(this.op(rank, i) === wait.what && lane.seq[i] === wait.seq && this.group(rank, i).name === wait.group)) --i;
+        this.waiting.set(rank, {i, whom, what: `${wait.what}${wait.detail ? ` ${wait.detail}` : ""}`});
+      }
+    }
+  }
+
+  // Where injected faults struck, as the ranks' errors tell: rank -> call.
+  strikes() {
+    this.struck = new Map();
+    const told = [this.run.cause, this.run.text, ...this.texts.map(([text]) => text)].join("\n").slice(0, MOST_TEXT);
+    for (const [, rank, group, op, seq] of told.matchAll(/rank (\d+), group ([^,\n]+), (\w+) seq (\d+)[^:\n]*: [^\n[]*\(injected/g)) {
+      const lane = this.lanes[+rank];
+      if (!lane) continue;
+      for (let i = 0; i < lane.count; ++i) if (this.op(+rank, i) === op && lane.seq[i] === +seq && this.group(+rank, i).name === group) this.struck.set(+rank, i);
+    }
+  }
+
+  // Ranks whose lanes look alike: equal calls, equal ends. Those of a circle stand by themselves.
+  classes() {
+    if (this.alike) return this.alike;
+    const found = new Map();
+    for (let rank = 0; rank < this.size; ++rank) {
+      const lane = this.lanes[rank];
+      let a = 0x811c9dc5, b = 0x9e3779b9;
+      const add = (value) => {
+        a = Math.imul(a ^ value, 0x01000193);
+        b = Math.imul(b ^ (value + 0x7f4a7c15), 0x85ebca6b) ^ (b >>> 13);
+      };
+      for (let i = 0; i < lane.count; ++i) {
+        add(lane.kind[i]);
+        add(lane.seq[i]);
+        add(lane.state.charCodeAt(i));
+        if (lane.peer && lane.peer[i] >= 0) add(lane.peer[i] - rank + 1000003);
+      }
+      const wait = this.waiting.get(rank);
+      const key = `${a} ${b} ${lane.count} ${lane.first} ${this.states[rank]} ${this.cycle.includes(rank) ? rank : ""} ${wait ? wait.what + wait.whom : ""}`;
+      if (!found.has(key)) found.set(key, []);
+      found.get(key).push(rank);
+    }
+    this.alike = [...found.values()];
+    return this.alike;
+  }
+  // Of a lane: those of fake ranks are their groups.
+  name(rank) { return this.run.lanes ? this.run.lanes[rank] : `rank ${rank}`; }
+  failed() { return !this.run.ok || (this.run.failures || []).length > 0; }
+
+  bytes(kind) {
+    const count = (list) => list.reduce((sum, sizes) => sum + sizes.reduce((a, b) => a * b, 1), 0);
+    return Math.max(count(kind.in), count(kind.out)) * (DTYPE_BYTES[kind.dtype] || 0);
+  }
   sizes(kind) {
     if (!kind.in.length && !kind.out.length) return "";
     const side = (list) => list.map((sizes) => `[${sizes.join(", ")}]`).join(" ") || "nothing";
@@ -253,7 +339,7 @@ class Run {
 
 // --- what the page shows now; all of it stands in the URL's fragment
 
-const view = {axis: "", x: null, y: null, rank: "", group: "", op: "", text: "", call: "", theme: "", rows: ""};
+const view = {axis: "", x: null, y: null, rank: "", group: "", op: "", text: "", call: "", theme: "", rows: "", fold: "", colour: "", bytes: "", keys: ""};
 let runs = [], difference = null, timelines = [], legend = null, sources = {};
 
 function readFragment() {
@@ -267,10 +353,21 @@ function readFragment() {
       view[name] = value;
     }
   }
-  if (!["order", "time"].includes(view.axis)) view.axis = runs.some((run) => run.run.schedule === "free") ? "time" : "order";
+  if (!["order", "time"].includes(view.axis)) view.axis = runs.some((run) => run.run.schedule === "free" || run.run.lanes) ? "time" : "order";
   if (view.axis === "time" && !runs.some((run) => run.timeEnd > 0)) view.axis = "order";
 }
+// Browsers refuse to write addresses many times a second: at once, then after a while.
+let written = -Infinity, writing = 0;
 function writeFragment() {
+  if (writing) return;
+  const rest = written + 150 - performance.now();
+  if (rest <= 0) writeNow();
+  else writing = setTimeout(writeNow, rest);
+}
+function writeNow() {
+  clearTimeout(writing);
+  writing = 0;
+  written = performance.now();
   const kept = new URLSearchParams();
   for (const [name, value] of Object.entries(view)) {
     if (value) kept.set(name, Array.isArray(value) ? value.map((n) => +n.toPrecision(9)).join(",") : value);
@@ -314,15 +411,29 @@ class Timeline {
   }
 
   shownRanks() {
-    const wanted = rankFilter();
-    if (this.cachedFor !== view.rank) {
-      this.cachedFor = view.rank;
+    const key = `${view.rank} ${view.fold}`;
+    if (this.cachedFor !== key) {
+      this.cachedFor = key;
+      const wanted = rankFilter(), fits = (rank) => !wanted || within(wanted, rank);
+      this.members = null;
       this.cached = [];
-      for (let rank = 0; rank < this.run.size; ++rank) if (!wanted || within(wanted, rank)) this.cached.push(rank);
-      this.placeOf = new Map(this.cached.map((rank, place) => [rank, place]));
+      if (this.folds()) {
+        this.members = this.run.classes().map((ranks) => ranks.filter(fits)).filter((ranks) => ranks.length);
+        this.cached = this.members.map(([first]) => first);
+        this.placeOf = new Map(this.members.flatMap((ranks, place) => ranks.map((rank) => [rank, place])));
+      } else {
+        for (let rank = 0; rank < this.run.size; ++rank) if (fits(rank)) this.cached.push(rank);
+        this.placeOf = new Map(this.cached.map((rank, place) => [rank, place]));
+      }
     }
     return this.cached;
   }
+  // Whether ranks that are alike share a lane.
+  folds() {
+    if (view.fold) return view.fold === "yes";
+    return this.run.size > FOLD_RANKS && this.run.failed() && this.run.classes().length <= FOLD_LANES;
+  }
+  ranksAt(place) { return this.members ? this.members[place] : [this.cached[place]]; }
   fits() {
     const key = `${view.group}\n${view.op}\n${view.text}`;
     if (this.fitsFor !== key) {
@@ -378,7 +489,7 @@ class Timeline {
     this.ratio = ratio;
   }
 
-  colour(op) { return legend.get(op) || COLOURS[COLOURS.length - 1]; }
+  colour(kind) { return legend.get(legendKey(this.run, kind)) || COLOURS[COLOURS.length - 1]; }
 
   // First call of a lane that may reach into the view.
   static firstIn(lane, axis, left) {
@@ -396,7 +507,7 @@ class Timeline {
     const c = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
     const theme = (name) => style.getPropertyValue(name).trim();
     this.theme = {back: theme("--back"), front: theme("--front"), soft: theme("--soft"), line: theme("--line"), hot: theme("--hot"),
-      panel: theme("--panel")};
+      panel: theme("--panel"), odd: theme("--odd")};
     c.fillStyle = this.theme.back;
     c.fillRect(0, 0, this.width, this.height);
     const scale = this.scale(), ranks = this.shownRanks();
@@ -415,7 +526,8 @@ class Timeline {
     ++this.frames;
     this.canvas.dataset.drawn = this.drawn;
     this.canvas.dataset.heat = this.heat;
-    this.canvas.dataset.ranks = ranks.length;
+    this.canvas.dataset.lanes = ranks.length;
+    this.canvas.dataset.ranks = this.placeOf.size;
   }
 
   drawNames(c, scale, ranks) {
@@ -425,9 +537,10 @@ class Timeline {
     for (let place = Math.ceil(scale.y0 / step) * step; place < scale.y1; place += step) {
       const rank = ranks[place], y = scale.y(place) + (scale.lane * Math.min(step, 1)) / 2;
       const state = this.run.states[rank];
-      const inCircle = this.run.cycle.includes(rank);
+      const inCircle = this.run.cycle.includes(rank), alike = this.ranksAt(place);
+      const ranges = rangesOf(alike), name = alike.length === 1 ? this.run.name(rank) : ranges.length === 1 ? `${ranges[0][0]}-${ranges[0][1]}` : `${alike.length} ranks`;
       c.fillStyle = state === "f" || inCircle ? this.theme.hot : this.theme.front;
-      c.fillText(`${state === "f" ? "\u2717" : inCircle ? "\u21bb" : state === "r" ? "\u2713" : "\u25a0"} rank ${rank}`, 6, y, LEFT - 10);
+      c.fillText(`${state === "f" ? "\u2717" : inCircle ? "\u21bb" : state === "r" ? "\u2713" : "\u25a0"} ${name}`, 6, y, LEFT - 10);
     }
   }
 
@@ -477,7 +590,7 @@ class Timeline {
         if (b < filled) continue;
         filled = Math.floor(Math.max(a + 1, b)) > filled + 1 ? -1 : Math.floor(b);
         const m = Math.min(Math.max(scale.x(axis.met[i]), a), b), wide = Math.max(b - a - (scale.px > 4 ? 1.5 : 0), 1.5);
-        const colour = this.colour(this.op(lane, i));
+        const colour = this.colour(run.kinds[lane.kind[i]]);
         ++this.drawn;
         c.globalAlpha = 0.3;
         c.fillStyle = colour;
@@ -492,7 +605,14 @@ class Timeline {
           c.lineWidth = 1.5;
           c.strokeRect(a + 0.75, y + 0.75, wide - 1.5, tall - 1.5);
         }
+        const odd = lane.odd[i] === 1;
+        if (odd) {
+          c.strokeStyle = this.theme.hot;
+          c.lineWidth = 3;
+          c.strokeRect(a + 1.5, y + 1.5, wide - 3, tall - 3);
+        }
         if (wide > 46 && tall > 10) {
+          const waits = run.waiting.get(rank), told = waits && waits.i === i ? `: ${waits.whom}` : "";
           const onPale = open || m - a > 46;
           c.fillStyle = onPale ? this.theme.front : BRIGHT.has(colour) ? "#101418" : "#ffffff";
           c.font = "11px system-ui, sans-serif";
@@ -501,13 +621,43 @@ class Timeline {
           c.beginPath();
           c.rect(a, y, onPale && !open ? m - a : wide, tall);
           c.clip();
-          c.fillText(`${this.op(lane, i)} ${lane.seq[i]}`, a + 4, y + tall / 2);
+          c.fillText(`${odd ? "\u2260 " : ""}${run.struck.get(rank) === i ? "\u26a1 fault: " : ""}${this.op(lane, i)} ${lane.seq[i]}${told}`, a + 4, y + tall / 2);
           c.restore();
         }
       }
+      this.drawEnd(c, scale, rank, y, tall);
     }
     this.drawArrows(c, scale);
     this.drawDifference(c, scale);
+  }
+  // Behind the last call of a lane: a wait that is none of its calls, or the first call of others to which the rank never came.
+  drawEnd(c, scale, rank, y, tall) {
+    const run = this.run, lane = run.lanes[rank], axis = lane[view.axis], waits = run.waiting.get(rank), absent = run.absentOf.get(rank);
+    if (!(waits && waits.i < 0) && !absent) return;
+    let end = 0;
+    for (let i = 0; i < lane.count; ++i) if (Number.isFinite(axis.to[i])) end = Math.max(end, axis.to[i]);
+    const a = scale.x(absent && !waits ? Math.max(end, view.axis === "time" ? absent.time : absent.x) : end) + 1;
+    const wide = waits ? this.width - a - 3 : view.axis === "order" ? Math.max(scale.px - 3, 12) : Math.max(12, this.width - a - 3);
+    if (a > this.width || wide < 8) return;
+    c.save();
+    c.beginPath();
+    c.rect(a, y, wide, tall);
+    c.clip();
+    if (waits) {
+      c.fillStyle = this.hatch(c);
+      c.fillRect(a, y, wide, tall);
+    }
+    c.setLineDash([5, 3]);
+    c.strokeStyle = this.theme.hot;
+    c.lineWidth = 1.5;
+    c.strokeRect(a + 0.75, y + 0.75, wide - 1.5, tall - 1.5);
+    if (tall > 10) {
+      c.fillStyle = this.theme.front;
+      c.font = "11px system-ui, sans-serif";
+      c.textBaseline = "middle";
+      c.fillText(waits ? `${waits.what}: ${waits.whom}` : `never came to ${absent.label}`, a + 4, y + tall / 2);
+    }
+    c.restore();
   }
   op(lane, i) { return this.run.kinds[lane.kind[i]].op; }
 
@@ -539,10 +689,11 @@ class Timeline {
       if (end < scale.x0 || begin > scale.x1 || !fits[a.kind[i]] || !fits[b.kind[j]]) continue;
       const p = this.placeOf.get(from), q = this.placeOf.get(to);
       if (p === undefined || q === undefined || p === q) continue;
+      if (this.members && this.cached[p] !== from && this.cached[q] !== to) continue;
       if ((p < scale.y0 && q < scale.y0) || (p > scale.y1 && q > scale.y1)) continue;
       if (++shown > 3000) break;
       const x0 = scale.x(begin) + 2, x1 = scale.x(end) - 2;
-      const y0 = scale.y(p) + scale.lane / 2, y1 = scale.y(q) + (q > p ? scale.lane * 0.2 : scale.lane * 0.8);
+      const y0 = scale.y(p) + scale.lane * (q > p ? 0.85 : 0.15), y1 = scale.y(q) + (q > p ? scale.lane * 0.2 : scale.lane * 0.8);
       const angle = Math.atan2(y1 - y0, x1 - x0);
       c.globalAlpha = 0.75;
       c.beginPath();
@@ -580,56 +731,100 @@ class Timeline {
     c.fillStyle = this.theme.hot;
     c.font = "bold 11px system-ui, sans-serif";
     c.textBaseline = "top";
-    c.fillText("first difference", x + 4, TOP + 1);
+    const words = x + 120 < this.width ? x + 4 : x - 100;
+    c.fillStyle = this.theme.back;
+    c.globalAlpha = 0.85;
+    c.fillRect(words - 2, TOP, 98, 13);
+    c.globalAlpha = 1;
+    c.fillStyle = this.theme.hot;
+    c.fillText("first difference", words, TOP + 1);
     if (at.place !== undefined) c.strokeRect(x + 2, scale.y(at.place) + 2, Math.max(10, scale.px * (view.axis === "order" ? 1 : 0)), scale.lane - 4);
   }
 
   // A row of pixels stands for one rank or several: blue where ranks work, orange where they wait, the stronger the more of them.
   drawHeat(c, scale, ranks) {
-    const run = this.run, fits = this.fits();
-    const width = Math.max(1, Math.ceil((this.width - LEFT) / 2)), height = Math.max(1, Math.round(this.height - TOP - AXIS));
-    const wait = new Float32Array(width * height), work = new Float32Array(width * height), per = new Uint16Array(height);
+    const run = this.run, fits = this.fits(), place0 = Math.floor(scale.y0), whole = scale.lane >= 1;
+    const width = Math.max(1, Math.ceil((this.width - LEFT) / 2)), stride = width + 1;
+    const height = Math.max(1, whole ? Math.ceil(scale.y1) - place0 : Math.round(this.height - TOP - AXIS));
+    // How many more ranks wait, or work, in a pixel than in the one left of it.
+    if (!this.wait || this.wait.length < stride * height) [this.wait, this.work] = [new Int32Array(stride * height), new Int32Array(stride * height)];
+    const {wait, work} = this, per = new Uint16Array(height);
+    wait.fill(0);
+    work.fill(0);
     const factor = width / (scale.x1 - scale.x0);
-    const place0 = Math.floor(scale.y0);
     for (let place = place0; place < scale.y1; ++place) {
-      const rank = ranks[place], lane = run.lanes[rank], axis = lane[view.axis];
-      const first = Math.max(0, Math.floor(scale.y(place) - TOP));
-      const last = Math.min(height, Math.max(first + 1, Math.floor(scale.y(place + 1) - TOP)));
-      for (let row = first; row < last; ++row) ++per[row];
-      for (let i = Timeline.firstIn(lane, axis, scale.x0); i < lane.count && axis.from[i] <= scale.x1; ++i) {
-        if (axis.to[i] < scale.x0 || !fits[lane.kind[i]]) continue;
+      const rank = ranks[place], lane = run.lanes[rank], {from, met, to} = lane[view.axis];
+      const row = whole ? place - place0 : Math.min(height - 1, Math.max(0, Math.floor((place - scale.y0) * scale.lane))), base = row * stride;
+      ++per[row];
+      for (let i = Timeline.firstIn(lane, lane[view.axis], scale.x0); i < lane.count && from[i] <= scale.x1; ++i) {
+        if (to[i] < scale.x0 || !fits[lane.kind[i]]) continue;
         ++this.drawn;
-        const a = Math.max(0, Math.floor((axis.from[i] - scale.x0) * factor));
-        const m = Math.min(width, Math.max(a, Math.floor((axis.met[i] - scale.x0) * factor)));
-        const open = axis.to[i] === Infinity;
-        const b = open ? width : Math.min(width, Math.max(m + 1, Math.ceil((axis.to[i] - scale.x0) * factor)));
-        for (let row = first; row < last; ++row) {
-          const base = row * width;
-          for (let x = a; x < (open ? b : m); ++x) wait[base + x] += 1;
-          for (let x = m; !open && x < b; ++x) work[base + x] += 1;
-        }
+        const a = Math.max(0, Math.floor((from[i] - scale.x0) * factor)), open = to[i] === Infinity;
+        const m = open ? width : Math.min(width, Math.max(a, Math.floor((met[i] - scale.x0) * factor)));
+        const b = open ? width : Math.min(width, Math.max(m + 1, Math.ceil((to[i] - scale.x0) * factor)));
+        ++wait[base + a];
+        --wait[base + m];
+        ++work[base + m];
+        --work[base + b];
       }
     }
-    const image = new ImageData(width, height), dark = document.documentElement.dataset.theme === "dark";
-    const back = dark ? [20, 24, 29] : [255, 255, 255];
-    for (let row = 0; row < height; ++row) {
+    const image = new ImageData(width, height), pixels = new Uint32Array(image.data.buffer), colours = this.heatColours();
+    for (let row = 0, at = 0; row < height; ++row) {
       const most = Math.max(1, per[row]);
-      for (let x = 0; x < width; ++x) {
-        const at = row * width + x, waits = Math.min(1, wait[at] / most), works = Math.min(1 - waits, work[at] / most), pixel = 4 * at;
-        const rest = 1 - waits - works;
-        image.data[pixel] = back[0] * rest + 230 * waits;
-        image.data[pixel + 1] = back[1] * rest + 159 * waits + 114 * works;
-        image.data[pixel + 2] = back[2] * rest + 178 * works;
-        image.data[pixel + 3] = 255;
+      for (let x = 0, base = row * stride, waits = 0, works = 0; x < width; ++x, ++at) {
+        waits += wait[base + x];
+        works += work[base + x];
+        const part = waits >= most ? 16 : ((16 * waits) / most) | 0;
+        pixels[at] = colours[17 * part + Math.min(16 - part, works >= most ? 16 : ((16 * works) / most) | 0)];
       }
     }
     if (!this.small) this.small = h("canvas");
-    this.small.width = width;
-    this.small.height = height;
+    if (this.small.width !== width || this.small.height !== height) {
+      this.small.width = width;
+      this.small.height = height;
+    }
     this.small.getContext("2d").putImageData(image, 0, 0);
     c.imageSmoothingEnabled = false;
-    c.drawImage(this.small, LEFT, TOP, this.width - LEFT, this.height - TOP - AXIS);
+    const top = whole ? scale.y(place0) : TOP;
+    c.drawImage(this.small, LEFT, top, this.width - LEFT, whole ? height * scale.lane : this.height - TOP - AXIS);
+    this.drawHeatMarks(c, scale);
     this.drawDifference(c, scale);
+  }
+  // By sixteenths that wait (times 17) and that work.
+  heatColours() {
+    const dark = document.documentElement.dataset.theme === "dark", back = dark ? [20, 24, 29] : [255, 255, 255];
+    const colours = new Uint32Array(17 * 17), bytes = new Uint8Array(colours.buffer);
+    for (let waits = 0; waits <= 16; ++waits) {
+      for (let works = 0; works + waits <= 16; ++works) {
+        const rest = 16 - waits - works, at = 4 * (17 * waits + works);
+        bytes[at] = (back[0] * rest + 230 * waits) / 16;
+        bytes[at + 1] = (back[1] * rest + 159 * waits + 114 * works) / 16;
+        bytes[at + 2] = (back[2] * rest + 178 * works) / 16;
+        bytes[at + 3] = 255;
+      }
+    }
+    return colours;
+  }
+  // What differs, and who never came, as in bars: framed, and large enough to be seen.
+  drawHeatMarks(c, scale) {
+    const tall = Math.max(4, scale.lane);
+    let marks = 0;
+    c.strokeStyle = this.theme.hot;
+    c.fillStyle = this.theme.back;
+    c.lineWidth = 2;
+    const mark = (rank, x) => {
+      const place = this.placeOf.get(rank);
+      if (place === undefined || place < scale.y0 - 1 || place > scale.y1 || x < scale.x0 || x > scale.x1 || ++marks > MOST_MARKS) return;
+      const left = scale.x(x), y = scale.y(place) + scale.lane / 2 - tall / 2;
+      c.fillRect(left, y, 8, tall);
+      c.strokeRect(left, y, 8, tall);
+    };
+    for (const row of this.run.rows) {
+      if (!row.odd) continue;
+      for (const [rank, cell] of row.cells) if (cell.text !== row.major || row.clash.has(rank)) mark(rank, this.run.lanes[rank][view.axis].from[cell.i]);
+    }
+    for (const absent of this.run.absentOf.values()) mark(absent.rank, view.axis === "time" ? absent.time : absent.x);
+    this.canvas.dataset.marks = marks;
   }
 
   // The line under the pointer, and what is chosen with its partners.
@@ -686,9 +881,11 @@ class Timeline {
   describe(at) {
     if (!at) return " ";
     const where = view.axis === "time" ? timeText(at.value) : `column ${at.value.toFixed(1)}`;
-    if (at.i < 0) return `rank ${at.rank} at ${where}`;
+    const alike = this.members ? this.ranksAt(this.placeOf.get(at.rank)) : [at.rank];
+    const who = alike && alike.length > 1 ? `${ranksText(alike)} (alike; shown: rank ${at.rank})` : this.run.name(at.rank);
+    if (at.i < 0) return `${who} at ${where}`;
     const lane = this.run.lanes[at.rank];
-    return `rank ${at.rank} at ${where}: ${this.run.label(at.rank, at.i)} (${CALL_STATES[lane.state[at.i]]}) ` +
+    return `${who} at ${where}: ${this.run.label(at.rank, at.i)} (${CALL_STATES[lane.state[at.i]]}) ` +
       `[group ${this.run.group(at.rank, at.i).name}, ${this.run.site(at.rank, at.i)}]`;
   }
 
@@ -741,6 +938,23 @@ class Timeline {
     changed();
   }
 
+  // Shows the ranks of one lane by themselves.
+  unfold(y) {
+    const scale = this.scale(), ranks = this.members && this.ranksAt(Math.floor(scale.y0 + (y - TOP) / scale.lane));
+    if (!ranks || ranks.length < 2) return;
+    view.rank = rangesOf(ranks).map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(", ");
+    view.fold = "no";
+    view.y = null;
+    syncControls();
+    changed();
+  }
+  foldAll() {
+    view.fold = this.folds() ? "no" : "yes";
+    view.y = null;
+    syncControls();
+    changed();
+  }
+
   listen() {
     const place = (event) => {
       const box = this.canvas.getBoundingClientRect();
@@ -775,7 +989,8 @@ class Timeline {
     });
     this.canvas.addEventListener("pointerup", (event) => {
       const at = place(event), hit = this.hit(at.x, at.y);
-      if (drag && !drag.moved) this.choose(hit ? hit.rank : 0, hit ? hit.i : -1);
+      if (drag && !drag.moved && at.x < LEFT) this.unfold(at.y);
+      else if (drag && !drag.moved) this.choose(hit ? hit.rank : 0, hit ? hit.i : -1);
       drag = null;
     });
     this.canvas.addEventListener("pointerleave", () => {
@@ -802,7 +1017,8 @@ class Timeline {
       const keys = {ArrowLeft: () => this.pan(-0.15, 0), ArrowRight: () => this.pan(0.15, 0), ArrowUp: () => this.pan(0, -0.15),
         ArrowDown: () => this.pan(0, 0.15), "+": () => this.zoom(1.5), "=": () => this.zoom(1.5), "-": () => this.zoom(1 / 1.5),
         "*": () => this.zoomRows(1.5), "/": () => this.zoomRows(1 / 1.5), 0: () => this.all(), Home: () => this.all(),
-        n: () => step(1), p: () => step(-1), j: () => lanes(1), k: () => lanes(-1), Escape: () => this.choose(0, -1)};
+        n: () => step(1), p: () => step(-1), j: () => lanes(1), k: () => lanes(-1), Escape: () => this.choose(0, -1),
+        f: () => this.foldAll(), "?": () => { keysHelp.open = !keysHelp.open; }};
       if (!keys[event.key]) return;
       event.preventDefault();
       keys[event.key]();
@@ -821,7 +1037,8 @@ function jump(run, rank) {
   view.rank = view.group = view.op = view.text = "";
   syncControls();
   timeline.shownRanks();
-  timeline.choose(rank, timeline.run.lanes[rank].count - 1);
+  const waits = timeline.run.waiting.get(rank);
+  timeline.choose(rank, waits && waits.i >= 0 ? waits.i : timeline.run.lanes[rank].count - 1);
   timeline.reveal();
   changed();
   timeline.box.scrollIntoView({block: "center"});
@@ -846,9 +1063,28 @@ function copyText(text, button) {
   else byHand();
 }
 
+// The lines of code that the headline names, or those of who waits.
+const MOST_PLACES = 3;
+function namedPlaces(run) {
+  const named = run.named.length ? run.named : run.waits.filter((wait) => wait.file);
+  const found = new Map(named.map((place) => [`${place.file}:${place.line}`, place]).filter(([key]) => sources[key]));
+  if (!found.size || runs.length > 1) return null;
+  return h("div", {class: "places"}, [...found.values()].slice(0, MOST_PLACES).map((place) => sourceLines(place)));
+}
+
+// What the report says beyond the headline and what the page shows by itself: who was stopped, the schedule, the file.
+function causeOf(run) {
+  const shownElsewhere = /^(ranks? [\d, -]+ stopped for it$|schedule \S+, engine |run file: )/;
+  const text = run.run.cause && run.run.cause.includes("\n") ? run.run.cause : run.run.text;
+  const lines = text.split("\n").filter((line) => !shownElsewhere.test(line));
+  if (lines.length && run.headline.endsWith(lines[0])) lines.shift();
+  const last = lines.findIndex((line) => /^ *last calls? of rank/.test(line)), cause = last < 0 ? lines : lines.slice(0, last);
+  return {cause: cause.length && !(cause.length === 1 && cause[0] === "ok") ? cause.join("\n") : "", calls: last < 0 ? "" : lines.slice(last).join("\n")};
+}
+
 function head(run) {
-  const failed = !run.run.ok || (run.run.failures || []).length > 0;
-  const facts = [`${run.size} ranks`, `engine ${run.run.engine}`, `schedule ${run.run.schedule}`, `${run.run.steps} steps`];
+  const failed = run.failed();
+  const facts = run.run.lanes ? [`${run.size} lanes: a group of a rank each`] : [`${run.size} ranks`, `engine ${run.run.engine}`, `schedule ${run.run.schedule}`, `${run.run.steps} steps`];
   if (run.run.end_ns) facts.push(`ended at ${timeText(run.run.end_ns)}${run.run.schedule === "free" ? "" : " (virtual time)"}`);
   const outcomes = [];
   const told = new Set();
@@ -869,20 +1105,96 @@ function head(run) {
   }
   for (const [state, ranks] of others) outcomes.push([state, ranks, ""]);
   outcomes.sort((a, b) => "fusr".indexOf(a[0]) - "fusr".indexOf(b[0]) || a[1][0] - b[1][0]);
-  const cause = run.run.cause && run.run.cause.includes("\n") ? run.run.cause : run.run.text.includes("\n") ? run.run.text : "";
+  // What the headline or the cause has said already.
+  const said = (state, text) => {
+    const first = text.split("\n", 1)[0];
+    return state === "s" && (run.headline.includes(first) || first.includes(run.headline) || run.run.cause.split("\n", 1)[0].includes(first)) ||
+      (text.includes("\n") && (run.headline.includes(first) || cause.includes(first)));
+  };
+  const {cause, calls} = causeOf(run);
   return h("section", {class: "head"},
-    h("h1", {class: failed ? "bad" : ""}, failed ? run.headline : "All ranks returned"),
+    h("h1", {class: failed ? "bad" : ""}, failed || run.run.lanes ? run.headline : "All ranks returned"),
     h("div", {class: "facts soft"}, facts.map((fact) => h("span", {}, fact)), runs.length > 1 ? h("span", {}, run.path) : null),
     run.run.rerun ? h("div", {class: "rerun"}, h("code", {}, run.run.rerun),
       h("button", {class: "copy", click: (event) => copyText(run.run.rerun, event.target)}, "copy")) : null,
     cause ? h("pre", {class: "cause"}, cause) : null,
-    (run.run.failures || []).map((failure) => h("pre", {class: "failure"}, failure)),
-    h("table", {class: "outcomes"}, h("tr", {}, h("th", {}, "ranks"), h("th", {}, "ended"), h("th", {}, "with")),
+    calls ? h("details", {}, h("summary", {class: "soft"}, "last calls of ranks, as the report has them"), h("pre", {class: "last"}, calls)) : null,
+    (run.run.failures || []).filter((failure) => failure !== run.headline).map((failure) => h("pre", {class: "failure"}, failure)),
+    run.run.lanes ? null : h("table", {class: "outcomes"}, h("tr", {}, h("th", {}, "ranks"), h("th", {}, "ended"), h("th", {}, "with")),
       outcomes.map(([state, ranks, text]) => h("tr", {"data-state": state}, h("td", {}, ranksText(ranks)), h("td", {}, STATES[state]),
-        h("td", {}, text.length > 300 ? h("details", {}, h("summary", {}, text.slice(0, 200)), text) : text)))),
+        said(state, text) ? h("td", {class: "soft"}, "see above") : h("td", {}, text.length > 300 ? h("details", {}, h("summary", {}, text.slice(0, 200)), text) : text)))),
+    namedPlaces(run),
     run.faults.length ? [h("h2", {}, "Faults that struck"), h("ul", {class: "faults"}, run.faults.map((fault) => h("li", {class: "mono"}, fault)))] : null,
     run.notes.length ? [h("h2", {}, "Notes"), h("ul", {class: "notes"}, run.notes.map((note) => h("li", {}, note)))] : null,
-    run.story ? [h("h2", {}, `Found by ${run.strategy}: the shrunk run`), h("pre", {class: "story"}, run.story)] : null);
+    run.story ? explored(run) : null);
+}
+
+// The story's rows, as cells by rank; null: it is written otherwise.
+function storyRows(run) {
+  const lines = run.story.replace(/\n$/, "").split("\n"), rows = [];
+  let columns = null;
+  for (const line of lines) {
+    const head = /^ {3}step( +rank \d+)+ *$/.exec(line), gone = /^ +\.\.\. (\d+ earlier steps)$/.exec(line), row = /^ *(\d+)( +)(\S.*)$/.exec(line);
+    if (head && !columns) {
+      columns = [...line.matchAll(/rank (\d+)/g)].map((found) => ({rank: +found[1], at: found.index}));
+    } else if (gone) {
+      rows.push({step: -1, rank: -1, text: gone[1]});
+    } else if (row && columns) {
+      const column = columns.find(({at}) => at === line.length - row[3].length);
+      if (!column) return null;
+      rows.push({step: +row[1], rank: column.rank, text: row[3]});
+    } else if (row) {
+      const found = /^rank (\d+): (.*)$/.exec(row[3]);
+      if (!found) return null;
+      rows.push({step: +row[1], rank: +found[1], text: found[2]});
+    } else {
+      return null;
+    }
+  }
+  return rows.length ? rows : null;
+}
+
+// What explore() found: the shrunk run, a column a rank, with the steps to which switches led; runs by strategy.
+function explored(run) {
+  const rows = storyRows(run), facts = run.explored || {}, switches = new Set(facts.switches || []);
+  const ranks = rows ? [...new Set(rows.map((row) => row.rank).filter((rank) => rank >= 0))].sort((a, b) => a - b) : [];
+  const parts = [h("h2", {}, `Found by ${run.strategy}: the shrunk run`)];
+  if (facts.run) {
+    parts.push(h("p", {class: "soft found"}, `Found in run ${facts.run} of ${run.strategy}${facts.found ? `, schedule ${facts.found}` : ""}: ${facts.found_switches} switch${facts.found_switches === 1 ? "" : "es"} ` +
+      `from the default order. What is left of it after ${facts.shrink_runs} runs of shrinking: ${run.run.schedule}.`));
+  }
+  if (rows && ranks.length <= 12) {
+    parts.push(h("div", {class: "scroll"}, h("table", {class: "story"}, h("tr", {}, h("th", {}, "step"), ranks.map((rank) => h("th", {}, `rank ${rank}`))),
+      rows.map((row) => h("tr", {class: switches.has(row.step) ? "switched" : null}, h("td", {}, row.step < 0 ? "" : `${row.step}${switches.has(row.step) ? " \u21c4" : ""}`),
+        row.rank < 0 ? h("td", {colspan: ranks.length, class: "soft"}, `... ${row.text}`) : ranks.map((rank) => h("td", {class: "mono"}, rank === row.rank ? row.text : "")))))));
+    parts.push(h("p", {class: "soft"}, switches.size ? "\u21c4: a switch led there: the default order would have gone on with another rank. " : "",
+      "Only steps that touch what others touch, where ranks were stopped for others, and each rank's last."));
+  } else {
+    parts.push(h("pre", {class: "story"}, run.story));
+  }
+  const shares = facts.shares || [], most = Math.max(1, ...shares.map((share) => share.runs));
+  if (shares.length) {
+    parts.push(h("table", {class: "shares"}, h("tr", {}, ["strategy", "runs", "", "schedules that were not run"].map((name) => h("th", {}, name))), shares.map((share) => h("tr", {},
+      h("td", {}, share.strategy), h("td", {}, share.runs), h("td", {class: "bar"}, h("i", {style: `width:${Math.max(2, Math.round((160 * share.runs) / most))}px`})),
+      h("td", {}, share.strategy !== "exhaustive" ? "not counted" : share.finished ? "none" : `at least ${share.open}`)))));
+  }
+  if (facts.futures) parts.push(lostCurve(facts));
+  return parts;
+}
+
+// When was it lost? Of the schedules that begin as the run does: how many fail, after each of its choices.
+function lostCurve(facts) {
+  const n = facts.choices.length, share = facts.lost.map((fail, made) => fail / facts.futures[made]), first = share.findIndex((value) => value === 1);
+  const wide = 700, x = (made) => 50 + (wide * made) / Math.max(1, n), y = (value) => 100 - 80 * value, percent = (value) => `${+(100 * value).toPrecision(3)} %`;
+  const told = (made) => `${made ? `after choice ${made} (${facts.choices[made - 1]})` : "at the start"}: ${facts.lost[made]} of ${facts.futures[made]} schedules fail (${percent(share[made])})`;
+  const lost = first < 0 ? "At no choice are all schedules lost." : first === 0 ? "Every schedule fails." : `Lost with choice ${first} of ${n}: ${facts.choices[first - 1]}. ${facts.futures[first] === 1 ? "The only schedule that begins so fails" : `All ${facts.futures[first]} schedules that begin so fail`}.`;
+  return h("figure", {class: "lost"}, h("figcaption", {}, h("b", {}, "When was it lost? "), lost, h("span", {class: "soft"}, ` Exact: all ${facts.futures[0]} schedules of the shrunk run's world were run.`)),
+    h("svg:svg", {class: "lost", viewBox: "0 0 770 124", role: "img", "aria-label": lost},
+      h("svg:path", {class: "axis", d: `M50 20V100H${50 + wide}`}), h("svg:text", {x: 46, y: 24, class: "row"}, "100 %"), h("svg:text", {x: 46, y: 103, class: "row"}, "0"),
+      h("svg:text", {x: 50, y: 118, class: "left"}, "share of schedules that fail, after each choice of the run"),
+      first > 0 ? [h("svg:path", {class: "mark", d: `M${x(first)} 12V100`}), h("svg:text", {x: x(first), y: 10}, "lost")] : null,
+      h("svg:path", {class: "curve", d: share.map((value, made) => `${made ? "H" : "M"}${x(made)}${made ? "V" : " "}${y(value)}`).join("")}),
+      n > 400 ? null : share.map((value, made) => h("svg:circle", {cx: x(made), cy: y(value), r: 4, class: made === first ? "first" : null}, h("svg:title", {}, told(made))))));
 }
 
 // Nodes: each rank of the circle by itself; of all others those that wait alike, or ended alike, together.
@@ -906,12 +1218,19 @@ function waitsGraph(run, number) {
     }
   }
   for (const [end, ranks] of ends) add([...ranks].sort((a, b) => a - b), end);
+  const nothing = new Map();  // waits that no rank in sight could end, by what they wait for
+  for (const wait of run.waits) {
+    if (wait.for.length) continue;
+    const what = `${wait.what}${wait.detail ? ` ${wait.detail}` : ""}`;
+    if (!nothing.has(what)) nodes.push({ranks: [], name: what, ended: "nobody in sight", circle: false, index: nodes.length}), nothing.set(what, nodes[nodes.length - 1]);
+  }
   const edges = new Map();
   for (const wait of run.waits) {
     const label = `${wait.what}${wait.seq >= 0 ? ` seq ${wait.seq}` : ""}`;
     for (const rank of each(wait.ranks)) {
       const from = nodeOf.get(rank);
-      for (const node of new Set([...each(wait.for)].map((to) => nodeOf.get(to)))) {
+      const targets = wait.for.length ? [...each(wait.for)].map((to) => nodeOf.get(to)) : [nothing.get(`${wait.what}${wait.detail ? ` ${wait.detail}` : ""}`)];
+      for (const node of new Set(targets)) {
         const k = run.cycle.indexOf(rank);
         const inCircle = k >= 0 && k + 1 < run.cycle.length && node.circle && node.ranks.includes(run.cycle[k + 1]);
         const key = `${from.index} ${node.index} ${label}`;
@@ -923,20 +1242,21 @@ function waitsGraph(run, number) {
     h("tr", {}, ["ranks", "wait in", "for", "line of code", "circle"].map((name) => h("th", {}, name))),
     run.waits.map((wait) => {
       const ranks = [...each(wait.ranks)], inCircle = ranks.some((rank) => circle.has(rank));
-      return h("tr", {class: inCircle ? "in-circle go" : "go", tabindex: "0", click: () => jump(number, ranks[0]),
-        keydown: (event) => { if (event.key === "Enter") jump(number, ranks[0]); }},
+      const go = (event) => { if (!event.target.closest("details")) jump(number, ranks[0]); };
+      return h("tr", {class: inCircle ? "in-circle go" : "go", tabindex: "0", click: go, keydown: (event) => { if (event.key === "Enter") go(event); }},
       h("td", {}, rangesText(wait.ranks), wait.task === "rank" ? "" : ` (its ${wait.task})`),
       h("td", {}, `${wait.what}${wait.seq >= 0 ? ` seq ${wait.seq}` : ""}${wait.detail ? ` ${wait.detail}` : ""}`,
         wait.group ? ` in group ${wait.group}` : "", wait.remark ? `, ${wait.remark}` : ""),
       h("td", {}, wait.for.length ? rangesText(wait.for) : "nobody in sight"),
-      h("td", {class: "mono"}, wait.file ? `${baseName(wait.file)}:${wait.line}` : ""),
+      h("td", {class: "mono"}, whereOf(wait)),
       h("td", {}, inCircle ? "yes" : ""));
     }));
   if (nodes.length > MOST_NODES) {
     return [h("p", {class: "soft"}, `${nodes.length} nodes are too many for a drawing; here they are as a table.`), h("div", {class: "scroll"}, table)];
   }
   const width = 760, inner = nodes.filter((node) => node.circle), outer = nodes.filter((node) => !node.circle);
-  const wide = (node) => Math.max(70, 14 + 7 * ranksText(node.ranks).slice(0, 30).length);
+  const nameOf = (node) => (node.name || ranksText(node.ranks)).slice(0, 40);
+  const wide = (node) => Math.max(node.ended ? 96 : 70, 14 + 7 * nameOf(node).length);
   const radius = inner.length ? Math.max(90, inner.length * 22) : 0;
   const ring = inner.length ? radius * 1.5 + 100 : outer.length > 1 ? Math.max(90, outer.length * 16) : 0;
   const tall = 2 * Math.max(radius, outer.length > 2 || !inner.length ? ring * 0.6 : 0) + 90;
@@ -956,7 +1276,7 @@ function waitsGraph(run, number) {
     return [node.x + dx * k, node.y + dy * k];
   };
   const drawn = [...edges.values()].map((edge) => {
-    const title = h("svg:title", {}, `${ranksText(edge.from.ranks)} -> ${ranksText(edge.to.ranks)}: ${edge.label}, ${edge.site}`);
+    const title = h("svg:title", {}, `${ranksText(edge.from.ranks)} -> ${nameOf(edge.to)}: ${edge.label}, ${edge.site}`);
     const attributes = {class: edge.inCircle ? "wait in-circle" : "wait", "marker-end": `url(#arrow${number}${edge.inCircle ? "hot" : ""})`};
     const {from, to} = edge;
     if (from === to) {
@@ -968,10 +1288,10 @@ function waitsGraph(run, number) {
       edges.size <= 16 ? h("svg:text", {class: "edge", x: (ax + 4 * mx + bx) / 6, y: (ay + 4 * my + by) / 6 - 4}, `${edge.label}, ${edge.site}`) : null];
   });
   const boxes = nodes.map((node) => h("svg:g", {class: `node${node.circle ? " in-circle" : ""}${node.ended ? " ended" : ""}`,
-    "data-ranks": node.ranks.join(","), tabindex: "0", role: "button", click: () => jump(number, node.ranks[0]),
-    keydown: (event) => { if (event.key === "Enter") jump(number, node.ranks[0]); }},
+    "data-ranks": node.ranks.join(","), ...(node.ranks.length ? {tabindex: "0", role: "button", click: () => jump(number, node.ranks[0]),
+    keydown: (event) => { if (event.key === "Enter") jump(number, node.ranks[0]); }} : {})},
   h("svg:rect", {x: node.x - wide(node) / 2, y: node.y - 15, width: wide(node), height: 30, rx: 6}),
-  h("svg:text", {x: node.x, y: node.y + (node.ended ? -1 : 4)}, ranksText(node.ranks).slice(0, 30)),
+  h("svg:text", {x: node.x, y: node.y + (node.ended ? -1 : 4)}, nameOf(node)),
   node.ended ? h("svg:text", {class: "edge", x: node.x, y: node.y + 11}, node.ended) : null));
   const svg = h("svg:svg", {class: "waits", viewBox: `0 0 ${width} ${tall}`, role: "img",
     "aria-label": run.cycle.length ? `Who waits for whom. Circle: rank ${run.cycle.join(" -> rank ")}` : "Who waits for whom: no circle"},
@@ -988,6 +1308,21 @@ function signature(kind) {
   const sizes = LIKE_SIZES.has(kind.op) ? `${kind.dtype} ${JSON.stringify([kind.in, kind.out])}` :
     kind.op === "broadcast" || kind.op === "reduce" ? `${kind.dtype} ${count}` : "";
   return `${kind.op} ${kind.root === undefined ? -1 : kind.root} ${sizes}`;
+}
+
+// Of an all_to_all of lists: members of which one sends another number of elements than the other wants.
+function clashing(run, group, cells) {
+  const clash = new Set(), members = run.members(group), count = (sizes) => sizes.reduce((a, b) => a * b, 1);
+  const [first] = cells;
+  if (!first || members.length > MOST_SPLITS || run.op(first[0], first[1].i) !== "all_to_all") return clash;
+  const lists = members.map((rank) => {
+    const cell = cells.get(rank), kind = cell && run.kinds[run.lanes[rank].kind[cell.i]];
+    return kind && kind.in.length === members.length && kind.out.length === members.length ? [kind.in.map(count), kind.out.map(count)] : null;
+  });
+  lists.forEach((sends, i) => lists.forEach((gets, j) => {
+    if (sends && gets && sends[0][j] !== gets[1][i]) clash.add(members[i]).add(members[j]);
+  }));
+  return clash;
 }
 
 function matrixRows(run) {
@@ -1015,23 +1350,24 @@ function matrixRows(run) {
       const lost = lane.first > 0 && (latest < 0 || meeting.seq < latest);
       if (!lost) missing.push(rank);
     }
+    const clash = clashing(run, group, cells);
     const x = Math.min(...meeting.members.map(([rank, i]) => run.lanes[rank].order.from[i]));
-    rows.push({meeting, group, cells, major, missing, odd: counts.size > 1 || missing.length > 0, x});
+    rows.push({meeting, group, cells, major, missing, clash, odd: counts.size > 1 || missing.length > 0 || clash.size > 0, x});
   }
   return rows.sort((a, b) => a.x - b.x || a.meeting.group - b.meeting.group || a.meeting.seq - b.meeting.seq);
 }
 
 function matrix(run, number) {
-  const every = matrixRows(run);
+  const every = run.rows;
   if (!every.length) return null;
   const odd = every.filter((row) => row.odd);
   const section = h("section", {class: "matrix"});
   const fill = () => {
-    const chosen = view.rows === "all" ? every : odd.length ? odd : every.slice(-6);
+    const chosen = view.rows === "all" ? every : odd;
     const rows = chosen.slice(-MOST_ROWS);
     const cell = (row, rank) => {
       const found = row.cells.get(rank);
-      if (found) return found.text === row.major ? {kind: "same", i: found.i} : {kind: "odd", i: found.i};
+      if (found) return found.text === row.major && !row.clash.has(rank) ? {kind: "same", i: found.i} : {kind: "odd", i: found.i};
       return row.missing.includes(rank) ? {kind: "none"} : {kind: ""};
     };
     let columns = Array.from({length: run.size}, (_, rank) => [rank]);
@@ -1051,15 +1387,15 @@ function matrix(run, number) {
       return h("td", {class: kind, title: `${call.file}:${call.line}`, click: () => { timelines[number].choose(ranks[0], i); timelines[number].reveal(); changed(); }},
         `${call.op}${call.root >= 0 ? ` root ${call.root}` : ""}`, kind === "odd" ? h("div", {class: "mono"}, `${run.sizes(call)} ${run.site(ranks[0], i)}`) : null);
     })));
-    section.replaceChildren(
+    section.replaceChildren(...[
       h("h2", {}, odd.length ? `Calls in which members differ (${odd.length} of ${every.length})` : "Calls: no member differs"),
-      h("p", {class: "soft"}, "Grey: what most members called. Framed: what differs. Hatched: a member that never came.",
+      !chosen.length ? null : h("p", {class: "soft"}, "Grey: what most members called. Framed: what differs. Hatched: a member that never came.",
         rows.length < chosen.length ? ` The last ${rows.length} of ${chosen.length} rows.` : "",
         run.size > FOLD_RANKS ? " Ranks that called alike share a column." : ""),
       h("button", {class: "rows", click: () => { view.rows = view.rows === "all" ? "" : "all"; writeFragment(); fill(); }},
         view.rows === "all" ? "fewer rows" : "all rows"),
-      h("div", {class: "scroll"}, h("table", {class: "calls"},
-        h("tr", {}, h("th", {}, "call"), columns.map((ranks) => h("th", {}, run.size > FOLD_RANKS ? ranksText(ranks) : ranks[0]))), body)));
+      !chosen.length ? null : h("div", {class: "scroll"}, h("table", {class: "calls"},
+        h("tr", {}, h("th", {}, "call"), columns.map((ranks) => h("th", {}, run.size > FOLD_RANKS ? ranksText(ranks) : ranks[0]))), body))].filter((part) => part));
   };
   section.fill = fill;
   fill();
@@ -1069,40 +1405,63 @@ function matrix(run, number) {
 // --- controls and details
 
 let controls = {}, details = null;
+let keysHelp = null;
 function syncControls() {
+  if (keysHelp) keysHelp.open = view.keys === "yes";
+  for (const element of document.querySelectorAll("details.sums")) element.open = view.bytes ? view.bytes === "yes" : runs.some((run) => run.run.lanes);
   for (const [name, input] of Object.entries(controls)) input.value = view[name];
+  if (controls.fold && timelines.length) controls.fold.value = timelines[0].folds() ? "yes" : "no";
 }
 function makeControls() {
   const input = (name, label, attributes) => {
-    controls[name] = h("input", {name, size: 12, input: (event) => { view[name] = event.target.value; if (name === "rank") view.y = null; changed(); }, ...attributes});
+    controls[name] = h("input", {name, size: 9, input: (event) => { view[name] = event.target.value; if (name === "rank") view.y = null; changed(); }, ...attributes});
     return h("label", {}, label, controls[name]);
   };
   const select = (name, label, values, any) => {
-    controls[name] = h("select", {name, change: (event) => { view[name] = event.target.value; if (name === "axis") view.x = null; changed(); }},
+    controls[name] = h("select", {name, change: (event) => { view[name] = event.target.value; if (name === "axis") view.x = null; if (name === "fold") view.y = null; if (name === "colour") fillLegend(); changed(); }},
       any ? h("option", {value: ""}, any) : null, values.map(([value, text]) => h("option", {value}, text)));
     return h("label", {}, label, controls[name]);
   };
-  const groups = new Map(), ops = [...legend.keys()];
-  for (const run of runs) for (const group of run.groups) groups.set(group.name, `${group.name} (${group.size} ranks)`);
+  const groups = new Map(), ops = legendOps;
+  for (const run of runs) for (const group of run.groups) groups.set(group.name, `${group.name} (${group.of || group.size} ranks)`);
   const timed = runs.some((run) => run.timeEnd > 0);
   const at = () => timelines[0];
   return h("div", {class: "controls"},
     input("rank", "ranks", {placeholder: "0-3, 7"}), select("group", "group", [...groups], "all"), select("op", "op", ops.map((op) => [op, op]), "all"),
     input("text", "text", {placeholder: "op, file, shape", type: "search"}),
     select("axis", "axis", [["order", "order of calls"], ...(timed ? [["time", "time"]] : [])]),
+    select("colour", "colour", [["group", "group"]], "op"),
+    runs.some((run) => run.size > 1) ? select("fold", "lanes", [["no", "a lane a rank"], ["yes", "alike ranks together"]]) : null,
     h("button", {class: "in", title: "zoom in: +", click: () => at().zoom(1.5)}, "+"), h("button", {class: "out", title: "zoom out: -", click: () => at().zoom(1 / 1.5)}, "\u2212"),
     h("button", {class: "all", title: "all: 0", click: () => at().all()}, "all"));
 }
 
-function makeLegend() {
-  const counts = new Map();
+// What a call's colour stands for: its operation or its group.
+const legendKey = (run, kind) => (view.colour === "group" ? run.groups[kind.group].name : kind.op);
+let legendElement = null;
+function fillLegend() {
+  const counts = new Map(), made = new Map();
   for (const run of runs) {
-    for (const lane of run.lanes) for (let i = 0; i < lane.count; ++i) counts.set(run.kinds[lane.kind[i]].op, (counts.get(run.kinds[lane.kind[i]].op) || 0) + 1);
+    const per = new Int32Array(run.kinds.length);
+    for (const lane of run.lanes) for (let i = 0; i < lane.count; ++i) ++per[lane.kind[i]];
+    run.kinds.forEach((kind, i) => counts.set(legendKey(run, kind), (counts.get(legendKey(run, kind)) || 0) + per[i]));
+    run.kinds.forEach((kind, i) => made.set(kind.op, (made.get(kind.op) || 0) + per[i]));
   }
-  const ops = [...counts].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
-  legend = new Map(ops.map(([op], i) => [op, COLOURS[Math.min(i, COLOURS.length - 1)]]));
-  return h("div", {class: "legend"}, ops.map(([op, count]) => h("span", {}, h("i", {style: `background:${legend.get(op)}`}), `${op} (${count})`)),
-    h("span", {class: "soft"}, "pale: until all members came; hatched: not complete or failed; many ranks: orange waits, blue works"));
+  const order = (all) => [...all].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const names = order(counts), shared = names.length > COLOURS.length ? names.slice(COLOURS.length - 1) : [];
+  legend = new Map(names.map(([name], i) => [name, COLOURS[Math.min(i, COLOURS.length - 1)]]));
+  legendOps = order(made).map(([op]) => op);
+  const what = view.colour === "group" ? "group " : "";
+  legendElement.replaceChildren(...names.slice(0, names.length - shared.length).map(([name, count]) => h("span", {}, h("i", {style: `background:${legend.get(name)}`}), `${what}${name} (${count})`)),
+    ...(shared.length ? [h("span", {}, h("i", {style: `background:${COLOURS[COLOURS.length - 1]}`}), `${shared.length} others (${shared.reduce((sum, [, count]) => sum + count, 0)})`)] : []),
+    h("span", {class: "soft"}, "pale: until all members came; hatched: not complete or failed; \u2260: differs from most; \u26a1: a fault struck; many ranks: orange waits, blue works"));
+}
+let legendOps = [];
+
+function whereOf(place) {
+  if (!place.file) return "";
+  const short = `${baseName(place.file)}:${place.line}`, lines = sourceLines(place);
+  return lines ? h("details", {}, h("summary", {}, short), lines) : short;
 }
 
 // The lines around a call, where the page has them.
@@ -1117,7 +1476,7 @@ function sourceLines(kind) {
 function showDetails() {
   const [number, rank] = view.call.split(".").map(Number), timeline = timelines[number], at = view.call && timeline ? timeline.chosen() : null;
   if (!at) {
-    details.replaceChildren(h("p", {class: "soft"}, "Click a call for its details. Wheel zooms (with shift: ranks), dragging pans; keys: arrows, + - 0, n p j k."));
+    details.replaceChildren(h("p", {class: "soft"}, "Click a call for its details: group, tensors, peers, times, line of code. Wheel zooms (with shift: ranks), dragging pans; ? shows the keys."));
     return;
   }
   const run = timeline.run, lane = run.lanes[rank], {i} = at, kind = run.kinds[lane.kind[i]], group = run.group(rank, i);
@@ -1125,7 +1484,7 @@ function showDetails() {
   const came = meeting.members.map(([r]) => r).sort((a, b) => a - b);
   const missing = meeting.p2p ? [] : run.members(group).filter((r) => !came.includes(r));
   const last = meeting.members.reduce((a, b) => (run.lanes[b[0]].issued[b[1]] > run.lanes[a[0]].issued[a[1]] ? b : a));
-  const rows = [["call", `${run.label(rank, i)}, call ${lane.first + i} of rank ${rank}`], ["group", `${group.name}${group.description ? ` (${group.description})` : ""}, ${group.size} ranks`],
+  const rows = [["call", `${run.label(rank, i)}, call ${lane.first + i} of rank ${rank}`], ["group", `${group.name}${group.description ? ` (${group.description})` : ""}, ${group.of || group.size} ranks`],
     ["tensors", run.sizes(kind) || "none"], ["line of code", `${kind.file}:${kind.line}`], ["state", CALL_STATES[lane.state[i]]],
     ["issued", timeText(lane.issued[i])], ["all had come", lane.arrived[i] >= 0 ? timeText(lane.arrived[i]) : "not recorded"],
     ["ended", lane.ended[i] >= 0 ? timeText(lane.ended[i]) : "not yet when the run ended"],
@@ -1134,7 +1493,136 @@ function showDetails() {
   if (!meeting.p2p && came.length > 1) rows.push(["last to come", `rank ${last[0]} at ${timeText(run.lanes[last[0]].issued[last[1]])}`]);
   if (kind.timeout_ns) rows.push(["timeout", timeText(kind.timeout_ns)]);
   details.replaceChildren(...[h("table", {class: "details"}, rows.map(([name, value]) => h("tr", {}, h("th", {}, name), h("td", {}, value)))),
-    sourceLines(kind)].filter((part) => part));
+    splits(run, meeting), sourceLines(kind)].filter((part) => part));
+}
+
+// Who sends how much to whom in a call of lists: a row a sender, a column a receiver.
+const MOST_SPLITS = 512;
+function splits(run, meeting) {
+  const [[rank0, i0]] = meeting.members, {op} = run.kinds[run.lanes[rank0].kind[i0]], group = run.groups[meeting.group], n = group.size;
+  if (!op.startsWith("all_to_all") || meeting.p2p) return null;
+  const members = run.members(group), rows = new Map(), count = (sizes) => sizes.reduce((a, b) => a * b, 1);
+  for (const [rank, i] of meeting.members) {
+    const kind = run.kinds[run.lanes[rank].kind[i]];
+    if (kind.in.length === n && n > 1) rows.set(rank, {sends: kind.in.map(count), gets: kind.out.map(count)});
+  }
+  if (!rows.size) return n > 1 ? h("p", {class: "soft"}, "How much each member sent to whom: splits of one tensor are not in the file.") : null;
+  if (n > MOST_SPLITS) return h("p", {class: "soft"}, `${n} members are too many for a map of who sends to whom.`);
+  const most = Math.max(1, ...[...rows.values()].flatMap((row) => row.sends)), cell = n <= 16 ? 34 : n <= 64 ? 12 : 2, left = 60, top = 34;
+  let differ = 0;
+  const cells = members.flatMap((from, r) => members.map((to, c) => {
+    const sends = rows.has(from) ? rows.get(from).sends[c] : -1, gets = rows.has(to) ? rows.get(to).gets[r] : -1, odd = sends >= 0 && gets >= 0 && sends !== gets;
+    if (odd) ++differ;
+    return [h("svg:rect", {x: left + c * cell, y: top + r * cell, width: cell - 1, height: cell - 1, class: odd ? "odd" : sends < 0 ? "none" : null, fill: sends < 0 ? "none" : "#0072b2",
+      "fill-opacity": sends < 0 ? null : 0.08 + (0.92 * sends) / most}, h("svg:title", {}, `rank ${from} sends ${sends < 0 ? "?" : sends} to rank ${to}, which wants ${gets < 0 ? "?" : gets}`)),
+    n <= 16 ? h("svg:text", {x: left + c * cell + cell / 2, y: top + r * cell + cell / 2 + 4, class: sends > 0.55 * most ? "on" : null}, `${sends < 0 ? "?" : sends}${odd ? `\u2260${gets}` : ""}`) : null];
+  }));
+  const step = Math.max(1, Math.ceil(16 / cell)), names = members.flatMap((rank, i) => (i % step ? [] : [
+    h("svg:text", {x: left - 6, y: top + i * cell + cell / 2 + 4, class: "row"}, rank), h("svg:text", {x: left + i * cell + cell / 2, y: top - 6}, rank)]));
+  return h("figure", {class: "splits"}, h("figcaption", {class: "soft"}, `Elements that each rank (row) sends to each (column)${differ ? `; framed: ${differ} of which the receiver wants another number` : ""}`),
+    h("svg:svg", {class: "splits", width: left + n * cell + 10, height: top + n * cell + 8, role: "img", "aria-label": `Elements sent among ${n} ranks`}, cells, names));
+}
+
+// --- bytes and time by group, and what calls in flight hold
+
+const MOST_SUMMED = 2_000_000;
+function sums(run) {
+  const found = new Map();
+  for (const lane of run.lanes) {
+    for (let i = 0; i < lane.count; ++i) {
+      const kind = run.kinds[lane.kind[i]], group = run.groups[kind.group];
+      const key = `${group.description || group.name}\n${group.of || group.size}\n${kind.op}`;
+      let row = found.get(key);
+      if (!row) found.set(key, row = {name: group.description || group.name, size: group.of || group.size, op: kind.op, groups: new Set(), calls: 0, bytes: 0, waits: 0, works: 0});
+      row.groups.add(kind.group);
+      ++row.calls;
+      row.bytes += kind.wire === undefined ? run.bytes(kind) : kind.wire;
+      const to = Math.min(run.timeEnd, lane.time.to[i]), met = Math.min(to, lane.time.met[i]);
+      row.waits += met - lane.time.from[i];
+      row.works += to - met;
+    }
+  }
+  return [...found.values()].sort((a, b) => b.bytes - a.bytes || b.waits - a.waits || b.calls - a.calls);
+}
+// The most bytes that tensors of calls in flight hold at a place of the axis, of all ranks together: [place, bytes] in order.
+function inFlight(run, axis) {
+  const events = [];
+  for (const lane of run.lanes) {
+    for (let i = 0; i < lane.count; ++i) {
+      const kind = run.kinds[lane.kind[i]], bytes = run.bytes(kind);
+      if (bytes) events.push([lane[axis].from[i], bytes], [lane[axis].to[i], -bytes]);
+    }
+  }
+  events.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const steps = [];
+  let now = 0;
+  for (const [at, change] of events) {
+    if (at === Infinity) break;
+    now += change;
+    if (steps.length && steps[steps.length - 1][0] === at) steps[steps.length - 1][1] = now;
+    else steps.push([at, now]);
+  }
+  return steps;
+}
+function bytesSection(run) {
+  const calls = run.lanes.reduce((sum, lane) => sum + lane.count, 0);
+  if (!calls) return null;
+  const content = h("div", {});
+  const fill = () => {
+    if (calls > MOST_SUMMED) {
+      content.replaceChildren(h("p", {class: "soft"}, `${calls} calls are too many to add up here.`));
+      return;
+    }
+    const rows = sums(run), timed = run.timeEnd > 0, most = (name) => Math.max(1, ...rows.map((row) => row[name]));
+    const bar = (value, all, kind) => h("i", {class: kind, style: `width:${value ? Math.max(1, Math.round((120 * value) / all)) : 0}px`});
+    const bytes = most("bytes"), time = Math.max(1, ...rows.map((row) => row.waits + row.works)), axis = timed ? "time" : "order";
+    const steps = inFlight(run, axis), peak = Math.max(0, ...steps.map(([, held]) => held)), end = timed ? run.timeEnd : run.orderEnd;
+    const x = (at) => 70 + (680 * Math.min(at, end)) / (end || 1), y = (held) => 90 - (75 * held) / (peak || 1);
+    let path = `M${x(0)} ${y(0)}`;
+    // A point for each pixel: the least and the most there.
+    for (let k = 0; k < steps.length;) {
+      const column = Math.round(x(steps[k][0]));
+      let low = Infinity, high = 0, last = 0;
+      for (; k < steps.length && Math.round(x(steps[k][0])) === column; ++k) [low, high, last] = [Math.min(low, steps[k][1]), Math.max(high, steps[k][1]), steps[k][1]];
+      path += `H${column}V${y(high).toFixed(1)}V${y(low).toFixed(1)}V${y(last).toFixed(1)}`;
+    }
+    content.replaceChildren(
+      h("table", {class: "bytes"}, h("tr", {}, ["group", "ranks", "call", "calls", "bytes", "", ...(timed ? ["waiting for members", "then, until done", ""] : [])].map((name) => h("th", {}, name))),
+        rows.slice(0, MOST_ROWS).map((row) => h("tr", {}, h("td", {}, row.groups.size > 1 ? `${row.name}, ${row.groups.size} groups` : row.name), h("td", {}, row.size), h("td", {}, row.op), h("td", {}, row.calls),
+          h("td", {}, bytesText(row.bytes)), h("td", {class: "bar"}, bar(row.bytes, bytes, "")),
+          timed ? [h("td", {}, timeText(row.waits)), h("td", {}, timeText(row.works)), h("td", {class: "bar"}, bar(row.waits, time, "waits"), bar(row.works, time, ""))] : null))),
+      h("p", {class: "soft"}, run.run.lanes ? "Bytes: what a ring sends over the wire, added up over the traced ranks. " :
+        "Bytes: of each call the larger of its inputs and outputs, added up over all ranks; not what goes over a wire. ", timed ? "Times: added up over all ranks." : ""),
+      peak ? h("svg:svg", {class: "held", viewBox: "0 0 760 110", role: "img", "aria-label": `Tensors of calls in flight hold ${bytesText(peak)} at most`},
+        h("svg:path", {d: path}), h("svg:text", {x: 64, y: 18, class: "row"}, bytesText(peak)), h("svg:text", {x: 64, y: 93, class: "row"}, "0"),
+        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null);
+  };
+  const element = h("details", {class: "sums", toggle: () => {
+    if (element.open && !content.childNodes.length) fill();
+    view.bytes = element.open === Boolean(run.run.lanes) ? "" : element.open ? "yes" : "no";
+    writeFragment();
+  }}, h("summary", {}, h("h2", {}, "Bytes and time by group")), content);
+  return element;
+}
+
+// The two calls where runs part.
+function parting() {
+  const {rank, index} = difference, side = (run, number) => {
+    const lane = rank < run.size ? run.lanes[rank] : null, i = lane ? index - lane.first : -1;
+    if (!lane || i < 0 || i >= lane.count) return h("tr", {}, h("td", {}, run.path), h("td", {class: "none"}, lane && lane.first > 0 ? "not in the file" : "no such call"), h("td", {}), h("td", {}));
+    const kind = run.kinds[lane.kind[i]];
+    const go = () => { const t = timelines[number]; t.choose(rank, i); t.reveal(); changed(); };
+    return h("tr", {class: "go", tabindex: "0", click: (event) => { if (!event.target.closest("details")) go(); }, keydown: (event) => { if (event.key === "Enter") go(); }}, h("td", {}, run.path),
+      h("td", {class: "odd"}, `${run.label(rank, i)} in group ${run.group(rank, i).name}`), h("td", {class: "mono"}, run.sizes(kind)), h("td", {class: "mono"}, whereOf(kind)));
+  };
+  return h("table", {class: "parting"}, h("tr", {}, ["run", `call ${index} of rank ${rank}`, "tensors", "line of code"].map((name) => h("th", {}, name))), runs.map(side));
+}
+
+function keysTable() {
+  const rows = [["arrows", "pan"], ["+ \u2212 or the wheel", "zoom"], ["* / or the wheel with shift", "zoom ranks: a map of many unfolds"], ["0", "all"], ["f", "ranks that are alike in one lane, or each in its own; a click on a lane's name unfolds it"],
+    ["n p", "next and last call of the rank"], ["j k", "the same call of the next and last rank"], ["Escape", "no call is chosen"], ["?", "these keys"]];
+  return h("details", {class: "keys", toggle: (event) => { view.keys = event.target.open ? "yes" : ""; writeFragment(); }}, h("summary", {}, "keys, while the timeline has the focus"),
+    h("table", {}, rows.map(([key, what]) => h("tr", {}, h("th", {}, key), h("td", {}, what)))));
 }
 
 function gaps(run) {
@@ -1144,7 +1632,7 @@ function gaps(run) {
   run.lanes.forEach((lane, rank) => { if (!lane.count) empty.push(rank); });
   return h("section", {class: "gaps"}, h("h2", {}, "Not in this file"), h("ul", {}, run.gaps.map((gap) => h("li", {}, gap)),
     lost.length ? h("li", {}, `first calls of ${ranksText(lost)}; no arrows of their messages are drawn`) : null,
-    empty.length && empty.length < run.size ? h("li", {}, `calls of ${ranksText(empty)}: none were made, or none kept`) : null,
+    run.run.lanes ? null : empty.length && empty.length < run.size ? h("li", {}, `calls of ${ranksText(empty)}: none were made, or none kept`) : null,
     h("li", {}, "The order of calls is rebuilt from the calls: each stands right of what its rank had waited for before it.")));
 }
 
@@ -1152,13 +1640,16 @@ function build(data) {
   difference = data.difference;
   sources = data.sources || {};
   runs = data.runs.map((run) => new Run(run, data.dtypes));
-  const legendElement = makeLegend();
   readFragment();
   setTheme();
+  legendElement = h("div", {class: "legend"});
+  fillLegend();
   timelines = runs.map((run, number) => new Timeline(run, number));
   details = h("div", {class: "detail", "aria-live": "polite"});
   const stuck = runs.map((run, number) => (run.waits.length ? h("section", {class: "stuck"}, h("h2", {}, "Who waits for whom"), waitsGraph(run, number)) : null));
   const tables = runs.map((run, number) => matrix(run, number));
+  const totals = runs.map((run) => bytesSection(run));
+  keysHelp = keysTable();
   const differs = difference && (difference.rank < 0 ? "Both runs made the same calls, as far as the files have them." :
     `First difference: call ${difference.index} of rank ${difference.rank}.`);
   document.getElementById("page").replaceChildren(...[
@@ -1169,22 +1660,25 @@ function build(data) {
     }}, "light / dark"),
     h("div", {class: "runs"}, runs.map((run) => head(run))),
     differs ? h("p", {class: "difference"}, h("b", {}, differs)) : null,
-    h("h2", {}, "Timeline"), makeControls(), legendElement,
+    difference && difference.rank >= 0 ? parting() : null,
+    h("h2", {}, "Timeline"), makeControls(), legendElement, keysHelp,
     timelines.map((timeline) => [runs.length > 1 ? h("div", {class: "soft"}, timeline.run.path) : null, timeline.element]), details,
-    stuck, tables, h("div", {class: "runs"}, runs.map((run) => gaps(run))),
+    stuck, tables, totals, h("div", {class: "runs"}, runs.map((run) => gaps(run))),
   ].flat(9).filter((part) => part));
   document.getElementById("plain").open = false;
   syncControls();
   showDetails();
   for (const timeline of timelines) timeline.drawNow();
   document.documentElement.dataset.ready = "yes";
-  window.rankloom = {view, timelines, runs, build};
+  // Milliseconds from the page's begin to here.
+  window.rankloom = {view, timelines, runs, build, writeNow, readyAfter: performance.now()};
   addEventListener("resize", () => timelines.forEach((timeline) => timeline.draw()));
   addEventListener("hashchange", () => {
     readFragment();
     setTheme();
     syncControls();
     showDetails();
+    fillLegend();
     for (const table of tables) if (table) table.fill();
     for (const timeline of timelines) timeline.draw();
   });

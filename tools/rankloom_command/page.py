@@ -41,10 +41,12 @@ def _as_data(run: Run) -> dict[str, Any]:
         "cycle": run.cycle,
         "strategy": run.strategy,
         "story": run.story,
+        "explored": run.explored,
         "groups": run.groups,
         "kinds": run.kinds,
         "calls": calls,
         "gaps": run.gaps,
+        "named": [{"file": file, "line": line} for file, line in source.named(run)],
     }
 
 

@@ -89,6 +89,7 @@ class Run:
     cycle: list[int] = field(default_factory=list)
     strategy: str = ""
     story: str = ""
+    explored: dict[str, Any] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
     kinds: list[dict[str, Any]] = field(default_factory=list)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -180,6 +181,29 @@ def _lists_of_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, list) and all(type(number) is int for number in part) for part in value)
 
 
+def _explored(line: dict[str, Any]) -> dict[str, Any]:
+    """What a search tells beside its story; {}: a writer that does not."""
+    if "run" not in line:
+        return {}
+    _check(all(type(line[key]) is int for key in ("run", "found_switches", "shrink_runs")), "a search whose numbers are none")
+    _check(isinstance(line["found"], str), "a search that found under a schedule that is no text")
+    _check(isinstance(line["switches"], list) and all(type(step) is int for step in line["switches"]), "switches that are no steps")
+    for share in line["shares"]:
+        _check(isinstance(share["strategy"], str) and isinstance(share["finished"], bool), "a strategy without a name")
+        _check(all(type(share[key]) is int for key in ("runs", "schedules", "open")), "a strategy whose numbers are none")
+    _check(isinstance(line["shares"], list), "strategies that are none")
+    kept = {key: line[key] for key in ("run", "found", "found_switches", "shrink_runs", "switches", "shares")}
+    if "futures" in line:
+        futures, lost, choices = line["futures"], line["lost"], line["choices"]
+        _check(all(isinstance(part, list) for part in (futures, lost, choices)), "futures that are none")
+        _check(len(futures) == len(lost) == len(choices) + 1, "not one future a choice")
+        _check(all(type(number) is int for number in (*futures, *lost)), "futures that are no numbers")
+        _check(all(0 <= fail <= every and every > 0 for every, fail in zip(futures, lost, strict=True)), "more futures that fail than there are")
+        _check(all(isinstance(choice, str) for choice in choices), "a choice without a text")
+        kept |= {"futures": futures, "lost": lost, "choices": choices}
+    return kept
+
+
 def _take(run: Run, line: dict[str, Any]) -> None:
     tag = line["t"]
     size = run.world_size
@@ -191,7 +215,9 @@ def _take(run: Run, line: dict[str, Any]) -> None:
         run.gaps = [str(gap) for gap in line["gaps"]]
     elif tag == "story":
         run.strategy, run.story = str(line["strategy"]), str(line["story"])
+        run.explored = _explored(line)
     elif tag == "waits":
+        _check(isinstance(line["waits"], list), "waits that are none")
         for wait in line["waits"]:
             _check(_ranges(wait["ranks"], size) and _ranges(wait["for"], size), "a wait of ranks that the world does not have")
             _check(all(isinstance(wait[key], str) for key in ("task", "what", "group", "detail", "remark", "file")), "a wait whose texts are none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 
 from rankloom_command.run_file import Run
@@ -11,6 +12,7 @@ AROUND = 5  # lines before and behind
 # A file names what it likes, and pages are passed on: sources only, and only those below the folders.
 SUFFIXES = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inl", ".py", ".pyx"})
 MOST_PLACES = 1000
+NAMED = re.compile(r"([\w.+-]{1,100}):(\d{1,7})\b")
 MOST_BYTES = 4_000_000  # of a file
 MOST_COLUMNS = 300
 
@@ -56,7 +58,16 @@ def around(places: Iterable[tuple[str, int]], folders: Sequence[pathlib.Path]) -
     return shown
 
 
+def named(run: Run) -> list[tuple[str, int]]:
+    """The lines that the headline names, by the last part of their path: those of files in which the run has calls or waits."""
+    files = {str(where["file"]).rsplit("/", 1)[-1]: str(where["file"]) for where in (*run.kinds, *run.waits)}
+    found = {(files[name], int(line)): None for name, line in NAMED.findall(run.headline()) if name in files}
+    return list(found)
+
+
 def places(runs: Iterable[Run]) -> list[tuple[str, int]]:
     """Of all calls and waits, each once."""
-    found = {(str(where["file"]), int(where["line"])): None for run in runs for where in (*run.waits, *run.kinds)}
+    runs = list(runs)
+    found = {place: None for run in runs for place in named(run)}
+    found |= {(str(where["file"]), int(where["line"])): None for run in runs for where in (*run.waits, *run.kinds)}
     return list(found)

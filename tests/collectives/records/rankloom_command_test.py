@@ -1,6 +1,6 @@
 """Runs the command `rankloom` on files that the library wrote, and on files that nobody should have written.
 
-    rankloom_command_test.py WRITE_RUNS
+rankloom_command_test.py WRITE_RUNS
 """
 
 import contextlib
@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "tools")]
 from altered_runs import altered  # noqa: E402
 from rankloom_command import command as command_line  # noqa: E402
-from rankloom_command import man, page, run_file, source, text, trace  # noqa: E402
+from rankloom_command import man, page, record, run_file, source, text, trace  # noqa: E402
 
 WRITE_RUNS = ""
 
@@ -88,6 +88,14 @@ class CommandTest(unittest.TestCase):
         self.assertIn("place", run.headline())
         self.assertIn("RANKLOOM_", run.run["rerun"])
         self.assertIn("rank 1", run.story)
+        self.assertEqual((run.explored["run"], run.explored["found_switches"], len(run.explored["switches"])), (2, 1, 1))
+        self.assertEqual(run.explored["shares"], [{"strategy": "exhaustive", "runs": 2, "schedules": 2, "open": 1, "finished": False}])
+        # The schedules that begin as the run does grow fewer with each choice, and the run itself is the last, which fails.
+        futures, lost = run.explored["futures"], run.explored["lost"]
+        self.assertEqual(len(futures), len(run.explored["choices"]) + 1)
+        self.assertEqual((futures, lost), (sorted(futures, reverse=True), sorted(lost, reverse=True)))
+        self.assertEqual((futures[-1], lost[-1]), (1, 1))
+        self.assertEqual(2 * lost[0], futures[0])
 
     def test_faults_that_struck_are_there(self):
         self.assertEqual(self.run_of("faults").faults, ["crash@rank=1,nth=2"])
@@ -253,7 +261,55 @@ class CommandTest(unittest.TestCase):
         self.assert_refused(changed("waits", lambda line: line["cycle"].append(9)), r"line \d+: a circle of ranks")
         self.assert_refused(changed("waits", lambda line: line["waits"][0].update(what={})), r"line \d+: a wait whose texts are none")
         self.assert_refused(changed("groups", lambda line: line.update(groups=7)), r"line \d+: not as a run file has it \(TypeError")
+        self.assert_refused(changed("waits", lambda line: line.update(waits={})), r"line \d+: waits that are none")
         self.assert_refused(changed("end", lambda line: line.update(lines=3)), r"line \d+: it is to be line 3")
+
+    def test_searches_that_do_not_fit_are_refused(self):
+        lines = (self.folder / "explored.rlrun").read_bytes().split(b"\n")
+        at = next(i for i, line in enumerate(lines) if b'"t":"story"' in line)
+        for field, value, why in (
+            ("run", "2", "a search whose numbers are none"),
+            ("found", 7, "a search that found under a schedule that is no text"),
+            ("switches", ["8"], "switches that are no steps"),
+            ("shares", {}, "strategies that are none"),
+            ("shares", [{"strategy": 1, "runs": 1, "schedules": 1, "open": 1, "finished": True}], "a strategy without a name"),
+            ("lost", [1], "not one future a choice"),
+            ("choices", {}, "futures that are none"),
+        ):
+            line = {**json.loads(lines[at]), field: value}
+            self.assert_refused(b"\n".join([*lines[:at], json.dumps(line).encode(), *lines[at + 1 :]]), rf"line \d+: {why}")
+        line = json.loads(lines[at])
+        line["lost"][0] = line["futures"][0] + 1
+        self.assert_refused(
+            b"\n".join([*lines[:at], json.dumps(line).encode(), *lines[at + 1 :]]), r"line \d+: more futures that fail than there are"
+        )
+
+    def test_a_record_of_fake_ranks_becomes_lanes(self):
+        names = [{"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "rank 7"}}]
+        names.append({"ph": "M", "name": "thread_name", "pid": 7, "tid": 1, "args": {"name": "group pp"}})
+        facts = {"dtype": "Float", "In msg nelems": 8, "Out msg nelems": 0, "Group size": 4, "Process Group Name": "0.1.pp[0]"}
+        facts |= {"Process Group Description": "mesh_pp", "Seq": 1, "Ring bytes": 32, "Call site": "step.cc:12", "Src Rank": 7, "Dst Rank": 8}
+        sent = {"ph": "X", "cat": "collective", "name": "send", "pid": 7, "tid": 1, "ts": 1.5, "dur": 2, "args": facts}
+        got = {**sent, "name": "recv", "pid": 8, "args": {**facts, "In msg nelems": 0, "Out msg nelems": 8}}
+        run = record.parse(json.dumps({"traceEvents": [*names, sent, got]}).encode(), "x.json")
+        self.assertEqual((run.headline(), run.run["lanes"]), ("Fake world: the calls of 2 of 4 ranks", ["7 pp", "8 lane 1"]))
+        (call,) = run.of_rank(0)
+        self.assertEqual((call.op, call.peer, call.issued, call.ended, call.inputs, call.site()), ("send", 1, 1500, 3500, ((8,),), "step.cc:12"))
+        self.assertEqual([(a.rank, b.rank) for a, b in run.matches()], [(0, 1)])
+        self.assertTrue(page.page_data([run]).isascii())
+        for bad in (
+            b"",
+            b"[]",
+            b'{"traceEvents": 7}',
+            b'{"traceEvents": [{"ph": "X"}]}',
+            b"\xff",
+            json.dumps({"traceEvents": [{**sent, "ts": -1}]}).encode(),
+        ):
+            with self.assertRaises(run_file.RunFileError) as caught:
+                record.parse(bad, "x.json")
+            self.assertRegex(str(caught.exception), '^file "x.json": no record of fake ranks, as traces::write_perfetto')
+        with self.assertRaises(run_file.RunFileError):
+            record.parse(b'{"traceEvents": []}', "x.json")
 
     def test_altered_files_are_refused_or_shown(self):
         """Nothing else may be raised, and all that is printed is UTF-8 that no terminal obeys."""

@@ -72,6 +72,44 @@ void throws(RankContext& rank, const std::string& what) {
   pg->barrier().wait();
 }
 
+// Rank 2 writes into what it still sends.
+void changes_input(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  reduce(*pg, 1);
+  std::vector<float> in(2, static_cast<float>(rank.rank())), out(8);
+  if (rank.rank() != 2) rank.store().wait({"changed"});
+  Work work = pg->all_gather_into_tensor(out, in);
+  if (rank.rank() == 2) {
+    in[0] = 7;
+    rank.store().set("changed", "");
+  }
+  work.wait();
+}
+
+// Rank i sends i + j + 1 elements to rank j, but rank 3, of which rank 1 wants one more.
+void exchanges(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  const int me = rank.rank(), n = pg->size();
+  std::vector<std::vector<float>> sent, got;
+  for (int peer = 0; peer < n; ++peer) {
+    sent.emplace_back(static_cast<size_t>(me + peer + 1), 1.0F);
+    got.emplace_back(static_cast<size_t>(me + peer + 1 + (me == 1 && peer == 3 ? 1 : 0)));
+  }
+  pg->all_to_all({got.begin(), got.end()}, {sent.begin(), sent.end()}).wait();
+}
+
+// All but rank 3 wait for a key that rank 3 sets under another name; rank 3 waits for them in a barrier.
+void waits_for_a_key(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  reduce(*pg, 2);
+  if (rank.rank() == 3) {
+    rank.store().set("checkpoint/path", "/tmp/checkpoint");
+  } else {
+    (void)rank.store().get("checkpoint/file");
+  }
+  pg->barrier().wait();
+}
+
 // Steps of a training loop: a message around the ring, a gradient.
 void step(RankContext& rank, ProcessGroup& pg, int odd_at, int steps) {
   std::vector<float> x(16, 1.0F);
@@ -123,12 +161,21 @@ void all(const std::string& folder) {
   faulty.faults = {{.kind = Fault::Kind::kCrash, .rank = 1, .op = "all_reduce", .seq = 2}};
   write(run_world(faulty, [](RankContext& rank) { reduce(*init_process_group(rank), 4); }), folder + "/faults.rlrun");
 
+  // What a search counts for files only is counted if failures leave some.
+  setenv("RANKLOOM_REPORT", (folder + "/of_explore").c_str(), 1);
   const ExploreReport explored = explore({.world = fibers(2), .progress = [](const auto&) {}}, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     reduce(*pg, 1);
     observe(rank, "place", rank.store().add("arrived", 1));
   });
+  unsetenv("RANKLOOM_REPORT");
   write(explored.failure.value().report, folder + "/explored.rlrun");
+
+  WorldOptions poisoned = fibers(4);
+  poisoned.poison = true;
+  write(run_world(poisoned, changes_input), folder + "/changed_input.rlrun");
+  write(run_world(fibers(4), exchanges), folder + "/exchange.rlrun");
+  write(run_world(fibers(4), waits_for_a_key), folder + "/key.rlrun");
 
   // Many groups and ranks: halves, and pairs within.
   write(run_world(fibers(64),
