@@ -64,7 +64,7 @@ struct RunData {
       int64_t open = 0;
       bool finished = false;
     };
-    // How many schedules begin with the run's first choices, and how many of these fail.
+    // How many schedules begin with the run's first choices, or continuations of a sample, and how many of these fail.
     struct Futures {
       int64_t all = 0;
       int64_t fail = 0;
@@ -77,6 +77,7 @@ struct RunData {
     std::vector<Share> shares;
     std::vector<std::string> choices;  // of the shrunk run
     std::vector<Futures> futures;      // [choices made]; empty: not counted
+    bool sampled = false;
   };
 
   int64_t end_ns = 0;  // when the report was made

@@ -166,6 +166,7 @@ void write_story(const RunData& data, std::string* out) {
   });
   if (search.futures.empty()) return;
   using Futures = RunData::Search::Futures;
+  line.boolean("sampled", search.sampled);
   line.texts("choices", search.choices);
   line.list("futures", search.futures, [append](const Futures& futures) { append(futures.all); });
   line.list("lost", search.futures, [append](const Futures& futures) { append(futures.fail); });

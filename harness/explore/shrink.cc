@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "harness/explore/futures.h"
 #include "harness/explore/story.h"
 #include "rankloom/schedule.h"
 #include "sim/schedule/schedule_tree.h"
@@ -59,9 +60,6 @@ class Shrinker {
   void list_faults();
   void cut_ranks();
   void cut_faults_and_switches();
-  // Of all schedules of the smallest run's world: how many begin as this run does, choice by choice, and fail. Nothing
-  // if there are more than kMostFutures.
-  void count_futures(const Trace& trace, RunData::Search* search) const;
   // The smallest run once more, with its story.
   void tell(ExploreReport::Failure* failure);
 
@@ -178,30 +176,6 @@ bool files_are_wanted() {
   return files.ok() && !files->reports.empty();
 }
 
-void Shrinker::count_futures(const Trace& trace, RunData::Search* search) const {
-  constexpr int kMostFutures = 2000;
-  const std::vector<Trace::Step>& path = trace.steps();
-  if (world_.schedule.kind() != Schedule::Kind::kSteered || world_.faults.rate() > 0 || trace.cut()) return;
-  std::vector<RunData::Search::Futures> futures(path.size() + 1);
-  WorldOptions world = world_;
-  world.schedule = Schedule::steered(*world_.seed, {});
-  const auto tree = std::make_shared<ScheduleTree>(/*reduce=*/false);
-  for (int runs = 0; tree->more(); ++runs) {
-    if (runs == kMostFutures) return;
-    const Outcome outcome = baseline_.run(world, tree->hooks(), tree);
-    const std::vector<Trace::Step>& steps = outcome.report.trace.steps();
-    const auto parts = std::mismatch(path.begin(), path.end(), steps.begin(), steps.end());
-    const auto common = static_cast<size_t>(parts.first - path.begin());
-    for (size_t made = 0; made <= common; ++made) {
-      ++futures[made].all;
-      if (outcome.failed()) ++futures[made].fail;
-    }
-    tree->advance();
-  }
-  search->futures = std::move(futures);
-  for (const Trace::Step& step : path) search->choices.push_back(trace.describe(step));
-}
-
 void Shrinker::tell(ExploreReport::Failure* failure) {
   const auto record = std::make_shared<StepRecord>(/*texts=*/true);
   WorldOptions kept = world_;
@@ -216,7 +190,7 @@ void Shrinker::tell(ExploreReport::Failure* failure) {
     failure->report.kept->story = failure->story;
     RunData::Search& search = failure->report.kept->search;
     search.switch_steps = switch_steps(*record, world_.schedule.switches());
-    if (files_are_wanted()) count_futures(failure->report.trace, &search);
+    if (files_are_wanted()) count_futures(baseline_, world_, failure->report.trace, &search);
   }
   failure->rerun = rerun_command(world_);
   // The program says neither how many ranks shrinking has left nor how many the environment asked for.

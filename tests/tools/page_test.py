@@ -1,20 +1,24 @@
 """Opens pages of the command `rankloom` in a browser: Debian's Chromium, without a window, driven by Selenium.
 
-    page_test.py WRITE_RUNS [--image FILE]      the tests; or only the picture of a stuck run
+    page_test.py WRITE_RUNS WRITE_RANDOM_RUNS [ARG...]            the tests
+    page_test.py WRITE_RUNS --images FOLDER TRACE_TRANSFORMER     only the pictures of docs/images
 
 ./dev page-test runs it, since it needs a browser.
 """
 
+import base64
+import collections
 import contextlib
-import io
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 import urllib.parse
+import zlib
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
@@ -29,8 +33,20 @@ sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "tools")]
 from altered_runs import altered  # noqa: E402
 from rankloom_command import page, run_file  # noqa: E402
 
+# The page of each kind: run files, fragment, and what is hidden for the picture.
+IMAGES = {
+    "stuck_run": (["deadlock"], "call=0.1.3", ".detail, .gaps, section.matrix, details.sums, .cause, .places"),
+    "mismatch": (["mismatch"], "", ".gaps, .detail, details.sums"),
+    "changed_input": (["changed_input"], "", ".gaps, .detail, section.matrix, details.sums"),
+    "explored": (["counted"], "", ".gaps, .detail, section.matrix, details.sums, .places"),
+    "fault": (["faults"], "", ".gaps, .detail, section.matrix, details.sums"),
+    "many_ranks": (["big"], "axis=time&x=0,40000", ".gaps, .detail, section.matrix, details.sums"),
+    "two_runs": (["passes", "fails"], "", ".gaps, .detail, section.matrix, details.sums"),
+    "fake_world": (["step.json"], "", ".gaps, .detail, .keys"),
+}
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,1300", "--hide-scrollbars"]
-WRITE_RUNS = ""
+WRITE_RUNS = WRITE_RANDOM_RUNS = ""
+RANDOM_RUNS = 100
 SLOW = 60  # seconds until a page must be ready, on a busy machine
 
 
@@ -237,8 +253,8 @@ class PageTest(unittest.TestCase):
     def test_an_exception_leads(self):
         self.page("exception")
         self.assertIn("rank 2 failed: no batch left", self.one("h1").text)
-        failed = self.one("table.outcomes tr[data-state=f]").text
-        self.assertRegex(failed, r"^rank 2 failed no batch left \(std::runtime_error\), after all_reduce seq 2 \(completed\) \[group 0, ")
+        self.assertRegex(self.one("h1").text, r"\(std::runtime_error\), after all_reduce seq 2 \(completed\) \[group 0, write_runs\.cc:\d+\]$")
+        self.assertEqual(self.one("table.outcomes tr[data-state=f]").text, "rank 2 failed see above")
         self.assertEqual(self.all("svg.waits"), [])
         self.assertEqual(self.texts("td.none"), ["never came"])
 
@@ -263,6 +279,18 @@ class PageTest(unittest.TestCase):
         first = next(made for made, fail in enumerate(facts["lost"]) if fail == facts["futures"][made])
         self.assertIn(f"When was it lost? Lost with choice {first} of {len(facts['choices'])}: ", self.one("figure.lost figcaption").text)
         self.assertEqual(len(self.all("svg.lost circle.first")), 1)
+
+    def test_when_a_longer_run_was_lost_is_sampled(self):
+        self.page("counted")
+        facts = self.js("return rankloom.runs[0].explored")
+        self.assertTrue(facts["sampled"])
+        self.assertEqual(len(set(facts["futures"])), 1)
+        self.assertEqual(facts["lost"][-1], facts["futures"][-1])  # all of the run was chosen
+        self.assertTrue(0 < facts["lost"][0] < facts["futures"][0], facts)
+        told = self.one("figure.lost figcaption").text
+        self.assertRegex(
+            told, r"^When was it lost\? Lost by choice \d+ of \d+: rank \d at .* A sample: from each choice on, \d+ runs went on at random\.$"
+        )
 
     def test_faults_and_gaps_are_told(self):
         self.page("faults")
@@ -297,6 +325,36 @@ class PageTest(unittest.TestCase):
                 found,
             )
             self.assertEqual(told, [])
+        self.assertEqual(self.driver.get_log("browser"), [])
+
+    def test_all_of_a_drawn_run_can_be_shown(self):
+        folder = self.folder / "drawn"
+        folder.mkdir()
+        subprocess.run([WRITE_RANDOM_RUNS, folder, "1", str(RANDOM_RUNS)], check=True, stdout=subprocess.DEVNULL)
+        self.page("deadlock")
+        calls = 0
+        for path in (*sorted(folder.glob("*.rlrun")), *sorted(self.folder.glob("*.rlrun"))):
+            with self.subTest(path.name):
+                told, shown = self.js(
+                    """rankloom.build(JSON.parse(arguments[0]));
+                    const {view, timelines: [t]} = rankloom;
+                    let shown = 0;
+                    for (view.fold of ['yes', 'no']) {
+                      for (view.axis of ['order', 'time']) {
+                        for (view.colour of ['', 'group']) t.drawNow();
+                      }
+                    }
+                    document.querySelectorAll('details').forEach((e) => { e.open = true; });
+                    t.run.lanes.slice(0, 8).forEach((lane, rank) => {
+                      for (let i = 0; i < lane.count; ++i, ++shown) t.choose(rank, i);
+                    });
+                    for (const name of ['fold', 'colour', 'call', 'bytes', 'keys']) view[name] = '';
+                    return [document.body.innerText.match(/.{0,80}\\b(undefined|NaN|null|Infinity|object Object)\\b.{0,80}/g), shown];""",
+                    page.page_data([run_file.read(str(path))]),
+                )
+                self.assertIsNone(told)
+                calls += shown
+        self.assertGreater(calls, RANDOM_RUNS)
         self.assertEqual(self.driver.get_log("browser"), [])
 
     def test_ten_megabytes_of_text_open(self):
@@ -554,33 +612,95 @@ def canvas_count(test):
     return test.one("canvas.bars").get_attribute("data-ranks")
 
 
-def image(path):
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([WRITE_RUNS, folder], check=True)
-        html = pathlib.Path(folder) / "run.html"
-        report = [sys.executable, ROOT / "tools" / "rankloom_command", "report", f"{folder}/deadlock.rlrun", "-o", html]
-        subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
+def images(folder, trace_transformer):
+    """A picture of each kind of page; small ones, which a page of documentation can show."""
+    with tempfile.TemporaryDirectory() as runs:
+        subprocess.run([WRITE_RUNS, runs], check=True)
+        subprocess.run([WRITE_RUNS, runs, "big", "1024", "100"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([trace_transformer, "--layers=8", "--micro_batches=8", "--out", runs], check=True, stdout=subprocess.DEVNULL)
         driver = browser()
         try:
-            driver.set_window_size(1100, 1010)
-            driver.get(f"file://{html}#theme=light&call=0.1.3")
-            end = time.monotonic() + SLOW
-            while not driver.execute_script("return document.documentElement.dataset.ready === 'yes'") and time.monotonic() < end:
-                time.sleep(0.1)
-            driver.execute_script(
-                """document.querySelectorAll('.detail, .gaps, section.matrix, pre.cause').forEach((e) => e.remove());
-                document.querySelector('.rerun code').textContent = 'RANKLOOM_ENGINE=fibers RANKLOOM_SEED=7 ./train';"""
-            )
-            png = driver.get_screenshot_as_png()
+            for name, shown in IMAGES.items():
+                png = smaller(picture(driver, pathlib.Path(runs), *shown))
+                assert png.startswith(b"\x89PNG") and len(png) < 150_000, f"{name}: {len(png)} bytes"
+                (pathlib.Path(folder) / f"{name}.png").write_bytes(png)
+                print(f"{name}.png: {len(png) / 1000:.0f} kB")
         finally:
             driver.quit()
-    assert io.BytesIO(png).read(4) == b"\x89PNG"
-    pathlib.Path(path).write_bytes(png)
+
+
+def pixels_of(png):
+    """Width, and the rows of a PNG of 8 bits a channel: bytes, `channels` a pixel."""
+    at, data, width, channels = 8, b"", 0, 0
+    while at < len(png):
+        size, kind = struct.unpack(">I4s", png[at : at + 8])
+        body = png[at + 8 : at + 8 + size]
+        if kind == b"IHDR":
+            width, _, depth, colours = struct.unpack(">IIBB", body[:10])
+            channels = {2: 3, 6: 4}[colours]
+            assert depth == 8
+        data += body if kind == b"IDAT" else b""
+        at += 12 + size
+    raw, stride, rows = zlib.decompress(data), width * channels, [bytes(width * channels)]
+    for begin in range(0, len(raw), stride + 1):
+        kind, row, up = raw[begin], bytearray(raw[begin + 1 : begin + 1 + stride]), rows[-1]
+        for i in range(stride if kind else 0):
+            left, above, corner = (row[i - channels], up[i], up[i - channels]) if i >= channels else (0, up[i], 0)
+            near = left + above - corner
+            paeth = min((abs(near - left), 0, left), (abs(near - above), 1, above), (abs(near - corner), 2, corner))[2]
+            row[i] = (row[i] + (0, left, above, (left + above) // 2, paeth)[kind]) & 255
+        rows.append(bytes(row))
+    return width, channels, rows[1:]
+
+
+def smaller(png):
+    """The same picture in its 256 most frequent colours."""
+    width, channels, rows = pixels_of(png)
+    lines = [[row[i : i + 3] for i in range(0, len(row), channels)] for row in rows]
+    counts = collections.Counter(colour for line in lines for colour in line)
+    palette = [colour for colour, _ in counts.most_common(256)]
+    number = {colour: i for i, colour in enumerate(palette)}
+    for colour in counts:
+        if colour not in number:
+            number[colour] = min(range(len(palette)), key=lambda i: sum((a - b) ** 2 for a, b in zip(palette[i], colour, strict=True)))
+    data = b"".join(b"\0" + bytes(number[colour] for colour in line) for line in lines)
+    out = b"\x89PNG\r\n\x1a\n"
+    header = struct.pack(">IIBBBBB", width, len(rows), 8, 3, 0, 0, 0)
+    for kind, body in ((b"IHDR", header), (b"PLTE", b"".join(palette)), (b"IDAT", zlib.compress(data, 9)), (b"IEND", b"")):
+        out += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    return out
+
+
+def picture(driver, folder, runs, fragment, hidden):
+    html = folder / "run.html"
+    files = [folder / (run if run.endswith(".json") else f"{run}.rlrun") for run in runs]
+    report = [sys.executable, ROOT / "tools" / "rankloom_command", "report", *files, "-o", html, "--source", ROOT]
+    subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
+    driver.set_window_size(1100, 900)
+    driver.get("about:blank")
+    driver.get(f"file://{html}#theme=light&{fragment}")
+    end = time.monotonic() + SLOW
+    while not driver.execute_script("return document.documentElement.dataset.ready === 'yes'") and time.monotonic() < end:
+        time.sleep(0.1)
+    # Where the program lies on the machine that makes the picture is nobody's business.
+    height = driver.execute_script(
+        """document.querySelectorAll(arguments[0] + ', #plain, details.keys').forEach((e) => e.remove());
+        const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        while (walk.nextNode()) {
+          const text = walk.currentNode;
+          text.data = text.data.replace(/[^\\s[(]*write_runs .*$/, './train').replace(/[^\\s[(]*write_runs\\.cc/g, 'train.cc');
+        }
+        return Math.ceil(document.getElementById('page').getBoundingClientRect().bottom) + 8;""",
+        hidden,
+    )
+    clip = {"x": 0, "y": 0, "width": 1100, "height": height, "scale": 1}
+    return base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})["data"])
 
 
 if __name__ == "__main__":
     WRITE_RUNS = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    if "--image" in sys.argv:
-        image(sys.argv[sys.argv.index("--image") + 1])
+    if "--images" in sys.argv:
+        images(*sys.argv[sys.argv.index("--images") + 1 :])
     else:
+        WRITE_RANDOM_RUNS = str(pathlib.Path(sys.argv.pop(1)).resolve())
         unittest.main()

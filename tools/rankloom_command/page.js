@@ -78,9 +78,9 @@ class Run {
     for (const line of data.calls) this.lanes[line.rank] = this.lane(line);
     this.match();
     this.order();
+    this.stuck();
     this.time();
     this.differ();
-    this.stuck();
     this.strikes();
   }
 
@@ -168,7 +168,9 @@ class Run {
         const i = next[rank]++, m = lane.meeting[i];
         lane.order.from[i] = at[rank];
         latest[m] = Math.max(latest[m], at[rank]);
-        const waited = i + 1 < lane.count && lane.ended[i] >= 0 && lane.ended[i] <= lane.issued[i + 1];
+        // A send may have been left open: where times do not tell, it was.
+        const sure = this.op(rank, i) !== "send" || lane.ended[i] < lane.issued[i + 1];
+        const waited = i + 1 < lane.count && lane.ended[i] >= 0 && lane.ended[i] <= lane.issued[i + 1] && sure;
         at[rank] += 1;
         if (++come[m] === meetings[m].members.length) {
           for (const other of held[m]) {
@@ -267,6 +269,7 @@ class Run {
         const lane = this.lanes[rank];
         let i = lane.count - 1;
         while (i >= 0 && !(this.op(rank, i) === wait.what && lane.seq[i] === wait.seq && this.group(rank, i).name === wait.group)) --i;
+        if (i >= 0) lane.order.to[i] = lane.order.met[i] = Infinity;
         this.waiting.set(rank, {i, whom, what: `${wait.what}${wait.detail ? ` ${wait.detail}` : ""}`});
       }
     }
@@ -633,7 +636,7 @@ class Timeline {
   // Behind the last call of a lane: a wait that is none of its calls, or the first call of others to which the rank never came.
   drawEnd(c, scale, rank, y, tall) {
     const run = this.run, lane = run.lanes[rank], axis = lane[view.axis], waits = run.waiting.get(rank), absent = run.absentOf.get(rank);
-    if (!(waits && waits.i < 0) && !absent) return;
+    if (waits ? waits.i >= 0 : !absent) return;
     let end = 0;
     for (let i = 0; i < lane.count; ++i) if (Number.isFinite(axis.to[i])) end = Math.max(end, axis.to[i]);
     const a = scale.x(absent && !waits ? Math.max(end, view.axis === "time" ? absent.time : absent.x) : end) + 1;
@@ -1066,10 +1069,22 @@ function copyText(text, button) {
 // The lines of code that the headline names, or those of who waits.
 const MOST_PLACES = 3;
 function namedPlaces(run) {
-  const named = run.named.length ? run.named : run.waits.filter((wait) => wait.file);
-  const found = new Map(named.map((place) => [`${place.file}:${place.line}`, place]).filter(([key]) => sources[key]));
-  if (!found.size || runs.length > 1) return null;
-  return h("div", {class: "places"}, [...found.values()].slice(0, MOST_PLACES).map((place) => sourceLines(place)));
+  if (runs.length > 1) return null;
+  const named = run.named.length ? run.named : run.waits.filter((wait) => wait.file), panes = [];
+  for (const place of named) {
+    const found = sources[`${place.file}:${place.line}`], end = found && found.first + found.lines.length;
+    if (!found) continue;
+    const near = panes.find((pane) => pane.path === found.path && found.first <= pane.first + pane.lines.length && pane.first <= end);
+    if (!near) {
+      panes.push({...found, lines: [...found.lines], marked: new Set([place.line])});
+      continue;
+    }
+    near.marked.add(place.line);
+    if (found.first < near.first) near.lines.unshift(...found.lines.slice(0, near.first - found.first));
+    near.first = Math.min(near.first, found.first);
+    near.lines.push(...found.lines.slice(near.first + near.lines.length - found.first));
+  }
+  return panes.length ? h("div", {class: "places"}, panes.slice(0, MOST_PLACES).map((each) => pane(each))) : null;
 }
 
 // What the report says beyond the headline and what the page shows by itself: who was stopped, the schedule, the file.
@@ -1077,7 +1092,7 @@ function causeOf(run) {
   const shownElsewhere = /^(ranks? [\d, -]+ stopped for it$|schedule \S+, engine |run file: )/;
   const text = run.run.cause && run.run.cause.includes("\n") ? run.run.cause : run.run.text;
   const lines = text.split("\n").filter((line) => !shownElsewhere.test(line));
-  if (lines.length && run.headline.endsWith(lines[0])) lines.shift();
+  if (lines.length && run.headline.endsWith(lines[0].replace(/^ranks? [\d, -]+ failed: /, ""))) lines.shift();
   const last = lines.findIndex((line) => /^ *last calls? of rank/.test(line)), cause = last < 0 ? lines : lines.slice(0, last);
   return {cause: cause.length && !(cause.length === 1 && cause[0] === "ok") ? cause.join("\n") : "", calls: last < 0 ? "" : lines.slice(last).join("\n")};
 }
@@ -1108,7 +1123,7 @@ function head(run) {
   // What the headline or the cause has said already.
   const said = (state, text) => {
     const first = text.split("\n", 1)[0];
-    return state === "s" && (run.headline.includes(first) || first.includes(run.headline) || run.run.cause.split("\n", 1)[0].includes(first)) ||
+    return (text && run.headline.endsWith(text)) || state === "s" && (run.headline.includes(first) || first.includes(run.headline) || run.run.cause.split("\n", 1)[0].includes(first)) ||
       (text.includes("\n") && (run.headline.includes(first) || cause.includes(first)));
   };
   const {cause, calls} = causeOf(run);
@@ -1120,10 +1135,10 @@ function head(run) {
     cause ? h("pre", {class: "cause"}, cause) : null,
     calls ? h("details", {}, h("summary", {class: "soft"}, "last calls of ranks, as the report has them"), h("pre", {class: "last"}, calls)) : null,
     (run.run.failures || []).filter((failure) => failure !== run.headline).map((failure) => h("pre", {class: "failure"}, failure)),
-    run.run.lanes ? null : h("table", {class: "outcomes"}, h("tr", {}, h("th", {}, "ranks"), h("th", {}, "ended"), h("th", {}, "with")),
+    h("div", {class: "beside"}, run.run.lanes ? null : h("table", {class: "outcomes"}, h("tr", {}, h("th", {}, "ranks"), h("th", {}, "ended"), h("th", {}, "with")),
       outcomes.map(([state, ranks, text]) => h("tr", {"data-state": state}, h("td", {}, ranksText(ranks)), h("td", {}, STATES[state]),
         said(state, text) ? h("td", {class: "soft"}, "see above") : h("td", {}, text.length > 300 ? h("details", {}, h("summary", {}, text.slice(0, 200)), text) : text)))),
-    namedPlaces(run),
+    namedPlaces(run)),
     run.faults.length ? [h("h2", {}, "Faults that struck"), h("ul", {class: "faults"}, run.faults.map((fault) => h("li", {class: "mono"}, fault)))] : null,
     run.notes.length ? [h("h2", {}, "Notes"), h("ul", {class: "notes"}, run.notes.map((note) => h("li", {}, note)))] : null,
     run.story ? explored(run) : null);
@@ -1186,12 +1201,14 @@ function explored(run) {
 function lostCurve(facts) {
   const n = facts.choices.length, share = facts.lost.map((fail, made) => fail / facts.futures[made]), first = share.findIndex((value) => value === 1);
   const wide = 700, x = (made) => 50 + (wide * made) / Math.max(1, n), y = (value) => 100 - 80 * value, percent = (value) => `${+(100 * value).toPrecision(3)} %`;
-  const told = (made) => `${made ? `after choice ${made} (${facts.choices[made - 1]})` : "at the start"}: ${facts.lost[made]} of ${facts.futures[made]} schedules fail (${percent(share[made])})`;
-  const lost = first < 0 ? "At no choice are all schedules lost." : first === 0 ? "Every schedule fails." : `Lost with choice ${first} of ${n}: ${facts.choices[first - 1]}. ${facts.futures[first] === 1 ? "The only schedule that begins so fails" : `All ${facts.futures[first]} schedules that begin so fail`}.`;
-  return h("figure", {class: "lost"}, h("figcaption", {}, h("b", {}, "When was it lost? "), lost, h("span", {class: "soft"}, ` Exact: all ${facts.futures[0]} schedules of the shrunk run's world were run.`)),
+  const told = (made) => `${made ? `after choice ${made} (${facts.choices[made - 1]})` : "at the start"}: ${facts.lost[made]} of ${facts.futures[made]} ${facts.sampled ? "runs that went on at random" : "schedules"} fail (${percent(share[made])})`;
+  const lost = facts.sampled ? (first < 0 ? "After no choice did all runs fail." : first === 0 ? "Every run of the sample failed." :
+    `Lost by choice ${first} of ${n}: ${facts.choices[first - 1]}. All ${facts.futures[first]} runs that began so failed.`) :
+    first < 0 ? "At no choice are all schedules lost." : first === 0 ? "Every schedule fails." : `Lost with choice ${first} of ${n}: ${facts.choices[first - 1]}. ${facts.futures[first] === 1 ? "The only schedule that begins so fails" : `All ${facts.futures[first]} schedules that begin so fail`}.`;
+  return h("figure", {class: "lost"}, h("figcaption", {}, h("b", {}, "When was it lost? "), lost, h("span", {class: "soft"}, facts.sampled ? ` A sample: from each choice on, ${facts.futures[0]} runs went on at random.` : ` Exact: all ${facts.futures[0]} schedules of the shrunk run's world were run.`)),
     h("svg:svg", {class: "lost", viewBox: "0 0 770 124", role: "img", "aria-label": lost},
       h("svg:path", {class: "axis", d: `M50 20V100H${50 + wide}`}), h("svg:text", {x: 46, y: 24, class: "row"}, "100 %"), h("svg:text", {x: 46, y: 103, class: "row"}, "0"),
-      h("svg:text", {x: 50, y: 118, class: "left"}, "share of schedules that fail, after each choice of the run"),
+      h("svg:text", {x: 50, y: 118, class: "left"}, `share of ${facts.sampled ? "random continuations" : "schedules"} that fail, after each choice of the run`),
       first > 0 ? [h("svg:path", {class: "mark", d: `M${x(first)} 12V100`}), h("svg:text", {x: x(first), y: 10}, "lost")] : null,
       h("svg:path", {class: "curve", d: share.map((value, made) => `${made ? "H" : "M"}${x(made)}${made ? "V" : " "}${y(value)}`).join("")}),
       n > 400 ? null : share.map((value, made) => h("svg:circle", {cx: x(made), cy: y(value), r: 4, class: made === first ? "first" : null}, h("svg:title", {}, told(made))))));
@@ -1261,7 +1278,7 @@ function waitsGraph(run, number) {
   const ring = inner.length ? radius * 1.5 + 100 : outer.length > 1 ? Math.max(90, outer.length * 16) : 0;
   const tall = 2 * Math.max(radius, outer.length > 2 || !inner.length ? ring * 0.6 : 0) + 90;
   inner.forEach((node, i) => {
-    const angle = (2 * Math.PI * i) / inner.length - Math.PI / 2;
+    const angle = (2 * Math.PI * i) / inner.length - (inner.length === 2 ? Math.PI : Math.PI / 2);  // two: side by side
     Object.assign(node, {x: width / 2 + radius * 1.5 * Math.cos(angle), y: tall / 2 + radius * Math.sin(angle)});
   });
   outer.forEach((node, i) => {
@@ -1468,10 +1485,10 @@ function whereOf(place) {
 function sourceLines(kind) {
   const found = sources[`${kind.file}:${kind.line}`];
   if (!found) return null;
-  return h("figure", {class: "source"}, h("figcaption", {class: "soft"}, `${found.path}, as it was when this page was made`),
-    h("pre", {}, found.lines.map((text, i) => h("span", {class: found.first + i === kind.line ? "here" : null},
-      `${String(found.first + i).padStart(5)}  ${text}\n`))));
+  return pane({...found, marked: new Set([kind.line])});
 }
+const pane = ({path, first, lines, marked}) => h("figure", {class: "source"}, h("figcaption", {class: "soft"}, `${path}, as it was when this page was made`),
+  h("pre", {}, lines.map((text, i) => h("span", {class: marked.has(first + i) ? "here" : null}, `${String(first + i).padStart(5)}  ${text}\n`))));
 
 function showDetails() {
   const [number, rank] = view.call.split(".").map(Number), timeline = timelines[number], at = view.call && timeline ? timeline.chosen() : null;
@@ -1497,7 +1514,7 @@ function showDetails() {
 }
 
 // Who sends how much to whom in a call of lists: a row a sender, a column a receiver.
-const MOST_SPLITS = 512;
+const MOST_SPLITS = 128;
 function splits(run, meeting) {
   const [[rank0, i0]] = meeting.members, {op} = run.kinds[run.lanes[rank0].kind[i0]], group = run.groups[meeting.group], n = group.size;
   if (!op.startsWith("all_to_all") || meeting.p2p) return null;
@@ -1508,7 +1525,7 @@ function splits(run, meeting) {
   }
   if (!rows.size) return n > 1 ? h("p", {class: "soft"}, "How much each member sent to whom: splits of one tensor are not in the file.") : null;
   if (n > MOST_SPLITS) return h("p", {class: "soft"}, `${n} members are too many for a map of who sends to whom.`);
-  const most = Math.max(1, ...[...rows.values()].flatMap((row) => row.sends)), cell = n <= 16 ? 34 : n <= 64 ? 12 : 2, left = 60, top = 34;
+  const most = [...rows.values()].reduce((high, row) => Math.max(high, ...row.sends), 1), cell = n <= 16 ? 34 : n <= 64 ? 12 : 2, left = 60, top = 34;
   let differ = 0;
   const cells = members.flatMap((from, r) => members.map((to, c) => {
     const sends = rows.has(from) ? rows.get(from).sends[c] : -1, gets = rows.has(to) ? rows.get(to).gets[r] : -1, odd = sends >= 0 && gets >= 0 && sends !== gets;
@@ -1576,7 +1593,7 @@ function bytesSection(run) {
     const rows = sums(run), timed = run.timeEnd > 0, most = (name) => Math.max(1, ...rows.map((row) => row[name]));
     const bar = (value, all, kind) => h("i", {class: kind, style: `width:${value ? Math.max(1, Math.round((120 * value) / all)) : 0}px`});
     const bytes = most("bytes"), time = Math.max(1, ...rows.map((row) => row.waits + row.works)), axis = timed ? "time" : "order";
-    const steps = inFlight(run, axis), peak = Math.max(0, ...steps.map(([, held]) => held)), end = timed ? run.timeEnd : run.orderEnd;
+    const steps = inFlight(run, axis), peak = steps.reduce((high, [, held]) => Math.max(high, held), 0), end = timed ? run.timeEnd : run.orderEnd;
     const x = (at) => 70 + (680 * Math.min(at, end)) / (end || 1), y = (held) => 90 - (75 * held) / (peak || 1);
     let path = `M${x(0)} ${y(0)}`;
     // A point for each pixel: the least and the most there.

@@ -200,7 +200,8 @@ def _explored(line: dict[str, Any]) -> dict[str, Any]:
         _check(all(type(number) is int for number in (*futures, *lost)), "futures that are no numbers")
         _check(all(0 <= fail <= every and every > 0 for every, fail in zip(futures, lost, strict=True)), "more futures that fail than there are")
         _check(all(isinstance(choice, str) for choice in choices), "a choice without a text")
-        kept |= {"futures": futures, "lost": lost, "choices": choices}
+        _check(isinstance(line["sampled"], bool), "futures of which nobody knows whether they are all")
+        kept |= {"futures": futures, "lost": lost, "choices": choices, "sampled": line["sampled"]}
     return kept
 
 

@@ -12,6 +12,9 @@ AROUND = 5  # lines before and behind
 # A file names what it likes, and pages are passed on: sources only, and only those below the folders.
 SUFFIXES = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inl", ".py", ".pyx"})
 MOST_PLACES = 1000
+MOST_NAMED = 20
+MOST_CAUSE = 20_000  # characters
+LAST_CALLS = re.compile(r"\n *last calls? of rank")
 NAMED = re.compile(r"([\w.+-]{1,100}):(\d{1,7})\b")
 MOST_BYTES = 4_000_000  # of a file
 MOST_COLUMNS = 300
@@ -59,10 +62,14 @@ def around(places: Iterable[tuple[str, int]], folders: Sequence[pathlib.Path]) -
 
 
 def named(run: Run) -> list[tuple[str, int]]:
-    """The lines that the headline names, by the last part of their path: those of files in which the run has calls or waits."""
+    """The lines that the headline names, or else the cause, but for its last calls: those of files in which the run has calls or waits."""
     files = {str(where["file"]).rsplit("/", 1)[-1]: str(where["file"]) for where in (*run.kinds, *run.waits)}
-    found = {(files[name], int(line)): None for name, line in NAMED.findall(run.headline()) if name in files}
-    return list(found)
+    cause = LAST_CALLS.split(run.run["cause"][:MOST_CAUSE] or run.run["text"][:MOST_CAUSE], maxsplit=1)[0]
+    for text in (run.headline(), cause):
+        found = {(files[name], int(line)): None for name, line in NAMED.findall(text) if name in files}
+        if found:
+            return list(found)[:MOST_NAMED]
+    return []
 
 
 def places(runs: Iterable[Run]) -> list[tuple[str, int]]:

@@ -110,6 +110,18 @@ void waits_for_a_key(RankContext& rank) {
   pg->barrier().wait();
 }
 
+// Ranks count themselves with get and set, where add is wanted.
+void counts(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  Store& store = rank.store();
+  if (rank.rank() == 0) store.set("count", "0");
+  pg->barrier().wait();
+  store.set("count", std::to_string(std::stoi(store.get("count")) + 1));
+  pg->barrier().wait();
+  if (const std::string found = store.get("count"); found != std::to_string(pg->size()))
+    throw std::runtime_error("counted " + found + " ranks");
+}
+
 // Steps of a training loop: a message around the ring, a gradient.
 void step(RankContext& rank, ProcessGroup& pg, int odd_at, int steps) {
   std::vector<float> x(16, 1.0F);
@@ -168,8 +180,11 @@ void all(const std::string& folder) {
     reduce(*pg, 1);
     observe(rank, "place", rank.store().add("arrived", 1));
   });
+  const ExploreReport counted =
+      explore({.world = fibers(3), .max_time = absl::Hours(1), .min_ranks = 2, .progress = [](const auto&) {}}, counts);
   unsetenv("RANKLOOM_REPORT");
   write(explored.failure.value().report, folder + "/explored.rlrun");
+  write(counted.failure.value().report, folder + "/counted.rlrun");
 
   WorldOptions poisoned = fibers(4);
   poisoned.poison = true;
