@@ -212,6 +212,8 @@ class PageTest(unittest.TestCase):
         self.assertEqual(len(odd), 2, odd)
         self.assertIn("broadcast root 3", odd[0])
         self.assertIn("[6]", odd[1])
+        self.all("td.odd")[1].send_keys(Keys.ENTER)
+        self.assertEqual(self.fragment()["call"], ["0.2.4"])
         self.one("button.rows").click()
         self.assertGreater(len(self.all("table.calls tr")), 4)
         self.assertEqual(self.fragment()["rows"], ["all"])
@@ -580,7 +582,14 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.js("return document.documentElement.dataset.theme"), "dark")
         self.one("button.theme").click()
         self.assertEqual(self.fragment()["theme"], ["light"])
-        self.page("passes", fragment="#axis=no&x=a,b&y=9,3&call=7.7.7&rank=zzz")
+        # What is unfolded, too.
+        self.page("deadlock")
+        self.all("table.waits summary")[1].click()
+        self.wait(lambda: "open" in self.fragment(), "it is not in the fragment")
+        opened = self.fragment()["open"][0]
+        self.page("deadlock", fragment=f"#open={opened}")
+        self.assertEqual(self.js("return [...document.querySelectorAll('table.waits details')].map((e) => e.open)"), [False, True, False, False])
+        self.page("passes", fragment="#axis=no&x=a,b&y=9,3&call=7.7.7&rank=zzz&open=x,99")
         self.assertEqual(canvas_count(self), "4")
 
     def test_the_rerun_command_is_copied(self):

@@ -342,7 +342,7 @@ class Run {
 
 // --- what the page shows now; all of it stands in the URL's fragment
 
-const view = {axis: "", x: null, y: null, rank: "", group: "", op: "", text: "", call: "", theme: "", rows: "", fold: "", colour: "", bytes: "", keys: ""};
+const view = {axis: "", x: null, y: null, rank: "", group: "", op: "", text: "", call: "", theme: "", rows: "", fold: "", colour: "", bytes: "", keys: "", open: ""};
 let runs = [], difference = null, timelines = [], legend = null, sources = {};
 
 function readFragment() {
@@ -1401,7 +1401,8 @@ function matrix(run, number) {
       const {kind, i} = cell(row, ranks[0]);
       if (i === undefined) return h("td", {class: kind}, kind === "none" ? "never came" : "");
       const call = run.kinds[run.lanes[ranks[0]].kind[i]];
-      return h("td", {class: kind, title: `${call.file}:${call.line}`, click: () => { timelines[number].choose(ranks[0], i); timelines[number].reveal(); changed(); }},
+      const go = () => { timelines[number].choose(ranks[0], i); timelines[number].reveal(); changed(); };
+      return h("td", {class: kind, title: `${call.file}:${call.line}`, click: go, ...(kind === "odd" ? {tabindex: "0", keydown: (event) => { if (event.key === "Enter") go(); }} : {})},
         `${call.op}${call.root >= 0 ? ` root ${call.root}` : ""}`, kind === "odd" ? h("div", {class: "mono"}, `${run.sizes(call)} ${run.site(ranks[0], i)}`) : null);
     })));
     section.replaceChildren(...[
@@ -1423,8 +1424,12 @@ function matrix(run, number) {
 
 let controls = {}, details = null;
 let keysHelp = null;
+// What can be unfolded and has no word of its own in the fragment: by number.
+const unfolding = () => [...document.querySelectorAll("#page details:not(.sums):not(.keys)")];
 function syncControls() {
   if (keysHelp) keysHelp.open = view.keys === "yes";
+  const open = new Set(view.open.split(","));
+  unfolding().forEach((element, i) => { element.open = open.has(`${i}`); });
   for (const element of document.querySelectorAll("details.sums")) element.open = view.bytes ? view.bytes === "yes" : runs.some((run) => run.run.lanes);
   for (const [name, input] of Object.entries(controls)) input.value = view[name];
   if (controls.fold && timelines.length) controls.fold.value = timelines[0].folds() ? "yes" : "no";
@@ -1683,6 +1688,12 @@ function build(data) {
     stuck, tables, totals, h("div", {class: "runs"}, runs.map((run) => gaps(run))),
   ].flat(9).filter((part) => part));
   document.getElementById("plain").open = false;
+  for (const element of unfolding()) {
+    element.addEventListener("toggle", () => {
+      view.open = unfolding().flatMap(({open}, i) => (open ? [i] : [])).join(",");
+      writeFragment();
+    });
+  }
   syncControls();
   showDetails();
   for (const timeline of timelines) timeline.drawNow();

@@ -228,6 +228,7 @@ def _take(run: Run, line: dict[str, Any]) -> None:
         run.waits, run.cycle = line["waits"], line["cycle"]
     elif tag == "groups":
         for group in line["groups"]:
+            group.pop("of", None)
             _check(all(isinstance(group[key], str) for key in ("name", "description")), "a group without a name")
             _check(all(type(group[key]) is int for key in ("id", "size")) and group["size"] > 0, "a group whose numbers are none")
             if "ranks" in group:
@@ -241,6 +242,7 @@ def _take(run: Run, line: dict[str, Any]) -> None:
         run.groups = line["groups"]
     elif tag == "kinds":
         for kind in line["kinds"]:
+            kind.pop("wire", None)
             _check(type(kind["group"]) is int and 0 <= kind["group"] < len(run.groups), "a call of a group that the file does not have")
             _check(isinstance(kind["op"], str) and isinstance(kind["file"], str), "a call without a name")
             _check(all(type(kind[key]) is int for key in ("line", "dtype")) and kind["dtype"] >= 0, "a call whose numbers are none")
@@ -274,6 +276,7 @@ def _begin(run_line: dict[str, Any], outcomes: dict[str, Any], path: str, writer
         _check(isinstance(run_line.get(key, ""), str), f'"{key}" is no text')
     failures = run_line.get("failures", [])
     _check(isinstance(failures, list) and all(isinstance(failure, str) for failure in failures), '"failures" are no texts')
+    run_line.pop("lanes", None)  # of a record of fake ranks, as are `of` of a group and `wire` of a kind
     _check(-1 <= run_line["first_failed"] < run_line["world_size"], '"first_failed" is no rank')
     _check(isinstance(run_line["ok"], bool), '"ok" is neither true nor false')
     states = outcomes["states"]

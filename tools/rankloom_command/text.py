@@ -49,7 +49,10 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
     """What there is to know: the report, and the last calls of one rank or of those that did not return."""
     lines = [run.headline() if run.run["ok"] and run.run.get("failures") else run.run["text"]]
     lines += run.run.get("failures", [])
-    lines.append(f"{run.world_size} ranks, engine {run.run['engine']}, schedule {run.run['schedule']}, {run.run['steps']} steps")
+    if "lanes" in run.run:
+        lines.append(f"{run.world_size} lanes, each a group of a rank: {', '.join(run.run['lanes'][:MOST_LINES])}")
+    else:
+        lines.append(f"{run.world_size} ranks, engine {run.run['engine']}, schedule {run.run['schedule']}, {run.run['steps']} steps")
     if run.run["rerun"] and run.run["rerun"] not in lines[0]:
         lines.append(f"run it again: {run.run['rerun']}")
     if run.faults:
@@ -59,7 +62,8 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
     ended: dict[str, list[int]] = {}
     for number, state in enumerate(run.states):
         ended.setdefault(state, []).append(number)
-    lines.append("; ".join(f"{ranks_text(ranks)} {STATES[state]}" for state, ranks in ended.items()))
+    if "lanes" not in run.run:
+        lines.append("; ".join(f"{ranks_text(ranks)} {STATES[state]}" for state, ranks in ended.items()))
     shown = [rank] if rank is not None else [number for number, state in enumerate(run.states) if state != "r"]
     alike: dict[str, list[int]] = {}
     for number in shown:

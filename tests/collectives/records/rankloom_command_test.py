@@ -329,6 +329,21 @@ class CommandTest(unittest.TestCase):
                     shown += 1
         self.assertGreater(min(shown, refused), 200)
 
+    def test_what_only_records_of_fake_ranks_have_is_not_taken_from_a_file(self):
+        lines = (self.folder / "deadlock.rlrun").read_bytes().split(b"\n")
+        for i, text_of_line in enumerate(lines[1:-1], 1):
+            line = json.loads(text_of_line)
+            if line["t"] == "run":
+                line["lanes"] = 5
+            for group in line.get("groups", []):
+                group["of"] = "<b>"
+            for kind in line.get("kinds", []):
+                kind["wire"] = {}
+            lines[i] = json.dumps(line).encode()
+        shown = page.page_data([run_file.parse(b"\n".join(lines), "x")])
+        for name in ('"lanes"', '"of"', '"wire"'):
+            self.assertNotIn(name, shown)
+
     def test_a_later_writers_lines_are_passed_over(self):
         lines = (self.folder / "deadlock.rlrun").read_bytes().split(b"\n")
         end = json.loads(lines[-2])
