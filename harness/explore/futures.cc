@@ -18,8 +18,8 @@ using Futures = RunData::Search::Futures;
 
 constexpr int kMostSchedules = 2000;
 constexpr size_t kMostChoices = 200;
-constexpr int kSampledRuns = 2000;          // of all choices together
-constexpr int64_t kMostNs = 2'000'000'000;  // real time, for each of the two
+constexpr int kSampledRuns = 2000;           // of all choices together
+constexpr int64_t kMostNs = 20'000'000'000;  // real time, for each of the two
 
 // The first choices of a trace, then random ones.
 class Continuation final : public PolicySource {

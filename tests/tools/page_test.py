@@ -303,6 +303,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.one("canvas.bars").get_attribute("data-arrows"), "0")
         self.page("not_kept")
         self.assertEqual(self.one("h1").text, "All ranks returned")
+        self.assertIn("No calls in this file. calls: a run that went well", self.one("p.none").text)
         self.assertIn("calls: a run that went well keeps them only with WorldOptions::keep_run", self.one(".gaps").text)
 
     def test_hostile_text_is_text(self):

@@ -1684,7 +1684,8 @@ function build(data) {
     differs ? h("p", {class: "difference"}, h("b", {}, differs)) : null,
     difference && difference.rank >= 0 ? parting() : null,
     h("h2", {}, "Timeline"), makeControls(), legendElement, keysHelp,
-    timelines.map((timeline) => [runs.length > 1 ? h("div", {class: "soft"}, timeline.run.path) : null, timeline.element]), details,
+    timelines.map((timeline) => [runs.length > 1 ? h("div", {class: "soft"}, timeline.run.path) : null,
+      timeline.run.lanes.some((lane) => lane.count) ? null : h("p", {class: "soft none"}, `No calls in this file. ${timeline.run.gaps.find((gap) => gap.startsWith("calls: ")) || ""}`), timeline.element]), details,
     stuck, tables, totals, h("div", {class: "runs"}, runs.map((run) => gaps(run))),
   ].flat(9).filter((part) => part));
   document.getElementById("plain").open = false;

@@ -62,14 +62,11 @@ def around(places: Iterable[tuple[str, int]], folders: Sequence[pathlib.Path]) -
 
 
 def named(run: Run) -> list[tuple[str, int]]:
-    """The lines that the headline names, or else the cause, but for its last calls: those of files in which the run has calls or waits."""
+    """The lines that the headline and the cause name, but for its last calls: those of files in which the run has calls or waits."""
     files = {str(where["file"]).rsplit("/", 1)[-1]: str(where["file"]) for where in (*run.kinds, *run.waits)}
     cause = LAST_CALLS.split(run.run["cause"][:MOST_CAUSE] or run.run["text"][:MOST_CAUSE], maxsplit=1)[0]
-    for text in (run.headline(), cause):
-        found = {(files[name], int(line)): None for name, line in NAMED.findall(text) if name in files}
-        if found:
-            return list(found)[:MOST_NAMED]
-    return []
+    found = {(files[name], int(line)): None for name, line in NAMED.findall(f"{run.headline()}\n{cause}") if name in files}
+    return list(found)[:MOST_NAMED]
 
 
 def places(runs: Iterable[Run]) -> list[tuple[str, int]]:
