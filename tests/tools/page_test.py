@@ -494,10 +494,10 @@ class PageTest(unittest.TestCase):
         self.assertEqual(
             self.texts("table.bytes tr"),
             [
-                "group ranks call calls bytes waiting for members then, until done",
-                "mesh_dp 64 all_reduce 2 3.94 kB 0 ns 20 us",
-                "mesh_pp 4 send 1 1 kB 0 ns 5 us",
-                "computation 1 forward 1 0 B 0 ns 20 us",
+                "group ranks call calls bytes time",
+                "mesh_dp 64 all_reduce 2 3.94 kB 20 us",
+                "mesh_pp 4 send 1 1 kB 5 us",
+                "computation 1 forward 1 0 B 20 us",
             ],
         )
         self.assertEqual(self.one("svg.held").get_attribute("aria-label"), "Tensors of calls in flight hold 1 kB at most")
@@ -616,6 +616,14 @@ class PageTest(unittest.TestCase):
             self.assertGreater(colours[0], 10)
             self.assertEqual(colours[1:], [True, True])
         self.assertGreater(len(self.driver.execute_cdp_cmd("Page.printToPDF", {})["data"]), 10_000)
+        try:
+            self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+            self.assertFalse(self.one(".controls").is_displayed())
+            # Lines of code stand below each other.
+            tops = [line.rect["y"] for line in self.all(".places pre span")]
+            self.assertEqual(tops, sorted(set(tops)))
+        finally:
+            self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def canvas_count(test):

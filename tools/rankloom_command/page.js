@@ -122,7 +122,7 @@ class Run {
           continue;
         }
         const sends = kind.op === "send";
-        const key = `${kind.group} ${sends ? rank : peer} ${sends ? peer : rank} ${kind.tag || 0}`;
+        const key = `${this.run.lanes ? this.groups[kind.group].name : kind.group} ${sends ? rank : peer} ${sends ? peer : rank} ${kind.tag || 0}`;
         let lists = messages.get(key);
         if (!lists) messages.set(key, lists = [[], []]);
         const mine = lists[sends ? 0 : 1], theirs = lists[sends ? 1 : 0];
@@ -1609,10 +1609,10 @@ function bytesSection(run) {
       path += `H${column}V${y(high).toFixed(1)}V${y(low).toFixed(1)}V${y(last).toFixed(1)}`;
     }
     content.replaceChildren(
-      h("table", {class: "bytes"}, h("tr", {}, ["group", "ranks", "call", "calls", "bytes", "", ...(timed ? ["waiting for members", "then, until done", ""] : [])].map((name) => h("th", {}, name))),
+      h("table", {class: "bytes"}, h("tr", {}, ["group", "ranks", "call", "calls", "bytes", "", ...(!timed ? [] : run.run.lanes ? ["time", ""] : ["waiting for members", "then, until done", ""])].map((name) => h("th", {}, name))),
         rows.slice(0, MOST_ROWS).map((row) => h("tr", {}, h("td", {}, row.groups.size > 1 ? `${row.name}, ${row.groups.size} groups` : row.name), h("td", {}, row.size), h("td", {}, row.op), h("td", {}, row.calls),
           h("td", {}, bytesText(row.bytes)), h("td", {class: "bar"}, bar(row.bytes, bytes, "")),
-          timed ? [h("td", {}, timeText(row.waits)), h("td", {}, timeText(row.works)), h("td", {class: "bar"}, bar(row.waits, time, "waits"), bar(row.works, time, ""))] : null))),
+          timed ? [run.run.lanes ? null : h("td", {}, timeText(row.waits)), h("td", {}, timeText(row.works)), h("td", {class: "bar"}, bar(row.waits, time, "waits"), bar(row.works, time, ""))] : null))),
       h("p", {class: "soft"}, run.run.lanes ? "Bytes: what a ring sends over the wire, added up over the traced ranks. " :
         "Bytes: of each call the larger of its inputs and outputs, added up over all ranks; not what goes over a wire. ", timed ? "Times: added up over all ranks." : ""),
       peak ? h("svg:svg", {class: "held", viewBox: "0 0 760 110", role: "img", "aria-label": `Tensors of calls in flight hold ${bytesText(peak)} at most`},
