@@ -140,6 +140,41 @@ void step(RankContext& rank, ProcessGroup& pg, int odd_at, int steps) {
   }
 }
 
+void write_explored(const std::string& folder) {
+  // What a search counts for files only is counted if failures leave some.
+  setenv("RANKLOOM_REPORT", (folder + "/of_explore").c_str(), 1);
+  const ExploreReport explored = explore({.world = fibers(2), .progress = [](const auto&) {}}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    reduce(*pg, 1);
+    observe(rank, "place", rank.store().add("arrived", 1));
+  });
+  const ExploreReport counted =
+      explore({.world = fibers(3), .max_time = absl::Hours(1), .min_ranks = 2, .progress = [](const auto&) {}}, counts);
+  unsetenv("RANKLOOM_REPORT");
+  write(explored.failure.value().report, folder + "/explored.rlrun");
+  write(counted.failure.value().report, folder + "/counted.rlrun");
+}
+
+void write_others(const std::string& folder) {
+  WorldOptions poisoned = fibers(4);
+  poisoned.poison = true;
+  write(run_world(poisoned, changes_input), folder + "/changed_input.rlrun");
+  write(run_world(fibers(4), exchanges), folder + "/exchange.rlrun");
+  write(run_world(fibers(4), waits_for_a_key), folder + "/key.rlrun");
+
+  // Many groups and ranks: halves, and pairs within.
+  write(run_world(fibers(64),
+                  [](RankContext& rank) {
+                    auto pg = init_process_group(rank);
+                    for (int i = 0; i < 20; ++i) {
+                      rank.sleep_for(absl::Microseconds(rank.rank() % 7));
+                      reduce(*pg, 1);
+                    }
+                    if (rank.rank() != 41) reduce(*pg, 1);
+                  }),
+        folder + "/many.rlrun");
+}
+
 void all(const std::string& folder) {
   write(run_world(fibers(5), stuck), folder + "/deadlock.rlrun");
   write(run_world(fibers(4), different), folder + "/mismatch.rlrun");
@@ -173,36 +208,8 @@ void all(const std::string& folder) {
   faulty.faults = {{.kind = Fault::Kind::kCrash, .rank = 1, .op = "all_reduce", .seq = 2}};
   write(run_world(faulty, [](RankContext& rank) { reduce(*init_process_group(rank), 4); }), folder + "/faults.rlrun");
 
-  // What a search counts for files only is counted if failures leave some.
-  setenv("RANKLOOM_REPORT", (folder + "/of_explore").c_str(), 1);
-  const ExploreReport explored = explore({.world = fibers(2), .progress = [](const auto&) {}}, [](RankContext& rank) {
-    auto pg = init_process_group(rank);
-    reduce(*pg, 1);
-    observe(rank, "place", rank.store().add("arrived", 1));
-  });
-  const ExploreReport counted =
-      explore({.world = fibers(3), .max_time = absl::Hours(1), .min_ranks = 2, .progress = [](const auto&) {}}, counts);
-  unsetenv("RANKLOOM_REPORT");
-  write(explored.failure.value().report, folder + "/explored.rlrun");
-  write(counted.failure.value().report, folder + "/counted.rlrun");
-
-  WorldOptions poisoned = fibers(4);
-  poisoned.poison = true;
-  write(run_world(poisoned, changes_input), folder + "/changed_input.rlrun");
-  write(run_world(fibers(4), exchanges), folder + "/exchange.rlrun");
-  write(run_world(fibers(4), waits_for_a_key), folder + "/key.rlrun");
-
-  // Many groups and ranks: halves, and pairs within.
-  write(run_world(fibers(64),
-                  [](RankContext& rank) {
-                    auto pg = init_process_group(rank);
-                    for (int i = 0; i < 20; ++i) {
-                      rank.sleep_for(absl::Microseconds(rank.rank() % 7));
-                      reduce(*pg, 1);
-                    }
-                    if (rank.rank() != 41) reduce(*pg, 1);
-                  }),
-        folder + "/many.rlrun");
+  write_explored(folder);
+  write_others(folder);
 }
 
 void big(const std::string& folder, int ranks, int calls) {
