@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the first ```cpp block of a page that holds a GoogleTest test into a source file, as it stands; with --all, each of them.
+"""Writes the first ```cpp block of a page that holds a GoogleTest test into a source file, as it stands; with --all, each of them,
+of several pages, whose names of tests differ then.
 
-    tools/readme_snippet.py [--all] README.md OUTPUT.cc
+    tools/readme_snippet.py README.md OUTPUT.cc
+    tools/readme_snippet.py --all PAGE.md... OUTPUT.cc
 """
 
 import pathlib
@@ -21,12 +23,15 @@ def extract(page, name):
 
 def main(arguments):
     all_of_them = arguments[0] == "--all"
-    source, output = map(pathlib.Path, arguments[1:] if all_of_them else arguments)
-    blocks = extract(source.read_text(encoding="utf-8"), source.name)
-    if not blocks:
-        print(f"{source}: no ```cpp block with a TEST", file=sys.stderr)
-        return 1
-    output.write_text("".join(blocks if all_of_them else blocks[:1]), encoding="utf-8")
+    *pages, output = map(pathlib.Path, arguments[1:] if all_of_them else arguments)
+    found = []
+    for page in pages:
+        blocks = extract(page.read_text(encoding="utf-8"), page.name)
+        if not blocks:
+            print(f"{page}: no ```cpp block with a TEST", file=sys.stderr)
+            return 1
+        found += blocks if all_of_them else blocks[:1]
+    output.write_text("".join(found), encoding="utf-8")
     return 0
 
 

@@ -1,0 +1,124 @@
+"""Commands of GDB for programs whose ranks are threads or fibers of one process.
+
+    (gdb) source /usr/local/share/rankloom/gdb.py
+
+    rankloom ranks        where all ranks are: who waits in what, for whom, and who runs
+    rankloom stacks       the stack of each rank, the program's own frames only; of the ranks N... with numbers
+    rankloom stacks -all  with the library's frames
+
+Stacks are those of threads: ranks as fibers share a thread, and only the one that runs has a stack that GDB sees. A run under a
+schedule is the same on threads: RANKLOOM_ENGINE=threads beside its RANKLOOM_SEED or RANKLOOM_SCHEDULE.
+"""
+
+import re
+
+import gdb
+
+# Frames that are not the program's: the library's, those of what it is made with, and the C library's.
+NAMES = re.compile(r"(?:\w+ )?(?:rankloom|absl|std|boost|tbb|testing)::|rankloom_")
+FILES = re.compile(r"/usr/(?:local/)?include/|\.\./(?:sim|fake_store|world|collectives|harness|bridge|sysdeps)/|\./|.*/include/(?:rankloom|absl)/")
+RANK = re.compile(r"rank (\d+)$")
+FIBERS = "rankloom fibers"
+
+
+def threads_of_ranks():
+    """[(rank, thread)] in the order of the ranks, of the world whose thread is selected or of all."""
+    found = []
+    for thread in gdb.selected_inferior().threads():
+        match = RANK.match(thread.name or "")
+        if match:
+            found.append((int(match.group(1)), thread))
+    return sorted(found, key=lambda one: (one[0], one[1].num))
+
+
+def fiber_threads():
+    return [thread for thread in gdb.selected_inferior().threads() if thread.name == FIBERS]
+
+
+class Kept:
+    """The selected thread and frame, selected again at the end."""
+
+    def __enter__(self):
+        self.thread, self.frame = gdb.selected_thread(), gdb.selected_frame() if gdb.selected_thread() else None
+        return self
+
+    def __exit__(self, *_):
+        if self.thread is not None and self.thread.is_valid():
+            self.thread.switch()
+            if self.frame.is_valid():
+                self.frame.select()
+
+
+def need_a_run():
+    if gdb.selected_thread() is None:
+        raise gdb.GdbError("The program is not being run.")
+
+
+class Rankloom(gdb.Command):
+    """Ranks of this process: rankloom ranks, rankloom stacks."""
+
+    def __init__(self):
+        super().__init__("rankloom", gdb.COMMAND_STATUS, gdb.COMPLETE_COMMAND, True)
+
+
+class Ranks(gdb.Command):
+    """Prints where all ranks are: who waits in what, from which line and for whom, and who runs."""
+
+    def __init__(self):
+        super().__init__("rankloom ranks", gdb.COMMAND_STATUS)
+
+    def invoke(self, _argument, _from_tty):
+        need_a_run()
+        with Kept() as kept:
+            candidates = [*fiber_threads(), *(thread for _, thread in threads_of_ranks())]
+            # That of the selected rank first: its world is meant.
+            candidates.sort(key=lambda thread: thread.num != kept.thread.num)
+            if not candidates:
+                raise gdb.GdbError("No thread of a rank: no world runs.")
+            candidates[0].switch()
+            gdb.execute("call (void)rankloom_describe()")
+
+
+class Stacks(gdb.Command):
+    """Prints the stacks of the ranks, or of those that are named: rankloom stacks [-all] [RANK]..."""
+
+    def __init__(self):
+        super().__init__("rankloom stacks", gdb.COMMAND_STACK)
+
+    def invoke(self, argument, _from_tty):
+        need_a_run()
+        words = gdb.string_to_argv(argument)
+        whole = "-all" in words
+        try:
+            wanted = {int(word) for word in words if word != "-all"}
+        except ValueError:
+            raise gdb.GdbError("rankloom stacks: want numbers of ranks, or -all") from None
+        ranks = [(rank, thread) for rank, thread in threads_of_ranks() if not wanted or rank in wanted]
+        if not ranks:
+            raise gdb.GdbError("Ranks are fibers of one thread here; RANKLOOM_ENGINE=threads makes the same run with a stack for each."
+                               if fiber_threads() else "No such rank runs.")
+        with Kept():
+            for rank, thread in ranks:
+                thread.switch()
+                print(f"rank {rank} (thread {thread.num})")
+                frame = gdb.newest_frame()
+                while frame is not None:
+                    if whole or is_of_program(frame):
+                        print(f"  {text_of(frame)}")
+                    frame = frame.older()
+
+
+def is_of_program(frame):
+    symtab = frame.find_sal().symtab
+    return symtab is not None and FILES.match(symtab.filename) is None and NAMES.match(frame.name() or "") is None
+
+
+def text_of(frame):
+    sal = frame.find_sal()
+    name = frame.name() or "??"
+    return f"{name} at {sal.symtab.filename}:{sal.line}" if sal.symtab is not None else f"{name} ({gdb.solib_name(frame.pc()) or 'no symbols'})"
+
+
+Rankloom()
+Ranks()
+Stacks()
