@@ -38,6 +38,7 @@ OUTSIDE = [
     ("docs/first-hour.md", "test_checkpoint.py", "the reader writes it"),
     ("docs/first-hour.md", "search.py", "the reader writes it"),
     ("docs/first-hour.md", "test_hang.py", "the reader writes it"),
+    ("CHANGELOG.md", "share/rankloom/gdb.py", "tools/gdb/rankloom.py, as it is installed"),
     ("docs/debugger.md", "average.cc", "the reader writes it"),
     ("docs/debugger.md", "share/rankloom/gdb.py", "tools/gdb/rankloom.py, as it is installed"),
     ("docs/project.md", "average*", "the reader writes them"),
@@ -56,7 +57,7 @@ class Tree:
         self.root = root
         self.files = []
         for folder, folders, names in os.walk(root):
-            folders[:] = sorted(f for f in folders if f == ".ci" or not re.match(r"\.|build|__pycache__$|.*\.egg-info$", f))
+            folders[:] = sorted(f for f in folders if f == ".ci" or not re.match(r"\.|build|dist$|__pycache__$|.*\.egg-info$", f))
             self.files += sorted((pathlib.Path(folder) / name).relative_to(root).as_posix() for name in names)
         self.names = {path.rsplit("/", 1)[-1] for path in self.files}
         folders = {parent.as_posix() for path in self.files for parent in pathlib.PurePosixPath(path).parents}
