@@ -18,22 +18,19 @@ import sys
 import urllib.parse
 from xml.etree import ElementTree
 
-import yaml
-
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 sys.dont_write_bytecode = True
 from check_face import names_by_header  # noqa: E402
-from comments import floating  # noqa: E402
+from comments import floating, of_namespace  # noqa: E402
 from plain_text import to_rst  # noqa: E402
 
 # The chapters, in the order of a user's day. A page that stands in none is an error.
 CHAPTERS = {
-    "Start": ["docs/first-hour", "docs/project", "docs/testing", "docs/calls", "docs/pytorch"],
+    "Start": ["docs/first-hour", "docs/project", "docs/testing", "docs/calls", "docs/pytorch", "docs/ci"],
     "When something is wrong": ["docs/hangs", "docs/differs", "docs/debugger", "docs/errors", "docs/run-files"],
     "All schedules": ["docs/exploring", "docs/determinism"],
     "Without the machines": ["docs/fake", "docs/streams", "docs/cuda", "docs/stores", "docs/performance"],
-    "In CI": ["docs/ci"],
     "Reference": ["reference/cpp", "reference/python", "docs/words"],
     "The project": ["docs/architecture", "docs/decisions/index", "CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT",
                     "packaging/THIRD_PARTY"],
@@ -177,9 +174,6 @@ def entries(xml, names, header):
 
 def write_reference(root, source, xml):
     by_header = names_by_header(root)
-    missing = {name.removesuffix(".h") for name in by_header} ^ set(HEADERS)
-    if missing:
-        raise SystemExit(f"build.py: HEADERS and include/rankloom differ in {', '.join(sorted(missing))}")
     folder = source / "reference"
     folder.mkdir()
     rows = [f"| [{title}]({name}.md) | `<rankloom/{name}.h>` | {', '.join(f'`{entry}`' for entry in sorted(by_header[name + '.h']))} |"
@@ -194,7 +188,7 @@ def write_reference(root, source, xml):
     for name, title in HEADERS.items():
         text = (root / "include/rankloom" / f"{name}.h").read_text(encoding="utf-8")
         lines = [f"# {title}", "", f"`#include <rankloom/{name}.h>`", ""]
-        for comment in floating(text):
+        for comment in [*floating(text), *filter(None, (of_namespace(text, entry) for entry in by_header[f"{name}.h"]))]:
             lines += ["```{eval-rst}", *to_rst(comment, "cpp"), "```", ""]
         lines += ["```{eval-rst}", *entries(xml, by_header[f"{name}.h"], f"{name}.h"), "```", ""]
         (folder / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
@@ -210,6 +204,20 @@ OUTPUT_DIRECTORY = "{output}"
 INPUT_FILTER = "{sys.executable} {HERE}/comments.py"
 """
     subprocess.run(["doxygen", "-"], input=settings, text=True, check=True)
+    for file in (output / "xml").glob("class*.xml"):
+        sort_sections(file)
+
+
+def sort_sections(file):
+    """Doxygen puts a class's own sections (@name) in an order of its own; here they stand as in the header."""
+    tree = ElementTree.parse(file)
+    for compound in tree.iter("compounddef"):
+        sections = [section for section in compound.findall("sectiondef") if section.get("kind") == "user-defined"]
+        places = sorted(list(compound).index(section) for section in sections)
+        sections.sort(key=lambda section: min(int(place.get("line")) for place in section.iter("location")))
+        for place, section in zip(places, sections, strict=True):
+            compound[place] = section
+    tree.write(file, encoding="utf-8")
 
 
 class Links(html.parser.HTMLParser):
@@ -261,8 +269,22 @@ def check_entries(root, site):
                 yield f"include/rankloom/{header}: {name} has no entry in the reference"
 
 
+def check_contents(root):
+    """What CHAPTERS and HEADERS lack, or have and the tree has not."""
+    pages = {name.removesuffix(".md") for name in page_files(root)} - {"README", "docs/README"}
+    wanted = {page for page in pages if not page.startswith("docs/decisions/")}
+    made = {"reference/cpp", "reference/python", "docs/decisions/index"}
+    chapters = {entry for entries in CHAPTERS.values() for entry in entries} - made
+    names = {path.stem for path in (root / "include/rankloom").glob("*.h")}
+    return [*(f"{page}.md: stands in no chapter of tools/docs_site/build.py" for page in sorted(wanted - chapters)),
+            *(f"tools/docs_site/build.py: CHAPTERS: {page} does not exist" for page in sorted(chapters - wanted)),
+            *(f"tools/docs_site/build.py: HEADERS and include/rankloom differ in {name}.h" for name in sorted(names ^ set(HEADERS)))]
+
+
 def check_yaml(root):
     """A line for each block of YAML that is none."""
+    import yaml  # MyST-Parser's
+
     for name in page_files(root):
         text = (root / name).read_text(encoding="utf-8")
         for block in re.finditer(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
@@ -279,11 +301,9 @@ def main(arguments):
         shutil.rmtree(output / folder, ignore_errors=True)
     source, site = output / "source", output / "html"
     source.mkdir(parents=True)
-    in_chapters = {entry for entries in CHAPTERS.values() for entry in entries}
-    left = [name for name in page_files(root) if name.removesuffix(".md") not in in_chapters
-            and name not in ("README.md", "docs/README.md") and not name.startswith("docs/decisions/")]
-    if left:
-        raise SystemExit(f"build.py: in no chapter: {', '.join(left)}")
+    wrong = check_contents(root)
+    if wrong:
+        raise SystemExit("\n".join(wrong))
     copy_pages(root, source)
     run_doxygen(root, output)
     write_reference(root, source, output / "xml")

@@ -30,6 +30,12 @@ def floating(source):
     return [lines for lines, alone in blocks(source)[1] if alone and not lines[0].startswith("--- ")]
 
 
+def of_namespace(source, name):
+    """The comment of a namespace within rankloom, as lines; none, if it has none."""
+    lines = blocks(source)[0]
+    return next((before[1] for before, line in zip(lines, lines[1:], strict=False) if line == f"namespace {name} {{" and isinstance(before, tuple)), [])
+
+
 def blocks(source):
     """The lines, comments as lists of their lines, and all comments with whether they stand alone."""
     out, comments, block = [], [], None

@@ -85,14 +85,14 @@ def plain_docstring(_app, _what, _name, _object, _options, lines):
     lines[:] = [*to_rst(lines, "python"), ""]
 
 
-class FieldComments(ModuleAnalyzer):
-    """Reads what stands behind a field of a class as its documentation: "ok: bool  # ..."."""
+def read_fields(self, source, modname, srcname, read=ModuleAnalyzer.__init__):
+    """What stands behind a field of a class is its documentation: "ok: bool  # ..."."""
+    read(self, re.sub(r"^( +\w+: [^#\n]*)  # (?!type: |noqa)", r"\1  #: ", source, flags=re.MULTILINE), modname, srcname)
 
-    def __init__(self, source, modname, srcname):
-        super().__init__(re.sub(r"^( +\w+: [^#\n]*)  # (?!type: |noqa)", r"\1  #: ", source, flags=re.MULTILINE), modname, srcname)
+
+ModuleAnalyzer.__init__ = read_fields
 
 
 def setup(app):
-    ModuleAnalyzer.for_module.__func__.__globals__["ModuleAnalyzer"] = FieldComments
     app.connect("doctree-read", link_names)
     app.connect("autodoc-process-docstring", plain_docstring)

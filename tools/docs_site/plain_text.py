@@ -8,7 +8,7 @@ LABEL = re.compile(
     r"Names|Atomicity|What is not checked)\b[^.:]*:(?= |$)|\[\d+\] "
 )
 # Names among the words, which are to be links or at least code.
-NAME = re.compile(r"(?<![\w`/.:\"'])((?:[A-Za-z]\w*::)+~?\w+(?:\(\))?|[a-z]\w*(?:\.\w+)*\(\)|(?!PyTorch|GoogleTest|InfiniBand)[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+|k[A-Z]\w+)(?![\w`])")
+NAME = re.compile(r"(?<![\w`/.:\"'])(?!std::)((?:[A-Za-z]\w*::)+~?\w+(?:\(\))?|[a-z]\w*(?:\.\w+)*\(\)|(?!PyTorch|GoogleTest|InfiniBand)[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+|k[A-Z]\w+)(?![\w`])")
 
 
 def escaped(text):
@@ -40,7 +40,7 @@ def with_pages(text):
 def code_block(lines, language):
     text = "\n".join(lines)
     is_code = language == "python" or re.search(r"[;{]\s*($|//)", text, re.MULTILINE)
-    return [f".. code-block:: {language if is_code else 'text'}", "", *("   " + line for line in lines), ""]
+    return [f".. code-block:: {language if is_code else 'text'}", "", *(f"   {line}".rstrip() for line in lines), ""]
 
 
 def paragraph(lines):
