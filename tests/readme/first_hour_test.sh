@@ -14,4 +14,4 @@ CMAKE_PREFIX_PATH=$(realpath "$(PKG_CONFIG_PATH=$PKG_CONFIG_PATH pkg-config --va
 export PKG_CONFIG_PATH CMAKE_PREFIX_PATH
 unset CXX CXXFLAGS "${!RANKLOOM_@}"  # what a reader has not
 cd "$work"
-"$root/tools/try_page.py" "$root/docs/${2:-first-hour.md}" "${3:-In C++}"
+"$root/tools/try_page.py" "$root/docs/${2:-first-hour}.md" "${3:-In C++}"
