@@ -8,9 +8,10 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "docs_site"))
 sys.dont_write_bytecode = True
-import build  # noqa: E402
 import comments  # noqa: E402
 import plain_text  # noqa: E402
+
+import build  # noqa: E402
 
 
 class ContentsTest(unittest.TestCase):

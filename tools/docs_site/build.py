@@ -110,7 +110,9 @@ def copy_pages(root, source):
         text = (root / name).read_text(encoding="utf-8")
         text = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", text)
         # A folder or a file that is no page stands in the checkout, and not in the site.
-        text = re.sub(r"\[([^\]]+)\]\((?!https?:)([^)\s#]+)\)", lambda m: m.group(0) if leads_into_site(root, name, m.group(2)) else m.group(1), text)
+        for link in re.finditer(r"\[([^\]]+)\]\((?!https?:)([^)\s#]+)\)", text):
+            if not leads_into_site(root, name, link.group(2)):
+                text = text.replace(link.group(0), link.group(1))
         if name == "README.md":
             text += "\n" + "\n".join(toctree(caption, entries) for caption, entries in CHAPTERS.items())
         target = source / ("index.md" if name == "README.md" else name)

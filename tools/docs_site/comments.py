@@ -6,6 +6,7 @@
 The last parameter of most functions, the line of their caller, is left out: nobody gives it. So are bodies of functions.
 """
 
+import itertools
 import pathlib
 import re
 import sys
@@ -32,8 +33,10 @@ def floating(source):
 
 def of_namespace(source, name):
     """The comment of a namespace within rankloom, as lines; none, if it has none."""
-    lines = blocks(source)[0]
-    return next((before[1] for before, line in zip(lines, lines[1:], strict=False) if line == f"namespace {name} {{" and isinstance(before, tuple)), [])
+    for before, line in itertools.pairwise(blocks(source)[0]):
+        if line == f"namespace {name} {{" and isinstance(before, tuple):
+            return before[1]
+    return []
 
 
 def blocks(source):

@@ -20,7 +20,7 @@ from plain_text import to_rst  # noqa: E402
 
 project = "rankloom"
 version = release = re.search(r"version: '([\d.]+)'", (ROOT / "meson.build").read_text()).group(1)
-copyright = "the rankloom authors, Apache-2.0"  # noqa: A001 (Sphinx's name)
+copyright = "the rankloom authors, Apache-2.0"
 extensions = ["breathe", "myst_parser", "sphinx.ext.autodoc"]
 root_doc = "index"
 highlight_language = "text"

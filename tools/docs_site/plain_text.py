@@ -8,7 +8,10 @@ LABEL = re.compile(
     r"Names|Atomicity|What is not checked)\b[^.:]*:(?= |$)|\[\d+\] "
 )
 # Names among the words, which are to be links or at least code.
-NAME = re.compile(r"(?<![\w`/.:\"'])(?!std::)((?:[A-Za-z]\w*::)+~?\w+(?:\(\))?|[a-z]\w*(?:\.\w+)*\(\)|(?!PyTorch|GoogleTest|InfiniBand)[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+|k[A-Z]\w+)(?![\w`])")
+NAME = re.compile(
+    r"(?<![\w`/.:\"'])(?!std::)((?:[A-Za-z]\w*::)+~?\w+(?:\(\))?|[a-z]\w*(?:\.\w+)*\(\)|"
+    r"(?!PyTorch|GoogleTest|InfiniBand)[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+|k[A-Z]\w+)(?![\w`])"
+)
 
 
 def escaped(text):
