@@ -9,14 +9,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "docs_site"))
 sys.dont_write_bytecode = True
 import comments  # noqa: E402
+import make_site  # noqa: E402
 import plain_text  # noqa: E402
-
-import build  # noqa: E402
 
 
 class ContentsTest(unittest.TestCase):
     def test_every_page_and_every_header_has_its_place(self):
-        self.assertEqual(build.check_contents(ROOT), [])
+        self.assertEqual(make_site.check_contents(ROOT), [])
 
     def test_a_page_without_a_chapter_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -24,10 +23,10 @@ class ContentsTest(unittest.TestCase):
             (root / "docs" / "decisions").mkdir(parents=True)
             for name in ("README.md", "docs/README.md", "docs/decisions/0001-why.md", "docs/lost.md"):
                 (root / name).write_text("# A page\n")
-            wrong = build.check_contents(root)
-        self.assertIn("docs/lost.md: stands in no chapter of tools/docs_site/build.py", wrong)
-        self.assertIn("tools/docs_site/build.py: CHAPTERS: docs/errors does not exist", wrong)
-        self.assertIn("tools/docs_site/build.py: HEADERS and include/rankloom differ in world.h", wrong)
+            wrong = make_site.check_contents(root)
+        self.assertIn("docs/lost.md: stands in no chapter of tools/docs_site/make_site.py", wrong)
+        self.assertIn("tools/docs_site/make_site.py: CHAPTERS: docs/errors does not exist", wrong)
+        self.assertIn("tools/docs_site/make_site.py: HEADERS and include/rankloom differ in world.h", wrong)
         self.assertFalse([line for line in wrong if "README" in line or "0001-why" in line])
 
 
@@ -36,7 +35,7 @@ class LinksTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for name, text in pages.items():
                 (pathlib.Path(folder) / f"{name}.html").write_text(text)
-            return list(build.check_links(pathlib.Path(folder)))
+            return list(make_site.check_links(pathlib.Path(folder)))
 
     def test_links_that_lead_somewhere(self):
         self.assertEqual(self.findings(a='<p id="top"></p><a href="b.html#there">b</a><a href="#top">a</a><a href="https://example.org/">out</a>',

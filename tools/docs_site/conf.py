@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the site. build.py copies the pages to where Sphinx reads them, and runs it."""
+"""Sphinx's configuration of the site. make_site.py copies the pages to where Sphinx reads them, and runs it."""
 
 import importlib
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the site of the documentation: the pages as chapters, and the reference of the public headers and of rankloom.torch.
 
-    tools/docs_site/build.py OUTPUT [ROOT]
+    tools/docs_site/make_site.py OUTPUT [ROOT]
 
 Needs Doxygen, Universal Ctags, and the Python packages that ./dev docs installs. Nothing is loaded from a network, neither here nor
 by the pages in a browser. OUTPUT/html is the site; OUTPUT/source and OUTPUT/xml are what it was made from. Exits with 1 for any
@@ -278,9 +278,9 @@ def check_contents(root):
     made = {"reference/cpp", "reference/python", "docs/decisions/index"}
     chapters = {entry for entries in CHAPTERS.values() for entry in entries} - made
     names = {path.stem for path in (root / "include/rankloom").glob("*.h")}
-    return [*(f"{page}.md: stands in no chapter of tools/docs_site/build.py" for page in sorted(wanted - chapters)),
-            *(f"tools/docs_site/build.py: CHAPTERS: {page} does not exist" for page in sorted(chapters - wanted)),
-            *(f"tools/docs_site/build.py: HEADERS and include/rankloom differ in {name}.h" for name in sorted(names ^ set(HEADERS)))]
+    return [*(f"{page}.md: stands in no chapter of tools/docs_site/make_site.py" for page in sorted(wanted - chapters)),
+            *(f"tools/docs_site/make_site.py: CHAPTERS: {page} does not exist" for page in sorted(chapters - wanted)),
+            *(f"tools/docs_site/make_site.py: HEADERS and include/rankloom differ in {name}.h" for name in sorted(names ^ set(HEADERS)))]
 
 
 def check_yaml(root):
