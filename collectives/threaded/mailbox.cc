@@ -789,7 +789,7 @@ std::string Mailbox::stray_sends(const Message& recv) const {
   const size_t more = sends.size() > kShown ? sends.size() - kShown : 0;
   sends.resize(sends.size() - more);
   return absl::StrCat("rank ", recv.rank(), " waits for a send from rank ", group_->global_rank(recv.sender()),
-                      " (tag ", recv.call_.tag, "), which has sent elsewhere: ", absl::StrJoin(sends, ", "),
+                      " (tag ", recv.call_.tag, "), which has sent instead: ", absl::StrJoin(sends, ", "),
                       more > 0 ? absl::StrCat(" and ", more, " more") : "", " (not received)");
 }
 

@@ -173,7 +173,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.
   absl::Status tag_difference(const Message& message) const;
   // The sends that nobody has received of the member that `recv` waits for, to others or under other tags: "rank 1
-  // waits for a send from rank 0 (tag 0), which has sent elsewhere: send seq 1 to rank 2 [ring.cc:7] (not received)".
+  // waits for a send from rank 0 (tag 0), which has sent instead: send seq 1 to rank 2 [ring.cc:7] (not received)".
   // Empty: there are none, or the group is large.
   std::string stray_sends(const Message& recv) const;
   void finish(Message& message, const absl::Status& status);

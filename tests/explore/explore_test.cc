@@ -4,10 +4,12 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -17,6 +19,7 @@
 #include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 #include "rankloom/process_group.h"
+#include "rankloom/store.h"
 #include "rankloom/sync.h"
 #include "rankloom/testing.h"
 #include "rankloom/traces.h"
@@ -647,6 +650,49 @@ TEST(ExploreOnThreadsTest, DoesNotVerifyStoreCallsOfThreadsThatRanksMade) {
       });
   EXPECT_FALSE(report.verified);
   EXPECT_THAT(report.text(), HasSubstr("threads that ranks made by themselves"));
+}
+
+// Objects of users and stores of no world belong to no run: any run of the process may be theirs.
+TEST(ExploreTest, DoesNotVerifyWhatThreadsThatRanksMadeDoWithObjectsOfUsers) {
+  using Use = std::function<void(RankContext&)>;
+  const std::pair<const char*, Use> uses[] = {
+      {"Watched",
+       [](RankContext& rank) {
+         const auto value = WorldLocal<Watched<int>>("value").get(rank.world());
+         value->set(value->get() + 1);
+       }},
+      {"Latch",
+       [](RankContext& rank) {
+         const auto latch = WorldLocal<Latch>("latch").get(rank.world(), [] { return std::make_shared<Latch>(2); });
+         latch->count_down();
+         (void)latch->try_wait();
+       }},
+      {"Mutex",
+       [](RankContext& rank) {
+         const auto mutex = WorldLocal<Mutex>("mutex").get(rank.world());
+         const MutexLock lock(mutex.get());
+       }},
+      {"HashStore", [](RankContext& rank) { WorldLocal<HashStore>("store").get(rank.world())->add("sum", 1); }},
+  };
+  for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
+    for (const auto& [what, use] : uses) {
+      WorldOptions world = fibers(2);
+      world.engine = engine;
+      const auto program = [&use = use](bool own_thread) {
+        return [&use, own_thread](RankContext& rank) {
+          if (rank.rank() == 1 || !own_thread) return use(rank);
+          std::thread beside([&] { use(rank); });
+          beside.join();
+        };
+      };
+      ExploreOptions options = {.world = world, .strategies = {Strategy::exhaustive()}};
+      options.checks.results = false;
+      EXPECT_TRUE(explore(options, program(false)).verified) << what;
+      const ExploreReport report = explore(options, program(true));
+      EXPECT_FALSE(report.verified) << what;
+      EXPECT_THAT(report.text(), HasSubstr("threads that ranks made by themselves")) << what;
+    }
+  }
 }
 
 TEST(ExploreOnFibersTest, APollAloneEndsAndIsNotVerified) {

@@ -464,13 +464,12 @@ TEST_P(PointToPointTest, NamesASendToTheWrongRank) {
     if (rank.rank() == 0) pg->send(x, 2, 0, {}, CodeSite{"job/ring.cc", 7}).wait(CodeSite{"job/ring.cc", 8});
     if (rank.rank() == 1) pg->recv(x, 0, 0, {}, CodeSite{"job/ring.cc", 9}).wait(CodeSite{"job/ring.cc", 10});
   });
-  EXPECT_THAT(
-      report.text(),
-      StartsWith("Deadlock: no rank can move\n"
-                 "  rank 0 waits in send seq 1 for rank 2 (returned) [group 0, ring.cc:8]\n"
-                 "  rank 1 waits in recv seq 1 for rank 0 [group 0, ring.cc:10]\n"
-                 "  rank 1 waits for a send from rank 0 (tag 0), which has sent elsewhere: send seq 1 to rank 2 "
-                 "[ring.cc:7] (not received)\n"));
+  EXPECT_THAT(report.text(),
+              StartsWith("Deadlock: no rank can move\n"
+                         "  rank 0 waits in send seq 1 for rank 2 (returned) [group 0, ring.cc:8]\n"
+                         "  rank 1 waits in recv seq 1 for rank 0 [group 0, ring.cc:10]\n"
+                         "  rank 1 waits for a send from rank 0 (tag 0), which has sent instead: send seq 1 to rank 2 "
+                         "[ring.cc:7] (not received)\n"));
 }
 
 TEST_P(PointToPointTest, NamesEagerSendsUnderOtherTags) {
@@ -483,13 +482,12 @@ TEST_P(PointToPointTest, NamesEagerSendsUnderOtherTags) {
       pg->recv(x, 0, 8, {}, CodeSite{"job/ring.cc", 9}).wait(CodeSite{"job/ring.cc", 10});
     }
   });
-  EXPECT_THAT(
-      report.text(),
-      StartsWith("Deadlock: no rank can move\n"
-                 "  rank 1 waits in recv seq 1 tag 8 for rank 0 (returned) [group 0, ring.cc:10]\n"
-                 "  rank 1 waits for a send from rank 0 (tag 8), which has sent elsewhere: send seq 1 to rank 1, "
-                 "tag 1 [ring.cc:7], send seq 2 to rank 1, tag 2 [ring.cc:7], send seq 3 to rank 1, tag 3 "
-                 "[ring.cc:7] and 2 more (not received)\n"));
+  EXPECT_THAT(report.text(),
+              StartsWith("Deadlock: no rank can move\n"
+                         "  rank 1 waits in recv seq 1 tag 8 for rank 0 (returned) [group 0, ring.cc:10]\n"
+                         "  rank 1 waits for a send from rank 0 (tag 8), which has sent instead: send seq 1 to rank 1, "
+                         "tag 1 [ring.cc:7], send seq 2 to rank 1, tag 2 [ring.cc:7], send seq 3 to rank 1, tag 3 "
+                         "[ring.cc:7] and 2 more (not received)\n"));
 }
 
 TEST_P(PointToPointTest, NamesTheRankThatReturned) {

@@ -271,54 +271,6 @@ TEST_P(SwitchTest, ARunStopsBeforeACollectiveOfARank) {
   EXPECT_EQ(seq, 1);  // the second call is not made yet
 }
 
-// --- threads that are no ranks
-
-TEST(UnboundThreadTest, CountsAsAHelperOfTheHandlesRank) {
-  for (const Schedule& schedule : {Schedule::free(), Schedule::seeded(5)}) {
-    std::vector<int64_t> sums(2);
-    run_world({.world_size = 2, .schedule = schedule}, [&](RankContext& rank) {
-      auto pg = init_process_group(rank);
-      std::thread beside([&] {
-        EXPECT_EQ(RankContext::current(), nullptr);
-        std::vector<int64_t> x = {rank.rank() + 5};
-        pg->all_reduce(x).wait();
-        sums[static_cast<size_t>(rank.rank())] = x[0];
-        EXPECT_EQ(RankContext::current(), nullptr);
-      });
-      beside.join();
-    }).throw_if_failed();
-    EXPECT_THAT(sums, ElementsAre(11, 11)) << schedule.text();
-  }
-}
-
-TEST(UnboundThreadTest, ADeadlockThereIsTheRanks) {
-  const RunReport report = run_world({.world_size = 2}, [&](RankContext& rank) {
-    if (rank.rank() == 1) return;
-    auto pg = init_process_group(rank);
-    std::exception_ptr thrown;
-    // Until the thread is known as a helper, somebody outside may still move.
-    std::optional<World::OutsideWaker> begins(rank.world().outside_waker());
-    std::thread beside([&] {
-      const CallScope helper(&rank.world().scheduler(), 0);
-      begins.reset();
-      try {
-        pg->barrier().wait();
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-    });
-    try {
-      rank.store().wait({"never"});
-      ADD_FAILURE() << "came back";
-    } catch (const DistError& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kDeadlock);
-    }
-    beside.join();
-    if (thrown != nullptr) std::rethrow_exception(thrown);
-  });
-  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1 for rank 1 (returned) (its helper)"));
-}
-
 // Traces that no run could have left.
 TEST(ReplayOfNoRun, EndsInAnErrorThatSaysSo) {
   const auto program = [](RankContext& rank) {

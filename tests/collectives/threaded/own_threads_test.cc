@@ -1,0 +1,242 @@
+// Threads that ranks start by themselves: calls of groups there count as a helper's of the handle's rank, whatever the
+// rank's main thread does meanwhile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "rankloom/rankloom.h"
+#include "sim/scheduler/call_scope.h"
+#include "sim/scheduler/scheduler.h"
+
+namespace rankloom {
+
+using namespace internal;
+
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Long enough for another thread to come to a wait; how long does not matter to what is asserted.
+void let_others_wait() { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }
+
+class OwnThreadTest : public testing::TestWithParam<Schedule> {
+ protected:
+  // Two ranks, each with two groups.
+  using Body = std::function<void(RankContext&, ProcessGroup&, ProcessGroup&)>;
+  RunReport run(const Body& body, WorldOptions world = {}) const {
+    world.world_size = 2;
+    world.engine = EngineKind::kThreads;
+    world.schedule = GetParam();
+    return run_world(std::move(world), [&](RankContext& rank) {
+      const auto first = init_process_group(rank);
+      const auto second = init_process_group(rank);
+      body(rank, *first, *second);
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Schedules, OwnThreadTest,
+                         testing::Values(Schedule::fifo(), Schedule::round_robin(), Schedule::seeded(3)),
+                         [](const auto& tested) { return std::string(tested.param.text().substr(0, 4)); });
+
+TEST_P(OwnThreadTest, ItsRankJoinsItWhileTheOtherSleeps) {
+  run([](RankContext& rank, ProcessGroup& group, ProcessGroup&) {
+    if (rank.rank() == 1) {
+      rank.sleep_for(absl::Milliseconds(1));
+      return group.barrier().wait();
+    }
+    std::thread own([&] { group.barrier().wait(); });
+    let_others_wait();
+    rank.store().set("key", "value");
+    own.join();
+  }).throw_if_failed();
+}
+
+TEST_P(OwnThreadTest, AnotherOneEndsWithTheBatonWhileTheFirstIsJoined) {
+  run([](RankContext& rank, ProcessGroup& group, ProcessGroup&) {
+    if (rank.rank() == 1) {
+      rank.sleep_for(absl::Milliseconds(1));
+      return group.barrier().wait();
+    }
+    std::thread waits([&] { group.barrier().wait(); });
+    let_others_wait();
+    std::thread ends([&] { rank.yield(); });
+    ends.join();
+    waits.join();
+  }).throw_if_failed();
+}
+
+TEST_P(OwnThreadTest, WaitsForARankThatReturned) {
+  const RunReport report = run([](RankContext& rank, ProcessGroup& group, ProcessGroup&) {
+    if (rank.rank() == 1) return;
+    std::exception_ptr thrown;
+    std::thread waits([&] {
+      try {
+        group.barrier().wait();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+    });
+    let_others_wait();
+    std::thread ends([&] { rank.yield(); });
+    ends.join();
+    waits.join();
+    if (thrown != nullptr) std::rethrow_exception(thrown);
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1 for rank 1 (returned) (its helper)"));
+}
+
+TEST_P(OwnThreadTest, TwoAreJoinedInTheOtherOrder) {
+  run([](RankContext& rank, ProcessGroup& first, ProcessGroup& second) {
+    if (rank.rank() == 1) {
+      second.barrier().wait();
+      return first.barrier().wait();
+    }
+    std::thread one([&] { first.barrier().wait(); });
+    std::thread other([&] { second.barrier().wait(); });
+    one.join();
+    other.join();
+  }).throw_if_failed();
+}
+
+// The thread is on its way from one call to the next, and all others wait for it: neither is that a deadlock, nor does
+// time go on, nor does the thread wait for itself at the end of a call.
+TEST_P(OwnThreadTest, IsBetweenTwoCallsWhileAllOthersWait) {
+  for (const bool timed : {false, true}) {
+    const auto wait = [timed](const Work& work) { timed ? work.wait(absl::Hours(1)) : work.wait(); };
+    const RunReport report = run([&](RankContext& rank, ProcessGroup& first, ProcessGroup& second) {
+      if (rank.rank() == 1) {
+        wait(second.barrier());
+        return wait(first.barrier());
+      }
+      std::thread own([&] {
+        rank.yield();
+        let_others_wait();
+        rank.yield();
+        wait(second.barrier());
+      });
+      // Until the thread is known as a helper, somebody outside may still move.
+      std::optional<World::OutsideWaker> begins(rank.world().outside_waker());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      begins.reset();
+      wait(first.barrier());
+      EXPECT_LT(rank.now(), absl::Hours(1));
+      own.join();
+    });
+    report.throw_if_failed();
+  }
+}
+
+TEST_P(OwnThreadTest, MakesManyCallsThatAreTheLastThingAnybodyCanDo) {
+  run([&](RankContext& rank, ProcessGroup& first, ProcessGroup& second) {
+    if (rank.rank() == 1) {
+      let_others_wait();
+      for (int i = 0; i < 10; ++i) second.barrier().wait(absl::Hours(1));
+      return first.barrier().wait(absl::Hours(1));
+    }
+    std::thread own([&] {
+      for (int i = 0; i < 10; ++i) second.barrier().wait(absl::Hours(1));
+    });
+    first.barrier().wait(absl::Hours(1));
+    own.join();
+  }).throw_if_failed();
+}
+
+// A wait of zero length needs no time to go on.
+TEST_P(OwnThreadTest, WaitsOfZeroLengthEndBesideAnOutsideWaker) {
+  run([](RankContext& rank, ProcessGroup& group, ProcessGroup&) {
+    const World::OutsideWaker waker = rank.world().outside_waker();
+    rank.sleep_for(absl::ZeroDuration());
+    rank.sleep_for(-absl::Seconds(1));
+    EXPECT_THROW(rank.store().wait({"never"}, absl::ZeroDuration()), DistError);
+    if (rank.rank() == 0) EXPECT_THROW(group.barrier().wait(absl::ZeroDuration()), DistError);
+  }).throw_if_failed();
+}
+
+// The thread is in a wait with a timeout when its world goes.
+TEST_P(OwnThreadTest, OutlivesItsWorldInAWait) {
+  for (int round = 0; round < 20; ++round) {
+    std::thread own;
+    std::string said;
+    {
+      World world({.world_size = 2, .schedule = GetParam()});
+      (void)world.run([&](RankContext& rank) {
+        if (rank.rank() == 1) return;
+        auto group = init_process_group(rank);
+        own = std::thread([group, &said] {
+          try {
+            for (;;) {
+              std::vector<int> x(1, 1);
+              const Work work = group->all_reduce(x);
+              work.wait(absl::Milliseconds(1));
+            }
+          } catch (const DistError& error) {
+            said = error.what();
+          }
+        });
+        std::this_thread::sleep_for(std::chrono::microseconds(round * 37 % 700));
+      });
+    }
+    own.join();
+    EXPECT_NE(said, "");
+  }
+}
+
+TEST(UnboundThreadTest, CountsAsAHelperOfTheHandlesRank) {
+  for (const Schedule& schedule : {Schedule::free(), Schedule::seeded(5)}) {
+    std::vector<int64_t> sums(2);
+    run_world({.world_size = 2, .schedule = schedule}, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::thread beside([&] {
+        EXPECT_EQ(RankContext::current(), nullptr);
+        std::vector<int64_t> x = {rank.rank() + 5};
+        pg->all_reduce(x).wait();
+        sums[static_cast<size_t>(rank.rank())] = x[0];
+        EXPECT_EQ(RankContext::current(), nullptr);
+      });
+      beside.join();
+    }).throw_if_failed();
+    EXPECT_THAT(sums, ElementsAre(11, 11)) << schedule.text();
+  }
+}
+
+TEST(UnboundThreadTest, ADeadlockThereIsTheRanks) {
+  const RunReport report = run_world({.world_size = 2}, [&](RankContext& rank) {
+    if (rank.rank() == 1) return;
+    auto pg = init_process_group(rank);
+    std::exception_ptr thrown;
+    // Until the thread is known as a helper, somebody outside may still move.
+    std::optional<World::OutsideWaker> begins(rank.world().outside_waker());
+    std::thread beside([&] {
+      const CallScope helper(&rank.world().scheduler(), 0);
+      begins.reset();
+      try {
+        pg->barrier().wait();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+    });
+    try {
+      rank.store().wait({"never"});
+      ADD_FAILURE() << "came back";
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kDeadlock);
+    }
+    beside.join();
+    if (thrown != nullptr) std::rethrow_exception(thrown);
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1 for rank 1 (returned) (its helper)"));
+}
+
+}  // namespace
+}  // namespace rankloom
