@@ -38,6 +38,7 @@ class OwnThreadTest : public testing::TestWithParam<Schedule> {
     world.world_size = 2;
     world.engine = EngineKind::kThreads;
     world.schedule = GetParam();
+    world.stall = absl::Milliseconds(100);  // a join is seen after as long, at the latest
     return run_world(std::move(world), [&](RankContext& rank) {
       const auto first = init_process_group(rank);
       const auto second = init_process_group(rank);
@@ -55,7 +56,7 @@ TEST_P(OwnThreadTest, ItsRankJoinsItWhileTheOtherSleeps) {
       rank.sleep_for(absl::Milliseconds(1));
       return group.barrier().wait();
     }
-    std::thread own([&] { group.barrier().wait(); });
+    std::jthread own([&] { group.barrier().wait(); });
     let_others_wait();
     rank.store().set("key", "value");
     own.join();
@@ -68,19 +69,19 @@ TEST_P(OwnThreadTest, AnotherOneEndsWithTheBatonWhileTheFirstIsJoined) {
       rank.sleep_for(absl::Milliseconds(1));
       return group.barrier().wait();
     }
-    std::thread waits([&] { group.barrier().wait(); });
+    std::jthread waits([&] { group.barrier().wait(); });
     let_others_wait();
-    std::thread ends([&] { rank.yield(); });
+    std::jthread ends([&] { rank.yield(); });
     ends.join();
     waits.join();
   }).throw_if_failed();
 }
 
 TEST_P(OwnThreadTest, WaitsForARankThatReturned) {
-  const RunReport report = run([](RankContext& rank, ProcessGroup& group, ProcessGroup&) {
+  const auto joins = [](RankContext& rank, ProcessGroup& group, ProcessGroup&) {
     if (rank.rank() == 1) return;
     std::exception_ptr thrown;
-    std::thread waits([&] {
+    std::jthread waits([&] {
       try {
         group.barrier().wait();
       } catch (...) {
@@ -88,11 +89,13 @@ TEST_P(OwnThreadTest, WaitsForARankThatReturned) {
       }
     });
     let_others_wait();
-    std::thread ends([&] { rank.yield(); });
+    std::jthread ends([&] { rank.yield(); });
     ends.join();
     waits.join();
     if (thrown != nullptr) std::rethrow_exception(thrown);
-  });
+  };
+  // The rank's main thread might come back from what is not rankloom's, and help.
+  const RunReport report = run(joins, {.stuck_after = absl::Milliseconds(500)});
   EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1 for rank 1 (returned) (its helper)"));
 }
 
@@ -102,8 +105,8 @@ TEST_P(OwnThreadTest, TwoAreJoinedInTheOtherOrder) {
       second.barrier().wait();
       return first.barrier().wait();
     }
-    std::thread one([&] { first.barrier().wait(); });
-    std::thread other([&] { second.barrier().wait(); });
+    std::jthread one([&] { first.barrier().wait(); });
+    std::jthread other([&] { second.barrier().wait(); });
     one.join();
     other.join();
   }).throw_if_failed();
@@ -113,22 +116,21 @@ TEST_P(OwnThreadTest, TwoAreJoinedInTheOtherOrder) {
 // time go on, nor does the thread wait for itself at the end of a call.
 TEST_P(OwnThreadTest, IsBetweenTwoCallsWhileAllOthersWait) {
   for (const bool timed : {false, true}) {
-    const auto wait = [timed](const Work& work) { timed ? work.wait(absl::Hours(1)) : work.wait(); };
+    const auto wait = [timed](Work work) { timed ? work.wait(absl::Hours(1)) : work.wait(); };
     const RunReport report = run([&](RankContext& rank, ProcessGroup& first, ProcessGroup& second) {
       if (rank.rank() == 1) {
         wait(second.barrier());
         return wait(first.barrier());
       }
-      std::thread own([&] {
+      // Until the thread is known as a helper, somebody outside may still move.
+      std::optional<World::OutsideWaker> begins(rank.world().outside_waker());
+      std::jthread own([&] {
         rank.yield();
+        begins.reset();
         let_others_wait();
         rank.yield();
         wait(second.barrier());
       });
-      // Until the thread is known as a helper, somebody outside may still move.
-      std::optional<World::OutsideWaker> begins(rank.world().outside_waker());
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      begins.reset();
       wait(first.barrier());
       EXPECT_LT(rank.now(), absl::Hours(1));
       own.join();
@@ -144,7 +146,10 @@ TEST_P(OwnThreadTest, MakesManyCallsThatAreTheLastThingAnybodyCanDo) {
       for (int i = 0; i < 10; ++i) second.barrier().wait(absl::Hours(1));
       return first.barrier().wait(absl::Hours(1));
     }
-    std::thread own([&] {
+    std::optional<World::OutsideWaker> begins(rank.world().outside_waker());
+    std::jthread own([&] {
+      rank.yield();
+      begins.reset();
       for (int i = 0; i < 10; ++i) second.barrier().wait(absl::Hours(1));
     });
     first.barrier().wait(absl::Hours(1));
@@ -159,25 +164,27 @@ TEST_P(OwnThreadTest, WaitsOfZeroLengthEndBesideAnOutsideWaker) {
     rank.sleep_for(absl::ZeroDuration());
     rank.sleep_for(-absl::Seconds(1));
     EXPECT_THROW(rank.store().wait({"never"}, absl::ZeroDuration()), DistError);
-    if (rank.rank() == 0) EXPECT_THROW(group.barrier().wait(absl::ZeroDuration()), DistError);
+    if (rank.rank() == 0) {
+      EXPECT_THROW(group.barrier().wait(absl::ZeroDuration()), DistError);
+    }
   }).throw_if_failed();
 }
 
 // The thread is in a wait with a timeout when its world goes.
 TEST_P(OwnThreadTest, OutlivesItsWorldInAWait) {
   for (int round = 0; round < 20; ++round) {
-    std::thread own;
     std::string said;
+    std::jthread own;
     {
       World world({.world_size = 2, .schedule = GetParam()});
       (void)world.run([&](RankContext& rank) {
         if (rank.rank() == 1) return;
         auto group = init_process_group(rank);
-        own = std::thread([group, &said] {
+        own = std::jthread([group, &said] {
           try {
             for (;;) {
               std::vector<int> x(1, 1);
-              const Work work = group->all_reduce(x);
+              Work work = group->all_reduce(x);
               work.wait(absl::Milliseconds(1));
             }
           } catch (const DistError& error) {

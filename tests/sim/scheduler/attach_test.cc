@@ -101,7 +101,9 @@ TEST_P(BatonAttachTest, TheOrderOfArrivalDoesNotMatter) {
     // A fifo run has an empty trace.
     ASSERT_EQ(first_difference(first, scheduler->trace()), "equal");
     ASSERT_EQ(steps, first_steps);
-    if (GetParam().schedule.kind() == Schedule::Kind::kFifo) ASSERT_EQ(steps.front(), 0);
+    if (GetParam().schedule.kind() == Schedule::Kind::kFifo) {
+      ASSERT_EQ(steps.front(), 0);
+    }
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
