@@ -36,17 +36,33 @@ RunReport run_with_assertions(const std::shared_ptr<World>& world, absl::Functio
   return report;
 }
 
-// The line that says how to replay it; empty if there is nothing to replay.
-std::string save_trace(const ExploreReport::Failure& failure) {
+// For the files of a search that failed in the running test: of the second such search there and of later ones with a
+// number. Empty outside of a test. On GoogleTest's own thread.
+std::string next_file_name() {
+  struct Failed {
+    const testing::TestInfo* test = nullptr;
+    testing::TimeInMillis begun = 0;  // tells repetitions of the test apart
+    int searches = 0;
+  };
+  static Failed failed;
   const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  if (test == nullptr) return "";
+  const testing::TimeInMillis begun = test->result()->start_timestamp();
+  if (failed.test != test || failed.begun != begun) failed = {.test = test, .begun = begun};
+  ++failed.searches;
+  const std::string name = absl::StrCat(program_invocation_short_name, ".", test->test_suite_name(), ".", test->name(),
+                                        failed.searches > 1 ? absl::StrCat(".search", failed.searches) : "");
+  return absl::StrReplaceAll(name, {{"/", "_"}});
+}
+
+// The line that says how to replay it; empty if there is nothing to replay.
+std::string save_trace(const ExploreReport::Failure& failure, const std::string& name) {
   const absl::StatusOr<RunFiles> files = run_files_from_environment();
-  if (test == nullptr || !files.ok() || failure.report.trace.empty()) return "";
-  const std::string name =
-      absl::StrCat(program_invocation_short_name, ".", test->test_suite_name(), ".", test->name(), ".rltrace");
+  if (name.empty() || !files.ok() || failure.report.trace.empty()) return "";
   const std::filesystem::path folder = files->folder.empty() ? testing::TempDir() : files->folder;
   std::error_code ignored;  // save() tells
   std::filesystem::create_directories(folder, ignored);
-  const std::string path = folder / absl::StrReplaceAll(name, {{"/", "_"}});
+  const std::string path = folder / absl::StrCat(name, ".rltrace");
   if (const absl::Status saved = failure.report.trace.save(path); !saved.ok())
     return absl::StrCat("\n", message_of(saved));
   return absl::StrCat("\ntrace: ", path);
@@ -69,12 +85,10 @@ void tell_success(const ExploreOptions& options, const ExploreReport& report) {
 }
 
 // The line that names the file of the run; empty if the environment asks for none.
-std::string save_run(const ExploreReport::Failure& failure) {
-  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
-  if (test == nullptr) return "";
+std::string save_run(const ExploreReport::Failure& failure, const std::string& name) {
+  if (name.empty()) return "";
   RunReport report = failure.report;
-  write_failed_run(absl::StrCat(program_invocation_short_name, ".", test->test_suite_name(), ".", test->name()),
-                   &report);
+  write_failed_run(name, &report);
   return report.run_file.empty() ? "" : absl::StrCat("\n", report.run_file);
 }
 
@@ -100,9 +114,12 @@ bool expect_no_failure_in_schedules(const ExploreOptions& options, absl::Functio
     tell_success(options, report);
     return true;
   }
-  internal::report_part(
-      testing::TestPartResult::kNonFatalFailure, code.file, code.line,
-      report.text() + (report.failure.has_value() ? save_trace(*report.failure) + save_run(*report.failure) : ""));
+  std::string text = report.text();
+  if (report.failure.has_value()) {
+    const std::string name = next_file_name();
+    text += save_trace(*report.failure, name) + save_run(*report.failure, name);
+  }
+  internal::report_part(testing::TestPartResult::kNonFatalFailure, code.file, code.line, text);
   return false;
 }
 

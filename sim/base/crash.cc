@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/fatal_told.h"
 #include "sim/base/sanitizers.h"
 #include "sim/base/thread_stack.h"
 
@@ -29,7 +30,8 @@ struct Handled {
   const char* name;
   struct sigaction previous {};
 };
-std::array<Handled, 4> handled{{{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}}};
+std::array<Handled, 5> handled{
+    {{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}, {SIGABRT, "SIGABRT"}}};
 
 // A program's own handler may mean to go on, as one that repairs a page does: its signals are the program's to tell of.
 bool has_handler(const struct sigaction& action) {
@@ -149,7 +151,7 @@ std::atomic<int> teller{0};
   Handled& what = handled_as(signal);
   const Task* const task = Task::current();
   const bool ignored = what.previous.sa_handler == SIG_IGN && sent(*info);
-  if (task != nullptr && task->info.rank >= 0 && !ignored) {
+  if (task != nullptr && task->info.rank >= 0 && !ignored && !fatal_told.load()) {
     const int self = gettid();
     int first = 0;
     if (teller.compare_exchange_strong(first, self)) {

@@ -19,11 +19,12 @@ struct CrashFacts {
   static inline std::atomic<Rerun> rerun{nullptr};
 };
 
-// From here on SIGSEGV, SIGBUS, SIGFPE and SIGILL of a thread that runs a rank are told on stderr: the rank, its last
-// point, its stack, the command that runs it again. An overflow ends the process by abort(); after all else, and on
-// threads that run no rank, the signal does what it does. Where the program has a handler already, as in a program with
-// AddressSanitizer, nothing is told but overflows, and that handler has its turn; nothing at all is told in a program
-// with ThreadSanitizer, or by a library that is built with either. The first call counts.
+// From here on SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT (a failed assert(), std::terminate()) of a thread that
+// runs a rank are told on stderr: the rank, its last point, its stack, the command that runs it again. An overflow
+// ends the process by abort(); after all else, and on threads that run no rank, the signal does what it does. Where
+// the program has a handler already, as in a program with AddressSanitizer, nothing is told but overflows, and that
+// handler has its turn; nothing at all is told in a program with ThreadSanitizer, or by a library that is built with
+// either. The first call counts.
 void install_crash_handler();
 
 // Gives the calling thread a stack for handlers of signals, unless it has a large one: without, nobody can tell of an

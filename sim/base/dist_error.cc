@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "sim/base/fatal_told.h"
 #include "sim/base/task.h"
 
 namespace rankloom::internal {
@@ -17,6 +18,7 @@ void fatal(std::string_view text) {
   const std::string rank = task != nullptr ? absl::StrCat(" (rank ", task->info.rank, ")") : "";
   std::fprintf(stderr, "rankloom: fatal%s: %.*s\n", rank.c_str(), static_cast<int>(text.size()), text.data());
   std::fflush(stderr);
+  fatal_told.store(true);
   std::abort();
 }
 

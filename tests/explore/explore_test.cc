@@ -720,7 +720,9 @@ TEST(ExploreOnFibersTest, ALoopForWhichTimePassesAtLastIsNotVerified) {
           if (rank.rank() == 0) return rank.sleep_for(absl::Milliseconds(1));
           while (rank.now() < absl::Milliseconds(1)) {
             rank.store().set("mine", "x");
-            if (asks) EXPECT_FALSE(rank.store().check({"never"}));
+            if (asks) {
+              EXPECT_FALSE(rank.store().check({"never"}));
+            }
           }
         });
     EXPECT_TRUE(report.ok()) << report.text();
@@ -760,6 +762,29 @@ TEST(NoFailureOnFibersTest, CountsFailedAssertionsOfRanks) {
             HasSubstr("trace: "), HasSubstr("--gtest_filter=NoFailureOnFibersTest.CountsFailedAssertionsOfRanks")));
   EXPECT_TRUE(expect_no_failure_in_schedules({.world = fibers(3)},
                                              [](RankContext& rank) { EXPECT_GE(rank.store().add("place", 1), 1); }));
+}
+
+TEST(NoFailureOnFibersTest, EachFailedSearchOfATestHasATraceOfItsOwn) {
+  testing::TestPartResultArray failures;
+  {
+    testing::ScopedFakeTestPartResultReporter kept(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    for (const int ranks : {2, 3}) {
+      expect_no_failure_in_schedules({.world = fibers(ranks), .min_ranks = ranks}, [](RankContext& rank) {
+        EXPECT_EQ(rank.store().add("place", 1), rank.rank() + 1);
+      });
+    }
+  }
+  ASSERT_EQ(failures.size(), 2);
+  for (const int i : {0, 1}) {
+    const std::string message = failures.GetTestPartResult(i).message();
+    const size_t at = message.find("\ntrace: ") + sizeof "\ntrace: " - 1;
+    const std::string path = message.substr(at, message.find('\n', at) - at);
+    const absl::StatusOr<Trace> trace = Trace::load(path);
+    ASSERT_TRUE(trace.ok()) << message;
+    EXPECT_THAT(message, HasSubstr(absl::StrCat(": ", 2 + i, " ranks, 1 switch "))) << path;
+    EXPECT_THAT(path, MatchesRegex(i == 0 ? ".*OfItsOwn.rltrace" : ".*OfItsOwn.search2.rltrace"));
+  }
 }
 
 TEST(NoFailureOnFibersTest, KeepsTheLineOfEachCall) {

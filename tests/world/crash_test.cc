@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "rankloom/error.h"
 #include "rankloom/world.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/sanitizers.h"
 #include "tests/world/every_world.h"
 
@@ -20,6 +22,7 @@ namespace {
 
 using testing::AllOf;
 using testing::ContainsRegex;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::KilledBySignal;
 using testing::Not;
@@ -35,6 +38,8 @@ using testing::Not;
   }
   [[maybe_unused]] volatile int after = signal;  // no tail call
 }
+
+void throw_text() { throw std::runtime_error("not caught"); }
 
 void crash_on_rank_1(const WorldOptions& options, int signal) {
   (void)run_world(options, [signal](RankContext& rank) {
@@ -76,11 +81,36 @@ TEST_P(CrashDeathTest, NamesTheRankItsLastPointItsStackAndTheRun) {
 }
 
 TEST_P(CrashDeathTest, OtherSignalsAreToldAlike) {
-  for (const auto& [signal, name] : {std::pair(SIGBUS, "SIGBUS"), {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}}) {
+  for (const auto& [signal, name] :
+       {std::pair(SIGBUS, "SIGBUS"), {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}, {SIGABRT, "SIGABRT"}}) {
     EXPECT_EXIT(
         crash_on_rank_1(GetParam().options(3), signal), KilledBySignal(signal),
         AllOf(ContainsRegex(std::string("^rankloom: fatal \\(rank 1\\): ") + name + "\n"), ContainsRegex(kStack)));
   }
+}
+
+TEST_P(CrashDeathTest, AnExceptionOutOfANoexceptFunctionNamesTheRank) {
+  const auto crash = [this] {
+    (void)run_world(GetParam().options(2), [](RankContext& rank) {
+      const auto fails = [&rank]() noexcept {
+        if (rank.rank() == 1) throw_text();
+      };
+      fails();
+      rank.store().wait({"never"});
+    });
+  };
+  EXPECT_EXIT(crash(), KilledBySignal(SIGABRT),
+              AllOf(HasSubstr("not caught"), ContainsRegex("\nrankloom: fatal \\(rank 1\\): SIGABRT\n")));
+}
+
+TEST_P(CrashDeathTest, WhatRankloomItselfEndsIsToldOnce) {
+  const auto crash = [this] {
+    (void)run_world(GetParam().options(2), [](RankContext& rank) {
+      if (rank.rank() == 1) fatal("that is not possible");
+      rank.store().wait({"never"});
+    });
+  };
+  EXPECT_EXIT(crash(), KilledBySignal(SIGABRT), EndsWith("rankloom: fatal (rank 1): that is not possible\n"));
 }
 
 TEST_P(CrashDeathTest, OfSeveralRanksTheFirstIsTold) {
