@@ -174,9 +174,12 @@ void Job::attach(int rank) {
   try {
     world_->attach(rank, python_site());
   } catch (const DistError& error) {
-    const std::lock_guard<std::mutex> lock(mu_);
-    --attached_;
-    --running_;
+    {
+      const std::lock_guard<std::mutex> lock(mu_);
+      --attached_;
+      --running_;
+      threads_.erase(rank);
+    }
     throw_to_torch(error, this);
   }
   binding.job = shared_from_this();

@@ -194,8 +194,14 @@ void TorchBackend::issue_recorded(const Buffers& buffers, int times, const Body&
       throw_to_torch(error, nullptr, code);
     }
   }
-  if (buffers.has_real_numbers()) record_->met_data(buffers.op(), code);
-  if (buffers.held() != nullptr) buffers.held()->copy_back();
+  try {
+    if (buffers.has_real_numbers()) record_->met_data(buffers.op(), code);
+    if (buffers.held() != nullptr) buffers.held()->copy_back();
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(record_->mu());  // works of a record end under its lock
+    works.clear();
+    throw;
+  }
 }
 
 template <typename Body>

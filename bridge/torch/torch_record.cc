@@ -149,9 +149,25 @@ Tensors tensors(const std::vector<CallRecord::Call::Tensor>& list) {
   return result;
 }
 
+// A call with what else its record knows of it. A copy: Python objects are made without the record's lock, since their
+// memory may make Python collect garbage, works of the record among it.
+struct RecordedCall {
+  RecordedCall(const CallRecord& record, size_t index) : call(record[index]) {
+    if (call.is_compute) return;
+    const CallRecord::GroupInfo& info = record.groups()[static_cast<size_t>(call.group)];
+    label = info.label();
+    group_name = info.name();
+    group = info.group;
+    module = CallRecordState::of(record).scope_at(index);
+  }
+  CallRecord::Call call;
+  std::string label, group_name, module;
+  std::shared_ptr<const Group> group;
+};
+
 // The fields of Python's Call, by name.
-py::dict call_dict(const CallRecord& record, size_t index) {
-  const CallRecord::Call call = record[index];
+py::dict call_dict(const RecordedCall& recorded) {
+  const CallRecord::Call& call = recorded.call;
   py::dict row;
   row["op"] = call.name;
   row["is_compute"] = call.is_compute;
@@ -159,20 +175,19 @@ py::dict call_dict(const CallRecord& record, size_t index) {
   row["start"] = seconds(call.start);
   row["duration"] = seconds(call.duration);
   if (call.is_compute) return row;
-  const CallRecord::GroupInfo& info = record.groups()[static_cast<size_t>(call.group)];
-  row["group"] = info.label();
-  row["group_name"] = info.name();
-  row["group_size"] = info.group->size();
+  row["group"] = recorded.label;
+  row["group_name"] = recorded.group_name;
+  row["group_size"] = recorded.group->size();
   row["seq"] = call.seq;
-  row["module"] = std::string(CallRecordState::of(record).scope_at(index));
+  row["module"] = recorded.module;
   row["file"] = call.code.file != nullptr ? call.code.file : "";
   row["line"] = call.code.line;
   row["inputs"] = tensors(call.inputs);
   row["outputs"] = tensors(call.outputs);
   const bool reduces = op_row(call.op).compares(CallField::kReduceOp);
   row["reduce_op"] = reduces ? py::object(py::str(call.reduce_op.name())) : py::none();
-  const auto rank_or_none = [&info](int rank) {
-    return rank >= 0 ? py::object(py::int_(info.group->global_rank(rank))) : py::none();
+  const auto rank_or_none = [&recorded](int rank) {
+    return rank >= 0 ? py::object(py::int_(recorded.group->global_rank(rank))) : py::none();
   };
   row["root"] = rank_or_none(call.root);
   row["peer"] = rank_or_none(call.peer);
@@ -189,23 +204,37 @@ py::dict call_dict(const CallRecord& record, size_t index) {
 }
 
 py::list calls(TorchRecord& self, size_t first) {
-  const std::lock_guard<std::mutex> lock(self.mu());
-  const CallRecord& record = *self.record();
+  constexpr size_t kAtOnce = 4096;
   py::list rows;
-  for (size_t i = first; i < record.size(); ++i) rows.append(call_dict(record, i));
+  std::vector<RecordedCall> some;
+  do {
+    some.clear();
+    {
+      const std::lock_guard<std::mutex> lock(self.mu());
+      const CallRecord& record = *self.record();
+      for (; first < record.size() && some.size() < kAtOnce; ++first) some.emplace_back(record, first);
+    }
+    for (const RecordedCall& recorded : some) rows.append(call_dict(recorded));
+  } while (some.size() == kAtOnce);
   return rows;
 }
 
 py::list totals(TorchRecord& self) {
-  const std::lock_guard<std::mutex> lock(self.mu());
-  const CallRecord& record = *self.record();
+  std::vector<CallRecord::Totals> sums;
+  std::vector<std::pair<std::string, int>> groups;  // by the numbers in `sums`: label, size
+  {
+    const std::lock_guard<std::mutex> lock(self.mu());
+    const CallRecord& record = *self.record();
+    sums = record.totals();
+    for (const CallRecord::GroupInfo& info : record.groups()) groups.emplace_back(info.label(), info.group->size());
+  }
   py::list rows;
-  for (const CallRecord::Totals& sum : record.totals()) {
-    const CallRecord::GroupInfo& info = record.groups()[static_cast<size_t>(sum.group)];
+  for (const CallRecord::Totals& sum : sums) {
+    const auto& [label, size] = groups[static_cast<size_t>(sum.group)];
     py::dict row;
     row["op"] = std::string(op_row(sum.op).name);
-    row["group"] = info.label();
-    row["group_size"] = info.group->size();
+    row["group"] = label;
+    row["group_size"] = size;
     row["calls"] = sum.calls;
     row["payload"] = sum.payload;
     row["ring_steps"] = sum.ring.steps;

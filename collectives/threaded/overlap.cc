@@ -44,7 +44,8 @@ void append_inputs(const CollectiveCall& call, int rank, std::vector<OpenOutputs
     }
   };
   append(call.inputs);
-  if (!writes_outputs(call, rank)) append(call.outputs);  // a broadcast's source
+  if (op_row(call.op).writes == Writes::kOthers && !writes_outputs(call, rank))
+    append(call.outputs);  // a broadcast's source
 }
 
 // Which tensors of a call meet the outputs of one that is open, `other`; `which` is null: none do.

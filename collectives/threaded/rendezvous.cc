@@ -625,6 +625,7 @@ void Rendezvous::run(Slot* slot) {
 
 [[gnu::noinline]] void Rendezvous::look_for_freed_memory(const Slot& slot) const {
   for (int rank = 0; rank < size_; ++rank) {
+    if (slot.states[static_cast<size_t>(rank)]->served_) continue;  // its memory is the rank's own again
     const CollectiveCall& call = *slot.calls[static_cast<size_t>(rank)];
     if (call_device(call).kind == Device::Kind::kCpu) report_freed_memory(call, rank);
   }

@@ -40,6 +40,8 @@ class ScheduleTree final : public PolicySource {
 
   // There is a schedule that was not run.
   bool more() const { return !done_; }
+  // Whether all is searched a second time, with the other answer to kRooted.
+  bool second_time() const { return rooted_ == 1; }
   // After a run: finds the next.
   void advance();
 

@@ -24,6 +24,8 @@ namespace {
 // thread gets this long, in real time, to come to a point; as long as it computes, it gets more.
 constexpr int64_t kGraceNs = 1'000'000'000;
 constexpr int kGraceLooks = 20;
+// So long virtual time stands still for threads of ranks that compute between two calls.
+constexpr int64_t kMostForStrangersNs = 10'000'000'000;
 
 // A task that asks more often, and does nothing else, waits for others.
 constexpr int kPolls = 3;
@@ -428,6 +430,7 @@ Task* DeterministicScheduler::attach(const TaskInfo& info) {
     ++attached_;
   } else {
     task = add_extra(info);
+    ++strangers_calls_;
   }
   task->adopted = true;
   ++live_;
@@ -470,9 +473,10 @@ void DeterministicScheduler::detach(Task* task) {
   Task::set_current(nullptr);
   bool waits = false;
   pass_baton([&](StateLock& lock) {
-    // The thread goes back to what it does outside, which may be what all others wait for: whoever waits for threads
-    // beside the baton is none of them.
-    waits = live_ > 1 && ready_.empty() && lets_go(task->info.rank, /*leaving=*/1);
+    // A thread that a rank made goes back to what it does outside, which may be what all others wait for: whoever waits
+    // for threads beside the baton is none of them.
+    waits = task->info.kind != TaskKind::kRank && live_ > 1 && only_completions_ready() &&
+            lets_go(task->info.rank, /*leaving=*/1);
     if (!waits) return finish(*task, lock);
     leave(*task);
     baton_rank_ = -1;
@@ -480,6 +484,13 @@ void DeterministicScheduler::detach(Task* task) {
     return static_cast<Task*>(nullptr);
   });
   if (waits) move_on_thread();
+}
+
+bool DeterministicScheduler::only_completions_ready() const {
+  if (ready_.empty()) return true;
+  const std::vector<const Task*> ready = ready_tasks();
+  return std::all_of(ready.begin(), ready.end(),
+                     [](const Task* task) { return task->info.kind == TaskKind::kCompletion; });
 }
 
 void DeterministicScheduler::leave(Task& task) {
@@ -494,7 +505,7 @@ bool DeterministicScheduler::lets_go(int rank, int leaving) const {
   if (baton_rank_ != rank) return false;
   const Task& main = rank_tasks_[static_cast<size_t>(rank)];
   const bool joins = main.state == Task::State::kRunning && joined_at_.contains(rank) &&
-                     joined_at_.at(rank) == main.steps.load(std::memory_order_relaxed);
+                     joined_at_.at(rank) == main.steps.load(std::memory_order_relaxed) && !thread_runs(main.thread);
   return running_of_rank_[static_cast<size_t>(rank)] == leaving + (joins ? 1 : 0);
 }
 
@@ -743,7 +754,7 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   // The one at the point has stopped already: who runs is a thread beside the baton.
   const bool due = next_timer_ns() <= now_ns();  // time need not go on for these
   if (outside && !due && wait_beside(/*grace_ns=*/0, lock)) return;
-  if ((running_ > 0 || away() > 0) && !due && any_timer() && wait_beside(kGraceNs, lock)) return;
+  if (!due && any_timer() && (running_ > 0 ? wait_beside(kGraceNs, lock) : away() > 0 && await_strangers(lock))) return;
   if (advance_clock()) return;
   if (aborted()) {
     // Everybody was woken by the abort already; who still parks asks again and leaves.
@@ -800,6 +811,21 @@ bool DeterministicScheduler::wait_beside(int64_t grace_ns, StateLock& lock) {
   lock.lock();
   idle_.store(false, std::memory_order_relaxed);
   return moved || !ready_.empty();
+}
+
+bool DeterministicScheduler::await_strangers(StateLock& lock) {
+  if (waited_for_ != strangers_calls_) {
+    waited_for_ = strangers_calls_;
+    waited_since_ns_ = monotonic_ns();
+    waited_ = false;
+  }
+  if (waited_) return false;
+  const bool moved = wait_beside(kGraceNs, lock);
+  if (moved && (!ready_.empty() || inbox_full_.load(std::memory_order_acquire) ||
+                monotonic_ns() - waited_since_ns_ < std::min(kMostForStrangersNs, stall_ns())))
+    return true;
+  waited_ = true;
+  return false;
 }
 
 void DeterministicScheduler::await_threads_beside(StateLock& lock) {

@@ -115,6 +115,10 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void leave(Task& task);
   // The rank holds the baton, and once `leaving` of its running threads have gone, no other one of it moves.
   bool lets_go(int rank, int leaving) const;
+  bool only_completions_ready() const;
+  // Time is about to go on while threads that ranks made are between two calls, or gone from here for good: waits for
+  // them, once after each of their calls. True: look again who is ready.
+  bool await_strangers(StateLock& lock);
   // On a thread of its own: picks who runs next.
   void move_on_thread();
   void nobody_ready(StateLock& lock);
@@ -236,6 +240,12 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::atomic<int> fibers_thread_{0};
   std::atomic<const Task*> runs_{nullptr};
   std::atomic<TaskInfo> runs_info_{TaskInfo{}};
+
+  // await_strangers(): calls of such threads; at which of these it waited, since when, and whether to the end.
+  uint64_t strangers_calls_ = 0;
+  uint64_t waited_for_ = 0;
+  int64_t waited_since_ns_ = 0;
+  bool waited_ = true;
 
   // The watchdog's: since when the rank with the baton stands still, and at which step.
   int64_t still_since_ns_ = 0;

@@ -39,6 +39,8 @@ class Watchdog {
       OrderedMutexLock lock(&mu_);
       watches_.push_back(watch);
       ++added_;
+      // look_sooner() may have come before.
+      watch->next_look_ns_ = std::min(watch->next_look_ns_, monotonic_ns() + watch->period_ns());
       if (!started_) {
         started_ = true;
         ThreadPool::shared().start(

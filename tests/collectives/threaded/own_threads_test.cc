@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -155,6 +156,68 @@ TEST_P(OwnThreadTest, MakesManyCallsThatAreTheLastThingAnybodyCanDo) {
     first.barrier().wait(absl::Hours(1));
     own.join();
   }).throw_if_failed();
+}
+
+// What is ready when the thread leaves its call is a completion, which wakes nobody.
+TEST_P(OwnThreadTest, LeavesACallThatIsAboutToComplete) {
+  run([&](RankContext& rank, ProcessGroup& first, ProcessGroup& second) {
+    const auto third = init_process_group(rank);
+    std::vector<int> x = {rank.rank()};
+    if (rank.rank() == 1) {
+      Work reduced = first.all_reduce(x);
+      second.barrier().wait(absl::Hours(1));
+      reduced.wait();
+      return third->barrier().wait(absl::Hours(1));
+    }
+    std::optional<World::OutsideWaker> begins(rank.world().outside_waker());
+    std::jthread own([&] {
+      rank.yield();
+      begins.reset();
+      let_others_wait();
+      Work reduced = first.all_reduce(x);
+      let_others_wait();
+      second.barrier().wait(absl::Hours(1));
+      reduced.wait();
+      EXPECT_THAT(x, ElementsAre(1));
+    });
+    third->barrier().wait(absl::Hours(1));
+    EXPECT_LT(rank.now(), absl::Hours(1));
+  }).throw_if_failed();
+}
+
+// Virtual time stands still for a thread that may be on its way to its next call, but not for ever.
+TEST_P(OwnThreadTest, ComputesUntilItsRankHasSlept) {
+  run([](RankContext& rank, ProcessGroup&, ProcessGroup&) {
+    if (rank.rank() == 1) return;
+    std::atomic<bool> known{false}, stop{false};
+    std::jthread own([&] {
+      rank.yield();
+      known = true;
+      while (!stop) std::this_thread::yield();
+    });
+    while (!known) std::this_thread::yield();
+    rank.sleep_for(absl::Seconds(1));
+    stop = true;
+  }).throw_if_failed();
+}
+
+TEST_P(OwnThreadTest, CostsASecondOfRealTimeOnceWhileItIsIdle) {
+  const auto begun = std::chrono::steady_clock::now();
+  run([](RankContext& rank, ProcessGroup&, ProcessGroup&) {
+    if (rank.rank() == 1) return;
+    std::atomic<bool> known{false}, stop{false};
+    std::jthread own([&] {
+      rank.yield();
+      known = true;
+      known.notify_one();
+      stop.wait(false);
+    });
+    known.wait(false);
+    for (int i = 0; i < 20; ++i) rank.sleep_for(absl::Seconds(1));
+    stop = true;
+    stop.notify_one();
+  }).throw_if_failed();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));  // 20 s, if each sleep cost one
 }
 
 // A wait of zero length needs no time to go on.
