@@ -81,6 +81,15 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.driver.get_log("browser"), [])
         return html
 
+    # Writes what a run file would say after `change` of each of its lines.
+    def write_changed(self, name, new_name, change):
+        lines = (self.folder / f"{name}.rlrun").read_bytes().split(b"\n")
+        for i, text in enumerate(lines[:-1]):
+            line = json.loads(text)
+            change(line)
+            lines[i] = json.dumps(line).encode()
+        (self.folder / f"{new_name}.rlrun").write_bytes(b"\n".join(lines))
+
     def wait(self, true, why):
         end = time.monotonic() + SLOW
         while not true():
@@ -167,7 +176,7 @@ class PageTest(unittest.TestCase):
         self.assertIn("schedule seeded:7", self.one(".facts").text)
         outcomes = self.texts("table.outcomes tr")
         self.assertEqual((len(outcomes), outcomes[2]), (3, "rank 4 returned"))
-        self.assertTrue(outcomes[1].startswith("ranks 0-3 stopped for another's failure"), outcomes)
+        self.assertTrue(outcomes[1].startswith("ranks 0-3 deadlocked"), outcomes)
         circle = sorted(int(node.get_attribute("data-ranks")) for node in self.all("svg.waits .node.in-circle"))
         self.assertEqual(circle, [0, 1, 2])
         self.assertEqual([node.get_attribute("data-ranks") for node in self.all("svg.waits .node:not(.in-circle)")], ["3"])
@@ -228,6 +237,41 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.texts("table.calls tr:first-child th"), ["call", "0", "1", "2", "3"])
         self.assertEqual(len(self.all("td.odd")), 2)
 
+    def test_a_call_of_which_others_made_another_has_no_members_that_came(self):
+        self.page("mismatch", fragment="#call=0.1.5")
+        told = self.one("table.details").text
+        self.assertIn("the 6th call of rank 1", told)
+        self.assertIn("\nissued by rank 1\nothers issued ", told)
+        self.assertRegex(told, r"others issued all_reduce seq 4, float32 \[4\], by ranks 0, 3 \(write_runs\.cc:\d+\)")
+        self.assertRegex(told, r"others issued all_reduce seq 4, float32 \[6\], by rank 2 \(write_runs\.cc:\d+\)")
+        for absent in ("came", "last to come", "undefined", " ns", "ended"):
+            self.assertNotIn(absent, told)
+        self.assertIn("not timed", told)
+        # A call within a group that its maker gave no name.
+        group = self.js("return rankloom.runs[0].lanes[1].kind.findIndex((_, i) => rankloom.runs[0].group(1, i).size === 2)")
+        self.page("mismatch", fragment=f"#call=0.1.{group}&bytes=yes")
+        self.assertRegex(self.one("table.details").text, r"group 0\.1:0, ranks \{0-1\}\n")
+        self.wait(lambda: self.all("table.bytes"), "no table of bytes")
+        self.assertIn("group 0.1:1: {2-3} 2 all_reduce 2 64 B", self.texts("table.bytes tr"))
+
+    def test_a_call_that_waits_has_not_ended(self):
+        self.page("deadlock", fragment="#call=0.1.4")
+        told = self.one("table.details").text
+        self.assertIn("state not complete: rank 1 waits for rank 2\nissued 2 ms\n", told)
+        self.assertNotIn("ended", told)
+        self.page("deadlock", fragment="#call=0.1.3")
+        self.assertRegex(self.one("table.details").text, r"ended \d")
+
+    def test_calls_without_bytes_leave_nothing_behind(self):
+        def without_tensors(line):
+            for kind in line.get("kinds", []):
+                kind["in"] = kind["out"] = []
+
+        self.write_changed("explored", "no_bytes", without_tensors)
+        self.page("no_bytes", fragment="#bytes=yes")
+        self.wait(lambda: self.all("table.bytes"), "no table of bytes")
+        self.assertNotIn("null", self.one("#page").text)
+
     def test_an_input_that_changed_shows_both_lines(self):
         self.page("changed_input")
         self.assertIn("an input was changed or freed", self.one("h1").text)
@@ -270,6 +314,32 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.texts("table.shares td"), ["exhaustive", "2", "", "at least 1"])
         self.assertTrue(self.all("button.copy"))
 
+    def test_a_story_marks_what_ranks_share(self):
+        self.page("counted")
+        rows = self.texts("table.story tr.shared")
+        self.assertEqual([row.split()[0] for row in rows], ["1", "9", "11", "12", "15", "20"])
+        self.assertEqual(self.one("p.shared").text[:36], "Marked: operations on the key count,")
+        self.assertIn("A row is a turn of a rank", self.one("p.rows").text)
+        self.assertIn("scheduling points above are counted apart", self.one("p.rows").text)
+        self.assertIn("19 scheduling points", self.one(".facts").text)
+        titles = [element.get_attribute("title") for element in self.all(".notation")]
+        self.assertEqual(len(titles), 2)
+        self.assertIn("1@5>0: at choice 5, counted from 0, rank 1 is put off and rank 0 goes on.", titles[0])
+        # What the page shows is not among what the file lacks.
+        self.assertFalse(self.one("details.gaps").get_property("open"))
+        self.one("details.gaps summary").click()
+        self.wait(lambda: "gaps" in self.fragment(), "it is not in the fragment")
+        told = self.one("details.gaps").text
+        self.assertNotIn("but no numbers of steps", told)
+        self.assertIn("store operations that the story leaves out", told)
+
+    def test_a_free_run_says_why_nothing_repeats_it(self):
+        self.page("free")
+        self.assertEqual(self.all(".rerun"), [])
+        self.assertIn("no schedule repeats a free run. RANKLOOM_SEED=1", self.one("p.no-rerun").text)
+        self.page("deadlock")
+        self.assertEqual(self.all("p.no-rerun"), [])
+
     def test_when_a_run_was_lost(self):
         self.page("explored")
         facts = self.js("return rankloom.runs[0].explored")
@@ -299,6 +369,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.texts("ul.faults li"), ["crash@rank=1,nth=2"])
         self.assertEqual(self.js("return [...rankloom.runs[0].struck]"), [[1, 1]])
         self.page("dropped")
+        self.assertTrue(self.one("details.gaps").get_property("open"))
         self.assertIn("first calls of ranks 0-3; no arrows of their messages are drawn", self.one(".gaps").text)
         self.assertEqual(self.one("canvas.bars").get_attribute("data-arrows"), "0")
         self.page("not_kept")
@@ -347,11 +418,11 @@ class PageTest(unittest.TestCase):
                         for (view.colour of ['', 'group']) t.drawNow();
                       }
                     }
-                    document.querySelectorAll('details').forEach((e) => { e.open = true; });
+                    document.querySelectorAll('details').forEach((e) => { e.open = true; e.dispatchEvent(new Event('toggle')); });
                     t.run.lanes.slice(0, 8).forEach((lane, rank) => {
                       for (let i = 0; i < lane.count; ++i, ++shown) t.choose(rank, i);
                     });
-                    for (const name of ['fold', 'colour', 'call', 'bytes', 'keys']) view[name] = '';
+                    for (const name of ['fold', 'colour', 'call', 'bytes', 'keys', 'gaps']) view[name] = '';
                     return [document.body.innerText.match(/.{0,80}\\b(undefined|NaN|null|Infinity|object Object)\\b.{0,80}/g), shown];""",
                     page.page_data([run_file.read(str(path))]),
                 )
@@ -375,7 +446,7 @@ class PageTest(unittest.TestCase):
 
     def test_two_runs_stand_together_with_their_first_difference(self):
         self.page("passes", "fails")
-        self.assertEqual(self.one("p.difference").text, "First difference: call 11 of rank 1.")
+        self.assertEqual(self.one("p.difference").text, "First difference: the 12th call of rank 1.")
         self.assertEqual(len(self.all("canvas.bars")), 2)
         rows = self.texts("table.parting tr")
         self.assertRegex(rows[1], r"^passes\.rlrun all_reduce seq 4 in group 0 float32 \[16\]\s+write_runs\.cc:\d+$")
@@ -452,10 +523,83 @@ class PageTest(unittest.TestCase):
         self.js("Object.defineProperty(rankloom.timelines[0], 'height', {get: () => 200, set: () => {}}); rankloom.timelines[0].drawNow()")
         canvas = self.one("canvas.bars")
         self.assertEqual([canvas.get_attribute(f"data-{name}") for name in ("heat", "lanes", "marks")], ["true", "64", "1"])
-        # Left: complete calls. Right: all but rank 41 wait.
+        # Left: complete calls. Right: all but rank 41 wait, pale, hatched and framed.
         self.assertEqual(self.pixel(10, 0.1), [0, 114, 178])
-        self.assertEqual(self.pixel(10, 0.99), [230, 159, 0])
+        red, green, blue = self.pixel(10, 0.99)
+        self.assertNotEqual((red, green, blue), (0, 114, 178))
+        self.assertNotEqual((red, green, blue), (255, 255, 255))
+        self.assertTrue(self.hot(rank=0, share=0.94))
+        self.assertFalse(self.hot(rank=10, share=0.1))
         self.assertEqual(self.pixel(41, 0.99), [255, 255, 255])
+
+    def test_a_map_shows_both_calls_where_ranks_differ(self):
+        """In the colours that the legend has for them."""
+        self.write_changed("many", "many_differ", half_call_a_barrier)
+        self.page("many_differ", fragment="#fold=no")
+        self.js("Object.defineProperty(rankloom.timelines[0], 'height', {get: () => 220, set: () => {}}); rankloom.timelines[0].drawNow()")
+        canvas = self.one("canvas.bars")
+        self.assertEqual([canvas.get_attribute(f"data-{name}") for name in ("heat", "marks")], ["true", "32"])
+        found = self.js(
+            """const t = rankloom.timelines[0], s = t.scale(), near = (rank, colour) => {
+              const y = Math.round(s.y(rank) * t.ratio), x = Math.round((s.x(t.run.lanes[0].order.from[20]) + 8) * t.ratio);
+              const c = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+              c.drawImage(t.canvas, -x, -y);
+              const d = c.getImageData(0, 0, 60, Math.round(8 * s.lane * t.ratio)).data;
+              const pale = [1, 3, 5].map((at) => Math.round(0.3 * parseInt(colour.slice(at, at + 2), 16) + 0.7 * 255));
+              for (let i = 0; i < d.length; i += 4) if (pale.every((part, k) => Math.abs(part - d[i + k]) < 3)) return true;
+              return false;
+            };
+            return [near(8, '#0072b2'), near(8, '#e69f00'), near(48, '#0072b2'), near(48, '#e69f00')];"""
+        )
+        self.assertEqual(found, [True, False, False, True])
+
+    def test_an_operation_has_one_colour_on_every_page(self):
+        found = []
+        for name in ("deadlock", "mismatch", "key"):
+            self.page(name)
+            shown = self.js("return [...document.querySelectorAll('.legend i')].map((i) => [i.parentNode.textContent, i.style.background])")
+            found.append({text.split()[0]: colour for text, colour in shown})
+        self.assertEqual({colours["all_reduce"] for colours in found}, {"rgb(0, 114, 178)"})
+        self.assertEqual(found[2]["barrier"], "rgb(230, 159, 0)")
+        # No two of a page look alike, and a name that nobody knows has one, too.
+        self.assertTrue(all(len(set(colours.values())) == len(colours) for colours in found), found)
+        self.assertEqual(len(set(self.js("return [opColour('mine'), opColour('mine'), opColour('all_reduce')]"))), 2)
+
+    def test_the_legend_has_the_marks_of_the_page_only(self):
+        self.page("passes")
+        self.assertEqual(self.one(".legend .marks").text, "pale: until all members came")
+        self.page("mismatch")
+        self.assertIn("hatched: not complete or failed; \u2260, a thick frame: differs from most", self.one(".legend .marks").text)
+        self.assertNotIn("fault", self.one(".legend .marks").text)
+        self.page("faults")
+        self.assertIn("\u26a1: a fault struck", self.one(".legend .marks").text)
+
+    def test_controls_have_room_for_their_words(self):
+        self.page("many")
+        short = self.js(
+            """const c = document.createElement('canvas').getContext('2d');
+            return [...document.querySelectorAll('.controls select, .controls input')].filter((e) => {
+              c.font = getComputedStyle(e).font;
+              const words = e.tagName === 'SELECT' ? e.selectedOptions[0].textContent : e.placeholder;
+              return c.measureText(words).width > e.clientWidth - 17;
+            }).map((e) => e.name);"""
+        )
+        self.assertEqual(short, [])
+
+    def test_short_calls_that_failed_are_seen(self):
+        self.page("free", fragment="#axis=time")
+        least = self.js(
+            """const t = rankloom.timelines[0], c = CanvasRenderingContext2D.prototype, seen = [], old = c.strokeRect;
+            for (const {state, time, count} of t.run.lanes) {
+              for (let i = 0; i < count; ++i) if (state[i] === 'f') time.from[i] = time.met[i] = time.to[i] - 1;
+            }
+            c.strokeRect = function (x, y, w, h) { seen.push(w + this.lineWidth); old.call(this, x, y, w, h); };
+            t.drawNow();
+            c.strokeRect = old;
+            return seen;"""
+        )
+        self.assertTrue(least)
+        self.assertGreaterEqual(min(least), 3)
 
     def test_fake_ranks_show_bytes_and_time_by_group(self):
         record = {"traceEvents": [{"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "rank 7"}}]}
@@ -531,6 +675,7 @@ class PageTest(unittest.TestCase):
         self.move_to(1, 3)
         self.wait(lambda: "rank 1 at" in self.one(".under").text, "nothing is told")
         told = self.one(".under").text
+        self.assertRegex(self.js("return rankloom.timelines[0].describe({rank: 1, i: 4, value: 5})"), r" \(not complete: rank 1 waits for rank 2\) ")
         self.assertRegex(told, r"rank 1 at column 3\.\d: send seq \d+ to rank 3, tag 5 \(completed\) \[group 0, write_runs\.cc:\d+\]")
         self.move_to(1, 3, click=True)
         details = self.one("table.details").text
@@ -579,7 +724,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.js("return rankloom.timelines[0].span()"), [10000, 60000])
         self.assertEqual(self.one("select[name=axis]").get_attribute("value"), "time")
         self.assertEqual(self.one("input[name=rank]").get_attribute("value"), "0,2")
-        self.assertIn("call 4 of rank 2", self.one("table.details").text)
+        self.assertIn("the 5th call of rank 2", self.one("table.details").text)
         self.assertEqual(self.js("return document.documentElement.dataset.theme"), "dark")
         self.one("button.theme").click()
         self.assertEqual(self.fragment()["theme"], ["light"])
@@ -624,6 +769,16 @@ class PageTest(unittest.TestCase):
             self.assertEqual(tops, sorted(set(tops)))
         finally:
             self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def half_call_a_barrier(line):
+    """Of the run `many`: ranks from 32 on call a barrier last."""
+    if line.get("t") == "kinds":
+        line["kinds"].append({**line["kinds"][0], "op": "barrier", "in": [], "out": [], "dtype": 0})
+        line["kinds"].append({**line["kinds"][0], "line": line["kinds"][0]["line"] + 1})
+        half_call_a_barrier.kind = len(line["kinds"]) - 2
+    if line.get("t") == "calls" and line["rank"] != 41:
+        line["kind"][-1] = half_call_a_barrier.kind + (line["rank"] < 32)
 
 
 def canvas_count(test):

@@ -2,17 +2,40 @@
 // The page of a run. Texts of a run reach the document by textContent only.
 
 const SVG = "http://www.w3.org/2000/svg";
-// Okabe and Ito's colours, which people who see no red or green tell apart; ops beyond these share the last.
+// Okabe and Ito's colours, which people who see no red or green tell apart; groups beyond these share the last.
 const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7d8894"];
-const BRIGHT = new Set(["#e69f00", "#56b4e9", "#cc79a7", "#b8a800"]);  // dark letters on these
+// Each operation has its colour, the same on every page: those of Okabe and Ito but the one of what went wrong, and
+// darker and lighter ones of them. An operation that is not here takes one by its name.
+const OP_COLOURS = {
+  all_reduce: "#0072b2", barrier: "#e69f00", send: "#009e73", recv: "#cc79a7", broadcast: "#56b4e9", all_gather_into_tensor: "#b8a800",
+  reduce_scatter_tensor: "#882255", all_to_all: "#332288", all_to_all_single: "#7a6ae0", all_gather: "#6b6200", reduce_scatter: "#c44d8a",
+  scatter: "#7fcdb6", gather: "#005f45", reduce: "#8a5f00", all_reduce_coalesced: "#004166", all_gather_into_tensor_coalesced: "#d9cf66",
+  reduce_scatter_tensor_coalesced: "#55112f", monitored_barrier: "#f3c870", split_group: "#7d8894", new_group: "#4a535c", coalesced: "#b3bcc5",
+};
+const HASHED = Object.values(OP_COLOURS);
+function opColour(op) {
+  if (Object.hasOwn(OP_COLOURS, op)) return OP_COLOURS[op];
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < op.length; ++i) hash = Math.imul(hash ^ op.charCodeAt(i), 0x01000193) >>> 0;
+  return HASHED[(hash ^ (hash >>> 15)) % HASHED.length];
+}
+const rgb = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+// Whether letters on it are dark.
+const isBright = (colour) => { const [r, g, b] = rgb(colour); return 0.299 * r + 0.587 * g + 0.114 * b > 130; };
+const PALE = 0.3;  // of a colour, while members are missing
 const STATES = {u: "is still running", r: "returned", f: "failed", s: "stopped for another's failure"};
+// Of a rank that was stopped because it waited: in a deadlock, or in a wait that lasted too long.
+const stateText = (run, rank) => (run.states[rank] === "s" && run.waiting.has(rank) ? (run.run.kind === "Deadlock" ? "deadlocked" : "stopped in its wait") : STATES[run.states[rank]]);
 const CALL_STATES = {s: "not complete", c: "completed", f: "failed"};
 const FOLD_RANKS = 32;
 const FOLD_LANES = 16;  // so many lanes or fewer: a failed run of many ranks begins folded
 const MOST_MARKS = 200;
+const MOST_FRAMES = 2000;
+const LEAST_WRONG = 3;  // pixels of a call that failed or differs, however short
 const DTYPE_BYTES = [2, 2, 4, 8, 1, 1, 2, 4, 8, 1, 8, 16, 1, 1];
 const MOST_ROWS = 200;
 const MOST_NODES = 40;
+const MOST_OPS = 30;  // in the legend
 const LEFT = 84, TOP = 4, AXIS = 22;
 
 // Characters that turn, hide or end text are written out, as the command does.
@@ -49,6 +72,13 @@ function rangesOf(ranks) {
   }
   return ranges;
 }
+// "{0, 1}": who a group has.
+function membersText(run, group) {
+  const ranges = rangesOf(run.members(group));
+  return `{${ranges.slice(0, 20).map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(", ")}${ranges.length > 20 ? ", ..." : ""}}`;
+}
+// What its maker called it; "": nothing ("undefined" stands for that, as in torch).
+const described = (group) => (group.description === "undefined" ? "" : group.description);
 const ranksText = (ranks) => rangesText(rangesOf(ranks));
 const within = (ranges, rank) => ranges.some(([a, b]) => a <= rank && rank <= b);
 function* each(ranges) {
@@ -59,6 +89,11 @@ function timeText(ns) {
     if (Math.abs(ns) >= size) return `${+(ns / size).toPrecision(6)} ${unit}`;
   }
   return `${+ns.toPrecision(6)} ns`;
+}
+// "1st", "2nd" and so on: people count from 1.
+function ordinal(n) {
+  const teen = n % 100 > 10 && n % 100 < 14;
+  return `${n}${teen ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th"}`;
 }
 function bytesText(bytes) {
   for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
@@ -252,7 +287,11 @@ class Run {
     for (const lane of this.lanes) lane.odd = new Uint8Array(lane.count);
     for (const row of this.rows) {
       if (!row.odd) continue;
-      for (const [rank, cell] of row.cells) if (cell.text !== row.major || row.clash.has(rank)) this.lanes[rank].odd[cell.i] = 1;
+      for (const [rank, cell] of row.cells) {
+        const lane = this.lanes[rank];
+        if (cell.text !== row.major || row.clash.has(rank)) lane.odd[cell.i] = 1;
+        if (row.split) lane.time.met[cell.i] = lane.time.to[cell.i];  // its members never came together
+      }
       const [[rank, i]] = row.meeting.members;
       for (const missing of row.missing) this.absent.push({rank: missing, x: row.x, time: this.lanes[rank].issued[i], label: `${this.op(rank, i)} ${row.meeting.seq}`});
     }
@@ -330,6 +369,11 @@ class Run {
     const peer = lane.peer && lane.peer[i] >= 0 ? ` ${kind.op === "send" ? "to" : "from"} rank ${lane.peer[i]}` : "";
     return `${kind.op} seq ${lane.seq[i]}${peer}${kind.tag ? `, tag ${kind.tag}` : ""}${kind.root >= 0 ? ` root ${kind.root}` : ""}`;
   }
+  // A call that its rank waited in at the end is failed in the file, since the end took the rank out of it.
+  callState(rank, i) {
+    const waits = this.waiting.get(rank);
+    return waits && waits.i === i ? `not complete: ${this.name(rank)} ${waits.whom}` : CALL_STATES[this.lanes[rank].state[i]];
+  }
   site(rank, i) {
     const kind = this.kinds[this.lanes[rank].kind[i]];
     return `${baseName(kind.file)}:${kind.line}`;
@@ -342,7 +386,7 @@ class Run {
 
 // --- what the page shows now; all of it stands in the URL's fragment
 
-const view = {axis: "", x: null, y: null, rank: "", group: "", op: "", text: "", call: "", theme: "", rows: "", fold: "", colour: "", bytes: "", keys: "", open: ""};
+const view = {axis: "", x: null, y: null, rank: "", group: "", op: "", text: "", call: "", theme: "", rows: "", fold: "", colour: "", bytes: "", keys: "", gaps: "", open: ""};
 let runs = [], difference = null, timelines = [], legend = null, sources = {};
 
 function readFragment() {
@@ -444,7 +488,7 @@ class Timeline {
       const text = view.text.toLowerCase();
       this.fitting = this.run.kinds.map((kind) => {
         const group = this.run.groups[kind.group].name;
-        const all = `${kind.op} ${group} ${this.run.groups[kind.group].description} ${kind.file}:${kind.line} ${this.run.sizes(kind)}`;
+        const all = `${kind.op} ${group} ${described(this.run.groups[kind.group])} ${kind.file}:${kind.line} ${this.run.sizes(kind)}`;
         return (!view.group || group === view.group) && (!view.op || kind.op === view.op) && all.toLowerCase().includes(text);
       });
     }
@@ -590,12 +634,13 @@ class Timeline {
         if (axis.to[i] < scale.x0 || !fits[lane.kind[i]]) continue;
         const open = axis.to[i] === Infinity;
         const a = Math.max(scale.x(axis.from[i]), LEFT - 2), b = open ? right : Math.min(scale.x(axis.to[i]), right);
-        if (b < filled) continue;
+        const wrong = open || lane.state[i] === "f" || lane.odd[i] === 1;
+        if (b < filled && !wrong) continue;
         filled = Math.floor(Math.max(a + 1, b)) > filled + 1 ? -1 : Math.floor(b);
-        const m = Math.min(Math.max(scale.x(axis.met[i]), a), b), wide = Math.max(b - a - (scale.px > 4 ? 1.5 : 0), 1.5);
+        const m = Math.min(Math.max(scale.x(axis.met[i]), a), b), wide = Math.max(b - a - (scale.px > 4 ? 1.5 : 0), wrong ? LEAST_WRONG : 1.5);
         const colour = this.colour(run.kinds[lane.kind[i]]);
         ++this.drawn;
-        c.globalAlpha = 0.3;
+        c.globalAlpha = PALE;
         c.fillStyle = colour;
         c.fillRect(a, y, wide, tall);
         c.globalAlpha = 1;
@@ -617,7 +662,7 @@ class Timeline {
         if (wide > 46 && tall > 10) {
           const waits = run.waiting.get(rank), told = waits && waits.i === i ? `: ${waits.whom}` : "";
           const onPale = open || m - a > 46;
-          c.fillStyle = onPale ? this.theme.front : BRIGHT.has(colour) ? "#101418" : "#ffffff";
+          c.fillStyle = onPale ? this.theme.front : isBright(colour) ? "#101418" : "#ffffff";
           c.font = "11px system-ui, sans-serif";
           c.textBaseline = "middle";
           c.save();
@@ -744,41 +789,55 @@ class Timeline {
     if (at.place !== undefined) c.strokeRect(x + 2, scale.y(at.place) + 2, Math.max(10, scale.px * (view.axis === "order" ? 1 : 0)), scale.lane - 4);
   }
 
-  // A row of pixels stands for one rank or several: blue where ranks work, orange where they wait, the stronger the more of them.
+  // A row of pixels stands for one rank or several, in the colours of their calls, as in bars: pale until all members came.
   drawHeat(c, scale, ranks) {
     const run = this.run, fits = this.fits(), place0 = Math.floor(scale.y0), whole = scale.lane >= 1;
     const width = Math.max(1, Math.ceil((this.width - LEFT) / 2)), stride = width + 1;
     const height = Math.max(1, whole ? Math.ceil(scale.y1) - place0 : Math.round(this.height - TOP - AXIS));
-    // How many more ranks wait, or work, in a pixel than in the one left of it.
-    if (!this.wait || this.wait.length < stride * height) [this.wait, this.work] = [new Int32Array(stride * height), new Int32Array(stride * height)];
-    const {wait, work} = this, per = new Uint16Array(height);
-    wait.fill(0);
-    work.fill(0);
-    const factor = width / (scale.x1 - scale.x0);
+    // Red, green, blue and the number of calls: how much more there is in a pixel than in the one left of it.
+    if (!this.heatSums || this.heatSums.length < 4 * stride * height) this.heatSums = new Int32Array(4 * stride * height);
+    const sums = this.heatSums, per = new Uint16Array(height), factor = width / (scale.x1 - scale.x0), open = [];
+    sums.fill(0);
+    const dark = document.documentElement.dataset.theme === "dark", back = dark ? [20, 24, 29] : [255, 255, 255];
+    const full = run.kinds.map((kind) => rgb(this.colour(kind))), pale = full.map((one) => one.map((part, k) => Math.round(PALE * part + (1 - PALE) * back[k])));
+    const add = (base, a, b, colour) => {
+      if (a >= b) return;
+      const begin = 4 * (base + a), end = 4 * (base + b);
+      for (let k = 0; k < 3; ++k) {
+        sums[begin + k] += colour[k];
+        sums[end + k] -= colour[k];
+      }
+      ++sums[begin + 3];
+      --sums[end + 3];
+    };
     for (let place = place0; place < scale.y1; ++place) {
       const rank = ranks[place], lane = run.lanes[rank], {from, met, to} = lane[view.axis];
       const row = whole ? place - place0 : Math.min(height - 1, Math.max(0, Math.floor((place - scale.y0) * scale.lane))), base = row * stride;
       ++per[row];
       for (let i = Timeline.firstIn(lane, lane[view.axis], scale.x0); i < lane.count && from[i] <= scale.x1; ++i) {
-        if (to[i] < scale.x0 || !fits[lane.kind[i]]) continue;
+        const kind = lane.kind[i];
+        if (to[i] < scale.x0 || !fits[kind]) continue;
         ++this.drawn;
-        const a = Math.max(0, Math.floor((from[i] - scale.x0) * factor)), open = to[i] === Infinity;
-        const m = open ? width : Math.min(width, Math.max(a, Math.floor((met[i] - scale.x0) * factor)));
-        const b = open ? width : Math.min(width, Math.max(m + 1, Math.ceil((to[i] - scale.x0) * factor)));
-        ++wait[base + a];
-        --wait[base + m];
-        ++work[base + m];
-        --work[base + b];
+        const a = Math.max(0, Math.floor((from[i] - scale.x0) * factor)), never = to[i] === Infinity;
+        const m = never ? width : Math.min(width, Math.max(a, Math.floor((met[i] - scale.x0) * factor)));
+        const b = never ? width : Math.min(width, Math.max(m + (met[i] < to[i] ? 1 : 0), a + 1, Math.ceil((to[i] - scale.x0) * factor)));
+        add(base, a, m, pale[kind]);
+        add(base, m, b, full[kind]);
+        if (never || lane.state[i] === "f") open.push({place, a: from[i], b: to[i]});
       }
     }
-    const image = new ImageData(width, height), pixels = new Uint32Array(image.data.buffer), colours = this.heatColours();
+    const image = new ImageData(width, height), pixels = new Uint32Array(image.data.buffer), blank = (255 << 24) | (back[2] << 16) | (back[1] << 8) | back[0];
     for (let row = 0, at = 0; row < height; ++row) {
-      const most = Math.max(1, per[row]);
-      for (let x = 0, base = row * stride, waits = 0, works = 0; x < width; ++x, ++at) {
-        waits += wait[base + x];
-        works += work[base + x];
-        const part = waits >= most ? 16 : ((16 * waits) / most) | 0;
-        pixels[at] = colours[17 * part + Math.min(16 - part, works >= most ? 16 : ((16 * works) / most) | 0)];
+      for (let x = 0, from = 4 * row * stride, red = 0, green = 0, blue = 0, calls = 0, last = blank; x < width; ++x, from += 4, ++at) {
+        if (sums[from] | sums[from + 1] | sums[from + 2] | sums[from + 3]) {
+          red += sums[from];
+          green += sums[from + 1];
+          blue += sums[from + 2];
+          calls += sums[from + 3];
+          const all = Math.max(1, per[row], calls), rest = all - calls;
+          last = (255 << 24) | (((blue + rest * back[2]) / all) << 16) | (((green + rest * back[1]) / all) << 8) | ((red + rest * back[0]) / all);
+        }
+        pixels[at] = last;
       }
     }
     if (!this.small) this.small = h("canvas");
@@ -790,43 +849,61 @@ class Timeline {
     c.imageSmoothingEnabled = false;
     const top = whole ? scale.y(place0) : TOP;
     c.drawImage(this.small, LEFT, top, this.width - LEFT, whole ? height * scale.lane : this.height - TOP - AXIS);
+    this.drawHeatOpen(c, scale, open);
     this.drawHeatMarks(c, scale);
     this.drawDifference(c, scale);
   }
-  // By sixteenths that wait (times 17) and that work.
-  heatColours() {
-    const dark = document.documentElement.dataset.theme === "dark", back = dark ? [20, 24, 29] : [255, 255, 255];
-    const colours = new Uint32Array(17 * 17), bytes = new Uint8Array(colours.buffer);
-    for (let waits = 0; waits <= 16; ++waits) {
-      for (let works = 0; works + waits <= 16; ++works) {
-        const rest = 16 - waits - works, at = 4 * (17 * waits + works);
-        bytes[at] = (back[0] * rest + 230 * waits) / 16;
-        bytes[at + 1] = (back[1] * rest + 159 * waits + 114 * works) / 16;
-        bytes[at + 2] = (back[2] * rest + 178 * works) / 16;
-        bytes[at + 3] = 255;
+  // Boxes of lanes that stand together, from `a` to `b`, as one.
+  static together(boxes) {
+    const found = [];
+    for (const box of boxes) {
+      const last = found[found.length - 1];
+      if (last && last.a === box.a && last.b === box.b && (last.end === box.place || last.end === box.place + 1)) last.end = box.place + 1;
+      else found.push({a: box.a, b: box.b, begin: box.place, end: box.place + 1});
+    }
+    return found;
+  }
+  // Calls that are not complete, or failed: hatched and framed, those of lanes beside each other that look alike together.
+  drawHeatOpen(c, scale, open) {
+    c.strokeStyle = this.theme.hot;
+    c.lineWidth = 1.5;
+    for (const {a, b, begin, end} of Timeline.together(open).slice(0, MOST_FRAMES)) {
+      const left = Math.max(LEFT - 2, scale.x(a)), wide = Math.max(3, Math.min(this.width + 4, scale.x(b)) - left), y = scale.y(begin), tall = Math.max(1, scale.y(end) - y);
+      c.fillStyle = this.hatch(c);
+      c.fillRect(left, y, wide, tall);
+      if (tall >= 4) c.strokeRect(left + 0.75, y + 0.75, wide - 1.5, tall - 1.5);
+    }
+  }
+  // What differs is framed, as in bars, with what it is left to be seen; who never came is a box.
+  drawHeatMarks(c, scale) {
+    const seen = (place, x) => place !== undefined && place >= scale.y0 - 1 && place <= scale.y1 && x <= scale.x1;
+    let marks = 0;
+    const odd = [];
+    for (const row of this.run.rows) {
+      if (!row.odd) continue;
+      for (const [rank, cell] of row.cells) {
+        const {from, to} = this.run.lanes[rank][view.axis], place = this.placeOf.get(rank);
+        if (cell.text === row.major && !row.clash.has(rank) || !seen(place, from[cell.i]) || to[cell.i] < scale.x0) continue;
+        ++marks;
+        odd.push({place, a: from[cell.i], b: to[cell.i]});
       }
     }
-    return colours;
-  }
-  // What differs, and who never came, as in bars: framed, and large enough to be seen.
-  drawHeatMarks(c, scale) {
-    const tall = Math.max(4, scale.lane);
-    let marks = 0;
     c.strokeStyle = this.theme.hot;
+    c.lineWidth = 3;
+    odd.sort((one, other) => one.a - other.a || one.b - other.b || one.place - other.place);
+    for (const {a, b, begin, end} of Timeline.together(odd).slice(0, MOST_MARKS)) {
+      const left = Math.max(LEFT - 4, scale.x(a)), y = scale.y(begin), tall = Math.max(4, scale.y(end) - y);
+      c.strokeRect(left + 1.5, y + 1.5, Math.max(8, Math.min(this.width + 6, scale.x(b)) - left) - 3, tall - 3);
+    }
     c.fillStyle = this.theme.back;
     c.lineWidth = 2;
-    const mark = (rank, x) => {
-      const place = this.placeOf.get(rank);
-      if (place === undefined || place < scale.y0 - 1 || place > scale.y1 || x < scale.x0 || x > scale.x1 || ++marks > MOST_MARKS) return;
+    for (const absent of this.run.absentOf.values()) {
+      const place = this.placeOf.get(absent.rank), x = view.axis === "time" ? absent.time : absent.x, tall = Math.max(4, scale.lane);
+      if (!seen(place, x) || x < scale.x0 || ++marks > MOST_MARKS) continue;
       const left = scale.x(x), y = scale.y(place) + scale.lane / 2 - tall / 2;
       c.fillRect(left, y, 8, tall);
       c.strokeRect(left, y, 8, tall);
-    };
-    for (const row of this.run.rows) {
-      if (!row.odd) continue;
-      for (const [rank, cell] of row.cells) if (cell.text !== row.major || row.clash.has(rank)) mark(rank, this.run.lanes[rank][view.axis].from[cell.i]);
     }
-    for (const absent of this.run.absentOf.values()) mark(absent.rank, view.axis === "time" ? absent.time : absent.x);
     this.canvas.dataset.marks = marks;
   }
 
@@ -840,13 +917,20 @@ class Timeline {
     c.clip();
     const at = this.chosen();
     if (at) {
+      const boxes = [], own = [];
       for (const [rank, i] of this.run.meetings[this.run.lanes[at.rank].meeting[at.i]].members) {
-        const place = this.placeOf.get(rank), axis = this.run.lanes[rank][view.axis];
-        if (place === undefined) continue;
-        const a = scale.x(axis.from[i]), b = Math.min(this.width + 4, scale.x(axis.to[i]));
+        const place = this.placeOf.get(rank), axis = this.run.lanes[rank][view.axis], chosen = rank === at.rank && i === at.i;
+        if (place !== undefined) (chosen ? own : boxes).push({place, a: axis.from[i], b: axis.to[i]});
+      }
+      boxes.sort((one, other) => one.place - other.place);
+      // In a map, frames of single lanes would hide what they frame.
+      const single = (box) => ({a: box.a, b: box.b, begin: box.place, end: box.place + 1});
+      const frames = [...(this.heat ? Timeline.together(boxes) : boxes.map(single)).map((box) => [box, 1.5]), ...own.map((box) => [single(box), 3])];
+      for (const [box, line] of frames) {
+        const a = scale.x(box.a), b = Math.min(this.width + 4, scale.x(box.b)), y = scale.y(box.begin);
         c.strokeStyle = this.theme.front;
-        c.lineWidth = rank === at.rank && i === at.i ? 3 : 1.5;
-        c.strokeRect(a, scale.y(place) + 1, Math.max(3, b - a - 1.5), Math.max(2, scale.lane - 2));
+        c.lineWidth = line;
+        c.strokeRect(a, y + 1, Math.max(3, b - a - 1.5), Math.max(2, scale.y(box.end) - y - 2));
       }
     }
     if (this.pointer) {
@@ -887,8 +971,7 @@ class Timeline {
     const alike = this.members ? this.ranksAt(this.placeOf.get(at.rank)) : [at.rank];
     const who = alike && alike.length > 1 ? `${ranksText(alike)} (alike; shown: rank ${at.rank})` : this.run.name(at.rank);
     if (at.i < 0) return `${who} at ${where}`;
-    const lane = this.run.lanes[at.rank];
-    return `${who} at ${where}: ${this.run.label(at.rank, at.i)} (${CALL_STATES[lane.state[at.i]]}) ` +
+    return `${who} at ${where}: ${this.run.label(at.rank, at.i)} (${this.run.callState(at.rank, at.i)}) ` +
       `[group ${this.run.group(at.rank, at.i).name}, ${this.run.site(at.rank, at.i)}]`;
   }
 
@@ -1097,9 +1180,14 @@ function causeOf(run) {
   return {cause: cause.length && !(cause.length === 1 && cause[0] === "ok") ? cause.join("\n") : "", calls: last < 0 ? "" : lines.slice(last).join("\n")};
 }
 
+// A schedule with switches has a notation of its own: the words for it, where the pointer rests.
+const STEERED = "steered:SEED:SWITCH,... is the default order with switches. 1@5>0: at choice 5, counted from 0, rank 1 is put off and rank 0 goes on. " +
+  "s@5>0: before the first step of any rank. 0@2>c1: at choice 2 of rank 0, of the calls that could complete, number 1 does. 0#0=1: at choice 0 of what happens at rank 0, alternative 1.";
+const scheduleText = (schedule) => h("span", /^steered:\d+:/.test(schedule) ? {class: "notation", title: STEERED} : {}, `schedule ${schedule}`);
+
 function head(run) {
   const failed = run.failed();
-  const facts = run.run.lanes ? [`${run.size} lanes: a group of a rank each`] : [`${run.size} ranks`, `engine ${run.run.engine}`, `schedule ${run.run.schedule}`, `${run.run.steps} steps`];
+  const facts = run.run.lanes ? [`${run.size} lanes: a group of a rank each`] : [`${run.size} ranks`, `engine ${run.run.engine}`, scheduleText(run.run.schedule), `${run.run.steps} scheduling points`];
   if (run.run.end_ns) facts.push(`ended at ${timeText(run.run.end_ns)}${run.run.schedule === "free" ? "" : " (virtual time)"}`);
   const outcomes = [];
   const told = new Set();
@@ -1107,18 +1195,20 @@ function head(run) {
     const byState = new Map();
     for (const rank of each(ranges)) {
       told.add(rank);
-      if (!byState.has(run.states[rank])) byState.set(run.states[rank], []);
-      byState.get(run.states[rank]).push(rank);
+      const ended = stateText(run, rank);
+      if (!byState.has(ended)) byState.set(ended, []);
+      byState.get(ended).push(rank);
     }
-    for (const [state, ranks] of byState) outcomes.push([state, ranks, text]);
+    for (const ranks of byState.values()) outcomes.push([run.states[ranks[0]], ranks, text]);
   }
   const others = new Map();
   for (let rank = 0; rank < run.size; ++rank) {
     if (told.has(rank)) continue;
-    if (!others.has(run.states[rank])) others.set(run.states[rank], []);
-    others.get(run.states[rank]).push(rank);
+    const ended = stateText(run, rank);
+    if (!others.has(ended)) others.set(ended, []);
+    others.get(ended).push(rank);
   }
-  for (const [state, ranks] of others) outcomes.push([state, ranks, ""]);
+  for (const ranks of others.values()) outcomes.push([run.states[ranks[0]], ranks, ""]);
   outcomes.sort((a, b) => "fusr".indexOf(a[0]) - "fusr".indexOf(b[0]) || a[1][0] - b[1][0]);
   // What the headline or the cause has said already.
   const said = (state, text) => {
@@ -1132,11 +1222,13 @@ function head(run) {
     h("div", {class: "facts soft"}, facts.map((fact) => h("span", {}, fact)), runs.length > 1 ? h("span", {}, run.path) : null),
     run.run.rerun ? h("div", {class: "rerun"}, h("code", {}, run.run.rerun),
       h("button", {class: "copy", click: (event) => copyText(run.run.rerun, event.target)}, "copy")) : null,
+    failed && !run.run.rerun && run.run.schedule === "free" ? h("p", {class: "soft no-rerun"}, "No command repeats this run: no schedule repeats a free run. ",
+      h("code", {}, "RANKLOOM_SEED=1"), " before the program's command runs it under a schedule that can be repeated; other numbers are other schedules.") : null,
     cause ? h("pre", {class: "cause"}, cause) : null,
     calls ? h("details", {}, h("summary", {class: "soft"}, "last calls of ranks, as the report has them"), h("pre", {class: "last"}, calls)) : null,
     (run.run.failures || []).filter((failure) => failure !== run.headline).map((failure) => h("pre", {class: "failure"}, failure)),
     h("div", {class: "beside"}, run.run.lanes ? null : h("table", {class: "outcomes"}, h("tr", {}, h("th", {}, "ranks"), h("th", {}, "ended"), h("th", {}, "with")),
-      outcomes.map(([state, ranks, text]) => h("tr", {"data-state": state}, h("td", {}, ranksText(ranks)), h("td", {}, STATES[state]),
+      outcomes.map(([state, ranks, text]) => h("tr", {"data-state": state}, h("td", {}, ranksText(ranks)), h("td", {}, stateText(run, ranks[0])),
         said(state, text) ? h("td", {class: "soft"}, "see above") : h("td", {}, text.length > 300 ? h("details", {}, h("summary", {}, text.slice(0, 200)), text) : text)))),
     namedPlaces(run)),
     run.faults.length ? [h("h2", {}, "Faults that struck"), h("ul", {class: "faults"}, run.faults.map((fault) => h("li", {class: "mono"}, fault)))] : null,
@@ -1169,19 +1261,44 @@ function storyRows(run) {
   return rows.length ? rows : null;
 }
 
+// Rows that touch a key of a store which another rank touches, too, and of which one at least writes: row -> key.
+const STORE_READS = new Set(["get", "multi_get", "wait", "check", "num_keys", "list_keys"]);
+function sharedRows(rows) {
+  const keys = new Map(), found = new Map();
+  for (const row of rows) {
+    const named = /^store (\w+) (?:key )?(.+?)(?: \[[^\]]*\])?(?: \(\d+ times since step \d+\))?$/.exec(row.text);
+    if (!named) continue;
+    const key = named[2];
+    if (!keys.has(key)) keys.set(key, {ranks: new Set(), writes: false, rows: []});
+    const all = keys.get(key);
+    all.ranks.add(row.rank);
+    all.writes ||= !STORE_READS.has(named[1]);
+    all.rows.push(row);
+  }
+  for (const [key, {ranks, writes, rows: touched}] of keys) if (ranks.size > 1 && writes) for (const row of touched) found.set(row, key);
+  return found;
+}
+
 // What explore() found: the shrunk run, a column a rank, with the steps to which switches led; runs by strategy.
 function explored(run) {
   const rows = storyRows(run), facts = run.explored || {}, switches = new Set(facts.switches || []);
   const ranks = rows ? [...new Set(rows.map((row) => row.rank).filter((rank) => rank >= 0))].sort((a, b) => a - b) : [];
-  const parts = [h("h2", {}, `Found by ${run.strategy}: the shrunk run`)];
+  const shared = sharedRows(rows || []), parts = [h("h2", {}, `Found by ${run.strategy}: the shrunk run`)];
   if (facts.run) {
-    parts.push(h("p", {class: "soft found"}, `Found in run ${facts.run} of ${run.strategy}${facts.found ? `, schedule ${facts.found}` : ""}: ${facts.found_switches} switch${facts.found_switches === 1 ? "" : "es"} ` +
-      `from the default order. What is left of it after ${facts.shrink_runs} runs of shrinking: ${run.run.schedule}.`));
+    parts.push(h("p", {class: "soft found"}, `Found in run ${facts.run} of ${run.strategy}`, facts.found ? [", ", scheduleText(facts.found)] : "", `: ${facts.found_switches} switch${facts.found_switches === 1 ? "" : "es"} ` +
+      "from the default order. ", `What is left of it after ${facts.shrink_runs} runs of shrinking: `, scheduleText(run.run.schedule), "."));
   }
   if (rows && ranks.length <= 12) {
     parts.push(h("div", {class: "scroll"}, h("table", {class: "story"}, h("tr", {}, h("th", {}, "step"), ranks.map((rank) => h("th", {}, `rank ${rank}`))),
-      rows.map((row) => h("tr", {class: switches.has(row.step) ? "switched" : null}, h("td", {}, row.step < 0 ? "" : `${row.step}${switches.has(row.step) ? " \u21c4" : ""}`),
+      rows.map((row) => h("tr", {class: [switches.has(row.step) ? "switched" : "", shared.has(row) ? "shared" : ""].filter((name) => name).join(" ") || null,
+        title: shared.has(row) ? `touches key ${shared.get(row)}, as another rank does` : null}, h("td", {}, row.step < 0 ? "" : `${row.step}${switches.has(row.step) ? " \u21c4" : ""}`),
         row.rank < 0 ? h("td", {colspan: ranks.length, class: "soft"}, `... ${row.text}`) : ranks.map((rank) => h("td", {class: "mono"}, rank === row.rank ? row.text : "")))))));
+    if (shared.size) {
+      const keys = [...new Set(shared.values())];
+      parts.push(h("p", {class: "shared"}, `Marked: operations on ${keys.length === 1 ? "the key" : "keys"} ${keys.slice(0, 8).join(", ")}${keys.length > 8 ? ", ..." : ""}, which ranks share and at least one writes. Their order decides what each finds.`));
+    }
+    parts.push(h("p", {class: "soft rows"}, "A row is a turn of a rank, by the operation that the turn begins with. An operation of the store is carried out in it; a call is issued in it or, if its rank had waited there, has completed. ",
+      "Turns are counted from 0; the scheduling points above are counted apart, so that the two numbers differ."));
     parts.push(h("p", {class: "soft"}, switches.size ? "\u21c4: a switch led there: the default order would have gone on with another rank. " : "",
       "Only steps that touch what others touch, where ranks were stopped for others, and each rank's last."));
   } else {
@@ -1229,7 +1346,7 @@ function waitsGraph(run, number) {
   for (const wait of run.waits) {
     for (const rank of each(wait.for)) {
       if (nodeOf.has(rank)) continue;
-      const end = STATES[run.states[rank]];
+      const end = stateText(run, rank);
       if (!ends.has(end)) ends.set(end, new Set());
       ends.get(end).add(rank);
     }
@@ -1369,7 +1486,7 @@ function matrixRows(run) {
     }
     const clash = clashing(run, group, cells);
     const x = Math.min(...meeting.members.map(([rank, i]) => run.lanes[rank].order.from[i]));
-    rows.push({meeting, group, cells, major, missing, clash, odd: counts.size > 1 || missing.length > 0 || clash.size > 0, x});
+    rows.push({meeting, group, cells, major, missing, clash, split: counts.size > 1, odd: counts.size > 1 || missing.length > 0 || clash.size > 0, x});
   }
   return rows.sort((a, b) => a.x - b.x || a.meeting.group - b.meeting.group || a.meeting.seq - b.meeting.seq);
 }
@@ -1425,12 +1542,13 @@ function matrix(run, number) {
 let controls = {}, details = null;
 let keysHelp = null;
 // What can be unfolded and has no word of its own in the fragment: by number.
-const unfolding = () => [...document.querySelectorAll("#page details:not(.sums):not(.keys)")];
+const unfolding = () => [...document.querySelectorAll("#page details:not(.sums):not(.keys):not(.gaps)")];
 function syncControls() {
   if (keysHelp) keysHelp.open = view.keys === "yes";
   const open = new Set(view.open.split(","));
   unfolding().forEach((element, i) => { element.open = open.has(`${i}`); });
   for (const element of document.querySelectorAll("details.sums")) element.open = view.bytes ? view.bytes === "yes" : runs.some((run) => run.run.lanes);
+  for (const element of document.querySelectorAll("details.gaps")) element.open = view.gaps ? view.gaps === "yes" : misses(element.run);
   for (const [name, input] of Object.entries(controls)) input.value = view[name];
   if (controls.fold && timelines.length) controls.fold.value = timelines[0].folds() ? "yes" : "no";
 }
@@ -1445,12 +1563,12 @@ function makeControls() {
     return h("label", {}, label, controls[name]);
   };
   const groups = new Map(), ops = legendOps;
-  for (const run of runs) for (const group of run.groups) groups.set(group.name, `${group.name} (${group.of || group.size} ranks)`);
+  for (const run of runs) for (const group of run.groups) groups.set(group.name, `${group.name} ${run.run.lanes ? `(${group.of || group.size} ranks)` : membersText(run, group).slice(0, 40)}`);
   const timed = runs.some((run) => run.timeEnd > 0);
   const at = () => timelines[0];
   return h("div", {class: "controls"},
     input("rank", "ranks", {placeholder: "0-3, 7"}), select("group", "group", [...groups], "all"), select("op", "op", ops.map((op) => [op, op]), "all"),
-    input("text", "text", {placeholder: "op, file, shape", type: "search"}),
+    input("text", "text", {placeholder: "op, file, shape", type: "search", size: 16}),
     select("axis", "axis", [["order", "order of calls"], ...(timed ? [["time", "time"]] : [])]),
     select("colour", "colour", [["group", "group"]], "op"),
     runs.some((run) => run.size > 1) ? select("fold", "lanes", [["no", "a lane a rank"], ["yes", "alike ranks together"]]) : null,
@@ -1470,13 +1588,25 @@ function fillLegend() {
     run.kinds.forEach((kind, i) => made.set(kind.op, (made.get(kind.op) || 0) + per[i]));
   }
   const order = (all) => [...all].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
-  const names = order(counts), shared = names.length > COLOURS.length ? names.slice(COLOURS.length - 1) : [];
-  legend = new Map(names.map(([name], i) => [name, COLOURS[Math.min(i, COLOURS.length - 1)]]));
+  const names = order(counts), byGroup = view.colour === "group", most = byGroup ? COLOURS.length - 1 : MOST_OPS;
+  const shared = names.length > most + 1 ? names.slice(most) : [];
+  legend = new Map(names.map(([name], i) => [name, byGroup ? COLOURS[Math.min(i, COLOURS.length - 1)] : opColour(name)]));
   legendOps = order(made).map(([op]) => op);
-  const what = view.colour === "group" ? "group " : "";
+  const what = byGroup ? "group " : "";
   legendElement.replaceChildren(...names.slice(0, names.length - shared.length).map(([name, count]) => h("span", {}, h("i", {style: `background:${legend.get(name)}`}), `${what}${name} (${count})`)),
-    ...(shared.length ? [h("span", {}, h("i", {style: `background:${COLOURS[COLOURS.length - 1]}`}), `${shared.length} others (${shared.reduce((sum, [, count]) => sum + count, 0)})`)] : []),
-    h("span", {class: "soft"}, "pale: until all members came; hatched: not complete or failed; \u2260: differs from most; \u26a1: a fault struck; many ranks: orange waits, blue works"));
+    ...(shared.length ? [h("span", {}, byGroup ? h("i", {style: `background:${COLOURS[COLOURS.length - 1]}`}) : null, `${shared.length} others (${shared.reduce((sum, [, count]) => sum + count, 0)})`)] : []),
+    h("span", {class: "soft marks"}, marksOnPage().join("; ")));
+}
+// What marks mean, of those that the timelines have.
+function marksOnPage() {
+  const every = runs.flatMap((run) => run.lanes), some = (true_) => every.some((lane) => { for (let i = 0; i < lane.count; ++i) if (true_(lane, i)) return true; return false; });
+  return [
+    some((lane, i) => [lane.order, lane.time].some(({from, met}) => met[i] > from[i])) ? "pale: until all members came" : "",
+    some((lane, i) => lane.state[i] !== "c" || lane.order.to[i] === Infinity) ? "hatched: not complete or failed" : "",
+    some((lane, i) => lane.odd[i] === 1) ? "\u2260, a thick frame: differs from most" : "",
+    runs.some((run) => run.absent.some(({rank}) => !run.waiting.has(rank))) ? "dashed: never came" : "",
+    runs.some((run) => run.struck.size) ? "\u26a1: a fault struck" : "",
+  ].filter((mark) => mark);
 }
 let legendOps = [];
 
@@ -1506,16 +1636,41 @@ function showDetails() {
   const came = meeting.members.map(([r]) => r).sort((a, b) => a - b);
   const missing = meeting.p2p ? [] : run.members(group).filter((r) => !came.includes(r));
   const last = meeting.members.reduce((a, b) => (run.lanes[b[0]].issued[b[1]] > run.lanes[a[0]].issued[a[1]] ? b : a));
-  const rows = [["call", `${run.label(rank, i)}, call ${lane.first + i} of rank ${rank}`], ["group", `${group.name}${group.description ? ` (${group.description})` : ""}, ${group.of || group.size} ranks`],
-    ["tensors", run.sizes(kind) || "none"], ["line of code", `${kind.file}:${kind.line}`], ["state", CALL_STATES[lane.state[i]]],
-    ["issued", timeText(lane.issued[i])], ["all had come", lane.arrived[i] >= 0 ? timeText(lane.arrived[i]) : "not recorded"],
-    ["ended", lane.ended[i] >= 0 ? timeText(lane.ended[i]) : "not yet when the run ended"],
-    [meeting.p2p ? "matched with" : "members that came", meeting.p2p ? (came.length === 2 ? `rank ${came.find((r) => r !== rank)}` : "nobody, as far as the file tells") : ranksText(came)]];
+  const waits = run.waiting.get(rank), stuck = Boolean(waits && waits.i === i), split = splitOf(run, meeting), timed = run.timeEnd > 0;
+  const members = run.run.lanes ? `${group.of || group.size} ranks` : `ranks ${membersText(run, group)}`;
+  const rows = [["call", `${run.label(rank, i)}, the ${ordinal(lane.first + i + 1)} call of ${run.name(rank)}`], ["group", `${group.name}${described(group) ? ` (${described(group)})` : ""}, ${members}`],
+    ["tensors", run.sizes(kind) || "none"], ["line of code", `${kind.file}:${kind.line}`], ["state", run.callState(rank, i)]];
+  if (timed) {
+    rows.push(["issued", timeText(lane.issued[i])]);
+    if (!split && lane.arrived[i] >= 0) rows.push(["all had come", timeText(lane.arrived[i])]);
+    if (!stuck && lane.ended[i] >= 0) rows.push([lane.state[i] === "f" ? "failed" : "ended", timeText(lane.ended[i])]);
+  } else {
+    rows.push(["times", "not timed: no time passed in this run"]);
+  }
+  if (split) {
+    for (const [what, ranks] of split.sort((a, b) => b[1].includes(rank) - a[1].includes(rank))) {
+      const own = ranks.includes(rank), [first] = ranks, j = meeting.members.find(([r]) => r === first)[1];
+      rows.push([own ? "issued by" : "others issued", own ? `${ranksText(ranks)}` : `${what} by ${ranksText(ranks)} (${run.site(first, j)})`]);
+    }
+  } else {
+    rows.push([meeting.p2p ? "matched with" : "members that came", meeting.p2p ? (came.length === 2 ? `rank ${came.find((r) => r !== rank)}` : "nobody, as far as the file tells") : ranksText(came)]);
+  }
   if (missing.length) rows.push(["never came", ranksText(missing)]);
-  if (!meeting.p2p && came.length > 1) rows.push(["last to come", `rank ${last[0]} at ${timeText(run.lanes[last[0]].issued[last[1]])}`]);
+  if (timed && !split && !meeting.p2p && came.length > 1) rows.push(["last to come", `rank ${last[0]} at ${timeText(run.lanes[last[0]].issued[last[1]])}`]);
   if (kind.timeout_ns) rows.push(["timeout", timeText(kind.timeout_ns)]);
   details.replaceChildren(...[h("table", {class: "details"}, rows.map(([name, value]) => h("tr", {}, h("th", {}, name), h("td", {}, value)))),
     splits(run, meeting), sourceLines(kind)].filter((part) => part));
+}
+
+// Of a call in which members called different things: what, and who did. null: they called the same.
+function splitOf(run, meeting) {
+  const row = meeting.p2p ? null : run.rows.find((one) => one.meeting === meeting), found = new Map();
+  if (!row || !row.split) return null;
+  for (const [rank, {i, text}] of [...row.cells].sort((a, b) => a[0] - b[0])) {
+    if (!found.has(text)) found.set(text, [`${run.label(rank, i)}${run.sizes(run.kinds[run.lanes[rank].kind[i]]) ? `, ${run.sizes(run.kinds[run.lanes[rank].kind[i]])},` : ""}`, []]);
+    found.get(text)[1].push(rank);
+  }
+  return [...found.values()];
 }
 
 // Who sends how much to whom in a call of lists: a row a sender, a column a receiver.
@@ -1553,9 +1708,9 @@ function sums(run) {
   for (const lane of run.lanes) {
     for (let i = 0; i < lane.count; ++i) {
       const kind = run.kinds[lane.kind[i]], group = run.groups[kind.group];
-      const key = `${group.description || group.name}\n${group.of || group.size}\n${kind.op}`;
+      const name = described(group) || group.name, key = `${name}\n${group.of || group.size}\n${kind.op}`;
       let row = found.get(key);
-      if (!row) found.set(key, row = {name: group.description || group.name, size: group.of || group.size, op: kind.op, groups: new Set(), calls: 0, bytes: 0, waits: 0, works: 0});
+      if (!row) found.set(key, row = {name: name === group.name ? `group ${name}` : name, size: group.of || group.size, op: kind.op, groups: new Set(), calls: 0, bytes: 0, waits: 0, works: 0});
       row.groups.add(kind.group);
       ++row.calls;
       row.bytes += kind.wire === undefined ? run.bytes(kind) : kind.wire;
@@ -1608,16 +1763,16 @@ function bytesSection(run) {
       for (; k < steps.length && Math.round(x(steps[k][0])) === column; ++k) [low, high, last] = [Math.min(low, steps[k][1]), Math.max(high, steps[k][1]), steps[k][1]];
       path += `H${column}V${y(high).toFixed(1)}V${y(low).toFixed(1)}V${y(last).toFixed(1)}`;
     }
-    content.replaceChildren(
+    content.replaceChildren(...[
       h("table", {class: "bytes"}, h("tr", {}, ["group", "ranks", "call", "calls", "bytes", "", ...(!timed ? [] : run.run.lanes ? ["time", ""] : ["waiting for members", "then, until done", ""])].map((name) => h("th", {}, name))),
-        rows.slice(0, MOST_ROWS).map((row) => h("tr", {}, h("td", {}, row.groups.size > 1 ? `${row.name}, ${row.groups.size} groups` : row.name), h("td", {}, row.size), h("td", {}, row.op), h("td", {}, row.calls),
+        rows.slice(0, MOST_ROWS).map((row) => h("tr", {}, h("td", {}, row.groups.size > 1 ? `${row.name}, ${row.groups.size} groups` : `${row.name}${run.run.lanes ? "" : `: ${membersText(run, run.groups[[...row.groups][0]])}`}`), h("td", {}, row.size), h("td", {}, row.op), h("td", {}, row.calls),
           h("td", {}, bytesText(row.bytes)), h("td", {class: "bar"}, bar(row.bytes, bytes, "")),
           timed ? [run.run.lanes ? null : h("td", {}, timeText(row.waits)), h("td", {}, timeText(row.works)), h("td", {class: "bar"}, bar(row.waits, time, "waits"), bar(row.works, time, ""))] : null))),
       h("p", {class: "soft"}, run.run.lanes ? "Bytes: what a ring sends over the wire, added up over the traced ranks. " :
         "Bytes: of each call the larger of its inputs and outputs, added up over all ranks; not what goes over a wire. ", timed ? "Times: added up over all ranks." : ""),
       peak ? h("svg:svg", {class: "held", viewBox: "0 0 760 110", role: "img", "aria-label": `Tensors of calls in flight hold ${bytesText(peak)} at most`},
         h("svg:path", {d: path}), h("svg:text", {x: 64, y: 18, class: "row"}, bytesText(peak)), h("svg:text", {x: 64, y: 93, class: "row"}, "0"),
-        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null);
+        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null].filter((part) => part));
   };
   const element = h("details", {class: "sums", toggle: () => {
     if (element.open && !content.childNodes.length) fill();
@@ -1637,7 +1792,7 @@ function parting() {
     return h("tr", {class: "go", tabindex: "0", click: (event) => { if (!event.target.closest("details")) go(); }, keydown: (event) => { if (event.key === "Enter") go(); }}, h("td", {}, run.path),
       h("td", {class: "odd"}, `${run.label(rank, i)} in group ${run.group(rank, i).name}`), h("td", {class: "mono"}, run.sizes(kind)), h("td", {class: "mono"}, whereOf(kind)));
   };
-  return h("table", {class: "parting"}, h("tr", {}, ["run", `call ${index} of rank ${rank}`, "tensors", "line of code"].map((name) => h("th", {}, name))), runs.map(side));
+  return h("table", {class: "parting"}, h("tr", {}, ["run", `${ordinal(index + 1)} call of rank ${rank}`, "tensors", "line of code"].map((name) => h("th", {}, name))), runs.map(side));
 }
 
 function keysTable() {
@@ -1652,11 +1807,18 @@ function gaps(run) {
   run.lanes.forEach((lane, rank) => { if (lane.first > 0) lost.push(rank); });
   const empty = [];
   run.lanes.forEach((lane, rank) => { if (!lane.count) empty.push(rank); });
-  return h("section", {class: "gaps"}, h("h2", {}, "Not in this file"), h("ul", {}, run.gaps.map((gap) => h("li", {}, gap)),
+  const element = h("details", {class: "gaps", toggle: () => {
+    view.gaps = element.open === misses(run) ? "" : element.open ? "yes" : "no";
+    writeFragment();
+  }}, h("summary", {}, h("h2", {}, "Not in this file")), h("ul", {}, run.gaps.map((gap) => h("li", {}, gap)),
     lost.length ? h("li", {}, `first calls of ${ranksText(lost)}; no arrows of their messages are drawn`) : null,
     run.run.lanes ? null : empty.length && empty.length < run.size ? h("li", {}, `calls of ${ranksText(empty)}: none were made, or none kept`) : null,
     h("li", {}, "The order of calls is rebuilt from the calls: each stands right of what its rank had waited for before it.")));
+  element.run = run;
+  return element;
 }
+// Whether calls were dropped that others have: what is missing is then shown at once.
+const misses = (run) => run.gaps.some((gap) => gap.startsWith("calls: ")) || run.lanes.some((lane) => lane.first > 0);
 
 function build(data) {
   difference = data.difference;
@@ -1673,7 +1835,7 @@ function build(data) {
   const totals = runs.map((run) => bytesSection(run));
   keysHelp = keysTable();
   const differs = difference && (difference.rank < 0 ? "Both runs made the same calls, as far as the files have them." :
-    `First difference: call ${difference.index} of rank ${difference.rank}.`);
+    `First difference: the ${ordinal(difference.index + 1)} call of rank ${difference.rank}.`);
   document.getElementById("page").replaceChildren(...[
     h("button", {class: "theme", style: "float:right", click: () => {
       view.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";

@@ -13,7 +13,7 @@ from typing import Any
 
 from rankloom_command import source
 from rankloom_command.run_file import DTYPES, Run
-from rankloom_command.text import first_difference, plain, show
+from rankloom_command.text import first_difference, gaps, plain, show
 
 ZIPPED_FROM = 200_000  # characters
 TEXT_FALLBACK = 100_000  # characters of the text for readers without a script
@@ -45,7 +45,7 @@ def _as_data(run: Run) -> dict[str, Any]:
         "groups": run.groups,
         "kinds": run.kinds,
         "calls": calls,
-        "gaps": run.gaps,
+        "gaps": gaps(run),
         "named": [{"file": file, "line": line} for file, line in source.named(run)],
     }
 

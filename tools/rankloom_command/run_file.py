@@ -110,6 +110,32 @@ class Run:
             return str(failures[0])[:HEADLINE].split("\n", 1)[0]
         return str(self.run["text"])[:HEADLINE].split("\n", 1)[0]
 
+    def waiting(self) -> dict[int, dict[str, Any]]:
+        """Of each rank that waited when the run ended: its wait."""
+        found: dict[int, dict[str, Any]] = {}
+        for wait in self.waits:
+            for begin, end in wait["ranks"]:
+                for rank in range(begin, end + 1):
+                    found.setdefault(rank, wait)
+        return found
+
+    def endings(self) -> dict[str, list[int]]:
+        """How ranks ended, in words, and which."""
+        waiting = self.waiting()
+        found: dict[str, list[int]] = {}
+        for rank, state in enumerate(self.states):
+            text = STATES[state]
+            if state == "s" and rank in waiting:
+                text = "deadlocked" if self.run["kind"] == "Deadlock" else "stopped in a wait"
+            found.setdefault(text, []).append(rank)
+        return found
+
+    def timed(self) -> bool:
+        """Whether time passed in the run: virtual time need not."""
+        if self.run.get("end_ns", 0) > 0:
+            return True
+        return any(ns > 0 for line in self.calls.values() for column in ("issued", "ended") for ns in line[column])
+
     def of_rank(self, rank: int) -> list[Call]:
         """The rank's calls that the file has, oldest first."""
         line = self.calls.get(rank)

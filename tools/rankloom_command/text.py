@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from rankloom_command.run_file import STATES, Call, Run
+from rankloom_command.run_file import Call, Run
 
 MOST_LINES = 40
 # Control characters but tab and line feed, those that turn or hide text, and halves of characters, which are no UTF-8.
@@ -36,13 +37,40 @@ def time_text(ns: int) -> str:
     return f"{ns} ns"
 
 
-def call_text(call: Call) -> str:
-    """One line for a call."""
+def call_text(call: Call, timed: bool = True, waits: bool = False) -> str:
+    """One line for a call; `waits`: its rank waited in it when the run ended."""
     text = call.label()
     if call.shapes():
         text += f", {call.shapes()}"
-    took = "" if call.ended < 0 else f" to {time_text(call.ended)}"
-    return f"{text} ({call.state}, {time_text(call.issued)}{took}) {call.site()}"
+    facts = "not complete" if waits else call.state
+    if timed:
+        facts += f", {time_text(call.issued)}"
+        if call.ended >= 0 and not waits:
+            facts += f" to {time_text(call.ended)}"
+    return f"{text} ({facts}) {call.site()}"
+
+
+def gaps(run: Run) -> list[str]:
+    """What the file does not have, less what the story of a shrunk run has."""
+    if not run.story:
+        return run.gaps
+    beside = {"steps: ": "numbers of steps, beside those in the story: calls have times only, which are virtual in deterministic runs"}
+    beside["store operations, "] = "store operations that the story leaves out, tensors' values, reduce operators, splits"
+    return [next((told for begin, told in beside.items() if gap.startswith(begin)), gap) for gap in run.gaps]
+
+
+def ordinal(number: int) -> str:
+    """ "1st", "2nd": people count from 1."""
+    return f"{number}{'th' if 10 < number % 100 < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _calls_text(calls: list[Call], gone: int, timed: bool, wait: dict[str, Any]) -> str:
+    """A line a call of one rank; `wait`: that of the rank at the end, {}: it had none."""
+    at = (wait.get("what"), wait.get("group"), wait.get("seq"))
+    # The last of these: a rank may have sent and received with one number.
+    waits = max((i for i, call in enumerate(calls) if (call.op, call.group, call.seq) == at), default=-1)
+    lines = [f"    ... {gone} before"] if gone > 0 else []
+    return "\n".join([*lines, *(f"    {call_text(call, timed, i == waits)}" for i, call in enumerate(calls))])
 
 
 def show(run: Run, rank: int | None = None, last: int = 3) -> str:
@@ -52,34 +80,38 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
     if "lanes" in run.run:
         lines.append(f"{run.world_size} lanes, each a group of a rank: {', '.join(run.run['lanes'][:MOST_LINES])}")
     else:
-        lines.append(f"{run.world_size} ranks, engine {run.run['engine']}, schedule {run.run['schedule']}, {run.run['steps']} steps")
+        lines.append(f"{run.world_size} ranks, engine {run.run['engine']}, schedule {run.run['schedule']}, {run.run['steps']} scheduling points")
     if run.run["rerun"] and run.run["rerun"] not in lines[0]:
         lines.append(f"run it again: {run.run['rerun']}")
+    elif not run.ok() and not run.run["rerun"] and run.run["schedule"] == "free":
+        lines.append("no command repeats it: no schedule repeats a free run; RANKLOOM_SEED=1 runs the program under one that can be repeated")
     if run.faults:
         lines += ["faults that struck:", *(f"  {fault}" for fault in run.faults)]
     if run.story:
         lines += [f"found by {run.strategy}:", run.story.rstrip("\n")]
-    ended: dict[str, list[int]] = {}
-    for number, state in enumerate(run.states):
-        ended.setdefault(state, []).append(number)
     if "lanes" not in run.run:
-        lines.append("; ".join(f"{ranks_text(ranks)} {STATES[state]}" for state, ranks in ended.items()))
+        lines.append("; ".join(f"{ranks_text(ranks)} {ended}" for ended, ranks in run.endings().items()))
     shown = [rank] if rank is not None else [number for number, state in enumerate(run.states) if state != "r"]
+    timed, waiting = run.timed(), run.waiting()
+    # Ranks that did the same share their lines, whenever they did it: the times are the first rank's.
     alike: dict[str, list[int]] = {}
+    told: dict[str, dict[str, None]] = {}
     for number in shown:
         calls = run.of_rank(number)
         made = run.calls[number]["made"] if number in run.calls else 0
-        part = calls if rank is not None else calls[-last:]
-        gone = made - len(part)
-        text = "\n".join([*([f"    ... {gone} before"] if gone > 0 else []), *(f"    {call_text(call)}" for call in part)])
-        alike.setdefault(text or "    none in the file", []).append(number)
-    for i, (text, ranks) in enumerate(alike.items()):
+        part, wait = calls if rank is not None else calls[-last:], waiting.get(number, {})
+        did = _calls_text(part, made - len(part), False, wait)
+        alike.setdefault(did, []).append(number)
+        texts = told.setdefault(did, {})
+        texts[_calls_text(part, made - len(part), timed, wait)] = None
+    for i, (did, ranks) in enumerate(alike.items()):
         if i == MOST_LINES:
             lines.append(f"  ... {len(alike) - i} more: --rank N shows one")
             break
-        lines += [f"  calls of {ranks_text(ranks)}:", text]
+        whose = f"; times are those of rank {ranks[0]}" if len(told[did]) > 1 else ""
+        lines += [f"  calls of {ranks_text(ranks)}{whose}:", next(iter(told[did])) or "    none in the file"]
     lines.append("not in the file:")
-    lines += [f"  {gap}" for gap in run.gaps]
+    lines += [f"  {gap}" for gap in gaps(run)]
     return plain("\n".join(lines)) + "\n"
 
 
@@ -120,11 +152,11 @@ def diff(a: Run, b: Run) -> tuple[str, bool]:
         lines.append("calls: equal, as far as both files have them")
     else:
         rank, index, one, other = difference
-        lines.append(f"calls: the first difference is call {index} of rank {rank}")
+        lines.append(f"calls: the first difference is the {ordinal(index + 1)} call of rank {rank}")
         for name, run, call in (("a", a, one), ("b", b, other)):
             none = "not in the file" if rank in run.lost() else "no such call"
-            lines.append(f"  {name}: {call_text(call) if call else none}")
+            lines.append(f"  {name}: {call_text(call, run.timed()) if call else none}")
         before = [call for call in a.of_rank(rank) if call.index < index][-2:]
-        lines += [f"  both before: {call_text(call)}" for call in before]
+        lines += [f"  both before: {call_text(call, a.timed())}" for call in before]
     alike = difference is None and a.states == b.states and a.headline() == b.headline()
     return plain("\n".join(lines)) + "\n", alike

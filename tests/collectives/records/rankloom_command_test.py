@@ -128,16 +128,35 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("Deadlock: no rank can move\n", out)
         self.assertIn("cycle: rank 0 -> rank 1 -> rank 2 -> rank 0", out)
-        self.assertIn("ranks 0-3 stopped; rank 4 returned", out)
+        self.assertIn("ranks 0-3 deadlocked; rank 4 returned", out)
         self.assertRegex(out, r"calls of rank 3:\n    \.\.\. 2 before\n    all_reduce seq 3 \[group 0\], float32 \[8\] \(completed, ")
         self.assertEqual(out.count("run it again: "), 1)
+        self.assertRegex(out, r"recv seq \d+ from rank 1 \[group 0\], .* \(not complete, 1 ms\) write_runs")
         code, out, _ = command("show", self.folder / "deadlock.rlrun", "--rank", 1)
         self.assertRegex(out, r"send seq \d+ to rank 3, tag 5 \[group 0\], int64 \[2\] -> nothing \(completed")
+
+    def test_show_folds_ranks_that_did_the_same_at_other_times(self):
+        out = text.show(self.run_of("many"))
+        self.assertEqual(out.count("  calls of rank"), 1, out)
+        self.assertIn("  calls of ranks 0-40, 42-63; times are those of rank 0:\n    ... 18 before\n", out)
+        out = text.show(self.run_of("mismatch"))
+        self.assertNotIn(" ns", out)  # no time passed
+        self.assertIn("(completed) write_runs.cc:", out)
+
+    def test_show_says_why_nothing_repeats_a_free_run(self):
+        self.assertIn("\nno command repeats it: no schedule repeats a free run; RANKLOOM_SEED=1 ", text.show(self.run_of("free")))
+        self.assertNotIn("no command repeats it", text.show(self.run_of("deadlock")))
+
+    def test_gaps_of_a_shrunk_run_leave_out_what_its_story_has(self):
+        told = text.gaps(self.run_of("explored"))
+        self.assertEqual([gap for gap in told if gap.startswith(("steps", "store operations,"))], [])
+        self.assertIn("store operations that the story leaves out, tensors' values, reduce operators, splits", told)
+        self.assertIn("store operations, tensors' values, reduce operators, splits", text.gaps(self.run_of("deadlock")))
 
     def test_diff_names_the_first_call_that_differs(self):
         code, out, _ = command("diff", self.folder / "passes.rlrun", self.folder / "fails.rlrun")
         self.assertEqual(code, 1)
-        self.assertIn("calls: the first difference is call 11 of rank 1\n", out)
+        self.assertIn("calls: the first difference is the 12th call of rank 1\n", out)
         self.assertRegex(out, r"\n  a: all_reduce seq 4 \[group 0\].*\n  b: barrier seq 4 \[group 0\]")
         code, out, _ = command("diff", self.folder / "passes.rlrun", self.folder / "passes.rlrun")
         self.assertEqual((code, out), (0, "calls: equal, as far as both files have them\n"))
