@@ -193,6 +193,8 @@ void RankFailures::record(const testing::TestPartResult& result, RankContext* ra
   const bool aborted = rank != nullptr && world_->scheduler().aborted();
   std::string message = result.message();
   const std::string open = rank != nullptr && !result.skipped() ? state_of(*rank).open_calls_text() : "";
+  if (rank != nullptr && !result.skipped() && open.empty() && state_of(*world_).poison())
+    absl::StrAppend(&message, poison_hint(message));
   {
     OrderedMutexLock lock(&mu_);
     if (skip_ended_run_ && !result.skipped()) return;

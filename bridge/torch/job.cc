@@ -257,7 +257,11 @@ std::exception_ptr Job::failure_of(int rank, const std::string& text) {
   if (const std::optional<absl::Status> status = remembered(rank, text); status.has_value()) return of_core(*status);
   std::string open;
   if (binding.job.get() == this && binding.rank == rank) open = state_of(world_->context(rank)).open_calls_text();
-  if (!open.empty()) open = open_outputs_hint({{absl::StrCat("rank ", rank), open}});
+  if (!open.empty()) {
+    open = open_outputs_hint({{absl::StrCat("rank ", rank), open}});
+  } else if (state_of(*world_).poison()) {
+    open = poison_hint(text.substr(0, text.find('\n')));
+  }
   return std::make_exception_ptr(PythonFailure(text + open));
 }
 

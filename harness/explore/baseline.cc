@@ -106,7 +106,8 @@ class Comparison {
         // A read of an output before its wait() shows the poison under one schedule only.
         const std::string& open = !here[i].open.empty() ? here[i].open : there[i].open;
         differ(absl::StrCat("rank ", rank, "'s \"", here[i].name, "\""), here[i].text, there[i].text,
-               open.empty() ? "" : open_outputs_hint({{absl::StrCat("rank ", rank), open}}));
+               open.empty() ? poison_hint(absl::StrCat(here[i].text, " ", there[i].text))
+                            : open_outputs_hint({{absl::StrCat("rank ", rank), open}}));
       }
     }
   }
@@ -129,6 +130,28 @@ std::string open_outputs_hint(const std::vector<std::pair<std::string, std::stri
                     " had ", calls, " open");
   }
   return text;
+}
+
+namespace {
+
+// "nan" as a word, in any case.
+bool says_nan(std::string_view text) {
+  const auto is_letter = [text](size_t i) {
+    return i < text.size() && (absl::ascii_isalnum(static_cast<unsigned char>(text[i])) || text[i] == '_');
+  };
+  const std::string lower = absl::AsciiStrToLower(absl::string_view(text.data(), text.size()));
+  for (size_t at = lower.find("nan"); at != std::string::npos; at = lower.find("nan", at + 1)) {
+    if (!(at > 0 && is_letter(at - 1)) && !is_letter(at + 3)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string poison_hint(std::string_view values) {
+  constexpr std::string_view kInt32 = "-336860181", kInt64 = "-1446803456761533461";  // of bytes 0xEB
+  if (values.find(kInt32) == values.npos && values.find(kInt64) == values.npos && !says_nan(values)) return "";
+  return "\noutputs hold NaN or 0xEB until their call completes; a value was read before its wait(), perhaps";
 }
 
 std::string Outcome::headline() const {

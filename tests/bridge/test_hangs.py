@@ -19,7 +19,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-@pytest.mark.ranks(2, timeout=1, parallel=True)
+@pytest.mark.ranks(2, timeout=1, PARALLEL)
 def test_spins(rank):
     if rank == 1:
         while True:
@@ -32,8 +32,17 @@ def test_after(rank):
 '''
 
 
+def test_a_timeout_ends_a_rank_that_spins_in_the_fixed_order(tmp_path: pathlib.Path) -> None:
+    begun = time.monotonic()
+    done = run_pytest(tmp_path, SPINS.replace("PARALLEL", "parallel=False"))
+    assert "1 failed, 1 passed in" in done.stdout, done.stdout + done.stderr
+    assert "rank 1 failed: Stall: no scheduling point for 1 s of real time: " in done.stdout
+    assert re.search(r"test_it\.py:10 in test_spins: time\.sleep\(0\.01\)", done.stdout), done.stdout
+    assert time.monotonic() - begun < 55  # without: the 60 s of --ranks-stall
+
+
 def test_a_timeout_ends_a_rank_that_spins(tmp_path: pathlib.Path) -> None:
-    done = run_pytest(tmp_path, SPINS)
+    done = run_pytest(tmp_path, SPINS.replace("PARALLEL", "parallel=True"))
     out = done.stdout
     assert "1 failed, 1 passed in" in out, out + done.stderr
     assert "rank 0 failed: Timeout: " in out
@@ -92,6 +101,29 @@ def test_the_stack_of_a_rank_that_hangs_is_told_once(tmp_path: pathlib.Path) -> 
     assert "rank 1 failed: Stall: no scheduling point for 0.5 s of real time: " in done.stdout, done.stdout + done.stderr
     assert len(re.findall(r"Python stack of rank 1:", done.stdout)) == 1, done.stdout
     assert done.stdout.count("time.sleep(0.01)") == 1, done.stdout
+
+
+RUNS = '''
+import time
+import rankloom.torch
+import torch.distributed as dist
+
+def test_runs():
+    def body(rank):
+        while rank == 1:
+            time.sleep(0.01)
+        dist.barrier()
+    rankloom.torch.run(body, 2).raise_if_failed()
+'''
+
+
+def test_a_run_in_a_test_without_a_mark_ends_too(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, RUNS, "--ranks-stall=0.5", "test_it.py::test_runs")
+    assert "rank 1 failed: Stall: no scheduling point for 0.5 s of real time: " in done.stdout, done.stdout + done.stderr
+
+
+def test_a_minute_without_a_scheduling_point_is_the_default(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.getoption("--ranks-stall") == 60.0
 
 
 BLOCKS = '''

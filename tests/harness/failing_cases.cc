@@ -75,6 +75,19 @@ TEST_P(Failing, ReadingTooEarly) {
   });
 }
 
+TEST_P(Failing, OfAValueReadTooEarly) {
+  WorldOptions world{.world_size = 2, .schedule = Schedule::seeded(3)};
+  run_ranks(world, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int> in(4, rank.rank() + 1), out(2);
+    Work work = pg->reduce_scatter_tensor(out, in);
+    const int early = out[0];
+    work.wait();
+    EXPECT_EQ(early, 3);
+    EXPECT_EQ(out[0], 4) << "wanted wrong";
+  });
+}
+
 TEST_P(Failing, ByException) {
   run_ranks([](RankContext& rank) {
     if (rank.rank() == 2) throw std::runtime_error("no disk");

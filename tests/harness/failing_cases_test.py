@@ -106,6 +106,15 @@ class FailingCasesTest(unittest.TestCase):
                 if failure not in early:
                     self.assertNotIn("until their call completes", failure)
 
+    def test_a_value_that_outputs_hold_before_the_end_is_told_of(self):
+        hint = "outputs hold NaN or 0xEB until their call completes; a value was read before its wait(), perhaps"
+        for engine in ENGINES:
+            failures, _ = self.failures_on("OfAValueReadTooEarly", engine)
+            self.assertEqual(len(failures), 2)
+            for failure in failures:
+                self.assertEqual(failure.count(hint), 0 if "wanted wrong" in failure else 1, failure)
+                self.assertEqual("-336860181" in failure, "wanted wrong" not in failure)
+
     def test_an_exception_is_the_headline(self):
         for engine in ENGINES:
             failures, _ = self.failures_on("ByException", engine)

@@ -26,6 +26,11 @@ $CXX -std=c++20 "$here/consumer_test.cc" -o test_by_pkg_config $(pkg-config --cf
 ./by_pkg_config
 ./test_by_pkg_config >log || fail "$(cat log)"
 
+# <cuda.h> or <testing.h> of another package is not ours: no folder of the include path has them at its root.
+for folder in $(pkg-config --cflags-only-I rankloom-testing | tr ' ' '\n' | sed -n 's/^-I//p'); do
+  [[ ! -e $folder/testing.h || ! -e $folder/rankloom.h ]] || fail "$folder, of the include path, has testing.h at its root"
+done
+
 # The headers that we install are the public ones, and each finds what it includes without the others.
 installed=$(cd "$prefix/include" && find . -name '*.h' | sort)
 public=$(cd "$here/../../include" && find . -name '*.h' | sort)

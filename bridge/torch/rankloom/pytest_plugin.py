@@ -119,13 +119,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rankloom_except: under --rankloom this test keeps its processes")
     if config.getoption("--rankloom-seeds") < 0:
         raise pytest.UsageError(f"--rankloom-seeds is {config.getoption('--rankloom-seeds')}, want 0 or more")
+    _rerun.stall = config.getoption("--ranks-stall") or None
     if _asks_for_threads(config):
-        from rankloom.torch import _cases, _ranks
+        from rankloom.torch import _cases
 
         _cases.patch()
         if config.getoption("--rankloom-seeds") > 0 and not any(name in os.environ for name in _rerun.ONE_SCHEDULE):
             _cases.seeds = range(config.getoption("--rankloom-seeds"))
-        _ranks.default_stall = config.getoption("--ranks-stall") or None
     config.addinivalue_line(
         "markers", "ranks(n, *, seeds=None, schedule=None, timeout=None, backend='rankloom', parallel=False, faults=None): "
         "runs the test on n ranks",
@@ -401,6 +401,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return result
 
     stall = pyfuncitem.config.getoption("--ranks-stall")
+    if asked.timeout is not None and stall > 0 and not asked.parallel:
+        # Of virtual time, which stands still while a rank is in its own code.
+        stall = min(stall, max(asked.timeout, 1.0))
     search = _explores(pyfuncitem, asked)
     if search is not None:
         verified = search.pop("expect_verified", False)

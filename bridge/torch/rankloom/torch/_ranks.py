@@ -25,6 +25,7 @@ import torch.distributed as dist
 import typing_extensions
 from torch.testing._internal.distributed import multi_threaded_pg
 
+from rankloom import _rerun
 from rankloom.torch import _ext, _hooks, _names, _stores
 
 
@@ -254,7 +255,6 @@ def _rank_ended(why: str) -> type[RankEndedError]:
 
 
 # In seconds of real time.
-default_stall: float | None = None  # what the pytest plugin asks for
 _GRACE = 3.0  # a rank's, to come back from its own code when the run has failed
 _LAST_GRACE = 2.0  # from an exception that is raised in its code
 _LOOK = 0.25
@@ -284,9 +284,9 @@ def join_threads(
 ) -> list[str]:
     """Returns when all have ended: what it had to do for that.
 
-    timeout: in seconds, of all. stall: in seconds, of a rank between two scheduling points; None: default_stall.
+    timeout: in seconds, of all. stall: in seconds, of a rank between two scheduling points; None: what tests ask for.
     """
-    watch = _Watch(job, threads, default_stall if stall is None else stall)
+    watch = _Watch(job, threads, _rerun.stall if stall is None else stall)
     began = time.monotonic()
     for thread in threads:
         while not thread.has_ended(_LOOK) and thread not in watch.left:
