@@ -82,7 +82,8 @@ absl::Status StreamCall::run(const absl::Status& cause) {
   });
   bool mine = false;
   if (inner == nullptr) {
-    mine = gate_.leave_for_good();
+    if (!gate_.leave_for_good()) return ended;  // another thread closed the gate, and looks at the handle
+    mine = true;
   } else if (gate_.leave()) {
     ended = caught(outer_->op(), code, [&] { return inner->wait(timeout, timeout_is_default, code); });
     if (gate_.close(/*waits=*/false) != IssueGate::Closed::kOutside) return ended;  // the handle is taken
