@@ -373,6 +373,8 @@ Mailbox::Inbox& Mailbox::inbox_of(int destination) {
 absl::Status Mailbox::refusal(const Message& message) const {
   ObservedMutexLock lock(&mu_);
   touched_group(Access::kRead);
+  // Of an end of the world between the call's scheduling point and here the caller hears as at the point.
+  if (scheduler_.aborted() && failure_.message() == scheduler_.abort_cause().message()) return failure_;
   return blamed_as(make_error(ErrorKind::kAborted, message.who(), site_place(Site{.code = message.call_.code}),
                               ": the group failed before: ", failure_.message()),
                    failure_);

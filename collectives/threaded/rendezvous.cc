@@ -532,6 +532,8 @@ void Rendezvous::serve_later(Slot* slot, const CollectiveWork& state) {
 [[gnu::noinline]] absl::Status Rendezvous::refused(CollectiveWork& state) const {
   touched_group(Access::kRead);
   state.unpoison(/*failed=*/true);
+  // Of an end of the world between the call's scheduling point and here the caller hears as at the point.
+  if (scheduler_.aborted() && failed_.message() == scheduler_.abort_cause().message()) return failed_;
   const std::string who = absl::StrCat("rank ", state.rank(), ", group ", group_->name(), ", ", state.op(), " seq ",
                                        state.call().seq, site_place(Site{.code = state.call().code}), ": ");
   if (!failed_.ok())
