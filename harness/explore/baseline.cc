@@ -150,7 +150,8 @@ bool says_nan(std::string_view text) {
 
 std::string poison_hint(std::string_view values) {
   constexpr std::string_view kInt32 = "-336860181", kInt64 = "-1446803456761533461";  // of bytes 0xEB
-  if (values.find(kInt32) == values.npos && values.find(kInt64) == values.npos && !says_nan(values)) return "";
+  const bool shows = values.find(kInt32) != std::string_view::npos || values.find(kInt64) != std::string_view::npos;
+  if (!shows && !says_nan(values)) return "";
   return "\noutputs hold NaN or 0xEB until their call completes; a value was read before its wait(), perhaps";
 }
 

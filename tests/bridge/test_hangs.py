@@ -219,7 +219,7 @@ def test_an_exception_of_a_signal_ends_the_ranks() -> None:
 @pytest.mark.parametrize("method", ["signal", "thread"])
 def test_pytest_timeout(method: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("pytest_timeout")
-    source = SPINS.replace("timeout=1, ", "")
+    source = SPINS.replace("timeout=1, PARALLEL", "parallel=True")
     done = run_pytest(tmp_path, source, "--timeout=2", f"--timeout-method={method}", "test_it.py")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Timeout" in done.stdout + done.stderr
