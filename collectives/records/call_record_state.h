@@ -89,7 +89,7 @@ struct CallRecordState {
   int64_t end_ns = 0;
   int64_t live_bytes = 0;
   int64_t peak_bytes = 0;
-  // What part of the program makes the calls from here on: "layers.3.attention.wo". It outlives the record; null: none.
+  // The module that calls from here on, "layers.3.attention.wo"; null: none. The text is never freed.
   const char* scope = nullptr;
 
  private:

@@ -60,7 +60,8 @@ std::string list_text(const std::vector<std::string>& list) {
 // Appends to a run's failures where it differs from the first.
 class Comparison {
  public:
-  Comparison(const Outcome& first, Outcome* here) : first_(first), here_(*here) {}
+  // `poisoned`: outputs are, in these runs.
+  Comparison(const Outcome& first, bool poisoned, Outcome* here) : first_(first), poisoned_(poisoned), here_(*here) {}
 
   void results() {
     for (size_t rank = 0; rank < std::max(here_.results.size(), first_.results.size()); ++rank) {
@@ -106,8 +107,9 @@ class Comparison {
         // A read of an output before its wait() shows the poison under one schedule only.
         const std::string& open = !here[i].open.empty() ? here[i].open : there[i].open;
         differ(absl::StrCat("rank ", rank, "'s \"", here[i].name, "\""), here[i].text, there[i].text,
-               open.empty() ? poison_hint(absl::StrCat(here[i].text, " ", there[i].text))
-                            : open_outputs_hint({{absl::StrCat("rank ", rank), open}}));
+               !open.empty() ? open_outputs_hint({{absl::StrCat("rank ", rank), open}})
+               : poisoned_   ? poison_hint(absl::StrCat(here[i].text, " ", there[i].text))
+                             : "");
       }
     }
   }
@@ -118,6 +120,7 @@ class Comparison {
   }
 
   const Outcome& first_;
+  const bool poisoned_;
   Outcome& here_;
 };
 
@@ -240,7 +243,7 @@ void Baseline::look_around(World& world, Outcome* outcome) const {
 }
 
 void Baseline::compare(Outcome* outcome) const {
-  Comparison comparison(*first_, outcome);
+  Comparison comparison(*first_, world_.poison.value_or(true), outcome);
   comparison.results();
   comparison.lists("the order in which rank $0's groups are made", outcome->groups_made, first_->groups_made);
   comparison.lists("the order in which rank $0 first calls its groups", outcome->groups_called, first_->groups_called);

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
@@ -653,6 +655,20 @@ TEST(ExploreOnThreadsTest, DoesNotVerifyStoreCallsOfThreadsThatRanksMade) {
 }
 
 // Objects of users and stores of no world belong to no run: any run of the process may be theirs.
+TEST(ExploreOpenCallsTest, ANaNIsTheProgramsOwnWhereOutputsAreNotPoisoned) {
+  for (const bool poison : {false, true}) {
+    WorldOptions world = fibers(2);
+    world.poison = poison;
+    const ExploreReport report =
+        explore({.world = world, .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+          const bool first = rank.store().add("place", 1) == 1;
+          observe(rank, "value", first ? std::numeric_limits<double>::quiet_NaN() : 1.0);
+        });
+    ASSERT_TRUE(report.failure.has_value()) << report.text();
+    EXPECT_EQ(absl::StrContains(report.text(), "a value was read before its wait(), perhaps"), poison) << report.text();
+  }
+}
+
 TEST(ExploreTest, DoesNotVerifyWhatThreadsThatRanksMadeDoWithObjectsOfUsers) {
   using Use = std::function<void(RankContext&)>;
   const std::pair<const char*, Use> uses[] = {

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any
 
-from rankloom_command.run_file import DTYPES, Run, RunFileError
+from rankloom_command.run_file import DTYPES, Run, RunFileError, read_bytes
 
 # Kineto's names.
 NAMES = {"Half": "float16", "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "Char": "int8", "Byte": "uint8", "Short": "int16",
@@ -138,8 +137,4 @@ def _run(lanes: _Lanes, path: str) -> Run:
 
 def read(path: str) -> Run:
     """Errors: RunFileError, also for a file that cannot be read."""
-    try:
-        data = pathlib.Path(path).read_bytes()
-    except OSError as error:
-        raise RunFileError(f'file "{path}": {error.strerror}') from None
-    return parse(data, path)
+    return parse(read_bytes(path), path)

@@ -369,10 +369,14 @@ def parse(data: bytes, path: str) -> Run:
     return run
 
 
-def read(path: str) -> Run:
-    """Errors: RunFileError, also for a file that cannot be read."""
+def read_bytes(path: str) -> bytes:
+    """Errors: RunFileError."""
     try:
-        data = pathlib.Path(path).read_bytes()
+        return pathlib.Path(path).read_bytes()
     except OSError as error:
         raise RunFileError(f'file "{path}": {error.strerror}') from None
-    return parse(data, path)
+
+
+def read(path: str) -> Run:
+    """Errors: RunFileError, also for a file that cannot be read."""
+    return parse(read_bytes(path), path)
