@@ -473,8 +473,8 @@ void DeterministicScheduler::detach(Task* task) {
   Task::set_current(nullptr);
   bool waits = false;
   pass_baton([&](StateLock& lock) {
-    // A thread that a rank made goes back to what it does outside, which may be what all others wait for: whoever waits
-    // for threads beside the baton is none of them.
+    // A thread that a rank made goes back to what it does outside, which may be what all others wait for: waiting for
+    // threads beside the baton is left to another thread than this one.
     waits = task->info.kind != TaskKind::kRank && live_ > 1 && only_completions_ready() &&
             lets_go(task->info.rank, /*leaving=*/1);
     if (!waits) return finish(*task, lock);
