@@ -138,7 +138,7 @@ void mesh(benchmark::State& state, EngineKind engine) {
   report(state, of_mesh / (2 * 64), of_one / 8);
 }
 
-// What ProcessGroup::record() and the completion of a call do.
+// The work of ProcessGroup::record() and of the completion of a call.
 void recorder(benchmark::State& state) {
   World world(world_of(EngineKind::kFibers, 1));
   RankRecorder& recorder = state_of(world).context(0).recorder();

@@ -83,7 +83,7 @@ BENCHMARK_CAPTURE(all_reduce, bfloat16_sum, DType::kBFloat16, ReduceOp::kSum)->A
 BENCHMARK_CAPTURE(all_reduce, int64_sum, DType::kInt64, ReduceOp::kSum)->Args({4, 1024})->Args({64, 1024});
 BENCHMARK_CAPTURE(all_reduce, uint8_product, DType::kUInt8, ReduceOp::kProduct)->Args({4, 1024})->Args({64, 1024});
 
-// What the memory allows: every byte of all ranks is read once and written once, on all cores, as memcpy does it.
+// The limit of the memory: every byte of all ranks is read once and written once, on all cores, as memcpy does it.
 void copy_floor(benchmark::State& state) {
   const int64_t bytes = state.range(0) * state.range(1) * 4;
   const std::vector<char> from(static_cast<size_t>(bytes), 1);
@@ -159,7 +159,7 @@ BENCHMARK(reduce_scatter_tensor)
     ->MeasureProcessCPUTime()
     ->UseRealTime();
 
-// What a front does for every call: a view of a vector, moved into a call.
+// The work of a front for every call: a view of a vector, moved into a call.
 void build_call(benchmark::State& state) {
   std::vector<float> values(1024);
   for (auto _ : state) {

@@ -1,4 +1,4 @@
-// What a rank costs in large worlds: scale/operation/ranks, fibers, all checks on. The figures per rank stay flat if
+// The cost of a rank in large worlds: scale/operation/ranks, fibers, all checks on. The figures per rank stay flat if
 // nothing grows faster than the world.
 
 #include <algorithm>

@@ -44,9 +44,8 @@ constexpr double kWantedAccuracy = 0.94;
 // ranks, or over the whole batch at once), so weights differ in their last bits.
 // - The loss of the first epoch, relative: at most 2e-8 in 2000 runs (400 seeds, 2 to 16 ranks); one row left out of
 //   each batch makes it 5e-3 and more.
-// - Test rows classified differently at the end, by when the difference has grown and a row on the border of two
-// classes
-//   may fall on either side: 2 of 800 runs (20 epochs, 100 seeds, 2 to 16 ranks) differed, in one row each.
+// - Test rows classified differently at the end: 2 of 800 runs (20 epochs, 100 seeds, 2 to 16 ranks) differed, in one
+//   row each. By then the difference has grown, and a row on the border of two classes may fall on either side.
 constexpr double kMaxLossDifference = 1e-5;
 constexpr int kMaxDifferentRows = 2;
 
@@ -76,7 +75,7 @@ ABSL_FLAG(std::string, data, "examples/data/digits.csv", "the data set");
 
 namespace {
 
-// What is the same on all ranks.
+// The data that are the same on all ranks.
 struct Job {
   const Dataset& data;
   const Split& split;
@@ -85,7 +84,7 @@ struct Job {
   bool print_progress;
 };
 
-// What a run leaves behind.
+// The results of a run.
 struct Result {
   double first_loss = 0;             // of epoch 1, mean over the training rows
   std::vector<int32_t> predictions;  // of split.test
@@ -149,7 +148,7 @@ double train_epoch(rankloom::ProcessGroup& pg, const Job& job, int epoch, Mlp& m
   return loss[0] / static_cast<double>(order.size());
 }
 
-// What each rank runs.
+// The program of each rank.
 Result train(RankContext& rank, const Job& job) {
   const auto pg = rankloom::init_process_group(rank);
   Mlp model;

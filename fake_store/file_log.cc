@@ -205,7 +205,7 @@ bool FileLog::changed() const {
 }
 
 absl::Status FileLog::refresh(KeyTable* table) {
-  // A file that ends where we stopped has nothing new: whoever writes makes it longer before he says that he did.
+  // A file that ends where we stopped has nothing new: a writer makes it longer before it says that it wrote.
   if (!changed()) return absl::OkStatus();
   if (absl::Status s = begin(Access::kRead, table); !s.ok()) return s;
   end();

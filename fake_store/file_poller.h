@@ -47,7 +47,7 @@ class FilePoller {
 
  private:
   void run();
-  // Wakes who is to be woken; returns when to look next.
+  // Wakes the tasks that are due; returns when to look next.
   int64_t look(int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::function<bool()> changed_;

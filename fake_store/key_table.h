@@ -23,7 +23,7 @@
 
 namespace rankloom::internal {
 
-// The content of a store: values, queues, who waits for which key, who watches which key. Waiters are kept per key, so
+// The content of a store: values, queues, the waiters and watchers of each key. Waiters are kept per key, so
 // that a change wakes those it concerns and nobody else. Every method that a result can depend on tells an explored run
 // of it (StepRecord), so that an operation made of them need not think of that. Thread-safety: all of it is guarded by
 // `mu`, a public member since the store that owns the table takes it, for several methods at a time.
@@ -199,7 +199,7 @@ class KeyTable {
   Map<std::vector<Watch>> watches_ ABSL_GUARDED_BY(mu);
   std::deque<Event, KeptAllocator<Event>> events_ ABSL_GUARDED_BY(mu);
   bool delivering_ ABSL_GUARDED_BY(mu) = false;
-  std::atomic<bool> ever_watched_{false};  // set with `mu` held, so whoever filed an event sees it
+  std::atomic<bool> ever_watched_{false};  // set with `mu` held, so the thread that filed an event sees it
 };
 
 }  // namespace rankloom::internal

@@ -23,7 +23,7 @@ using namespace internal;
 
 namespace {
 
-// What is known of an operation, beside what it does.
+// The properties of an operation, beside what it does.
 struct Row {
   StoreCall::Op op;
   const char* name;
@@ -121,7 +121,7 @@ void Store::fail(const absl::Status& status, const char* op) const {
   const Task* const task = Task::current();
   const int rank = task != nullptr ? task->info.rank : -1;
   const ErrorOrigin origin{.rank = rank, .group = {}, .op = op};
-  // The cause of an abort has its own "who".
+  // The cause of an abort names its own rank.
   if (rank < 0 || state_->abort_cause() == status) throw_dist_error(status, origin);
   throw_dist_error(prefixed(status, "rank ", rank, ", "), origin);
 }

@@ -44,8 +44,8 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   if (timeout.has_value() && *timeout < absl::ZeroDuration()) {
     throw_dist_error(at_line(negative_timeout(who, *timeout), code), origin);
   }
-  // Ranks come in rounds of `size`. A rank comes to a round only after it left the one before, so whoever completes a
-  // round may remove what the one before left behind.
+  // Ranks come in rounds of `size`. A rank comes to a round only after it left the one before, so the one that
+  // completes a round may remove what the round before left behind.
   const std::string count_key = absl::StrCat(sv(name), "/count");
   const int64_t arrival = store.add(count_key, 1, code);
   const int64_t round = (arrival - 1) / size;

@@ -26,7 +26,7 @@ struct StoreBarrier {
 // The key under which the ranks of a round of a barrier have left their numbers, "0 3 1 ", by the one for which they
 // wait.
 std::string barrier_arrivals_key(std::string_view go_key);
-// Those of 0..size-1 that are not in `arrived`, ascending.
+// The ranks of 0..size-1 that are not in `arrived`, ascending.
 std::vector<int> missing_ranks(std::string_view arrived, int size);
 
 // "get" of an operation's name, "store get".

@@ -101,8 +101,8 @@ Site wait_site(const StoreCall& call, const std::string& detail, const std::stri
   return Site{.what = "store_barrier", .code = call.code, .detail = barrier_name, .waits_for = &barrier};
 }
 
-// A search takes the step of a wait that finds nothing for one that may come after what it waits for as well. What the
-// caller did on its way is no such step, so it has one of its own.
+// A search takes the step of a wait that finds nothing for one that may come after what it waits for as well. The
+// caller's way to the wait is no such step, so the wait has one of its own.
 absl::Status come_to_point(const StoreCall& call) {
   const Task* const task = Task::current();
   Scheduler* const world = task != nullptr ? task->scheduler : nullptr;
@@ -111,7 +111,7 @@ absl::Status come_to_point(const StoreCall& call) {
   return world->aborted() ? world->abort_cause() : absl::OkStatus();
 }
 
-// What a scheduler adds to the first line: a report of a stuck run.
+// The lines that a scheduler adds to the first: a report of a stuck run.
 absl::string_view lines_below(absl::string_view text) {
   const size_t line = text.find('\n');
   return line == absl::string_view::npos ? "" : text.substr(line);

@@ -72,7 +72,7 @@ class TableStore : public Kept {
   // `HashStore get`, and with it `key "a"`.
   std::string who(const StoreCall& call) const;
   std::string who(const StoreCall& call, std::string_view key) const;
-  // A failure of the log, with who met it.
+  // A failure of the log, with the caller that met it.
   absl::Status explain(const StoreCall& call, const absl::Status& status) const;
   absl::Status explain(const StoreCall& call, std::string_view key, const absl::Status& status) const;
 

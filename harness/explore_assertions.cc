@@ -68,7 +68,7 @@ std::string save_trace(const ExploreReport::Failure& failure, const std::string&
   return absl::StrCat("\ntrace: ", path);
 }
 
-// What a search that found nothing has looked at: for whoever reads the log, and for the XML.
+// Tells what a search that found nothing has looked at: for readers of the log, and for the XML.
 void tell_success(const ExploreOptions& options, const ExploreReport& report) {
   constexpr const char* kProperty = "explored";
   const std::string summary = report.summary();

@@ -38,7 +38,7 @@ int failed_parts() {
 
 bool names_schedule(const WorldOptions& options) { return options.schedule.kind() != Schedule::Kind::kUnset; }
 
-// What failed in the world and is no failed assertion; empty: nothing. An assertion is reported by its own text.
+// The failure of the world that is no failed assertion; empty: none. An assertion is reported by its own text.
 // `assertion_led`: an assertion was the first failure.
 std::string world_failure(RunReport report, bool* assertion_led) {
   *assertion_led = true;
@@ -63,7 +63,7 @@ std::string world_failure(RunReport report, bool* assertion_led) {
   return text;
 }
 
-// Once for the test, whoever skipped and however often.
+// One skip for the test, however many ranks skipped, and however often.
 void tell_skip(const std::vector<internal::RankFailure>& failures) {
   const internal::RankFailure* first = nullptr;
   std::string text;
@@ -75,7 +75,7 @@ void tell_skip(const std::vector<internal::RankFailure>& failures) {
   if (first != nullptr) internal::report_part(TestPartResult::kSkip, first->file, first->line, text);
 }
 
-// What GoogleTest is told.
+// One result that GoogleTest is told.
 struct Part {
   TestPartResult::Type type;
   std::string file;
@@ -264,7 +264,7 @@ void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) 
       parts.push_back({failure.type, failure.file, failure.line, failure.text()});
     }
   };
-  // What came first leads.
+  // The first failure leads.
   if (assertion_led) {
     tell_failures([](const auto&) { return true; });
     tell_world();

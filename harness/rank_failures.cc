@@ -283,7 +283,7 @@ void add_test_defaults(WorldOptions* options) {
 }
 
 void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text) {
-  // What the macros expand to. ADD_FAILURE_AT has no fatal form that does not return, and GTEST_SKIP none with a line.
+  // As the macros expand. ADD_FAILURE_AT has no fatal form that does not return, and GTEST_SKIP none with a line.
   testing::internal::AssertHelper(type, file.empty() ? nullptr : file.c_str(), line, text.c_str()) = testing::Message();
 }
 

@@ -96,7 +96,7 @@ class RankFailures {
   bool skip_ended_run_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// What the tests of the harness add to options that do not say it.
+// Adds the defaults of tests to options that leave them unset.
 void add_test_defaults(WorldOptions* options);
 
 // Reports to GoogleTest from the calling thread.

@@ -64,7 +64,7 @@ def check_includes(root):
 
 
 def tags_of(file):
-    """What ctags finds in the header, and the source without comments and texts."""
+    """The tags that ctags finds in the header, and the source without comments and texts."""
     command = ["ctags", "--options=NONE", "--language-force=C++", "--kinds-C++=+pxN", "--fields=+neKZ", "--output-format=json",
                "--sort=no", "-I", "ABSL_LOCKABLE,ABSL_SCOPED_LOCKABLE", "-f", "-", str(file)]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout

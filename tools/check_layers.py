@@ -247,7 +247,7 @@ def unit_includes(root):
 
 
 def ways_from(units, start):
-    """What `start` reaches by one include or more, as unit -> the unit before it on a shortest way."""
+    """The units that `start` reaches by one include or more, as unit -> the unit before it on a shortest way."""
     before, ring = {}, [start]
     while ring:
         found = {}

@@ -4,30 +4,33 @@
     tools/check_pages.py [ROOT]
     tools/check_pages.py --picture     prints the picture of the folders and rooms that docs/architecture.md shows
 
-Runs as the test `pages` and in ./dev lint. Prints `path:line: what is wrong` and exits with 1 if anything is. What a page names must exist:
+Runs as the test `pages` and in ./dev lint. Prints `path:line: what is wrong` and exits with 1 if anything is. Things that a page names must exist:
 paths, headings that links lead to, commands of ./dev, RANKLOOM_* variables, test programs, C++ names (`Name::member`, `name()`, `kName`).
 Lines end within 120 columns (comments of C++ sources, too), no paragraph stands twice, docs/README.md names every page, decisions are
-numbered without a hole. Comments of C++ sources begin with no "It", "They", "Who" or "Whoever".
+numbered without a hole. Comments of C++ and Python, docstrings among them, name their subject with a noun: none begins with "It" or
+"They", and no sentence of one begins with "Who", "Whoever", "What" or "Whatever", but for questions.
 A new exception is one line in OUTSIDE, with its reason.
 """
 
 import fnmatch
 import functools
+import io
 import itertools
 import os
 import pathlib
 import re
 import sys
+import tokenize
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.dont_write_bytecode = True
-from check_layers import LAYERS, NOT_CODE, ON_TOP, ROOMS, blank  # noqa: E402
+from check_layers import LAYERS, NOT_CODE, ON_TOP, ROOMS, blank, line_of  # noqa: E402
 
 COLUMNS = 120
 SAME = 80  # characters: shorter paragraphs ("Likewise.") may stand twice
 CXX = (".h", ".cc", ".cu", ".cuh")
 CODE = (*CXX, ".py", ".pyi", ".sh", ".build", ".in", ".txt")
-# What a name of a file ends in, for names without a folder.
+# The endings of names of files, for names without a folder.
 FILES = r"\.(?:h|cc|cu|cuh|py|pyi|md|sh|build|json|csv|proto|supp|in|txt)"
 
 # (page, name, reason): what pages name and the tree does not have. A glob's * crosses folders. An entry that no page needs is a finding.
@@ -51,7 +54,7 @@ def strip_comments(text):
 
 
 class Tree:
-    """What the checks ask of the repository under `root`."""
+    """The repository under `root`, as the checks ask for it."""
 
     def __init__(self, root):
         self.root = root
@@ -368,17 +371,75 @@ def check_rooms(tree):
             yield path, 1, f"the table of the folders has no row for {room}"
 
 
-def check_comments(tree):
+def check_columns(tree):
     for path in tree.files:
         for line, text in enumerate(tree.text(path).split("\n"), 1) if path.endswith(CXX) else ():
             if len(text) > COLUMNS and re.search(r"(^|\s)//.*\S\s+\S", text) is not None:
                 yield path, line, f"{len(text)} columns, want at most {COLUMNS}"
-            no_noun = re.match(r"\s*// (It|They|Who|Whoever)\s", text)
-            if no_noun is not None:
-                yield path, line, f'a comment begins with "{no_noun.group(1)}", want a noun for a subject'
 
 
-TREE_CHECKS = [check_index, check_decisions, check_picture, check_rooms, check_comments]
+def cxx_comments(text):
+    """(line, text, the code and spaces before it) of each line of a // comment."""
+    for found in NOT_CODE.finditer(text) if "//" in text else ():
+        if found.group(0).startswith("//"):
+            yield line_of(text, found.start()), found.group(0).lstrip("/!"), text[text.rfind("\n", 0, found.start()) + 1:found.start()]
+
+
+DOCSTRING = " " * 1000  # before a line of one, so that no comment is a part of it
+
+
+def python_comments(text):
+    """As cxx_comments(), of # comments and docstrings."""
+    before = tokenize.NEWLINE
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string.lstrip("#!:"), token.line[:token.start[1]]
+            elif token.type == tokenize.STRING and before in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+                lines = re.sub(r"^\w*(\"\"\"|'''|\"|')|(\"\"\"|'''|\"|')$", "", token.string).split("\n")
+                yield from ((token.start[0] + i, line, DOCSTRING) for i, line in enumerate(lines))
+            if token.type not in (tokenize.NL, tokenize.COMMENT):
+                before = token.type
+    except (tokenize.TokenError, IndentationError):
+        return  # a template, or a file with a mistake on purpose
+
+
+def blocks(comments):
+    """The comments as blocks: [(line, text)], one for lines that follow each other in one column, with no code and no empty line between."""
+    block, column = [], 0
+    for line, text, before in comments:
+        if block and (before.strip() or not text.strip() or line != block[-1][0] + 1 or len(before) != column):
+            yield block
+            block = []
+        if text.strip():
+            block.append((line, text.strip()))
+        column = len(before)
+    if block:
+        yield block
+
+
+NO_NOUN_FIRST = re.compile(r"(It|They|Who|Whoever|it|they|who|whoever)\s")
+NO_NOUN = re.compile(r"(?:^|(?<=[.!?;:])\s|(?<=[.!?][)\"])\s)(What|Whatever|Who|Whoever)\s[^.!?]*([.!?]?)")
+
+
+def check_subjects(tree):
+    """A comment names its subject. "What" and "Who" are found at the beginning of each sentence, "It" and "They" at that of a comment."""
+    for path in tree.files:
+        comments = cxx_comments if path.endswith(CXX) else python_comments if path.endswith(".py") else None
+        for block in blocks(comments(tree.text(path))) if comments is not None else ():
+            text, starts = "", []  # where each line begins in the text
+            for line, words in block:
+                starts.append((len(text), line))
+                text += words + " "
+            first = NO_NOUN_FIRST.match(text)
+            found = [(first.start(1), first.group(1))] if first is not None else []
+            found += [(one.start(1), one.group(1)) for one in NO_NOUN.finditer(text) if one.group(2) != "?"]
+            for at, word in dict(found).items():
+                line = max(line for start, line in starts if start <= at)
+                yield path, line, f'a comment, or a sentence in it, begins with "{word}", want a noun for a subject'
+
+
+TREE_CHECKS = [check_index, check_decisions, check_picture, check_rooms, check_columns, check_subjects]
 
 
 def check(root, outside=None):

@@ -22,7 +22,7 @@ def logs(build):
 
 
 def records(build):
-    """What the last run says of each test."""
+    """The results of the last run, by test."""
     newest = logs(build)[:1]
     return [json.loads(line) for log in newest for line in log.read_text().splitlines()]
 

@@ -30,7 +30,7 @@ import tempfile
 LIMIT = 240  # seconds a command may take
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"((?i:a)t\s+the\s+end\s+of\s+)?`([\w.-]+)`:\s*\Z")
-# What differs from run to run, and what stands for it.
+# Texts that differ from run to run, and the text that stands for each.
 DIFFERS = [
     (re.compile(r"\(\d+ ms( total)?\)"), r"(N ms\1)"),
     (re.compile(r"in [\d.e-]+ s \(\d+ a second\)"), "in N s (N a second)"),
@@ -45,7 +45,7 @@ DIFFERS = [
 
 
 class PageError(Exception):
-    """What the page has and the machine has not; begins with the line."""
+    """The lines that the page has and the machine has not; begins with the line."""
 
 
 def section(page, heading):

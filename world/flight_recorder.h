@@ -64,7 +64,7 @@ class FlightShapes {
   std::vector<int64_t> more_;
 };
 
-// What calls of one line have in common, as long as they are alike. Types are opaque numbers here: the layer above
+// The facts that calls of one line share, as long as they are alike. Types are opaque numbers here: the layer above
 // knows their names.
 struct FlightFacts {
   const Group* group = nullptr;  // lives as long as the entry: RankRecorder::left()
@@ -82,7 +82,7 @@ struct FlightFacts {
   int tag = 0;  // of a point-to-point call
 };
 
-// What each call has for itself.
+// The numbers that each call has for itself.
 struct FlightNumbers {
   int64_t seq = -1;        // collective or point-to-point sequence number in the group
   int64_t other_seq = -1;  // that of the other kind at the time: how many the rank had issued

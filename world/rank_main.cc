@@ -20,7 +20,7 @@
 namespace rankloom::internal {
 namespace {
 
-// What the rank threw, as a line. `relayed`: an error that only passes on why the world was aborted.
+// The exception of a rank, as a line. `relayed`: an error that only passes on why the world was aborted.
 std::string exception_text(const std::exception_ptr& exception, const absl::Status& cause, bool* relayed) {
   *relayed = false;
   try {

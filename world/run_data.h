@@ -15,7 +15,7 @@
 
 namespace rankloom::internal {
 
-// What a run file has beyond the report: a copy, which outlives the world.
+// The content of a run file beyond the report: a copy, which outlives the world.
 struct RunData {
   struct GroupData {
     int id = -1;
@@ -26,7 +26,7 @@ struct RunData {
     int stride = 1;
     int size = 0;
   };
-  // What calls that are alike share.
+  // The facts that calls share that are alike.
   struct Kind {
     const char* op = "";
     int group = -1;  // index into `groups`
@@ -97,7 +97,7 @@ struct RunData {
 };
 
 // The calls of a world of `ranks`; `all` is its group of all ranks. Of more than two million calls: the last of each
-// rank. `begin_ns`: when the world began. What ranks do meanwhile may be in it or not.
+// rank. `begin_ns`: when the world began. Calls of ranks meanwhile may be in it or not.
 std::shared_ptr<RunData> run_data_of(int ranks, const Group& all, absl::FunctionRef<FlightEntries(int)> entries_of,
                                      int64_t begin_ns, int recorded_calls);
 

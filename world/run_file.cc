@@ -241,7 +241,7 @@ void write_calls(const RunData& data, size_t rank, std::string* out) {
     line.list("peer", calls, [out](const Call& call) { absl::StrAppend(out, call.peer); });
 }
 
-// What a reader might look for and this file does not have.
+// The parts that a reader might look for and this file does not have.
 std::vector<std::string> gaps_of(const RunReport& report) {
   if (report.kept == nullptr) return {"calls: a run that went well keeps them only with WorldOptions::keep_run"};
   const RunData& data = *report.kept;

@@ -23,7 +23,7 @@ std::string rerun_command(const WorldOptions& options, std::string_view trace_pa
 // As one word of a shell's command line.
 std::string shell_quoted(std::string_view word);
 
-// Wishes of the environment to whoever keeps traces and runs (harness, bridge, run_world()).
+// Wishes of the environment to keepers of traces and runs (harness, bridge, run_world()).
 struct RunFiles {
   std::string folder;    // RANKLOOM_TRACE_DIR: where traces of failed runs go; empty: the keeper's own choice
   std::string reports;   // RANKLOOM_REPORT: where runs that failed go as files; empty: nowhere

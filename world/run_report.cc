@@ -88,7 +88,7 @@ std::string RunReport::text() const {
     }
     if (!all_stopped.empty()) absl::StrAppend(&text, "\n", ranks_text(all_stopped), " stopped for it");
   }
-  // What leads is said once, and so is each note.
+  // A note that stands in the head is left out, and notes that are alike are folded.
   const std::string head = text;
   std::vector<std::string> news;
   std::copy_if(notes.begin(), notes.end(), std::back_inserter(news),

@@ -364,7 +364,7 @@ void WorldState::unshare(std::string_view key) {
 std::shared_ptr<const Group> WorldState::next_world_group(RankState& rank, std::string_view name) {
   const auto n = static_cast<size_t>(rank.world_groups_++);
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // whoever comes first makes it; what differs then is told below
+  lock.apart();  // the first rank to come makes it; what differs then is told below
   const size_t at = n - world_groups_before_;
   if (at == world_groups_.size()) {
     if (n == 0 && name.empty()) {

@@ -194,7 +194,7 @@ class WorldState : public Kept {
 
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }
-  // What the schedule says of GroupOptions::Rooted::kBySchedule: whether the members of a rooted call are done each by
+  // The schedule's answer to GroupOptions::Rooted::kBySchedule: whether the members of a rooted call are done each by
   // itself. Asked at the first such call of the run, which `site` names. By tasks, with no lock held.
   bool rooted_each(const Site& site);
 

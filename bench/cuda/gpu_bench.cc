@@ -1,4 +1,4 @@
-// What CUDA calls cost, against what the same device does by itself in the same run:
+// The cost of CUDA calls, against what the same device does by itself in the same run:
 //   all_reduce of 8 ranks x 64 MiB float32   2 * bytes / speed of a device-to-device copy, 1.0 is the roofline
 //   small calls                              8 ranks x 1 element, on a stream and waited for
 //   block_current_stream                     time of the call on the host

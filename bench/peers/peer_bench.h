@@ -10,7 +10,7 @@
 
 namespace rankloom::peers {
 
-// What is asked on the command line: OP RANKS COUNT SECONDS.
+// The arguments of the command line: OP RANKS COUNT SECONDS.
 //   op     all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send_recv (a ring: to the next rank, from the
 //          one before), barrier, or world: set-up and tear-down, with one barrier between them
 //   count  float32 elements of a member's larger buffer: the input of reduce_scatter, the output of all_gather. Rounded

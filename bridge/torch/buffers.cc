@@ -49,7 +49,7 @@ std::optional<DType> dtype_of(at::ScalarType type) {
   }
 }
 
-// What moves as well as a type that the core does not know: one of the same size.
+// A type of the same size, as which the bytes of a type that the core does not know can move.
 std::optional<DType> dtype_of_size(size_t bytes) {
   switch (bytes) {
     case 1:

@@ -1,6 +1,6 @@
 #pragma once
 
-// What differs between versions of torch, in one place. Compiled against 2.13 only. A later Backend.hpp calls these
+// The differences between versions of torch, in one place. Compiled against 2.13 only. A later Backend.hpp calls these
 // methods all_gather_single and the like, and forwards to the names below as long as those are what a backend
 // overrides.
 

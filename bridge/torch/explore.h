@@ -10,7 +10,7 @@
 
 namespace rankloom::bridge {
 
-// What explore() is asked for.
+// The arguments of explore().
 struct Asked {
   int ranks = 4;
   std::optional<double> timeout;  // in seconds, of waits that name none

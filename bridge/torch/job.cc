@@ -26,7 +26,7 @@ using namespace internal;
 
 namespace {
 
-// What a rank's Python raised. Reports show no type of it: its text has one.
+// The exception of a rank's Python. Reports show no type of it: its text has one.
 struct PythonFailure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -19,7 +19,7 @@
 
 namespace rankloom::bridge {
 
-// What Python is asked for. Set once, when the package is imported; called without the interpreter lock.
+// Functions of Python for the bridge. Set once, when the package is imported; called without the interpreter lock.
 struct PythonHooks {
   // Stacks of threads, for a deadlock report.
   std::function<std::string(const std::vector<std::pair<int, uint64_t>>& rank_and_thread)> stacks;

@@ -10,7 +10,7 @@
 
 namespace rankloom::bridge {
 
-// What a run file of a Python Report is made of. Thread-safety: all methods.
+// The report of a run, of which the run file of a Python Report is made. Thread-safety: all methods.
 class RunFile {
  public:
   explicit RunFile(RunReport report) : report_(std::make_shared<const RunReport>(std::move(report))) {}
@@ -22,7 +22,7 @@ class RunFile {
   std::shared_ptr<const RunReport> report_;
 };
 
-// What Python's Report is made of.
+// The fields of Python's Report.
 pybind11::dict report_dict(const JobReport& job);
 
 // Throws ValueError where the environment asks for fibers.

@@ -550,7 +550,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_TO_ALL_SINGLE(at:
                       return group_->all_to_all_single(out, in, output_splits, input_splits, options, code);
                     });
   if (passes_through(output)) {
-    // What the others would send is not known: each part repeats the input's first rows, as in PyTorch's fake group.
+    // The others' tensors are not known: each part repeats the input's first rows, as in PyTorch's fake group.
     const at::AutoDispatchBelowAutograd guard;
     if (output_splits.empty() && input_splits.empty()) {
       output.copy_(input);
@@ -616,7 +616,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions&
                [&](int, const CallOptions& options, CodeSite code) { return group_->barrier(options, {}, code); });
 }
 
-// The texts are gloo's, since programs look for them; what the core says follows, with all who are missing.
+// The texts are gloo's, since programs look for them; what the core says follows, with all missing members.
 void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   // torch.distributed gives every call the time that it gives every group: no wish of this call.
   const bool unset = opts.timeout == c10d::kUnsetTimeout || opts.timeout == options_->timeout ||

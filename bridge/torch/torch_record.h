@@ -14,7 +14,7 @@
 
 namespace rankloom::bridge {
 
-// What the groups of one fake world of Python's do: their record, and what their outputs hold.
+// The groups of one fake world of Python's: their record, and what their outputs hold.
 // Thread-safety: all methods; record() only under mu(). That lock is taken with and without the interpreter lock, so
 // nothing that wants the latter is done under it.
 class TorchRecord {

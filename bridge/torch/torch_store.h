@@ -87,7 +87,7 @@ class TorchTcpStore final : public TorchStore {
   const int port_;
 };
 
-// What the stores of one name have in common. Thread-safety: the caller's lock.
+// The state that stores of one name share. Thread-safety: the caller's lock.
 class NamedStore {
  public:
   NamedStore() : store_(std::make_shared<HashStore>()), workers_(std::make_shared<HashStore>()) {}
@@ -98,7 +98,7 @@ class NamedStore {
   bool has_server() const { return !server_.expired(); }
   // Somebody holds or held one.
   bool had_server() const { return had_server_; }
-  // Where those who come are counted.
+  // The place where arrivals are counted.
   c10::intrusive_ptr<c10d::Store> workers() const { return c10::make_intrusive<TorchStore>(workers_); }
   c10::intrusive_ptr<c10d::Store> file(const std::string& path) {
     return c10::make_intrusive<TorchFileStore>(store_, held(&handle_), path);

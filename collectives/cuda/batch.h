@@ -49,7 +49,7 @@ struct Table {
   RANKLOOM_HD const Entry& find(int64_t tile) const {
     const Entry* const all = begin<Entry>();
     uint32_t low = 0;
-    uint32_t high = entries;  // it is in [low, high)
+    uint32_t high = entries;  // the entry is in [low, high)
     while (high - low > 1) {
       const uint32_t middle = low + (high - low) / 2;
       if (all[middle].first_tile <= tile) {
@@ -62,7 +62,7 @@ struct Table {
   }
 };
 
-// What one load moves: a whole vector, or one element, of which no more is known than its own alignment.
+// The unit of one load: a whole vector, or one element, of which no more is known than its own alignment.
 template <class Element, int kCount>
 struct alignas(kCount > 1 ? sizeof(Element) * kCount : alignof(Element)) Pack {
   Element each[kCount];
@@ -141,7 +141,7 @@ RANKLOOM_HD void reduce_positions(const Op& op, const ReduceEntry& entry, void* 
   for (; at < end; at += kStride) reduce_packs<Storage, Op, kPer, 1>(op, entry, pointers, at, kStride);
 }
 
-// What thread `thread` of a block does of one tile of its entry, and pointers: those of the table. No thread writes
+// The share of thread `thread` of a block in one tile of its entry; pointers: those of the table. No thread writes
 // what another reads: elements belong to threads.
 template <class Storage, class Op, bool kTree>
 RANKLOOM_HD void reduce_tile(const ReduceEntry& entry, void* const* all_pointers, int64_t tile, int thread) {

@@ -251,11 +251,11 @@ class CudaDriver final : public DeviceDriver {
   static absl::StatusOr<bool> is_over(cudaError_t error, const char* what) {
     if (error == cudaSuccess) return true;
     if (error != cudaErrorNotReady) return to_status(error, what);
-    (void)cudaGetLastError();  // it is no error, and must not be found by the next who asks for one
+    (void)cudaGetLastError();  // no error, and not to be found by the next caller that asks for one
     return false;
   }
 
-  // What is known of a device. The first time, its code is loaded and its words are made: later both could have to wait
+  // The facts of a device. The first time, its code is loaded and its words are made: later both could have to wait
   // for blocked streams.
   absl::StatusOr<const PerDevice*> of(int device) {
     if (device < 0 || device >= kMaxDevices) {

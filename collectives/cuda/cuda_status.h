@@ -8,7 +8,7 @@
 
 namespace rankloom::internal::cuda {
 
-// What the runtime said of a call.
+// The runtime's answer to a call.
 inline absl::Status to_status(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
   return make_error(ErrorKind::kCollectiveError, "CUDA: ", what, ": ", cudaGetErrorName(error), " (",

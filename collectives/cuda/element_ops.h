@@ -1,6 +1,6 @@
 #pragma once
 
-// What the device's reduction does to one element: the same arithmetic as the kernels of collectives/kernels, bit by
+// The device's reduction of one element: the same arithmetic as the kernels of collectives/kernels, bit by
 // bit. Plain C++ that compiles for the host too, so that its bits are tested without a GPU.
 
 #include <cstdint>
@@ -89,7 +89,7 @@ struct ComplexOf {
 
 // ---- operations: map each input, combine it with what the earlier ones gave, finish once
 
-// What an operation knows of its job.
+// The parameters of an operation in its job.
 struct OpArgs {
   double factor = 1;
   int64_t count = 1;
@@ -228,7 +228,7 @@ struct OfBools : Op {
 
 // ---- which of them a reduction is
 
-// What makes reductions one launch.
+// The properties by which reductions go into one launch.
 struct Signature {
   DType dtype = DType::kFloat32;
   ReduceOp::Kind kind = ReduceOp::Kind::kSum;

@@ -14,7 +14,7 @@ class RankState;
 // Closes flight records of a rank when a work ends, if the world still lives.
 class CloseRecords final : public Dependant {
  public:
-  // What becomes of the records if the work goes without an end.
+  // How the records end if the work goes without an end.
   enum class NeverEnded : uint8_t { kStayOpen, kFailed };
   CloseRecords(RankState* context, const WorldRef& world, std::vector<int64_t> records,
                NeverEnded never = NeverEnded::kStayOpen)

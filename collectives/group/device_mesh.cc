@@ -33,7 +33,7 @@ std::string mesh_text(const std::vector<int>& shape, const std::vector<std::stri
 
 constexpr int64_t kTooMany = int64_t{1} << 31;  // more ranks are not counted
 
-// What is wrong with a mesh of `size` ranks; empty: nothing.
+// The mistake in a mesh of `size` ranks; empty: none.
 std::string mistake(const std::vector<int>& shape, const std::vector<std::string>& names, int size) {
   if (shape.empty()) return "it has no dimensions, want at least one";
   int64_t product = 1;

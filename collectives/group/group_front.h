@@ -111,7 +111,7 @@ class GroupFront : public Kept {
   void check_duration(const char* op, const char* what, absl::Duration duration, CodeSite code) const;
   // Calls so far keep the order and the times that they were made with.
   void new_terms() { terms_ = std::max<uint32_t>(terms_ + 1, 1); }
-  // What a call that is not the last one once more needs before it is numbered: order, times, check, owners, stream.
+  // Prepares a call that is not the last one once more, before it is numbered: order, times, check, owners, stream.
   void prepare(CollectiveCall& call, const CallOptions& options, CallMemo* memo);
   void record(CollectiveCall& call, CallMemo* memo = nullptr);
   void record_in_world(CollectiveCall& call, CallMemo* memo);

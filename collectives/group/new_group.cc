@@ -27,7 +27,7 @@ namespace {
 
 static_assert(ProcessGroup::kNoColor == GroupRequest::kNoColor);
 
-// What members agree on beside the ranks: "NAME, DESCRIPTION".
+// The text that members agree on beside the ranks: "NAME, DESCRIPTION".
 std::string label_of(const GroupOptions& options) {
   const bool both = !options.name.empty() && !options.description.empty();
   return printable(absl::StrCat(options.name, both ? ", " : "", options.description));
@@ -165,7 +165,7 @@ void GroupFront::end(CodeSite code) {
       if (first == nullptr) first = std::current_exception();
     }
   };
-  // Those that were made last, first: they may be in use still.
+  // Groups that were made last, first: they may be in use still.
   for (auto child = children_.rbegin(); child != children_.rend(); ++child) {
     if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr)
       attempt([&] { of(*group).end(code); });

@@ -80,7 +80,7 @@ int64_t grain_of(int64_t numel, DType dtype, int64_t buffers) {
 // A ring's chunks: of so many elements, but for the last ones.
 int64_t ring_chunk(int64_t numel, int64_t ranks) { return (numel + ranks - 1) / ranks; }
 
-// What reduce_buffers() does, as jobs of a plan.
+// The work of reduce_buffers(), as jobs of a plan.
 void plan_buffers(const CollectiveCall& call, ReduceJob job, int64_t numel, Pointers& inputs, KernelPlan& plan) {
   if (call.order.kind != ReduceOp::Order::Kind::kRing) {
     Pointers ordered(inputs.begin(), inputs.end());  // the inputs may be the outputs

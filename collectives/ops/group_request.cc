@@ -16,7 +16,7 @@
 namespace rankloom::internal {
 namespace {
 
-// What explored runs call a group: by the call that makes it.
+// The name of a group in explored runs: by the call that makes it.
 uint64_t object_of(const GroupRequest& request, std::string_view name) {
   return named_object(numbered_object(GroupAccess::object(*request.parent), static_cast<uint64_t>(request.seq)), name);
 }
@@ -130,7 +130,7 @@ void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
 
 namespace {
 
-// What ranks of a world have made of one call of fake groups, until all of the parent have called.
+// The groups that ranks of a world have made of one call of fake groups, until all of the parent have called.
 struct FakeGroups {
   explicit FakeGroups(Scheduler* scheduler) : mu(scheduler, LockLevel::kMadeGroups) {}
   struct Made {
@@ -160,7 +160,7 @@ void make_groups_alone(GroupRequest* request, int rank) {
   const auto made = world.shared<FakeGroups>(
       key, [&] { return std::make_shared<FakeGroups>(&world.scheduler()); }, WorldState::Maker::kSame);
   ObservedMutexLock lock(&made->mu);
-  lock.apart();  // whoever comes first makes them
+  lock.apart();  // the first rank to come makes them
   make_alone(request, rank, [&made](const std::string& name, MakeGroup make) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     FakeGroups::Made& slot = made->by_name[name];
     if (slot.group == nullptr) slot.group = make();

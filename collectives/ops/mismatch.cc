@@ -52,7 +52,7 @@ std::string site_of(const CollectiveCall& call) {
   return absl::StrCat(sv(base_name(call.code.file)), ":", call.code.line);
 }
 
-// What init_device_mesh() agrees on, "mesh [2, 2] (dp, tp)", by a new_group of its own.
+// The label that init_device_mesh() agrees on, "mesh [2, 2] (dp, tp)", by a new_group of its own.
 constexpr std::string_view kMesh = "mesh ";
 bool is_mesh(const CollectiveCall& call) {
   return call.op == OpType::kNewGroup && std::string_view(call.label.get()).starts_with("mesh [");

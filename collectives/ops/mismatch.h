@@ -19,7 +19,7 @@ struct MismatchContext {
   absl::FunctionRef<int(int)> global_rank;
   // The member's last calls in this group, oldest first, one line each.
   absl::FunctionRef<std::vector<std::string>(int)> last_calls;
-  // What is known of a member that has not arrived: "has not called", "returned".
+  // The state of a member that has not arrived: "has not called", "returned".
   absl::FunctionRef<std::string(int)> whereabouts;
 };
 

@@ -206,7 +206,7 @@ bool compare(int sender, int receiver, int64_t sent, int64_t expected, FaultSink
   return sent == expected || fault({.sender = sender, .receiver = receiver, .sent = sent, .expected = expected});
 }
 
-// What `sender` gives is what outputs[sender] of every member holds. Sizes may differ between senders.
+// The input of `sender` goes to outputs[sender] of every member. Sizes may differ between senders.
 void cross_all_gather(MemberCalls calls, FaultSink fault) {
   for_each_pair(calls, [&](int receiver, int sender) {
     return compare(sender, receiver, calls[sender]->inputs[0].numel(), calls[receiver]->outputs[sender].numel(), fault);

@@ -74,7 +74,7 @@ enum class Rooted : uint8_t {
   kTakes,  // from the others to the root
 };
 
-// The facts of an operation. What a new one needs: CONTRIBUTING.md, "a new collective".
+// The facts of an operation. How to add one: CONTRIBUTING.md, "a new collective".
 struct OpRow {
   OpType op;
   const char* name;           // torch.distributed's

@@ -10,7 +10,7 @@ namespace rankloom::internal {
 // in its group of `size`.
 //
 // Result: OK, or InvalidArgument whose text says what, have, want: `output has 5 elements, want size * input = 3 * 2 =
-// 6`. The front puts who in front: `rank 2, group 0, all_gather_into_tensor seq 1: `.
+// 6`. The front puts the caller in front: `rank 2, group 0, all_gather_into_tensor seq 1: `.
 // For every tensor: no negative size, contiguous, data unless it is empty or on the meta device. Within a call: one
 // dtype, one device. Empty tensors and groups of one are fine.
 // In place: a member's own part may be one memory in input and output, exactly: all_reduce and reduce (all of it),

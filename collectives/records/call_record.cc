@@ -175,7 +175,7 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
   record->add_group(world.world_group(), rank.rank());
   indices[world.world_group().get()] = 0;
   const int64_t begin_ns = world.start_ns();
-  // (end, index) of calls on their way, the next to end first. A flight recorder does not know of waits: whatever had
+  // (end, index) of calls on their way, the next to end first. A flight recorder knows of no waits: a call that had
   // ended before the program came to its next call counts as waited for.
   std::priority_queue<std::pair<int64_t, size_t>, std::vector<std::pair<int64_t, size_t>>, std::greater<>> open;
   for (const FlightEntry& from : entries) {

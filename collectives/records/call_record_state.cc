@@ -90,7 +90,7 @@ void decode(const std::vector<int64_t>& key, CallRecord::Call& call) {
   }
 }
 
-// What a call holds until it is waited for. In place, one memory is input and output.
+// The memory that a call holds until it is waited for. In place, one memory is input and output.
 int64_t buffer_bytes(const CollectiveCall& call) {
   int64_t inputs = 0;
   int64_t outputs = 0;

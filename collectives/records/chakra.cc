@@ -80,7 +80,7 @@ void describe(const std::vector<CallRecord::Call::Tensor>& tensors, chakra::Tens
   to.set_types(absl::StrCat("[", types, "]"));
 }
 
-// What the next node of the program depends on, while nodes are visited in its order.
+// The dependencies of the next node of the program, while nodes are visited in its order.
 class Dependencies {
  public:
   explicit Dependencies(const CallRecord& record) {
@@ -93,7 +93,7 @@ class Dependencies {
   const std::set<size_t>& of(size_t index, const CallRecord::Call& call) {
     if (const auto waited = waits_.find(index); waited != waits_.end()) {
       for (const size_t done : waited->second) {
-        // What that call depended on is done, too.
+        // The dependencies of that call are done, too.
         for (const size_t older : dependencies_[done]) done_.erase(older);
         done_.insert(done);
         dependencies_.erase(done);

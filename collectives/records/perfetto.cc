@@ -50,7 +50,7 @@ std::string arguments(const CallRecord& record, const CallRecord::Call& call, st
   return text;
 }
 
-// What members of one call share. Of a send and its recv: the group, who and to whom, the tag, the how many-th of
+// The key that members of one call share. Of a send and its recv: the group, sender, receiver, tag, the how many-th of
 // these; of a collective: the group with the number, -1, the operation, 0, the how many-th of these.
 using CallKey = std::tuple<std::string, int, int, int, int64_t>;
 

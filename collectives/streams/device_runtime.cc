@@ -22,7 +22,7 @@ constexpr std::string_view kKey = "device runtime";
 // How often a device that is silent is asked whether it still lives.
 constexpr int64_t kHealthNs = 100'000'000;
 
-// A rank that waits for a mark: in reports, for whoever could end what the stream is blocked on.
+// A rank that waits for a mark: in reports, for the ranks that could end what the stream is blocked on.
 class MarkWait final : public WorkState, public WaitsFor {
  public:
   MarkWait(DeviceRuntime* runtime, int rank, const char* what, std::string detail, DeviceGates gates)

@@ -90,7 +90,7 @@ class DeviceMark final : public EventState {
   const std::shared_ptr<const void> hold_;
 };
 
-// Something on its way through a device, at whose end the host is told. Made by whoever asks for it, so that it can be
+// Something on its way through a device, at whose end the host is told. Made by the asking caller, so that it can be
 // found before it ends; launch() fills it.
 struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
   std::atomic<bool> off_device = false;  // the device has ended the launch, or never got it

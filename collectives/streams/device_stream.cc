@@ -216,7 +216,7 @@ absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, Collecti
     return WorkState::handle(outer);
   }
   outer->stands_for(*state);
-  // Before the gate asks for the same, so that who sees the stream go on sees the call done.
+  // Before the gate asks for the same, so that a task that sees the stream go on sees the call done.
   state->when_done(tell(std::weak_ptr(outer), &CallOnStream::end));
   if (!timeout_is_default) {
     // A wait of its own withdraws the call in time.

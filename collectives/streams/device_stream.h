@@ -13,13 +13,13 @@ namespace rankloom::internal {
 
 class StreamWork;
 
-// A stream of a device, whose queue is the device's: CudaStreamView (rankloom/cuda.h) for any DeviceDriver. What users
-// may expect of it stands there.
+// A stream of a device, whose queue is the device's: CudaStreamView (rankloom/cuda.h) for any DeviceDriver. Its
+// promises to users stand there.
 //
 // Marks order device kernels: a call's kernel waits for the stream's mark (CallWay::ready), and the stream, through a
 // DeviceGate, for the work. A call of the host's tensors is issued by a task of the rank, once a launch at the stream's
 // mark has ended.
-// Lifetime: as SimStream's. What others have queued runs in any case.
+// Lifetime: as SimStream's. Entries that others have queued run in any case.
 // Thread-safety: as Stream's.
 class DeviceStream : public Stream {
  public:
@@ -45,7 +45,7 @@ class DeviceStream : public Stream {
 
  private:
   CalledHandle called(const char* what, CodeSite code) const;
-  // A scheduling point of whoever uses the stream. Throws if that is another rank.
+  // A scheduling point of the calling task. Throws if its rank is not the stream's.
   void point(const char* what, CodeSite code, bool polls = false) const;
   void check(const absl::Status& status, const char* what, CodeSite code) const;
   // `hold`: kept as long as the mark is.

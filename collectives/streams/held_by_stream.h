@@ -9,7 +9,7 @@
 
 namespace rankloom::internal {
 
-// What a stream holds for its rank, and gives up when the rank is through with the stream.
+// A thing that a stream holds for its rank, and gives up when the rank is through with the stream.
 class HeldByStream {
  public:
   virtual ~HeldByStream() = default;
@@ -29,7 +29,7 @@ class HeldWork final : public HeldByStream {
  private:
   const std::shared_ptr<WorkState> state_;
   std::atomic<bool> held_{true};
-  Work work_;  // whoever clears held_ has it
+  Work work_;  // belongs to the thread that clears held_
 };
 
 }  // namespace rankloom::internal

@@ -16,7 +16,7 @@
 
 namespace rankloom::internal {
 
-// What the rank has of a call on a stream. A handle keeps the stream, until the call is done.
+// The rank's side of a call on a stream. A handle keeps the stream, until the call is done.
 class CallOnStream final : public StreamWork {
  public:
   // `held`: the call, as its stream holds it. `hold`: the stream; kept until the call is done or no handle is left.
@@ -33,7 +33,7 @@ class CallOnStream final : public StreamWork {
   RankState& rank_;
   const std::weak_ptr<HeldByStream> held_;
   std::atomic<bool> holds_{true};
-  std::shared_ptr<const void> hold_;  // whoever clears holds_ has it
+  std::shared_ptr<const void> hold_;  // belongs to the thread that clears holds_
 };
 
 // A call that a stream issues when its turn comes, and then waits for.
@@ -67,7 +67,7 @@ class StreamCall final : public HeldByStream {
   const std::string text_;  // "all_reduce seq 1 [train.cc:12]"
   std::shared_ptr<CallOnStream> outer_;
   IssueGate gate_;
-  Work inner_;  // whoever closes the gate has it
+  Work inner_;  // belongs to the thread that closes the gate
 };
 
 }  // namespace rankloom::internal

@@ -40,7 +40,7 @@ CoalescedWork::CoalescedWork(RankState* context, std::shared_ptr<Rendezvous> ren
 CoalescedWork::~CoalescedWork() = default;
 
 void CoalescedWork::ending(bool ok) {
-  // That of collectives ends with them.
+  // The flight record of collectives ends with them.
   if (collectives_ == nullptr) rank_state_->recorder().close(own_record(), scheduler()->now_ns(), ok);
 }
 

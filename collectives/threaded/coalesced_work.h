@@ -28,7 +28,7 @@ class CoalescedWork final : public MemberWork, public std::enable_shared_from_th
   const char* op() const override { return "coalesced"; }
   std::string_view group() const override;
   const Group* open_group() const override { return &rendezvous_->group(); }
-  // WaitsFor: whoever a part waits for.
+  // WaitsFor: the ranks that a part waits for.
   void append_ranks(std::vector<int>* ranks) const override;
   absl::Status explain() const override;
 

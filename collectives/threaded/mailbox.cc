@@ -28,7 +28,7 @@
 namespace rankloom::internal {
 namespace {
 
-// A report that lists who could send to a recv_any is of use in groups up to this size only.
+// A report that lists the possible senders of a recv_any is of use in groups up to this size only.
 constexpr int kMaxAnySources = 1024;
 // A report looks for sends to a wrong member in groups up to this size only: all inboxes for each rank that waits.
 constexpr int kMaxStraySearch = 256;
@@ -58,7 +58,7 @@ struct Mailbox::Queue {
   }
 };
 
-// What goes from one member to another under one tag. At most one of the queues has something in it.
+// The messages from one member to another under one tag. At most one of the queues has something in it.
 struct Mailbox::Channel {
   int source = 0;
   int tag = 0;
@@ -70,7 +70,7 @@ struct Mailbox::Channel {
   bool idle() const { return sends.empty() && recvs.empty(); }
 };
 
-// What one member is sent, and what it asked for.
+// The messages that one member is sent, and those that it asked for.
 struct Mailbox::Inbox {
   explicit Inbox(const Scheduler* scheduler) : open(scheduler), mu(scheduler, LockLevel::kInbox) {}
 
@@ -364,7 +364,7 @@ Mailbox::Inbox& Mailbox::inbox_of(int destination) {
   if (Inbox* const inbox = existing_inbox(destination); inbox != nullptr) [[likely]]
     return *inbox;
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // whoever comes first makes it
+  lock.apart();  // the first rank to come makes it
   std::atomic<Inbox*>& slot = inboxes_[static_cast<size_t>(destination)];
   if (slot.load(std::memory_order_relaxed) == nullptr) slot.store(new Inbox(&scheduler_), std::memory_order_release);
   return *slot.load(std::memory_order_relaxed);
@@ -490,7 +490,7 @@ void Mailbox::record_post(Message& mine, Message* match) {
                                          static_cast<uint64_t>(mine.call_.tag));
   const bool chooses = any(mine) || (match != nullptr && any(*match));
   record_->access(inbox, chooses ? Access::kWrite : Access::kCommute);
-  // Those of one source are matched in their order, and a rank may have helpers.
+  // Messages of one source are matched in their order, and a rank may have helpers.
   if (!any(mine)) {
     const uint64_t channel = numbered_object(inbox, static_cast<uint64_t>(mine.sender()));
     record_->access(numbered_object(channel, mine.sends() ? 1 : 2), Access::kWrite);
@@ -806,7 +806,7 @@ void Mailbox::close(const absl::Status& cause) {
       left = inbox->take_all(/*eager=*/true);
     }
     const std::vector<std::shared_ptr<Message>> ended = left;
-    // Those that are alike but for their sequence number share a line, under the first.
+    // Messages that are alike but for their sequence number share a line, under the first.
     for (size_t i = 0; i < left.size(); ++i) {
       if (left[i] == nullptr) continue;
       const std::shared_ptr<Message> first = std::move(left[i]);

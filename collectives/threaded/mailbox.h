@@ -66,7 +66,7 @@ class Message final : public MemberWork {
     kPending,  // in a queue of the inbox, which holds it
     kMatched,  // late runs: moves at some later step; withdrawn until then, it leaves its partner kAlone
     kAlone,    // its partner was withdrawn by a rank that leaves: nobody will ever match it; the inbox holds it
-    kTaken,    // by whoever completes it, now or soon
+    kTaken,    // by the thread that completes it, now or soon
   };
 
   bool sends() const { return call_.op == OpType::kSend; }
@@ -147,7 +147,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   struct Channel;
   struct Inbox;
 
-  // What a withdrawal found in the inbox. Both hold their messages alive.
+  // The messages that a withdrawal found in the inbox. Both are held alive.
   struct TakenOut {
     std::shared_ptr<Message> self;
     std::shared_ptr<Message> partner;  // of a pair that waited for its step

@@ -253,7 +253,7 @@ Rendezvous::Rendezvous(WorldState* world, std::shared_ptr<const Group> group)
       leaving_(&scheduler_),
       mu_(&scheduler_, LockLevel::kRendezvous) {}
 
-// What is to be told of a failure.
+// A failure that is still to be told.
 struct Rendezvous::Failure {
   absl::Status cause;
   std::vector<Slot*> slots;  // out of the window
@@ -332,7 +332,7 @@ void Rendezvous::leave(Slot& slot, size_t rank) {
   slot.states[rank].reset();
   --slot.arrived;
   slot.state = Slot::State::kCollecting;
-  // Those who stay are compared among themselves.
+  // Members that stay are compared among themselves.
   slot.first = -1;
   slot.mismatch = false;
   for (size_t other = 0; other < slot.calls.size(); ++other) {
@@ -717,7 +717,7 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
   absl::Status failed;
   {
     ObservedMutexLock lock(&mu_);
-    lock.apart();  // whoever comes first makes the mailbox; the post that follows tells
+    lock.apart();  // the first rank to come makes the mailbox; the post that follows tells
     if (failed_.ok()) {
       told_ = std::move(told);
       return;
@@ -917,7 +917,7 @@ int64_t Rendezvous::wait_until_ns(int64_t seq) const {
 
 void Rendezvous::append_missing(int64_t seq, int rank, std::vector<int>* ranks) const {
   ObservedMutexLock lock(&mu_);
-  touched_group(Access::kRead);  // a warning and a timeout say who is missing, too
+  touched_group(Access::kRead);  // a warning and a timeout name the missing members, too
   const Slot* const slot = find(seq);
   if (slot == nullptr) return;
   const auto came = [slot](int member) { return slot->calls[static_cast<size_t>(member)] != nullptr; };

@@ -75,9 +75,9 @@ ThreadedGroupCore::ThreadedGroupCore(WorldState* world, std::shared_ptr<const Gr
 
 std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // whoever comes first makes it
+  lock.apart();  // the first rank to come makes it
   if (mailbox_ == nullptr) {
-    // A group fails as a whole: who waits for a member whose other call failed would wait for ever.
+    // A group fails as a whole: a rank that waits for a member whose other call failed would wait for ever.
     mailbox_ = std::make_shared<Mailbox>(
         &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
     rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
@@ -244,7 +244,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
     (*state)->begin(timeout_ns);
     if (call.keep_alive == nullptr) [[likely]]
       return file(*state, on_host);
-    // What owns its tensors goes with the call.
+    // The owner of its tensors goes with the call.
     return file(std::exchange(*state, nullptr), on_host);
   }
   return file(std::make_shared<CollectiveWork>(rendezvous_, front().rank_state(), ProcessGroup::rank(), std::move(call),

@@ -23,7 +23,7 @@ class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore>
   void fail(const absl::Status& cause) { rendezvous_->fail(cause); }
   // At the world's end, or when all members have left: notes what is on its way still, and ends it.
   void close(const absl::Status& cause);
-  // Has the world tell of its end and of aborts; of one that is past, now. By whoever makes the core.
+  // Has the world tell of its end and of aborts; of one that is past, now. For the maker of the core.
   void listen();
   // Member `rank` has destroyed a handle; the world forgets the core with the last one.
   void leave(int rank);
@@ -78,9 +78,9 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   const size_t eager_bytes_;
   const std::optional<GroupOptions::Rooted> rooted_;
   const bool spreads_;  // calls of several lines have places of their own: not in worlds where that memory counts
-  // Under fifo on fibers whoever is done early would go on for a thousand points, each call with a copy and a slot that
-  // have left the caches when the others come. So its turn ends when it is so many calls ahead. No wait: the others may
-  // need what it does later.
+  // Under fifo on fibers a rank that is done early would go on for a thousand points, each call with a copy and a slot
+  // that have left the caches when the others come. So its turn ends when it is so many calls ahead. No wait: others
+  // may need what it does later.
   static constexpr int64_t kMostAhead = 3;
   KeptWorks<CollectiveWork> kept_;
   std::unique_ptr<KeptWorks<Message>> kept_messages_;  // null until this member sends or receives

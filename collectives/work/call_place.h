@@ -11,7 +11,7 @@
 
 namespace rankloom::internal {
 
-// What a place remembers of the call that it holds: the next one there, if it is alike, needs no check, no text and no
+// The facts that a place keeps of its last call: the next one there, if it is alike, needs no check, no text and no
 // description of its own.
 struct CallMemo {
   uint32_t terms = 0;              // of the group, under which the call passed its checks; 0: it may not be made again

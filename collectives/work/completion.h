@@ -53,7 +53,7 @@ class Completion {
   static inline thread_local Completion* current_ = nullptr;
 };
 
-// A listener that is told of the end of a work just before the work is done, on whoever completes it: for works that
+// A listener that is told of the end of a work just before the work is done, on the completing thread: for works that
 // are made of others. The work holds it until then. The listener does not wait, and owns no handle on the work.
 class Dependant {
  public:
@@ -61,7 +61,7 @@ class Dependant {
   virtual void ended(const absl::Status& status) = 0;
 };
 
-// What an explored run is told of a completion that finds a work gone, `object` by name: it would have ended the work.
+// Tells an explored run of a completion that finds a work gone, `object` by name: it would have ended the work.
 void ended_too_late(uint64_t object);
 
 // Tells `work`, if it is still there, by `told`. T is a WorkState.

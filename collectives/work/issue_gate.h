@@ -7,12 +7,12 @@
 
 namespace rankloom::internal {
 
-// Stands between the task of a stream that issues a call and whoever lets go of the call: a call that is let go of
+// Stands between the task of a stream that issues a call and a thread that lets go of it: a call that is let go of
 // before it is issued never is, and for a call that is being issued right now the other side waits.
 // Thread-safety: all methods.
 class IssueGate {
  public:
-  // Before the call is passed on to whoever touches its tensors. False: the call was let go of.
+  // Before the call is passed on to the code that touches its tensors. False: the call was let go of.
   bool enter() {
     entered_.store(true, std::memory_order_relaxed);
     return change(State::kOut, State::kIn);

@@ -23,7 +23,7 @@ class RankOwned {
     Completion::run_later([owner = std::move(owner_), rank = &rank_, world = world_, object = object_]() mutable {
       const WorldPin alive(world);
       if (!alive) return owner.reset();
-      if (object != 0) StepRecord::name_next_task(object);  // whoever comes last makes it
+      if (object != 0) StepRecord::name_next_task(object);  // made by the last thread to let go
       world.scheduler()->spawn({.rank = rank->rank(), .kind = TaskKind::kHelper},
                                [owner = std::move(owner), rank]() mutable {
                                  rank->world().run_helper(rank->rank(), [&owner] { owner.reset(); });

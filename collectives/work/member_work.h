@@ -64,7 +64,7 @@ class MemberWork : public WorkState, public WaitsFor {
     return ended_early(std::move(waited), call_.timeout, call_.timeout_is_default, code);
   }
 
-  // Takes the call back and ends the work, with `ended` if it is one call; waits for whoever has its tensors right now.
+  // Takes the call back and ends the work, with `ended` if it is one call; waits for a thread that has its tensors now.
   // Nobody writes into the rank's memory afterwards. False: it was done before, or a device will be through with it
   // later.
   virtual bool take_back(const Withdrawal& why, const absl::Status& ended) = 0;
@@ -79,9 +79,9 @@ class MemberWork : public WorkState, public WaitsFor {
   virtual std::string waits_in(CodeSite /*code*/) const { return what(/*numbered=*/false); }
   // "rank 1, group 0, WHAT".
   std::string who(std::string_view what) const;
-  // What follows from a call that its rank dropped.
+  // The consequence for texts, if its rank drops the call.
   virtual const char* lost() const { return "the call can never be complete"; }
-  // What is awaited if no rank is.
+  // The awaited party for texts, if no rank is known.
   virtual const char* otherwise() const { return "any rank"; }
 
   RankState* const rank_state_;

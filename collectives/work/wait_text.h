@@ -29,7 +29,7 @@ absl::Status timeout_error(const MemberWait& wait);
 // Warns "WHO: has waited 1s for rank 2, times out after 30m [group 0, train.cc:12]".
 void warn_of(const MemberWait& wait, absl::Duration waited);
 
-// What a rank wrote to between a call and its completion.
+// The tensor that a rank wrote to between a call and its completion.
 enum class Touched : uint8_t { kInput, kOutput };
 // "WHO: an output was written between the call [train.cc:12] and its completion, when rank 1 was at wait [train.cc:14],
 // want it left alone until wait()". `code`: of the call. An explored run is told: before what it fails completes.

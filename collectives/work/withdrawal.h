@@ -33,7 +33,7 @@ Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const 
 struct Unwound {
   const Task* task;
   absl::Status cause;
-  bool caught = false;  // the rank was seen to go on: `cause` holds for who needs the call
+  bool caught = false;  // the rank was seen to go on: `cause` holds for ranks that need the call
 
   // The calling task is not unwinding any more, or never was. True: that is news.
   bool look();

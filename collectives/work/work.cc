@@ -34,7 +34,7 @@ void Work::release() noexcept {
   state_->touched(Access::kRead);
   state_->learned();
   if (!state_->is_over()) return WorkState::handles_gone(std::move(state_));
-  // Here, and not by whoever completes works, who may let the state itself go later.
+  // Here, and not by the thread that completes works, which may let the state itself go later.
   if (state_->holds_owners_) [[unlikely]]
     state_->release_owners();
 }
@@ -61,7 +61,7 @@ void Work::check(const absl::Status& status) const {
 
 namespace {
 
-// What is wrong with the wait itself has the caller's line.
+// A mistake in the wait itself has the caller's line.
 absl::Status argument_at_line(absl::Status status, CodeSite code) {
   if (status.ok() || error_kind(status) != ErrorKind::kInvalidArgument || blame_of(status).has_value()) return status;
   const std::string text = located(message_of(status), code);

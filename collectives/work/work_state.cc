@@ -165,7 +165,7 @@ absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site
       &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
       deadline);
   if (!waited.ok()) {
-    touched(Access::kRead);  // it found the work not done
+    touched(Access::kRead);  // the wait found the work not done
     return waited;
   }
   // At its deadline the wait might have ended first.
@@ -197,7 +197,7 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
     ObservedMutexLock lock(&mu_);
     if (completing_ || done_.load(std::memory_order_relaxed)) return touched(Access::kRead);
     touched(Access::kWrite);
-    // Works that are made of this one end first: who sees this one done sees them done.
+    // Works that are made of this one end first: a rank that sees this one done sees them done.
     if (!callbacks_.empty()) [[unlikely]]
       tell_dependants(status);
     if (own_record_ >= 0 && world_lives) ending(status.ok());
@@ -235,7 +235,7 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
   const WorldPin alive(world_);
   auto* const context = alive && rank_ >= 0 ? static_cast<RankState*>(scheduler()->user_of(rank_)) : nullptr;
   if (context == nullptr) {
-    // On whoever completes the work.
+    // On the thread that completes the work.
     for (Callback& callback : callbacks)
       Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
     return;

@@ -92,8 +92,8 @@ class WorkState : public OpenCall {
 
   // Of a call that has outputs: they are in this list until learned().
   void outputs_open_in(OpenOutputs* list) { open_in_.store(list, std::memory_order_relaxed); }
-  // For works that stand for another one, on which they hold a handle: who learned how this one ended knows it of that
-  // one.
+  // For works that stand for another one, on which they hold a handle: a rank that learned how this one ended knows it
+  // of that one.
   void learned_with(WorkState& inner) {
     open_call_ = &inner;
     outputs_open_in(inner.open_in_.load(std::memory_order_relaxed));
@@ -110,12 +110,12 @@ class WorkState : public OpenCall {
   bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;
 
-  // Tells `dependant` on whoever completes the work, just before it is done; now, if it is done already. For works that
-  // are made of others: who sees this work done sees theirs done. `apart`: nothing that a run can see comes of it, so
-  // an explored one is not told.
+  // Tells `dependant` on the completing thread, just before the work is done; now, if done already. For works that
+  // are made of others: a rank that sees this work done sees theirs done. `apart`: nothing that a run can see comes of
+  // it, so an explored one is not told.
   void when_done(std::unique_ptr<Dependant> dependant, bool apart = false);
 
-  // Ends the work. Only the first call counts. Wakes who waits; callbacks run later, and handles that go for it go
+  // Ends the work. Only the first call counts. Wakes the waiters; callbacks run later, and handles that go for it go
   // later.
   void complete(const absl::Status& status);
 
@@ -141,8 +141,8 @@ class WorkState : public OpenCall {
   int64_t own_record() const { return own_record_; }
 
   // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for
-  // waiters that are not the work's owner, such as streams. What they know of the work, the owner may not: it is not
-  // learned().
+  // waiters that are not the work's owner, such as streams. The owner may not know what they know of the work, so
+  // the work is not learned().
   absl::Status await(absl::Duration timeout, bool timeout_is_default, CodeSite code);
 
   // For callers that are no task of the work's world, at the beginning of a call: whether it is done for them. One
@@ -170,7 +170,7 @@ class WorkState : public OpenCall {
   }
   // Of the explored run that the work is part of; null in all others.
   StepRecord* record() const;
-  // The site of a wait in a report: subclasses add who could end it.
+  // The site of a wait in a report: subclasses add the ranks that could end it.
   virtual Site wait_site(CodeSite code) const {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
@@ -192,7 +192,7 @@ class WorkState : public OpenCall {
     if (!callbacks_.empty()) [[unlikely]]
       callbacks_.clear();
   }
-  // For works of a world: ending() is called just before the work is done, by whoever completes it, while the world
+  // For works of a world: ending() is called just before the work is done, by the completing thread, while the world
   // lives. ending() takes no lock but a flight recorder's. Not called for a work that is not done when the world ends.
   void owns_record(int64_t record_id) { own_record_ = record_id; }
   virtual void ending(bool /*ok*/) {}
@@ -234,7 +234,7 @@ class WorkState : public OpenCall {
   // Explored runs: the name of a work that the calling task makes; else 0.
   static uint64_t name_in(const Scheduler* scheduler);
   static constexpr uint64_t kNamedOutside = 1;
-  // Tells an explored run what becomes of this work, or who looks at it.
+  // Tells an explored run how the calling task touches this work.
   void touched(Access how) const {
     if (object_ != 0) [[unlikely]]
       record_touch(how);

@@ -13,7 +13,7 @@ struct KnownBug {
   int ranks;
   void (*bug)(RankContext& rank);
   void (*fix)(RankContext& rank);
-  // What somebody who knows the bug writes by hand to show it: switches from the default order and choices of other
+  // The length of a schedule written by hand that shows the bug: switches from the default order and choices of other
   // kinds.
   int minimum;
   const char* symptom;  // part of the failure's text

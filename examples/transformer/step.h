@@ -40,7 +40,7 @@ inline constexpr double kFlops = 400e12;
 // Tensor parallelism within a node, the others across.
 CostModel links_of_a_cluster();
 
-// What rank `rank` of the layout calls in one training step. Errors: std::invalid_argument for sizes that do not
+// The calls of rank `rank` of the layout in one training step. Errors: std::invalid_argument for sizes that do not
 // divide.
 std::shared_ptr<CallRecord> trace_step(const TransformerSizes& sizes, const Layout& layout, int rank,
                                        const CostModel& model);

@@ -29,14 +29,14 @@ struct Observation {
   std::string open = {};  // the rank's calls that it had not waited for, if outputs are poisoned
 };
 
-// What a failed assertion, or a result that differs, ends with in a run with poisoned outputs: "ranks 0-1" and the
-// calls that these had not waited for.
+// The hint at the end of a failed assertion, or of a result that differs, in a run with poisoned outputs: "ranks 0-1"
+// and the calls that these had not waited for.
 std::string open_outputs_hint(const std::vector<std::pair<std::string, std::string>>& who_had_what);
 // The same of a poisoned run in which no call is open any more: empty, unless a value in `values` is one that outputs
 // hold until their call completes. A line of its own.
 std::string poison_hint(std::string_view values);
 
-// What a run left in its store: the keys, sorted, and the value of one, if it has one. Not for ranks.
+// The content of a store after a run: the keys, sorted, and the value of one, if it has one. Not for ranks.
 std::vector<std::string> keys_of(Store& store);
 std::optional<std::string> value_of(Store& store, std::string_view key);
 

@@ -15,7 +15,7 @@
 namespace rankloom::internal {
 namespace {
 
-// Delta debugging. A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002. What is left
+// Delta debugging. A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002. The result
 // fails, and does no more without any one of its items, if `fails` has runs enough.
 template <typename T>
 std::vector<T> fewest(std::vector<T> items, absl::FunctionRef<bool(const std::vector<T>&)> fails) {
@@ -56,7 +56,7 @@ class Shrinker {
   std::vector<Schedule::Switch> switches_of(const WorldOptions& world, const Outcome& outcome);
   bool find_schedule(const WorldOptions& base, Outcome* outcome, WorldOptions* found);
 
-  // What went wrong by plan, call by call: drawn faults become listed ones.
+  // Lists the faults of the plan, call by call: drawn faults become listed ones.
   void list_faults();
   void cut_ranks();
   void cut_faults_and_switches();

@@ -59,7 +59,7 @@ std::vector<bool> contended(const StepRecord& record, size_t last) {
   each([&](uint64_t object, size_t step, int task, What what) {
     if (marked[step]) return;
     const std::vector<Uses>& all = uses[object];
-    // That a call completes before its waiter goes on is no news; that somebody looked before is.
+    // A call that completes before its waiter goes on is no news; a look of another task before that is.
     marked[step] = std::any_of(all.begin(), all.end(), [&](const Uses& other) {
       if (other.task == task || (what != What::kWrite && what == other.what)) return false;
       return (other.first < step && !completes(other.task)) || (other.last > step && !completes(task));
@@ -145,7 +145,7 @@ struct Row {
   bool near_switch = false;
 };
 
-// What is left when acts that a rank repeats are shown twice only: the first, and the last with how many there are.
+// The rows left when acts that a rank repeats are shown twice only: the first, and the last with how many there are.
 std::vector<Row> collapsed(std::vector<Row> rows) {
   struct Times {
     size_t count = 0;

@@ -11,7 +11,7 @@
 namespace rankloom::internal {
 
 // The acts of each rank in a run, one line a step, in the order in which it happened: only the steps that touch what
-// others touch, those where one rank was stopped for another, and each rank's last. What a rank does again and again is
+// others touch, those where one rank was stopped for another, and each rank's last. An act that a rank repeats is
 // shown at its first and last time, with the number of times; the steps around each of `switches`, always. `record`
 // keeps texts.
 std::string story_text(const StepRecord& record, const RunReport& report,

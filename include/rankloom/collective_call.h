@@ -197,7 +197,7 @@ class TensorList {
   const TensorView& operator[](int i) const { return size_ == 1 ? one_ : many_[static_cast<size_t>(i)]; }
   const TensorView* begin() const { return size_ == 1 ? &one_ : many_.data(); }
   const TensorView* end() const { return begin() + size_; }
-  // Empty again. What a single view held stays until another takes its place: an address and a shape.
+  // Empty again. The address and the shape of a single view stay until another takes its place.
   void clear() {
     size_ = 0;
     if (!many_.empty()) [[unlikely]]
@@ -214,7 +214,7 @@ class TensorList {
 
 namespace internal {
 
-// What the library remembers of a call on its way.
+// The library's own fields of a call on its way.
 struct CallWay {
   int64_t record_id = -1;             // in the flight recorder; -1: not recorded
   GroupRequest* request = nullptr;    // kNewGroup, kSplitGroup: on the stack of a caller that waits
@@ -228,7 +228,7 @@ struct CallWay {
 
 // One member's call, as data: what the front builds, the shape rule checks, members compare and the kernel reads.
 //
-// What is in `inputs` and `outputs`, by operation (n = size of the group):
+// The tensors of `inputs` and `outputs`, by operation (n = size of the group):
 //   broadcast                        outputs[0] = the buffer; the root's is the source
 //   all_reduce                       inputs[0] = outputs[0] = the buffer (in place)
 //   all_reduce_coalesced             inputs = outputs = the buffers
@@ -266,7 +266,7 @@ struct CollectiveCall {
   std::shared_ptr<const void> keep_alive;  // owners of the tensors, held until the call is done
   Stream* stream = nullptr;
   internal::Rare<std::vector<CollectiveCall>> parts;  // kCoalesced
-  internal::CallWay way;                              // the library's own: who passes a call on moves it along
+  internal::CallWay way;                              // the library's own: moved along when a call is passed on
 
   static constexpr int kAnySource = -2;
 };

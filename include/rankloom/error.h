@@ -25,7 +25,7 @@ struct CodeSite {
   }
 };
 
-// What went wrong, as a program that catches a DistError tells cases apart. docs/errors.md has a section of each.
+// Kinds of errors, by which a program that catches DistErrors tells cases apart. docs/errors.md has a section of each.
 enum class ErrorKind {
   kInvalidArgument,  // this member's call breaks a rule of its operation
   kMismatch,         // members of a group issued different calls
@@ -132,7 +132,7 @@ struct ErrorOrigin {
 
 }  // namespace internal
 
-// What public calls throw inside a rank program. what() is the whole text and starts with the kind's name:
+// The exception of public calls inside a rank program. what() is the whole text and starts with the kind's name:
 //
 //   try {
 //     init_process_group(rank)->all_reduce(x).wait();

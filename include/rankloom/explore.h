@@ -80,7 +80,7 @@ struct ExploreOptions {
   std::function<void(const Progress&)> progress = {};
 };
 
-// What explore() did, and the failure that it found, if any.
+// The result of explore(): its runs, and the failure that it found, if any.
 struct ExploreReport {
   // The failure that was found, and the smallest run that still has it.
   struct Failure {

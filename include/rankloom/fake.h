@@ -22,7 +22,7 @@ class FakeGroup;
 //   pg->set_rank(6);
 //   pg->barrier().wait();
 //
-// What is not checked: whether the other members would make the same call. A real group compares.
+// Not checked: whether the other members would make the same call. A real group compares.
 // Thread-safety and errors: those of ProcessGroup; CollectiveError for a call that FakeOptions refuses.
 class FakeProcessGroup : public ProcessGroup {
  public:

@@ -50,7 +50,7 @@ struct WorldOptions {
   // keep traces whole.
   uint64_t trace_limit = 10'000'000;
 
-  // What goes wrong, and where: groups and the store are wrapped accordingly.
+  // The faults of the run: groups and the store are wrapped accordingly.
   FaultPlan faults = {};
   // Scheduling points after which a deterministic run counts as one that will never end; 0: no bound.
   uint64_t max_steps = 0;

@@ -40,7 +40,7 @@ struct FakeOptions {
     uint32_t bits_ = 0;
   };
 
-  // What a fake group writes into the outputs of a call. Tensors on the meta device are never written.
+  // The values that a fake group writes into the outputs of a call. Tensors on the meta device are never written.
   enum class Outputs : uint8_t {
     kShapesOnly,    // nothing
     kPassThrough,   // what PyTorch's fake group writes: this rank's own input, where an output can hold it
@@ -63,7 +63,7 @@ namespace internal {
 class GroupFront;
 }  // namespace internal
 
-// What a call may say beside its tensors. An aggregate; every field has a default.
+// The options of a call, beside its tensors. An aggregate; every field has a default.
 struct CallOptions {
   // Of a wait for the call, from where the wait begins: a call that nobody waits for goes on however long it takes.
   // Unset: the group's.
@@ -163,8 +163,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work broadcast(TensorView buffer, int root, const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
   // Reduces `buffer` in place. Shapes: count and dtype equal on all members.
-  // Determinism: applied in rank order 0..n-1 unless options.order says otherwise, so bits do not depend on who came
-  // first.
+  // Determinism: applied in rank order 0..n-1 unless options.order says otherwise, so bits do not depend on the
+  // order of arrival.
   Work all_reduce(TensorView buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
                   CodeSite code = CodeSite::here());
   // Several buffers as one call.
@@ -217,8 +217,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work barrier(const CallOptions& options = {}, std::string_view label = {}, CodeSite code = CodeSite::here());
   // A barrier that waits, and that either all members pass or none: when the time of one is up, all get its Timeout,
   // which names every member that has not come; those get Aborted when they do. wait_all_ranks: this member does not
-  // give up while the time of another one that has come, and said so too, still runs: so who is late is told apart from
-  // who does not come. The group is of no use after a Timeout, as after any other.
+  // give up while the time of another one that has come, and said so too, still runs: so late members are told apart
+  // from absent ones. The group is of no use after a Timeout, as after any other.
   void monitored_barrier(std::optional<absl::Duration> timeout = {}, bool wait_all_ranks = false,
                          std::string_view label = {}, CodeSite code = CodeSite::here());
 
@@ -233,7 +233,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // `output` becomes what `source` sends under `tag`.
   Work recv(TensorView output, int source, int tag = 0, const CallOptions& options = {},
             CodeSite code = CodeSite::here());
-  // The same from whoever sends; Work::source() says who did. If several have sent, the schedule chooses.
+  // The same from any member that sends; Work::source() names it. If several have sent, the schedule chooses.
   Work recv_any(TensorView output, int tag = 0, const CallOptions& options = {}, CodeSite code = CodeSite::here());
 
   // --- several calls as one

@@ -21,7 +21,7 @@ namespace rankloom {
 // on a network.
 namespace links {
 
-// What joins the members of a group.
+// The connection between the members of a group.
 struct Link {
   absl::Duration latency;        // of one message: alpha
   double bytes_per_second = 0;   // of one rank, in one direction: the inverse of beta
@@ -48,7 +48,7 @@ inline constexpr Link kEthernet100 = {absl::Nanoseconds(9600), 12.5e9, "ethernet
 
 // How long calls take. A value; without links everything takes no time.
 struct CostModel {
-  // What a call costs its busiest member: messages that wait for each other, and bytes that it sends (or receives,
+  // The cost of a call to its busiest member: messages that wait for each other, and bytes that it sends (or receives,
   // where that is more). Time is steps * latency + bytes / bandwidth, Hockney's model.
   //
   // By operation, among n members; lg is the logarithm of n to base 2, rounded up; bytes are rounded up. Nothing for a
@@ -129,7 +129,7 @@ namespace internal {
 struct CallRecordState;
 }  // namespace internal
 
-// What one rank called, in order: for tests of what a program calls, and for estimates of bytes, memory and time. A
+// The calls of one rank, in order: for tests of what a program calls, and for estimates of bytes, memory and time. A
 // fake group writes into the record that FakeOptions::record names; of_rank() makes a record from a real rank's flight
 // recorder.
 //
@@ -193,7 +193,7 @@ class CallRecord {
     int64_t output_bytes() const;
   };
 
-  // What one operation of one group came to.
+  // The totals of one operation of one group.
   struct Totals {
     OpType op = OpType::kBarrier;
     int group = -1;
@@ -210,7 +210,7 @@ class CallRecord {
     std::string dim;  // of a mesh: "tp"; else empty
 
     const std::string& name() const { return group->name(); }
-    // What tables and matchers call it: the mesh dimension if it is along one, else the name.
+    // The name of the group in tables and matchers: the mesh dimension if it is along one, else its name.
     const std::string& label() const { return dim.empty() ? group->name() : dim; }
   };
 
@@ -241,7 +241,7 @@ class CallRecord {
   // dropped.
   int64_t peak_buffer_bytes() const;
   int64_t live_buffer_bytes() const;
-  // What the record itself takes.
+  // The memory of the record itself.
   size_t memory_bytes() const;
 
   // Forgets calls, time and peak; keeps the groups.

@@ -16,7 +16,7 @@ namespace rankloom {
 
 namespace internal {
 
-// What a choice is about. Values are part of the trace format.
+// The subject of a choice. Values are part of the trace format.
 enum class ChoiceKind : uint8_t {
   kNextTask = 0,    // which ready task runs next
   kAnySource = 1,   // which of several matching sends a receive takes
@@ -97,7 +97,7 @@ class Trace {
   bool cut_ = false;
 };
 
-// What ranks run on: a thread each, or fibers of one thread, of which a process can have a million.
+// The carriers of ranks: a thread each, or fibers of one thread, of which a process can have a million.
 enum class EngineKind : uint8_t { kThreads, kFibers };
 
 // How the next task is chosen at each scheduling point. A value; cheap to copy.
@@ -159,9 +159,9 @@ class Schedule {
   // Random, but calls complete as late as possible most of the time, and in any order.
   static Schedule late_completion(uint64_t seed) { return Schedule(Kind::kLate, seed, 0); }
   // A rank runs until it blocks or yields, then the next by number; calls complete when nobody else can run; but for
-  // `switches`. Those that find their task unable to run are left out. `seed`: of the ranks' own randomness.
+  // `switches`. A switch whose task is unable to run is left out. `seed`: of the ranks' own randomness.
   static Schedule steered(uint64_t seed, std::vector<Schedule::Switch> switches);
-  // What a run recorded. The first step that does not fit ends the run with an error that names it.
+  // The choices that a run recorded. The first step that does not fit ends the run with an error that names it.
   static Schedule replay(Trace trace);
 
   Kind kind() const { return kind_; }

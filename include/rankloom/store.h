@@ -69,7 +69,7 @@ class Store;
 // One call of a store, as data: what the methods of Store build and Store::execute() carries out. Cheap to copy. Holds
 // views, which are good until execute() returns.
 struct StoreCall {
-  // Every operation that a store carries out. What each does: the methods of Store.
+  // Every operation that a store carries out. The methods of Store say what each does.
   enum class Op : uint8_t {
     kSet,
     kGet,
@@ -89,7 +89,7 @@ struct StoreCall {
     kWatchKey,  // stays the last
   };
 
-  // What changed: the value before and after, nullopt where the key was or is absent.
+  // The change: the value before and after, nullopt where the key was or is absent.
   using WatchCallback =
       internal::Callback<void(std::optional<std::string_view> before, std::optional<std::string_view> after)>;
 
@@ -117,7 +117,7 @@ struct StoreCall {
   bool writes() const;       // may change keys, values or queues
 };
 
-// What a call brings back. Members that the operation has no use for stay as they are.
+// The reply to a call. Members that the operation has no use for stay as they are.
 struct StoreReply {
   std::string value = {};                // get, compare_set, queue_pop
   std::vector<std::string> values = {};  // multi_get: one for each key; list_keys: the keys, sorted
@@ -125,7 +125,7 @@ struct StoreReply {
   bool found = false;                    // check: all keys; delete_key: a value; queue_pop: a value, false if empty
 };
 
-// What the ranks of a job meet through: a map from keys to values, with queues beside it. Acts as torch.distributed's
+// The meeting place of the ranks: a map from keys to values, with queues beside it. Acts as torch.distributed's
 // TCPStore; docs/stores.md lists what each operation does, and where PyTorch's own stores differ from one another.
 //
 //   rank.store().set("address", "here");
@@ -215,8 +215,8 @@ class Store {
   std::vector<std::string> list_keys(CodeSite code = CodeSite::here());
 
   // Calls `callback` for each later change of the value at `key`, in the order of the changes, as long as the store
-  // lives: on the thread of a rank that changes a key, after the change, with no lock held. It may use the store. What
-  // it throws is a failure of the rank that left it here, and an exception of the changing call if that is the same
+  // lives: on the thread of a rank that changes a key, after the change, with no lock held; it may use the store. Its
+  // exception is a failure of the rank that left it here, and one of the changing call if that call is of the same
   // rank. Changes by other processes (FileStore) are seen when this one next uses the store.
   void watch_key(std::string_view key, WatchCallback callback, CodeSite code = CodeSite::here());
 
@@ -244,7 +244,7 @@ class Store {
  private:
   friend struct internal::StoreAccess;
 
-  // The way of every call: point, check, execute. What it returns is ok.
+  // The way of every call: point, check, execute. The result is ok.
   absl::StatusOr<StoreReply> submit(StoreCall&& call);
   // `polls`: the caller asks whether something has happened yet.
   void enter(const char* op, std::string_view key, CodeSite code, bool polls) const;
@@ -288,7 +288,7 @@ class HashStore final : public Store {
 //   store->get("rank 0 listens at");                          // waits for another process
 //   store_barrier(*store, "all here", rank, size);
 //
-// Each operation is in the file when it returns, where all who open the file see it; the death of any process, by kill
+// Each operation is in the file when it returns, where all its readers see it; the death of any process, by kill
 // -9 too, loses nothing that was acknowledged. The death of the machine may: nothing is synced to the disk.
 // Only on file systems with fcntl locks. The file is made if there is none, is never removed, and only grows.
 // StoreError, besides what Store says: the file cannot be opened, read, locked or written (a full disk: the operation

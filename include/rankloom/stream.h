@@ -27,8 +27,8 @@ class EventState {
 
 }  // namespace internal
 
-// A queue of work that runs in order, beside the rank that fills it: a CUDA stream, or a simulated one. What is queued
-// starts when all before it has ended; two streams know nothing of each other but what wait_event() and wait_for() say.
+// A queue of work that runs in order, beside the rank that fills it: a CUDA stream, or a simulated one. Each entry
+// starts when all before it have ended; streams know nothing of each other but what wait_event() and wait_for() say.
 //
 // Failure: a wait that times out, is aborted or whose work failed releases the stream, so that what follows runs, and
 // marks the stream failed for good: status() says why, synchronize() throws it.
@@ -58,15 +58,15 @@ class Stream {
 
   virtual std::string_view name() const = 0;
 
-  // What is queued later starts only when `work` is done. Does not block the caller. The stream holds what it needs for
-  // that, so the caller's handles may go. `timeout` counts from when the stream gets there.
+  // Entries that are queued later start only when `work` is done. Does not block the caller. The stream holds what it
+  // needs for that, so the caller's handles may go. `timeout` counts from when the stream gets there.
   // Errors: InvalidArgument for a negative timeout.
   virtual void wait_for(const Work& work, absl::Duration timeout = absl::InfiniteDuration(),
                         CodeSite code = CodeSite::here()) = 0;
 
   // A mark behind all that is queued now.
   virtual Event record(CodeSite code = CodeSite::here()) = 0;
-  // What is queued later starts only when the mark, of this or another stream of the same kind, was passed.
+  // Entries that are queued later start only when the mark, of this or another stream of the same kind, was passed.
   virtual void wait_event(const Event& event, CodeSite code = CodeSite::here()) = 0;
 
   // Blocks the calling rank until all that is queued has ended. Throws status() if it is an error.
@@ -83,7 +83,7 @@ class Stream {
 
 class RankContext;
 
-// A stream without a device. What is queued runs as a task of its own, of the rank that made the stream, under the same
+// A stream without a device. Its queue runs as a task of its own, of the rank that made the stream, under the same
 // scheduler: under a seeded schedule the stream may be as far ahead of its rank or behind it as the order allows, so an
 // ordering that was forgotten shows under some seed.
 // Lifetime: the calls on it, and those it waits for, are kept by the stream, its events and the works of calls on it.
@@ -97,7 +97,7 @@ class SimStream final : public Stream {
   SimStream(const SimStream&) = delete;
   SimStream& operator=(const SimStream&) = delete;
 
-  // Queues `kernel`, which runs once all before it has ended. It may wait. What it throws marks the stream failed. In a
+  // Queues `kernel`, which runs once all before it has ended, and may wait. Its exception marks the stream failed. In a
   // world that was aborted it does not run any more.
   void launch(internal::Callback<void()> kernel, std::string_view what = "kernel", CodeSite code = CodeSite::here());
 

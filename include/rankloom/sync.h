@@ -13,8 +13,8 @@
 namespace rankloom {
 
 // For rank programs that synchronise beside the collectives: what std::mutex, std::condition_variable and std::latch
-// are, but known to the scheduler. A rank that waits here lets others run (fibers, the baton), the schedule decides who
-// is next, and a deadlock report names what is waited for and who holds it. May be shared by ranks, their helpers and
+// are, but known to the scheduler. A rank that waits here lets others run (fibers, the baton), the schedule picks the
+// next, and a deadlock report names the awaited object and its holder. May be shared by ranks, their helpers and
 // threads of no world.
 //
 //   rankloom::Mutex mu("queue");
@@ -26,7 +26,7 @@ namespace rankloom {
 //
 // Each method is a scheduling point. Names are for reports. Errors, thrown as DistError by what waits: the cause, when
 // the world is aborted meanwhile (nothing is held then, and unlocking is harmless); InvalidArgument for misuse.
-// Thread-safety: all methods. Not copyable; must outlive those who use it.
+// Thread-safety: all methods. Not copyable; must outlive its users.
 
 namespace internal {
 

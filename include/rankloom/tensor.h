@@ -139,7 +139,7 @@ template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::kBool;
 };
-// std::complex of float and double, by their looks: <complex> is the business of those who have such numbers.
+// std::complex of float and double, by their looks: <complex> is the business of programs with such numbers.
 template <typename T>
 requires requires(const T& number) {
   typename T::value_type;

@@ -18,7 +18,7 @@
 namespace rankloom {
 
 // While it lives, what the ranks of `world` write to std::cout, std::cerr and std::clog is kept per rank, in the order
-// in which the rank wrote it. What others write goes where it went before. printf and file descriptors are not seen:
+// in which the rank wrote it. Other output goes where it went before. printf and file descriptors are not seen:
 // they have no rank. Make and destroy it while no thread writes to these streams.
 //
 //   RankOutput output(&world);
@@ -111,7 +111,7 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
   // The engine of all worlds of the test: its parameter. Of a suite that is not parameterised (TEST_F): threads, unless
   // it says another one here.
   virtual EngineKind engine() const;
-  // What run_ranks() starts from when it is given a size or nothing.
+  // The options that run_ranks() starts from when it is given a size or nothing.
   virtual WorldOptions options() const;
 
   // On each rank, before and after the body. The body is left out if the set-up fails; the tear-down runs always, in an
@@ -139,7 +139,7 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
   // From now on the ranks' std::cout, std::cerr and std::clog are kept, and printed under their ranks if the run fails.
   // See RankOutput.
   void capture_output(bool capture);
-  // What a rank wrote in the last run; empty without capture_output(true).
+  // The output of a rank in the last run; empty without capture_output(true).
   const std::string& rank_output(int rank) const;
 
  private:

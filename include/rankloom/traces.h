@@ -22,15 +22,15 @@ struct FlightDumpOptions {
     kJson,    // the same without lines of code, for other readers
   };
   Format format = Format::kPickle;
-  // What names of operations begin with. The analyzer refuses names that it does not know; those before torch 2.13 know
+  // The prefix of names of operations. The analyzer refuses names that it does not know; those before torch 2.13 know
   // "nccl" and "xccl" only.
   std::string backend = "gloo";
 };
 
 // The last calls of a rank (WorldOptions::recorded_calls of them) in PyTorch's flight recorder format, version 2.10: as
 // bytes of a pickle, or as JSON. States, times and sizes are there, and for the groups of the rank their members.
-// May be asked for at any time, on any thread: what other threads do meanwhile is in it or not.
-// What differs from PyTorch's own dumps: times are the scheduler's, virtual in deterministic runs; a call that failed
+// May be asked for at any time, on any thread: calls of other threads meanwhile are in it or not.
+// Differences from PyTorch's own dumps: times are the scheduler's, virtual in deterministic runs; a call that failed
 // is "scheduled", or "started" if all members had come, is retired and has the time of its end; numbers of
 // point-to-point calls begin at a thousand million, since the analyzer takes a send and a collective of one number for
 // parts of one call.

@@ -115,7 +115,7 @@ class Future {
 // Thread-safety: all methods.
 class Promise {
  public:
-  // What a user's own work answers in place of the usual. An aggregate; fields that are unset change nothing.
+  // The answers of a user's own work, in place of the usual. An aggregate; fields that are unset change nothing.
   struct Hooks {
     // wait(): how the work ended, after it has blocked for it, `timeout` at most.
     std::function<absl::Status(absl::Duration timeout)> wait = {};

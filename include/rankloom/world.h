@@ -46,7 +46,7 @@ inline constexpr char type_mark = 0;
 
 }  // namespace internal
 
-// What a run left behind. A value; reading it needs no lock.
+// The report of a run. A value; reading it needs no lock.
 struct RunReport {
   // How one rank ended.
   struct Outcome {
@@ -88,7 +88,7 @@ struct RunReport {
   absl::Status write_run(const std::string& path) const;
 };
 
-// What a rank knows of itself and its world: the argument of a rank program. Lives as long as the world; belongs to its
+// A rank's view of itself and its world: the argument of a rank program. Lives as long as the world; belongs to its
 // rank and the rank's helpers.
 //   run_world({.world_size = 4}, [](RankContext& rank) {
 //     rank.store().set(std::to_string(rank.rank()), "here");
@@ -148,7 +148,7 @@ class RankLocal {
 // One object per world, which its ranks share: where a test of processes would use a file or a global.
 //   WorldLocal<Watched<int>> counter("counter");
 //   counter.get(rank.world())->update([](int& n) { ++n; });
-// The rank that asks first makes the object. An explored run sees who that was, but not what ranks do to the object:
+// The first rank that asks makes the object. An explored run sees which one it is, but not what ranks do to the object:
 // that is for Watched, Mutex and the like.
 // Errors: InvalidArgument if the name stands for an object of another type in this world, and within the making of
 //   another object.
@@ -212,7 +212,7 @@ class World {
   // A token: what stores, promises and outside wakers of this world are made with.
   internal::Scheduler& scheduler();
 
-  // Runs `program` once per rank and returns when all have ended. What a rank throws ends up in the report. Throws
+  // Runs `program` once per rank and returns when all have ended. An exception of a rank ends up in the report. Throws
   // DistError(InvalidArgument) if it was called before, or ranks have attached.
   RunReport run(absl::FunctionRef<void(RankContext&)> program, CodeSite code = CodeSite::here());
 
@@ -229,7 +229,7 @@ class World {
 
   // A further thread of the calling rank (a fiber on fibers). Ends before run() returns, but maybe after the rank's
   // program: it captures by value or by shared_ptr, or the program waits for it (a Latch) before its locals go, when it
-  // throws, too. What it throws is a failure of its rank, unless the world was aborted before: then its calls throw the
+  // throws, too. Its exception is a failure of its rank, unless the world was aborted before: then its calls throw the
   // cause, and it just ends.
   void spawn_helper(internal::Callback<void()> body, CodeSite code = CodeSite::here());
 
@@ -258,8 +258,8 @@ class World {
   int64_t at_end(std::function<void()> hook, CodeSite code = CodeSite::here());
   void forget_at_end(int64_t hook);
 
-  // Where all ranks are, one line for those that are alike: who waits in what, from which line and for whom, who runs,
-  // who has ended. For a debugger, and for ranks; from another thread it is right only while no rank moves.
+  // Where all ranks are, one line for those that are alike: in which wait, from which line and for whom, or
+  // running, or ended. For a debugger, and for ranks; from another thread it is right only while no rank moves.
   std::string describe() const;
 
  private:

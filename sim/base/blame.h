@@ -12,7 +12,7 @@ struct Blame {
   absl::Status status;  // its kind and text
 };
 
-// `status`, which fails whoever waits, is the doing of `rank`.
+// `status`, which fails the waiting ranks, is the doing of `rank`.
 absl::Status blamed_on(int rank, absl::Status status);
 // `later` is a consequence of `cause`: the rank to blame for `cause` is to blame for `later`.
 absl::Status blamed_as(absl::Status later, const absl::Status& cause);

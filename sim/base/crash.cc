@@ -133,7 +133,7 @@ void call_handler(Handled& what, int signal, siginfo_t* info, void* context) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// What would have happened without the handler.
+// Passes the signal on to the handler, or the default action, that stood before ours.
 void pass_on(Handled& what, int signal, siginfo_t* info, void* context) {
   const struct sigaction& previous = what.previous;
   if (previous.sa_handler == SIG_IGN && sent(*info)) return;
@@ -164,7 +164,7 @@ std::atomic<int> teller{0};
         if (overflowed) put_line("rankloom: fatal (%srank %d): %s", owner(task->info.kind), task->info.rank, text);
       }
       if (overflowed) std::abort();
-      if (has_handler(what.previous)) teller.store(0);  // it may go on
+      if (has_handler(what.previous)) teller.store(0);  // the process may go on
     } else if (first != self) {
       // Another one tells, and the process ends with that.
       for (int i = 0; i < 50 && teller.load() != 0; ++i) poll(nullptr, 0, /*milliseconds=*/100);
@@ -200,7 +200,7 @@ void install_crash_handler() {
 stack_t use_signal_stack() {
   stack_t stack{};
 #ifndef RANKLOOM_ASAN
-  // That of a sanitizer will do. No `new`: only the kernel knows of it, so it would be a leak in the eyes of LSan and
+  // A sanitizer's stack will do. No `new`: only the kernel knows of it, so it would be a leak in the eyes of LSan and
   // Valgrind.
   if (sigaltstack(nullptr, &stack) == 0 && (stack.ss_flags & SS_DISABLE) == 0 && stack.ss_size >= kSignalStack / 2)
     return stack;

@@ -8,7 +8,7 @@
 
 namespace rankloom::internal {
 
-// What the rooms above know of a rank that crashes. Asked by the handler of a signal: no memory, no locks.
+// Facts about a rank that crashes, which rooms above know. Asked by the handler of a signal: no memory, no locks.
 struct CrashFacts {
   // Whether the fault is an overflow of the task's stack: says so in `text`, a line of at most `size` bytes with its
   // end.

@@ -35,7 +35,7 @@ class KeptMemory {
     lists_.kept[size.list] -= static_cast<uint32_t>(size.bytes);
     return block;
   }
-  // What take() gave for so many bytes.
+  // Takes back memory that take() gave for so many bytes.
   static void give(void* memory, size_t bytes) {
     if (kSanitized || bytes > kLargest) [[unlikely]]
       return ::operator delete(memory);

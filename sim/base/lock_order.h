@@ -12,10 +12,10 @@ namespace rankloom::internal {
 // down. Two of one level are never held together. docs/architecture.md prints this table; the test `lock_order`
 // compares the two.
 enum class LockLevel : uint8_t {
-  kClosing,         // who waits for the last tasks of a world
-  kLiveWorlds,      // which worlds live, and who holds their end up
+  kClosing,         // the wait for the last tasks of a world
+  kLiveWorlds,      // which worlds live, and which pins hold their end up
   kWatchdog,        // the worlds that the watchdog looks after
-  kReport,          // free gear: the sites of those who sleep, while a report reads them
+  kReport,          // free gear: the sites of sleepers, while a report reads them
   kStallTexts,      // what the watchdog told of one world
   kMadeGroups,      // the groups that ranks of fake groups make for each other
   kShared,          // objects of a world that its first user makes
@@ -37,11 +37,11 @@ enum class LockLevel : uint8_t {
   kFilePoller,      // file stores that look for what other processes wrote
   kFaults,          // which faults have happened
   kWorld,           // ranks, groups and notes of a world
-  kAbortListeners,  // who is told of a world's abort
+  kAbortListeners,  // the listeners of a world's abort
   kRecorder,        // the flight records of one rank
   kOpenOutputs,     // the outputs of one rank's calls on their way
   kCaught,          // what a rank threw
-  kScheduler,       // deterministic gears: tasks, the clock, who is next
+  kScheduler,       // deterministic gears: tasks, the clock, the next task
   kSchedulerInbox,  // deterministic gears: what threads beside the baton send
   kTasks,           // free gear: the list of tasks
   kStrangers,       // threads of no world that have called for a rank
@@ -95,7 +95,7 @@ class ABSL_LOCKABLE OrderedMutex {
     mu_.Lock();
   }
   void unlock() ABSL_UNLOCK_FUNCTION() {
-    HeldLocks::drop(level_);  // first: whoever takes the lock next may destroy this
+    HeldLocks::drop(level_);  // first: the next owner of the lock may destroy this
     mu_.Unlock();
   }
   void await(const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) ABSL_NO_THREAD_SAFETY_ANALYSIS {

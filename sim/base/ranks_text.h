@@ -16,7 +16,7 @@ std::string ranks_text(const std::vector<int>& ranks);
 // ranks)".
 std::string short_ranks(std::vector<int> ranks);
 
-// What ranks say of themselves: of one rank as it was said, of several without the number of each.
+// A text that ranks say of themselves: of one rank as it was said, of several without the number of each.
 struct SaidByRanks {
   std::vector<int> ranks;  // ascending, if they came so
   std::string text;

@@ -37,7 +37,7 @@ struct TaskInfo {
 class WaitsFor {
  public:
   virtual ~WaitsFor() = default;
-  // Appends the global ranks that could end this wait. Leaves `ranks` alone if it is not known who could.
+  // Appends the global ranks that could end this wait. Leaves `ranks` alone if these are not known.
   virtual void append_ranks(std::vector<int>* ranks) const = 0;
   // A further remark for reports; empty: none.
   virtual std::string remark() const { return {}; }
@@ -88,7 +88,7 @@ struct Deadline {
 enum class WakeCause : uint8_t { kUnparked, kTimeout };
 
 // The scheduling point that a task came by last, as far as it can be told from another thread while the task goes on.
-// Written by the task, after it has counted the step: whoever reads a part of it sees that step, too.
+// Written by the task, after it has counted the step: a reader of any part of it sees that step, too.
 class LastPoint {
  public:
   // A site with what, code and seq only.

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kMaxFrames = 64;
 
-// What the handler of the signal leaves: addresses only, since names need memory.
+// The stack as the handler of the signal leaves it: addresses only, since names need memory.
 using Frames = std::array<void*, kMaxFrames>;
 struct Walked {
   Frames frames;
@@ -80,14 +80,14 @@ std::string name_of(void* address, bool returns) {
   return "?";
 }
 
-// What runs a rank is the same for all.
+// Whether `name` is a function that runs ranks: such frames are the same in every stack.
 bool runs_ranks(std::string_view name) {
   return has(name, "rankloom::internal::WorldState::run_") ||
          has(name, "rankloom::internal::RankFailures::run_guarded") ||
          has(name, "rankloom::internal::FiberThread::run_tasks") || has(name, "rankloom::internal::ThreadPool::work");
 }
 
-// What calls a callable says nothing.
+// Whether `name` is a function that calls a callable: such frames tell a reader nothing.
 bool calls_callable(std::string_view name) {
   return has(name, "std::__invoke") || has(name, "std::invoke<") || has(name, "functional_internal::Invoke");
 }

@@ -30,7 +30,7 @@ namespace {
 
 namespace bf = boost::fibers;
 
-// What the Itanium C++ ABI keeps per thread about exceptions in flight (section 2.2.2). Fibers share their thread's.
+// The thread's exceptions in flight, as the Itanium C++ ABI keeps them (section 2.2.2). Fibers share their thread's.
 struct ExceptionGlobals {
   void* caught = nullptr;
   unsigned int uncaught = 0;
@@ -40,7 +40,7 @@ ExceptionGlobals& exception_globals() { return *reinterpret_cast<ExceptionGlobal
 
 }  // namespace
 
-// What the engine keeps of a fiber beside its context. A fiber runs one task after another, of one world after another:
+// The engine's state of a fiber, beside its context. A fiber runs one task after another, of one world after another:
 // making and ending one costs more than many tasks do.
 struct FiberState {
   bf::context* context = nullptr;
@@ -55,7 +55,7 @@ struct FiberState {
   void* tsan_fiber = nullptr;  // TSan's state of this fiber, as of a thread
 };
 
-// One per pool thread that ever ran fibers: Boost.Fiber's scheduler of that thread, which asks us who runs.
+// One per pool thread that ever ran fibers: Boost.Fiber's scheduler of that thread, which asks us for the fiber to run.
 struct FiberThread {
   class Algorithm final : public bf::algo::algorithm {
    public:
@@ -121,7 +121,7 @@ struct FiberThread {
     }
     switch_tsan(host_state);
   }
-  // The dispatcher's code is Boost's: the first that we see of it is its question who runs next.
+  // The dispatcher's code is Boost's: the first that we see of it is its question for the next fiber.
   static void arrive_in_dispatcher() {
     if (__sanitizer_finish_switch_fiber != nullptr) __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
   }
@@ -141,7 +141,7 @@ struct FiberThread {
     if (to.tsan_fiber != nullptr && to.tsan_fiber != __tsan_get_current_fiber())
       __tsan_switch_to_fiber(to.tsan_fiber, 0);
   }
-  // TSan counts a fiber as a thread, of which it takes some 8,000. Those that get no state of their own share the
+  // TSan counts a fiber as a thread, of which it takes some 8,000. Fibers without a state of their own share the
   // host's.
   void* new_tsan_fiber() {
     static constexpr int kMost = 2000;
@@ -193,7 +193,7 @@ struct FiberThread {
   std::vector<FiberState*> idle;
   StackPool stacks;
 
-  // Fibers for the next world. Those with other stacks than it wants end.
+  // Fibers for the next world. Fibers with other stacks than the world wants end.
   void begin(size_t stack_bytes, bool guarded, int expected) {
     if (!stacks.fits(stack_bytes, guarded)) {
       for (FiberState* const fiber : idle) {
@@ -240,7 +240,7 @@ struct FiberThread {
       hook->arrive(from);
   }
 
-  // What a fiber does.
+  // The body of a fiber.
   void run_tasks(FiberState& self) {
     arrive(&self);
     const LibraryScope library;

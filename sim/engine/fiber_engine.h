@@ -30,7 +30,7 @@ class FiberEngine final : public Engine {
 };
 
 // Runs `body` on a thread of the fibers: worlds of fibers that it makes run there, one after another, without a
-// hand-over from thread to thread for each. What it throws comes out here. The caller is no task.
+// hand-over from thread to thread for each. An exception of `body` comes out here. The caller is no task.
 void with_fiber_thread(absl::FunctionRef<void()> body);
 
 }  // namespace rankloom::internal

@@ -23,7 +23,7 @@ bool conflict(What a, What b) {
          (a == What::kSettle && b == What::kWrite);
 }
 
-// What decides whether another step may come first.
+// Whether acts of this kind decide if another step may come first.
 bool orders(What what) {
   return is_access(what) || what == What::kPass || what == What::kLower || what == What::kSettle;
 }
@@ -142,7 +142,7 @@ void ScheduleTree::fall_asleep(const Node& before, Node* node) const {
 bool ScheduleTree::conflicts_with_step(const std::vector<StepRecord::Op>& ops, int step) const {
   for (int i = ops_begin(step); i < record_.steps()[static_cast<size_t>(step)].ops_end; ++i) {
     const StepRecord::Op& done = record_.ops()[static_cast<size_t>(i)];
-    if (done.what == What::kAllWere) return true;
+    if (done.what == What::kTimePassed) return true;
     if (!orders(done.what)) continue;
     for (const StepRecord::Op& op : ops) {
       if (op.object == done.object && conflict(op.what, done.what)) return true;
@@ -201,7 +201,7 @@ void ScheduleTree::race(int first, int second) {
     node.todo.push_back(able.back());
     return;
   }
-  // Nobody who could do it was ready: what made them ready may have to come earlier, too.
+  // No task that could do it was ready: the step that made one ready may have to come earlier, too.
   for (const TaskId id : node.candidates) {
     if (!contains(node.todo, id)) node.todo.push_back(id);
   }
@@ -265,8 +265,8 @@ void ScheduleTree::find_more() {
   surplus_.clear();
 }
 
-// What comes before what in the last run, step by step, and with it the pairs of steps that might have come the other
-// way round.
+// The happens-before order of the last run, step by step, and with it the pairs of steps that might have come the
+// other way round.
 class ScheduleTree::Races {
  public:
   explicit Races(ScheduleTree* tree)
@@ -283,7 +283,7 @@ class ScheduleTree::Races {
       clock()[static_cast<size_t>(steps_[static_cast<size_t>(j)].task)] = j;
       bool time_passed = false;
       for_ops([&](const StepRecord::Op& op) {
-        time_passed = time_passed || op.what == What::kAllWere;
+        time_passed = time_passed || op.what == What::kTimePassed;
         look_at(op);
       });
       // The last: what the step waited for came before all of it.
@@ -370,7 +370,7 @@ class ScheduleTree::Races {
       case What::kBorn:
         tree_.born_[op.object] = step_;
         break;
-      case What::kAllWere:
+      case What::kTimePassed:
         break;
       case What::kSettle:
         tree_.settles_.resize(steps_.size());
@@ -406,7 +406,7 @@ class ScheduleTree::Races {
     if (list.empty() || list.back() != step_) list.push_back(step_);
   }
 
-  // All steps so far are before whatever follows.
+  // Time has passed: all steps so far come before every later one.
   void all_before() {
     Clock all(tasks_, -1);
     for (int i = 0; i <= step_; ++i) all[static_cast<size_t>(steps_[static_cast<size_t>(i)].task)] = i;
@@ -420,7 +420,7 @@ class ScheduleTree::Races {
     std::vector<int> commutes;  // since then
     std::vector<int> settles;   // since then
   };
-  // What became of a condition.
+  // The last changes of a condition.
   struct Condition {
     int raise = -1;         // the step that made it true last
     int lower = -1;         // the step that made it false last

@@ -57,8 +57,8 @@ TaskId DefaultOrder::next(const ChoicePoint& point, absl::FunctionRef<bool(TaskI
   int best_rank = 0;
   for (const TaskId id : candidates_) {
     if (!allowed(id)) continue;
-    // First the one at the point, then those after it, then those before it, then completions; at last, who fell
-    // behind.
+    // First the task at the point, then those after it, then those before it, then completions; at last, tasks that
+    // fell behind.
     const int rank = any_behind_ && is_behind(id) ? 4 : id == at ? 0 : completes(point, id) ? 3 : id > at ? 1 : 2;
     if (best < 0 || rank < best_rank) {
       best = id;

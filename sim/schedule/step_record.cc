@@ -24,7 +24,7 @@ Maker& this_thread() {
   return maker;
 }
 
-// What names begin with, so that names of different kinds differ.
+// The numbers that names begin with, so that names of different kinds differ.
 constexpr uint64_t kRankTask = 0x9ae16a3b2f90404f;
 constexpr uint64_t kMemory = 0xc949d7c7509e6557;
 constexpr uint64_t kOutside = 0xff51afd7ed558ccd;
@@ -199,7 +199,7 @@ void StepRecord::stop() {
 void StepRecord::add(What what, uint64_t object) {
   if (Task::current() == nullptr) return;  // after the run, or beside it
   const Lock lock(this);
-  saw_any_ |= what != What::kAllWere;
+  saw_any_ |= what != What::kTimePassed;
   told_.fetch_add(1, std::memory_order_relaxed);
   add_here(what, object);
 }

@@ -22,8 +22,8 @@ enum class Access : uint8_t { kRead, kCommute, kWrite };
 //
 // Objects have names: numbers that are equal in all runs that made the same choices up to the object's birth, and that
 // no order of later steps changes. A name comes from the task that makes the object and the count of what that task
-// made before; an object that whoever comes first makes is named by what it is (named_object). Never by address, nor by
-// who touches the object first.
+// made before; an object that the first task to come makes is named by what it is (named_object). Never by address, nor
+// by the task that touches the object first.
 //
 // Waits. A wait for what, once true, stays true until the waiter has gone on (a call that completes, a latch) is a
 // signal() of each step that the wait needs, and an await() by the waiter; there is nothing to reverse. A wait for what
@@ -38,7 +38,7 @@ enum class Access : uint8_t { kRead, kCommute, kWrite };
 // rank changed a buffer too early, a late completion does hide that it might have gone well: once any run has seen
 // that, completions of all later runs write, too.
 //
-// What is missed: memory that ranks of one process share behind rankloom's back. Ranks of a distributed job have none.
+// Not seen: memory that ranks of one process share behind rankloom's back. Ranks of a distributed job have none.
 // The memory of one rank is an object that each step of its tasks writes to, but for completions, which run no code of
 // a user.
 // Thread-safety: any thread may tell of a run on threads; reading is for after the run.
@@ -48,15 +48,15 @@ class StepRecord {
     kRead,
     kCommute,
     kWrite,
-    kSignal,   // what was done before is before what is done after a kAwait of this object
-    kAwait,    // the task could not have come here before the signals of this object
-    kRaise,    // the condition becomes true
-    kLower,    // the condition becomes false
-    kMiss,     // the task found the condition false, and waits
-    kPass,     // the task found the condition true; it would have waited otherwise
-    kBorn,     // object: the number of a task that begins after this
-    kAllWere,  // all steps so far are before whatever follows: time has passed
-    kSettle,   // object: the memory of a rank; a call of the rank completes, so its outputs hold what they should
+    kSignal,      // all acts before it come before those after a kAwait of this object
+    kAwait,       // the task could not have come here before the signals of this object
+    kRaise,       // the condition becomes true
+    kLower,       // the condition becomes false
+    kMiss,        // the task found the condition false, and waits
+    kPass,        // the task found the condition true; it would have waited otherwise
+    kBorn,        // object: the number of a task that begins after this
+    kTimePassed,  // virtual time advanced: orders every earlier step before every later one
+    kSettle,      // object: the memory of a rank; a call of the rank completes, so its outputs hold what they should
   };
   struct Op {
     What what;
@@ -86,7 +86,7 @@ class StepRecord {
   void begin_run(const Scheduler* scheduler, int ranks, bool threads);
   void born(TaskId id, const TaskInfo& info);
   void begin_step(const Task& task, const ReadySet& ready);
-  void time_passed() { add(What::kAllWere, 0); }
+  void time_passed() { add(What::kTimePassed, 0); }
   // From now on nothing counts: the world was aborted, and the ranks leave.
   void stop();
   // The world is gone; what is made from now on is made for the next run.
@@ -100,7 +100,7 @@ class StepRecord {
   // Not nested.
   void enter_name(uint64_t name);
   void leave_name();
-  // The next task that the calling thread makes has this name: whoever comes first makes it.
+  // Names the next task that the calling thread makes, where it is not fixed which thread makes that task.
   static void name_next_task(uint64_t name);
   void access(uint64_t object, Access how) {
     static_assert(static_cast<uint8_t>(Access::kRead) == static_cast<uint8_t>(What::kRead));

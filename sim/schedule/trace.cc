@@ -144,7 +144,7 @@ absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
   uint64_t sum = 0;
   for (int i = 7; i >= 0; --i) sum = sum << 8 | static_cast<uint8_t>(bytes[bytes.size() - 8 + static_cast<size_t>(i)]);
   const bool sum_fits = sum == fnv1a(body);
-  // What makes no sense is explained only if it was written so.
+  // A part that makes no sense is explained only if the bytes are as they were written.
   const auto wrong = [sum_fits](std::string_view why) {
     return bad_trace(sum_fits ? why : "its checksum does not fit, it was damaged");
   };

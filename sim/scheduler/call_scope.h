@@ -28,7 +28,7 @@ class WorldRef {
   }
   // The world takes no further calls. Cheap for its own tasks only.
   bool ended() const;
-  // Good while the world is known to live: its own tasks, and whoever holds a WorldPin, may ask.
+  // Good while the world is known to live: its own tasks, and holders of a WorldPin, may ask.
   Scheduler* scheduler() const { return scheduler_; }
 
  private:

@@ -440,7 +440,7 @@ Task* DeterministicScheduler::attach(const TaskInfo& info) {
     return task;
   }
   make_ready(*task);
-  // No choice before all ranks are there: who came first must not matter. After an abort it does not.
+  // No choice before all ranks are there: their order of arrival must not matter. After an abort it does not.
   const bool complete = attached_ == options_.world_size || aborted();
   if (!moving_ && (started_ || (complete && attached_ > 0))) {
     Task* const first = set_off(lock);
@@ -547,7 +547,7 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
   const auto goes_on = [&] { return runs_to_block_ && step != Step::kYield && ++points_in_a_row_ < patience_; };
   if (!threads_ && asks) ++asks_;
   if (!threads_ && asks_ < kAsks && goes_on()) {
-    // Its site is nobody's business as long as it runs.
+    // The site is not stored: only reports read it, and none is written while this task runs.
     yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
     return;
@@ -572,7 +572,7 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
 }
 
 void DeterministicScheduler::count_yield(StateLock& lock) {
-  // Often enough that each of those who can run had its turn, under any policy that is not unfair on purpose.
+  // Often enough that each task that can run had its turn, under any policy that is not unfair on purpose.
   const int64_t most = 4 * (ready_.size() + 16);
   if (++yields_in_a_row_ <= most) return;
   yields_in_a_row_ = 0;
@@ -613,7 +613,7 @@ bool DeterministicScheduler::in_real_time(int64_t ns) {
   const int64_t now = monotonic_ns();
   if (busy_.since_ns == 0) busy_.since_ns = now;
   if (now - busy_.since_ns >= ns) return true;
-  sched_yield();  // to whoever may answer
+  sched_yield();  // to the thread that may answer
   return false;
 }
 
@@ -719,7 +719,7 @@ int DeterministicScheduler::choose(ChoiceKind kind, int n, const Site& site) {
   StateLock lock(this);
   const ChoicePoint point{.kind = kind, .size = n, .at = self, .ready = &ready_, .yields = false, .tasks = this};
   const int value = policy_->choose(point);
-  // Not here: the caller may hold a lock that those who are told of the abort take.
+  // No abort here: the caller may hold a lock that listeners of the abort take.
   if (policy_->failed()) [[unlikely]]
     misled_ = true;
   add_choice(kind, self, n, value);
@@ -751,13 +751,13 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   const bool outside = outside_.load(std::memory_order_acquire) > 0;
   // Tasks that an outside waker sent before it went are seen now.
   if (inbox_full_.load(std::memory_order_acquire)) return;
-  // The one at the point has stopped already: who runs is a thread beside the baton.
+  // The task at the point has stopped already: tasks that run are threads beside the baton.
   const bool due = next_timer_ns() <= now_ns();  // time need not go on for these
   if (outside && !due && wait_beside(/*grace_ns=*/0, lock)) return;
   if (!due && any_timer() && (running_ > 0 ? wait_beside(kGraceNs, lock) : away() > 0 && await_strangers(lock))) return;
   if (advance_clock()) return;
   if (aborted()) {
-    // Everybody was woken by the abort already; who still parks asks again and leaves.
+    // The abort has woken all tasks already; one that still parks asks again and leaves.
     wake_all_here();
     if (!ready_.empty()) return;
     if (running_ > 0) {

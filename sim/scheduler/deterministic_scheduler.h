@@ -17,14 +17,14 @@
 
 namespace rankloom::internal {
 
-// One task runs at a time; at every scheduling point the policy says who is next. The same code drives threads (the
+// One task runs at a time; at every scheduling point the policy picks the next. The same code drives threads (the
 // running one holds the baton) and fibers, so one seed gives one trace on both.
 //
 // On threads the baton belongs to a rank: a helper thread of that rank may run beside it. A helper that parks passes
 // the baton on; a task that comes to a point while its rank does not hold the baton queues as ready.
 //
 // invariant: from the first pick until all tasks have ended exactly one task is the mover: it runs with the baton, or
-// it picks who is next. Nobody holds the baton while the mover picks, so who comes to a point meanwhile queues.
+// it picks the next. Nobody holds the baton while the mover picks, so a task that comes to a point meanwhile queues.
 class DeterministicScheduler final : public Scheduler, private TaskTable {
  public:
   DeterministicScheduler(WorldOptions&& options, const RunHooks& hooks);
@@ -117,9 +117,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   bool lets_go(int rank, int leaving) const;
   bool only_completions_ready() const;
   // Time is about to go on while threads that ranks made are between two calls, or gone from here for good: waits for
-  // them, once after each of their calls. True: look again who is ready.
+  // them, once after each of their calls. True: look for ready tasks again.
   bool await_strangers(StateLock& lock);
-  // On a thread of its own: picks who runs next.
+  // On a thread of its own: picks the next task.
   void move_on_thread();
   void nobody_ready(StateLock& lock);
   // Fetches what switches to the next tasks in the queue will touch.
@@ -196,7 +196,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   struct Busy {
     int64_t points = 0;                 // since the last look
     int64_t step_ns = kShortestPassNs;  // what passes next
-    bool outside = false;               // they asked for what comes from outside, in real time
+    bool outside = false;               // some ask for an answer from outside, in real time
     int64_t since_ns = 0;               // real time since which that holds time up; 0: it does not yet
   };
   Busy busy_;
@@ -236,7 +236,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::atomic<bool> idle_{false};
   Parker idle_parker_;
 
-  // Fibers: who runs, and what it is, for the watchdog's thread; and which thread theirs is.
+  // Fibers: the task that runs, and its facts, for the watchdog's thread; and which thread theirs is.
   std::atomic<int> fibers_thread_{0};
   std::atomic<const Task*> runs_{nullptr};
   std::atomic<TaskInfo> runs_info_{TaskInfo{}};
@@ -252,7 +252,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   uint64_t still_at_step_ = 0;
   std::map<int, uint64_t> joined_at_;  // rank: the step of its main thread at which it stood still so
 
-  StallWatch watch_{this};  // the last: goes first
+  StallWatch watch_{this};  // declared last, so destroyed first: the watchdog reads the members above
 };
 
 }  // namespace rankloom::internal

@@ -89,7 +89,7 @@ void FreeScheduler::start_thread(Task* task, absl::AnyInvocable<void()> body) {
 void FreeScheduler::wait_for_threads() {
   for (;;) {
     {
-      // With the lock: who counted itself off has let go of it, and of everything else here.
+      // With the lock: a thread that counted itself off has let go of it, and of everything else here.
       OrderedMutexLock lock(&tasks_mu_);
       if (threads_ == 0) return;
     }

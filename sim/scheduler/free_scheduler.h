@@ -14,9 +14,9 @@ namespace rankloom::internal {
 // task to fall asleep sees that all others are asleep, too.
 //
 // A report reads where sleepers wait, and a sleeper may be woken meanwhile, by a default timeout or from outside the
-// run. So no task leaves park() while reporting_ is set: the reporter sets it and then looks who is asleep; who was
-// woken has changed its parker and then looks at reporting_. Both are sequentially consistent, so one of the two sees
-// the other.
+// run. So no task leaves park() while reporting_ is set: the reporter sets it and then looks for sleepers; a task that
+// was woken has changed its parker and then looks at reporting_. Both are sequentially consistent, so one of the two
+// sees the other.
 class FreeScheduler final : public Scheduler {
  public:
   explicit FreeScheduler(WorldOptions&& options);
@@ -68,9 +68,9 @@ class FreeScheduler final : public Scheduler {
 
   std::atomic<int> live_ranks_;  // ranks that have not ended, attached or not
 
-  OrderedMutex report_mu_{LockLevel::kReport};  // held by who reads sites of sleepers
+  OrderedMutex report_mu_{LockLevel::kReport};  // held while sites of sleepers are read
   std::atomic<bool> reporting_{false};
-  bool ends_ ABSL_GUARDED_BY(report_mu_) = false;  // the run was found stuck, and will be aborted by who found it
+  bool ends_ ABSL_GUARDED_BY(report_mu_) = false;  // the run was found stuck, and its finder will abort it
 
   mutable OrderedMutex tasks_mu_{LockLevel::kTasks};
   std::vector<std::unique_ptr<Task>> tasks_ ABSL_GUARDED_BY(tasks_mu_);
@@ -84,7 +84,7 @@ class FreeScheduler final : public Scheduler {
   uint64_t stuck_at_step_ = 0;
   bool stuck_told_ = false;
   const Trace empty_trace_;
-  StallWatch watch_{this};  // the last: goes first
+  StallWatch watch_{this};  // declared last, so destroyed first: the watchdog reads the members above
 };
 
 }  // namespace rankloom::internal

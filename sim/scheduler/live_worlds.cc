@@ -8,7 +8,7 @@ namespace rankloom::internal {
 
 LiveWorlds& LiveWorlds::shared() {
   static LiveWorlds* const worlds = [] {
-    // A child made by fork finds the list whole and free, whoever held it in the parent.
+    // A child made by fork finds the list whole and free, even if a thread of the parent held it.
     pthread_atfork([] { shared().lock_for_fork(); }, [] { shared().unlock_after_fork(); },
                    [] { shared().unlock_after_fork(); });
     return new LiveWorlds;

@@ -136,7 +136,7 @@ void Scheduler::close() {
 }
 
 Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {
-  // By the clock of whoever will wait: a thread of no world has only the real one.
+  // By the clock of the thread that will wait: one of no world has only the real clock.
   const Task* const task = Task::current();
   return Deadline::after(task == nullptr ? monotonic_ns() : task->scheduler->now_ns(), timeout, weak);
 }

@@ -28,8 +28,8 @@
 
 namespace rankloom::internal {
 
-// Somebody who should be at a scheduling point soon: a task that runs outside of rankloom, or a rank that has not
-// attached while others wait for it.
+// A task or rank that should be at a scheduling point soon: it runs outside of rankloom, or has not attached while
+// others wait for it.
 struct Outstanding {
   TaskId id = -1;
   TaskInfo info;
@@ -39,7 +39,7 @@ struct Outstanding {
   Site last;           // what, code and seq only
 };
 
-// Schedules the tasks of one run: whatever blocks in rankloom blocks here. Two kinds: the free gear lets all threads
+// Schedules the tasks of one run: each wait in rankloom blocks here. Two kinds: the free gear lets all threads
 // run at once; the deterministic gears let one task run between scheduling points and ask a policy which task is next.
 //
 //   const Site here{.what = "meet"};
@@ -76,8 +76,8 @@ class Scheduler : public Kept {
   // run on the caller; what they throw then, being told of the end, is nobody's.
   virtual void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) = 0;
 
-  // Runs `body` as a step of its own at some later scheduling point, on the stack of whoever reaches it: `body` must
-  // not wait. In the free gear it runs now.
+  // Runs `body` as a step of its own at some later scheduling point, on the stack of the task that gets there: `body`
+  // must not wait. In the free gear it runs now.
   virtual void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) = 0;
 
   // Makes the calling thread a task of this run until detach(). A rank blocks here until all ranks have attached.
@@ -179,7 +179,7 @@ class Scheduler : public Kept {
   // Whether this run was begun by a task of the run with this serial number, or by one of a run within that.
   bool is_inside(uint64_t serial) const;
 
-  // What the layer above says of tasks that wait; unset: what deadlock_report.h knows. Set once, before run().
+  // The report of the layer above on tasks that wait; unset: that of deadlock_report.h. Set once, before run().
   struct WaitReporter {
     // The lines on who waits for whom, each after a newline. Changes nothing: Timeouts, warnings and descriptions ask,
     // too. While nobody moves.
@@ -208,19 +208,19 @@ class Scheduler : public Kept {
   void set_describer(std::function<std::string()> describer) { describer_ = std::move(describer); }
   std::string describe_world() { return describer_ ? describer_() : describe(); }
 
-  // What a rank that crashes says to do: a command. Empty: nothing. Set before run().
+  // The command that the report of a crash asks to run. Empty: none. Set before run().
   void set_rerun(std::string command) { rerun_ = std::move(command); }
   const std::string& rerun() const { return rerun_; }
 
-  // What Task::user of each task of a rank holds. Set once, before run().
+  // Gives the value of Task::user for the tasks of a rank. Set once, before run().
   void set_user(std::function<void*(int rank)> user) { user_ = std::move(user); }
   void* user_of(int rank) const { return user_ && rank >= 0 ? user_(rank) : nullptr; }
 
   // The lines of a deadlock's report about the tasks that wait, the calling one in `site` included: what a Timeout adds
-  // to its text. Holds nobody up but those who are woken meanwhile.
+  // to its text. Holds up no tasks but those that are woken meanwhile.
   std::string who_waits(const Site& site);
 
-  // Where all tasks are, in lines: who waits in what and for whom, who could run, who runs. For a debugger, and for a
+  // Where all tasks are, in lines: in which wait and for whom, ready to run, or running. For a debugger, and for a
   // task of this run; from another thread it is right only while nobody moves.
   std::string describe();
 
@@ -238,7 +238,7 @@ class Scheduler : public Kept {
 
   // The choices so far (deterministic gears; empty in the free gear and under fifo).
   virtual const Trace& trace() const = 0;
-  // The same, once the run has ended, for somebody who wants it for good: trace() is empty from then on.
+  // The same, once the run has ended, for a caller that keeps it for good: trace() is empty from then on.
   virtual Trace take_trace() { return {}; }
   // Scheduling points passed by all tasks.
   virtual uint64_t steps() const = 0;

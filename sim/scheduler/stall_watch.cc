@@ -151,7 +151,7 @@ int64_t fatal_ns_of(const WorldOptions& options) {
 
 }  // namespace
 
-// Four looks in the time after which somebody is told: who is told has stood still for that time and no more than a
+// Four looks in the time after which a stall is told: the rank has then stood still for that time and no more than a
 // quarter longer.
 StallWatch::StallWatch(Scheduler* scheduler)
     : scheduler_(*scheduler),
@@ -203,7 +203,7 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
   std::erase_if(seen_, [this](const auto& entry) { return entry.second.look != looks_; });
   const bool aborted = scheduler_.aborted();
   scheduler_.look_for_stuck(now_ns, &texts);
-  // A run that has just ended as a stuck one may be left by those who stand still.
+  // A run that has just ended as a stuck one may be left by ranks that stand still.
   const bool ended_now = !aborted && scheduler_.aborted();
   if (fatal && !ended_now && !traced()) fatal_ = std::move(stalled);
   OrderedMutexLock lock(&texts_mu_);

@@ -96,7 +96,7 @@ std::string stall_text(const Outstanding& who, int64_t stall_ns);
 // Whether a debugger, or the like, has this process.
 bool traced();
 
-// Ends the process: prints who stalls, with their stacks, `everybody` and the name of the test that runs, if any.
+// Ends the process: prints the stalled ranks with their stacks, `everybody` and the name of the test that runs, if any.
 [[noreturn]] void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns,
                               absl::FunctionRef<std::string()> everybody);
 

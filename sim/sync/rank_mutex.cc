@@ -60,7 +60,7 @@ absl::Status RankCondVar::await_as(Task* self, RankMutex* mu, absl::FunctionRef<
       failure = scheduler->abort_cause();
       break;
     }
-    if (!waiter.linked) {  // who was woken for no reason keeps its place
+    if (!waiter.linked) {  // a waiter that was woken for no reason keeps its place
       link(&waiter);
       queued = true;
     }
@@ -79,7 +79,7 @@ absl::Status RankCondVar::await_as(Task* self, RankMutex* mu, absl::FunctionRef<
   if (waiter.linked) {
     unlink(&waiter);
   } else if (queued) {
-    notify_one();  // it was meant for somebody who goes on waiting
+    notify_one();  // the wake-up was meant for a task that goes on waiting
   }
   return failure;
 }

@@ -29,7 +29,7 @@ class ABSL_LOCKABLE RankMutex {
     if (real_) lock_real();
   }
   void unlock() ABSL_UNLOCK_FUNCTION() {
-    HeldLocks::drop(level_);  // first: whoever takes the lock next may destroy this
+    HeldLocks::drop(level_);  // first: the next owner of the lock may destroy this
     if (real_) unlock_real();
   }
 
@@ -87,8 +87,8 @@ class RankCondVar {
 
   // Until `done()` holds: releases `mu`, parks the calling task, takes `mu` back, asks again. `done` runs with `mu`
   // held. Returns OK once done() holds, even if the world was aborted meanwhile; else
-  //   Timeout when `deadline` passed: the text names the site and, if the deadline is the call's own, who waits for
-  //     whom; or
+  //   Timeout when `deadline` passed: the text names the site and, if the deadline is the call's own, the
+  //     waits between ranks; or
   //   the cause, when the world was aborted.
   // A scheduling point. A thread that belongs to no world just blocks, by real time.
   absl::Status await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site,
@@ -98,7 +98,7 @@ class RankCondVar {
   void notify_all();
   // Wakes the waiter that came first, if any.
   void notify_one();
-  // Wakes those who wait for what one of them will take. In a deterministic run all of them: the order in which they
+  // Wakes the waiters for a thing that one of them takes. In a deterministic run all of them: the order in which they
   // came to wait must not decide, since an explored run does not take it for a choice.
   void notify_takers();
   bool has_waiters() const { return first_ != nullptr; }

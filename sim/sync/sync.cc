@@ -285,7 +285,7 @@ absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSit
       unlink(&waiter);
     }
   }
-  // After an abort it may be held by somebody who never lets go; then this task is without it.
+  // After an abort a task that never lets go may hold the mutex; then this task is without it.
   const absl::Status locked = mu->acquire(code);
   return locked.ok() ? status : locked;
 }
@@ -327,7 +327,7 @@ class LatchState final : public WaitsFor {
   bool try_wait();
   void wait(CodeSite code);
 
-  void append_ranks(std::vector<int>*) const override {}  // who has not counted yet is not known
+  void append_ranks(std::vector<int>*) const override {}  // the ranks that have not counted yet are not known
   std::string remark() const override;
 
  private:
@@ -346,7 +346,7 @@ void LatchState::count_down(int64_t n, const Site& site) {
     told.read();
     misuse(site, absl::StrCat("n is ", n, ", want 0 <= n <= what is left = ", left_));
   }
-  // Steps of one commute as long as something is left for each: whoever takes the last turns the others into errors.
+  // Steps of one commute as long as something is left for each: a step that takes the last turns others into errors.
   if (n <= 1) {
     told.commute();
     if (n == 1) told.pass();

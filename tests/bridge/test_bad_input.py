@@ -1,4 +1,4 @@
-"""What goes wrong outside of a collective's shapes: devices, interrupts, exits. All threads are gone then, and the next run
+"""Failures outside of a collective's shapes: devices, interrupts, exits. All threads are gone then, and the next run
 is as clean as the first. (conftest.py looks for threads that are left.)
 """
 

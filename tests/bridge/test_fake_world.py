@@ -65,7 +65,7 @@ class Model(nn.Module):
 
 @contextlib.contextmanager
 def tensors(kind: str) -> Any:
-    """What is made within is real, on the meta device, or fake."""
+    """Tensors that are made within are real, on the meta device, or fake."""
     with FakeTensorMode() if kind == "fake" else torch.device("meta" if kind == "meta" else "cpu"):
         yield
 
@@ -494,7 +494,7 @@ def test_the_program_makes_the_default_group_itself() -> None:
     assert [call.op for call in world.calls] == ["barrier", "all_reduce", "monitored_barrier"]
     with fake_world(rank=3, world_size=8) as world:
         dist.barrier()
-        dist.init_process_group("nccl", rank=3, world_size=8)  # it has made calls: the group stays
+        dist.init_process_group("nccl", rank=3, world_size=8)  # the world has made calls: its group stays
         assert world.count("barrier") == 1
     for used in (False, True):
         with fake_world(rank=3, world_size=8):

@@ -1,4 +1,4 @@
-"""What PyTorch builds on collectives, in PyTorch's own multi-threaded test classes, with rankloom behind them."""
+"""The libraries that PyTorch builds on collectives, in PyTorch's own multi-threaded test classes, with rankloom behind them."""
 
 import copy
 import pathlib

@@ -1,4 +1,4 @@
-"""What programs for PyTorch's own groups ask of a group beside the usual calls, and what that answers there."""
+"""The questions that programs for PyTorch's own groups ask of a group beside the usual calls, and the answers there."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""What is a rank's own: environment, random state, threads."""
+"""The state that is a rank's own: environment, random state, threads."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What a failed run says: whom it blames, what the program did wrong, and how it is repeated."""
+"""The report of a failed run: the blamed rank, the mistake of the program, and the command that repeats the run."""
 
 import contextlib
 import datetime
@@ -179,7 +179,7 @@ def test_a_search_that_made_a_test_smaller_is_replayed_as_small(tmp_path: pathli
     assert replay is not None, done.stdout
     again = subprocess.run(["sh", "-c", replay[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
     assert "rank 1 failed: AssertionError: assert 1 == 2" in again and "diverged" not in again, again
-    # What leads in the summary is the failure, and not how the search went.
+    # The failure leads in the summary, and not how the search went.
     assert "FAILED test_it.py::test_count - rank 1 failed: AssertionError: assert 1 == 2" in done.stdout, done.stdout
 
 

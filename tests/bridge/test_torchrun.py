@@ -29,7 +29,7 @@ def launch(
 def launch_here(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As launch(), in this process: a run leaves nothing behind that the next would see."""
     before, out, err = os.getcwd(), io.StringIO(), io.StringIO()
-    # What `python -m rankloom.torch` has there; pytest has its own, and each of its workers -c.
+    # The value that `python -m rankloom.torch` has there; pytest has its own, and each of its workers -c.
     argv, sys.argv = sys.argv, [str(pathlib.Path(_torchrun.__file__).with_name("__main__.py"))]
     state = sys.modules["__main__"], list(sys.path), list(sys.argv), dict(os.environ), type(sys), sys.breakpointhook
     handlers, logging.root.handlers = logging.root.handlers, []  # pytest's

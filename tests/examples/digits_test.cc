@@ -213,7 +213,7 @@ TEST(MlpTest, HandsOverEachLayersGradientsWhenTheyAreDone) {
   EXPECT_EQ(as_handed_over, std::vector<float>(model.gradients().begin(), model.gradients().end()));
 }
 
-// What a rank relies on that got no row of a small batch.
+// The case of a rank that got no row of a small batch.
 TEST(MlpTest, NoRowsGiveNoLossAndNoGradients) {
   const Dataset data = made_up_rows();
   Mlp model;

@@ -28,7 +28,7 @@ const char* what_name(StepRecord::What what) {
   return kNames[static_cast<size_t>(what)];
 }
 
-// Without arguments and namespaces. What a lambda does is done by the function that it stands in.
+// Without arguments and namespaces. A lambda's acts are those of the function that it stands in.
 std::string short_name(const char* symbol) {
   std::string name = symbol;
   if (name.starts_with("_Z")) {  // with an ABI tag, for one
@@ -99,7 +99,7 @@ bool AccessSites::tells_of_orders(int site) const {
   using What = StepRecord::What;
   const What what = whats_[static_cast<size_t>(site)];
   return what == What::kSignal || what == What::kAwait || what == What::kRaise || what == What::kPass ||
-         what == What::kAllWere;
+         what == What::kTimePassed;
 }
 
 }  // namespace rankloom

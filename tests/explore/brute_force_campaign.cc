@@ -49,7 +49,7 @@ struct Options {
   }
 };
 
-// What the processes tell each other; in memory that they share.
+// Messages between the processes, in memory that they share.
 struct Told {
   std::atomic<uint64_t> next;
   std::atomic<uint64_t> done, unreduced_finished, reduced_finished, runs;

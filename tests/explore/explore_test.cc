@@ -314,7 +314,7 @@ TEST(ExploreOnFibersTest, AWarningOrAHookThatThrowsIsNoLeftover) {
   EXPECT_EQ(noted.failure->headline, "left over: a file that nobody closed");
 }
 
-// What ranks share behind their locks; each run makes its own.
+// Data that ranks share behind their locks; each run makes its own.
 struct Accounts {
   Mutex savings_mu{"savings"};
   Mutex cash_mu{"cash"};

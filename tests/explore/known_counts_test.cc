@@ -1,6 +1,6 @@
 // Programs whose number of schedules that can differ is known from the literature and from other tools.
 //
-// What is counted: Mazurkiewicz traces, runs that differ in the order of two steps which conflict. Cells are store
+// Counted are Mazurkiewicz traces, runs that differ in the order of two steps which conflict. Cells are store
 // keys; a read is get(), a write is set() of a key that is there, and both act on one key only and never wait. An
 // atomic increment is add(), which conflicts with every other one of its key; compare_set() counts as a write whether
 // it changes the value or not.

@@ -150,7 +150,7 @@ Program aborted_around(bool gives) {
   });
 }
 
-// What ranks of a run hand to each other, once something of rankloom's has ordered them.
+// Things that ranks of a run hand to each other, once something of rankloom's has ordered them.
 struct Handed {
   Work work;
   std::unique_ptr<SimStream> stream;
@@ -566,7 +566,7 @@ std::string how_to_show(std::string_view place) {
 
 class LeftOutTest : public testing::Test {
  protected:
-  // What the reduced searches find without the accesses of `place`; "": with all.
+  // The findings of the reduced searches without the accesses of `place`; "": with all.
   Comparison compare_without(const Program& program, std::string_view place, std::set<std::string>* seen = nullptr) {
     SearchLimits limits = kLimits;
     limits.leave_out = [&](const StepRecord::Op& op) {

@@ -145,7 +145,7 @@ def classes_in(text):
 
 
 def unlisted_classes(root):
-    """What is wrong with the two lists of classes."""
+    """The mistakes in the two lists of classes."""
     listed = {name for names in HEADERS.values() for name in names} | set(CLASSES)
     headers = sorted((root / "include/rankloom").glob("*.h"))
     found = {name: header for header in headers for name in classes_in(without_comments(header.read_text()))}

@@ -57,7 +57,7 @@ Outcome outcome_of(RunReport report, const std::vector<std::string>& seen) {
     notes.swap(report.notes);
     const std::string text = report.text();
     notes.swap(report.notes);
-    // Whatever a rank does after a deadlock was told, it is that of the deadlock.
+    // The outcome is that of the deadlock, whatever a rank does after a deadlock was told.
     const bool deadlock = absl::StartsWith(report.cause.message(), "no rank can move");
     outcome.text = deadlock ? "Deadlock: no rank can move: " : text.substr(0, text.find('\n'));
     outcome.aborted = !deadlock;

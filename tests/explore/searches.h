@@ -25,7 +25,7 @@ struct Outcome {
 // `seen`: by rank.
 Outcome outcome_of(RunReport report, const std::vector<std::string>& seen);
 
-// What a rank read of an output before it knew that the call was done stands in an outcome as kEarly + what + ">". A
+// A value of an output that a rank read before it knew that the call was done is kEarly + value + ">" in an outcome. A
 // search need not find a value there, if it finds the same outcome with kPoison instead.
 inline constexpr char kEarly[] = "early<";
 inline constexpr char kPoison[] = "poison";
@@ -64,7 +64,7 @@ Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
 // Under so many seeds of each strategy that draws from them; with `plain`, also under fifo and round robin.
 Found search_seeds(RunOnce run, int seeds, bool plain = false);
 
-// What is wrong with a search.
+// The flaw of a search.
 enum class Flaw : uint8_t {
   kNone,
   kLost,           // the reduced search came to its end without an outcome that others found
@@ -88,7 +88,7 @@ struct Comparison {
   bool reduced_finished = false;
   int64_t runs = 0;
 };
-// What the searches of one program found.
+// The findings of the searches of one program.
 struct Searches {
   Found unreduced;
   Found reduced;

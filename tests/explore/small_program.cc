@@ -240,7 +240,7 @@ std::vector<SmallProgram> smaller_programs(const SmallProgram& program) {
         list->erase(list->begin() + static_cast<ptrdiff_t>(i));
         return true;
       });
-      // What another task does, by this one.
+      // The acts of another task, by this one.
       add([l, i](SmallProgram& p) {
         std::vector<SmallOp>* const list = list_at(&p, l);
         const std::vector<SmallOp> body = std::move((*list)[i].body);

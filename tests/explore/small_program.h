@@ -159,7 +159,7 @@ struct SmallOp {
   std::vector<SmallOp> body = {};  // of what runs as a task of its own
 };
 
-// What each rank does, one call after another. Data: can be printed, and cut down.
+// The acts of each rank, one call after another. Data: can be printed, and cut down.
 struct SmallProgram {
   uint64_t seed = 0;  // drawn from it; 0: written by hand
   size_t eager_bytes = 0;
@@ -205,7 +205,7 @@ extern std::function<void(World&, const RunReport&)> after_run;
 Outcome run_program(const SmallProgram& program, const Schedule& schedule, const RunHooks& hooks);
 Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
 
-// What a flaw on purpose leaves out of the program that was drawn from `seed`.
+// The accesses that a flaw on purpose leaves out of the program that was drawn from `seed`.
 using LeaveOut = std::function<bool(const StepRecord::Op&, uint64_t seed)>;
 // One access in n, drawn by object.
 LeaveOut leave_out_one_in(uint64_t n);

@@ -86,7 +86,7 @@ class Drawer {
     }
     return op;
   }
-  // What helpers, callbacks and kernels do.
+  // The acts of helpers, callbacks and kernels.
   Kind inner_kind() {
     switch (below(8)) {
       case 0:
@@ -171,7 +171,7 @@ class Drawer {
     }
   }
 
-  // What others wait for comes, goes and comes again.
+  // A condition that others wait for comes, goes and comes again.
   void come_and_go() {
     const int rank = some_rank();
     const int waiter = other_rank(rank);

@@ -43,7 +43,7 @@ constexpr size_t kGroups = kSmallProgramGroups;
 
 absl::Duration ms(int n) { return absl::Milliseconds(n); }
 
-// What ranks share: handed to each other by rankloom only.
+// The objects that ranks share: handed to each other by rankloom only.
 struct Shared {
   Mutex mu{"mu"};
   CondVar cv{"cv"};
@@ -53,7 +53,7 @@ struct Shared {
   std::optional<Promise> promise;
 };
 
-// What ranks saw, by rank and number of the operation. Outlives the world.
+// The values that ranks saw, by rank and number of the operation. Outlives the world.
 struct Seen {
   explicit Seen(const SmallProgram& program) : by_op(program.ranks.size()), watched(program.ranks.size()) {}
   // Of the operation in the order of to_text().
@@ -141,7 +141,7 @@ class RankRun {
   void run_op(const SmallOp& op, int number) {
     try {
       const std::string saw = do_op(op, number);
-      // What is seen of a world that was aborted says nothing: it ends at a different place in each rank.
+      // A sight of a world that was aborted says nothing: the world ends at a different place in each rank.
       if (!rank_->world().scheduler().aborted()) note(number, saw);
     } catch (const DistError& error) {
       if (rank_->world().scheduler().aborted()) throw;
@@ -149,12 +149,12 @@ class RankRun {
     }
   }
 
-  // What the rank saw, unless that comes of the run's end.
+  // Keeps a value that the rank saw, unless that comes of the run's end.
   void note(int number, std::string_view saw) {
     if (!rank_->world().scheduler().aborted()) seen_.of(rank_->rank(), number) += saw.empty() ? "." : saw;
   }
 
-  // What runs `ops` as a task of this rank.
+  // A body that runs `ops` as a task of this rank.
   auto body_of(const SmallOp& op, int number) {
     return [this, &op, number] {
       const User user(this);
@@ -430,7 +430,7 @@ class RankRun {
       default:
         work = pg.end_coalescing(with(0, 0, 0, 0));
     }
-    // What a stream writes may be read once it was synchronized, not after wait(): a race within the rank.
+    // Data that a stream writes may be read once it was synchronized, not after wait(): a race within the rank.
     if (op.streamed && !program_.reads_early) t = nullptr;
     keep(slot, std::move(work), std::move(t));
     return "";

@@ -62,7 +62,7 @@ Race long_race(std::string name, int ranks, Program program) {
   return race;
 }
 
-// What ranks share beside their world, made anew for each run.
+// Data that ranks share beside their world, made anew for each run.
 struct Shared {
   Mutex mu;
   CondVar cv;
@@ -97,7 +97,7 @@ class ActingStore final : public Store {
   int& calls_;
 };
 
-// What a helper sees of its rank, which acts and then waits for a key.
+// A helper looks at its rank, which acts and then waits for a key.
 Race race_before_a_wait(std::string name, void (*act_and_wait)(RankContext& rank, int* acted)) {
   return race(std::move(name), 2, [act_and_wait](RankContext& rank) -> std::string {
     if (rank.rank() == 0) {
@@ -810,7 +810,7 @@ std::vector<DrawnRace> drawn_races() {
                    {.kind = Kind::kReduce, .a = 2},
                    {.kind = Kind::kWait},
                    {.kind = Kind::kWait, .a = 1}}}}},
-      // What a rank has seen as poison is what was there before, once another rank drops its part.
+      // The buffer that a rank has seen as poison is as before, once another rank drops its part.
       {"a scatter on streams, seen before and after it fails",
        {.reads_early = true,
         .ranks = {{{.kind = Kind::kScatter, .streamed = true, .b = 1}, {.kind = Kind::kWait}},

@@ -1,4 +1,4 @@
-// What only a FileStore can meet: other processes, their death, full disks and files that are no store.
+// Cases that only a FileStore can meet: other processes, their death, full disks and files that are no store.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -89,7 +89,7 @@ void print_number(int32_t number) {
   if (write(STDOUT_FILENO, &number, sizeof number) != sizeof number) _exit(3);
 }
 
-// What a writer sets in its `i`th step: mostly short, now and then long enough to be killed in the middle.
+// The value that a writer sets in its `i`th step: mostly short, now and then long enough to be killed in the middle.
 std::string value_of(int round, int i) {
   uint64_t state = static_cast<uint64_t>(round) << 32 | static_cast<uint32_t>(i);
   const uint64_t random = Prng::splitmix64(state);

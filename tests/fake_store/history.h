@@ -49,7 +49,7 @@ ModelOp random_op(uint64_t random);
 // timeout must be zero, so that nothing waits.
 std::string perform(Store& store, const ModelOp& op);
 
-// What a store is: the same operations, one after another, written as plainly as can be.
+// The model of a store: the same operations, one after another, written as plainly as can be.
 class ModelStore {
  public:
   std::string perform(const ModelOp& op);

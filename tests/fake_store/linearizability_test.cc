@@ -29,7 +29,7 @@ class StartLine {
   std::atomic<int> missing_;
 };
 
-// What `ranks` ranks saw that did `ops_each` random operations each.
+// The history of `ranks` ranks that did `ops_each` random operations each.
 std::vector<Event> history_of(StoreKind kind, Gear gear, const std::string& path, uint64_t seed, int ranks,
                               int ops_each, absl::FunctionRef<std::unique_ptr<Store>(Store&)> wrap) {
   std::vector<std::vector<Event>> by_rank(static_cast<size_t>(ranks));
@@ -142,7 +142,7 @@ TEST(HistoryTest, RefusesAValueReadBeforeItWasWritten) {
   EXPECT_TRUE(not_linearizable({wrote, read}).has_value());
   read.result = "absent";
   EXPECT_FALSE(not_linearizable({wrote, read}).has_value());
-  read = {.rank = 1, .op = get, .result = "value:1", .called = 0, .returned = 4};  // they overlap
+  read = {.rank = 1, .op = get, .result = "value:1", .called = 0, .returned = 4};  // the two overlap
   EXPECT_FALSE(not_linearizable({wrote, read}).has_value());
   read = {.rank = 1, .op = get, .result = "absent", .called = 4, .returned = 5};
   EXPECT_TRUE(not_linearizable({wrote, read}).has_value());

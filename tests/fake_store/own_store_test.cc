@@ -79,7 +79,7 @@ TEST(OwnStoreTest, ErrorsAreThrownWithTheOperationsName) {
   EXPECT_EQ(error.kind(), ErrorKind::kStoreError);
   EXPECT_THAT(error.what(), HasSubstr("MapStore has no store add"));
   EXPECT_EQ(error.op(), "store add");
-  // What every store refuses, before execute() is asked.
+  // Calls that every store refuses, before execute() is asked.
   EXPECT_THAT(error_of([&] {
                 own.multi_set({"a", "b"}, {"1"});
               }).what(),

@@ -1,4 +1,4 @@
-// What a store does, the same on every store and under every way to run ranks.
+// The behaviour of a store, the same on every store and under every way to run ranks.
 
 #include <map>
 #include <optional>

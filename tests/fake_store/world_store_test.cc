@@ -40,7 +40,7 @@ TEST(WorldStoreTest, APushWakesOneOfThosePopping) {
   constexpr int kWaiting = 32;
   RunReport report = run_world({.world_size = kWaiting + 1, .engine = EngineKind::kFibers}, [](RankContext& rank) {
     if (rank.rank() < kWaiting) {
-      EXPECT_EQ(rank.store().queue_pop("q"), std::to_string(rank.rank()));  // who came first is served first
+      EXPECT_EQ(rank.store().queue_pop("q"), std::to_string(rank.rank()));  // the first to come is served first
     } else {
       for (int i = 0; i < kWaiting; ++i) rank.store().queue_push("q", std::to_string(i));
     }

@@ -69,7 +69,7 @@ constexpr std::array kDTypes = {DType::kInt32, DType::kFloat32, DType::kUInt8, D
 constexpr std::array kReduceOps = {ReduceOp::Kind::kSum, ReduceOp::Kind::kMax, ReduceOp::Kind::kMin,
                                    ReduceOp::Kind::kProduct};
 
-// What one rank does otherwise than the step says.
+// The way in which one rank departs from the step.
 enum class Twist : uint8_t {
   kNone,
   kSkips,
@@ -687,7 +687,7 @@ void check_outputs(const std::vector<const Issued*>& calls) {
 // Members of a rooted call that are done each by itself.
 bool done_early(const Issued* call) { return has_root(call->step.op) && call->succeeded; }
 
-// What a member that is done each by itself needed: the root that it receives from, or all whose data it takes.
+// The needs of a member that is done each by itself: the root that it receives from, or all whose data it takes.
 void check_done_early(const std::map<int, const Issued*>& slot, const Issued& call, int size) {
   if (!call.succeeded) return;
   const int root = call.step.root % size;

@@ -67,7 +67,7 @@ std::string read_file(const std::string& path) {
   return out.str();
 }
 
-// What a store at `path` has; nullopt: it says StoreError.
+// The content of a store at `path`; nullopt: the store says StoreError.
 std::optional<std::map<std::string, std::string>> contents(const std::string& path) {
   const std::shared_ptr<FileStore> store = FileStore::open(path);
   std::map<std::string, std::string> values;

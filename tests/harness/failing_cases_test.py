@@ -52,7 +52,7 @@ class Result:
 
 class FailingCasesTest(unittest.TestCase):
     def failures_on(self, case, engine):
-        """What the case reports as failed on an engine; it must end as a failure."""
+        """The failures that the case reports on an engine; the case must end as a failure."""
         result = Result(f"{case}/{engine}")
         self.assertEqual(result.status, 1, result.output)
         self.assertEqual(list(result.cases), [f"{case}/{engine}"])
@@ -128,7 +128,7 @@ class FailingCasesTest(unittest.TestCase):
             self.assertRegex(failures[0], r"ranks 0, 2 wait in barrier seq 1 for rank 1 \(returned\)")
 
     def ends_by_a_stall(self, case, engine):
-        """What the case says, which must end its process for a rank that hangs."""
+        """The output of the case, which must end its process for a rank that hangs."""
         result = Result(f"{case}/{engine}", {"RANKLOOM_STALL_IS_FATAL": "200ms"})
         self.assertEqual(result.status, 1, result.output)
         self.assertRegex(result.output, r"rankloom: rank 1 has come to no scheduling point for 200ms of real time: ")

@@ -1,4 +1,4 @@
-// What most tests include, of others' headers and of no headers of ours: parsing these is half of what compiling a test
+// Includes of most tests, of others' headers and of no headers of ours: parsing these is half of what compiling a test
 // costs. Precompiled once for all. A test includes what it uses all the same.
 #pragma once
 

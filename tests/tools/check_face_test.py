@@ -32,7 +32,7 @@ INCLUDES = [
     ("matchers.h", "#include <gmock/gmock.h>"),
 ]
 
-# What stands in namespace rankloom, and the names that it gives.
+# Code in namespace rankloom, and the names that it gives.
 NAMED = [
     ("class A {};", ["A"]),
     ("struct A { int a; struct B {}; enum class C { kD }; void f(); static int g(); friend void h(); };", ["A"]),

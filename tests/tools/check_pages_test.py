@@ -74,6 +74,43 @@ CLEAN = [
     "[" + "a-link-that-cannot-be-broken" * 5 + "](docs/other.md)",
 ]
 
+# (file, text, line, the word that stands there for a noun)
+NO_NOUN = [
+    ("sim/a.h", "int a;\n// It waits.\n", 2, "It"),
+    ("sim/a.h", "  // They wait.\n", 1, "They"),
+    ("sim/a.cu", "// Who waits.\n", 1, "Who"),
+    ("sim/a.h", "// Whoever waits.\n", 1, "Whoever"),
+    ("sim/a.h", "/// It waits.\n", 1, "It"),
+    ("sim/a.cc", "int a;  // it waits\n", 1, "it"),
+    ("sim/a.cc", "int a;  // What waits.\n", 1, "What"),
+    ("sim/a.cc", 'auto a = "//";  // whoever waits\n', 1, "whoever"),
+    ("sim/a.h", "// What a rank holds.\n", 1, "What"),
+    ("sim/a.h", "// Holds it. What a rank holds goes with it.\n", 1, "What"),
+    ("sim/a.h", "// Holds (as a rank.) Whatever a rank holds.\n", 1, "Whatever"),
+    ("sim/a.h", "// Holds it: Who waits.\n", 1, "Who"),
+    ("sim/a.h", "// The lock.\n// Errors: none. What\n// a rank holds.\n", 2, "What"),
+    ("sim/a.h", "// The lock.\n//\n// It waits.\n", 3, "It"),
+    ("sim/a.cc", "int a;  // the rank\n// It waits.\n", 2, "It"),
+    ("sim/a.cc", "int a;  // the rank,\n        // It waits. Who waits.\n", 2, "Who"),
+    ("tests/a.py", '"""The rank."""\n# It waits.\n', 2, "It"),
+    ("tests/a.py", "a = 1\n# What a rank holds.\n", 2, "What"),
+    ("tests/a.py", "a = 1  # it waits\n", 1, "it"),
+    ("tests/a.py", '"""What a rank holds."""\n', 1, "What"),
+    ("tests/a.py", 'def f():\n    """The rank.\n\n    It waits.\n    """\n', 4, "It"),
+    ("tests/a.py", "class A:\n    r'''Holds it. Who waits.'''\n", 2, "Who"),
+]
+
+NOUNS = [
+    ("sim/a.h", "// Its task waits.\nint a;  // The rank\n        // who waits, and They.\nint It;\n"),
+    ("sim/a.h", "// The rank. It waits, and they wait: what it holds, whoever asks.\n"),
+    ("sim/a.h", "// What does a rank hold? All.\n// What::kRead, WHO: \"It\"\n"),
+    ("sim/a.cc", 'auto a = "// It waits."; auto b = R"(\n// What waits.\n)";\n'),
+    ("sim/a.txt", "// It is no C++.\n# It is no Python.\n"),
+    ("tests/a.py", 'a = "# It waits"\nb = """What waits."""\nf("""\n# It waits.\n""")\n'),
+    ("tests/a.py", '"""The rank. It waits."""\n# The rank\n# What\n'),
+    ("tests/a.py", "def f(:\n  '''\n"),
+]
+
 
 class CheckPagesTest(unittest.TestCase):
     def check(self, files, outside=()):
@@ -161,11 +198,18 @@ class CheckPagesTest(unittest.TestCase):
         self.assertEqual(self.check([("sim/a.h", f"{long[:120]}\n{code}{web}")]), [])
 
     def test_comments_of_sources_begin_with_a_noun(self):
-        found = [("sim/a.h", line, f'a comment begins with "{word}", want a noun for a subject')
-                 for line, word in enumerate(("It", "They", "Who", "Whoever"), 1)]
-        self.assertEqual(self.check([("sim/a.h", "// It waits.\n  // They wait.\n// Who waits.\n// Whoever waits.\n")]), found)
-        good = "// Its task waits.\nint a;  // Who waits\n// The rank\n// who waits, and They.\nint It;\n"
-        self.assertEqual(self.check([("sim/a.h", good), ("sim/a.py", "// It is no C++.\n")]), [])
+        for path, text, line, word in NO_NOUN:
+            with self.subTest(path=path, text=text):
+                wanted = f'a comment, or a sentence in it, begins with "{word}", want a noun for a subject'
+                self.assertEqual(self.check([(path, text)]), [(path, line, wanted)])
+        for path, text in NOUNS:
+            with self.subTest(path=path, text=text):
+                self.assertEqual(self.check([(path, text)]), [])
+
+    def test_a_comment_is_read_as_one_over_its_lines(self):
+        text = "// The rank.\n// It waits. What it\n// holds goes. Who waits?\n//\n// They wait.\nint a;  // it is\n        // what is set. Whatever it is.\n"
+        self.assertEqual([(line, what.split('"')[1]) for _, line, what in self.check([("tests/sim/a.cc", text)])],
+                         [(2, "What"), (5, "They"), (6, "it"), (7, "Whatever")])
 
 
 if __name__ == "__main__":

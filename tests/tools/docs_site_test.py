@@ -1,4 +1,4 @@
-"""What the site of the documentation is made from: its chapters, and comments as documentation."""
+"""The sources of the documentation's site: its chapters, and comments as documentation."""
 
 import pathlib
 import sys

@@ -325,7 +325,7 @@ class PageTest(unittest.TestCase):
         titles = [element.get_attribute("title") for element in self.all(".notation")]
         self.assertEqual(len(titles), 2)
         self.assertIn("1@5>0: at choice 5, counted from 0, rank 1 is put off and rank 0 goes on.", titles[0])
-        # What the page shows is not among what the file lacks.
+        # The parts that the page shows are not among those that the file lacks.
         self.assertFalse(self.one("details.gaps").get_property("open"))
         self.one("details.gaps summary").click()
         self.wait(lambda: "gaps" in self.fragment(), "it is not in the fragment")
@@ -728,7 +728,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.js("return document.documentElement.dataset.theme"), "dark")
         self.one("button.theme").click()
         self.assertEqual(self.fragment()["theme"], ["light"])
-        # What is unfolded, too.
+        # The unfolded parts, too.
         self.page("deadlock")
         self.all("table.waits summary")[1].click()
         self.wait(lambda: "open" in self.fragment(), "it is not in the fragment")

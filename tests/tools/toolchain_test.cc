@@ -1,4 +1,4 @@
-// What the sanitizer builds stand on: ThreadSanitizer sees the order that absl::Mutex and oneTBB make. A report here
+// The ground of the sanitizer builds: ThreadSanitizer sees the order that absl::Mutex and oneTBB make. A report here
 // means that the packages of tools/build_tsan_deps.sh are not in use, and every other report is in doubt.
 
 #include <gtest/gtest.h>

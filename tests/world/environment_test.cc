@@ -120,7 +120,7 @@ TEST_F(EnvironmentTest, NamesTheSchedule) {
   setenv("RANKLOOM_SCHEDULE", "pct:3:4", 1);
   EXPECT_EQ(applied().schedule.text(), "pct:3:4");
   setenv("RANKLOOM_SEED", "1", 1);
-  EXPECT_EQ(applied().schedule.text(), "pct:3:4");  // it says more
+  EXPECT_EQ(applied().schedule.text(), "pct:3:4");  // the schedule says more
   setenv("RANKLOOM_SCHEDULE", "chaotic", 1);
   EXPECT_THAT(error(), StartsWith("RANKLOOM_SCHEDULE: schedule \"chaotic\" is none of free, fifo, round_robin"));
 }
@@ -137,7 +137,7 @@ TEST_F(EnvironmentTest, NamesTheTraceToReplay) {
   const WorldOptions options = applied();
   ASSERT_NE(options.schedule.trace(), nullptr);
   EXPECT_EQ(*options.schedule.trace(), report.trace);
-  // What a failing replay says to run again.
+  // The command by which a failing replay is run again.
   EXPECT_THAT(rerun_command(options), StartsWith("RANKLOOM_ENGINE=threads RANKLOOM_REPLAY=" + path + " "));
   setenv("RANKLOOM_REPLAY", "/nowhere/at/all", 1);
   EXPECT_THAT(error(), StartsWith("RANKLOOM_REPLAY: "));

@@ -1,4 +1,4 @@
-// What a run says of itself: the first failure leads, the others are folded under it, and how to run it again.
+// The report of a run: the first failure leads, the others are folded under it, and how to run it again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -235,7 +235,7 @@ TEST_P(ReportTest, ARunThatIsTooLongForItsTraceSaysSo) {
   EXPECT_EQ(run_with(GetParam().options(3), 0, false).text(), "ok");
 }
 
-// What a run takes from its schedule beside the choices: numbers, and whether completions come late.
+// The parts of its schedule that a run takes beside the choices: numbers, and whether completions come late.
 TEST(ReplayTest, IsAsTheRecordedRunInAllElse) {
   for (const Schedule& schedule : {Schedule::seeded(9), Schedule::pct(9, 2), Schedule::round_robin()}) {
     std::vector<uint64_t> drawn[2];

@@ -226,7 +226,7 @@ TEST_P(WorldTest, TimeBeginsAtZeroAndSleepsAdvanceIt) {
 }
 
 TEST_P(WorldTest, ASleepOfThreeHundredYearsIsNoneForEver) {
-  if (!GetParam().schedule.deterministic()) return;  // it takes as long
+  if (!GetParam().schedule.deterministic()) return;  // the free gear takes as long
   run_world(GetParam().options(2), [&](RankContext& rank) {
     if (rank.rank() == 1) return rank.store().wait({"awake"}, absl::InfiniteDuration());
     rank.sleep_for(absl::Hours(24 * 365 * 300));
@@ -236,7 +236,7 @@ TEST_P(WorldTest, ASleepOfThreeHundredYearsIsNoneForEver) {
   }).throw_if_failed();
 }
 
-// What nothing ends but others is no sleep with a deadline: who else can never go on is stuck with it.
+// A sleep that only others can end is no sleep with a deadline: a rank that can never go on is stuck with it.
 TEST_P(WorldTest, ASleepForEverIsADeadlock) {
   const RunReport report = run_world(GetParam().options(2), [](RankContext& rank) {
     if (rank.rank() == 0) rank.sleep_for(absl::InfiniteDuration());

@@ -37,7 +37,7 @@ cpp_index_common_prefix = ["rankloom::"]
 cpp_maximum_signature_line_length = 96
 python_maximum_signature_line_length = 96
 
-# rankloom.torch is read without torch and without its extension: whatever is asked of these stands for itself.
+# rankloom.torch is read without torch and without its extension: any attribute of these stands for itself.
 sys.meta_path.insert(0, MockFinder(["torch", "rankloom.torch._ext", "expecttest", "pytest", "numpy"]))
 importlib.import_module("torch.testing._internal.distributed.multi_threaded_pg")
 autodoc_member_order = "bysource"
@@ -62,7 +62,7 @@ PUBLIC = {name for names in names_by_header(ROOT).values() for name in names}
 
 
 def target_of(text):
-    """What the reference calls a name in backticks; None for what is no public name."""
+    """The name in the reference of a name in backticks; None if that is no public name."""
     found = re.fullmatch(r"(?:rankloom::)?((\w+)(?:::~?\w+)*)(?:\(\))?", text)
     return f"rankloom::{found.group(1)}" if found and found.group(2) in PUBLIC else None
 
@@ -86,7 +86,7 @@ def plain_docstring(_app, _what, _name, _object, _options, lines):
 
 
 def read_fields(self, source, modname, srcname, read=ModuleAnalyzer.__init__):
-    """What stands behind a field of a class is its documentation: "ok: bool  # ..."."""
+    """The comment behind a field of a class is its documentation: "ok: bool  # ..."."""
     read(self, re.sub(r"^( +\w+: [^#\n]*)  # (?!type: |noqa)", r"\1  #: ", source, flags=re.MULTILINE), modname, srcname)
 
 

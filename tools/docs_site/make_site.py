@@ -36,7 +36,7 @@ CHAPTERS = {
                     "packaging/THIRD_PARTY"],
 }
 
-# What each header is about, in the order of the reference.
+# The subject of each header, in the order of the reference.
 HEADERS = {
     "world": "Worlds and ranks",
     "options": "Options of a world",
@@ -148,7 +148,7 @@ def directive(member, name, overloaded):
 
 
 def namespace_entries(xml, full, header):
-    """What a namespace within rankloom holds of a header."""
+    """The names of a header in a namespace within rankloom."""
     for inner in ElementTree.parse(xml / f"namespace{full.replace('::', '_1_1')}.xml").iter("innerclass"):
         if f'file="rankloom/{header}"' in (xml / f"{inner.get('refid')}.xml").read_text(encoding="utf-8"):
             yield from class_entry(xml, inner.text)
@@ -223,7 +223,7 @@ def sort_sections(file):
 
 
 class Links(html.parser.HTMLParser):
-    """What a page loads, where it leads, and what in it can be led to."""
+    """The files that a page loads, its links, and its anchors."""
 
     def __init__(self, text):
         super().__init__()
@@ -272,7 +272,7 @@ def check_entries(root, site):
 
 
 def check_contents(root):
-    """What CHAPTERS and HEADERS lack, or have and the tree has not."""
+    """The names that CHAPTERS and HEADERS lack, or have and the tree has not."""
     pages = {name.removesuffix(".md") for name in page_files(root)} - {"README", "docs/README"}
     wanted = {page for page in pages if not page.startswith("docs/decisions/")}
     made = {"reference/cpp", "reference/python", "docs/decisions/index"}

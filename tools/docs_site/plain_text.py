@@ -2,10 +2,10 @@
 
 import re
 
-# What begins a paragraph whose further lines are indented by two columns, as comments here have it; other indented lines are code.
+# The labels that begin a paragraph whose further lines are indented by two columns, as comments here have it; other indented lines are code.
 LABEL = re.compile(
     r"(?:Errors|Order|Blocking|Buffers|Thread-safety|Shapes?|Determinism|In place|Lifetime|Failure|Scheduling points|Virtual time|Ranks|"
-    r"Names|Atomicity|What is not checked)\b[^.:]*:(?= |$)|\[\d+\] "
+    r"Names|Atomicity|Not checked)\b[^.:]*:(?= |$)|\[\d+\] "
 )
 # Names among the words, which are to be links or at least code.
 NAME = re.compile(

@@ -51,7 +51,7 @@ def _as_data(run: Run) -> dict[str, Any]:
 
 
 def page_data(runs: list[Run], folders: Sequence[pathlib.Path] = ()) -> str:
-    """What the page's script is given of the runs, as JSON in ASCII. Lines of the program: from below the folders."""
+    """The data of the runs for the page's script, as JSON in ASCII. Lines of the program: from below the folders."""
     data: dict[str, Any] = {"dtypes": DTYPES, "runs": [_as_data(run) for run in runs], "difference": None}
     data["sources"] = source.around(source.places(runs), folders)
     if len(runs) == 2:

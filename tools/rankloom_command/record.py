@@ -21,7 +21,7 @@ def _ns(microseconds: Any) -> int:
 
 
 class _Lanes:
-    """What a record has, lane by lane: a lane is one group of one traced rank, or its computation."""
+    """The content of a record, lane by lane: a lane is one group of one traced rank, or its computation."""
 
     def __init__(self) -> None:
         self.number: dict[tuple[int, int], int] = {}

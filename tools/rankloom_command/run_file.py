@@ -48,7 +48,7 @@ class Call:
     state: str
 
     def label(self) -> str:
-        """What was called, as reports print it: "all_reduce seq 3 [group 0]"."""
+        """The call, as reports print it: "all_reduce seq 3 [group 0]"."""
         text = f"{self.op} seq {self.seq}"
         if self.p2p and self.peer >= 0:
             text += f" {'to' if self.op == 'send' else 'from'} rank {self.peer}"
@@ -70,7 +70,7 @@ class Call:
         return f"{self.dtype} {sides[0]} -> {sides[1]}" if sides[0] != sides[1] else f"{self.dtype} {sides[0]}"
 
     def same(self) -> tuple[Any, ...]:
-        """What two runs of one program have in common: all but times and states."""
+        """The part of a call that two runs of one program have in common: all but times and states."""
         return (self.op, self.group, self.seq, self.peer, self.root, self.tag, self.inputs, self.outputs, self.dtype, self.file, self.line)
 
 
@@ -104,7 +104,7 @@ class Run:
         return bool(self.run["ok"]) and not self.run.get("failures", [])
 
     def headline(self) -> str:
-        """What went wrong, in a line: the report's first, or that of what the report does not know."""
+        """The failure, in a line: the report's first, or that of a failure that the report does not know."""
         failures = self.run.get("failures", [])
         if self.run["ok"] and failures:
             return str(failures[0])[:HEADLINE].split("\n", 1)[0]
@@ -208,7 +208,7 @@ def _lists_of_numbers(value: Any) -> bool:
 
 
 def _explored(line: dict[str, Any]) -> dict[str, Any]:
-    """What a search tells beside its story; {}: a writer that does not."""
+    """The numbers that a search tells beside its story; {}: its writer tells none."""
     if "run" not in line:
         return {}
     _check(all(type(line[key]) is int for key in ("run", "found_switches", "shrink_runs")), "a search whose numbers are none")

@@ -51,7 +51,7 @@ def call_text(call: Call, timed: bool = True, waits: bool = False) -> str:
 
 
 def gaps(run: Run) -> list[str]:
-    """What the file does not have, less what the story of a shrunk run has."""
+    """The parts that the file does not have, less those of the story of a shrunk run."""
     if not run.story:
         return run.gaps
     beside = {"steps: ": "numbers of steps, beside those in the story: calls have times only, which are virtual in deterministic runs"}
@@ -74,7 +74,7 @@ def _calls_text(calls: list[Call], gone: int, timed: bool, wait: dict[str, Any])
 
 
 def show(run: Run, rank: int | None = None, last: int = 3) -> str:
-    """What there is to know: the report, and the last calls of one rank or of those that did not return."""
+    """A summary: the report, and the last calls of one rank or of those that did not return."""
     lines = [run.headline() if run.run["ok"] and run.run.get("failures") else run.run["text"]]
     lines += run.run.get("failures", [])
     if "lanes" in run.run:
@@ -122,7 +122,7 @@ def first_difference(a: Run, b: Run) -> tuple[int, int, Call | None, Call | None
     for rank in range(max(a.world_size, b.world_size)):
         sides = [{call.index: call for call in run.of_rank(rank)} for run in (a, b)]
         begins = [min(side, default=0) for side in sides]
-        # What one of them has lost is no difference.
+        # A call that one of them has lost is no difference.
         for index in range(max(begins) if all(sides) else 0, max((i for side in sides for i in side), default=-1) + 1):
             one, other = sides[0].get(index), sides[1].get(index)
             if one is not None and other is not None and one.same() == other.same():

@@ -12,5 +12,5 @@ command: str | None = None  # without the variables that name the schedule
 
 # Of run files: what stands before the number of the run in their names; None: the program's name.
 program: str | None = None
-# Whether run() and explore() write the runs that fail where RANKLOOM_REPORT says. Else whoever runs tests does.
+# Whether run() and explore() write the runs that fail where RANKLOOM_REPORT says. Else the runner of the tests does.
 writes_runs = True

@@ -134,7 +134,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @dataclasses.dataclass
 class _Asked:
-    """What a mark asks for."""
+    """The wishes of a mark."""
 
     n: int
     seeds: Sequence[int] | None = None
@@ -245,7 +245,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         _rerun.command, _rerun.writes_runs = before
 
 
-# What explore() takes, but for what the mark of the ranks says.
+# The options of explore(), but for those that the mark of the ranks gives.
 _EXPLORES = (
     "runs", "seconds", "strategies", "first_seed", "compare", "vary_faults", "min_ranks", "shrink_runs", "leaks", "groups",
     "store_keys", "store_values", "max_steps", "swap_random", "expect_verified",
@@ -253,7 +253,7 @@ _EXPLORES = (
 
 
 def _explores(item: pytest.Item, asked: _Asked) -> dict[str, Any] | None:
-    """What the mark says, of those that explore() takes; fails the test if it is not right."""
+    """The options of explore() that the mark gives; fails the test if one is not right."""
     mark = item.get_closest_marker("explore")
     if mark is None:
         return None
@@ -373,7 +373,7 @@ def _save_trace(item: pytest.Item, report: Report) -> None:
         report.notes.append(f"no trace: {error}")
         return
     item.user_properties.append(("rankloom_trace", str(path)))
-    # What a search has made smaller than the test's mark has it, the trace is of.
+    # The trace is of the smaller program that a search has made of the test's mark.
     smaller = "".join(re.findall(r"(?<!\S)RANKLOOM_(?:RANKS|FAULTS)=(?:[^\s']|'[^']*')*\s+", report.rerun))
     replay = f"{smaller}RANKLOOM_REPLAY={shlex.quote(str(path))} {_command(item)}"
     report.text = report.text.replace(report.rerun, f"{report.rerun}\nreplay it: {replay}", 1)
@@ -456,7 +456,7 @@ def _fail(item: pytest.Item, report: Report, seed: int | None) -> NoReturn:
 
 
 def _failed_of(report: Report) -> BaseException | None:
-    """What the rank raised that failed first, or, where none did, one that was stopped."""
+    """The exception of the rank that failed first, or, where none did, of one that was stopped."""
     from rankloom.torch import _run
 
     return _run.told_of(report) or next((error for error in report.exceptions if error is not None), None)

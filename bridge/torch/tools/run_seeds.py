@@ -125,7 +125,7 @@ def _run_one(path: pathlib.Path, arguments: argparse.Namespace) -> None:
         for suite in unittest.defaultTestLoader.loadTestsFromModule(module):
             for test in suite:  # type: ignore[union-attr]
                 yield test  # type: ignore[misc]
-                # What a process that ends would have left behind.
+                # The state that would be gone with a process that ends.
                 if torch.distributed.is_initialized():
                     torch.distributed.destroy_process_group()
 

@@ -84,7 +84,7 @@ def _make_class(on: str, ranks: int, seed_of_ranks: int | None) -> type[unittest
 
         def before_test(self) -> None:
             self.barriers = 0
-            # They meet in a file; C++ would not see what a rank has here.
+            # Ranks meet in a file; C++ would not see what a rank has here.
             del os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
             dist.init_process_group(
                 backend,

@@ -1,4 +1,4 @@
-"""What torchrun tells a script, and what a script keeps in the one interpreter that a process has."""
+"""The variables that torchrun sets for a script, and the state that a script keeps in the one interpreter that a process has."""
 
 import argparse
 import dataclasses

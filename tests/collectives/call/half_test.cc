@@ -14,7 +14,7 @@
 namespace rankloom {
 namespace {
 
-// What a value is when rounded to a multiple of `unit` (a power of two): nearest, ties to even. Independent of the code
+// The value, rounded to a multiple of `unit` (a power of two): nearest, ties to even. Independent of the code
 // under test: exact arithmetic in double.
 double round_to_multiple(double value, double unit) { return std::nearbyint(value / unit) * unit; }
 

@@ -353,7 +353,7 @@ TEST_P(FakeInWorldTest, JudgesCallsAsTheThreadedGroupDoes) {
     run(size, [&](RankContext& rank) {
       for (int i = 0; i < kPlans / 4; ++i) {
         const CallPlan plan = random_plan(static_cast<uint64_t>(i * 8 + size), size, /*faulty=*/true);
-        // What each member would be told.
+        // The answer to each member.
         std::vector<std::string> fake(static_cast<size_t>(size));
         std::vector<Work> works;
         bool all_taken = true;

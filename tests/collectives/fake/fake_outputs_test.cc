@@ -1,4 +1,4 @@
-// What fake groups write.
+// The outputs that fake groups write.
 
 #include <cstddef>
 #include <cstdint>
@@ -50,7 +50,7 @@ TEST_P(UniformRanksTest, EqualsARealWorldOfEqualRanks) {
         PlannedCall mine(plan, rank.rank(), size);
         theirs.issue(*real).wait();
         mine.issue(*fake).wait();
-        // What the root scatters is not known to others; they get zeros instead.
+        // The root's input is not known to other ranks, which get zeros instead.
         if (plan.op == OpType::kScatter && rank.rank() != plan.root) {
           EXPECT_THAT(mine.result(), Each(std::byte{0}));
         } else {
@@ -166,7 +166,7 @@ TEST(UniformRanksAloneTest, RefusesDeviceMemory) {
   group_of(FakeOptions::Outputs::kShapesOnly, 0, 2)->all_reduce(on_gpu).wait();
 }
 
-// What PyTorch 2.13's fake group was seen to write, rank 1 of 3.
+// The outputs that PyTorch 2.13's fake group was seen to write, rank 1 of 3.
 TEST(PassThroughTest, WritesWhatPyTorchsFakeGroupDoes) {
   auto pg = group_of(FakeOptions::Outputs::kPassThrough, 1, 3);
   Floats t = {5, 5}, t2 = {10, 10}, t3 = {15, 15};

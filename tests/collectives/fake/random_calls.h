@@ -130,7 +130,7 @@ class PlannedCall {
     }
   }
 
-  // What the group says to it: "" if it takes it. The work is added to `works`.
+  // The group's answer to the call: "" if it takes the call. The work is added to `works`.
   std::string verdict(ProcessGroup& pg, std::vector<Work>& works) {
     try {
       works.push_back(issue(pg));

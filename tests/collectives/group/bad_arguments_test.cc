@@ -33,7 +33,7 @@ using testing::Each;
 constexpr int kSize = 3;
 constexpr float kUntouched = -7;
 
-// What a call may be given. `two` is rank() + 1 everywhere, outputs are kUntouched.
+// Tensors for calls. `two` is rank() + 1 everywhere, outputs are kUntouched.
 struct Tensors {
   explicit Tensors(int rank) : two(2, static_cast<float>(rank + 1)), six(6, static_cast<float>(rank + 1)) {}
 
@@ -62,7 +62,7 @@ struct Tensors {
   std::array<std::vector<float>, 4> gives = {two, two, two, two};
 };
 
-// What is said of a bad argument: a text, or one that names the rank or its neighbour.
+// The text on a bad argument: one of its own, or one that names the rank or its neighbour.
 class Text {
  public:
   Text(const char* text) : of_([text](int) { return std::string(text); }) {}       // NOLINT: implicit
@@ -577,7 +577,7 @@ TEST_P(BadArgumentsTest, IsRefusedByName) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-// What has no group, or more than one.
+// Refusals that belong to no group, or to more than one.
 class BadSetupTest : public EveryWorldTest {
  protected:
   template <typename Call>

@@ -1,4 +1,4 @@
-// What is refused says which line asked for it: setters, meshes, worlds and their options, streams and tensors, in a
+// A refusal names the line that asked: setters, meshes, worlds and their options, streams and tensors, in a
 // world and in fake groups outside of one. Calls of groups stand in bad_arguments_test.cc, null pointers in
 // null_arguments_test.cc.
 

@@ -546,7 +546,7 @@ TEST_P(GroupsTest, AnswersInAFakeWorld) {
     auto some = pg->new_group({1, 3});
     EXPECT_EQ(some == nullptr, rank.rank() % 2 == 0);
     auto split = pg->split_group(rank.rank() % 2);
-    EXPECT_EQ(split->size(), 4);  // it has no peers to ask
+    EXPECT_EQ(split->size(), 4);  // a fake group has no peers to ask
     EXPECT_EQ(split->group_name(), absl::StrCat("0.2:", rank.rank() % 2));
     EXPECT_EQ(pg->split_group(ProcessGroup::kNoColor), nullptr);
     std::vector<int64_t> x = {1};

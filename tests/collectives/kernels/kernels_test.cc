@@ -760,7 +760,7 @@ TEST(ReduceOpTest, NamesCarryTheFactorExactly) {
   EXPECT_EQ(ReduceOp::premul_sum(1.0 / 3).name(), "premul_sum(0.3333333333333333)");
 }
 
-// What all_reduce makes of one float per rank.
+// The result of all_reduce for one float per rank.
 float sum_of(std::vector<float> by_rank, ReduceOp::Order order) {
   std::vector<CollectiveCall> calls(by_rank.size());
   for (size_t r = 0; r < by_rank.size(); ++r) {

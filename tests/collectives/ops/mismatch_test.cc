@@ -320,7 +320,7 @@ TEST(MismatchTest, CutsManyValues) {
 }
 
 TEST(MismatchTest, AgreesWithTheFastComparison) {
-  // Whatever members_agree() refuses has a line in the table or a pair, and the other way round.
+  // Each mismatch that members_agree() refuses has a line in the table or a pair, and the other way round.
   std::vector<CollectiveCall> calls = {all_reduce(1, f32({4})),
                                        all_reduce(1, f32({4}), ReduceOp::kMin),
                                        all_reduce(1, f32({2, 2})),

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-# What write_traces.cc does, worked out by hand. Virtual microseconds at 1 us a message and 1 ns a byte:
+# The calls of write_traces.cc, worked out by hand. Virtual microseconds at 1 us a message and 1 ns a byte:
 #   forward 0-10; all_gather (1 step, 64 / 2 bytes) 10-11.032; all_reduce (2 steps, 4000 bytes) 10-16;
 #   backward 11.032-16.032; send or recv (24 bytes) 16.032-17.056; broadcast (1 step, 8 bytes) 17.056-18.064;
 #   barrier (2 steps) -20.064; all_to_all_single (3 steps, 8 * 3 / 4 bytes) -23.070

@@ -1,4 +1,4 @@
-// Whatever cannot be written is told of, with the file and the reason.
+// A file that cannot be written is told of, with its name and the reason.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

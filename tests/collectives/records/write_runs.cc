@@ -141,7 +141,7 @@ void step(RankContext& rank, ProcessGroup& pg, int odd_at, int steps) {
 }
 
 void write_explored(const std::string& folder) {
-  // What a search counts for files only is counted if failures leave some.
+  // The counts that only files have are counted if failures leave files.
   setenv("RANKLOOM_REPORT", (folder + "/of_explore").c_str(), 1);
   const ExploreReport explored = explore({.world = fibers(2), .progress = [](const auto&) {}}, [](RankContext& rank) {
     auto pg = init_process_group(rank);

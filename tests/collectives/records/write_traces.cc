@@ -19,7 +19,7 @@ namespace {
 
 using Records = std::vector<std::shared_ptr<CallRecord>>;
 
-// What read_traces.py expects is worked out from this by hand.
+// The numbers that read_traces.py expects are worked out from this by hand.
 void program(CallRecord& record, const DeviceMesh& mesh) {
   const auto& tp = mesh.get_group("tp");
   const auto& dp = mesh.get_group("dp");

@@ -1,4 +1,4 @@
-// What a stream that waits for a work must do, whatever kind it is.
+// The duties of a stream that waits for a work, for streams of all kinds.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

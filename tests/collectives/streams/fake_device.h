@@ -31,7 +31,7 @@ using namespace internal;
 
 class FakeDriver final : public DeviceDriver {
  public:
-  // What one step of a stream says: whether it is over.
+  // One step of a stream; returns whether it is over.
   using Step = std::function<bool()>;
 
   explicit FakeDriver(uint64_t seed = 1) : prng_(seed), thread_([this] { work(); }) {}

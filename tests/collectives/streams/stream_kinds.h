@@ -47,7 +47,7 @@ class StreamKind {
 
   // Why there can be none here; empty: they can.
   virtual std::string missing() const { return ""; }
-  // What their worlds need beside.
+  // Adds the options that their worlds need.
   virtual WorldOptions options(WorldOptions world) const { return world; }
   // On each rank, first.
   virtual void enter(RankContext& /*rank*/) {}

@@ -365,7 +365,7 @@ TEST_P(StreamTest, RefusesMisuse) {
   });
 }
 
-// What a step does: reduce on one stream, use the result on another. `waits`: as it should be.
+// A step: reduce on one stream, use the result on another. `waits`: as it should be.
 std::vector<int32_t> step(RankContext& rank, bool waits) {
   auto pg = init_process_group(rank);
   SimStream comm(rank, "comm");

@@ -1,4 +1,4 @@
-// What becomes of works that nobody waits in when the world is aborted, or when their rank unwinds, and of handles that
+// The end of works that nobody waits in when the world is aborted, or when their rank unwinds, and of handles that
 // outlive their world.
 
 #include <gmock/gmock.h>
@@ -337,10 +337,10 @@ TEST_P(UnwoundWorkTest, OfAHelperIsToldWhenTheHelperHasCaughtIt) {
                                    HasSubstr("\nrank 1 stopped for it")));
 }
 
-// What ends one call of a group for good ends all that are on their way: with the cause, and at once.
+// A failure that ends one call of a group for good ends all that are on their way: with the cause, and at once.
 class FailedGroupTest : public EveryWorldTest {
  protected:
-  // Whatever a member can have on its way, none of which the others will answer.
+  // All kinds of calls that a member can have on its way, none of which the others will answer.
   struct Outstanding {
     explicit Outstanding(ProcessGroup& pg)
         : reduced(pg.all_reduce(a)), received(pg.recv(b, 1, 7)), coalesced(coalesce(pg)), last(pg.all_reduce(d)) {}
@@ -505,8 +505,8 @@ TEST_P(FailedGroupTest, EndsAMessageWhosePartnerUnwound) {
   }
 }
 
-// What a call holds is let go of after all works of its completion are done: its destructor may drop works that end
-// with it.
+// The owners that a call holds are let go of after all works of its completion are done: a destructor may drop works
+// that end with the call.
 class CompletionTest : public EveryWorldTest {
  protected:
   // Holds a work, and notes whether it was done when it went.
@@ -586,7 +586,7 @@ TEST_P(CompletionTest, LetsPartsGoAsSoonAsTheyAreDone) {
   });
 }
 
-// What a callback throws is its rank's failure, as a helper's.
+// An exception of a callback is its rank's failure, as a helper's.
 class CallbackTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, CallbackTest, every_world(), world_name);
 

@@ -23,7 +23,7 @@ using testing::HasSubstr;
 class CollectivesTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, CollectivesTest, every_world(), world_name);
 
-// What rank r holds at i: different for every pair, small enough that sums are exact.
+// The value of rank r at i: different for every pair, small enough that sums are exact.
 int64_t value(int rank, int64_t i) { return 100 * (rank + 1) + i % 97; }
 
 std::vector<int64_t> values(int rank, int64_t count) {

@@ -1,4 +1,4 @@
-// What a report says of a run that failed: who did it, first; what the others were at.
+// The report of a run that failed: the culprit first; then the calls that the others were at.
 #include <stdexcept>
 #include <string>
 #include <vector>

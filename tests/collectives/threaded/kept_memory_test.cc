@@ -1,4 +1,4 @@
-// What a world keeps of groups that all members have left: nothing but what its records name.
+// A world keeps nothing of groups that all members have left but what its records name.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

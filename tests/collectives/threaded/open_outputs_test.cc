@@ -1,4 +1,4 @@
-// What a rank does to the outputs of calls that it has made and not waited for.
+// A rank reads or writes the outputs of calls that it has made and not waited for.
 #include <numeric>
 #include <string>
 #include <vector>
@@ -213,7 +213,7 @@ TEST_P(OpenOutputsTest, CallsOnOneStreamMayShareABuffer) {
   });
 }
 
-// What a stream knows, the rank does not, before it asks the stream.
+// The rank does not know what a stream knows, before it asks the stream.
 TEST_P(OpenOutputsTest, AStreamsWaitIsNotTheRanks) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -299,7 +299,7 @@ TEST_P(OpenOutputsTest, ACallThatFailedFreesItsBuffer) {
   });
 }
 
-// What waits for calls, or ends them, frees their buffers although handles live.
+// Each method that waits for calls, or ends them, frees their buffers although handles live.
 TEST_P(OpenOutputsTest, AGroupThatWasLeftFreesItsBuffers) {
   const std::vector<void (*)(std::shared_ptr<ProcessGroup>)> leaving = {
       [](std::shared_ptr<ProcessGroup> group) { group->shutdown(); },

@@ -158,7 +158,7 @@ TEST_P(OwnThreadTest, MakesManyCallsThatAreTheLastThingAnybodyCanDo) {
   }).throw_if_failed();
 }
 
-// What is ready when the thread leaves its call is a completion, which wakes nobody.
+// The task that is ready when the thread leaves its call is a completion, which wakes nobody.
 TEST_P(OwnThreadTest, LeavesACallThatIsAboutToComplete) {
   run([&](RankContext& rank, ProcessGroup& first, ProcessGroup& second) {
     const auto third = init_process_group(rank);

@@ -201,7 +201,7 @@ TEST_P(PlacedCallsTest, AnEagerSendKeepsItsPlaceUntilItArrives) {
   });
 }
 
-// What a message remembers of its buffer goes with it: the next one in its place has another.
+// The memory of a message of its buffer goes with the message: the next one in its place has another.
 TEST_P(PlacedCallsTest, AnEarlyWriteIsFoundInTheCallThatHasIt) {
   if (!seeded()) GTEST_SKIP() << "only seeded runs look";
   int good = 0;  // rounds, on both ranks: one runs at a time
@@ -414,7 +414,7 @@ TEST_P(PlacedCallsTest, OneLineMakesManyCalls) {
   });
 }
 
-// What the short way of a call made once more must refuse as the long one does.
+// Mistakes that the short way of a call made once more must refuse as the long one does.
 
 TEST_P(PlacedCallsTest, ACallMadeOnceMoreIsRefusedByTheHandleOfAnotherRank) {
   std::shared_ptr<ProcessGroup> of_first;

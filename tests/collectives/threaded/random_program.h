@@ -178,7 +178,7 @@ class RandomProgram {
     return input;
   }
 
-  // What `rank` must get.
+  // The result that `rank` must get.
   State result_of(const Call& call, const std::vector<State>& inputs, int rank) const {
     const size_t r = static_cast<size_t>(rank);
     State out;

@@ -100,8 +100,8 @@ TEST_P(PollsTest, OfALatchEndWhenAPeerThatSleepsComes) {
   });
 }
 
-// A loop that asks and does something else in turns, or only acts. Whoever answers sleeps: under a schedule time must
-// pass.
+// A loop that asks and does something else in turns, or only acts. The answering rank sleeps: under a schedule time
+// must pass.
 TEST_P(PollsTest, ThatActInBetweenEndWhenAPeerThatSleepsComes) {
   using Act = std::function<void(RankContext&, ProcessGroup&)>;
   const std::vector<std::pair<const char*, Act>> kinds = {
@@ -292,7 +292,7 @@ TEST_P(PollsTest, ThatNobodyCanAnswerAreNamed) {
                                    HasSubstr("polls_test.cc:")));
 }
 
-// What a device does is outside, but a stream that is blocked waits for the ranks.
+// The acts of a device are outside, but a stream that is blocked waits for the ranks.
 TEST_P(PollsTest, OfADeviceThatNobodyCanAnswerAreNamed) {
   if (!deterministic()) return;
   using Ask = std::function<bool(Stream&, Stream::Event&)>;

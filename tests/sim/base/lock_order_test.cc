@@ -87,7 +87,7 @@ TEST(LockOrderTest, AWaitFreesItsLock) {
   }
 }
 
-// What a thread that takes `second` while it holds `first` dies with.
+// The text with which a thread dies that takes `second` while it holds `first`.
 std::string text_of(LockLevel first, LockLevel second) {
   return "rankloom: fatal: wrong order of locks: a thread that holds \"" + std::string(lock_level_name(first)) +
          "\" takes \"" + std::string(lock_level_name(second)) + "\", want them in this order: .*rendezvous, .*work, ";

@@ -71,7 +71,7 @@ TEST(ParkerTest, ASleepThatTimedOutIsNoSleep) {
   EXPECT_EQ(parker.give(), Parker::Was::kAwake);
 }
 
-// What one thread wrote before its permit is seen by the other, however the two meet: no round may hang.
+// The other thread sees all that one wrote before its permit, however the two meet: no round may hang.
 TEST(ParkerTest, NoWakeUpIsLostOverManyRounds) {
   constexpr int kRounds = 50'000;
   Parker ping;

@@ -186,7 +186,7 @@ TEST_P(AttachTest, AbortsAndAttachesMeet) {
   }
 }
 
-// What torch's DDP does: the main thread waits in a raw condition variable for a thread that calls collectives.
+// As torch's DDP does: the main thread waits in a raw condition variable for a thread that calls collectives.
 TEST_P(AttachTest, AHelperWorksWhileTheMainThreadIsBlockedInARawWait) {
   constexpr int kRanks = 3;
   for (int round = 0; round < 20; ++round) {

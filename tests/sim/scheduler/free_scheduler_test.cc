@@ -199,7 +199,7 @@ TEST(FreeSchedulerTest, ADeadlockIsFoundWhenTheLastOutsideWakerGoes) {
   }
 }
 
-// A report reads the sites of sleepers: strings on their stacks. Whoever is woken meanwhile stays until it is written.
+// A report reads the sites of sleepers: strings on their stacks. One that is woken then stays until it is written.
 TEST(FreeSchedulerTest, NobodyLeavesItsWaitWhileAReportIsWritten) {
   auto scheduler = make_scheduler(free_gear(), 2);
   Gate never(scheduler.get());

@@ -26,7 +26,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// What the watchdog said; a rank that is stuck on purpose waits for it.
+// The texts of the watchdog; a rank that is stuck on purpose waits for it.
 class Told {
  public:
   void operator()(const std::string& text) {

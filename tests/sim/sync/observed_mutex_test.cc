@@ -24,7 +24,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// What the search says that it has not seen of one run in which each of two ranks calls `look` with a mutex and the
+// The things that a search has not seen of one run in which each of two ranks calls `look` with a mutex and the
 // record.
 std::vector<std::string> unseen(EngineKind engine, const std::function<void(ObservedMutex&, StepRecord&)>& look) {
   ScheduleTree tree;

@@ -1,4 +1,4 @@
-// What rank programs synchronise with beside the collectives: known to the scheduler in every gear.
+// Objects by which rank programs synchronise beside the collectives: known to the scheduler in every gear.
 #include "rankloom/sync.h"
 
 #include <gmock/gmock.h>
@@ -476,7 +476,7 @@ TEST(SyncThreadsTest, ThreadsOfNoWorldMayUseThem) {
 TEST(SyncThreadsTest, RanksOfTwoWorldsMayShareThem) {
   auto one = make_scheduler(fibers(), 1);
   auto two = make_scheduler(free_gear(), 1);
-  one->add_outside(1);  // who will wake it is no task of its own
+  one->add_outside(1);  // the waking thread is no task of this world
   two->add_outside(1);
   Mutex mu;
   CondVar turn_changed;

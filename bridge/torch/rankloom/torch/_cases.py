@@ -19,7 +19,7 @@ from torch.testing._internal import common_distributed, common_utils
 from rankloom.torch import _ext, _install
 from rankloom.torch._run import run
 
-# What the plugin asks for: each test runs once under each of them. None: in default order.
+# The schedules that the plugin asks for: each test runs once under each of them. None: in default order.
 seeds: Sequence[int | None] = (None,)
 
 
@@ -126,7 +126,7 @@ class ContinuousOnThreads:
             size = int(cls.world_size)
 
             def rank_main(rank: int) -> None:
-                # What a process keeps in its class is the rank's own.
+                # The state that a process keeps in its class is the rank's own.
                 own = {"rank": rank, "world_size": size, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
                 mine: Any = type(cls.__name__, (cls,), own)
                 mine._init_pg(rank, size, cls.rdvz_file)
@@ -261,7 +261,7 @@ def patch() -> None:
         for name, method in ours.__dict__.items():
             if name in theirs.__dict__ and not name.startswith("__"):
                 setattr(theirs, name, _either(theirs.__dict__[name], method))
-    # What a test's class decides in __init__() is asked when the test begins.
+    # The decisions of a test's class in __init__() are asked for when the test begins.
     decorator = common_distributed.spawn_threads_and_init_comms
 
     def spawn_threads_and_init_comms(func: Any = None, *args: Any, **kwargs: Any) -> Any:

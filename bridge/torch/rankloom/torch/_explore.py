@@ -29,7 +29,7 @@ STRATEGIES = ("exhaustive", "pct", "starve", "late_completion", "random")
 
 @dataclasses.dataclass
 class Share:
-    """What a strategy did."""
+    """The runs of a strategy."""
 
     strategy: str
     runs: int
@@ -58,7 +58,7 @@ class Failure(Report):
 
 @dataclasses.dataclass
 class Exploration:
-    """What explore() found."""
+    """The result of explore()."""
 
     runs: int  # that were made, those of shrinking not counted
     failure: Failure | None  # of the smallest run that fails, or whose results differ; None: no failure

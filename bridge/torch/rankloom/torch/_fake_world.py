@@ -24,7 +24,7 @@ from rankloom.torch import _ext, _meta, _module_names, _names, _ranks, _stores
 _OUTPUTS = ("shapes_only", "pass_through", "uniform_ranks")
 _ALGORITHMS = ("ring", "tree", "faster")
 
-# What programs call an operation in its several forms.
+# The names by which programs call the several forms of an operation.
 _FORMS = {
     "all_gather": ("all_gather", "all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
     "all_gather_single": ("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
@@ -47,7 +47,7 @@ _FORMS = {
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What joins the members of a group."""
+    """The connection between the members of a group."""
 
     latency: float  # seconds, of one message
     bytes_per_second: float  # of one rank, in one direction
@@ -93,7 +93,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """What one operation of one group came to; payload, bytes, steps and time (seconds) are sums over its calls."""
+    """The totals of one operation of one group; payload, bytes, steps and time (seconds) are sums over its calls."""
 
     op: str
     group: str
@@ -176,7 +176,7 @@ def _checked_cost(cost: object, dims: Sequence[str]) -> list[tuple[str, float, f
 
 
 class FakeWorld:
-    """What fake_world() makes: a context to run a program in, and the record of what it called.
+    """The result of fake_world(): a context to run a program in, and the record of what it called.
 
     The record stays when the context is left. Thread-safety: all methods; one world is open at a time.
     """
@@ -267,7 +267,7 @@ class FakeWorld:
 
     @contextlib.contextmanager
     def _environment(self) -> Iterator[None]:
-        """What torchrun would say, with one node of all ranks."""
+        """The variables that torchrun would set, with one node of all ranks."""
         rank, size = str(self.rank), str(self.world_size)
         values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
         values |= {"MASTER_ADDR": "rankloom-fake-world", "MASTER_PORT": "29500"}
@@ -549,7 +549,7 @@ _LISTED = 20
 
 @contextlib.contextmanager
 def expect_calls(*, group: str | None = None, exactly: bool = False, **calls: int) -> Iterator[None]:
-    """What is called within, in the open fake world: so many calls of each operation that is named, in any of its forms.
+    """Checks the calls within, in the open fake world: so many calls of each operation that is named, in any of its forms.
 
         with rankloom.torch.expect_calls(all_gather=3, group="tp"):
             model(x)

@@ -1,4 +1,4 @@
-"""What goes wrong by plan."""
+"""The faults of a plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong at a certain call. What is left out fits every call."""
+    """Something that goes wrong at a certain call. A field that is left out fits every call."""
 
     kind: str  # crash, hang, delay, drop, duplicate, corrupt, abort, store_timeout
     rank: int | None = None
@@ -50,7 +50,7 @@ class FaultPlan:
 
 
 def text_of(faults: FaultPlan | Fault | str | Iterable[Fault] | None) -> str:
-    """What the extension reads. It refuses what makes no sense."""
+    """The form that the extension reads. The extension refuses faults that make no sense."""
     if faults is None:
         return ""
     if isinstance(faults, (FaultPlan, Fault, str)):

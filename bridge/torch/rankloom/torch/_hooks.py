@@ -1,4 +1,4 @@
-"""What torch keeps one of for all threads, and a rank means for itself: hooks on all modules, loss_parallel's handlers."""
+"""State that torch keeps once for all threads, and a rank means for itself: hooks on all modules, loss_parallel's handlers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import graph
 
-# What wrappers call the module that they wrap: no part of a name.
+# The names by which wrappers call the module that they wrap: no part of a name.
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 
 _ENGINE: types.CodeType = graph._engine_run_backward.__code__

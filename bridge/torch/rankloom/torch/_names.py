@@ -64,7 +64,7 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
 
 
 def asked() -> str | None:
-    """What the caller calls the backend that the calling thread is making, where we have that name."""
+    """The name that the caller gives to the backend that the calling thread is making, where we have that name."""
     return getattr(_asked, "name", None)
 
 
@@ -116,7 +116,7 @@ def refuse_in_fake_world() -> None:
 
 
 def fake_group_arguments(options: Any) -> tuple[Any, ...]:
-    """What make_fake_backend() wants beside the rest, for the group that the calling thread is making."""
+    """The further arguments of make_fake_backend(), for the group that the calling thread is making."""
     return () if _fake_world is None else _fake_world.group_arguments(options, getattr(_asked, "description", None) or "undefined")
 
 

@@ -1,4 +1,4 @@
-"""What a process has one of, for ranks that each run a script: __main__, sys.argv, streams, os.environ, handlers.
+"""Things that a process has once, for ranks that each run a script: __main__, sys.argv, streams, os.environ, handlers.
 
 While scripts() is open, what a rank thread (or a thread that it started) asks of these is answered by its Process.
 """
@@ -164,7 +164,7 @@ class _Stream(io.TextIOBase):
 
 
 class _Lines(_Stream):
-    """What a rank finds as sys.stdout: also when another rank's logging handler keeps it, it writes for the calling rank."""
+    """A rank's sys.stdout: also when another rank's logging handler keeps it, it writes for the calling rank."""
 
     def __init__(self, output: Output, name: str) -> None:
         super().__init__(name, getattr(sys, name))

@@ -1,4 +1,4 @@
-"""What belongs to a rank although Python keeps one of it: the environment, torch.distributed's world, random states."""
+"""State that belongs to a rank although Python keeps one of it: the environment, torch.distributed's world, random states."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def rank_scope(job: _ext.Job, rank: int) -> Iterator[None]:
 
 
 def failure_text(error: BaseException) -> str:
-    """What a rank raised, as its text is now: from here on the error says the same, whoever prints it later."""
+    """A rank's exception, with its text as it is now: from here on the error says the same, on whichever thread it is printed."""
     with contextlib.suppress(Exception):
         _freeze(error)
     return f"{type(error).__name__}: {error}"
@@ -223,7 +223,7 @@ class RankThread(threading.Thread):
     def __init__(self, name: str, target: Callable[..., None], *args: Any) -> None:
         super().__init__(name=name, target=target, args=args, daemon=True)
         self.begun = False  # start() was called, or is about to be
-        self.hung = False  # it had to be ended
+        self.hung = False  # the rank had to be ended
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -265,7 +265,7 @@ held = 0  # how many ranks a person keeps: at a breakpoint, or at a prompt. Nobo
 
 @contextlib.contextmanager
 def ending(job: _ext.Job, threads: Sequence[RankThread]) -> Iterator[None]:
-    """Whatever is raised within, by an interrupt too, ends the ranks as well: around start_threads() and join_threads()."""
+    """An exception raised within, by an interrupt too, ends the ranks as well: around start_threads() and join_threads()."""
     try:
         yield
     except BaseException as error:

@@ -41,7 +41,7 @@ class _Bytes(NamedTuple):
 
 @dataclasses.dataclass
 class Report:
-    """What a run left behind."""
+    """The report of a run."""
 
     ok: bool
     text: str  # the first failure as the headline, the other ranks folded under it, and how to run it again
@@ -124,7 +124,7 @@ def _odd_ranks(table: str) -> set[int]:
 
 
 def told_of(report: Report) -> BaseException | None:
-    """What the rank raised whose doing the failure is, as far as that is known; else what the first raised that failed."""
+    """The exception of the rank whose doing the failure is, as far as that is known; else of the first rank that failed."""
     if report.first_failed < 0 or not report.exceptions:
         return None
     first = report.exceptions[report.first_failed]
@@ -237,7 +237,7 @@ def run(
 
     RANKLOOM_REPORT=FOLDER in the environment: a run that fails is written to a file there, which the report's text names.
 
-    Errors: ValueError for options that do not fit. What a rank raises is in the report.
+    Errors: ValueError for options that do not fit. An exception of a rank is in the report.
     """
     if parallel:
         if seed is not None or schedule not in (None, "free"):
@@ -297,7 +297,7 @@ class Ranks:
             _stores.forget(job.id)
 
     def forget(self) -> None:
-        """What the last run left."""
+        """The report of the last run."""
         self.results, self.exceptions = [], []
 
     def _main(self, job: _ext.Job, rank: int, store: Any) -> None:

@@ -1,4 +1,4 @@
-"""What ranks share in Python: the variables that a program captures or finds in its module. No scheduler sees them."""
+"""The state that ranks share in Python: the variables that a program captures or finds in its module. No scheduler sees them."""
 
 from __future__ import annotations
 

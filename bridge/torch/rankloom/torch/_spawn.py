@@ -57,7 +57,7 @@ def _copy_for_each(args: tuple[Any, ...], nprocs: int) -> list[tuple[Any, ...]]:
 
 
 def _raise_if_failed(report: Report) -> None:
-    """What torch.multiprocessing raises; its rankloom_report is the run's."""
+    """The exception that torch.multiprocessing raises; its rankloom_report is the run's."""
     if report.ok:
         return
     rank = report.first_failed

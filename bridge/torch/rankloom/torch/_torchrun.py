@@ -76,7 +76,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 class _UsageError(Exception):
-    """What is wrong with the command line."""
+    """A mistake in the command line."""
 
 
 def _nodes(text: str) -> int:
@@ -176,7 +176,7 @@ class _Sinks:
             text.truncate()
 
     def tell(self) -> None:
-        """What the last run printed."""
+        """The output of the last run."""
         for name, text in self.kept:
             self._put(name, text)
         self.kept.clear()
@@ -269,7 +269,7 @@ def _exit_code(report: Report) -> int:
 
 
 def _lines_of(error: BaseException) -> list[str]:
-    """What Python prints when a script ends by this: without the launcher's frames."""
+    """The text that Python prints when a script ends by this: without the launcher's frames."""
     if isinstance(error, SystemExit):
         return [] if error.code is None or isinstance(error.code, int) else str(error.code).split("\n")
     cut = _ranks.callers_traceback(error)

@@ -1,6 +1,6 @@
 """Drop-ins for PyTorch's own multi-threaded test helpers.
 
-MultiThreadedTestCase and spawn_threads_and_init_comms have PyTorch's surface. What they add: RANKLOOM_SEED, or the class
+MultiThreadedTestCase and spawn_threads_and_init_comms have PyTorch's surface. They add more: RANKLOOM_SEED, or the class
 attributes `seed` and `schedule`, make a run deterministic; a failure is told once, with the other ranks folded under it.
 """
 
