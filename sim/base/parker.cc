@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <ctime>
 #include <limits>
@@ -17,8 +18,12 @@ namespace {
 // time.
 constexpr int kSpins = 20;
 // A yield that took so long gave the core to others than threads that wait as well: on a busy machine each costs a time
-// slice, 20 of them a tenth of a second, while a thread that sleeps is put before the others when it wakes.
+// slice or several, while a thread that sleeps is put before the others when it wakes.
 constexpr int64_t kBusyNs = 200'000;
+// After such a yield no thread of the process tries another one for so many times as long: a tenth of the time is the
+// most that is lost to finding out whether the machine is busy still.
+constexpr int64_t kBusyTimes = 10;
+std::atomic<int64_t> busy_until_ns{0};
 
 }  // namespace
 
@@ -31,11 +36,15 @@ int64_t monotonic_ns() {
 bool Parker::spin() {
   if (try_take()) return true;  // the clock is not needed
   int64_t before = monotonic_ns();
+  if (before < busy_until_ns.load(std::memory_order_relaxed)) return false;
   for (int i = 0; i < kSpins; ++i) {
     if (try_take()) return true;
     sched_yield();
     const int64_t now = monotonic_ns();
-    if (now - before > kBusyNs) break;
+    if (now - before > kBusyNs) {
+      busy_until_ns.store(now + kBusyTimes * (now - before), std::memory_order_relaxed);
+      break;
+    }
     before = now;
   }
   return try_take();
