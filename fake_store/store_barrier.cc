@@ -63,11 +63,9 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   }
   const std::string_view go = go_key;
   const StoreBarrier barrier{.name = name, .rank = rank, .size = size};
-  const absl::Status waited =
-      store
-          .execute(
-              {.op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code, .barrier = &barrier})
-          .status();
+  const StoreCall wait{
+      .op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code, .way = {.barrier = &barrier}};
+  const absl::Status waited = store.execute(wait).status();
   if (waited.ok()) return;
   const StoreState& state = StoreAccess::state(store);
   if (!state.abort_cause().ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
