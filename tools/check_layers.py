@@ -97,6 +97,8 @@ BANNED = [
     ("getenv", r"\b(secure_)?getenv\s*\(", [*CORE, "harness"], "the environment is read in world/run_options.cc"),
     ("file", r"\b(ofstream|fstream)\b(?!>)|\bf(re)?open\s*\(|\bfwrite\s*\(|\bfputs\s*\(|(?<![\w.>])p?writev?\s*\(\s*\w*fd", [*CORE, "harness"],
      "write_file() looks at each step that can fail"),
+    ("opened record", r"\brecorder\(\)\s*\.\s*open(_again)?\s*\(", [*CORE, "harness"], "GroupFront opens a call's flight record"),
+    ("closed record", r"\brecorder\(\)\s*\.\s*close\s*\(", [*CORE, "harness"], "close_record() closes a call's flight record"),
 ]
 
 # (rule, files, reason)
@@ -104,6 +106,8 @@ EXCEPTIONS = [
     ("steady_clock", "sim/*", "the monotonic clock of the free gear"),
     ("getenv", "world/run_options.cc", "the one reader of the environment"),
     ("file", "sim/base/write_file.cc", "the one writer of files"),
+    ("opened record", "collectives/group/group_front.cc", "the one place that opens a flight record"),
+    ("closed record", "collectives/work/close_records.h", "the one place that closes a flight record"),
     ("file", "fake_store/file_log.cc", "appends to a file that processes share, and looks at each step, too"),
 ]
 

@@ -71,6 +71,10 @@ PLANTED = [
     ("collectives/call/a.cc", 'FILE* f = fopen(path, "w");\n', "write_file()"),
     ("world/a.cc", "std::fwrite(p, 1, n, f);\n", "write_file()"),
     ("fake_store/a.cc", "write(fd, p, n);\n", "write_file()"),
+    ("collectives/threaded/a.cc", "rank_state_->recorder().close(id, now, true);\n", "close_record()"),
+    ("world/a.cc", "recorder()\n    .close(id, now, true);\n", "close_record()"),
+    ("collectives/work/close_records.h", "rank.recorder().open(numbers, fill);\n", "GroupFront opens"),
+    ("collectives/threaded/a.cc", "recorder().open_again(known, code, numbers);\n", "GroupFront opens"),
     ("sim/base/a.cc", "char c = '\"'; usleep(3); char d = '\"';\n", "time is virtual"),
 ]
 
@@ -90,6 +94,8 @@ CLEAN = [
     ("harness/matchers_of_x.cc", '#include <gtest/gtest.h>\n#include "rankloom/work.h"\nstd::this_thread::sleep_for(d);\n'),
     ("tests/examples/a_test.cc", '#include "examples/digits/mlp.h"\n'),
     ("world/a.h", "void sleep_for(absl::Duration duration);\n"),
+    ("collectives/work/close_records.h", "rank.recorder().close(id, now, true);\n"),
+    ("collectives/group/group_front.cc", "rank.recorder().open(numbers, fill); rank.recorder().last_calls(1); gate_.close(true);\n"),
     ("tests/sim/a_test.cc", "#include <gtest/gtest.h>\n#include <rankloom/rankloom.h>\nstd::future<int> f;\n"),
     ("bench/a.cc", '#include <benchmark/benchmark.h>\n#include "bench/floor.h"\n'),
     ("include/rankloom/explore.h", '#include "rankloom/explore.h"\n'),
