@@ -13,7 +13,7 @@ PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store, CodeS
 
 absl::StatusOr<StoreReply> PrefixStore::execute(const StoreCall& asked) {
   StoreCall call = asked;
-  if (call.at_point == this) call.at_point = store_.get();  // nothing is done in between that others see
+  if (call.way.at_point == this) call.way.at_point = store_.get();  // nothing is done in between that others see
   if (call.keys.size() == 1) {
     const std::string joined = absl::StrCat(prefix_, sv(call.key()));
     const std::string_view key = joined;

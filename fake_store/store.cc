@@ -144,7 +144,7 @@ absl::StatusOr<StoreReply> Store::submit(StoreCall&& call) {
   const Row& row = row_of(call.op);
   enter(row.name, call.key(), call.code, row.polls);
   if (call.timeout.has_value() || call.op == StoreCall::Op::kMultiSet) check_arguments(call);
-  call.at_point = this;
+  call.way.at_point = this;
   absl::StatusOr<StoreReply> reply = execute(call);
   if (!reply.ok()) [[unlikely]]
     fail(reply.status() == state_->abort_cause() ? reply.status() : at_line(reply.status(), call.code), row.name);

@@ -2,35 +2,20 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "fake_store/store_state.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
 #include "rankloom/store.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
 
 using namespace internal;
-
-namespace {
-
-// "rank 1", "ranks 0, 3 and 12 more".
-std::string missing_text(std::string_view arrived, int size) {
-  constexpr size_t kShown = 16;
-  std::vector<int> missing = missing_ranks(arrived, size);
-  const size_t more = missing.size() > kShown ? missing.size() - kShown : 0;
-  missing.resize(missing.size() - more);
-  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
-                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
-}
-
-}  // namespace
 
 void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout,
                    CodeSite code) {
@@ -63,11 +48,9 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   }
   const std::string_view go = go_key;
   const StoreBarrier barrier{.name = name, .rank = rank, .size = size};
-  const absl::Status waited =
-      store
-          .execute(
-              {.op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code, .barrier = &barrier})
-          .status();
+  const StoreCall wait{
+      .op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code, .way = {.barrier = &barrier}};
+  const absl::Status waited = store.execute(wait).status();
   if (waited.ok()) return;
   const StoreState& state = StoreAccess::state(store);
   if (!state.abort_cause().ok() || error_kind(waited) != ErrorKind::kTimeout) throw_dist_error(waited, origin);
@@ -79,7 +62,8 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const std::string more = text.substr(std::min(text.find('\n'), text.size()));
   refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",
          absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
-         missing_text(arrived.ok() ? arrived->value : "", size), " of ", size, site_place(Site{.code = code}), more);
+         short_ranks_text(missing_ranks(arrived.ok() ? arrived->value : "", size)), " of ", size,
+         site_place(Site{.code = code}), more);
 }
 
 }  // namespace rankloom

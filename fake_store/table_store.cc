@@ -73,20 +73,20 @@ class BarrierWait final : public WaitsFor {
   std::string remark() const override {
     if (of_the_world()) return "";
     const std::vector<int> ranks_missing = missing();
-    return absl::StrCat("missing: ", ranks_text(ranks_missing), " of ", call_.barrier->size);
+    return absl::StrCat("missing: ", ranks_text(ranks_missing), " of ", call_.way.barrier->size);
   }
 
  private:
   // The task is the one that was made for the wait.
   bool of_the_world() const {
-    return task_ != nullptr && task_->scheduler != nullptr && task_->info.rank == call_.barrier->rank &&
-           task_->scheduler->options().world_size == call_.barrier->size;
+    return task_ != nullptr && task_->scheduler != nullptr && task_->info.rank == call_.way.barrier->rank &&
+           task_->scheduler->options().world_size == call_.way.barrier->size;
   }
   std::vector<int> missing() const {
     ObservedMutexLock lock(&table_.mu);
     lock.apart();  // for reports
     const std::string* const arrived = table_.peek(barrier_arrivals_key(call_.key()));
-    return missing_ranks(arrived != nullptr ? std::string_view(*arrived) : "", call_.barrier->size);
+    return missing_ranks(arrived != nullptr ? std::string_view(*arrived) : "", call_.way.barrier->size);
   }
 
   KeyTable& table_;
@@ -97,7 +97,7 @@ class BarrierWait final : public WaitsFor {
 // `detail`, of the keys, and `barrier_name` live as long as the wait.
 Site wait_site(const StoreCall& call, const std::string& detail, const std::string& barrier_name,
                const BarrierWait& barrier) {
-  if (call.barrier == nullptr) return Site{.what = call.name(), .code = call.code, .detail = detail};
+  if (call.way.barrier == nullptr) return Site{.what = call.name(), .code = call.code, .detail = detail};
   return Site{.what = "store_barrier", .code = call.code, .detail = barrier_name, .waits_for = &barrier};
 }
 
@@ -158,7 +158,7 @@ absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call, const Stor
     if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr)
       task->scheduler->asked_outside();
   }
-  if (call.at_point != &store && call.waits() && call.timeout != absl::ZeroDuration()) [[unlikely]] {
+  if (call.way.at_point != &store && call.waits() && call.timeout != absl::ZeroDuration()) [[unlikely]] {
     if (absl::Status come = come_to_point(call); !come.ok()) return come;
   }
   switch (call.op) {
@@ -254,7 +254,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     KeyTable::WaitScope waiters(&table_, missing[0]);
     RankCondVar& changed = want == Want::kQueued ? waiters->queued : waiters->present;
     const BarrierWait barrier(&table_, call);
-    const std::string barrier_name = call.barrier != nullptr ? quote(call.barrier->name) : "";
+    const std::string barrier_name = call.way.barrier != nullptr ? quote(call.way.barrier->name) : "";
     const Site site = wait_site(call, detail, barrier_name, barrier);
     absl::Status waited;
     if (shared_) {

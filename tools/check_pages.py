@@ -5,10 +5,13 @@
     tools/check_pages.py --picture     prints the picture of the folders and rooms that docs/architecture.md shows
 
 Runs as the test `pages` and in ./dev lint. Prints `path:line: what is wrong` and exits with 1 if anything is. Things that a page names must exist:
-paths, headings that links lead to, commands of ./dev, RANKLOOM_* variables, test programs, C++ names (`Name::member`, `name()`, `kName`).
-Lines end within 120 columns (comments of C++ sources, too), no paragraph stands twice, docs/README.md names every page, decisions are
-numbered without a hole. Comments of C++ and Python, docstrings among them, name their subject with a noun: none begins with "It" or
-"They", and no sentence of one begins with "Who", "Whoever", "What" or "Whatever", but for questions.
+paths, headings that links lead to, RANKLOOM_* variables, test programs, C++ names (`Name::member`, `name()`, `kName`), and commands:
+those of ./dev, parts of .ci/run, subcommands of rankloom and of our GDB, options of these, of rankloom-torchrun and of our Python
+programs, tests and suites of meson test and ./dev test, targets of ninja, tests that --gtest_filter names for programs of ours.
+Lines end within 120 columns (code blocks and comments of C++ sources, too; rows of tables may be longer, since Markdown has no way to
+go on in the next line), no paragraph stands twice, docs/README.md names every page, decisions are numbered without a hole. Comments of C++
+and Python, docstrings among them, name their subject with a noun: none begins with "It" or "They", and no sentence of one begins
+with "Who", "Whoever", "What" or "Whatever", but for questions.
 A new exception is one line in OUTSIDE, with its reason.
 """
 
@@ -33,6 +36,9 @@ CODE = (*CXX, ".py", ".pyi", ".sh", ".build", ".in", ".txt")
 # The endings of names of files, for names without a folder.
 FILES = r"\.(?:h|cc|cu|cuh|py|pyi|md|sh|build|json|csv|proto|supp|in|txt)"
 
+COMMAND = "tools/rankloom_command/command.py"
+LAUNCHER = "bridge/torch/rankloom/torch/"
+
 # (page, name, reason): what pages name and the tree does not have. A glob's * crosses folders. An entry that no page needs is a finding.
 OUTSIDE = [
     ("CONTRIBUTING.md", "docs/decisions/NNNN-name.md", "NNNN and name are the reader's"),
@@ -46,6 +52,13 @@ OUTSIDE = [
     ("docs/debugger.md", "share/rankloom/gdb.py", "tools/gdb/rankloom.py, as it is installed"),
     ("docs/project.md", "average*", "the reader writes them"),
     ("docs/pytorch.md", "torch/testing/*", "a file of PyTorch"),
+    ("*", "--gtest_*", "options of GoogleTest"),
+    ("*", "--tb", "an option of pytest"),
+    ("*", "--pdb", "an option of pytest"),
+    ("docs/pytorch.md", "--lf", "an option of pytest"),
+    ("docs/testing.md", "--leak-check", "an option of valgrind"),
+    ("docs/testing.md", "--errors-for-leak-kinds", "an option of valgrind"),
+    ("*", "rankloom fibers", "the name of a thread"),
 ]
 
 
@@ -106,6 +119,52 @@ class Tree:
         return set(re.findall(r"^cmd_([\w-]+)\(\)", self.text("dev") if "dev" in self.files else "", re.MULTILINE))
 
     @functools.cached_property
+    def parts(self):
+        return set(re.findall(r"^part_([\w-]+)\(\)", self.text(".ci/run") if ".ci/run" in self.files else "", re.MULTILINE))
+
+    @functools.cached_property
+    def subcommands(self):
+        """Of rankloom: name -> its options. GDB's take what they want to."""
+        text = self.text(COMMAND) if COMMAND in self.files else ""
+        of = {variable: name for variable, name in re.findall(r"(\w+) = \w+\.add_parser\(\s*\"([\w-]+)\"", text)}
+        options = {name: {"--help"} for name in of.values()}
+        for variable, names in re.findall(r"\b(\w+)\.add_argument\(\s*((?:\"[^\"]*\",?\s*)+)", text):
+            options.get(of.get(variable), set()).update(re.findall(r"\"(-[\w-]+)\"", names))
+        return options
+
+    @functools.cached_property
+    def debugger_commands(self):
+        gdb = "".join(self.text(path) for path in self.files if path.startswith("tools/gdb/"))
+        return set(re.findall(r"__init__\(\"rankloom ([\w-]+)\"", gdb))
+
+    def takes(self, program, option):
+        """Whether a Python program of ours reads the option, by argparse or from its arguments."""
+        return option == "--help" or re.search(r"[\"' ]" + re.escape(option) + r"[\"'= \]]", self.text(program)) is not None
+
+    def launcher_takes(self, option):
+        """Whether rankloom-torchrun does: an option of its own, or one of torchrun's whose value it asks for."""
+        files = [path for path in self.files if path.startswith(LAUNCHER)]
+        asked = r"\boptions(?:\.|, \")" + option.lstrip("-").replace("-", "_") + r"\b"
+        return any(self.takes(path, option) or re.search(asked, self.text(path)) for path in files)
+
+    @functools.cached_property
+    def options(self):
+        """All options that a program or script of ours takes, tests not among them."""
+        paths = [path for path in self.files if path.endswith((".py", ".sh")) or path in ("dev", ".ci/run")]
+        text = "\n".join(self.text(path) for path in paths if not path.startswith("tests/"))
+        programs = "\n".join(self.text(path) for path in self.files if path.endswith(".cc") and not path.startswith("tests/"))
+        declared = set(re.findall(r"add_?(?:argument|option)\(\s*(?:\"-\w\", )?\"(--[\w-]+)\"", text))
+        flags = {"--" + name for name in re.findall(r"\bABSL_FLAG\([^,]+, (\w+),", programs)}
+        # Words that are compared with an argument, or are a case of a shell's.
+        return {"--help", *declared, *flags, *re.findall(r"(?<!\S)\"?(--[a-z][\w-]*)(?:\" in |\)| \]\])", text)}
+
+    @functools.cached_property
+    def suites(self):
+        """Of meson test."""
+        return {found for path in self.files if path.endswith("meson.build")
+                for found in re.findall(r"(?:suite: |gtest_programs \+= \{)'(\w+)'", self.text(path))}
+
+    @functools.cached_property
     def types(self):
         """Name -> (names of the bases, body) of each class, struct and enum of this name."""
         types = {}
@@ -136,13 +195,25 @@ class Tree:
         places = [name, os.path.normpath(os.path.join(folder, name)), "include/" + name]
         if any(c in name for c in "*?"):
             return any(fnmatch.fnmatchcase(path, place) for place in places for path in self.everything)
-        return any(place in self.everything for place in places) or self.is_built("build/" + name)
+        return any(place in self.everything for place in places) or self.is_target(name)
 
     def is_built(self, path):
         """Whether build*/FOLDER/NAME is what FOLDER's meson.build makes."""
         folder, _, name = path.partition("/")[2].rpartition("/")
         file = f"{folder}/meson.build".lstrip("/")
         return not name or (file in self.files and re.search(r"'" + re.escape(name) + "'", self.text(file)) is not None)
+
+    def is_test(self, name):
+        """Whether a meson.build has a test of this name."""
+        return any(re.search(r"\btest\('" + name + "'", self.text(path)) for path in self.files if path.endswith("meson.build"))
+
+    def is_target(self, name):
+        """Whether ninja makes it: FOLDER/NAME as a meson.build has it, or the FOLDER_NAME of a test program."""
+        return self.is_built("build/" + name) or (name.startswith("tests/") and self.is_program(re.sub(r"^tests/(?:\w+/)*[a-z]+_", "", name)))
+
+    @functools.cached_property
+    def tests(self):
+        return "\n".join(self.text(path) for path in self.files if path.startswith("tests/") and path.endswith(CXX))
 
     def is_program(self, name):
         """Whether a test program or test is called so."""
@@ -262,11 +333,102 @@ def check_paths(page, tree):
                 yield line, target, f"link to {target}: no such heading"
 
 
+def commands_of(page):
+    """(line, what is typed) of spans and of lines of code, without prompt, variables and comment; lines that go on are one."""
+    texts = [(line, span) for line, span in page.spans()]
+    whole, first = "", 0
+    for line, text in page.numbered("code"):
+        first = first if whole else line
+        whole += " " + re.sub(r"^\$ ", "", text.strip())
+        if not text.endswith("\\"):
+            texts.append((first, whole))
+            whole = ""
+        whole = whole.rstrip("\\")
+    for line, text in texts:
+        for one in re.split(r"\s(?:&&|\|\|?|;)\s", re.sub(r"\s#\s.*", "", text)):
+            yield line, re.sub(r"^(?:[A-Z_]+=\S* )+", "", one.strip())
+
+
+# Of our build folder, perhaps behind a wrapper: "gdb --args build/...".
+FILTERED = re.compile(r"(?:\S+ )*?(?P<program>(?:\./)?build[\w-]*/\S+)\s(?:.*\s)?--gtest_filter=(?P<filter>\S+)")
+
+
+def wrong_rankloom(command, tree):
+    found = re.match(r"rankloom ([a-z][\w-]*)(?=\s|$)(.*)", command)
+    if found is None or (found.group(1) in tree.debugger_commands and found.group(1) not in tree.subcommands):
+        return
+    name, rest = found.groups()
+    if name not in tree.subcommands:
+        yield f"rankloom {name}", f"{name} is no command of rankloom"
+        return
+    for option in re.findall(r"(?<=\s)(--?[a-z][\w-]*)", rest):
+        if option not in tree.subcommands[name]:
+            yield f"rankloom {name} {option}", f"{option} is no option of rankloom {name}"
+
+
+def wrong_launch(command, tree):
+    found = re.match(r"(rankloom-torchrun|python3? -m rankloom\.torch)\s(.*)", command)
+    # Words behind the script are the script's own.
+    for option in re.findall(r"(?<!\S)(--[a-z][\w-]*)", re.split(r"\S+\.py\b", found.group(2))[0]) if found else ():
+        if not tree.launcher_takes(option):
+            yield f"rankloom-torchrun {option}", f"{option} is no option of rankloom-torchrun"
+
+
+def wrong_program(command, tree):
+    found = re.match(r"(?:python3? )?((?:\w+/)+\w+\.py)\s(.*)", command)
+    for option in re.findall(r"(?<!\S)(--[a-z][\w-]*)", found.group(2)) if found and found.group(1) in tree.files else ():
+        if not tree.takes(found.group(1), option):
+            yield f"{found.group(1)} {option}", f"{option} is no option of {found.group(1)}"
+
+
+def wrong_parts(command, tree):
+    found = re.match(r"(?:\./)?\.ci/run((?:\s+[\w-]+)*)$", command)
+    for part in found.group(1).split() if found else ():
+        if part not in tree.parts:
+            yield f".ci/run {part}", f"{part} is no part of .ci/run"
+
+
+def wrong_tests(command, tree):
+    found = re.match(r"(?:meson test|\./dev test)(?=\s|$)(.*)", command)
+    words = found.group(1).split() if found else []
+    for before, word in zip(["", *words], words, strict=False):
+        if before in ("--suite", "--no-suite") and word not in tree.suites:
+            yield f"--suite {word}", f"{word} is no suite of tests"
+        elif re.fullmatch(r"\w+", word) and not before.startswith("-") and not tree.is_program(word) and not tree.is_test(word):
+            yield word, f"{word} is no test"
+    found = re.match(r"ninja(?=\s|$)(.*)", command)
+    words = found.group(1).split() if found else []
+    for before, word in zip(["", *words], words, strict=False):
+        if not word.startswith("-") and before not in ("-C", "-j", "-k") and not tree.is_target(word):
+            yield f"ninja {word}", f"{word} is no target of a meson.build"
+
+
+def wrong_filter(command, tree):
+    found = FILTERED.match(command)
+    if found is None:
+        return
+    if not tree.is_target(found.group("program").removeprefix("./").partition("/")[2]):
+        yield found.group("program"), f"{found.group('program')} is built by no meson.build"
+    for name in re.findall(r"(?<![\w*?])(\w+)\.", found.group("filter").strip("'\"")):
+        if re.search(r"\bTEST(?:_F|_P)?\(\s*" + name + r"\b|TYPED_TEST(?:_P)?\(\s*" + name + r"\b", tree.tests) is None:
+            yield name, f"{name} is no group of tests"
+
+
+def wrong_option(command, tree):
+    found = re.fullmatch(r"(--[a-z][\w-]*)(?:[ =].*)?", command)
+    if found and found.group(1) not in tree.options and not tree.launcher_takes(found.group(1)):
+        yield found.group(1), f"{found.group(1)} is no option of a program of ours"
+
+
 def check_commands(page, tree):
     for line, text in enumerate(page.lines, 1):
         for found in re.finditer(r"(?<![\w/])\./dev ([a-z][\w-]*)", text):
             if found.group(1) not in tree.commands:
                 yield line, found.group(0), f"{found.group(0)} is no command of ./dev"
+    for line, command in commands_of(page):
+        for wrong in (wrong_rankloom, wrong_launch, wrong_program, wrong_parts, wrong_tests, wrong_filter, wrong_option):
+            for name, what in wrong(command, tree):
+                yield line, name, what
 
 
 def check_variables(page, tree):
@@ -301,7 +463,7 @@ def check_names(page, tree):
 
 
 def check_form(page, _tree):
-    for line, text in page.numbered("text", "heading"):
+    for line, text in page.numbered("text", "heading", "code"):
         can_be_broken = re.match(r"\s*(?:[-*] |\d+\. )?\S+\s+\S", text) is not None
         if len(text) > COLUMNS and can_be_broken:
             yield line, "", f"{len(text)} columns, want at most {COLUMNS}"

@@ -126,7 +126,7 @@ void FakeGroup::set_rank(int rank, CodeSite code) {
     }
     record_->set_rank(record_group_, rank);
   }
-  front().become(rank);
+  GroupFront::of(*this).become(rank);
 }
 
 std::shared_ptr<ProcessGroup> make_fake_member(RankContext& rank, const std::shared_ptr<const Group>& group,

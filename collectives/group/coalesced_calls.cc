@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/group/close_records.h"
 #include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
+#include "collectives/work/close_records.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"

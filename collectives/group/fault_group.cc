@@ -112,12 +112,13 @@ void FaultGroup::shutdown(CodeSite code) {
 
 std::shared_ptr<ProcessGroup> FaultGroup::make_member(const std::shared_ptr<const Group>& group,
                                                       const GroupOptions& options) {
-  return with_faults(*front().rank_state(), inner_->make_member(group, options));
+  return with_faults(*GroupFront::of(*this).rank_state(), inner_->make_member(group, options));
 }
 
 absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   const char* const name = op_row(call.op).name;
-  const FaultInjector::Call what{.rank = front().rank_state()->rank(),
+  const GroupFront& front = GroupFront::of(*this);
+  const FaultInjector::Call what{.rank = front.rank_state()->rank(),
                                  .group = group()->name(),
                                  .op = name,
                                  .seq = call.seq,
@@ -150,8 +151,8 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   std::erase_if(faults, [](const Fault& fault) { return fault.when != When::kAfter; });
   if (faults.empty() || WorkState::of(*work) == nullptr) return work;
   auto wrapped =
-      std::make_shared<FaultWork>(front().scheduler(), front().rank_state()->rank(), *std::move(work),
-                                  std::move(faults), injector_, name, group()->name(), seq, inner_, std::move(outputs));
+      std::make_shared<FaultWork>(front.scheduler(), front.rank_state()->rank(), *std::move(work), std::move(faults),
+                                  injector_, name, group()->name(), seq, inner_, std::move(outputs));
   wrapped->watch();
   return WorkState::handle(std::move(wrapped));
 }

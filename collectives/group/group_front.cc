@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/close_records.h"
 #include "collectives/ops/op_table.h"
+#include "collectives/work/close_records.h"
 #include "collectives/work/keep_alive.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/error.h"
@@ -206,7 +206,7 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
 // Not inlined, as what follows.
 [[gnu::noinline]] void GroupFront::close_record(int64_t record_id, WorkState* work) {
   if (work == nullptr || work->is_over()) {
-    rank_state_->recorder().close(record_id, scheduler_->now_ns(), work == nullptr || work->ended_well());
+    internal::close_record(*rank_state_, record_id, scheduler_->now_ns(), work == nullptr || work->ended_well());
   } else {
     // A work that goes without an end never will have one: the call has failed.
     work->when_done(std::make_unique<CloseRecords>(rank_state_, world_, std::vector<int64_t>{record_id},
@@ -224,7 +224,7 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
   failed.seq = numbered ? seq_ : -1;
   // The call did not happen: the next one takes its number.
   if (numbered && error_kind(status) == ErrorKind::kInvalidArgument) --seq_;
-  if (record_id >= 0) rank_state_->recorder().close(record_id, scheduler_->now_ns(), false);
+  if (record_id >= 0) internal::close_record(*rank_state_, record_id, scheduler_->now_ns(), /*ok=*/false);
   fail(failed, status);
 }
 

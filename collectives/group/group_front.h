@@ -24,7 +24,7 @@
 namespace rankloom::internal {
 
 // The state of one member's handle on a group, and the way of every call: point, check, number, record, execute. A
-// ProcessGroup is the face of one; subclasses of the library ask their front().
+// ProcessGroup is the face of one; subclasses of the library ask for theirs by of(*this).
 // Thread-safety: as ProcessGroup's.
 class GroupFront : public Kept {
  public:

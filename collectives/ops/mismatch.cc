@@ -110,12 +110,13 @@ class Report {
   }
 
  private:
-  std::string globals(const std::vector<int>& members) const {
+  std::vector<int> global_ranks(const std::vector<int>& members) const {
     std::vector<int> ranks;
     ranks.reserve(members.size());
     for (const int member : members) ranks.push_back(context_.global_rank(member));
-    return short_ranks(std::move(ranks));
+    return ranks;
   }
+  std::string globals(const std::vector<int>& members) const { return short_ranks(global_ranks(members)); }
 
   const CollectiveCall* first_call() const {
     for (const CollectiveCall* call : calls_) {
@@ -278,7 +279,7 @@ class Report {
   }
 
   void append_ranks_line(const std::vector<int>& members, const std::string& what, std::string* text) const {
-    absl::StrAppend(text, "\n  ", members.size() == 1 ? "rank " : "ranks ", globals(members), ": ", what);
+    absl::StrAppend(text, "\n  ", short_ranks_text(global_ranks(members)), ": ", what);
   }
 
   // One member of each distinct call; where calls agree but for pairs, the first pair.

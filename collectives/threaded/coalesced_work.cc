@@ -41,7 +41,7 @@ CoalescedWork::~CoalescedWork() = default;
 
 void CoalescedWork::ending(bool ok) {
   // The flight record of collectives ends with them.
-  if (collectives_ == nullptr) rank_state_->recorder().close(own_record(), scheduler()->now_ns(), ok);
+  if (collectives_ == nullptr) MemberWork::ending(ok);
 }
 
 void CoalescedWork::watch(std::shared_ptr<CollectiveWork> collectives, std::vector<std::shared_ptr<Message>> messages) {

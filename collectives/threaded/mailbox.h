@@ -52,7 +52,6 @@ class Message final : public MemberWork {
 
  protected:
   Site wait_site(CodeSite code) const override;
-  void ending(bool ok) override { rank_state_->recorder().close(own_record(), scheduler()->now_ns(), ok); }
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
   const char* lost() const override { return "the message can never arrive"; }

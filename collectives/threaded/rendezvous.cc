@@ -84,10 +84,6 @@ void CollectiveWork::begin(int64_t timeout_ns) {
 
 CollectiveWork::~CollectiveWork() = default;
 
-void CollectiveWork::ending(bool ok) {
-  rank_state_->recorder().close(own_record(), scheduler()->now_ns(), ok, started_ns_);
-}
-
 const char* CollectiveWork::op() const { return op_row(call_.op).name; }
 std::string_view CollectiveWork::group() const { return rendezvous_->group().name(); }
 const Group* CollectiveWork::open_group() const { return &rendezvous_->group(); }
@@ -741,9 +737,7 @@ absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
 }
 
 inline void Rendezvous::complete(CollectiveWork& state, const absl::Status& status, int64_t now_ns) {
-  const auto close = [&] {
-    state.rank_state_->recorder().close(state.own_record(), now_ns, status.ok(), state.started_ns_);
-  };
+  const auto close = [&] { state.close_own_record(now_ns, status.ok()); };
   if (!state.complete_simply(status, close)) [[unlikely]]
     state.complete(status);
 }

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/group/coalescing.h"
-#include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
 #include "collectives/threaded/coalesced_work.h"

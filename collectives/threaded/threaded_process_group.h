@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "collectives/group/group_front.h"
 #include "collectives/threaded/mailbox.h"
 #include "collectives/threaded/rendezvous.h"
 #include "rankloom/process_group.h"
@@ -56,6 +57,7 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   void leave() override { core_->leave(ProcessGroup::rank()); }
 
  private:
+  GroupFront& front() const { return GroupFront::of(*this); }
   CallPlace fresh(bool message, int line) override;
   absl::Status execute_again(const CallPlace& place, Work* work) override;
   // Closes the outputs of this member's ended calls: their memory is the rank's again.

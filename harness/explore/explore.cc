@@ -1,34 +1,13 @@
 #include "rankloom/explore.h"
 
-#include <errno.h>  // program_invocation_short_name
-
-#include <atomic>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "harness/explore/search.h"
-#include "sim/base/library_scope.h"
 #include "sim/base/text.h"
-#include "world/run_file.h"
-#include "world/world_state.h"
 
 namespace rankloom {
 
 using namespace internal;
-
-ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
-  static std::atomic<int> explorations = 0;
-  const int exploration = ++explorations;
-  const auto run = [code](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
-    const LibraryScope library;
-    return state_of(*world).run_once(body, code);
-  };
-  ExploreReport report = internal::search(options, program, run, code);
-  if (report.failure.has_value())
-    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", exploration), &report.failure->report);
-  return report;
-}
 
 std::string Strategy::name() const {
   switch (kind) {

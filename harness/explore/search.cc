@@ -1,7 +1,9 @@
 #include "harness/explore/search.h"
 
+#include <errno.h>  // program_invocation_short_name
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -14,6 +16,7 @@
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
 #include "sim/base/parker.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -21,7 +24,9 @@
 #include "sim/schedule/schedule_tree.h"
 #include "sim/scheduler/check_options.h"
 #include "world/run_data.h"
+#include "world/run_file.h"
 #include "world/run_options.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 namespace {
@@ -335,3 +340,22 @@ ExploreReport search(const ExploreOptions& options, Program program, RunWorld ru
 }
 
 }  // namespace rankloom::internal
+
+namespace rankloom {
+
+using namespace internal;
+
+ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
+  static std::atomic<int> explorations = 0;
+  const int exploration = ++explorations;
+  const auto run = [code](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
+    const LibraryScope library;
+    return state_of(*world).run_once(body, code);
+  };
+  ExploreReport report = internal::search(options, program, run, code);
+  if (report.failure.has_value())
+    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", exploration), &report.failure->report);
+  return report;
+}
+
+}  // namespace rankloom

@@ -300,8 +300,6 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // A group without one, of known ranks; `rank` is that in the group.
   ProcessGroup(std::shared_ptr<const Group> group, int rank, CodeSite code = CodeSite::here());
 
-  internal::GroupFront& front() const { return *front_; }
-
  private:
   friend class internal::GroupFront;
 

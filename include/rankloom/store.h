@@ -66,6 +66,18 @@ class StringList {
 
 class Store;
 
+namespace internal {
+
+// The notes of the library on a call on its way.
+struct StoreWay {
+  const StoreBarrier* barrier = nullptr;  // whose wait this is, for reports; null: of no store_barrier()
+  // The store at whose method the caller came to a scheduling point, with nothing done since. A call that comes to the
+  // keys in another way (a store of a user's own between, or execute() itself) comes to one of its own before it waits.
+  const Store* at_point = nullptr;
+};
+
+}  // namespace internal
+
 // One call of a store, as data: what the methods of Store build and Store::execute() carries out. Cheap to copy. Holds
 // views, which are good until execute() returns.
 struct StoreCall {
@@ -98,17 +110,13 @@ struct StoreCall {
   absl::Span<const std::string_view> keys = {};
   // One: set, append, queue_push, compare_set, whose value is the desired one. multi_set: one for each key.
   absl::Span<const std::string_view> values = {};
-  std::string_view expected = {};                   // compare_set
-  int64_t amount = 0;                               // add
-  bool block = true;                                // queue_pop
-  std::optional<absl::Duration> timeout = {};       // if it waits, 0 or more; unset: the store's own
-  CodeSite code = {};                               // the caller's line, for reports
-  WatchCallback* watch = nullptr;                   // watch_key: to be moved from
-  const internal::StoreBarrier* barrier = nullptr;  // the library's: whose wait this is, for reports
-  // The library's: the store at whose method the caller came to a scheduling point, with nothing done since. A call
-  // that comes to the keys in another way (a store of a user's own between, or execute() itself) comes to one of its
-  // own before it waits.
-  const Store* at_point = nullptr;
+  std::string_view expected = {};              // compare_set
+  int64_t amount = 0;                          // add
+  bool block = true;                           // queue_pop
+  std::optional<absl::Duration> timeout = {};  // if it waits, 0 or more; unset: the store's own
+  CodeSite code = {};                          // the caller's line, for reports
+  WatchCallback* watch = nullptr;              // watch_key: to be moved from
+  internal::StoreWay way = {};                 // the library's own: who passes a call on leaves it as it is
 
   std::string_view key() const { return keys.empty() ? std::string_view() : keys[0]; }
   std::string_view value() const { return values.empty() ? std::string_view() : values[0]; }

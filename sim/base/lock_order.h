@@ -58,8 +58,9 @@ inline constexpr int kLockLevels = static_cast<int>(LockLevel::kTestOutput) + 1;
 std::string_view lock_level_name(LockLevel level);
 
 // Which levels this thread holds. A lock is never held where fibers switch, so fibers that share a thread need no list
-// each. Kept and checked where RANKLOOM_CHECK_LOCK_ORDER is defined, in sanitizer builds and in the test
-// `lock_order_test`: the check is 5 % of a send and its recv. All sources of a program are compiled with it, or none.
+// each. Kept and checked where RANKLOOM_CHECK_LOCK_ORDER is defined: in debug builds (-Dbuildtype=debug), in sanitizer
+// builds and in the test `lock_order_test`. Not in debugoptimized ones, the default, which benchmarks and their readers
+// use: the check is 5 % of a send and its recv. All sources of a program are compiled with it, or none.
 class HeldLocks {
  public:
   static void take([[maybe_unused]] LockLevel level) {

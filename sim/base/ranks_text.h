@@ -6,15 +6,15 @@
 
 namespace rankloom::internal {
 
-// Lists of ranks, as texts show them. `ranks` ascends, but for short_ranks(), which sorts.
+// Lists of ranks, as all texts show them. `ranks` ascends, but for the short lists, which are sorted.
 
 // "0-1, 4".
 std::string rank_ranges(const std::vector<int>& ranks);
 // "rank 4", "ranks 0-1, 4".
 std::string ranks_text(const std::vector<int>& ranks);
-// "0, 1, 4-6": two neighbours are no range, and a long list is cut after some twenty entries: "..., 38, ... (50
-// ranks)".
+// The same, but a long list is cut after some twenty entries: "..., 38, ... (50 ranks)".
 std::string short_ranks(std::vector<int> ranks);
+std::string short_ranks_text(std::vector<int> ranks);
 
 // A text that ranks say of themselves: of one rank as it was said, of several without the number of each.
 struct SaidByRanks {

@@ -114,7 +114,7 @@ TEST_P(WorldStoreGearTest, ABarrierThatTimesOutHasItsLineAndWhoWaits) {
            }).what();
   }).throw_if_failed();
   EXPECT_THAT(text, testing::StartsWith("Timeout: rank 0, HashStore store_barrier \"epoch\": timed out after 20ms: "
-                                        "missing ranks 1, 2 of 3 [train.cc:12]\n"
+                                        "missing ranks 1-2 of 3 [train.cc:12]\n"
                                         "  rank 0 waits in store_barrier \"epoch\" for "));
 }
 

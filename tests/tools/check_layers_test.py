@@ -71,6 +71,10 @@ PLANTED = [
     ("collectives/call/a.cc", 'FILE* f = fopen(path, "w");\n', "write_file()"),
     ("world/a.cc", "std::fwrite(p, 1, n, f);\n", "write_file()"),
     ("fake_store/a.cc", "write(fd, p, n);\n", "write_file()"),
+    ("collectives/threaded/a.cc", "rank_state_->recorder().close(id, now, true);\n", "close_record()"),
+    ("world/a.cc", "recorder()\n    .close(id, now, true);\n", "close_record()"),
+    ("collectives/work/close_records.h", "rank.recorder().open(numbers, fill);\n", "GroupFront opens"),
+    ("collectives/threaded/a.cc", "recorder().open_again(known, code, numbers);\n", "GroupFront opens"),
     ("sim/base/a.cc", "char c = '\"'; usleep(3); char d = '\"';\n", "time is virtual"),
 ]
 
@@ -90,6 +94,8 @@ CLEAN = [
     ("harness/matchers_of_x.cc", '#include <gtest/gtest.h>\n#include "rankloom/work.h"\nstd::this_thread::sleep_for(d);\n'),
     ("tests/examples/a_test.cc", '#include "examples/digits/mlp.h"\n'),
     ("world/a.h", "void sleep_for(absl::Duration duration);\n"),
+    ("collectives/work/close_records.h", "rank.recorder().close(id, now, true);\n"),
+    ("collectives/group/group_front.cc", "rank.recorder().open(numbers, fill); rank.recorder().last_calls(1); gate_.close(true);\n"),
     ("tests/sim/a_test.cc", "#include <gtest/gtest.h>\n#include <rankloom/rankloom.h>\nstd::future<int> f;\n"),
     ("bench/a.cc", '#include <benchmark/benchmark.h>\n#include "bench/floor.h"\n'),
     ("include/rankloom/explore.h", '#include "rankloom/explore.h"\n'),
@@ -97,7 +103,8 @@ CLEAN = [
 ]
 
 
-# Through a source file; of three; beside a way out; two that share an include.
+# Through a source file; of three; beside a way out; two that share an include; through a public header and its source, in its folder
+# or in the room of it.
 CIRCLES = [
     ([("world/a.h", ""), ("world/a.cc", '#include "world/a.h"\n#include "world/b.h"\n'), ("world/b.h", '#include "world/a.h"\n')],
      "world/a.cc", 2, "circle of units: world/a -> world/b -> world/a"),
@@ -110,7 +117,17 @@ CIRCLES = [
       ("collectives/work/c.h", '#include "collectives/work/b.h"\n'), ("collectives/work/a.cc", '#include "collectives/work/c.h"\n')],
      "collectives/work/a.h", 1, "circle of units: collectives/work/a -> collectives/work/b -> collectives/work/a (a knot of 3: "
      "collectives/work/a, collectives/work/b, collectives/work/c)"),
+    ([("include/rankloom/store.h", ""), ("fake_store/store.cc", '#include "fake_store/keys.h"\n#include "rankloom/store.h"\n'),
+      ("fake_store/keys.h", "int first_line;\n#include <rankloom/store.h>\n")],
+     "fake_store/keys.h", 2, "circle of units: fake_store/keys -> fake_store/store -> fake_store/keys"),
+    ([("include/rankloom/explore.h", ""), ("harness/explore/explore.cc", '#include "harness/explore/draw.h"\n'),
+      ("harness/explore/draw.h", '#include "rankloom/explore.h"\n')],
+     "harness/explore/draw.h", 1, "circle of units: harness/explore/draw -> harness/explore/explore -> harness/explore/draw"),
 ]
+
+# A header, its source and the state behind it, as BEHIND allows.
+STATE = [("include/rankloom/work.h", ""), ("collectives/work/work.cc", '#include "collectives/work/work_state.h"\n'),
+         ("collectives/work/work_state.h", '#include "rankloom/work.h"\n')]
 
 
 class CheckLayersTest(unittest.TestCase):
@@ -176,6 +193,34 @@ class CheckLayersTest(unittest.TestCase):
             with self.subTest(files=files):
                 self.assertEqual(self.check(files), [])
 
+    def test_the_state_behind_a_public_header_may_include_it(self):
+        self.assertEqual(self.check(STATE), [])
+        # Not by another header of the state, nor the header its source's.
+        by_another = [*STATE, ("collectives/work/work_state.cc", '#include "collectives/work/list.h"\n'),
+                      ("collectives/work/list.h", '#include "rankloom/work.h"\n')]
+        self.assertEqual(self.check(by_another),
+                         [("collectives/work/list.h", 1, "circle of units: collectives/work/list -> collectives/work/work -> "
+                           "collectives/work/work_state -> collectives/work/list")])
+        of_another = [*STATE, ("include/rankloom/stream.h", '#include "rankloom/work.h"\n'),
+                      ("collectives/work/work_state.cc", '#include "rankloom/stream.h"\n')]
+        self.assertEqual(self.check(of_another),
+                         [("include/rankloom/stream.h", 1, "circle of units: collectives/work/stream -> collectives/work/work -> "
+                           "collectives/work/work_state -> collectives/work/stream")])
+
+    def test_an_entry_of_behind_that_no_circle_needs_is_found(self):
+        text = "BEHIND: collectives/work/work_state includes rankloom/work.h: no circle needs it"
+        header, source, state = STATE
+        for files, dead in [
+            (STATE, False),
+            ([header, source], True),  # nothing includes the header
+            ([header, state], True),  # the header is built on nothing
+            ([header, ("collectives/work/work.cc", '#include "collectives/work/list.h"\n'), state,
+              ("collectives/work/list.h", '#include "collectives/work/work_state.h"\n')], False),
+        ]:
+            with self.subTest(files=files):
+                found = self.in_tree(files, lambda root: list(check_layers.dead_exceptions(root)))
+                self.assertEqual(text in found, dead, found)
+
     def test_an_exception_that_no_file_needs_is_found(self):
         needs = 'std::getenv("X");\n'
         getenv = "EXCEPTIONS: getenv in world/run_options.cc: no file needs it"
@@ -193,6 +238,9 @@ class CheckLayersTest(unittest.TestCase):
     def test_every_exception_has_a_reason(self):
         for rule, _, reason in check_layers.EXCEPTIONS:
             self.assertIn(rule, [name for name, *_ in check_layers.BANNED])
+            self.assertTrue(reason)
+        for _, header, reason in check_layers.BEHIND:
+            self.assertIn(header.removeprefix("rankloom/").removesuffix(".h"), check_layers.PUBLIC)
             self.assertTrue(reason)
 
 

@@ -12,7 +12,7 @@ from check_layers import LAYERS, ON_TOP, ROOMS  # noqa: E402
 
 # The tree that the pages below speak of.
 TREE = [
-    ("dev", "cmd_build() {\n  :\n}\ncmd_gpu-build() {\n  : ${RANKLOOM_OF_THE_SHELL:-}\n}\n"),
+    ("dev", "cmd_build() {\n  :\n}\ncmd_test() {\n  :\n}\ncmd_gpu-build() {\n  : ${RANKLOOM_OF_THE_SHELL:-}\n}\n"),
     ("sim/base/task.h", "// Ghost::walk() kGhost GhostTask ghost()\n#define RANKLOOM_MACRO 1\n"
                         "class ABSL_LOCKABLE Named { public: int name(); };\n"
                         "class [[nodiscard]] Task final : public Named { public: void reach(); int ahead; };\n"
@@ -20,10 +20,18 @@ TREE = [
     ("sim/base/task.cc", 'auto* e = std::getenv("RANKLOOM_SEED"); auto s = "RANKLOOM_PRINTED";\n'),
     ("sim/meson.build", "task_src = files('base/task.cc')\n"),
     ("tests/sim/base/task_test.cc", "TEST(A, B) {}\n"),
-    ("tests/sim/meson.build", "tests = ['base/task_test', 'base/fibers_test']\n"),
+    ("tests/sim/meson.build", "gtest_programs += {'sim': {'tests': ['base/task_test', 'base/fibers_test']}}\n"),
     ("bridge/run.py", 'import os\nos.environ["RANKLOOM_OF_PYTHON"]\n\ndef run_ranks(n):\n    pass\n'),
     ("docs/other.md", "# Other page\n\n## One more: heading\n\nText.\n"),
     ("examples/meson.build", "executable('show')\n"),
+    (".ci/run", "part_lint() {\n  :\n}\n"),
+    ("tools/rankloom_command/command.py",
+     'report = commands.add_parser("report", help="a page")\nreport.add_argument("-o", "--output")\n'
+     'shown = commands.add_parser(\n    "show")\nshown.add_argument(\n    "--rank", type=int)\n'),
+    ("tools/gdb/commands.py", 'class Stacks(gdb.Command):\n    def __init__(self):\n        super().__init__("rankloom stacks", 1)\n'),
+    ("tools/check_all.py", 'write = "--write" in arguments\n'),
+    ("bridge/torch/rankloom/torch/_torchrun.py", 'ours.add_argument("--seed")\nlocal = options.nnodes, getattr(options, "role", None)\n'),
+    ("examples/show.cc", 'ABSL_FLAG(int, epochs, 1, "so many");\n'),
 ]
 
 LONG = "A paragraph of more than eighty characters, which would be read twice if it stood in two places."
@@ -47,6 +55,24 @@ PLANTED = [
     ("Run `build/examples/hide`.", "is built by no meson.build"),
     ("Run `./dev bild`.", "./dev bild is no command"),
     ("    ./dev bild", "./dev bild is no command"),
+    ("Run `.ci/run lint link`.", "link is no part of .ci/run"),
+    ("    $ .ci/run link", "link is no part of .ci/run"),
+    ("Run `rankloom shows run.rlrun`.", "shows is no command of rankloom"),
+    ("    rankloom shows run.rlrun", "shows is no command of rankloom"),
+    ("    make && RANKLOOM_SEED=7 rankloom shows run.rlrun | less", "shows is no command of rankloom"),
+    ("| a page | `rankloom report --rank 3 a.rlrun` |", "--rank is no option of rankloom report"),
+    ("    rankloom show --rank 3 --output a.html  # a page", "--output is no option of rankloom show"),
+    ("Run `rankloom-torchrun --sed 7 train.py`.", "--sed is no option of rankloom-torchrun"),
+    ("    python -m rankloom.torch --nodes 2 train.py", "--nodes is no option of rankloom-torchrun"),
+    ("Run `tools/check_all.py --wirte`.", "--wirte is no option of tools/check_all.py"),
+    ("    python3 tools/check_all.py . --wirte", "--wirte is no option of tools/check_all.py"),
+    ("    meson test -C build ghost", "ghost is no test"),
+    ("Run `meson test -C build --suite ghosts`.", "ghosts is no suite of tests"),
+    ("Run `./dev test --suite ghosts`.", "ghosts is no suite of tests"),
+    ("    ninja -C build ghost", "ghost is no target"),
+    ("    build/tests/sim_ghost_test --gtest_filter=A.B", "build/tests/sim_ghost_test is built by no meson.build"),
+    ("    $ build/tests/sim_task_test --gtest_brief=1 --gtest_filter='A.*:Ghost.B'", "Ghost is no group of tests"),
+    ("Say `--wirte`.", "--wirte is no option of a program of ours"),
     ("Set `RANKLOOM_SEEDS`.", "RANKLOOM_SEEDS is read nowhere"),
     ("    RANKLOOM_SEEDS=7 ./program", "RANKLOOM_SEEDS is read nowhere"),
     ("Set `RANKLOOM_PRINTED`.", "RANKLOOM_PRINTED is read nowhere"),
@@ -59,6 +85,7 @@ PLANTED = [
     ("`ghost_test`", "ghost_test is no test program"),
     ("a word " * 18, "126 columns, want at most 120"),
     ("- a word " * 14, "columns, want at most 120"),
+    ("    " + "output " * 18, "130 columns, want at most 120"),
     ("Streams: one.\n\nStreams: two.", '"Streams:" begins the paragraph'),
 ]
 
@@ -70,7 +97,13 @@ CLEAN = [
     "`Task::reach()`, `Task::ahead`, `Task::name()`, `ChoiceKind::kNextTask`, `kNextTask`, `run_ranks(4)`, `std::ghost()`, `getGhost()`.",
     "`task_test`, `fibers_test`, sim or bench/and so on, a `word`, `torch.ghost()`.",
     "| " + "a table may be wide " * 10 + " |",
-    "    " + "output as it is printed " * 10,
+    "    " + "a-word-that-cannot-be-broken" * 5,
+    "`.ci/run`, `.ci/run lint`, `rankloom report a.rlrun -o a.html`, `rankloom show --rank 3 a`, `rankloom stacks`, `rankloom`.",
+    "    rankloom: rank 1 hangs\n    gdb -ex 'rankloom ghosts' ./show && rankloom report \\\n        --output a.html  # a page, --not an option",
+    "`rankloom-torchrun --seed 7 --nnodes 2 --role x train.py --ghost`, `python -m rankloom.torch --seed 7 -m ghost`, `pip install ninja ghost`.",
+    "`tools/check_all.py --write`, `python3 tools/check_all.py --help`, `train.py --ghost`, `--epochs 3`, `--output`, `--write`, `--nnodes`.",
+    "`meson test -C build task_test`, `./dev test --suite sim`, `ninja -C build -j 2 tests/sim_task_test`, `ninja -C build examples/show`.",
+    "`build/tests/sim_task_test --gtest_filter='A.B:-*Slow'`, `./my_test --gtest_filter=Ghost.*`.",
     "[" + "a-link-that-cannot-be-broken" * 5 + "](docs/other.md)",
 ]
 
@@ -134,6 +167,11 @@ class CheckPagesTest(unittest.TestCase):
                 # Each line is a paragraph that may be long here.
                 words = text if text.startswith(("|", "    ", "[a-")) else text.replace(", ", ",\n")
                 self.assertEqual(self.check([("README.md", f"# Page\n\n{words}\n")]), [])
+
+    def test_a_command_may_go_on_in_the_next_line(self):
+        page = ("README.md", "# Page\n\n    rankloom report a.rlrun \\\n        -o a.html \\\n        --rank 3\n    rankloom report --last a.rlrun\n")
+        self.assertEqual([(line, what) for _, line, what in self.check([page])],
+                         [(3, "--rank is no option of rankloom report"), (6, "--last is no option of rankloom report")])
 
     def test_paths_are_looked_for_from_the_root_and_from_the_page(self):
         self.assertEqual(self.check([("docs/page.md", "# P\n\n`other.md`, [it](other.md), `docs/other.md`, [it](../dev)\n")]), [])

@@ -120,10 +120,10 @@ TEST(MismatchTest, GroupsRanksFieldByField) {
   EXPECT_EQ(report({&a, &b, &c}),
             "group 0, seq 3: members issued different calls\n"
             "  field | value   | ranks | call site\n"
-            "  dtype | float32 | 0, 1  | train.cc:1, train.cc:2\n"
+            "  dtype | float32 | 0-1   | train.cc:1, train.cc:2\n"
             "        | int32   | 2     | train.cc:3\n"
             "  shape | [4]     | 0     | train.cc:1\n"
-            "        | [5]     | 1, 2  | train.cc:2, train.cc:3");
+            "        | [5]     | 1-2   | train.cc:2, train.cc:3");
 }
 
 TEST(MismatchTest, ShowsRoots) {
@@ -234,7 +234,7 @@ TEST(MismatchTest, ReportsMissingRanksBesideTheDifference) {
             "  shape | [4]   | 0     | train.cc:1\n"
             "        | [5]   | 3     | train.cc:2\n"
             "missing:\n"
-            "  ranks 1, 2, 5: returned\n"
+            "  ranks 1-2, 5: returned\n"
             "  rank 4: waits in recv seq 0 [group 0, ring.cc:7]");
 }
 

@@ -177,7 +177,7 @@ TEST_P(RootedTest, AMismatchNamesWhoWentAhead) {
     pg->barrier().wait();
   });
   EXPECT_THAT(report.text(), HasSubstr("ranks 0-2 failed: Mismatch: group 0, seq 1: members issued different calls"));
-  EXPECT_THAT(report.text(), HasSubstr("shape | [2]   | 0, 1"));
+  EXPECT_THAT(report.text(), HasSubstr("shape | [2]   | 0-1"));
   EXPECT_THAT(report.text(), HasSubstr("| [3]   | 2 "));
 }
 

@@ -1,4 +1,4 @@
-// Locks have levels, and the order in which they are taken is checked here and in sanitizer builds.
+// Locks have levels, and the order in which they are taken is checked here, in debug builds and in sanitizer builds.
 #include "sim/base/lock_order.h"
 
 #include <gtest/gtest.h>

@@ -9,7 +9,9 @@
 namespace rankloom::internal {
 namespace {
 
+using testing::AllOf;
 using testing::EndsWith;
+using testing::StartsWith;
 
 std::vector<int> even_ranks(int end) {
   std::vector<int> even;
@@ -30,16 +32,22 @@ TEST(RanksTextTest, OneRankIsARankAndMoreAreRanks) {
   EXPECT_EQ(ranks_text({3, 4}), "ranks 3-4");
 }
 
-TEST(RanksTextTest, ShortListsAreSortedAndTwoNeighboursAreNoRange) {
+TEST(RanksTextTest, ShortListsAreSorted) {
   EXPECT_EQ(short_ranks({}), "");
   EXPECT_EQ(short_ranks({3}), "3");
-  EXPECT_EQ(short_ranks({4, 3}), "3, 4");
+  EXPECT_EQ(short_ranks({4, 3}), "3-4");
   EXPECT_EQ(short_ranks({5, 0, 2, 4, 3}), "0, 2-5");
 }
 
 TEST(RanksTextTest, ShortListsAreCut) {
   EXPECT_THAT(short_ranks(even_ranks(40)), EndsWith(", 36, 38"));
   EXPECT_THAT(short_ranks(even_ranks(100)), EndsWith(", 38, ... (50 ranks)"));
+}
+
+TEST(RanksTextTest, ShortListsHaveTheSameWord) {
+  EXPECT_EQ(short_ranks_text({3}), "rank 3");
+  EXPECT_EQ(short_ranks_text({4, 0, 3}), "ranks 0, 3-4");
+  EXPECT_THAT(short_ranks_text(even_ranks(100)), AllOf(StartsWith("ranks 0, 2, "), EndsWith(", ... (50 ranks)")));
 }
 
 TEST(FoldedByRankTest, WhatARankHadOpenAndWhereItWasIsToldOfAll) {

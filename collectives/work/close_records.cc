@@ -1,6 +1,4 @@
-#include "collectives/group/close_records.h"
-
-#include "world/world_state.h"
+#include "collectives/work/close_records.h"
 
 namespace rankloom::internal {
 
@@ -8,7 +6,7 @@ void CloseRecords::close(bool ok) const {
   const WorldPin alive(world_);
   if (!alive) return;
   const int64_t now = world_.scheduler()->now_ns();
-  for (const int64_t record : records_) rank_state_.recorder().close(record, now, ok);
+  for (const int64_t record : records_) close_record(rank_state_, record, now, ok);
 }
 
 }  // namespace rankloom::internal

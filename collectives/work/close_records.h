@@ -6,10 +6,15 @@
 
 #include "absl/status/status.h"
 #include "collectives/work/work_state.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 
-class RankState;
+// The one place that closes the flight record of a call that has ended; tools/check_layers.py sees to that. Only the
+// first time counts. `started_ns`: when all members had arrived; -1: not known.
+inline void close_record(RankState& rank, int64_t record_id, int64_t now_ns, bool ok, int64_t started_ns = -1) {
+  rank.recorder().close(record_id, now_ns, ok, started_ns);
+}
 
 // Closes flight records of a rank when a work ends, if the world still lives.
 class CloseRecords final : public Dependant {
