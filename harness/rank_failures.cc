@@ -8,6 +8,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
+#include "harness/coloured_failures.h"
 #include "harness/explore/baseline.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/lock_order.h"
@@ -283,6 +284,7 @@ void add_test_defaults(WorldOptions* options) {
 }
 
 void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text) {
+  const ColouredFailure coloured(text);
   // As the macros expand. ADD_FAILURE_AT has no fatal form that does not return, and GTEST_SKIP none with a line.
   testing::internal::AssertHelper(type, file.empty() ? nullptr : file.c_str(), line, text.c_str()) = testing::Message();
 }

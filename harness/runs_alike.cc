@@ -1,3 +1,5 @@
+#include <errno.h>  // program_invocation_short_name
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -11,6 +13,9 @@
 #include "rankloom/schedule.h"
 #include "rankloom/testing.h"
 #include "sim/base/text.h"
+#include "world/run_data.h"
+#include "world/run_file.h"
+#include "world/run_options.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -44,6 +49,14 @@ std::string call_text(const FlightEntry& entry) {
                       "]");
 }
 
+std::vector<std::string> texts(const std::vector<RankFailure>& failures) {
+  std::vector<std::string> all;
+  for (const RankFailure& failure : failures) {
+    all.push_back(absl::StrCat(failure.file, ":", failure.line, ": ", failure.text()));
+  }
+  return all;
+}
+
 Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&)> body, CodeSite code) {
   Events events;
   World world(options, code);
@@ -60,6 +73,7 @@ Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&
         absl::StrCat("key \"", key, "\" = ", value.has_value() ? absl::StrCat("\"", *value, "\"") : "?"));
   }
   events.failures = failures.folded();
+  if (events.report.kept != nullptr) events.report.kept->failures = texts(events.failures);
   return events;
 }
 
@@ -77,12 +91,16 @@ std::string difference(std::string_view who, const std::vector<std::string>& fir
   return "";
 }
 
-std::vector<std::string> texts(const std::vector<RankFailure>& failures) {
-  std::vector<std::string> all;
-  for (const RankFailure& failure : failures) {
-    all.push_back(absl::StrCat(failure.file, ":", failure.line, ": ", failure.text()));
-  }
-  return all;
+// The line that names the files of both runs; empty: none are asked for.
+std::string save_runs(const RunReport& first, const RunReport& second) {
+  static int differences = 0;  // of the process: each has files of its own
+  ++differences;
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string of = test != nullptr ? absl::StrCat(".", test->test_suite_name(), ".", test->name()) : "";
+  const std::string line = write_both_runs(
+      absl::StrCat(program_invocation_short_name, of, ".alike", differences > 1 ? absl::StrCat(differences) : ""),
+      first, second);
+  return line.empty() ? "" : "\n  " + line;
 }
 
 std::vector<std::string> ends(const RunReport& report) {
@@ -104,6 +122,7 @@ testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void
   }
   add_test_defaults(&options);
   options.trace_limit = Trace::kWhole;
+  options.keep_run |= reports_are_wanted();
   if (!options.schedule.deterministic()) {
     return testing::AssertionFailure() << "the schedule is " << options.schedule.text()
                                        << ", want one that repeats itself";
@@ -134,7 +153,7 @@ testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void
   if (differences.empty())
     return testing::AssertionSuccess() << "two runs under " << options.schedule.text() << " are alike";
   return testing::AssertionFailure() << "two runs under " << options.schedule.text() << " differ\n  "
-                                     << absl::StrJoin(differences, "\n  ");
+                                     << absl::StrJoin(differences, "\n  ") << save_runs(first.report, second.report);
 }
 
 }  // namespace rankloom

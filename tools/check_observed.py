@@ -94,6 +94,7 @@ UNSEEN_LOCKS = {
     "sim/faults/fault_injector.h": "counts the calls of each rank, in the steps of that rank; a fault that may happen is a choice",
     "sim/faults/fault_injector.cc": "a hang: nobody else knows the lock",
     "world/open_outputs.h": RANKS_OWN + ", and so does another one that learns of its calls",
+    "world/operation_log.h": "read once the run has ended",
     "world/flight_recorder.h": "whoever reads records in an explored run makes the search unsure",
     "collectives/ops/group_request.cc": "an ObservedMutex of the groups on their way, in a local class",
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "world/operation_log.h"
 
 namespace rankloom::internal {
 
@@ -22,6 +23,9 @@ bool alike(const FlightFacts& a, const FlightFacts& b) {
 }  // namespace
 
 RankRecorder::~RankRecorder() = default;
+
+void RankRecorder::tell_issued(int64_t record_id) { log_->call_issued(record_id); }
+void RankRecorder::tell_ended(int64_t record_id) { log_->call_ended(record_id); }
 
 RankRecorder::Slot& RankRecorder::longer_ring() {
   if (ring_.size() == ring_.capacity()) {
@@ -90,6 +94,11 @@ FlightEntry RankRecorder::entry_at(int64_t record_id) const {
   entry.started_ns = slot.started_ns;
   entry.completed_ns = slot.completed_ns;
   entry.state = slot.state;
+  if (log_ != nullptr) {
+    const OperationLog::Steps steps = log_->steps_of(record_id);
+    entry.issued_step = steps.issued;
+    entry.ended_step = steps.ended;
+  }
   return entry;
 }
 

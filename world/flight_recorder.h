@@ -64,6 +64,8 @@ class FlightShapes {
   std::vector<int64_t> more_;
 };
 
+class OperationLog;
+
 // The facts that calls of one line share, as long as they are alike. Types are opaque numbers here: the layer above
 // knows their names.
 struct FlightFacts {
@@ -97,6 +99,9 @@ struct FlightEntry : FlightFacts, FlightNumbers {
   int64_t started_ns = -1;    // -1: not known
   int64_t completed_ns = -1;  // -1: not yet
   State state = State::kScheduled;
+  // OperationLog::Steps; -1: not known.
+  int64_t issued_step = -1;
+  int64_t ended_step = -1;
 };
 
 // Calls that a recorder had at some moment, oldest first, and their groups, which live as long as this.
@@ -129,6 +134,12 @@ class RankRecorder {
  public:
   RankRecorder(const Scheduler* scheduler, int capacity) : capacity_(capacity), mu_(scheduler, LockLevel::kRecorder) {}
   ~RankRecorder();
+
+  // From now on `log`, which outlives this, is told when calls begin and end. Before the first call.
+  void tell(OperationLog* log) {
+    RankMutexLock lock(&mu_);
+    log_ = log;
+  }
 
   // The facts of a call that was filed, for the next one like it.
   class Known {
@@ -169,6 +180,8 @@ class RankRecorder {
     slot->started_ns = started_ns;
     slot->completed_ns = now_ns;
     slot->state = ok ? FlightEntry::State::kCompleted : FlightEntry::State::kFailed;
+    if (log_ != nullptr) [[unlikely]]
+      tell_ended(record_id);
   }
   // The rank makes no more calls of `group`, which somebody has held until now: the recorder does from here on, for as
   // long as an entry names it.
@@ -210,8 +223,12 @@ class RankRecorder {
     slot.started_ns = slot.completed_ns = -1;
     slot.peer = kind.facts.peer;
     slot.state = FlightEntry::State::kScheduled;
+    if (log_ != nullptr) [[unlikely]]
+      tell_issued(record_id);
     return record_id;
   }
+  void tell_issued(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void tell_ended(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot& longer_ring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of a kind that no entry is of, the spare one, to be written.
   FlightFacts& spare_facts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -235,6 +252,7 @@ class RankRecorder {
   mutable RankMutex mu_;
   std::vector<Slot> ring_ ABSL_GUARDED_BY(mu_);
   int64_t next_ ABSL_GUARDED_BY(mu_) = 0;
+  OperationLog* log_ ABSL_GUARDED_BY(mu_) = nullptr;               // null: nobody is told
   std::vector<std::unique_ptr<Kind>> kinds_ ABSL_GUARDED_BY(mu_);  // at most two more than entries
   size_t hand_ ABSL_GUARDED_BY(mu_) = 0;                           // of the spare one
   static constexpr size_t kRecent = 4;

@@ -103,7 +103,9 @@ class Gatherer {
                          .seq = from.seq,
                          .issued_ns = from.created_ns - begin_ns_,
                          .arrived_ns = since(from.started_ns),
-                         .ended_ns = since(from.completed_ns)});
+                         .ended_ns = since(from.completed_ns),
+                         .issued_step = from.issued_step,
+                         .ended_step = from.ended_step});
   }
 
   const int64_t begin_ns_;

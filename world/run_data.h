@@ -12,6 +12,7 @@
 #include "rankloom/group.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "world/flight_recorder.h"
+#include "world/operation_log.h"
 
 namespace rankloom::internal {
 
@@ -49,10 +50,13 @@ struct RunData {
     int64_t issued_ns = 0;
     int64_t arrived_ns = -1;  // all members had come
     int64_t ended_ns = -1;
+    int64_t issued_step = -1;  // OperationLog::Steps
+    int64_t ended_step = -1;
   };
   struct Rank {
     int64_t made = 0;  // calls of the rank, of which the file has the last
     std::vector<Call> calls;
+    OperationLog::StoreOperations store;
   };
 
   // How explore() found the run.
@@ -78,9 +82,13 @@ struct RunData {
     std::vector<std::string> choices;  // of the shrunk run
     std::vector<Futures> futures;      // [choices made]; empty: not counted
     bool sampled = false;
+    std::string found_story;                  // of the run before shrinking; empty: it is the same
+    std::vector<int64_t> found_switch_steps;  // of that story
   };
 
-  int64_t end_ns = 0;  // when the report was made
+  bool logged = false;   // steps of calls, and operations on the store
+  int64_t begin_ns = 0;  // when the world began, by the clock of `store`
+  int64_t end_ns = 0;    // when the report was made
   int recorded_calls = 0;
   absl::Duration timeout, warn_after;
   std::optional<uint64_t> seed;

@@ -159,6 +159,10 @@ void write_story(const RunData& data, std::string* out) {
   line.number("shrink_runs", search.shrink_runs);
   const auto append = [out](int64_t number) { absl::StrAppend(out, number); };
   line.list("switches", search.switch_steps, append);
+  if (!search.found_story.empty()) {
+    line.text("found_story", search.found_story);
+    line.list("found_story_switches", search.found_switch_steps, append);
+  }
   line.list("shares", search.shares, [out](const RunData::Search::Share& share) {
     absl::StrAppend(out, "{\"strategy\":", json_string(share.strategy), ",\"runs\":", share.runs,
                     ",\"schedules\":", share.schedules, ",\"open\":", share.open,
@@ -239,6 +243,69 @@ void write_calls(const RunData& data, size_t rank, std::string* out) {
   line.text("state", states);
   if (std::any_of(calls.begin(), calls.end(), [](const Call& call) { return call.peer >= 0; }))
     line.list("peer", calls, [out](const Call& call) { absl::StrAppend(out, call.peer); });
+  if (!calls.empty() && calls[0].issued_step >= 0) {
+    before = 0;
+    line.list("step", calls, [&](const Call& call) {
+      absl::StrAppend(out, call.issued_step - std::exchange(before, call.issued_step));
+    });
+    line.list("done", calls, [out](const Call& call) {
+      absl::StrAppend(out, call.ended_step < 0 ? -1 : call.ended_step - call.issued_step);
+    });
+  }
+}
+
+void write_value(std::string_view name, const StoreOperation::Value& value, std::string* out) {
+  if (value.bytes < 0) return;
+  absl::StrAppend(out, ",\"", sv(name), "\":", json_string(value.shown), ",\"", sv(name), "_bytes\":", value.bytes);
+}
+
+void write_store(const RunData& data, size_t rank, std::string* out) {
+  const OperationLog::StoreOperations& store = data.ranks[rank].store;
+  Line line(out, "store");
+  line.number("rank", static_cast<int64_t>(rank));
+  line.number("made", store.made);
+  line.list("ops", store.last, [&](const StoreOperation& op) {
+    absl::StrAppend(out, "{\"op\":", json_string(op.op));
+    if (op.keys > 0) absl::StrAppend(out, ",\"key\":", json_string(op.key));
+    if (op.keys > 1) absl::StrAppend(out, ",\"keys\":", op.keys);
+    write_value("given", op.given, out);
+    write_value("got", op.got, out);
+    absl::StrAppend(out, ",\"file\":", json_string(op.code.file), ",\"line\":", op.code.line, ",\"state\":\"",
+                    std::string(1, "scf"[static_cast<size_t>(op.state)]), "\",\"begun\":", op.begun_ns - data.begin_ns,
+                    ",\"ended\":", op.ended_ns < 0 ? -1 : op.ended_ns - op.begun_ns);
+    if (op.begun_step >= 0) {
+      absl::StrAppend(out, ",\"step\":", op.begun_step,
+                      ",\"done\":", op.ended_step < 0 ? -1 : op.ended_step - op.begun_step);
+    }
+    *out += '}';
+  });
+}
+
+// The gaps of steps and of the store.
+void append_log_gaps(const RunData& data, std::vector<std::string>* gaps) {
+  if (!data.logged) {
+    gaps->emplace_back(
+        "steps of calls, and operations on the store: kept only with WorldOptions::keep_run or RANKLOOM_REPORT");
+    return;
+  }
+  const auto no_steps = [](const RunData::Rank& rank) {
+    return (!rank.calls.empty() && rank.calls.back().issued_step < 0) ||
+           (!rank.store.last.empty() && rank.store.last.back().begun_step < 0);
+  };
+  if (std::any_of(data.ranks.begin(), data.ranks.end(), no_steps))
+    gaps->emplace_back("steps: a run without a schedule has no order of steps, its calls have times");
+  int64_t made = 0, kept = 0;
+  for (const RunData::Rank& rank : data.ranks) {
+    made += rank.store.made;
+    kept += static_cast<int64_t>(rank.store.last.size());
+  }
+  if (made > kept) {
+    gaps->push_back(absl::StrCat("operations on the store: ", made - kept, " of ", made,
+                                 " are gone, the first of ranks ", "that made more than ",
+                                 OperationLog::kMostStoreOperations, " or WorldOptions::recorded_calls"));
+  }
+  gaps->emplace_back(
+      "operations on stores that the program made itself; values of the world's, beyond their first bytes");
 }
 
 // The parts that a reader might look for and this file does not have.
@@ -256,9 +323,9 @@ std::vector<std::string> gaps_of(const RunReport& report) {
     gaps.push_back(absl::StrCat("calls: ", made - kept, " of ", made, " are gone: WorldOptions::recorded_calls is ",
                                 data.recorded_calls));
   }
-  gaps.emplace_back("steps: calls have times, which are virtual in deterministic runs, but no numbers of steps");
+  append_log_gaps(data, &gaps);
   gaps.emplace_back("waits within a run: when a rank waited for a call that it had issued");
-  gaps.emplace_back("store operations, tensors' values, reduce operators, splits");
+  gaps.emplace_back("tensors' values, reduce operators, splits");
   if (report.cause.ok() || data.stuck.waits.empty())
     gaps.emplace_back("waits at the end: known of a run in which no rank can move only");
   return gaps;
@@ -284,6 +351,7 @@ std::string run_file_text(const RunReport& report) {
     write_kinds(data.kinds, &out);
     for (size_t rank = 0; rank < data.ranks.size(); ++rank) {
       if (!data.ranks[rank].calls.empty()) write_calls(data, rank, &out);
+      if (!data.ranks[rank].store.last.empty()) write_store(data, rank, &out);
     }
   }
   Line(&out, "gaps").texts("gaps", gaps_of(report));
@@ -292,17 +360,37 @@ std::string run_file_text(const RunReport& report) {
   return out;
 }
 
-void write_failed_run(std::string_view name, RunReport* report) {
+namespace {
+
+// Where RANKLOOM_REPORT wants the run of this name; empty: nowhere.
+std::string path_for(std::string_view name) {
   const absl::StatusOr<RunFiles> files = run_files_from_environment();
-  if (!files.ok() || files->reports.empty()) return;
+  if (!files.ok() || files->reports.empty()) return "";
   const std::filesystem::path folder = files->reports;
   std::error_code ignored;  // write_run() tells
   std::filesystem::create_directories(folder, ignored);
-  const std::string path = folder / absl::StrCat(absl::StrReplaceAll(sv(name), {{"/", "_"}}), ".rlrun");
+  return folder / absl::StrCat(absl::StrReplaceAll(sv(name), {{"/", "_"}}), ".rlrun");
+}
+
+}  // namespace
+
+void write_failed_run(std::string_view name, RunReport* report) {
+  const std::string path = path_for(name);
+  if (path.empty()) return;
   const absl::Status written = report->write_run(path);
   report->run_file =
       written.ok() ? absl::StrCat("run file: ", path, "; see it: rankloom report ", shell_quoted(path), " -o run.html")
                    : absl::StrCat("no run file: ", written.message());
+}
+
+std::string write_both_runs(std::string_view name, const RunReport& first, const RunReport& second) {
+  const std::string a = path_for(absl::StrCat(sv(name), ".first")), b = path_for(absl::StrCat(sv(name), ".second"));
+  if (a.empty()) return "";
+  absl::Status written = first.write_run(a);
+  if (written.ok()) written = second.write_run(b);
+  if (!written.ok()) return absl::StrCat("no run files: ", written.message());
+  return absl::StrCat("run files: ", a, ", ", b, "; see them beside each other: rankloom report ", shell_quoted(a), " ",
+                      shell_quoted(b), " -o both.html");
 }
 
 }  // namespace internal

@@ -181,5 +181,20 @@ absl::StatusOr<RunFiles> run_files_from_environment() {
   return files;
 }
 
+bool reports_are_wanted() {
+  const char* const folder = std::getenv("RANKLOOM_REPORT");
+  return folder != nullptr && *folder != '\0';
+}
+
+bool is_terminal(std::FILE* stream) {
+  const char* const kind = std::getenv("TERM");
+  return isatty(fileno(stream)) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
+}
+
+bool takes_colours(std::FILE* stream) {
+  const char* const unwanted = std::getenv("NO_COLOR");
+  return is_terminal(stream) && (unwanted == nullptr || *unwanted == '\0');
+}
+
 }  // namespace internal
 }  // namespace rankloom

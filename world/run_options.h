@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -31,5 +32,12 @@ struct RunFiles {
 };
 // Errors: InvalidArgument that names the variable.
 absl::StatusOr<RunFiles> run_files_from_environment();
+// Whether RANKLOOM_REPORT names a folder.
+bool reports_are_wanted();
+
+// Whether `stream` is a terminal that obeys escape sequences, by TERM.
+bool is_terminal(std::FILE* stream);
+// Whether texts on `stream` may be coloured: it is such a terminal, and NO_COLOR is unset or empty.
+bool takes_colours(std::FILE* stream);
 
 }  // namespace rankloom::internal

@@ -24,6 +24,7 @@
 #include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/stall_watch.h"
 #include "world/group_access.h"
+#include "world/logged_store.h"
 #include "world/run_data.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
@@ -43,10 +44,13 @@ uint64_t seed_of(const WorldOptions& options, int rank) {
 RankState::RankState(WorldState* world, int rank)
     : RankContext(&world->face(), rank),
       state_(*world),
+      log_(world->keeps_log() ? std::make_unique<OperationLog>(&world->scheduler(), world->recorded_calls()) : nullptr),
       recorder_(&world->scheduler(), world->recorded_calls()),
       rng_(seed_of(world->options(), rank)),
       caught_mu_(&world->scheduler(), LockLevel::kCaught),
-      open_outputs_(&world->scheduler()) {}
+      open_outputs_(&world->scheduler()) {
+  if (log_ != nullptr) recorder_.tell(log_.get());
+}
 
 std::string RankState::open_calls_text() const {
   if (!state_.poison()) return "";
@@ -139,6 +143,8 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
       options_(std::move(options)),
       poison_(options_.poison.value_or(options_.schedule.explores())),
       late_completion_(options_.late_completion.value_or(options_.schedule.explores())),
+      // A search makes a run of its own for the file of what it found.
+      keeps_log_(options_.keep_run || (hooks.record == nullptr && reports_are_wanted())),
       scheduler_(make_scheduler(
           options_, [this](const std::string& text) { stalled(text); }, hooks, code)),
       faults_(make_faults(this, options_)),
@@ -166,6 +172,12 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
     }
   }
   if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
+  if (keeps_log_) {
+    store_ = std::make_unique<LoggedStore>(std::move(store_), [this]() -> OperationLog* {
+      RankState* const rank = RankState::current();
+      return rank != nullptr && &rank->world() == this ? rank->log() : nullptr;
+    });
+  }
   StoreAccess::state(*store_).set_timeout(options_.timeout);
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.push_back(std::make_unique<RankState>(this, rank));
@@ -637,6 +649,10 @@ RunReport WorldState::report(bool last) {
         size(), *world_group_, [this](int rank) { return context(rank).recorder().entries(); }, start_ns_,
         recorded_calls());
     RunData& kept = *report.kept;
+    for (size_t rank = 0; keeps_log_ && rank < contexts_.size(); ++rank)
+      kept.ranks[rank].store = contexts_[rank]->log()->store_operations();
+    kept.logged = keeps_log_;
+    kept.begin_ns = start_ns_;
     kept.stuck = std::move(stuck);
     kept.end_ns = scheduler_->now_ns() - start_ns_;
     kept.timeout = options_.timeout;

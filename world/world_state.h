@@ -34,6 +34,7 @@
 #include "sim/sync/observed_mutex.h"
 #include "world/flight_recorder.h"
 #include "world/open_outputs.h"
+#include "world/operation_log.h"
 
 namespace rankloom::internal {
 
@@ -47,6 +48,8 @@ class RankState final : public RankContext, public Kept {
 
   // The last calls of this rank.
   RankRecorder& recorder() { return recorder_; }
+  // Null: no run file is wanted.
+  OperationLog* log() { return log_.get(); }
   OpenOutputs& open_outputs() { return open_outputs_; }
   uint64_t rng_seed() const;
   Prng& rng() { return rng_; }
@@ -76,6 +79,7 @@ class RankState final : public RankContext, public Kept {
   void task_returned();
 
   WorldState& state_;
+  const std::unique_ptr<OperationLog> log_;
   RankRecorder recorder_;
   Prng rng_;
   int world_groups_ = 0;                                            // groups of all ranks that this rank has asked for
@@ -119,6 +123,8 @@ class WorldState : public Kept {
   int recorded_calls() const {
     return options_.recorded_calls.value_or(std::clamp((1 << 18) / options_.world_size, 8, 64));
   }
+  // Whether each rank has an OperationLog.
+  bool keeps_log() const { return keeps_log_; }
   Scheduler& scheduler() { return *scheduler_; }
   Store& store() { return *store_; }
   int64_t start_ns() const { return start_ns_; }
@@ -236,6 +242,7 @@ class WorldState : public Kept {
   const WorldOptions options_;
   bool poison_ = false;
   bool late_completion_ = false;
+  const bool keeps_log_;
   std::atomic<int> rooted_each_{-1};  // -1: the schedule was not asked yet
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FaultInjector> faults_;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "harness/explore/check_explore_options.h"
 #include "harness/explore/explore_workers.h"
+#include "harness/explore/progress_line.h"
 #include "harness/explore/shrink.h"
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
@@ -71,14 +72,13 @@ class Search {
   }
   int64_t elapsed_ns() const { return monotonic_ns() - began_ns_; }
   void tell(const std::string& strategy);
-  ExploreOptions::Progress progress_now() const {
-    return {.strategy = strategy_, .runs = report_.runs, .elapsed = absl::Nanoseconds(elapsed_ns())};
-  }
+  ExploreOptions::Progress progress_now() const;
 
   const ExploreOptions& options_;
   Baseline& baseline_;
   const int64_t began_ns_;
   int64_t told_ns_;
+  ProgressLine line_{stderr};
   std::string strategy_ = "default order";  // the one that runs now
   std::vector<Strategy> drawn_;             // those of draw()
   ExploreReport report_;
@@ -91,8 +91,18 @@ ExploreReport Search::run(const Schedule& asked) {
     look(asked);
   }
   if (!report_.failure.has_value()) report_.elapsed = absl::Nanoseconds(elapsed_ns());
+  line_.clear();
   if (options_.progress) options_.progress(progress_now());
   return std::move(report_);
+}
+
+ExploreOptions::Progress Search::progress_now() const {
+  ExploreOptions::Progress now{.strategy = strategy_, .runs = report_.runs, .elapsed = absl::Nanoseconds(elapsed_ns())};
+  for (const ExploreReport::Share& share : report_.shares) {
+    now.schedules += share.schedules;
+    now.open += share.open;
+  }
+  return now;
 }
 
 void Search::look(const Schedule& asked) {
@@ -262,6 +272,7 @@ void Search::found(const std::string& strategy, int64_t run, const WorldOptions&
   report_.elapsed = absl::Nanoseconds(elapsed_ns());
   ExploreReport::Failure failure;
   if (repeats) {
+    if (!options_.progress) line_.tell_shrinking(progress_now());
     failure = shrink(options_, world, outcome, &baseline_);
   } else {
     failure.headline = outcome.headline();
@@ -291,18 +302,15 @@ void Search::found(const std::string& strategy, int64_t run, const WorldOptions&
 
 void Search::tell(const std::string& strategy) {
   strategy_ = strategy;
-  if ((report_.runs & 15) != 0) return;
+  if (options_.progress ? (report_.runs & 15) != 0 : !line_.shown()) return;
   const int64_t now = monotonic_ns();
-  const int64_t every = options_.progress ? 1'000'000'000 : 10'000'000'000;
+  const int64_t every = options_.progress ? 1'000'000'000 : 200'000'000;
   if (now - told_ns_ < every) return;
   told_ns_ = now;
-  const ExploreOptions::Progress progress = progress_now();
   if (options_.progress) {
-    options_.progress(progress);
+    options_.progress(progress_now());
   } else {
-    std::fprintf(stderr, "explore: %lld of at most %lld runs in %s, now %s\n", static_cast<long long>(progress.runs),
-                 static_cast<long long>(options_.max_runs), absl::FormatDuration(progress.elapsed).c_str(),
-                 strategy.c_str());
+    line_.tell(progress_now(), options_.max_runs);
   }
 }
 

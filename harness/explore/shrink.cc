@@ -53,7 +53,9 @@ class Shrinker {
   // Each counts its runs.
   Outcome run(const WorldOptions& world, const RunHooks& hooks = {}, std::shared_ptr<const void> owner = nullptr);
   bool still_fails(const WorldOptions& world);
-  std::vector<Schedule::Switch> switches_of(const WorldOptions& world, const Outcome& outcome);
+  // `record`: of the same run once more, with texts; null: nobody asks.
+  std::vector<Schedule::Switch> switches_of(const WorldOptions& world, const Outcome& outcome,
+                                            const std::shared_ptr<StepRecord>& record = nullptr);
   bool find_schedule(const WorldOptions& base, Outcome* outcome, WorldOptions* found);
 
   // Lists the faults of the plan, call by call: drawn faults become listed ones.
@@ -75,6 +77,8 @@ class Shrinker {
   Baseline& baseline_;
   WorldOptions world_;  // the smallest so far
   std::vector<Schedule::Switch> switches_;
+  std::string found_story_;  // of the run before shrinking
+  std::vector<int64_t> found_switch_steps_;
   int64_t runs_ = 0;
 };
 
@@ -89,11 +93,12 @@ bool Shrinker::still_fails(const WorldOptions& world) {
   return outcome.failed() && outcome.signature() == signature_;
 }
 
-std::vector<Schedule::Switch> Shrinker::switches_of(const WorldOptions& world, const Outcome& outcome) {
+std::vector<Schedule::Switch> Shrinker::switches_of(const WorldOptions& world, const Outcome& outcome,
+                                                    const std::shared_ptr<StepRecord>& record) {
   std::vector<Schedule::Switch> switches;
   WorldOptions replayed = world;
   replayed.schedule = Schedule::replay(outcome.report.trace);
-  run(replayed, {.departures = &switches});
+  run(replayed, {.record = record.get(), .departures = &switches}, record);
   return switches;
 }
 
@@ -171,11 +176,6 @@ void Shrinker::cut_faults_and_switches() {
   world_ = steered(fewest<Schedule::Switch>(switches_, fails_with_switches));
 }
 
-bool files_are_wanted() {
-  const absl::StatusOr<RunFiles> files = run_files_from_environment();
-  return files.ok() && !files->reports.empty();
-}
-
 void Shrinker::tell(ExploreReport::Failure* failure) {
   const auto record = std::make_shared<StepRecord>(/*texts=*/true);
   WorldOptions kept = world_;
@@ -190,7 +190,11 @@ void Shrinker::tell(ExploreReport::Failure* failure) {
     failure->report.kept->story = failure->story;
     RunData::Search& search = failure->report.kept->search;
     search.switch_steps = switch_steps(*record, world_.schedule.switches());
-    if (files_are_wanted()) count_futures(baseline_, world_, failure->report.trace, &search);
+    if (found_story_ != failure->story) {
+      search.found_story = found_story_;
+      search.found_switch_steps = found_switch_steps_;
+    }
+    if (reports_are_wanted()) count_futures(baseline_, world_, failure->report.trace, &search);
   }
   failure->rerun = rerun_command(world_);
   // The program says neither how many ranks shrinking has left nor how many the environment asked for.
@@ -202,7 +206,10 @@ void Shrinker::tell(ExploreReport::Failure* failure) {
 ExploreReport::Failure Shrinker::shrink() {
   ExploreReport::Failure failure;
   failure.headline = found_.headline();
-  switches_ = switches_of(world_, found_);
+  const auto record = std::make_shared<StepRecord>(/*texts=*/true);
+  switches_ = switches_of(world_, found_, record);
+  found_story_ = story_text(*record, found_.report, switches_);
+  found_switch_steps_ = switch_steps(*record, switches_);
   failure.found_switches = static_cast<int>(switches_.size());
   failure.found = Schedule::steered(*world_.seed, switches_);
   list_faults();

@@ -53,6 +53,8 @@ struct ExploreOptions {
     std::string strategy;  // the one that runs now
     int64_t runs = 0;
     absl::Duration elapsed;
+    int64_t schedules = 0;  // of the exhaustive strategy: those that were run
+    int64_t open = 0;       // and choices that were seen and not tried yet
   };
 
   // Of all runs. The schedule is explore()'s; the seed of the ranks' own randomness is the same in all (unset: 1).
@@ -75,8 +77,8 @@ struct ExploreOptions {
   Checks checks = {};
   uint64_t max_steps = 200'000;  // of a run: one that has more counts as endless
   // Told about once a second of real time, after each 16th run at the most, and at the end; never by two threads at
-  // once. Unset: a line to stderr every ten seconds, and one to stdout from an expect_no_failure_in_schedules() that
-  // passes.
+  // once. Unset: one line on stderr, written anew as the search goes on, if that is a terminal; and a line to stdout
+  // from an expect_no_failure_in_schedules() that passes.
   std::function<void(const Progress&)> progress = {};
 };
 

@@ -42,7 +42,8 @@ struct WorldOptions {
   // since every call of every rank touches that memory.
   std::optional<int> recorded_calls = {};
   // RunReport::write_run() has the calls of a run that went well, too: it keeps a copy of them when the world ends, as
-  // each run that fails does.
+  // each run that fails does. And, of any run, the steps of calls and what ranks did with the world's store, which are
+  // kept where RANKLOOM_REPORT is set as well.
   bool keep_run = false;
   // Deterministic runs: how many choices the trace may have, some 24 bytes each, and about four a call. A run that
   // makes more keeps no trace, since half of one replays nothing, and its report says so; the command that repeats it

@@ -28,6 +28,15 @@ def as_the_library_says_it(call):
     return f"{said} ({call.state}) [group {call.group}, {call.site()}]"
 
 
+def log_as_the_library_says_it(run):
+    for rank in range(run.world_size):
+        for call in run.of_rank(rank):
+            yield f"{rank} call {call.step} {call.done}"
+        for op in run.store_of(rank):
+            values = " ".join(f"'{value or ''}' {size}" for value, size in ((op.given, op.given_bytes), (op.got, op.got_bytes)))
+            yield f"{rank} store {op.op} '{op.key}' {op.keys} {values} {op.state[0].replace('o', 's').replace('d', 'c')} {op.step} {op.done}"
+
+
 class RandomRunFilesTest(unittest.TestCase):
     def test_what_is_read_is_what_was_recorded(self):
         ends = collections.Counter()
@@ -39,7 +48,16 @@ class RandomRunFilesTest(unittest.TestCase):
                     calls = [call for rank in range(run.world_size) for call in run.of_rank(rank)]
                     want = pathlib.Path(f"{folder}/{seed}.txt").read_text().splitlines()
                     self.assertEqual([as_the_library_says_it(call) for call in calls], want)
+                    log = pathlib.Path(f"{folder}/{seed}.log").read_text().splitlines()
+                    self.assertEqual(list(log_as_the_library_says_it(run)), log)
+                    for rank in range(run.world_size):
+                        steps = [call.step for call in run.of_rank(rank)]
+                        self.assertEqual(steps, sorted(steps))
+                        ends["operations"] += len(run.store_of(rank))
                     for call in calls:
+                        self.assertTrue(0 <= call.step <= run.run["steps"], call)
+                        self.assertTrue(call.done == -1 or call.step <= call.done <= run.run["steps"], call)
+                        self.assertEqual(call.done == -1, call.state == "scheduled", call)
                         self.assertGreaterEqual(call.issued, 0, call)
                         self.assertTrue(call.ended == -1 or call.issued <= call.ended, call)
                         self.assertTrue(call.arrived == -1 or call.issued <= call.arrived <= call.ended, call)
@@ -54,6 +72,7 @@ class RandomRunFilesTest(unittest.TestCase):
         print(dict(ends))
         self.assertGreater(ends["calls"], COUNT)
         self.assertGreater(ends["matches"], COUNT // 20)
+        self.assertGreater(ends["operations"], COUNT // 20)
         self.assertGreater(ends["Deadlock"], 0)
         self.assertGreater(ends[""], 0)
 

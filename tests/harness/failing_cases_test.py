@@ -4,7 +4,9 @@
     failing_cases_test.py PROGRAM
 """
 
+import contextlib
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -332,6 +334,46 @@ class FailingCasesTest(unittest.TestCase):
                 self.assertEqual(result.status, 0, result.output)
                 self.assertNotIn("run file", result.output)
             self.assertFalse(os.path.exists(f"{folder}/made"))
+
+    def test_two_runs_that_should_be_alike_leave_both_files(self):
+        for engine in ENGINES:
+            with self.subTest(engine), tempfile.TemporaryDirectory() as folder:
+                result = Result(f"BecauseOfAClock/{engine}", {"RANKLOOM_REPORT": folder})
+                name = f"{folder}/{os.path.basename(PROGRAM)}.Engines_Failing.BecauseOfAClock_{engine}.alike"
+                first, second = f"{name}.first.rlrun", f"{name}.second.rlrun"
+                (failure,) = result.failures(f"BecauseOfAClock/{engine}")
+                self.assertIn(f"\n  run files: {first}, {second}; see them beside each other: rankloom report {first} {second} -o both.html",
+                              failure)
+                values = [[op.given for op in run_file.read(path).store_of(1) if op.op == "set"] for path in (first, second)]
+                self.assertRegex(f"{values}", r"^\[\['\d+'\], \['\d+'\]\]$")
+                self.assertNotEqual(*values)
+
+    def test_failures_are_coloured_on_a_terminal_only(self):
+        head = "rank 2 failed: no disk (std::runtime_error)"
+
+        def on_terminal(folder, *flags, **env):
+            ours, theirs = pty.openpty()
+            command = [PROGRAM, "--gtest_filter=Engines/Failing.ByException/fibers", f"--gtest_output=xml:{folder}/out.xml", *flags]
+            with subprocess.Popen(command, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm", **env}):
+                os.close(theirs)
+                out = b""
+                with contextlib.suppress(OSError):  # EIO is a terminal's end
+                    while part := os.read(ours, 65536):
+                        out += part
+            os.close(ours)
+            with open(f"{folder}/out.xml", encoding="utf-8") as xml:
+                self.assertNotIn("[31;1m", xml.read())
+            return out.decode()
+
+        with tempfile.TemporaryDirectory() as folder:
+            shown = on_terminal(folder, NO_COLOR="")
+            self.assertRegex(shown, r"failing_cases\.cc:\d+: Failure\r\n\x1b\[31;1m" + re.escape(head) + r"\x1b\[0m\r\nranks 0-1 stopped for it")
+            self.assertEqual(shown.count("[  FAILED  ]"), 3, shown)  # GoogleTest prints all that it did
+            for flags, env in (([], {"NO_COLOR": "1"}), ([], {"TERM": "dumb"}), (["--gtest_color=no"], {"NO_COLOR": ""})):
+                shown = on_terminal(folder, *flags, **env)
+                self.assertNotIn("\x1b[31;1m", shown)
+                self.assertIn(f"Failure\r\n{head}\r\nranks 0-1 stopped for it", shown)
+        self.assertNotIn("\x1b[31;1m", Result("ByException/fibers").output)
 
     def test_a_folder_that_cannot_be_made_is_named(self):
         with tempfile.NamedTemporaryFile() as file:

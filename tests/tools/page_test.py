@@ -295,6 +295,94 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.texts("td.none"), ["never came"] * 3)
         self.assertTrue(self.hot(rank=0, share=0.8))
         self.assertFalse(self.hot(rank=0, share=0.2))
+        # The operation that the ranks wait in.
+        self.assertEqual(len(self.all("table.store tr.open")), 3)
+        self.assertEqual(self.texts("table.store tr.open")[0].split()[1:], ["0", "store", "get", '"checkpoint/file"', "(failed)", self.line_of_get()])
+
+    def line_of_get(self):
+        lines = (ROOT / "tests" / "collectives" / "records" / "write_runs.cc").read_text().splitlines()
+        number = next(i for i, line in enumerate(lines, 1) if 'store().get("checkpoint/file")' in line)
+        return f"write_runs.cc:{number}"
+
+    def test_operations_on_the_store_are_shown_with_their_values(self):
+        self.page("store")
+        self.assertIn("rank 1 failed: no learning rate in the config", self.one("h1").text)
+        last = self.one("p.last-operation").text
+        self.assertRegex(last, r'^Last operation of rank 1: store get "a/1" -> "1" \(done\) write_runs\.cc:\d+, step \d+$')
+        self.assertIn('store.get("a/1") == "1"', "".join(self.texts(".places .here")))
+        self.assertEqual(self.one("section.store h2").text, "Operations on the store (14)")
+        rows = self.texts("table.store tr")
+        self.assertEqual((len(rows), rows[0]), (15, "step rank operation written found line of code"))
+        steps = [int(row.split()[0]) for row in rows[1:]]
+        self.assertEqual(steps, sorted(steps))
+        value = r'"\{"lr": 0\.1, "note": "</script>\\xff"\} *\.\.\." \(1033 bytes\)'
+        self.assertRegex("\n".join(rows), rf'\n\d+ 0 store set "config" {value} +write_runs\.cc:\d+\n')
+        # Only what ranks share is marked, and the keys of one rank are not.
+        shared = self.texts("table.store tr.shared")
+        self.assertEqual(len(shared), 9)
+        self.assertTrue(all('"config"' in row or '"seen"' in row for row in shared), shared)
+        canvas = self.one("canvas.bars")
+        self.assertEqual(canvas.get_attribute("data-operations"), "14")
+        self.one("input[name=text]").send_keys("multi_set")
+        self.drawn()
+        self.assertEqual((canvas.get_attribute("data-operations"), len(self.all("table.store tr"))), ("4", 5))
+        self.all("table.store tr")[1].send_keys(Keys.ENTER)
+        self.assertRegex(self.fragment()["store"][0], r"^0\.\d\.\d$")
+        told = self.one("table.details").text
+        self.assertRegex(told, r'^operation store multi_set "a/\d" and 1 more, the \d\w\w of rank \d on the store\nwritten "1"\nstate done\n')
+        self.assertRegex(told, r"\nsteps begun at \d+, ended at \d+")
+        self.page("store", fragment="#store=0.2.1")
+        self.assertRegex(self.one("table.details").text, r'^operation store add "seen", the 2nd of rank 2 on the store\nadded "1"\nfound "\d"\n')
+        self.assertIn("other ranks on this key ranks 0-1, 3", self.one("table.details").text)
+
+    def test_a_diamond_of_the_store_is_told_and_chosen(self):
+        self.page("store", fragment="#axis=step")
+        tick = self.js(
+            """const t = rankloom.timelines[0], tick = t.ticks.find(({op}) => op.rank === 2 && op.what === 'add');
+            t.canvas.scrollIntoView({block: 'center'});
+            const now = t.canvas.getBoundingClientRect();
+            return [now.left + tick.x, now.top + tick.y].map(Math.round);"""
+        )
+        actions = ActionBuilder(self.driver)
+        actions.pointer_action.move_to_location(*tick)
+        actions.pointer_action.click()
+        actions.perform()
+        self.wait(lambda: "store" in self.fragment(), "nothing is chosen")
+        self.assertEqual(self.fragment()["store"], ["0.2.1"])
+        self.assertRegex(self.one(".under").text, r'^rank 2: store add "seen" = "1" -> "\d" \(done\) write_runs\.cc:\d+$')
+        self.keys("p")
+        self.assertNotIn("store", self.fragment())
+
+    def test_the_axis_may_be_steps(self):
+        self.page("store", fragment="#axis=step")
+        self.assertEqual(self.one("select[name=axis]").get_attribute("value"), "step")
+        self.assertEqual(
+            self.js("return [...document.querySelectorAll('select[name=axis] option')].map((e) => e.value)"), ["order", "step"]
+        )  # no time passed
+        run = run_file.read(str(self.folder / "store.rlrun"))
+        drawn = self.js("return rankloom.runs[0].lanes.map(({step}) => [...step.from].map((from, i) => [from, step.met[i], step.to[i]]))")
+        for rank in range(4):
+            calls = run.of_rank(rank)
+            self.assertEqual([place[0] for place in drawn[rank]], [call.step for call in calls])
+            for call, (begun, met, to) in zip(calls[:2], drawn[rank], strict=False):
+                last = max(run.of_rank(other)[call.index].step for other in range(4))
+                self.assertEqual((met, to), (last, call.done + 1))
+                self.assertLessEqual(begun, met)
+        self.move_to(2, 1)
+        self.wait(lambda: "rank 2 at step" in self.one(".under").text, "nothing is told")
+        self.page("store", fragment="#axis=step&call=0.2.1")
+        self.assertRegex(self.one("table.details").text, rf"\nsteps issued at {run.of_rank(2)[1].step}, ended at {run.of_rank(2)[1].done}\n")
+        # A file without steps has no such axis.
+        self.page("deadlock", fragment="#axis=step")
+        self.assertEqual(self.fragment()["axis"], ["order"])
+
+    def test_what_two_runs_did_otherwise_with_the_store(self):
+        self.page("adds", "adds_otherwise")
+        self.assertIn("Both runs made the same calls", self.one("p.difference").text)
+        self.assertRegex(self.one("p.store-difference").text, r"^First difference in the store: the 1st operation of rank \d\.$")
+        rows = self.texts("table.parting tr")
+        self.assertEqual([row.split()[0] for row in rows], ["adds.rlrun", "adds_otherwise.rlrun"])
+        self.assertNotEqual(rows[0].split("store add")[1], rows[1].split("store add")[1])
 
     def test_an_exception_leads(self):
         self.page("exception")
@@ -314,6 +402,22 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.texts("table.shares td"), ["exhaustive", "2", "", "at least 1"])
         self.assertTrue(self.all("button.copy"))
 
+    def test_the_first_run_stands_beside_the_shrunk_one(self):
+        self.page("drawn")
+        self.assertIn("the shrunk run, beside the first that failed", " ".join(self.texts("h2")))
+        facts = self.js("return rankloom.runs[0].explored")
+        # Of many switches the story has the last.
+        self.assertGreater(len(self.all("table.first-story tr.switched")), 0)
+        self.assertLessEqual(len(self.all("table.first-story tr.switched")), len(set(facts["found_story_switches"])))
+        self.assertEqual(len(self.all("table.story tr.switched")), len(set(facts["switches"])))
+        captions = self.texts(".stories figcaption")
+        self.assertEqual(captions[0], f"The first run that failed, as it was found: {facts['found_switches']} switches from the default order")
+        self.assertRegex(captions[1], r"^The shrunk run, what is left of it: \d switch(es)?$")
+        boxes = [figure.rect for figure in self.all(".stories figure")]
+        self.assertEqual(len(boxes), 2)
+        self.assertTrue(all(box["width"] > 100 for box in boxes), boxes)
+        self.assertGreater(len(self.all("table.first-story th")), 2)
+
     def test_a_story_marks_what_ranks_share(self):
         self.page("counted")
         rows = self.texts("table.story tr.shared")
@@ -330,8 +434,8 @@ class PageTest(unittest.TestCase):
         self.one("details.gaps summary").click()
         self.wait(lambda: "gaps" in self.fragment(), "it is not in the fragment")
         told = self.one("details.gaps").text
-        self.assertNotIn("but no numbers of steps", told)
-        self.assertIn("store operations that the story leaves out", told)
+        self.assertNotIn("steps of calls", told)
+        self.assertIn("operations on stores that the program made itself", told)
 
     def test_a_free_run_says_why_nothing_repeats_it(self):
         self.page("free")
@@ -385,7 +489,7 @@ class PageTest(unittest.TestCase):
 
     def test_altered_files_are_refused_or_shown(self):
         self.page("deadlock")
-        for name in ("deadlock", "explored"):
+        for name in ("deadlock", "explored", "store"):
             found = []
             for what, data in altered((self.folder / f"{name}.rlrun").read_bytes()):
                 with contextlib.suppress(run_file.RunFileError):
@@ -414,7 +518,7 @@ class PageTest(unittest.TestCase):
                     const {view, timelines: [t]} = rankloom;
                     let shown = 0;
                     for (view.fold of ['yes', 'no']) {
-                      for (view.axis of ['order', 'time']) {
+                      for (view.axis of ['order', 'time', 'step']) {
                         for (view.colour of ['', 'group']) t.drawNow();
                       }
                     }
@@ -517,6 +621,15 @@ class PageTest(unittest.TestCase):
         self.keys("0", *["*"] * 12)
         self.assertEqual(canvas.get_attribute("data-heat"), "false")
         self.assertLess(int(canvas.get_attribute("data-drawn")), 102400)
+
+    def test_a_run_of_a_million_calls_is_small_and_quick(self):
+        folder = self.folder / "million"
+        folder.mkdir()
+        written = subprocess.run([WRITE_RUNS, folder, "big", "1024", "1000"], check=True, capture_output=True, text=True)
+        seconds, size = float(written.stdout), (folder / "big.rlrun").stat().st_size
+        print(f"1024 ranks x 1000 calls: {size / 1e6:.1f} MB, written in {seconds:.2f} s of processor time")
+        self.assertLess(size, 40e6)
+        self.assertLess(seconds, 1)
 
     def test_a_map_shows_what_waits_and_what_works(self):
         self.page("many", fragment="#fold=no&y=0,64")

@@ -14,6 +14,7 @@
 #include "tests/error_of.h"
 #include "tests/temp_dir.h"
 #include "tests/world/every_world.h"
+#include "world/run_data.h"
 
 namespace rankloom {
 
@@ -21,6 +22,7 @@ using namespace internal;
 
 namespace {
 
+using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::MatchesRegex;
@@ -113,6 +115,119 @@ TEST_P(RunFileTest, KeepsNothingOfARunThatGoesWellUnlessAsked) {
   WorldOptions asked = options(2);
   asked.keep_run = true;
   EXPECT_NE(run(asked, [](RankContext&) {}).kept, nullptr);
+}
+
+// Of a run with operations of all kinds on the store.
+void uses_the_store(RankContext& rank) {
+  Store& store = rank.store();
+  if (rank.rank() == 0) {
+    store.set("long", std::string(100, 'x'));
+    store.set("bytes", std::string("a\0\xff", 3));
+    store.add("count", 5);
+    store.queue_push("queue", "pushed");
+    store.multi_set({"one", "two"}, {"1", "22"});
+  } else {
+    (void)store.get("long");
+    (void)store.multi_get({"one", "two"});
+    EXPECT_EQ(store.queue_pop("queue"), "pushed");
+    EXPECT_TRUE(store.check({"long", "one"}));
+    EXPECT_EQ(store.compare_set("count", "4", "6"), "5");
+    throw std::runtime_error("no batch");
+  }
+}
+
+TEST_P(RunFileTest, KeepsWhatRanksDidWithTheStore) {
+  WorldOptions asked = options(2);
+  asked.keep_run = true;
+  const std::string text = run_file_text(run_to_failure(asked, uses_the_store));
+  const std::string x(64, 'x');
+  EXPECT_THAT(text, HasSubstr("{\"t\":\"store\",\"rank\":0,\"made\":5,\"ops\":["));
+  EXPECT_THAT(text, HasSubstr("{\"op\":\"store set\",\"key\":\"long\",\"given\":\"" + x + "\",\"given_bytes\":100,"));
+  EXPECT_THAT(text, HasSubstr("\"given\":\"a\\u0000\\\\xff\",\"given_bytes\":3,"));
+  EXPECT_THAT(text,
+              HasSubstr("{\"op\":\"store add\",\"key\":\"count\",\"given\":\"5\",\"given_bytes\":1,\"got\":\"5\","));
+  EXPECT_THAT(text, HasSubstr("{\"op\":\"store get\",\"key\":\"long\",\"got\":\"" + x + "\",\"got_bytes\":100,"));
+  EXPECT_THAT(text, HasSubstr("\"key\":\"one\",\"keys\":2,\"got\":\"1\",\"got_bytes\":3,"));
+  EXPECT_THAT(text, HasSubstr("{\"op\":\"store queue_pop\",\"key\":\"queue\",\"got\":\"pushed\",\"got_bytes\":6,"));
+  EXPECT_THAT(text, HasSubstr("\"keys\":2,\"got\":\"true\","));
+  EXPECT_EQ(text.find("\"step\":") != std::string::npos, deterministic());
+  EXPECT_EQ(text.find("steps: a run without a schedule") != std::string::npos, !deterministic());
+}
+
+// The wait at the end is open, and the operation that fails has no value.
+TEST_P(RunFileTest, KeepsWhatEndedNoMore) {
+  WorldOptions asked = options(2);
+  asked.keep_run = true;
+  const RunReport report = run_to_failure(asked, [](RankContext& rank) {
+    if (rank.rank() == 0) (void)rank.store().get("never");
+    rank.sleep_for(absl::Milliseconds(1));  // virtual: rank 0 has come to its wait
+    rank.store().set("text", "no number");
+    rank.store().add("text", 1);
+  });
+  ASSERT_NE(report.kept, nullptr);
+  const std::vector<StoreOperation> waited = report.kept->ranks[0].store.last, added = report.kept->ranks[1].store.last;
+  ASSERT_EQ(added.size(), 2U);
+  EXPECT_EQ(added[0].state, StoreOperation::State::kDone);
+  EXPECT_EQ(added[1].state, StoreOperation::State::kFailed);
+  if (!deterministic()) return;  // rank 0 may not have come so far
+  EXPECT_LT(added[0].begun_step, added[1].begun_step);
+  ASSERT_EQ(waited.size(), 1U);
+  EXPECT_EQ(waited[0].state, StoreOperation::State::kFailed);  // the end of the world took the rank out of it
+  EXPECT_EQ(waited[0].got.bytes, -1);
+  EXPECT_LT(waited[0].begun_step, waited[0].ended_step);
+}
+
+TEST_P(RunFileTest, KeepsTheLastOperationsOnly) {
+  WorldOptions asked = options(1);
+  asked.keep_run = true;
+  asked.recorded_calls = 3;
+  const RunReport report = run(asked, [](RankContext& rank) {
+    for (int i = 0; i < 10; ++i) rank.store().add("n", 1);
+  });
+  ASSERT_NE(report.kept, nullptr);
+  const OperationLog::StoreOperations& kept = report.kept->ranks[0].store;
+  EXPECT_EQ(kept.made, 10);
+  ASSERT_EQ(kept.last.size(), 3U);
+  EXPECT_EQ(kept.last[0].got.shown, "8");
+  EXPECT_EQ(kept.last[2].got.shown, "10");
+  EXPECT_THAT(run_file_text(report), HasSubstr("operations on the store: 7 of 10 are gone"));
+}
+
+TEST_P(RunFileTest, KeepsNothingOfTheStoreUnlessAsked) {
+  const auto text = [this] {
+    return run_file_text(run_to_failure(1, [](RankContext& rank) {
+      rank.store().set("key", "value");
+      throw std::runtime_error("no batch");
+    }));
+  };
+  EXPECT_THAT(text(), AllOf(Not(HasSubstr("\"t\":\"store\"")),
+                            HasSubstr("steps of calls, and operations on the store: kept only with")));
+  setenv("RANKLOOM_REPORT", folder_.file("asked").c_str(), 1);
+  EXPECT_THAT(text(), HasSubstr("{\"op\":\"store set\",\"key\":\"key\",\"given\":\"value\",\"given_bytes\":5,"));
+}
+
+// A run that is kept is the same run: operations come to no further scheduling points.
+TEST_P(RunFileTest, ARunThatIsKeptIsTheSame) {
+  if (!deterministic()) return;
+  const auto program = [](RankContext& rank) {
+    Store& store = rank.store();
+    for (int i = 0; i < 5; ++i) {
+      store.queue_push(std::to_string(rank.rank()), "x");
+      EXPECT_EQ(store.queue_pop(std::to_string((rank.rank() + 1) % 3)), "x");
+      store.wait({"go", "on"}, absl::ZeroDuration() + (rank.rank() == 0 ? absl::Seconds(1) : absl::Seconds(2)));
+    }
+  };
+  const auto run_of = [&](bool keep) {
+    WorldOptions asked = options(3);
+    asked.keep_run = keep;
+    return run(asked, [&](RankContext& rank) {
+      if (rank.rank() == 2) rank.store().multi_set({"go", "on"}, {"1", "2"});
+      program(rank);
+    });
+  };
+  const RunReport plain = run_of(false), kept = run_of(true);
+  EXPECT_EQ(plain.steps, kept.steps);
+  EXPECT_TRUE(plain.trace == kept.trace) << first_difference(plain.trace, kept.trace);
 }
 
 TEST_P(RunFileTest, ABadPathIsNamed) {

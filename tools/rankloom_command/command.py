@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import re
 import sys
 
 from rankloom_command import page, record, run_file, text, trace
@@ -57,10 +58,13 @@ def read(path: str) -> Run:
 
 
 def _in_colour(shown: str, ok: bool) -> str:
-    """On a terminal that wants it: how the run ended in red or green."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    """On a terminal that wants it: how the run ended in red or green, the circle and the command that repeats it marked, as
+    failure_in_colours() of the library does."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
         return shown
     head, end, rest = shown.partition("\n")
+    rest = re.sub("^(  cycle: .*)$", "\x1b[33m\\1\x1b[0m", rest, flags=re.MULTILINE)
+    rest = re.sub("(run it again: )(.*)$", "\\1\x1b[1m\\2\x1b[0m", rest, flags=re.MULTILINE)
     return f"\x1b[{32 if ok else 31};1m{head}\x1b[0m{end}{rest}"
 
 

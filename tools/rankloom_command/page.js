@@ -36,6 +36,9 @@ const DTYPE_BYTES = [2, 2, 4, 8, 1, 1, 2, 4, 8, 1, 8, 16, 1, 1];
 const MOST_ROWS = 200;
 const MOST_NODES = 40;
 const MOST_OPS = 30;  // in the legend
+const MOST_TICKS = 3000;
+const SHOWN_BYTES = 64;  // of a value of the store
+const STORE_READS = new Set(["get", "multi_get", "wait", "check", "num_keys", "list_keys", "queue_len", "watch_key"]);
 const LEFT = 84, TOP = 4, AXIS = 22;
 
 // Characters that turn, hide or end text are written out, as the command does.
@@ -114,7 +117,9 @@ class Run {
     this.match();
     this.order();
     this.stuck();
+    this.steps();
     this.time();
+    this.operations();
     this.differ();
     this.strikes();
   }
@@ -123,12 +128,16 @@ class Run {
     const count = line.kind.length;
     const lane = {count, first: line.made - count, kind: line.kind, seq: line.seq, state: line.state, peer: line.peer || null,
       issued: new Float64Array(count), arrived: new Float64Array(count).fill(-1), ended: new Float64Array(count),
+      begunAt: line.step ? new Float64Array(count) : null, doneAt: new Float64Array(count).fill(-1),
       partner: new Int32Array(count).fill(-1)};
-    let at = 0;
+    let at = 0, step = 0;
     for (let i = 0; i < count; ++i) {
       lane.issued[i] = at += line.issued[i];
       if (line.arrived && line.arrived[i] >= 0) lane.arrived[i] = at + line.arrived[i];
       lane.ended[i] = line.ended[i] >= 0 ? at + line.ended[i] : -1;
+      if (!line.step) continue;
+      lane.begunAt[i] = step += line.step[i];
+      if (line.done && line.done[i] >= 0) lane.doneAt[i] = step + line.done[i];
     }
     return lane;
   }
@@ -247,6 +256,60 @@ class Run {
     this.orderEnd = end + (this.failed() ? Math.max(0.5, 0.15 * end) : 0.5);
   }
 
+  // Along the scheduling points that all ranks have passed together, where the file has them of all calls. A call's
+  // members had come when the last of them issued it.
+  steps() {
+    this.stepped = !this.run.lanes && this.calls.length + this.store.length > 0 && this.calls.every((line) => line.step) &&
+      this.store.every(({ops}) => ops.every((op) => op.step >= 0));
+    let end = this.run.steps;
+    const came = this.meetings.map((meeting) => {
+      const all = meeting.p2p ? 2 : this.groups[meeting.group].size;
+      return this.stepped && meeting.members.length === all ? meeting.members.reduce((most, [r, j]) => Math.max(most, this.lanes[r].begunAt[j]), 0) : Infinity;
+    });
+    for (const [rank, lane] of this.lanes.entries()) {
+      lane.step = {from: lane.begunAt || new Float64Array(lane.count), met: new Float64Array(lane.count), to: new Float64Array(lane.count)};
+      const waits = this.waiting.get(rank);
+      for (let i = 0; this.stepped && i < lane.count; ++i) {
+        lane.step.to[i] = lane.doneAt[i] >= 0 && !(waits && waits.i === i) ? lane.doneAt[i] + 1 : Infinity;
+        lane.step.met[i] = Math.min(came[lane.meeting[i]], lane.step.to[i]);
+        end = Math.max(end, lane.begunAt[i], lane.doneAt[i]);
+      }
+    }
+    this.stepEnd = end + 1;
+  }
+
+  // What ranks did with the store, and where that lies along the axes: among the calls, behind those that began before.
+  operations() {
+    this.did = [];
+    for (const lane of this.lanes) lane.did = [];
+    for (const line of this.store) {
+      const lane = this.lanes[line.rank], first = line.made - line.ops.length;
+      const stepped = this.stepped && lane.begunAt;
+      let before = 0, last = -1, nth = 0;
+      lane.did = line.ops.map((op, i) => {
+        while (before < lane.count && (stepped ? lane.begunAt[before] < op.step : lane.issued[before] <= op.begun)) ++before;
+        const end = before ? lane.order.to[before - 1] : 0;
+        const order = before < lane.count ? lane.order.from[before] : Number.isFinite(end) ? end : lane.order.from[before - 1] + 1;
+        nth = order === last ? nth + 1 : 0;
+        last = order;
+        return {...op, rank: line.rank, index: first + i, what: op.op.replace(/^store /, ""), at: {order, time: op.begun, step: op.step === undefined ? -1 : op.step}, nth};
+      });
+      this.did.push(...lane.did);
+    }
+    const axis = this.stepped ? "step" : "time";
+    this.did.sort((a, b) => a.at[axis] - b.at[axis] || a.rank - b.rank || a.index - b.index);
+    // Keys that ranks share, and at least one writes.
+    const keys = new Map();
+    for (const op of this.did) {
+      if (op.key === undefined) continue;
+      const key = keys.get(op.key) || {ranks: new Set(), writes: false};
+      keys.set(op.key, key);
+      key.ranks.add(op.rank);
+      key.writes ||= !STORE_READS.has(op.what);
+    }
+    for (const op of this.did) op.shared = op.key !== undefined && keys.get(op.key).ranks.size > 1 && keys.get(op.key).writes;
+  }
+
   time() {
     let end = this.run.end_ns || 0;
     for (const lane of this.lanes) for (let i = 0; i < lane.count; ++i) end = Math.max(end, lane.issued[i], lane.ended[i]);
@@ -272,7 +335,7 @@ class Run {
       }
     }
     for (const lane of this.lanes) {
-      for (const axis of [lane.order, lane.time]) {
+      for (const axis of [lane.order, lane.time, lane.step]) {
         axis.reach = new Float64Array(lane.count);
         let most = -1;
         for (let i = 0; i < lane.count; ++i) axis.reach[i] = most = Math.max(most, axis.to[i]);
@@ -290,10 +353,11 @@ class Run {
       for (const [rank, cell] of row.cells) {
         const lane = this.lanes[rank];
         if (cell.text !== row.major || row.clash.has(rank)) lane.odd[cell.i] = 1;
-        if (row.split) lane.time.met[cell.i] = lane.time.to[cell.i];  // its members never came together
+        if (!row.split) continue;  // else its members never came together
+        for (const axis of [lane.time, lane.step]) axis.met[cell.i] = axis.to[cell.i];
       }
       const [[rank, i]] = row.meeting.members;
-      for (const missing of row.missing) this.absent.push({rank: missing, x: row.x, time: this.lanes[rank].issued[i], label: `${this.op(rank, i)} ${row.meeting.seq}`});
+      for (const missing of row.missing) this.absent.push({rank: missing, order: row.x, time: this.lanes[rank].issued[i], step: this.lanes[rank].step.from[i], label: `${this.op(rank, i)} ${row.meeting.seq}`});
     }
     this.absentOf = new Map(this.absent.map((absent) => [absent.rank, absent]).reverse());
   }
@@ -386,8 +450,8 @@ class Run {
 
 // --- what the page shows now; all of it stands in the URL's fragment
 
-const view = {axis: "", x: null, y: null, rank: "", group: "", op: "", text: "", call: "", theme: "", rows: "", fold: "", colour: "", bytes: "", keys: "", gaps: "", open: ""};
-let runs = [], difference = null, timelines = [], legend = null, sources = {};
+const view = {axis: "", x: null, y: null, rank: "", group: "", op: "", text: "", call: "", store: "", theme: "", rows: "", fold: "", colour: "", bytes: "", keys: "", gaps: "", open: ""};
+let runs = [], difference = null, timelines = [], stores = [], legend = null, sources = {};
 
 function readFragment() {
   const given = new URLSearchParams(location.hash.slice(1));
@@ -400,7 +464,8 @@ function readFragment() {
       view[name] = value;
     }
   }
-  if (!["order", "time"].includes(view.axis)) view.axis = runs.some((run) => run.run.schedule === "free" || run.run.lanes) ? "time" : "order";
+  if (!["order", "time", "step"].includes(view.axis)) view.axis = runs.some((run) => run.run.schedule === "free" || run.run.lanes) ? "time" : "order";
+  if (view.axis === "step" && !runs.every((run) => run.stepped)) view.axis = "order";
   if (view.axis === "time" && !runs.some((run) => run.timeEnd > 0)) view.axis = "order";
 }
 // Browsers refuse to write addresses many times a second: at once, then after a while.
@@ -423,6 +488,7 @@ function writeNow() {
 }
 function changed() {
   writeFragment();
+  for (const section of stores) if (section) section.fill();
   for (const timeline of timelines) timeline.draw();
 }
 function setTheme() {
@@ -495,8 +561,8 @@ class Timeline {
     return this.fitting;
   }
   fullEnd() {
-    const ends = runs.map((run) => (view.axis === "time" ? run.timeEnd * 1.02 : run.orderEnd));
-    return Math.max(...ends, view.axis === "time" ? 1 : 1);
+    const ends = runs.map((run) => ({time: run.timeEnd * 1.02, step: run.stepEnd, order: run.orderEnd})[view.axis]);
+    return Math.max(...ends, 1);
   }
   span() { return view.x || [0, this.fullEnd()]; }
   rows() {
@@ -559,6 +625,7 @@ class Timeline {
     c.fillRect(0, 0, this.width, this.height);
     const scale = this.scale(), ranks = this.shownRanks();
     this.drawn = 0;
+    this.ticks = [];
     this.heat = scale.lane < 5;
     c.save();
     c.beginPath();
@@ -575,6 +642,7 @@ class Timeline {
     this.canvas.dataset.heat = this.heat;
     this.canvas.dataset.lanes = ranks.length;
     this.canvas.dataset.ranks = this.placeOf.size;
+    this.canvas.dataset.operations = this.ticks.length;
   }
 
   drawNames(c, scale, ranks) {
@@ -600,7 +668,7 @@ class Timeline {
         break;
       }
     }
-    if (view.axis === "order") step = Math.max(1, Math.round(step));
+    if (view.axis !== "time") step = Math.max(1, Math.round(step));
     c.strokeStyle = this.theme.line;
     c.fillStyle = this.theme.soft;
     c.font = "11px system-ui, sans-serif";
@@ -674,9 +742,42 @@ class Timeline {
         }
       }
       this.drawEnd(c, scale, rank, y, tall);
+      this.drawOperations(c, scale, lane, y + tall);
     }
     this.drawArrows(c, scale);
     this.drawDifference(c, scale);
+  }
+  // What the rank did with the store: diamonds at the foot of its lane.
+  drawOperations(c, scale, lane, foot) {
+    if (scale.lane <= 8 || view.group || view.op) return;
+    for (const op of lane.did) {
+      const x = scale.x(op.at[view.axis]) + (view.axis === "order" ? 4 + 6 * Math.min(op.nth, 8) : 0);
+      if (x < LEFT || x > this.width || !operationFits(op)) continue;
+      if (this.ticks.length === MOST_TICKS) return;
+      this.ticks.push({x, y: foot - 4, op});
+      c.beginPath();
+      c.moveTo(x, foot - 8);
+      c.lineTo(x + 4, foot - 4);
+      c.lineTo(x, foot);
+      c.lineTo(x - 4, foot - 4);
+      c.closePath();
+      c.fillStyle = op.state === "c" ? this.theme.front : this.theme.hot;
+      c.strokeStyle = this.theme.back;
+      c.lineWidth = 1;
+      c.fill();
+      c.stroke();
+    }
+  }
+  // The operation at whose diamond the pointer is; null: at none.
+  operationAt(x, y) {
+    const found = (this.ticks || []).find((tick) => Math.abs(tick.x - x) <= 5 && Math.abs(tick.y - y) <= 5);
+    return found ? found.op : null;
+  }
+  chooseOperation(op) {
+    view.store = `${this.number}.${op.rank}.${op.index}`;
+    view.call = "";
+    showDetails();
+    changed();
   }
   // Behind the last call of a lane: a wait that is none of its calls, or the first call of others to which the rank never came.
   drawEnd(c, scale, rank, y, tall) {
@@ -684,7 +785,7 @@ class Timeline {
     if (waits ? waits.i >= 0 : !absent) return;
     let end = 0;
     for (let i = 0; i < lane.count; ++i) if (Number.isFinite(axis.to[i])) end = Math.max(end, axis.to[i]);
-    const a = scale.x(absent && !waits ? Math.max(end, view.axis === "time" ? absent.time : absent.x) : end) + 1;
+    const a = scale.x(absent && !waits ? Math.max(end, absent[view.axis]) : end) + 1;
     const wide = waits ? this.width - a - 3 : view.axis === "order" ? Math.max(scale.px - 3, 12) : Math.max(12, this.width - a - 3);
     if (a > this.width || wide < 8) return;
     c.save();
@@ -898,7 +999,7 @@ class Timeline {
     c.fillStyle = this.theme.back;
     c.lineWidth = 2;
     for (const absent of this.run.absentOf.values()) {
-      const place = this.placeOf.get(absent.rank), x = view.axis === "time" ? absent.time : absent.x, tall = Math.max(4, scale.lane);
+      const place = this.placeOf.get(absent.rank), x = absent[view.axis], tall = Math.max(4, scale.lane);
       if (!seen(place, x) || x < scale.x0 || ++marks > MOST_MARKS) continue;
       const left = scale.x(x), y = scale.y(place) + scale.lane / 2 - tall / 2;
       c.fillRect(left, y, 8, tall);
@@ -967,7 +1068,7 @@ class Timeline {
 
   describe(at) {
     if (!at) return " ";
-    const where = view.axis === "time" ? timeText(at.value) : `column ${at.value.toFixed(1)}`;
+    const where = {time: () => timeText(at.value), step: () => `step ${Math.floor(at.value)}`, order: () => `column ${at.value.toFixed(1)}`}[view.axis]();
     const alike = this.members ? this.ranksAt(this.placeOf.get(at.rank)) : [at.rank];
     const who = alike && alike.length > 1 ? `${ranksText(alike)} (alike; shown: rank ${at.rank})` : this.run.name(at.rank);
     if (at.i < 0) return `${who} at ${where}`;
@@ -976,6 +1077,7 @@ class Timeline {
   }
 
   choose(rank, i) {
+    view.store = "";
     view.call = i < 0 ? "" : `${this.number}.${rank}.${this.run.lanes[rank].first + i}`;
     showDetails();
     changed();
@@ -1070,12 +1172,14 @@ class Timeline {
         view.y = this.boundRows(drag.y0 - (at.y - drag.at.y) / scale.lane, drag.y1 - drag.y0);
         changed();
       }
-      this.under.textContent = this.describe(this.hit(at.x, at.y));
+      const op = this.operationAt(at.x, at.y);
+      this.under.textContent = op ? `${this.run.name(op.rank)}: ${plain(operationText(op))}` : this.describe(this.hit(at.x, at.y));
       if (!this.waiting) this.drawOver();
     });
     this.canvas.addEventListener("pointerup", (event) => {
-      const at = place(event), hit = this.hit(at.x, at.y);
+      const at = place(event), hit = this.hit(at.x, at.y), op = this.operationAt(at.x, at.y);
       if (drag && !drag.moved && at.x < LEFT) this.unfold(at.y);
+      else if (drag && !drag.moved && op) this.chooseOperation(op);
       else if (drag && !drag.moved) this.choose(hit ? hit.rank : 0, hit ? hit.i : -1);
       drag = null;
     });
@@ -1219,6 +1323,7 @@ function head(run) {
   const {cause, calls} = causeOf(run);
   return h("section", {class: "head"},
     h("h1", {class: failed ? "bad" : ""}, failed || run.run.lanes ? run.headline : "All ranks returned"),
+    run.last ? h("p", {class: "last-operation"}, `${run.last[0].toUpperCase()}${run.last.slice(1)}`) : null,
     h("div", {class: "facts soft"}, facts.map((fact) => h("span", {}, fact)), runs.length > 1 ? h("span", {}, run.path) : null),
     run.run.rerun ? h("div", {class: "rerun"}, h("code", {}, run.run.rerun),
       h("button", {class: "copy", click: (event) => copyText(run.run.rerun, event.target)}, "copy")) : null,
@@ -1236,9 +1341,9 @@ function head(run) {
     run.story ? explored(run) : null);
 }
 
-// The story's rows, as cells by rank; null: it is written otherwise.
-function storyRows(run) {
-  const lines = run.story.replace(/\n$/, "").split("\n"), rows = [];
+// A story's rows, as cells by rank; null: it is written otherwise.
+function storyRows(story) {
+  const lines = story.replace(/\n$/, "").split("\n"), rows = [];
   let columns = null;
   for (const line of lines) {
     const head = /^ {3}step( +rank \d+)+ *$/.exec(line), gone = /^ +\.\.\. (\d+ earlier steps)$/.exec(line), row = /^ *(\d+)( +)(\S.*)$/.exec(line);
@@ -1262,7 +1367,6 @@ function storyRows(run) {
 }
 
 // Rows that touch a key of a store which another rank touches, too, and of which one at least writes: row -> key.
-const STORE_READS = new Set(["get", "multi_get", "wait", "check", "num_keys", "list_keys"]);
 function sharedRows(rows) {
   const keys = new Map(), found = new Map();
   for (const row of rows) {
@@ -1279,20 +1383,35 @@ function sharedRows(rows) {
   return found;
 }
 
-// What explore() found: the shrunk run, a column a rank, with the steps to which switches led; runs by strategy.
-function explored(run) {
-  const rows = storyRows(run), facts = run.explored || {}, switches = new Set(facts.switches || []);
+// A run's steps, a column a rank, with those to which switches led. A story that has no rows, or of too many ranks, as it is written.
+function storyTable(name, story, rows, switches, shared) {
   const ranks = rows ? [...new Set(rows.map((row) => row.rank).filter((rank) => rank >= 0))].sort((a, b) => a - b) : [];
-  const shared = sharedRows(rows || []), parts = [h("h2", {}, `Found by ${run.strategy}: the shrunk run`)];
+  if (!rows || ranks.length > 12) return h("pre", {class: name}, story);
+  return h("div", {class: "scroll"}, h("table", {class: name}, h("tr", {}, h("th", {}, "step"), ranks.map((rank) => h("th", {}, `rank ${rank}`))),
+    rows.map((row) => h("tr", {class: [switches.has(row.step) ? "switched" : "", shared.has(row) ? "shared" : ""].filter((kind) => kind).join(" ") || null,
+      title: shared.has(row) ? `touches key ${shared.get(row)}, as another rank does` : null}, h("td", {}, row.step < 0 ? "" : `${row.step}${switches.has(row.step) ? " \u21c4" : ""}`),
+      row.rank < 0 ? h("td", {colspan: ranks.length, class: "soft"}, `... ${row.text}`) : ranks.map((rank) => h("td", {class: "mono"}, rank === row.rank ? row.text : ""))))));
+}
+
+// What explore() found: the shrunk run, beside the one that it was made of; runs by strategy.
+function explored(run) {
+  const rows = storyRows(run.story), facts = run.explored || {}, switches = new Set(facts.switches || []);
+  const shared = sharedRows(rows || []), parts = [h("h2", {}, `Found by ${run.strategy}: the shrunk run${facts.found_story ? ", beside the first that failed" : ""}`)];
   if (facts.run) {
     parts.push(h("p", {class: "soft found"}, `Found in run ${facts.run} of ${run.strategy}`, facts.found ? [", ", scheduleText(facts.found)] : "", `: ${facts.found_switches} switch${facts.found_switches === 1 ? "" : "es"} ` +
       "from the default order. ", `What is left of it after ${facts.shrink_runs} runs of shrinking: `, scheduleText(run.run.schedule), "."));
   }
-  if (rows && ranks.length <= 12) {
-    parts.push(h("div", {class: "scroll"}, h("table", {class: "story"}, h("tr", {}, h("th", {}, "step"), ranks.map((rank) => h("th", {}, `rank ${rank}`))),
-      rows.map((row) => h("tr", {class: [switches.has(row.step) ? "switched" : "", shared.has(row) ? "shared" : ""].filter((name) => name).join(" ") || null,
-        title: shared.has(row) ? `touches key ${shared.get(row)}, as another rank does` : null}, h("td", {}, row.step < 0 ? "" : `${row.step}${switches.has(row.step) ? " \u21c4" : ""}`),
-        row.rank < 0 ? h("td", {colspan: ranks.length, class: "soft"}, `... ${row.text}`) : ranks.map((rank) => h("td", {class: "mono"}, rank === row.rank ? row.text : "")))))));
+  const table = storyTable("story", run.story, rows, switches, shared);
+  if (facts.found_story) {
+    const first = storyRows(facts.found_story), theirs = new Set(facts.found_story_switches), told = (n) => `${n} switch${n === 1 ? "" : "es"}`;
+    parts.push(h("div", {class: "stories"},
+      h("figure", {}, h("figcaption", {}, h("b", {}, "The first run that failed"), `, as it was found: ${told(facts.found_switches)} from the default order`),
+        storyTable("first-story", facts.found_story, first, theirs, sharedRows(first || []))),
+      h("figure", {}, h("figcaption", {}, h("b", {}, "The shrunk run"), `, what is left of it: ${told(switches.size)}`), table)));
+  } else {
+    parts.push(table);
+  }
+  if (table.tagName !== "PRE") {
     if (shared.size) {
       const keys = [...new Set(shared.values())];
       parts.push(h("p", {class: "shared"}, `Marked: operations on ${keys.length === 1 ? "the key" : "keys"} ${keys.slice(0, 8).join(", ")}${keys.length > 8 ? ", ..." : ""}, which ranks share and at least one writes. Their order decides what each finds.`));
@@ -1301,8 +1420,6 @@ function explored(run) {
       "Turns are counted from 0; the scheduling points above are counted apart, so that the two numbers differ."));
     parts.push(h("p", {class: "soft"}, switches.size ? "\u21c4: a switch led there: the default order would have gone on with another rank. " : "",
       "Only steps that touch what others touch, where ranks were stopped for others, and each rank's last."));
-  } else {
-    parts.push(h("pre", {class: "story"}, run.story));
   }
   const shares = facts.shares || [], most = Math.max(1, ...shares.map((share) => share.runs));
   if (shares.length) {
@@ -1569,7 +1686,7 @@ function makeControls() {
   return h("div", {class: "controls"},
     input("rank", "ranks", {placeholder: "0-3, 7"}), select("group", "group", [...groups], "all"), select("op", "op", ops.map((op) => [op, op]), "all"),
     input("text", "text", {placeholder: "op, file, shape", type: "search", size: 16}),
-    select("axis", "axis", [["order", "order of calls"], ...(timed ? [["time", "time"]] : [])]),
+    select("axis", "axis", [["order", "order of calls"], ...(timed ? [["time", "time"]] : []), ...(runs.every((run) => run.stepped) ? [["step", "steps"]] : [])]),
     select("colour", "colour", [["group", "group"]], "op"),
     runs.some((run) => run.size > 1) ? select("fold", "lanes", [["no", "a lane a rank"], ["yes", "alike ranks together"]]) : null,
     h("button", {class: "in", title: "zoom in: +", click: () => at().zoom(1.5)}, "+"), h("button", {class: "out", title: "zoom out: -", click: () => at().zoom(1 / 1.5)}, "\u2212"),
@@ -1626,6 +1743,11 @@ const pane = ({path, first, lines, marked}) => h("figure", {class: "source"}, h(
   h("pre", {}, lines.map((text, i) => h("span", {class: marked.has(first + i) ? "here" : null}, `${String(first + i).padStart(5)}  ${text}\n`))));
 
 function showDetails() {
+  const stored = chosenOperation();
+  if (stored) {
+    details.replaceChildren(...operationDetails(stored));
+    return;
+  }
   const [number, rank] = view.call.split(".").map(Number), timeline = timelines[number], at = view.call && timeline ? timeline.chosen() : null;
   if (!at) {
     details.replaceChildren(h("p", {class: "soft"}, "Click a call for its details: group, tensors, peers, times, line of code. Wheel zooms (with shift: ranks), dragging pans; ? shows the keys."));
@@ -1647,6 +1769,7 @@ function showDetails() {
   } else {
     rows.push(["times", "not timed: no time passed in this run"]);
   }
+  if (run.stepped) rows.push(["steps", `issued at ${lane.begunAt[i]}${!stuck && lane.doneAt[i] >= 0 ? `, ended at ${lane.doneAt[i]}` : ""}`]);
   if (split) {
     for (const [what, ranks] of split.sort((a, b) => b[1].includes(rank) - a[1].includes(rank))) {
       const own = ranks.includes(rank), [first] = ranks, j = meeting.members.find(([r]) => r === first)[1];
@@ -1660,6 +1783,61 @@ function showDetails() {
   if (kind.timeout_ns) rows.push(["timeout", timeText(kind.timeout_ns)]);
   details.replaceChildren(...[h("table", {class: "details"}, rows.map(([name, value]) => h("tr", {}, h("th", {}, name), h("td", {}, value)))),
     splits(run, meeting), sourceLines(kind)].filter((part) => part));
+}
+
+// --- what ranks did with the store
+
+const valueText = (shown_, bytes) => (bytes <= SHOWN_BYTES ? `"${shown_}"` : `"${shown_}..." (${bytes} bytes)`);
+const operationLabel = (op) => `store ${op.what}${op.key === undefined ? "" : ` "${op.key}"`}${op.keys > 1 ? ` and ${op.keys - 1} more` : ""}`;
+const OPERATION_STATES = {s: "not ended", c: "done", f: "failed"};
+function operationText(op) {
+  return `${operationLabel(op)}${op.given === undefined ? "" : ` = ${valueText(op.given, op.given_bytes)}`}${op.got === undefined ? "" : ` -> ${valueText(op.got, op.got_bytes)}`} ` +
+    `(${OPERATION_STATES[op.state]}) ${baseName(op.file)}:${op.line}`;
+}
+const operationFits = (op) => !view.text || operationText(op).toLowerCase().includes(view.text.toLowerCase());
+
+function chosenOperation() {
+  const [number, rank, index] = view.store.split(".").map(Number), run = view.store ? runs[number] : null, lane = run && run.lanes[rank];
+  const op = lane && lane.did.find((one) => one.index === index);
+  return op ? {run, op} : null;
+}
+function operationDetails({run, op}) {
+  const rows = [["operation", `${operationLabel(op)}, the ${ordinal(op.index + 1)} of ${run.name(op.rank)} on the store`]];
+  if (op.given !== undefined) rows.push([op.what === "add" ? "added" : "written", valueText(op.given, op.given_bytes)]);
+  if (op.got !== undefined) rows.push(["found", valueText(op.got, op.got_bytes)]);
+  rows.push(["state", OPERATION_STATES[op.state]], ["line of code", `${op.file}:${op.line}`]);
+  if (op.at.step >= 0) rows.push(["steps", `begun at ${op.step}${op.done >= 0 ? `, ended at ${op.step + op.done}` : ""}`]);
+  if (run.timeEnd > 0) rows.push(["times", `begun ${timeText(op.begun)}${op.ended >= 0 ? `, ended ${timeText(op.begun + op.ended)}` : ""}`]);
+  const beside = op.shared ? run.did.filter((other) => other.key === op.key && other.rank !== op.rank) : [];
+  if (beside.length) rows.push(["other ranks on this key", ranksText([...new Set(beside.map((other) => other.rank))].sort((a, b) => a - b))]);
+  return [h("table", {class: "details"}, rows.map(([name, value]) => h("tr", {}, h("th", {}, name), h("td", {}, value)))), sourceLines(op)].filter((part) => part);
+}
+
+// The last operations, in their order.
+function storeSection(run, number) {
+  if (!run.did.length) return null;
+  const section = h("section", {class: "store"});
+  let filled = null;
+  section.fill = () => {
+    const key = `${view.rank}\n${view.text}`;
+    if (filled === key) return;
+    filled = key;
+    const wanted = rankFilter(), fits = run.did.filter((op) => (!wanted || within(wanted, op.rank)) && operationFits(op)), rows = fits.slice(-MOST_ROWS);
+    const made = run.store.reduce((sum, line) => sum + line.made, 0), axis = run.stepped ? "step" : "time";
+    const cell = (shown_, bytes) => h("td", {class: "mono value"}, shown_ === undefined ? "" : valueText(shown_, bytes));
+    section.replaceChildren(h("h2", {}, `Operations on the store (${made})`),
+      h("p", {class: "soft"}, "In the order in which they began; of a value the first bytes. Marked: keys that ranks share and at least one writes.",
+        rows.length < fits.length ? ` The last ${rows.length} of ${fits.length}; the filters above choose ranks and texts.` : "", made > run.did.length ? ` The file has the last ${run.did.length}.` : ""),
+      h("div", {class: "scroll"}, h("table", {class: "store"}, h("tr", {}, [axis, "rank", "operation", "written", "found", "line of code"].map((name) => h("th", {}, name))),
+        rows.map((op) => {
+          const go = () => { timelines[number].chooseOperation(op); };
+          return h("tr", {class: ["go", op.shared ? "shared" : "", op.state === "c" ? "" : "open"].filter((name) => name).join(" "), tabindex: "0", click: go, keydown: (event) => { if (event.key === "Enter") go(); }},
+            h("td", {}, axis === "step" ? op.step : timeText(op.begun)), h("td", {}, op.rank), h("td", {class: "mono"}, operationLabel(op), op.state === "c" ? "" : ` (${OPERATION_STATES[op.state]})`),
+            cell(op.given, op.given_bytes), cell(op.got, op.got_bytes), h("td", {class: "mono"}, `${baseName(op.file)}:${op.line}`));
+        }))));
+  };
+  section.fill();
+  return section;
 }
 
 // Of a call in which members called different things: what, and who did. null: they called the same.
@@ -1833,9 +2011,11 @@ function build(data) {
   const stuck = runs.map((run, number) => (run.waits.length ? h("section", {class: "stuck"}, h("h2", {}, "Who waits for whom"), waitsGraph(run, number)) : null));
   const tables = runs.map((run, number) => matrix(run, number));
   const totals = runs.map((run) => bytesSection(run));
+  stores = runs.map((run, number) => storeSection(run, number));
   keysHelp = keysTable();
   const differs = difference && (difference.rank < 0 ? "Both runs made the same calls, as far as the files have them." :
     `First difference: the ${ordinal(difference.index + 1)} call of rank ${difference.rank}.`);
+  const stored = difference && difference.store;
   document.getElementById("page").replaceChildren(...[
     h("button", {class: "theme", style: "float:right", click: () => {
       view.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
@@ -1845,10 +2025,12 @@ function build(data) {
     h("div", {class: "runs"}, runs.map((run) => head(run))),
     differs ? h("p", {class: "difference"}, h("b", {}, differs)) : null,
     difference && difference.rank >= 0 ? parting() : null,
+    stored ? [h("p", {class: "store-difference"}, h("b", {}, `First difference in the store: the ${ordinal(stored.index + 1)} operation of rank ${stored.rank}.`)),
+      h("table", {class: "parting"}, stored.texts.map((text, number) => h("tr", {}, h("td", {}, runs[number].path), h("td", {class: "odd mono"}, text))))] : null,
     h("h2", {}, "Timeline"), makeControls(), legendElement, keysHelp,
     timelines.map((timeline) => [runs.length > 1 ? h("div", {class: "soft"}, timeline.run.path) : null,
       timeline.run.lanes.some((lane) => lane.count) ? null : h("p", {class: "soft none"}, `No calls in this file. ${timeline.run.gaps.find((gap) => gap.startsWith("calls: ")) || ""}`), timeline.element]), details,
-    stuck, tables, totals, h("div", {class: "runs"}, runs.map((run) => gaps(run))),
+    stuck, tables, stores, totals, h("div", {class: "runs"}, runs.map((run) => gaps(run))),
   ].flat(9).filter((part) => part));
   document.getElementById("plain").open = false;
   for (const element of unfolding()) {
@@ -1870,7 +2052,7 @@ function build(data) {
     syncControls();
     showDetails();
     fillLegend();
-    for (const table of tables) if (table) table.fill();
+    for (const table of [...tables, ...stores]) if (table) table.fill();
     for (const timeline of timelines) timeline.draw();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { setTheme(); changed(); });

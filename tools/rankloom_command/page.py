@@ -13,7 +13,7 @@ from typing import Any
 
 from rankloom_command import source
 from rankloom_command.run_file import DTYPES, Run
-from rankloom_command.text import first_difference, gaps, plain, show
+from rankloom_command.text import first_difference, first_store_difference, last_text, operation_text, plain, show
 
 ZIPPED_FROM = 200_000  # characters
 TEXT_FALLBACK = 100_000  # characters of the text for readers without a script
@@ -45,7 +45,9 @@ def _as_data(run: Run) -> dict[str, Any]:
         "groups": run.groups,
         "kinds": run.kinds,
         "calls": calls,
-        "gaps": gaps(run),
+        "store": [run.store[rank] for rank in sorted(run.store)],
+        "last": last_text(run),
+        "gaps": run.gaps,
         "named": [{"file": file, "line": line} for file, line in source.named(run)],
     }
 
@@ -57,6 +59,11 @@ def page_data(runs: list[Run], folders: Sequence[pathlib.Path] = ()) -> str:
     if len(runs) == 2:
         difference = first_difference(*runs)
         data["difference"] = {"rank": difference[0], "index": difference[1]} if difference else {"rank": -1, "index": -1}
+        stored = first_store_difference(*runs)
+        if stored is not None:
+            rank, index, *both = stored
+            texts = [operation_text(op, False) if op else "no such operation" for op in both]
+            data["difference"]["store"] = {"rank": rank, "index": index, "texts": texts}
     return json.dumps(data, separators=(",", ":"), ensure_ascii=True)
 
 

@@ -16,8 +16,11 @@ DTYPES = [
 STATES = {"u": "is still running", "r": "returned", "f": "failed", "s": "stopped"}
 CALL_STATES = {"s": "scheduled", "c": "completed", "f": "failed"}
 HEADLINE = 1000  # characters
+MOST_TEXT = 20_000
+SHOWN_BYTES = 64  # of a value; a writer may leave out a part of a character at their end
 COLUMNS = ("kind", "seq", "issued", "ended", "state")
-OPTIONAL_COLUMNS = ("arrived", "peer")
+OPTIONAL_COLUMNS = ("arrived", "peer", "step", "done")
+OPERATION_STATES = {"s": "open", "c": "done", "f": "failed"}
 
 
 class RunFileError(Exception):
@@ -46,6 +49,8 @@ class Call:
     arrived: int
     ended: int
     state: str
+    step: int = -1  # scheduling points of all ranks when it was issued, and when it ended
+    done: int = -1
 
     def label(self) -> str:
         """The call, as reports print it: "all_reduce seq 3 [group 0]"."""
@@ -74,6 +79,51 @@ class Call:
         return (self.op, self.group, self.seq, self.peer, self.root, self.tag, self.inputs, self.outputs, self.dtype, self.file, self.line)
 
 
+@dataclass(frozen=True)
+class StoreOperation:
+    """One operation of a rank on the store of its world. Times and steps as of a Call."""
+
+    rank: int
+    index: int
+    op: str  # "get"
+    key: str  # the first one
+    keys: int
+    given: str | None  # the first bytes of what the rank wrote; None: the operation takes nothing
+    given_bytes: int
+    got: str | None  # and of what the store brought back
+    got_bytes: int
+    file: str
+    line: int
+    issued: int
+    ended: int
+    state: str
+    step: int
+    done: int
+
+    def site(self) -> str:
+        """The line of code, with the last part of the file's path."""
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+
+    def label(self) -> str:
+        """The operation, without values: 'store get "a"'."""
+        more = f" and {self.keys - 1} more" if self.keys > 1 else ""
+        return f"store {self.op}" + (f' "{self.key}"{more}' if self.keys else "")
+
+    def values(self) -> str:
+        """' = "1"', ' -> "1"'; empty: there are none."""
+        text = f" = {value_text(self.given, self.given_bytes)}" if self.given is not None else ""
+        return text + (f" -> {value_text(self.got, self.got_bytes)}" if self.got is not None else "")
+
+    def same(self) -> tuple[Any, ...]:
+        """The facts that two runs of one program have in common: all but times, steps and states."""
+        return (self.op, self.key, self.keys, self.given, self.given_bytes, self.got, self.got_bytes, self.file, self.line)
+
+
+def value_text(shown: str, size: int) -> str:
+    """A value of the store: '"1"', '"begin..." (1000 bytes)'."""
+    return f'"{shown}"' if size <= SHOWN_BYTES else f'"{shown}..." ({size} bytes)'
+
+
 @dataclass
 class Run:
     """A run, as its file has it: each line by its tag."""
@@ -93,6 +143,7 @@ class Run:
     groups: list[dict[str, Any]] = field(default_factory=list)
     kinds: list[dict[str, Any]] = field(default_factory=list)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    store: dict[int, dict[str, Any]] = field(default_factory=dict)
     gaps: list[str] = field(default_factory=list)
 
     @property
@@ -141,13 +192,16 @@ class Run:
         line = self.calls.get(rank)
         if line is None:
             return []
-        calls, issued, count = [], 0, len(line["kind"])
+        calls, issued, step, count = [], 0, 0, len(line["kind"])
         first = line["made"] - count
+        steps = line.get("step")
         for i in range(count):
             kind = self.kinds[line["kind"][i]]
             issued += line["issued"][i]
             arrived = line["arrived"][i] if "arrived" in line else -1
             ended = line["ended"][i]
+            step += steps[i] if steps is not None else 0
+            done = line["done"][i] if "done" in line else -1
             calls.append(
                 Call(
                     rank=rank,
@@ -168,9 +222,58 @@ class Run:
                     arrived=issued + arrived if arrived >= 0 else -1,
                     ended=issued + ended if ended >= 0 else -1,
                     state=CALL_STATES[line["state"][i]],
+                    step=step if steps is not None else -1,
+                    done=step + done if steps is not None and done >= 0 else -1,
                 )
             )
         return calls
+
+    def store_of(self, rank: int) -> list[StoreOperation]:
+        """The operations of the rank on the store, as far as the file has it, oldest first."""
+        line = self.store.get(rank)
+        if line is None:
+            return []
+        first = line["made"] - len(line["ops"])
+        return [
+            StoreOperation(
+                rank=rank,
+                index=first + i,
+                op=op["op"].removeprefix("store "),
+                key=op.get("key", ""),
+                keys=op.get("keys", 1 if "key" in op else 0),
+                given=op.get("given"),
+                given_bytes=op.get("given_bytes", -1),
+                got=op.get("got"),
+                got_bytes=op.get("got_bytes", -1),
+                file=op["file"],
+                line=op["line"],
+                issued=op["begun"],
+                ended=op["begun"] + op["ended"] if op["ended"] >= 0 else -1,
+                state=OPERATION_STATES[op["state"]],
+                step=op.get("step", -1),
+                done=op["step"] + op["done"] if op.get("done", -1) >= 0 else -1,
+            )
+            for i, op in enumerate(line["ops"])
+        ]
+
+    def did(self, rank: int) -> list[Call | StoreOperation]:
+        """Calls and operations on the store of a rank, in the order in which they began."""
+        calls, operations = self.of_rank(rank), self.store_of(rank)
+        if not operations:
+            return list(calls)
+        every: list[Call | StoreOperation] = [*calls, *operations]
+        stepped = all(one.step >= 0 for one in every)
+        return sorted(every, key=lambda one: one.step if stepped else one.issued)
+
+    def last_operation(self) -> Call | StoreOperation | None:
+        """Of the rank that failed first, if the report does not name it."""
+        rank = self.run["first_failed"]
+        did = self.did(rank) if rank >= 0 else []
+        if not did:
+            return None
+        last = did[-1]
+        told = f"{self.run['text'][:MOST_TEXT]}\n{self.run['cause'][:MOST_TEXT]} "
+        return None if isinstance(last, Call) and f" {last.op} seq {last.seq} " in told else last
 
     def lost(self) -> dict[int, int]:
         """Of each rank whose first calls the file does not have: how many."""
@@ -228,7 +331,28 @@ def _explored(line: dict[str, Any]) -> dict[str, Any]:
         _check(all(isinstance(choice, str) for choice in choices), "a choice without a text")
         _check(isinstance(line["sampled"], bool), "futures of which nobody knows whether they are all")
         kept |= {"futures": futures, "lost": lost, "choices": choices, "sampled": line["sampled"]}
+    if "found_story" in line:
+        steps = line["found_story_switches"]
+        _check(isinstance(line["found_story"], str), "a first run that is no text")
+        _check(isinstance(steps, list) and all(type(step) is int for step in steps), "switches of the first run that are no steps")
+        kept |= {"found_story": line["found_story"], "found_story_switches": steps}
     return kept
+
+
+def _check_store(line: dict[str, Any], size: int) -> None:
+    rank, operations = line["rank"], line["ops"]
+    _check(type(rank) is int and 0 <= rank < size, "operations of a rank that the world does not have")
+    _check(isinstance(operations, list) and type(line["made"]) is int, f"operations of rank {rank} that are none")
+    _check(line["made"] >= len(operations), f"more operations of rank {rank} than it made")
+    for op in operations:
+        texts = [op["op"], op["file"], *(op[key] for key in ("key", "given", "got") if key in op)]
+        _check(all(isinstance(text, str) for text in texts), f"an operation of rank {rank} whose texts are none")
+        numbers = [op[key] for key in ("line", "begun", "ended")]
+        numbers += [op.get(key, 0) for key in ("keys", "given_bytes", "got_bytes", "step", "done")]
+        _check(all(type(number) is int for number in numbers), f"an operation of rank {rank} whose numbers are none")
+        _check("step" in op or "done" not in op, f"an operation of rank {rank} that ends at a step and begins at none")
+        _check(all((name in op) == (f"{name}_bytes" in op) for name in ("given", "got")), f"a value of rank {rank} without its size")
+        _check(isinstance(op["state"], str) and op["state"] in OPERATION_STATES, f"a state of rank {rank} that is none")
 
 
 def _take(run: Run, line: dict[str, Any]) -> None:
@@ -286,7 +410,11 @@ def _take(run: Run, line: dict[str, Any]) -> None:
         _check(isinstance(line["state"], str) and set(line["state"]) <= set(CALL_STATES), f"a state of rank {rank} that is none")
         _check(type(line["made"]) is int and line["made"] >= count, f"more calls of rank {rank} than it made")
         _check(all(-1 <= peer < size for peer in line.get("peer", [])), f"a peer of rank {rank} that the world does not have")
+        _check("step" in line or "done" not in line, f"calls of rank {rank} that end at steps and begin at none")
         run.calls[rank] = line
+    elif tag == "store":
+        _check_store(line, size)
+        run.store[line["rank"]] = line
     # Lines with other tags are a later writer's, and of no need.
 
 

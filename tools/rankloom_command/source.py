@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rankloom_command.run_file import Run
 
@@ -61,17 +62,24 @@ def around(places: Iterable[tuple[str, int]], folders: Sequence[pathlib.Path]) -
     return shown
 
 
+def _operations(run: Run) -> Iterator[dict[str, Any]]:
+    return (op for line in run.store.values() for op in line["ops"])
+
+
 def named(run: Run) -> list[tuple[str, int]]:
-    """The lines that the headline and the cause name, but for its last calls: those of files in which the run has calls or waits."""
-    files = {str(where["file"]).rsplit("/", 1)[-1]: str(where["file"]) for where in (*run.kinds, *run.waits)}
+    """The lines that the headline and the cause name, but for its last calls: those of files in which the run has calls or waits. And
+    that of the operation after which a rank failed."""
+    files = {str(where["file"]).rsplit("/", 1)[-1]: str(where["file"]) for where in (*run.kinds, *run.waits, *_operations(run))}
     cause = LAST_CALLS.split(run.run["cause"][:MOST_CAUSE] or run.run["text"][:MOST_CAUSE], maxsplit=1)[0]
     found = {(files[name], int(line)): None for name, line in NAMED.findall(f"{run.headline()}\n{cause}") if name in files}
+    if (last := run.last_operation()) is not None:
+        found[last.file, last.line] = None
     return list(found)[:MOST_NAMED]
 
 
 def places(runs: Iterable[Run]) -> list[tuple[str, int]]:
-    """Of all calls and waits, each once."""
+    """Of all calls, waits and operations on the store, each once."""
     runs = list(runs)
     found = {place: None for run in runs for place in named(run)}
-    found |= {(str(where["file"]), int(where["line"])): None for run in runs for where in (*run.waits, *run.kinds)}
+    found |= {(str(where["file"]), int(where["line"])): None for run in runs for where in (*run.waits, *run.kinds, *_operations(run))}
     return list(found)

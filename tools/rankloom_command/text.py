@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rankloom_command.run_file import Call, Run
+from rankloom_command.run_file import Call, Run, StoreOperation
 
 MOST_LINES = 40
 # Control characters but tab and line feed, those that turn or hide text, and halves of characters, which are no UTF-8.
@@ -50,13 +50,23 @@ def call_text(call: Call, timed: bool = True, waits: bool = False) -> str:
     return f"{text} ({facts}) {call.site()}"
 
 
-def gaps(run: Run) -> list[str]:
-    """The parts that the file does not have, less those of the story of a shrunk run."""
-    if not run.story:
-        return run.gaps
-    beside = {"steps: ": "numbers of steps, beside those in the story: calls have times only, which are virtual in deterministic runs"}
-    beside["store operations, "] = "store operations that the story leaves out, tensors' values, reduce operators, splits"
-    return [next((told for begin, told in beside.items() if gap.startswith(begin)), gap) for gap in run.gaps]
+def operation_text(op: StoreOperation, timed: bool = True, values: bool = True) -> str:
+    """One line for an operation on the store: 'store get "a" -> "1" (done) train.py:3'."""
+    facts = op.state
+    if timed:
+        facts += f", {time_text(op.issued)}"
+        if op.ended > op.issued:
+            facts += f" to {time_text(op.ended)}"
+    return f"{op.label()}{op.values() if values else ''} ({facts}) {op.site()}"
+
+
+def last_text(run: Run) -> str:
+    """The last operation of the rank that failed first, where the headline does not say it; empty: nothing is to be said."""
+    last = run.last_operation()
+    if last is None:
+        return ""
+    told = call_text(last, timed=False) if isinstance(last, Call) else operation_text(last, timed=False)
+    return f"last operation of rank {last.rank}: {told}" + (f", step {last.step}" if last.step >= 0 else "")
 
 
 def ordinal(number: int) -> str:
@@ -64,13 +74,17 @@ def ordinal(number: int) -> str:
     return f"{number}{'th' if 10 < number % 100 < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
-def _calls_text(calls: list[Call], gone: int, timed: bool, wait: dict[str, Any]) -> str:
-    """A line a call of one rank; `wait`: that of the rank at the end, {}: it had none."""
+def _did_text(did: list[Call | StoreOperation], gone: int, full: bool, wait: dict[str, Any], timed: bool, stepped: bool = False) -> str:
+    """A line a call or operation of one rank. `wait`: that of the rank at the end, {}: it had none. `full`: with what ranks that do
+    the same need not share, times if the run is `timed` and values of the store. `stepped`: with the steps."""
     at = (wait.get("what"), wait.get("group"), wait.get("seq"))
     # The last of these: a rank may have sent and received with one number.
-    waits = max((i for i, call in enumerate(calls) if (call.op, call.group, call.seq) == at), default=-1)
+    waits = max((i for i, one in enumerate(did) if isinstance(one, Call) and (one.op, one.group, one.seq) == at), default=-1)
     lines = [f"    ... {gone} before"] if gone > 0 else []
-    return "\n".join([*lines, *(f"    {call_text(call, timed, i == waits)}" for i, call in enumerate(calls))])
+    for i, one in enumerate(did):
+        told = call_text(one, full and timed, i == waits) if isinstance(one, Call) else operation_text(one, full and timed, full)
+        lines.append(f"    {f'step {one.step}: ' if stepped and one.step >= 0 else ''}{told}")
+    return "\n".join(lines)
 
 
 def show(run: Run, rank: int | None = None, last: int = 3) -> str:
@@ -81,6 +95,8 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
         lines.append(f"{run.world_size} lanes, each a group of a rank: {', '.join(run.run['lanes'][:MOST_LINES])}")
     else:
         lines.append(f"{run.world_size} ranks, engine {run.run['engine']}, schedule {run.run['schedule']}, {run.run['steps']} scheduling points")
+    if last_operation := last_text(run):
+        lines.append(last_operation)
     if run.run["rerun"] and run.run["rerun"] not in lines[0]:
         lines.append(f"run it again: {run.run['rerun']}")
     elif not run.ok() and not run.run["rerun"] and run.run["schedule"] == "free":
@@ -97,21 +113,22 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
     alike: dict[str, list[int]] = {}
     told: dict[str, dict[str, None]] = {}
     for number in shown:
-        calls = run.of_rank(number)
-        made = run.calls[number]["made"] if number in run.calls else 0
-        part, wait = calls if rank is not None else calls[-last:], waiting.get(number, {})
-        did = _calls_text(part, made - len(part), False, wait)
-        alike.setdefault(did, []).append(number)
-        texts = told.setdefault(did, {})
-        texts[_calls_text(part, made - len(part), timed, wait)] = None
-    for i, (did, ranks) in enumerate(alike.items()):
+        did = run.did(number)
+        made = sum(lines_of[number]["made"] for lines_of in (run.calls, run.store) if number in lines_of)
+        part, wait = did if rank is not None else did[-last:], waiting.get(number, {})
+        key = _did_text(part, made - len(part), False, wait, timed)
+        alike.setdefault(key, []).append(number)
+        texts = told.setdefault(key, {})
+        texts[_did_text(part, made - len(part), True, wait, timed, stepped=rank is not None)] = None
+    for i, (key, ranks) in enumerate(alike.items()):
         if i == MOST_LINES:
             lines.append(f"  ... {len(alike) - i} more: --rank N shows one")
             break
-        whose = f"; times are those of rank {ranks[0]}" if len(told[did]) > 1 else ""
-        lines += [f"  calls of {ranks_text(ranks)}{whose}:", next(iter(told[did])) or "    none in the file"]
+        values = " and values" if any(run.store_of(number) for number in ranks) else ""
+        whose = f"; times{values} are those of rank {ranks[0]}" if len(told[key]) > 1 else ""
+        lines += [f"  calls of {ranks_text(ranks)}{whose}:", next(iter(told[key])) or "    none in the file"]
     lines.append("not in the file:")
-    lines += [f"  {gap}" for gap in gaps(run)]
+    lines += [f"  {gap}" for gap in run.gaps]
     return plain("\n".join(lines)) + "\n"
 
 
@@ -130,6 +147,28 @@ def first_difference(a: Run, b: Run) -> tuple[int, int, Call | None, Call | None
             issued = min(call.issued for call in (one, other) if call is not None) if one or other else 0
             found.append(((issued, index, rank), one, other))
             break
+    if not found:
+        return None
+    (_, index, rank), one, other = min(found, key=lambda difference: difference[0])
+    return rank, index, one, other
+
+
+def first_store_difference(a: Run, b: Run) -> tuple[int, int, StoreOperation | None, StoreOperation | None] | None:
+    """As first_difference(), of operations on the store. None: there is none, or one file has no such operations."""
+    if not a.store or not b.store:
+        return None
+    found: list[tuple[tuple[int, int, int], StoreOperation | None, StoreOperation | None]] = []
+    for rank in range(max(a.world_size, b.world_size)):
+        sides = [{op.index: op for op in run.store_of(rank)} for run in (a, b)]
+        begins = max(min(side, default=0) for side in sides) if all(sides) else 0
+        for index in range(begins, max((i for side in sides for i in side), default=-1) + 1):
+            one, other = sides[0].get(index), sides[1].get(index)
+            if one is None and other is None:  # gone
+                continue
+            if one is None or other is None or one.same() != other.same():
+                began = min(op.step if op.step >= 0 else op.issued for op in (one, other) if op is not None)
+                found.append(((began, index, rank), one, other))
+                break
     if not found:
         return None
     (_, index, rank), one, other = min(found, key=lambda difference: difference[0])
@@ -158,5 +197,11 @@ def diff(a: Run, b: Run) -> tuple[str, bool]:
             lines.append(f"  {name}: {call_text(call, run.timed()) if call else none}")
         before = [call for call in a.of_rank(rank) if call.index < index][-2:]
         lines += [f"  both before: {call_text(call, a.timed())}" for call in before]
-    alike = difference is None and a.states == b.states and a.headline() == b.headline()
+    stored = first_store_difference(a, b)
+    if stored is not None:
+        rank, index, *both = stored
+        lines.append(f"store: the first difference is the {ordinal(index + 1)} operation of rank {rank}")
+        for name, run, op in zip("ab", (a, b), both, strict=True):
+            lines.append(f"  {name}: {operation_text(op, run.timed()) if op else 'no such operation'}")
+    alike = difference is None and stored is None and a.states == b.states and a.headline() == b.headline()
     return plain("\n".join(lines)) + "\n", alike

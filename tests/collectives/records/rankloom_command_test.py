@@ -138,6 +138,7 @@ class CommandTest(unittest.TestCase):
     def test_show_folds_ranks_that_did_the_same_at_other_times(self):
         out = text.show(self.run_of("many"))
         self.assertEqual(out.count("  calls of rank"), 1, out)
+        self.assertRegex(out, r"\n  ranks 0-40, 42-63 wait in all_reduce seq 21 for rank 41 \(returned\)[^\n]* \[group 0, write_runs\.cc:\d+\]\n")
         self.assertIn("  calls of ranks 0-40, 42-63; times are those of rank 0:\n    ... 18 before\n", out)
         out = text.show(self.run_of("mismatch"))
         self.assertNotIn(" ns", out)  # no time passed
@@ -147,11 +148,72 @@ class CommandTest(unittest.TestCase):
         self.assertIn("\nno command repeats it: no schedule repeats a free run; RANKLOOM_SEED=1 ", text.show(self.run_of("free")))
         self.assertNotIn("no command repeats it", text.show(self.run_of("deadlock")))
 
-    def test_gaps_of_a_shrunk_run_leave_out_what_its_story_has(self):
-        told = text.gaps(self.run_of("explored"))
-        self.assertEqual([gap for gap in told if gap.startswith(("steps", "store operations,"))], [])
-        self.assertIn("store operations that the story leaves out, tensors' values, reduce operators, splits", told)
-        self.assertIn("store operations, tensors' values, reduce operators, splits", text.gaps(self.run_of("deadlock")))
+    def test_gaps_tell_what_is_kept_only_if_asked_for(self):
+        kept_only = "steps of calls, and operations on the store: kept only with WorldOptions::keep_run or RANKLOOM_REPORT"
+        self.assertIn(kept_only, self.run_of("deadlock").gaps)
+        for name in ("explored", "store"):
+            gaps = self.run_of(name).gaps
+            self.assertEqual([gap for gap in gaps if gap.startswith("steps")], [])
+            self.assertIn("tensors' values, reduce operators, splits", gaps)
+
+    def test_operations_on_the_store_come_back_with_their_values(self):
+        run = self.run_of("store")
+        operations = {(op.rank, op.label()): op for rank in range(4) for op in run.store_of(rank)}
+        config = '{"lr": 0.1, "note": "</script>\\xff"}'
+        written, found = operations[0, 'store set "config"'], operations[3, 'store get "config"']
+        self.assertTrue(written.given.startswith(config) and found.got.startswith(config), written)
+        self.assertEqual((written.given_bytes, written.got, found.given, found.got_bytes), (1033, None, None, 1033))
+        self.assertLess(written.step, min(op.done for (_, label), op in operations.items() if label == 'store get "config"'))
+        self.assertEqual([operations[rank, 'store add "seen"'].values() for rank in range(4)].count(' = "1" -> "4"'), 1)
+        pair = operations[2, 'store multi_set "a/2" and 1 more']
+        self.assertEqual((pair.keys, pair.given, pair.given_bytes, pair.state), (2, "1", 3, "done"))
+        self.assertRegex(pair.site(), r"^write_runs\.cc:\d+$")
+
+    def test_calls_come_back_with_their_steps(self):
+        run = self.run_of("store")
+        calls = [run.of_rank(rank) for rank in range(4)]
+        self.assertTrue(all(0 < call.step <= run.run["steps"] for of_rank in calls for call in of_rank))
+        # A barrier ends when the last of its members has issued it, or later.
+        last = max(of_rank[1].step for of_rank in calls)
+        self.assertTrue(all(of_rank[1].op == "barrier" and of_rank[1].done >= last for of_rank in calls))
+        self.assertEqual({call.step for call in self.run_of("deadlock").of_rank(0)}, {-1})
+
+    def test_the_last_operation_of_the_rank_that_failed_is_told(self):
+        told = r'last operation of rank 1: store get "a/1" -> "1" \(done\) write_runs\.cc:\d+, step \d+'
+        self.assertRegex(text.show(self.run_of("store")), rf"\n{told}\n")
+        self.assertEqual(text.last_text(self.run_of("exception")), "")  # its headline has the call
+        self.assertEqual(text.last_text(self.run_of("deadlock")), "")  # no rank failed
+        self.assertEqual(source.named(self.run_of("store"))[-1], (self.run_of("store").did(1)[-1].file, self.run_of("store").did(1)[-1].line))
+
+    def test_show_has_operations_on_the_store_among_the_calls(self):
+        out = text.show(self.run_of("store"), 3)
+        self.assertRegex(
+            out,
+            r'\n    step \d+: all_reduce seq 1 [^\n]*\n    step \d+: store get "config" -> "\{"lr[^\n]*" \(1033 bytes\) \(done\) write_runs[^\n]*'
+            r'\n    step \d+: store add "seen" = "1" -> "\d" [^\n]*\n    step \d+: store multi_set "a/3" and 1 more = "1" \(done\)[^\n]*'
+            r"\n    step \d+: barrier seq 2 ",
+        )
+        # Ranks that did the same with other values share their lines.
+        out = text.show(self.run_of("key"))
+        self.assertIn("  calls of ranks 0-2:\n    all_reduce seq 1", out)
+        self.assertIn('    store get "checkpoint/file" (failed) write_runs.cc:', out)
+
+    def test_diff_names_the_first_operation_that_differs(self):
+        code, out, _ = command("diff", self.folder / "adds.rlrun", self.folder / "adds_otherwise.rlrun")
+        self.assertEqual(code, 1)
+        self.assertIn("calls: equal, as far as both files have them\nstore: the first difference is the 1st operation of rank ", out)
+        self.assertRegex(out, r'\n  a: store add "n" = "\d" -> "\d" \(done\) write_runs\.cc:\d+\n  b: store add "n" = "\d" -> "\d+" \(done\)')
+
+    def test_the_first_run_of_a_search_stands_beside_the_shrunk_one(self):
+        run = self.run_of("drawn")
+        facts = run.explored
+        self.assertGreater(facts["found_switches"], len(facts["switches"]))
+        self.assertGreater(len(facts["found_story_switches"]), len(facts["switches"]))
+        self.assertIn("store get count", facts["found_story"])
+        self.assertNotEqual(facts["found_story"], run.story)
+        # Of more ranks than are left.
+        self.assertRegex(self.run_of("counted").explored["found_story"], r"^ +step +rank 0 +rank 1 +rank 2\n|\n +step +rank 0 +rank 1 +rank 2\n")
+        self.assertRegex(self.run_of("counted").story, r" +step +rank 0 +rank 1\n")
 
     def test_diff_names_the_first_call_that_differs(self):
         code, out, _ = command("diff", self.folder / "passes.rlrun", self.folder / "fails.rlrun")
@@ -231,7 +293,10 @@ class CommandTest(unittest.TestCase):
             os.close(ours)
             return out
 
-        self.assertTrue(on_terminal("deadlock", NO_COLOR="").startswith(b"\x1b[31;1mDeadlock: no rank can move\x1b[0m\r\n"))
+        shown = on_terminal("deadlock", NO_COLOR="")
+        self.assertTrue(shown.startswith(b"\x1b[31;1mDeadlock: no rank can move\x1b[0m\r\n"))
+        self.assertIn(b"\r\n\x1b[33m  cycle: rank 0 -> rank 1 -> rank 2 -> rank 0\x1b[0m\r\n", shown)
+        self.assertRegex(shown, rb"run it again: \x1b\[1mRANKLOOM_ENGINE=fibers [^\r]*\x1b\[0m\r\n")
         self.assertTrue(on_terminal("passes", NO_COLOR="").startswith(b"\x1b[32;1mok\x1b[0m\r\n"))
         self.assertNotIn(b"\x1b", on_terminal("deadlock", NO_COLOR="1"))
         self.assertNotIn(b"\x1b", on_terminal("deadlock", NO_COLOR="", TERM="dumb"))
@@ -303,6 +368,22 @@ class CommandTest(unittest.TestCase):
             b"\n".join([*lines[:at], json.dumps(line).encode(), *lines[at + 1 :]]), r"line \d+: more futures that fail than there are"
         )
 
+    def test_operations_that_do_not_fit_are_refused(self):
+        lines = (self.folder / "store.rlrun").read_bytes().split(b"\n")
+        at = next(i for i, line in enumerate(lines) if b'"t":"store"' in line)
+        for change, why in (
+            (lambda line: line.update(rank=4), "operations of a rank that the world does not have"),
+            (lambda line: line.update(made=0), "more operations of rank 0 than it made"),
+            (lambda line: line["ops"][0].update(key=7), "an operation of rank 0 whose texts are none"),
+            (lambda line: line["ops"][0].update(begun="1"), "an operation of rank 0 whose numbers are none"),
+            (lambda line: line["ops"][0].pop("given_bytes"), "a value of rank 0 without its size"),
+            (lambda line: line["ops"][0].pop("step"), "an operation of rank 0 that ends at a step and begins at none"),
+            (lambda line: line["ops"][0].update(state="x"), "a state of rank 0 that is none"),
+        ):
+            line = json.loads(lines[at])
+            change(line)
+            self.assert_refused(b"\n".join([*lines[:at], json.dumps(line).encode(), *lines[at + 1 :]]), rf"line \d+: {why}")
+
     def test_a_record_of_fake_ranks_becomes_lanes(self):
         names = [{"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "rank 7"}}]
         names.append({"ph": "M", "name": "thread_name", "pid": 7, "tid": 1, "args": {"name": "group pp"}})
@@ -333,7 +414,7 @@ class CommandTest(unittest.TestCase):
     def test_altered_files_are_refused_or_shown(self):
         """Nothing else may be raised, and all that is printed is UTF-8 that no terminal obeys."""
         shown = refused = 0
-        for name in ("deadlock", "explored", "faults"):
+        for name in ("deadlock", "explored", "faults", "store"):
             for what, data in altered((self.folder / f"{name}.rlrun").read_bytes()):
                 try:
                     run = run_file.parse(data, "x.rlrun")

@@ -110,6 +110,20 @@ void waits_for_a_key(RankContext& rank) {
   pg->barrier().wait();
 }
 
+// Rank 1 fails behind an operation on the store, not behind a call.
+void fails_at_the_store(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  Store& store = rank.store();
+  reduce(*pg, 1);
+  if (rank.rank() == 0) store.set("config", "{\"lr\": 0.1, \"note\": \"</script>\xff\"}" + std::string(1000, ' '));
+  const std::string config = store.get("config");
+  store.add("seen", 1);
+  store.multi_set({"a/" + std::to_string(rank.rank()), "b/" + std::to_string(rank.rank())}, {"1", "22"});
+  pg->barrier().wait();
+  if (rank.rank() == 1 && store.get("a/1") == "1") throw std::runtime_error("no learning rate in the config");
+  pg->barrier().wait();
+}
+
 // Ranks count themselves with get and set, where add is wanted.
 void counts(RankContext& rank) {
   auto pg = init_process_group(rank);
@@ -153,6 +167,9 @@ void write_explored(const std::string& folder) {
   unsetenv("RANKLOOM_REPORT");
   write(explored.failure.value().report, folder + "/explored.rlrun");
   write(counted.failure.value().report, folder + "/counted.rlrun");
+  const ExploreReport drawn =
+      explore({.world = fibers(3), .strategies = {Strategy::random()}, .progress = [](const auto&) {}}, counts);
+  write(drawn.failure.value().report, folder + "/drawn.rlrun");
 }
 
 void write_others(const std::string& folder) {
@@ -160,7 +177,14 @@ void write_others(const std::string& folder) {
   poisoned.poison = true;
   write(run_world(poisoned, changes_input), folder + "/changed_input.rlrun");
   write(run_world(fibers(4), exchanges), folder + "/exchange.rlrun");
-  write(run_world(fibers(4), waits_for_a_key), folder + "/key.rlrun");
+  WorldOptions kept = fibers(4);
+  kept.keep_run = true;
+  write(run_world(kept, waits_for_a_key), folder + "/key.rlrun");
+  write(run_world(kept, fails_at_the_store), folder + "/store.rlrun");
+  for (const auto& [name, by_rank_2] : {std::pair("adds", 2), std::pair("adds_otherwise", 7)}) {
+    const auto adds = [more = by_rank_2](RankContext& rank) { rank.store().add("n", rank.rank() == 2 ? more : 1); };
+    write(run_world(kept, adds), folder + "/" + name + ".rlrun");
+  }
 
   // Many groups and ranks: halves, and pairs within.
   write(run_world(fibers(64),

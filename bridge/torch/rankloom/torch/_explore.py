@@ -168,7 +168,8 @@ def explore(
         in which groups are made and called, the keys in the default group's store, and their values are the same in all runs.
     max_steps: a run with more scheduling points counts as endless.
     stall: as of run(). A rank that hangs ends the search, with that run as the failure.
-    progress: told of the strategy, the runs and the seconds about once a second; None: a line to stderr every ten seconds.
+    progress: told of the strategy, the runs and the seconds about once a second; None: a line on stderr that is written anew, if that is a
+        terminal.
 
     Under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY in the environment that one run is made, after those in default
     order; RANKLOOM_RANKS then says how many ranks.
