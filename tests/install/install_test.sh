@@ -45,3 +45,8 @@ cmake -S "$here" -B by_cmake -G Ninja -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX
 cmake --build by_cmake >log 2>&1 || fail "$(cat log)"
 by_cmake/consumer
 by_cmake/consumer_test >log || fail "$(cat log)"
+
+# Where packages divide what is installed, the component whose package is missing is named.
+mv "$prefix"/*/librankloom-testing.a "$prefix"/*/*/librankloom-testing.a . 2>/dev/null || true
+cmake -S "$here" -B without_testing -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" >log 2>&1 && fail "found without its archive"
+tr -s '\n ' ' ' <log | grep -q -F 'component testing: there is no librankloom-testing.a in ' || fail "$(cat log)"

@@ -38,7 +38,7 @@ cpp_maximum_signature_line_length = 96
 python_maximum_signature_line_length = 96
 
 # rankloom.torch is read without torch and without its extension: any attribute of these stands for itself.
-sys.meta_path.insert(0, MockFinder(["torch", "rankloom.torch._ext", "expecttest", "pytest", "numpy"]))
+sys.meta_path.insert(0, MockFinder(["torch", "rankloom.torch._ext", "rankloom.torch._torch_version", "expecttest", "pytest", "numpy"]))
 importlib.import_module("torch.testing._internal.distributed.multi_threaded_pg")
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -30,6 +30,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rankloom.torch import _torch_version  # noqa: F401 (first: refuses a torch that _ext cannot be loaded with)
+
+# isort: split
 from rankloom.torch import _ext
 from rankloom.torch._explore import Exploration, Failure, explore, observe
 from rankloom.torch._fake_world import Call, FakeWorld, Link, Totals, expect_calls, fake_world, links
