@@ -11,7 +11,7 @@ LoggedStore::~LoggedStore() = default;
 
 absl::StatusOr<StoreReply> LoggedStore::execute(const StoreCall& call) {
   StoreCall passed = call;
-  if (passed.at_point == this) passed.at_point = store_.get();  // nothing is done in between that others see
+  if (passed.way.at_point == this) passed.way.at_point = store_.get();  // nothing is done in between that others see
   OperationLog* const log = log_here_();
   if (log == nullptr) return store_->execute(passed);
   const int64_t number = log->begin(call);
