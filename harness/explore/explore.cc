@@ -2,8 +2,6 @@
 
 #include <errno.h>  // program_invocation_short_name
 
-#include <atomic>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -11,6 +9,7 @@
 #include "sim/base/library_scope.h"
 #include "sim/base/text.h"
 #include "world/run_file.h"
+#include "world/run_options.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -18,15 +17,14 @@ namespace rankloom {
 using namespace internal;
 
 ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
-  static std::atomic<int> explorations = 0;
-  const int exploration = ++explorations;
+  const int number = next_run();
   const auto run = [code](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
     const LibraryScope library;
     return state_of(*world).run_once(body, code);
   };
-  ExploreReport report = internal::search(options, program, run, code);
+  ExploreReport report = internal::search(options, number, program, run, code);
   if (report.failure.has_value())
-    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", exploration), &report.failure->report);
+    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", number), &report.failure->report);
   return report;
 }
 

@@ -104,7 +104,7 @@ struct StoreCall {
   std::optional<absl::Duration> timeout = {};       // if it waits, 0 or more; unset: the store's own
   CodeSite code = {};                               // the caller's line, for reports
   WatchCallback* watch = nullptr;                   // watch_key: to be moved from
-  const internal::StoreBarrier* barrier = nullptr;  // the library's: whose wait this is, for reports
+  const internal::StoreBarrier* barrier = nullptr;  // the library's: whose arrival or wait this is
   // The library's: the store at whose method the caller came to a scheduling point, with nothing done since. A call
   // that comes to the keys in another way (a store of a user's own between, or execute() itself) comes to one of its
   // own before it waits.
@@ -257,7 +257,8 @@ class Store {
 };
 
 // Waits until all `size` ranks have called it with this name. May be used again with the same name, by the same ranks.
-// StoreError: rank or size make no sense. Timeout: names the ranks that are missing; the name is then used up.
+// StoreError: rank or size make no sense. InvalidArgument: the rank has come to this round already, so two callers give
+// the same one. Timeout: names the ranks that are missing. After either of these the name is used up.
 void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout = {},
                    CodeSite code = CodeSite::here());
 

@@ -45,3 +45,10 @@ cmake -S "$here" -B by_cmake -G Ninja -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX
 cmake --build by_cmake >log 2>&1 || fail "$(cat log)"
 by_cmake/consumer
 by_cmake/consumer_test >log || fail "$(cat log)"
+
+# CTest's names, as docs/testing.md has them found: no values of parameters.
+ctest --test-dir by_cmake -N >log || fail "$(cat log)"
+names=$(sed -n 's/^ *Test *#[0-9]*: //p' log | sort)
+want=$(printf '%s\n' ConsumerTest.Links Engines/ConsumerRanks.Run/fibers Engines/ConsumerRanks.Run/threads)
+[[ $names == "$want" ]] || fail "CTest has the tests $names, want $want"
+ctest --test-dir by_cmake >log || fail "$(cat log)"
