@@ -72,6 +72,10 @@ bool StoreCall::writes() const { return row_of(op).writes; }
 
 internal::StoreState& internal::StoreAccess::state(const Store& store) { return *store.state_; }
 
+absl::StatusOr<StoreReply> internal::StoreAccess::submit(Store& store, StoreCall&& call) {
+  return store.submit(std::move(call));
+}
+
 StringList::StringList(std::initializer_list<std::string_view> items) { assign(items); }
 
 std::string_view* StringList::room_for_many() {
@@ -142,7 +146,11 @@ void Store::check_arguments(const StoreCall& call) const {
 absl::StatusOr<StoreReply> Store::submit(StoreCall&& call) {
   const LibraryScope library;
   const Row& row = row_of(call.op);
-  enter(row.name, call.key(), call.code, row.polls);
+  if (call.keys.size() > 1) [[unlikely]] {
+    enter(row.name, keys_text(call.keys), call.code, row.polls);
+  } else {
+    enter(row.name, call.key(), call.code, row.polls);
+  }
   if (call.timeout.has_value() || call.op == StoreCall::Op::kMultiSet) check_arguments(call);
   call.way.at_point = this;
   absl::StatusOr<StoreReply> reply = execute(call);

@@ -17,6 +17,22 @@ namespace rankloom {
 
 using namespace internal;
 
+namespace {
+
+// Whether the rank had come to this round before. Stores of users do not tell.
+bool append_arrival(Store& store, std::string_view key, const StoreBarrier& barrier, CodeSite code) {
+  const std::string text = absl::StrCat(barrier.rank, " ");
+  const std::string_view value = text;
+  return StoreAccess::submit(store, {.op = StoreCall::Op::kAppend,
+                                     .keys = {&key, 1},
+                                     .values = {&value, 1},
+                                     .code = code,
+                                     .way = {.barrier = &barrier}})
+      ->found;
+}
+
+}  // namespace
+
 void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout,
                    CodeSite code) {
   const std::string who = absl::StrCat(sv(store.kind()), " store_barrier ", quote(name));
@@ -37,7 +53,12 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const auto round_key = [&](const char* what, int64_t n) { return absl::StrCat(sv(name), "/", what, "/", n); };
   const std::string arrived_key = round_key("arrived", round);
   const std::string go_key = round_key("go", round);
-  store.append(arrived_key, absl::StrCat(rank, " "), code);
+  const StoreBarrier barrier{.name = name, .rank = rank, .size = size};
+  if (append_arrival(store, arrived_key, barrier, code)) {
+    refuse(origin, ErrorKind::kInvalidArgument, who, ": rank ", rank, " of ", size,
+           " has come already, want each rank once: two callers give the same rank, or one calls again after a timeout",
+           site_place(Site{.code = code}));
+  }
   if (arrival % size == 0) {
     if (round > 0) {
       store.delete_key(round_key("arrived", round - 1), code);
@@ -47,7 +68,6 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
     return;
   }
   const std::string_view go = go_key;
-  const StoreBarrier barrier{.name = name, .rank = rank, .size = size};
   const StoreCall wait{
       .op = StoreCall::Op::kWait, .keys = {&go, 1}, .timeout = timeout, .code = code, .way = {.barrier = &barrier}};
   const absl::Status waited = store.execute(wait).status();

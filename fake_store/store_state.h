@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/call_scope.h"
@@ -11,6 +12,8 @@
 namespace rankloom {
 
 class Store;
+struct StoreCall;
+struct StoreReply;
 
 }  // namespace rankloom
 
@@ -43,6 +46,8 @@ class StoreState {
 // The way of the library from a store to its state.
 struct StoreAccess {
   static StoreState& state(const Store& store);  // in store.cc
+  // As a method of the store that builds this call: with its scheduling point and its errors.
+  static absl::StatusOr<StoreReply> submit(Store& store, StoreCall&& call);
 };
 
 }  // namespace rankloom::internal

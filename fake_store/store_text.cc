@@ -20,6 +20,14 @@ std::string quote(std::string_view bytes) {
   return absl::StrCat("\"", text, "...\" (", bytes.size(), " bytes)");
 }
 
+std::string keys_text(absl::Span<const std::string_view> keys) {
+  constexpr size_t kShown = 4;
+  std::string text;
+  for (const std::string_view key : keys.subspan(0, kShown)) absl::StrAppend(&text, text.empty() ? "" : ", ", sv(key));
+  if (keys.size() > kShown) absl::StrAppend(&text, " and ", keys.size() - kShown, " more");
+  return text;
+}
+
 std::string quote_list(absl::Span<const std::string_view> items) {
   constexpr size_t kShown = 8;
   std::string text;
@@ -34,6 +42,14 @@ std::string barrier_arrivals_key(std::string_view go_key) {
   constexpr std::string_view kGo = "/go/";
   const size_t at = go_key.rfind(kGo);
   return absl::StrCat(sv(go_key.substr(0, at)), "/arrived/", sv(go_key.substr(at + kGo.size())));
+}
+
+bool has_arrived(std::string_view arrived, int rank) {
+  const std::string word = absl::StrCat(rank, " ");
+  for (size_t at = arrived.find(word); at != std::string_view::npos; at = arrived.find(word, at + 1)) {
+    if (at == 0 || arrived[at - 1] == ' ') return true;
+  }
+  return false;
 }
 
 std::vector<int> missing_ranks(std::string_view arrived, int size) {

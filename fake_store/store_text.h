@@ -17,7 +17,10 @@ std::string quote(std::string_view bytes);
 // `"a", "b" and 12 more`.
 std::string quote_list(absl::Span<const std::string_view> items);
 
-// A store_barrier() whose wait a call is.
+// As reports name the keys of a call, of which there are several: "a, b, c, d and 12 more".
+std::string keys_text(absl::Span<const std::string_view> keys);
+
+// A store_barrier() whose arrival or wait a call is.
 struct StoreBarrier {
   std::string_view name;
   int rank;
@@ -26,6 +29,8 @@ struct StoreBarrier {
 // The key under which the ranks of a round of a barrier have left their numbers, "0 3 1 ", by the one for which they
 // wait.
 std::string barrier_arrivals_key(std::string_view go_key);
+// Whether `rank` is in `arrived`, "0 3 1 ".
+bool has_arrived(std::string_view arrived, int rank);
 // The ranks of 0..size-1 that are not in `arrived`, ascending.
 std::vector<int> missing_ranks(std::string_view arrived, int size);
 

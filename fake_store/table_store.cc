@@ -107,7 +107,8 @@ absl::Status come_to_point(const StoreCall& call) {
   const Task* const task = Task::current();
   Scheduler* const world = task != nullptr ? task->scheduler : nullptr;
   if (world == nullptr) return absl::OkStatus();
-  world->point(Site{.what = call.name(), .code = call.code, .detail = call.key()});
+  const std::string keys = call.keys.size() > 1 ? keys_text(call.keys) : std::string(call.key());
+  world->point(Site{.what = call.name(), .code = call.code, .detail = keys});
   return world->aborted() ? world->abort_cause() : absl::OkStatus();
 }
 
@@ -425,15 +426,20 @@ TableStore::Reply TableStore::num_keys(const StoreCall& call) {
 
 TableStore::Reply TableStore::append(const StoreCall& call) {
   absl::Status status;
+  bool twice = false;
   {
     ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
+    if (call.way.barrier != nullptr && hold.status().ok()) {
+      const std::string* const arrived = table_.peek(call.key());
+      twice = arrived != nullptr && has_arrived(*arrived, call.way.barrier->rank);
+    }
     status = hold.write(Change::kAppend, call.key(), call.value());
     if (status.ok()) table_.append(call.key(), call.value());
   }
   table_.deliver_events();
   if (!status.ok()) return explain(call, status);
-  return StoreReply();
+  return StoreReply{.found = twice};
 }
 
 TableStore::Reply TableStore::multi_get(const StoreCall& call) {

@@ -13,6 +13,7 @@
 #include "sim/base/text.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
+#include "world/world_state.h"
 
 namespace rankloom {
 
@@ -22,6 +23,7 @@ namespace {
 RunReport run_with_assertions(const std::shared_ptr<World>& world, absl::FunctionRef<void(RankContext&)> program,
                               std::vector<std::string>* failures) {
   internal::RankFailures kept(world.get());
+  state_of(*world).tell_rerun_by(&internal::for_this_test);
   RunReport report = world->run([&](RankContext& rank) { kept.run_guarded(rank, program, [](RankContext&) {}); });
   if (kept.skip_ended_run()) {
     RunReport skipped;
@@ -98,7 +100,9 @@ ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRe
                                  CodeSite code) {
   ExploreOptions in_test = options;
   add_test_defaults(&in_test.world);
-  ExploreReport report = internal::search(in_test, body, &run_with_assertions, code);
+  const bool in_a_test = testing::UnitTest::GetInstance()->current_test_info() != nullptr;
+  const int number = in_a_test ? ++internal::runs_of_this_test() : next_run();
+  ExploreReport report = internal::search(in_test, number, body, &run_with_assertions, code);
   if (report.failure.has_value()) {
     report.failure->rerun = internal::for_this_test(std::move(report.failure->rerun));
     report.failure->report.rerun.clear();

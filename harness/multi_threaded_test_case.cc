@@ -107,13 +107,15 @@ struct MultiThreadedTestCase::State {
   // Of files of this run: "train_test.AllReduce.AddsUp.run2".
   std::string file_name() const;
 
-  int runs = 0;                      // worlds begun in this test, or in this round of seeds()
+  int runs = 0;                      // which run of this test, or of this round of seeds(), is the last, from 1
   std::optional<Schedule> schedule;  // within seeds()
   bool capture_output = false;
   std::vector<std::string> outputs;  // of the last run, by rank
 };
 
-MultiThreadedTestCase::MultiThreadedTestCase() : state_(std::make_unique<State>()) {}
+MultiThreadedTestCase::MultiThreadedTestCase() : state_(std::make_unique<State>()) {
+  internal::runs_of_this_test() = 0;
+}
 MultiThreadedTestCase::~MultiThreadedTestCase() = default;
 
 testing::internal::ParamGenerator<EngineKind> every_engine() {
@@ -187,7 +189,7 @@ RunReport MultiThreadedTestCase::run(int world_size, RankBody body, Expected exp
 }
 
 RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expected expected, CodeSite code) {
-  ++state_->runs;
+  state_->runs = ++internal::runs_of_this_test();
   RunFiles files;
   if (absl::Status status = state_->prepare(engine(), &options, &files); !status.ok()) {
     internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, message_of(status));
@@ -199,7 +201,9 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
   EndedRun run{.options = options, .files = std::move(files), .code = code};
   {
     World world(std::move(options), code);
-    world.scheduler().set_rerun(internal::for_this_test(world.scheduler().rerun()));
+    // All runs of a round of seeds() are under its seed.
+    const int run_alone = state_->schedule.has_value() ? 1 : state_->runs;
+    world.scheduler().set_rerun(internal::rerun_of_run(run_alone, internal::for_this_test(world.scheduler().rerun())));
     internal::RankFailures failures(&world);
     std::optional<RankOutput> output;
     if (state_->capture_output) output.emplace(&world);
@@ -287,8 +291,7 @@ std::string MultiThreadedTestCase::State::save_trace(const EndedRun& run) const 
   std::filesystem::create_directories(folder, ignored);
   const std::string path = folder / absl::StrCat(file_name(), ".rltrace");
   if (const absl::Status saved = run.report.trace.save(path); !saved.ok()) return absl::StrCat("\n", message_of(saved));
-  return absl::StrCat("\nreplay it: ", runs > 1 ? absl::StrCat("RANKLOOM_REPLAY_RUN=", runs, " ") : "",
-                      internal::for_this_test(rerun_command(run.options, path)));
+  return absl::StrCat("\nreplay it: ", rerun_of_run(runs, internal::for_this_test(rerun_command(run.options, path))));
 }
 
 std::string MultiThreadedTestCase::State::save_run(const EndedRun& run) const {
@@ -328,10 +331,10 @@ void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_
     state_->schedule.reset();
     return;
   }
-  const int begun = state_->runs;
+  const int begun = internal::runs_of_this_test();
   for (int i = 0; i < n; ++i) {
     const int before = failed_parts();
-    state_->runs = begun;
+    internal::runs_of_this_test() = begun;
     asked.schedule = Schedule::seeded(first + static_cast<uint64_t>(i));
     state_->schedule = asked.schedule;
     const std::string text = absl::StrCat("schedule ", asked.schedule.text(), " (", i + 1, " of at most ", n,

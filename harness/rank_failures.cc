@@ -9,13 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
 #include "harness/coloured_failures.h"
-#include "harness/explore/baseline.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_hook.h"
 #include "sim/scheduler/stall_watch.h"
+#include "world/poison_hint.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
@@ -281,6 +281,17 @@ void add_test_defaults(WorldOptions* options) {
     const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
     return test == nullptr ? "" : absl::StrCat(test->test_suite_name(), ".", test->name());
   });
+}
+
+std::atomic<int>& runs_of_this_test() {
+  static std::atomic<const testing::TestInfo*> of{nullptr};
+  static std::atomic<testing::TimeInMillis> begun{0};  // tells repetitions of the test apart
+  static std::atomic<int> runs{0};
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  const testing::TimeInMillis now = test != nullptr ? test->result()->start_timestamp() : 0;
+  const bool other = of.exchange(test) != test;
+  if (begun.exchange(now) != now || other) runs = 0;
+  return runs;
 }
 
 void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text) {

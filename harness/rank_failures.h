@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <string>
 #include <string_view>
@@ -98,6 +99,10 @@ class RankFailures {
 
 // Adds the defaults of tests to options that leave them unset.
 void add_test_defaults(WorldOptions* options);
+
+// How many runs and searches of the harness the running test has begun; set back by seeds(), whose rounds are alike.
+// Thread-safety: all threads, once a test has begun its first.
+std::atomic<int>& runs_of_this_test();
 
 // Reports to GoogleTest from the calling thread.
 void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text);

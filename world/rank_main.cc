@@ -15,20 +15,32 @@
 #include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "world/poison_hint.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
 namespace {
 
+// The text of an error, behind "rank 2 failed: ", without saying that again.
+std::string failure_text(const DistError& error, int rank) {
+  std::string text = error.what();
+  if (error.kind() != ErrorKind::kRankFailed) return text;
+  for (const std::string& said :
+       {absl::StrCat(sv(error_kind_name(error.kind())), ": "), absl::StrCat("rank ", rank, ", ")}) {
+    if (text.starts_with(said)) text.erase(0, said.size());
+  }
+  return text;
+}
+
 // The exception of a rank, as a line. `relayed`: an error that only passes on why the world was aborted.
-std::string exception_text(const std::exception_ptr& exception, const absl::Status& cause, bool* relayed) {
+std::string exception_text(int rank, const std::exception_ptr& exception, const absl::Status& cause, bool* relayed) {
   *relayed = false;
   try {
     std::rethrow_exception(exception);
   } catch (const DistError& error) {
     *relayed = !cause.ok() && (error.status() == cause || error.kind() == ErrorKind::kRankFailed ||
                                error.kind() == ErrorKind::kAborted);
-    return error.what();
+    return *relayed ? error.what() : failure_text(error, rank);
   } catch (const std::exception& error) {
     return absl::StrCat(error.what(), exception_type_text(error));
   } catch (const RankCrashed&) {  // the world knows already, unless it was aborted meanwhile
@@ -98,27 +110,45 @@ void WorldState::run_hook(const char* what, absl::FunctionRef<void()> hook) noex
   } catch (...) {
     bool relayed = false;
     note(NoteKind::kHook,
-         absl::StrCat(what, " threw: ", exception_text(std::current_exception(), absl::OkStatus(), &relayed)));
+         absl::StrCat(what,
+                      " threw: ", exception_text(/*rank=*/-1, std::current_exception(), absl::OkStatus(), &relayed)));
   }
+}
+
+std::string WorldState::poison_hint_for(int rank, const std::exception_ptr& failure, std::string_view text) {
+  if (!poison_ || has_poison_hint(text)) return "";
+  try {
+    std::rethrow_exception(failure);
+  } catch (const DistError&) {
+    return "";
+  } catch (const std::exception& error) {
+    if (is_test_assertion(error)) return "";  // has been told where it failed
+  } catch (...) {                             // may be about a value, as any other
+  }
+  RankState& context = *contexts_[static_cast<size_t>(rank)];
+  const std::string open = RankState::current() == &context ? context.open_at_throw_text() : "";
+  if (!open.empty()) return open_outputs_hint({{absl::StrCat("rank ", rank), open}});
+  return poison_hint(text.substr(0, text.find('\n')));
 }
 
 void WorldState::rank_failed(int rank, std::exception_ptr failure) {
   if (scheduler_->closed()) return;  // a callback that was told of the world's end: the report is made
   const absl::Status cause = scheduler_->abort_cause();
   bool relayed = false;
-  std::string text = exception_text(failure, cause, &relayed);
+  std::string text = exception_text(rank, failure, cause, &relayed);
   // A rank that fails for what another one did was stopped for it: that one failed.
   int failed = rank;
   if (const std::optional<Blame> blame = blame_for(failure); blame.has_value()) {
     if (blame->rank != rank) rank_stopped(rank, std::move(text), std::move(failure));
     failed = blame->rank;
     failure = std::make_exception_ptr(DistError(blame->status, {.rank = failed, .group = {}, .op = {}}));
-    text = exception_text(failure, absl::OkStatus(), &relayed);
+    text = exception_text(failed, failure, absl::OkStatus(), &relayed);
     relayed = false;
   } else if (!relayed && needs_place(failure, text)) {
     if (const std::vector<std::string> last = context(rank).recorder().last_calls(1); !last.empty())
       absl::StrAppend(&text, ", after ", last[0]);
   }
+  if (!relayed) text += poison_hint_for(failed, failure, text);
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // the rank's own outcome, for the report; the abort below ends the explored run

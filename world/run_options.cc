@@ -3,6 +3,7 @@
 #include <unistd.h>  // environ
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -124,7 +125,14 @@ bool environment_speaks() {
   return false;
 }
 
+bool names_one_run() { return std::getenv("RANKLOOM_REPLAY_RUN") != nullptr; }
+
 }  // namespace
+
+int next_run() {
+  static std::atomic<int> runs = 0;
+  return ++runs;
+}
 
 absl::Status apply_environment_to_run(int run, WorldOptions* options) {
   if (!environment_speaks()) [[likely]]
@@ -132,7 +140,7 @@ absl::Status apply_environment_to_run(int run, WorldOptions* options) {
   const absl::StatusOr<RunFiles> files = run_files_from_environment();
   if (!files.ok()) return files.status();
   const bool meant = run == files->replayed_run;
-  if (!meant && std::getenv("RANKLOOM_REPLAY_RUN") != nullptr) return absl::OkStatus();
+  if (!meant && names_one_run()) return absl::OkStatus();
   Schedule own = options->schedule;
   if (absl::Status wrong = apply_environment(options); !wrong.ok()) return wrong;
   if (!meant && options->schedule.trace() != nullptr && options->schedule.trace() != own.trace())
@@ -140,13 +148,21 @@ absl::Status apply_environment_to_run(int run, WorldOptions* options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> ranks_from_environment() {
+absl::StatusOr<int> ranks_from_environment(int run) {
+  const absl::StatusOr<RunFiles> files = run_files_from_environment();
+  if (!files.ok()) return files.status();
+  if (names_one_run() && run != files->replayed_run) return 0;
   const char* const text = std::getenv("RANKLOOM_RANKS");
   int ranks = 0;
   if (text != nullptr && (!absl::SimpleAtoi(text, &ranks) || ranks < 1)) {
     return bad_variable("RANKLOOM_RANKS", text, "a number from 1");
   }
   return ranks;
+}
+
+std::string rerun_of_run(int run, std::string rerun) {
+  if (run <= 1 || rerun.empty()) return rerun;
+  return absl::StrCat("RANKLOOM_REPLAY_RUN=", run, " ", rerun);
 }
 
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path) {

@@ -9,13 +9,21 @@
 
 namespace rankloom::internal {
 
-// apply_environment() for the `run`-th run of run_world() in this process, or of a test, from 1. RANKLOOM_REPLAY_RUN:
-// that one obeys, all others run as the program says. Without it all obey, but for RANKLOOM_REPLAY: a trace fits the
-// first only.
+// The number of the run, or search, that begins in this process, from 1: run_world() and explore() count together.
+// Thread-safety: all threads.
+int next_run();
+
+// apply_environment() for the `run`-th run or search of this process, or of a test, from 1. RANKLOOM_REPLAY_RUN: that
+// one obeys, all others run as the program says. Without it all obey, but for RANKLOOM_REPLAY: a trace fits the first
+// only.
 absl::Status apply_environment_to_run(int run, WorldOptions* options);
 
-// RANKLOOM_RANKS: how many ranks explore() shall use; 0: not given. Errors: InvalidArgument that names the variable.
-absl::StatusOr<int> ranks_from_environment();
+// RANKLOOM_RANKS: how many ranks the `run`-th search shall use; 0: not given, or not to this one. Errors:
+// InvalidArgument that names the variable.
+absl::StatusOr<int> ranks_from_environment(int run);
+
+// A rerun command that is for the `run`-th run or search only. Empty stays empty.
+std::string rerun_of_run(int run, std::string rerun);
 
 // The command that repeats a run of this process under `options`: variables, then the command line, quoted for a shell.
 // `trace_path` not empty: the command that replays the trace saved there instead. Empty in the free gear.
@@ -28,7 +36,7 @@ std::string shell_quoted(std::string_view word);
 struct RunFiles {
   std::string folder;    // RANKLOOM_TRACE_DIR: where traces of failed runs go; empty: the keeper's own choice
   std::string reports;   // RANKLOOM_REPORT: where runs that failed go as files; empty: nowhere
-  int replayed_run = 1;  // RANKLOOM_REPLAY_RUN: which run of a test, from 1, the trace in RANKLOOM_REPLAY belongs to
+  int replayed_run = 1;  // RANKLOOM_REPLAY_RUN: which run, from 1, the trace in RANKLOOM_REPLAY belongs to
 };
 // Errors: InvalidArgument that names the variable.
 absl::StatusOr<RunFiles> run_files_from_environment();

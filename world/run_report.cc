@@ -30,6 +30,12 @@ std::vector<SaidByRanks> alike(const std::vector<RunReport::Outcome>& outcomes, 
   return folded_by_rank(said);
 }
 
+// Whether a note begins with "rank 2, ".
+bool of_rank(const std::string& note, int* rank) {
+  const size_t end = note.find(", ");
+  return note.starts_with("rank ") && end != std::string::npos && absl::SimpleAtoi(note.substr(5, end - 5), rank);
+}
+
 // Notes that say the same of several ranks are one: "ranks 0-2, group 0, send to rank 3: was never received".
 std::vector<std::string> folded(const std::vector<std::string>& notes) {
   struct Note {
@@ -40,13 +46,11 @@ std::vector<std::string> folded(const std::vector<std::string>& notes) {
   std::map<std::string, size_t> place;
   for (const std::string& note : notes) {
     int rank = -1;
-    const size_t end = note.find(", ");
-    const bool of_rank =
-        note.starts_with("rank ") && end != std::string::npos && absl::SimpleAtoi(note.substr(5, end - 5), &rank);
-    std::string text = of_rank ? note.substr(end) : note;
-    const auto [at, added] = place.try_emplace(absl::StrCat(of_rank, text), all.size());
+    const bool one = of_rank(note, &rank);
+    std::string text = one ? note.substr(note.find(", ")) : note;
+    const auto [at, added] = place.try_emplace(absl::StrCat(one, text), all.size());
     if (added) all.push_back({.ranks = {}, .text = std::move(text)});
-    if (of_rank) all[at->second].ranks.insert(rank);
+    if (one) all[at->second].ranks.insert(rank);
   }
   std::vector<std::string> texts;
   for (const Note& note : all)
@@ -91,8 +95,17 @@ std::string RunReport::text() const {
   // A note that stands in the head is left out, and notes that are alike are folded.
   const std::string head = text;
   std::vector<std::string> news;
-  std::copy_if(notes.begin(), notes.end(), std::back_inserter(news),
-               [&head](const std::string& note) { return head.find(note) == std::string::npos; });
+  std::copy_if(notes.begin(), notes.end(), std::back_inserter(news), [&](const std::string& note) {
+    // The headline names a rank that failed in its own way.
+    int rank = -1;
+    bool leads = false;
+    if (of_rank(note, &rank) && rank >= 0 && static_cast<size_t>(rank) < outcomes.size()) {
+      const RunReport::Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+      leads = outcome.state == RunReport::Outcome::State::kFailed &&
+              outcome.text.find(note.substr(note.find(", ") + 2)) != std::string::npos;
+    }
+    return !leads && head.find(note) == std::string::npos;
+  });
   for (const std::string& note : folded(news)) absl::StrAppend(&text, "\nnote: ", note);
   // Of a run that went well nobody misses what was not wanted.
   if (trace.cut() && (!ok() || trace.limit() > 0)) absl::StrAppend(&text, "\nnote: ", trace.why_cut());

@@ -2,7 +2,6 @@
 
 #include <errno.h>  // program_invocation_short_name
 
-#include <atomic>
 #include <cstdio>
 #include <stdexcept>
 #include <utility>
@@ -179,8 +178,7 @@ std::string World::describe() const {
 }
 
 RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
-  static std::atomic<int> runs = 0;
-  const int run = ++runs;
+  const int run = next_run();
   if (absl::Status wrong = apply_environment_to_run(run, &options); !wrong.ok()) {
     RunReport report;
     report.cause = std::move(wrong);
@@ -189,8 +187,7 @@ RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> 
   World world(std::move(options), code);
   const LibraryScope library;
   Scheduler& scheduler = world.scheduler();
-  if (run > 1 && !scheduler.rerun().empty())
-    scheduler.set_rerun(absl::StrCat("RANKLOOM_REPLAY_RUN=", run, " ", scheduler.rerun()));
+  if (run > 1) scheduler.set_rerun(rerun_of_run(run, scheduler.rerun()));
   RunReport report = state_of(world).run_once(program, code);
   if (!report.ok()) write_failed_run(absl::StrCat(program_invocation_short_name, ".run", run), &report);
   return report;

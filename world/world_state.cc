@@ -52,13 +52,40 @@ RankState::RankState(WorldState* world, int rank)
   if (log_ != nullptr) recorder_.tell(log_.get());
 }
 
-std::string RankState::open_calls_text() const {
-  if (!state_.poison()) return "";
+namespace {
+
+std::string calls_text(std::vector<std::string> calls) {
   constexpr size_t kShown = 4;
-  std::vector<std::string> calls = open_outputs_.texts();
   const size_t more = calls.size() > kShown ? calls.size() - kShown : 0;
   calls.resize(calls.size() - more);
   return absl::StrCat(absl::StrJoin(calls, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
+
+}  // namespace
+
+std::string RankState::open_calls_text() const { return state_.poison() ? calls_text(open_outputs_.texts()) : ""; }
+
+std::string RankState::open_at_throw_text() {
+  if (!state_.poison()) return "";
+  std::vector<std::string> calls = open_outputs_.texts();
+  const int64_t last = last_call();
+  RankMutexLock lock(&caught_mu_);
+  if (lost_after_ == last) calls.insert(calls.end(), lost_.begin(), lost_.end());
+  return calls_text(std::move(calls));
+}
+
+void RankState::lost_by_exception(std::string call) {
+  if (!state_.poison()) return;
+  const int64_t last = last_call();
+  RankMutexLock lock(&caught_mu_);
+  if (lost_after_ != last) lost_.clear();  // of an exception that the program has caught
+  lost_after_ = last;
+  lost_.push_back(std::move(call));
+}
+
+int64_t RankState::last_call() const {
+  const FlightEntries entries = recorder_.entries();
+  return entries.empty() ? -1 : entries[entries.size() - 1].record_id;
 }
 
 uint64_t RankState::rng_seed() const { return seed_of(state_.options(), rank()); }
@@ -195,10 +222,8 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
     if (!scheduler_->aborted()) rank_failed(rank, std::move(failure));
   });
   scheduler_->set_describer([this] {
-    const std::string& rerun = scheduler_->rerun();
     const std::string now = describe();
-    return absl::StrCat(now, rerun.empty() ? "" : "\n  run it again: ", rerun,
-                        all_ended() ? "" : hung_run_file(report(), now));
+    return absl::StrCat(now, rerun_line(), all_ended() ? "" : hung_run_file(report(), now));
   });
   scheduler_->set_rerun(rerun_command(options_));
   scheduler_->set_wait_reporter(wait_reporter());
@@ -531,9 +556,14 @@ void WorldState::run_end_hooks() {
   for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
 }
 
-void WorldState::stalled(const std::string& text) {
+std::string WorldState::rerun_line() const {
   const std::string& rerun = scheduler_->rerun();
-  const std::string all = absl::StrCat(text, rerun.empty() ? "" : "\n  run it again: ", rerun);
+  if (rerun.empty()) return "";
+  return absl::StrCat("\n  run it again: ", rerun_told_ != nullptr ? rerun_told_(rerun) : rerun);
+}
+
+void WorldState::stalled(const std::string& text) {
+  const std::string all = absl::StrCat(text, rerun_line());
   if (options_.on_stall) {
     run_hook("on_stall", [&] { options_.on_stall(all); });
   } else {
@@ -565,10 +595,21 @@ std::string WorldState::describe() const {
   std::string text = absl::StrCat("world of ", size(), " ranks, engine ", sv(engine_kind_name(options_.engine)),
                                   ", schedule ", scheduler_->options().schedule.text(), ", at ",
                                   absl::FormatDuration(absl::Nanoseconds(scheduler_->now_ns() - start_ns_)));
-  if (const std::string tasks = scheduler_->describe(); !tasks.empty()) absl::StrAppend(&text, "\n", tasks);
+  // A rank that has ended may have its last step before it, and one that has failed may be on its way out.
+  std::vector<std::string> how;
+  for (int rank = 0; rank < size(); ++rank) how.push_back(ended_text(rank));
+  Scheduler::Described told;
+  const auto has_ended = [&how](int rank) { return !how[static_cast<size_t>(rank)].empty(); };
+  if (const std::string tasks = scheduler_->describe(has_ended, &told); !tasks.empty())
+    absl::StrAppend(&text, "\n", tasks);
   std::map<std::string, std::vector<int>> ended;
   for (int rank = 0; rank < size(); ++rank) {
-    if (const std::string how = ended_text(rank); !how.empty()) ended[how].push_back(rank);
+    std::string& one = how[static_cast<size_t>(rank)];
+    if (one.empty() && !told.ranks.contains(rank)) one = ended_text(rank);  // meanwhile
+    if (one.empty()) continue;
+    if (const auto at = told.ended.find(rank); at != told.ended.end() && one != "returned")
+      one.insert(std::min(one.find('\n'), one.size()), absl::StrCat("; it still ", at->second));
+    ended[one].push_back(rank);
   }
   for (const auto& [how, ranks] : ended) {
     absl::StrAppend(&text, "\n  ", ranks_text(ranks), " ", how);

@@ -64,6 +64,10 @@ class RankState final : public RankContext, public Kept {
   // Of a run with poisoned outputs: why the rank may find NaN or 0xEB bytes, "all_reduce seq 2 [train.cc:12]"; else
   // empty.
   std::string open_calls_text() const;
+  // The same at the throw of an exception that the calling task has caught, or that has left it.
+  std::string open_at_throw_text();
+  // `call` was open when the last handle on it went, in a scope that an exception leaves.
+  void lost_by_exception(std::string call);
 
   CalledHandle called(const char* op, CodeSite code) const {
     return {.rank = rank(), .handle = "context", .op = op, .code = code};
@@ -77,6 +81,8 @@ class RankState final : public RankContext, public Kept {
   friend void* rank_local(const void* key, std::shared_ptr<void> (*make)());
   // The calling task has returned.
   void task_returned();
+  // The number of the last call, from 0; -1: none, or none is recorded.
+  int64_t last_call() const;
 
   WorldState& state_;
   const std::unique_ptr<OperationLog> log_;
@@ -92,6 +98,8 @@ class RankState final : public RankContext, public Kept {
   };
   RankMutex caught_mu_;
   std::vector<Caught> caught_ ABSL_GUARDED_BY(caught_mu_);
+  std::vector<std::string> lost_ ABSL_GUARDED_BY(caught_mu_);  // lost_by_exception(), before the next call
+  int64_t lost_after_ ABSL_GUARDED_BY(caught_mu_) = -1;        // the last call by then
 
   OpenOutputs open_outputs_;
 };
@@ -204,6 +212,10 @@ class WorldState : public Kept {
   // itself. Asked at the first such call of the run, which `site` names. By tasks, with no lock held.
   bool rooted_each(const Site& site);
 
+  // How the command that repeats the run is told where the run itself has to be: `told` makes of it the command that
+  // repeats a part of the process, such as one test. Before the run.
+  void tell_rerun_by(std::string (*told)(std::string)) { rerun_told_ = told; }
+
   // Null: nothing goes wrong by plan.
   FaultInjector* faults() { return faults_.get(); }
 
@@ -221,8 +233,12 @@ class WorldState : public Kept {
   bool all_ended() const;
   void run_end_hooks();
   // An exception of a hook, on a thread that has nobody to catch it, becomes a note: "whereabouts threw: no debugger".
+  // A hint that explains the values which `text`, of a failure of the rank, is about; else empty.
+  std::string poison_hint_for(int rank, const std::exception_ptr& failure, std::string_view text);
   void run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept;
   void stalled(const std::string& text);
+  // A line of its own; empty: no command repeats the run.
+  std::string rerun_line() const;
   void record_group();
   void count_left(const Group& group, int rank, int members);
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -243,6 +259,7 @@ class WorldState : public Kept {
   bool poison_ = false;
   bool late_completion_ = false;
   const bool keeps_log_;
+  std::string (*rerun_told_)(std::string) = nullptr;
   std::atomic<int> rooted_each_{-1};  // -1: the schedule was not asked yet
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FaultInjector> faults_;

@@ -19,6 +19,7 @@
 #include "rankloom/explore.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/run_options.h"
 
 namespace rankloom::bridge {
 
@@ -44,7 +45,7 @@ Strategy strategy_of(const std::string& name) {
 
 ExploreOptions options_of(const Asked& asked, const py::object& progress) {
   WorldOptions from_environment;
-  if (const absl::Status wrong = apply_environment(&from_environment); !wrong.ok())
+  if (const absl::Status wrong = apply_environment_to_run(asked.number, &from_environment); !wrong.ok())
     throw py::value_error(std::string(wrong.message()));
   refuse_fibers(from_environment);
   ExploreOptions options;
@@ -143,7 +144,7 @@ py::dict explore(const Asked& asked, const py::object& ranks, const py::object& 
   {
     const GilRelease no_gil;
     const auto nothing = [](RankContext&) {};
-    report = search(options, nothing, run, code);
+    report = search(options, asked.number, nothing, run, code);
     if (!latest.flight.empty()) set_last_report(latest);
   }
   if (!report.error.ok()) throw py::value_error(std::string(report.error.message()));

@@ -12,6 +12,7 @@ namespace rankloom::bridge {
 
 // The arguments of explore().
 struct Asked {
+  int number = 1;  // which run or search of the process this is
   int ranks = 4;
   std::optional<double> timeout;  // in seconds, of waits that name none
   std::string faults;             // a plan, as FaultPlan::parse() reads it

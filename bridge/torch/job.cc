@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "bridge/torch/python_frames.h"
-#include "harness/explore/baseline.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/task.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/run_options.h"
 #include "world/world_state.h"
 
 namespace rankloom::bridge {
@@ -81,6 +81,11 @@ struct Job::RandomState {
   }
 };
 
+std::atomic<int>& runs_begun() {
+  static std::atomic<int> runs{0};
+  return runs;
+}
+
 PythonHooks& python_hooks() {
   static auto* const hooks = new PythonHooks;
   return *hooks;
@@ -120,12 +125,12 @@ void let_go(Job* job) {
 
 }  // namespace
 
-std::shared_ptr<Job> Job::make(WorldOptions options, bool swap_python_random) {
-  return entered(new Job(std::move(options), swap_python_random));
+std::shared_ptr<Job> Job::make(WorldOptions options, int number, bool swap_python_random) {
+  return entered(new Job(std::move(options), number, swap_python_random));
 }
 
 std::shared_ptr<Job> Job::explored(std::shared_ptr<World> world, bool swap_python_random) {
-  return entered(new Job(std::move(world), swap_python_random, /*explored=*/true));
+  return entered(new Job(std::move(world), /*number=*/0, swap_python_random));
 }
 
 std::shared_ptr<Job> Job::entered(Job* made) {
@@ -135,14 +140,17 @@ std::shared_ptr<Job> Job::entered(Job* made) {
   return job;
 }
 
-Job::Job(WorldOptions options, bool swap_python_random)
+Job::Job(WorldOptions options, int number, bool swap_python_random)
     : Job(std::make_shared<World>(with_whereabouts(std::move(options), [this] { return stacks(); }), python_site()),
-          swap_python_random, /*explored=*/false) {}
+          number, swap_python_random) {
+  Scheduler& scheduler = world_->scheduler();
+  scheduler.set_rerun(rerun_of_run(number, scheduler.rerun()));
+}
 
-Job::Job(std::shared_ptr<World> world, bool swap_python_random, bool explored)
+Job::Job(std::shared_ptr<World> world, int number, bool swap_python_random)
     : id_(next_id.fetch_add(1)),
       swap_python_random_(swap_python_random),
-      explored_(explored),
+      number_(number),
       world_(std::move(world)),
       swaps_random_(world_->scheduler().deterministic()),
       failed_(static_cast<size_t>(world_->size())),
@@ -231,7 +239,7 @@ void Job::leave(int rank, std::string_view failure) {
     const std::lock_guard<std::mutex> lock(mu_);
     is_last = --attached_ == 0;  // once it has detached: all others have, too
   }
-  if (!is_last || explored_) return;
+  if (!is_last || number_ == 0) return;  // last_report() is not told of the runs of a search
   set_last_report(report());
 }
 
@@ -255,14 +263,7 @@ std::exception_ptr Job::failure_of(int rank, const std::string& text) {
   const absl::Status cause = world_->scheduler().abort_cause();
   if (!cause.ok() && absl::StrContains(text, cause.message())) return of_core(cause);
   if (const std::optional<absl::Status> status = remembered(rank, text); status.has_value()) return of_core(*status);
-  std::string open;
-  if (binding.job.get() == this && binding.rank == rank) open = state_of(world_->context(rank)).open_calls_text();
-  if (!open.empty()) {
-    open = open_outputs_hint({{absl::StrCat("rank ", rank), open}});
-  } else if (state_of(*world_).poison()) {
-    open = poison_hint(text.substr(0, text.find('\n')));
-  }
-  return std::make_exception_ptr(PythonFailure(text + open));
+  return std::make_exception_ptr(PythonFailure(text));
 }
 
 void Job::remember(int rank, const absl::Status& status, std::string text) {

@@ -28,6 +28,10 @@ struct PythonHooks {
 };
 PythonHooks& python_hooks();
 
+// How many runs and searches of Python's this process has begun, for RANKLOOM_REPLAY_RUN. A caller that repeats
+// a part of the process alone, such as one test, sets it. Thread-safety: all threads.
+std::atomic<int>& runs_begun();
+
 struct JobReport {
   RunReport run;
   std::vector<std::string> flight;  // by rank: the last calls, as traces::flight_records() gives them
@@ -37,8 +41,9 @@ struct JobReport {
 // Thread-safety: all methods.
 class Job : public std::enable_shared_from_this<Job> {
  public:
-  // `swap_python_random`: under the baton also numpy's and Python's own random states are the rank's.
-  static std::shared_ptr<Job> make(WorldOptions options, bool swap_python_random = false);
+  // `number`: which run of the process this is, from 1. `swap_python_random`: under the baton also numpy's and Python's
+  // own random states are the rank's.
+  static std::shared_ptr<Job> make(WorldOptions options, int number, bool swap_python_random = false);
   // A run of a search, in the world that the search made. last_report() is not told of it.
   static std::shared_ptr<Job> explored(std::shared_ptr<World> world, bool swap_python_random);
   ~Job();
@@ -46,6 +51,8 @@ class Job : public std::enable_shared_from_this<Job> {
   Job& operator=(const Job&) = delete;
 
   int64_t id() const { return id_; }
+  // Which run of the process, from 1; 0: one of a search, which has the number itself.
+  int number() const { return number_; }
   World& world() { return *world_; }
   // The store of the job's world, which lives as long as the result.
   std::shared_ptr<rankloom::Store> store() { return {shared_from_this(), &world_->store()}; }
@@ -94,8 +101,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
  private:
   struct RandomState;
-  Job(WorldOptions options, bool swap_python_random);
-  Job(std::shared_ptr<World> world, bool swap_python_random, bool explored);
+  Job(WorldOptions options, int number, bool swap_python_random);
+  Job(std::shared_ptr<World> world, int number, bool swap_python_random);
   static std::shared_ptr<Job> entered(Job* made);
   void swap_random(int rank);
   void leave(int rank, std::string_view failure);
@@ -104,7 +111,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   const int64_t id_;
   const bool swap_python_random_;
-  const bool explored_;
+  const int number_;
   const std::shared_ptr<World> world_;
   const bool swaps_random_;
 

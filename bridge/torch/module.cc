@@ -19,6 +19,7 @@
 #include "rankloom/fake.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/run_options.h"
 
 namespace rankloom::bridge {
 
@@ -32,6 +33,7 @@ void check(const absl::Status& status) {
   if (!status.ok()) throw py::value_error(std::string(status.message()));
 }
 
+// The options that the program asks for.
 WorldOptions world_options(int world_size, const std::optional<std::string>& schedule, std::optional<uint64_t> seed,
                            std::optional<double> timeout, std::optional<bool> poison,
                            std::optional<bool> late_completion, const std::string& faults = "", bool keep_run = false) {
@@ -45,13 +47,18 @@ WorldOptions world_options(int world_size, const std::optional<std::string>& sch
   absl::StatusOr<FaultPlan> plan = FaultPlan::parse(faults);
   check(plan.status());
   options.faults = *std::move(plan);
-  check(apply_environment(&options));
-  // Torch's default generator is the process's: only where one rank runs at a time does each have its own.
-  if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = Schedule::fifo();
-  refuse_fibers(options);
   if (timeout.has_value()) options.timeout = absl::Seconds(*timeout);
   options.poison = poison;
   options.late_completion = late_completion;
+  return options;
+}
+
+// The same, with what the environment asks for of the `number`-th run.
+WorldOptions options_of_run(WorldOptions options, int number) {
+  check(apply_environment_to_run(number, &options));
+  // Torch's default generator is the process's: only where one rank runs at a time does each have its own.
+  if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = Schedule::fifo();
+  refuse_fibers(options);
   return options;
 }
 
@@ -70,7 +77,8 @@ std::shared_ptr<Job> join(const c10::intrusive_ptr<c10d::Store>& store, int rank
   const int64_t round = store->add(absl::StrCat("rankloom/rounds/", rank), 1);
   const std::string key = absl::StrCat("rankloom/job/", round);
   if (store->add(key + "/came", 1) == 1) {
-    std::shared_ptr<Job> job = Job::make(options);
+    const int number = ++runs_begun();
+    std::shared_ptr<Job> job = Job::make(options_of_run(options, number), number);
     {
       const std::lock_guard<std::mutex> lock(meeting_mu);
       meetings()[job->id()] = {job, size};
@@ -113,6 +121,9 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
   if (job == nullptr) {
     WorldOptions options = world_options(size, std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
     options.timeout = absl::FromChrono(timeout);
+    WorldOptions refused = options;  // what makes no sense is, on every rank
+    check(apply_environment(&refused));
+    refuse_fibers(refused);
     job = join(store, rank, size, timeout, options);
     job->attach(rank);
     mine = rank;
@@ -169,9 +180,10 @@ PYBIND11_MODULE(_ext, m) {
                        std::optional<double> timeout, std::optional<bool> poison, std::optional<bool> late_completion,
                        bool swap_random, const std::string& faults, bool keep_run) {
              try {
-               return Job::make(
-                   world_options(world_size, schedule, seed, timeout, poison, late_completion, faults, keep_run),
-                   swap_random);
+               WorldOptions options =
+                   world_options(world_size, schedule, seed, timeout, poison, late_completion, faults, keep_run);
+               const int number = ++runs_begun();
+               return Job::make(options_of_run(std::move(options), number), number, swap_random);
              } catch (const DistError& error) {
                throw py::value_error(error.what());
              }
@@ -180,6 +192,7 @@ PYBIND11_MODULE(_ext, m) {
            py::arg("timeout") = py::none(), py::arg("poison") = py::none(), py::arg("late_completion") = py::none(),
            py::arg("swap_random") = false, py::arg("faults") = "", py::arg("keep_run") = false)
       .def_property_readonly("id", &Job::id)
+      .def_property_readonly("number", &Job::number)
       .def_property_readonly("world_size", [](Job& job) { return job.world().size(); })
       .def_property_readonly("deterministic", &Job::deterministic)
       .def_property_readonly("aborted", [](Job& job) { return job.world().scheduler().aborted(); })
@@ -211,6 +224,7 @@ PYBIND11_MODULE(_ext, m) {
 
   py::class_<Asked>(m, "Asked")
       .def(py::init<>())
+      .def_readwrite("number", &Asked::number)
       .def_readwrite("ranks", &Asked::ranks)
       .def_readwrite("timeout", &Asked::timeout)
       .def_readwrite("faults", &Asked::faults)
@@ -227,6 +241,10 @@ PYBIND11_MODULE(_ext, m) {
       .def_readwrite("groups", &Asked::groups)
       .def_readwrite("store_keys", &Asked::store_keys)
       .def_readwrite("store_values", &Asked::store_values);
+  m.def("next_run", [] { return ++runs_begun(); });
+  m.def("runs_begun", [] { return runs_begun().load(); });
+  m.def(
+      "set_runs_begun", [](int runs) { runs_begun().store(runs); }, py::arg("runs"));
   m.def("explore", &explore, py::arg("asked"), py::arg("ranks"), py::arg("progress"));
   m.def(
       "observe",

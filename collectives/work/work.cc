@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/error.h"
@@ -32,7 +33,7 @@ void Work::release() noexcept {
   const LibraryScope library;
   state_->handles_.store(0, std::memory_order_relaxed);
   state_->touched(Access::kRead);
-  state_->learned();
+  state_->let_go();
   if (!state_->is_over()) return WorkState::handles_gone(std::move(state_));
   // Here, and not by the thread that completes works, which may let the state itself go later.
   if (state_->holds_owners_) [[unlikely]]
@@ -247,10 +248,16 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
     const WorldPin alive(state.world_ref());
     return std::make_shared<AnyWork>(alive ? state.scheduler() : nullptr, state, works.size());
   }();
+  // The works may be waited for again and again, as in a loop that takes them one by one.
+  const absl::Cleanup forget = [&] {
+    for (Work& work : works) WorkState::of(work)->forget(any.get());
+  };
   for (Work& work : works) {
-    WorkState::of(work)->then([any](const absl::Status&) {
-      if (!any->is_completed()) any->complete(absl::OkStatus());
-    });
+    WorkState::of(work)->then(
+        [any](const absl::Status&) {
+          if (!any->is_completed()) any->complete(absl::OkStatus());
+        },
+        /*learns=*/false, /*owner=*/any.get());
   }
   WorkState::handle(any).wait(code);
   return first_done();

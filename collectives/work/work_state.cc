@@ -124,6 +124,14 @@ void WorkState::forget_outputs() noexcept {
   list->remove(*open_call_);
 }
 
+[[gnu::noinline]] void WorkState::let_go_open() noexcept {
+  RankState* const rank = RankState::current();
+  if (rank != nullptr && rank->unwinding() && open_in_.load(std::memory_order_relaxed) == &rank->open_outputs()) {
+    rank->lost_by_exception(open_call_->open_text());
+  }
+  learned();
+}
+
 void WorkState::abandon() noexcept {
   if (!world_.known()) return dropped();
   // A world that is gone, or about to, has nothing to be told.
@@ -279,7 +287,7 @@ void run_as_guest(int rank, OnEnd& callback, const absl::Status& status) {
 
 }  // namespace
 
-void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns) {
+void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns, const void* owner) {
   absl::Status ended;
   {
     ObservedMutexLock lock(&mu_);
@@ -294,13 +302,30 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, boo
           };
         }
       }
-      callbacks_.push_back({std::move(callback), nullptr, learns});
+      callbacks_.push_back({std::move(callback), nullptr, learns, owner});
       return;
     }
     ended = status_;
   }
   if (learns) learned();
   callback(ended);
+}
+
+void WorkState::forget(const void* owner) {
+  if (object_ != 0) return;
+  std::vector<Callback> dropped;  // what they hold goes without the lock
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // no explored run
+  const auto rest = std::stable_partition(callbacks_.begin(), callbacks_.end(),
+                                          [owner](const Callback& callback) { return callback.owner != owner; });
+  dropped.assign(std::make_move_iterator(rest), std::make_move_iterator(callbacks_.end()));
+  callbacks_.erase(rest, callbacks_.end());
+}
+
+size_t WorkState::waiting_callbacks() const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for tests
+  return callbacks_.size();
 }
 
 void WorkState::when_done(std::unique_ptr<Dependant> dependant, bool apart) {

@@ -88,7 +88,13 @@ class WorkState : public OpenCall {
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank
   // that owns the work, on a helper task of it, so it may wait.
   // `learns`: the callback is the rank's own code, or what that waits for: the work is learned() when it is done.
-  void then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns = false);
+  // `owner`: who may have it forgotten.
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns = false, const void* owner = nullptr);
+  // Drops the callbacks of `owner` that have not begun. Of explored runs they stay: there a callback that is dropped
+  // would be one more thing whose order matters.
+  void forget(const void* owner);
+  // How many callbacks wait for the work to be done.
+  size_t waiting_callbacks() const;
 
   // Of a call that has outputs: they are in this list until learned().
   void outputs_open_in(OpenOutputs* list) { open_in_.store(list, std::memory_order_relaxed); }
@@ -106,6 +112,11 @@ class WorkState : public OpenCall {
       return forget_outputs();
     open_in_.store(nullptr, std::memory_order_relaxed);
     list->remove(*open_call_);
+  }
+  // learned(), for the last handle that goes.
+  void let_go() noexcept {
+    if (has_open_outputs()) [[unlikely]]
+      let_go_open();
   }
   bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;
@@ -225,6 +236,7 @@ class WorkState : public OpenCall {
   // The last handle went.
   void abandon() noexcept;
   void forget_outputs() noexcept;
+  void let_go_open() noexcept;
 
   bool settled_elsewhere(const char* op, CodeSite code);
   // Of a work that is not done: whether it is after a scheduling point.
@@ -279,6 +291,7 @@ class WorkState : public OpenCall {
     absl::AnyInvocable<void(const absl::Status&)> run;
     std::unique_ptr<Dependant> dependant;  // instead of `run`
     bool learns = false;
+    const void* owner = nullptr;
   };
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mu_);
 };

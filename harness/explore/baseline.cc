@@ -14,6 +14,9 @@
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/scheduler.h"
+#include "world/poison_hint.h"
+#include "world/run_options.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
@@ -126,38 +129,6 @@ class Comparison {
 
 }  // namespace
 
-std::string open_outputs_hint(const std::vector<std::pair<std::string, std::string>>& who_had_what) {
-  std::string text;
-  for (const auto& [who, calls] : who_had_what) {
-    absl::StrAppend(&text, text.empty() ? "\noutputs hold NaN or 0xEB until their call completes; " : "; ", who,
-                    " had ", calls, " open");
-  }
-  return text;
-}
-
-namespace {
-
-// "nan" as a word, in any case.
-bool says_nan(std::string_view text) {
-  const auto is_letter = [text](size_t i) {
-    return i < text.size() && (absl::ascii_isalnum(static_cast<unsigned char>(text[i])) || text[i] == '_');
-  };
-  const std::string lower = absl::AsciiStrToLower(absl::string_view(text.data(), text.size()));
-  for (size_t at = lower.find("nan"); at != std::string::npos; at = lower.find("nan", at + 1)) {
-    if (!(at > 0 && is_letter(at - 1)) && !is_letter(at + 3)) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
-std::string poison_hint(std::string_view values) {
-  constexpr std::string_view kInt32 = "-336860181", kInt64 = "-1446803456761533461";  // of bytes 0xEB
-  const bool shows = values.find(kInt32) != std::string_view::npos || values.find(kInt64) != std::string_view::npos;
-  if (!shows && !says_nan(values)) return "";
-  return "\noutputs hold NaN or 0xEB until their call completes; a value was read before its wait(), perhaps";
-}
-
 std::string Outcome::headline() const {
   const std::string text = !failures.empty() ? failures[0] : report.text();
   return text.substr(0, text.find('\n'));
@@ -173,6 +144,16 @@ WorldOptions Baseline::with(const Schedule& schedule) const {
   WorldOptions world = world_;
   world.schedule = schedule;
   return world;
+}
+
+std::string Baseline::rerun_of(const WorldOptions& world) const {
+  return rerun_with(world.world_size, rerun_command(world));
+}
+
+std::string Baseline::rerun_with(int ranks, std::string command) const {
+  // The program says neither how many ranks shrinking has left nor how many the environment asked for.
+  if (ranks != own_ranks_ && !command.empty()) command = absl::StrCat("RANKLOOM_RANKS=", ranks, " ", command);
+  return rerun_of_run(number_, std::move(command));
 }
 
 std::optional<Baseline::Failure> Baseline::make(int64_t* runs, int64_t most) {
@@ -203,6 +184,9 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_p
                                     [owner = std::move(owner)](const World* world) { delete world; });
   World& world = *made;
   state_of(world).keep_all_groups();
+  // For a run that hangs: the report's is told with the failure.
+  if (number_ > 1 || world.size() != own_ranks_)
+    world.scheduler().set_rerun(rerun_with(world.size(), world.scheduler().rerun()));
   outcome.report = run_(made, program_, &outcome.failures);
   look_around(world, &outcome);
   if (!outcome.report.ok()) return outcome;

@@ -29,13 +29,6 @@ struct Observation {
   std::string open = {};  // the rank's calls that it had not waited for, if outputs are poisoned
 };
 
-// The hint at the end of a failed assertion, or of a result that differs, in a run with poisoned outputs: "ranks 0-1"
-// and the calls that these had not waited for.
-std::string open_outputs_hint(const std::vector<std::pair<std::string, std::string>>& who_had_what);
-// The same of a poisoned run in which no call is open any more: empty, unless a value in `values` is one that outputs
-// hold until their call completes. A line of its own.
-std::string poison_hint(std::string_view values);
-
 // The content of a store after a run: the keys, sorted, and the value of one, if it has one. Not for ranks.
 std::vector<std::string> keys_of(Store& store);
 std::optional<std::string> value_of(Store& store, std::string_view key);
@@ -67,13 +60,22 @@ class Baseline {
     bool repeats;  // the same schedule fails again, so that it can be shrunk
   };
 
-  // `world`: of all runs, without a schedule and with a seed.
-  Baseline(const ExploreOptions::Checks& checks, WorldOptions world, Program program, RunWorld run)
-      : checks_(checks), world_(std::move(world)), program_(program), run_(run) {}
+  // `world`: of all runs, without a schedule and with a seed. `own_ranks`: how many ranks the program asks for.
+  // `number`: of the search, as in search().
+  Baseline(const ExploreOptions::Checks& checks, WorldOptions world, int own_ranks, int number, Program program,
+           RunWorld run)
+      : checks_(checks),
+        world_(std::move(world)),
+        own_ranks_(own_ranks),
+        number_(number),
+        program_(program),
+        run_(run) {}
 
   const WorldOptions& world() const { return world_; }
   // world() under this schedule.
   WorldOptions with(const Schedule& schedule) const;
+  // The command that repeats this run of the search, and leaves other runs of the program as they are.
+  std::string rerun_of(const WorldOptions& world) const;
 
   // Makes the baseline: in default order, and if ExploreOptions::Checks::twice says so and `most` runs
   // allow, twice. Adds to `runs`. Nothing: it did not fail.
@@ -87,9 +89,13 @@ class Baseline {
  private:
   void look_around(World& world, Outcome* outcome) const;
   void compare(Outcome* outcome) const;
+  // `command`, with what the command alone does not say of a run of so many ranks.
+  std::string rerun_with(int ranks, std::string command) const;
 
   const ExploreOptions::Checks& checks_;
   const WorldOptions world_;
+  const int own_ranks_;
+  const int number_;
   const Program program_;
   const RunWorld run_;
   std::optional<Outcome> first_;

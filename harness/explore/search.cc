@@ -3,7 +3,6 @@
 #include <errno.h>  // program_invocation_short_name
 #include <sys/wait.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -256,7 +255,7 @@ void Search::found_dead(const Workers::Found& theirs) {
   failure.run = static_cast<int64_t>(draw.round) + 1;
   failure.world = world_of(draw);
   failure.found = failure.world.schedule;
-  failure.rerun = rerun_command(failure.world);
+  failure.rerun = baseline_.rerun_of(failure.world);
   const std::string how = WIFSIGNALED(theirs.died) ? absl::StrCat("signal ", WTERMSIG(theirs.died), " (",
                                                                   strsignal(WTERMSIG(theirs.died)), ")")
                                                    : absl::StrCat("exit code ", WEXITSTATUS(theirs.died));
@@ -279,7 +278,7 @@ void Search::found(const std::string& strategy, int64_t run, const WorldOptions&
     failure.world = world;
     failure.failures = std::move(outcome.failures);
     failure.report = std::move(outcome.report);
-    failure.rerun = rerun_command(world);
+    failure.rerun = baseline_.rerun_of(world);
   }
   failure.report.rerun.clear();  // said once, with all that it takes
   if (failure.report.kept != nullptr) {
@@ -315,7 +314,7 @@ void Search::tell(const std::string& strategy) {
 }
 
 // The world of all runs and the schedule that the environment names, if any.
-absl::Status prepare(const ExploreOptions& options, CodeSite code, WorldOptions* world, Schedule* asked) {
+absl::Status prepare(const ExploreOptions& options, int number, CodeSite code, WorldOptions* world, Schedule* asked) {
   absl::Status wrong = check_explore_options(options);
   if (!wrong.ok()) return make_error(error_kind(wrong), located(message_of(wrong), code));
   *world = options.world;
@@ -323,8 +322,8 @@ absl::Status prepare(const ExploreOptions& options, CodeSite code, WorldOptions*
   if (!world->seed.has_value()) world->seed = options.first_seed;
   world->max_steps = options.max_steps;
   world->trace_limit = Trace::kWhole;
-  if (absl::Status status = apply_environment(world); !status.ok()) return status;
-  const absl::StatusOr<int> ranks = ranks_from_environment();
+  if (absl::Status status = apply_environment_to_run(number, world); !status.ok()) return status;
+  const absl::StatusOr<int> ranks = ranks_from_environment(number);
   if (!ranks.ok()) return ranks.status();
   if (*ranks > 0) world->world_size = *ranks;
   if (wrong = check_options(*world); !wrong.ok()) return prefixed(wrong, "explore: ");
@@ -335,15 +334,15 @@ absl::Status prepare(const ExploreOptions& options, CodeSite code, WorldOptions*
 
 }  // namespace
 
-ExploreReport search(const ExploreOptions& options, Program program, RunWorld run, CodeSite code) {
+ExploreReport search(const ExploreOptions& options, int number, Program program, RunWorld run, CodeSite code) {
   WorldOptions world;
   Schedule asked;
-  if (absl::Status status = prepare(options, code, &world, &asked); !status.ok()) {
+  if (absl::Status status = prepare(options, number, code, &world, &asked); !status.ok()) {
     ExploreReport refused;
     refused.error = std::move(status);
     return refused;
   }
-  Baseline baseline(options.checks, std::move(world), program, run);
+  Baseline baseline(options.checks, std::move(world), options.world.world_size, number, program, run);
   return Search(options, &baseline).run(asked);
 }
 
@@ -354,15 +353,14 @@ namespace rankloom {
 using namespace internal;
 
 ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
-  static std::atomic<int> explorations = 0;
-  const int exploration = ++explorations;
+  const int number = next_run();
   const auto run = [code](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
     const LibraryScope library;
     return state_of(*world).run_once(body, code);
   };
-  ExploreReport report = internal::search(options, program, run, code);
+  ExploreReport report = internal::search(options, number, program, run, code);
   if (report.failure.has_value())
-    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", exploration), &report.failure->report);
+    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", number), &report.failure->report);
   return report;
 }
 

@@ -196,10 +196,7 @@ void Shrinker::tell(ExploreReport::Failure* failure) {
     }
     if (reports_are_wanted()) count_futures(baseline_, world_, failure->report.trace, &search);
   }
-  failure->rerun = rerun_command(world_);
-  // The program says neither how many ranks shrinking has left nor how many the environment asked for.
-  if (world_.world_size != baseline_.world().world_size || ranks_from_environment().value_or(0) != 0)
-    failure->rerun = absl::StrCat("RANKLOOM_RANKS=", world_.world_size, " ", failure->rerun);
+  failure->rerun = baseline_.rerun_of(world_);
   failure->shrink_runs = runs_;
 }
 

@@ -141,7 +141,8 @@ struct ExploreReport {
 // keep it per run). Ranks share no memory but through rankloom, or else exhaustive() misses what they do to each other
 // there. The environment (rankloom/options.h) wins: under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY that one
 // run is made, after the one in default order that its results are compared with. RANKLOOM_RANKS then says how many
-// ranks. Blocking: the calling thread, which must be no rank. No GoogleTest needed; rankloom/testing.h has that side.
+// ranks, and RANKLOOM_REPLAY_RUN of which of the program's runs and searches all this is said. Blocking: the calling
+// thread, which must be no rank. No GoogleTest needed; rankloom/testing.h has that side.
 ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program,
                       CodeSite code = CodeSite::here());
 

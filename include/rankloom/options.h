@@ -96,11 +96,11 @@ struct WorldOptions {
 //   RANKLOOM_BREAK_AT  RANK:GROUP:SEQ: WorldOptions::break_at
 //   RANKLOOM_TRACE_LIMIT  a number: WorldOptions::trace_limit
 //   RANKLOOM_STALL_IS_FATAL  a duration, "90s": WorldOptions::stall_is_fatal
-// run_world(), explore() and the fixtures of rankloom/testing.h obey by themselves, and read RANKLOOM_REPLAY_RUN (only
-// the N-th run obeys; a trace belongs to the first), RANKLOOM_REPORT (a folder: runs that failed are written there as
-// files for the command `rankloom`), RANKLOOM_TRACE_DIR and RANKLOOM_RANKS as well (docs/testing.md). This is for a
-// program that makes its World itself; RunReport::write_run() writes the run of such a one. Errors: InvalidArgument
-// that names the variable.
+// run_world(), explore() and the fixtures of rankloom/testing.h obey by themselves, and read RANKLOOM_REPLAY_RUN (of
+// all runs and searches of the program, or of the test, only the N-th obeys; a trace belongs to the first),
+// RANKLOOM_REPORT (a folder: runs that failed are written there as files for the command `rankloom`),
+// RANKLOOM_TRACE_DIR and RANKLOOM_RANKS as well (docs/testing.md). This is for a program that makes its World itself;
+// RunReport::write_run() writes the run of such a one. Errors: InvalidArgument that names the variable.
 absl::Status apply_environment(WorldOptions* options);
 
 }  // namespace rankloom

@@ -265,7 +265,8 @@ class Store {
 };
 
 // Waits until all `size` ranks have called it with this name. May be used again with the same name, by the same ranks.
-// StoreError: rank or size make no sense. Timeout: names the ranks that are missing; the name is then used up.
+// StoreError: rank or size make no sense. InvalidArgument: the rank has come to this round already, so two callers give
+// the same one. Timeout: names the ranks that are missing. After either of these the name is used up.
 void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout = {},
                    CodeSite code = CodeSite::here());
 

@@ -12,6 +12,14 @@
 namespace rankloom::internal {
 namespace {
 
+// Empty: unknown.
+std::string type_name(const std::exception& error) {
+  int failed = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &failed), &std::free);
+  return failed != 0 ? "" : name.get();
+}
+
 bool own_type(std::string_view name) {
   return name.starts_with("rankloom::") || name.starts_with("testing::") || name.starts_with("pybind11::");
 }
@@ -19,10 +27,10 @@ bool own_type(std::string_view name) {
 }  // namespace
 
 std::string exception_type_text(const std::exception& error) {
-  int failed = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &failed), &std::free);
-  return failed != 0 || own_type(name.get()) ? "" : absl::StrCat(" (", name.get(), ")");
+  const std::string name = type_name(error);
+  return name.empty() || own_type(name) ? "" : absl::StrCat(" (", name, ")");
 }
+
+bool is_test_assertion(const std::exception& error) { return type_name(error).starts_with("testing::"); }
 
 }  // namespace rankloom::internal

@@ -9,4 +9,7 @@ namespace rankloom::internal {
 // program: the library's, GoogleTest's, pybind11's.
 std::string exception_type_text(const std::exception& error);
 
+// Whether it is a failed assertion of GoogleTest's.
+bool is_test_assertion(const std::exception& error);
+
 }  // namespace rankloom::internal

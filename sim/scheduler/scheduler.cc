@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -189,36 +190,82 @@ std::string Scheduler::who_waits(const Site& site) {
   return text;
 }
 
-std::string Scheduler::describe() {
-  std::string text;
-  while_nobody_moves([&](const std::vector<Task*>& waiting) {
-    if (!waiting.empty()) text = wait_lines(waiting);
-  });
-  // Ranks in the same state share a line.
+namespace {
+
+// "waits in barrier seq 1 for rank 0 [...]", of the one task.
+std::string wait_of(Task* task) {
+  const std::string line = internal::wait_lines({task}, {});
+  const std::string before = absl::StrCat("\n  rank ", task->info.rank, " ");
+  return line.substr(before.size(), line.find('\n', 1) - before.size());
+}
+
+// Tasks that do not wait. Ranks in the same state share a line.
+class Movers {
+ public:
+  void add(const TaskInfo& info, std::string_view state, const Site& last) {
+    Alike& alike = alike_[absl::StrCat(whose_text(info.kind), sv(state), "; ", last_point_text(last))];
+    alike.last = last;
+    alike.ranks.push_back(info.rank);
+  }
+  std::string lines() {
+    std::string text;
+    for (auto& [what, alike] : alike_) {
+      std::sort(alike.ranks.begin(), alike.ranks.end());
+      const bool several = alike.ranks.size() > 1;
+      std::string state = what.substr(0, what.find(';'));
+      if (several && state == " runs") state = " run";
+      if (several && state == " has not attached") state = " have not attached";
+      absl::StrAppend(&text, "\n  ", ranks_text(alike.ranks), state, "; ", last_point_text(alike.last, several));
+    }
+    return text;
+  }
+
+ private:
   struct Alike {
     Site last;
     std::vector<int> ranks;
   };
-  std::map<std::string, Alike> others;
-  const auto add = [&others](const TaskInfo& info, std::string_view state, const Site& last) {
-    Alike& alike = others[absl::StrCat(whose_text(info.kind), sv(state), "; ", last_point_text(last))];
-    alike.last = last;
-    alike.ranks.push_back(info.rank);
+  std::map<std::string, Alike> alike_;
+};
+
+}  // namespace
+
+std::string Scheduler::describe(absl::FunctionRef<bool(int rank)> ended, Described* told) {
+  // Whether a task has a line of its own.
+  const auto told_here = [&](const TaskInfo& info) {
+    if (info.kind != TaskKind::kRank) return true;
+    const bool here = !ended(info.rank);
+    if (here) told->ranks.insert(info.rank);
+    return here;
   };
-  for (const Task* task : ready_tasks()) add(task->info, " can run", task->last.site());
+  std::string text;
+  while_nobody_moves([&](const std::vector<Task*>& waiting) {
+    std::vector<Task*> shown;
+    for (Task* const task : waiting) {
+      if (told_here(task->info)) {
+        shown.push_back(task);
+      } else {
+        told->ended[task->info.rank] = wait_of(task);
+      }
+    }
+    if (!shown.empty()) text = wait_lines(shown);
+  });
+  Movers movers;
+  const auto add = [&](const TaskInfo& info, std::string_view state, const Site& last) {
+    if (told_here(info)) return movers.add(info, state, last);
+    told->ended[info.rank] = absl::StrCat(sv(state.substr(1)), "; ", last_point_text(last));
+  };
   std::vector<Outstanding> outstanding;
   append_outstanding(&outstanding);
+  std::set<TaskId> running;
   for (const Outstanding& who : outstanding) {
+    running.insert(who.id);
     add(who.info, who.attached ? " runs" : " has not attached", who.last);
   }
-  for (auto& [what, alike] : others) {
-    std::sort(alike.ranks.begin(), alike.ranks.end());
-    const bool several = alike.ranks.size() > 1;
-    std::string state = what.substr(0, what.find(';'));
-    if (several && state == " runs") state = " run";
-    if (several && state == " has not attached") state = " have not attached";
-    absl::StrAppend(&text, "\n  ", ranks_text(alike.ranks), state, "; ", last_point_text(alike.last, several));
+  for (const Task* task : ready_tasks()) {
+    if (!running.contains(task->id)) add(task->info, " can run", task->last.site());
   }
+  text += movers.lines();
   return text.empty() ? text : text.substr(1);
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -222,7 +223,17 @@ class Scheduler : public Kept {
 
   // Where all tasks are, in lines: in which wait and for whom, ready to run, or running. For a debugger, and for a
   // task of this run; from another thread it is right only while nobody moves.
-  std::string describe();
+  std::string describe() {
+    Described told;
+    return describe([](int) { return false; }, &told);
+  }
+  // Main tasks of which the lines have told.
+  struct Described {
+    std::set<int> ranks;               // whose tasks have a line
+    std::map<int, std::string> ended;  // where those are that have none: "runs; its last point: ..."
+  };
+  // The same without lines of the main tasks of ranks for which `ended` holds: their outcome is known.
+  std::string describe(absl::FunctionRef<bool(int rank)> ended, Described* told);
 
   // The point that a rank's main task came by last, and may wait at: with what, code and seq only. Null: the task has
   // ended, or not begun. From any thread in the free gear, else from a task of this run.

@@ -241,7 +241,7 @@ def test_faults_happen_by_plan() -> None:
     crash = Fault("crash", rank=1, op="all_reduce", seq=2, when="inside")
     report = rankloom.torch.run(_survives, 3, faults=crash)
     assert not report.ok and report.first_failed == 1
-    text = "rank 1 failed: RankFailed: rank 1, group 0, all_reduce seq 2: the rank crashed (injected, inside the call) [test_explore.py:"
+    text = "rank 1 failed: group 0, all_reduce seq 2: the rank crashed (injected, inside the call) [test_explore.py:"
     assert text in report.text, report.text
     assert report.results == ["DistBackendError", None, "DistBackendError"]
     assert isinstance(report.exceptions[1], rankloom.torch.RankCrashedError)

@@ -310,7 +310,7 @@ def test_a_mark_explores(tmp_path: pathlib.Path) -> None:
     assert 'assert int(store.get("count")) == world_size' in out and "replay it: RANKLOOM_RANKS=2 RANKLOOM_REPLAY=" in out
     assert 'value="verified: all 1 schedule that can differ, in 1 run"' in xml.read_text()
     assert "not verified because of: variables of Python that ranks share and change: came)" in out
-    assert "rank 1 failed: RankFailed: rank 1, group 0, barrier seq 1: the rank crashed (injected, before the call) [test_it.py:" in out
+    assert "rank 1 failed: group 0, barrier seq 1: the rank crashed (injected, before the call) [test_it.py:" in out
     assert "@pytest.mark.explore: want @pytest.mark.ranks(n) beside it" in out
     assert "@pytest.mark.explore: walks: want by name one of runs, seconds, strategies, first_seed, " in out
     assert "@pytest.mark.explore: it chooses schedules itself, want no seeds, schedule or parallel" in out

@@ -179,6 +179,10 @@ def test_a_search_that_made_a_test_smaller_is_replayed_as_small(tmp_path: pathli
     assert replay is not None, done.stdout
     again = subprocess.run(["sh", "-c", replay[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
     assert "rank 1 failed: AssertionError: assert 1 == 2" in again and "diverged" not in again, again
+    rerun = re.search(r"run it again: (RANKLOOM_RANKS=2 RANKLOOM_ENGINE=\S+ RANKLOOM_SCHEDULE=.*::test_count)\n", done.stdout)
+    assert rerun is not None, done.stdout
+    again = subprocess.run(["sh", "-c", rerun[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
+    assert "rank 1 failed: AssertionError: assert 1 == 2" in again and f"run it again: {rerun[1]}\n" in again, again
     # The failure leads in the summary, and not how the search went.
     assert "FAILED test_it.py::test_count - rank 1 failed: AssertionError: assert 1 == 2" in done.stdout, done.stdout
 
@@ -270,6 +274,89 @@ def test_a_traceback_is_printed_once(tmp_path: pathlib.Path) -> None:
         err = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120).stderr
         assert err.count("in fails\n") == 1, err
         assert "RankFailedError: " in err and re.search("rank 0 failed: ValueError: bad shard|ranks 0-1 failed", err), err
+
+
+RUNS = """
+import rankloom.torch
+import torch
+import torch.distributed as dist
+
+def counts(rank):
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set("count", "0")
+    dist.barrier()
+    store.set("count", str(int(store.get("count")) + 1))
+    dist.barrier()
+    assert int(store.get("count")) == dist.get_world_size(), "an update is lost"
+
+def waits(rank):
+    dist.barrier()
+
+def fails(rank):
+    dist.barrier()
+    assert rank != 1, "planned"
+
+first = rankloom.torch.run(waits, 3, seed=4)
+print("first", first.schedule)
+second = rankloom.torch.run(fails, 2, seed=5)
+print("second", second.schedule, second.rerun)
+third = rankloom.torch.explore(waits, 3, strategies=["exhaustive"])
+print("third", third.summary)
+fourth = rankloom.torch.explore(counts, 4, min_ranks=2, strategies=["exhaustive", "pct"])
+print("fourth", fourth.failure.ranks, len(fourth.shares), fourth.failure.headline, fourth.failure.rerun)
+"""
+
+
+def _runs(folder: pathlib.Path, command: str) -> dict[str, str]:
+    """The lines that the program above prints, by their first words."""
+    done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+
+
+def test_a_rerun_line_is_for_one_run_of_a_program_and_that_of_a_rerun_is_the_same(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "program.py").write_text(RUNS)
+    said = _runs(tmp_path, f"{sys.executable} program.py")
+    assert said["first"] == "seeded:4" and said["third"].startswith("verified: "), said
+    schedule, rerun = said["second"].split(" ", 1)
+    assert schedule == "seeded:5" and rerun.startswith("RANKLOOM_REPLAY_RUN=2 RANKLOOM_ENGINE=threads RANKLOOM_SEED=5 "), said
+    ranks, shares, failed = said["fourth"].split(" ", 2)
+    headline, _, search = failed.partition(" RANKLOOM_REPLAY_RUN=")
+    assert (ranks, headline) == ("2", "rank 1 failed: AssertionError: an update is lost"), said
+    assert search.startswith("4 RANKLOOM_RANKS=2 RANKLOOM_ENGINE=threads RANKLOOM_SCHEDULE="), said
+    # Of each: the run that is meant repeats, the others are as they were, and so is every line.
+    assert _runs(tmp_path, rerun) == said
+    again = _runs(tmp_path, f"RANKLOOM_REPLAY_RUN={search}")
+    assert again == {**said, "fourth": f"2 1 {failed}"}
+    assert shares == "1", said  # the first strategy finds it
+    # The seed of one run is none of another's.
+    other = _runs(tmp_path, f"RANKLOOM_REPLAY_RUN=2 RANKLOOM_SEED=77 {sys.executable} program.py")
+    assert other["second"].startswith("seeded:77 RANKLOOM_REPLAY_RUN=2 "), other
+    assert {**other, "second": ""} == {**said, "second": ""}
+
+
+SECOND = '''
+import rankloom.torch
+import torch.distributed as dist
+
+def fails(rank):
+    dist.barrier()
+    assert rank != 1, "planned"
+
+def test_the_second_run():
+    assert rankloom.torch.run(lambda rank: None, 3, seed=4).schedule == "seeded:4"
+    rankloom.torch.run(fails, 2, seed=5).raise_if_failed()
+'''
+
+
+def test_a_rerun_line_of_a_test_counts_the_runs_of_that_test(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "test_before.py").write_text(SECOND.replace("the_second_run", "before"))
+    out = run_pytest(tmp_path, SECOND, "-q", "test_before.py", "test_it.py").stdout
+    lines = re.findall(r"run it again: (RANKLOOM_REPLAY_RUN=2 RANKLOOM_ENGINE=threads RANKLOOM_SEED=5 .*test_the_second_run)$", out, re.MULTILINE)
+    assert lines, out
+    again = subprocess.run(["sh", "-c", lines[0]], cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
+    assert "1 failed" in again and f"run it again: {lines[0]}\n" in again, again
 
 
 def test_a_stack_without_a_line_is_left_out() -> None:

@@ -16,6 +16,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "examples/known_bugs/known_bugs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest-spi.h"
@@ -147,7 +149,7 @@ TEST(ExploreOnFibersTest, ReportsTheSmallestRunWithItsStory) {
   EXPECT_EQ(failure.world.world_size, 2);
   EXPECT_EQ(failure.size(), 1) << report.text();
   EXPECT_THAT(failure.headline, HasSubstr("the count is 1, want 2"));
-  EXPECT_THAT(failure.rerun, StartsWith("RANKLOOM_RANKS=2 RANKLOOM_ENGINE=fibers RANKLOOM_SCHEDULE='steered:1:"));
+  EXPECT_THAT(failure.rerun, HasSubstr("RANKLOOM_RANKS=2 RANKLOOM_ENGINE=fibers RANKLOOM_SCHEDULE='steered:1:"));
   EXPECT_THAT(failure.story, AllOf(HasSubstr("step  rank 0"), HasSubstr("rank 1"), HasSubstr("store set count"),
                                    HasSubstr("store get count"), Not(HasSubstr("barrier seq 1 completes"))))
       << failure.story;
@@ -168,6 +170,96 @@ TEST(ExploreOnFibersTest, WhatItFoundFailsAgainFromScheduleAndTrace) {
   EXPECT_EQ(run_world(again, known.bug).cause, report.failure->report.cause);
 }
 
+// Which run or search of this process a rerun line is for; 1 for those that name none.
+int number_of(const std::string& rerun) {
+  const std::string name = "RANKLOOM_REPLAY_RUN=";
+  return rerun.starts_with(name) ? std::stoi(rerun.substr(name.size())) : 1;
+}
+std::string without_number(const std::string& rerun) {
+  return rerun.starts_with("RANKLOOM_REPLAY_RUN=") ? rerun.substr(rerun.find(' ') + 1) : rerun;
+}
+
+// The variables that a rerun line sets, while it lives.
+class Rerun {
+ public:
+  // `number`: in place of the line's own.
+  Rerun(const std::string& rerun, int number) {
+    for (const absl::string_view word : absl::StrSplit(rerun, ' ')) {
+      if (!absl::StartsWith(word, "RANKLOOM_")) break;
+      const std::pair<std::string, std::string> set = absl::StrSplit(word, absl::MaxSplits('=', 1));
+      set_to(set.first, absl::StrReplaceAll(set.second, {{"'", ""}}));
+    }
+    set_to("RANKLOOM_REPLAY_RUN", absl::StrCat(number));
+  }
+  ~Rerun() {
+    for (const std::string& name : names_) unsetenv(name.c_str());
+  }
+  Rerun(const Rerun&) = delete;
+  Rerun& operator=(const Rerun&) = delete;
+
+ private:
+  void set_to(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    names_.push_back(name);
+  }
+  std::vector<std::string> names_;
+};
+
+// Runs and searches of a program count together.
+TEST(ExploreOnFibersTest, TheRerunLineOfOneSearchLeavesTheOthersAsTheyAre) {
+  const KnownBug& known = bug("racy_counter");
+  const ExploreOptions options = {.world = fibers(4), .min_ranks = 2};
+  explore(options, known.fix);
+  const ExploreReport found = explore(options, known.bug);
+  ASSERT_TRUE(found.failure.has_value()) << found.text();
+  const int last = number_of(found.failure->rerun);
+  ASSERT_GE(last, 2) << found.failure->rerun;
+  EXPECT_THAT(found.failure->rerun,
+              StartsWith(absl::StrCat("RANKLOOM_REPLAY_RUN=", last,
+                                      " RANKLOOM_RANKS=2 RANKLOOM_ENGINE=fibers RANKLOOM_SCHEDULE='steered:1:")));
+  EXPECT_THAT(found.text(), HasSubstr(absl::StrCat("\nrun it again: ", found.failure->rerun)));
+  const WorldOptions plain = {.world_size = 3, .engine = EngineKind::kFibers, .schedule = Schedule::seeded(4)};
+  std::string second_rerun;
+  {
+    // The same program once more: a search, a run, the search that is meant, and one behind it.
+    const Rerun rerun(found.failure->rerun, last + 3);
+    const ExploreReport before = explore({.world = fibers(2)}, known.fix);
+    EXPECT_TRUE(before.verified) << before.text();
+    EXPECT_EQ(run_world(plain, [](RankContext&) {}).schedule, "seeded:4");
+    const ExploreReport again = explore(options, known.bug);
+    ASSERT_TRUE(again.failure.has_value()) << again.text();
+    EXPECT_EQ(again.failure->report.trace, found.failure->report.trace);
+    EXPECT_EQ(again.failure->world.world_size, 2);
+    EXPECT_EQ(again.shares.size(), 1u) << again.text();
+    EXPECT_THAT(again.shares[0].strategy, StartsWith("steered:1:"));
+    second_rerun = again.failure->rerun;
+    const ExploreReport behind = explore({.world = fibers(2)}, known.fix);
+    EXPECT_TRUE(behind.verified) << behind.text();
+  }
+  // The rerun line of a rerun has all that it takes.
+  EXPECT_EQ(number_of(second_rerun), last + 3);
+  EXPECT_EQ(without_number(second_rerun), without_number(found.failure->rerun));
+}
+
+// A trace fits one run, so without a number it is for the first of all.
+TEST(ExploreOnFibersTest, ATraceIsReplayedByTheSearchThatItBelongsToOnly) {
+  const KnownBug& known = bug("racy_counter");
+  const ExploreReport found = explore({.world = fibers(2)}, known.bug);
+  ASSERT_TRUE(found.failure.has_value()) << found.text();
+  const std::string path = absl::StrCat(testing::TempDir(), "of_one_search.rltrace");
+  ASSERT_TRUE(found.failure->report.trace.save(path).ok());
+  setenv("RANKLOOM_REPLAY", path.c_str(), 1);
+  const ExploreReport other = explore({.world = fibers(2)}, known.fix);
+  unsetenv("RANKLOOM_REPLAY");
+  EXPECT_TRUE(other.verified) << other.text();
+  const int behind = number_of(found.failure->rerun) + 2;
+  const Rerun rerun(absl::StrCat("RANKLOOM_REPLAY=", path), behind);
+  const ExploreReport again = explore({.world = fibers(2)}, known.bug);
+  ASSERT_TRUE(again.failure.has_value()) << again.text();
+  EXPECT_EQ(again.failure->report.trace, found.failure->report.trace);
+  EXPECT_LE(again.runs, 3);
+}
+
 TEST(ExploreOnFibersTest, TheEnvironmentNamesOneRun) {
   const KnownBug& known = bug("racy_counter");
   const ExploreReport found = explore({.world = fibers(4), .min_ranks = 2}, known.bug);
@@ -183,7 +275,7 @@ TEST(ExploreOnFibersTest, TheEnvironmentNamesOneRun) {
   ASSERT_TRUE(again.failure.has_value()) << again.text();
   EXPECT_EQ(again.failure->headline, found.failure->headline);
   EXPECT_EQ(again.failure->world.world_size, 2);
-  EXPECT_EQ(again.failure->rerun, found.failure->rerun);
+  EXPECT_EQ(without_number(again.failure->rerun), without_number(found.failure->rerun));
   EXPECT_LE(again.runs, 3);
   EXPECT_TRUE(fixed.ok()) << fixed.text();
   EXPECT_EQ(wrong.text(), "RANKLOOM_RANKS is \"none\", want a number from 1");
@@ -856,11 +948,60 @@ TEST(ExploreOpenCallsTest, AResultThatDiffersForAnotherReasonSaysNothingOfThem) 
   EXPECT_THAT(report.text(), testing::Not(HasSubstr("until their call completes")));
 }
 
+TEST(ExploreTextTest, SwitchesThatShrinkingAddedAreNotCountedFromFewer) {
+  ExploreReport report;
+  report.runs = 3;
+  ExploreReport::Failure& failure = report.failure.emplace();
+  failure.strategy = "random";
+  failure.run = 1;
+  failure.found = Schedule::seeded(1);
+  failure.shrink_runs = 5;
+  failure.world.world_size = 2;
+  for (const auto& [found, text] : {std::pair<int, const char*>(0, ", 1 switch from the default order\n"),
+                                    {1, ", 1 switch from the default order\n"},
+                                    {7, ", 7 -> 1 switch from the default order\n"}}) {
+    failure.world.schedule = *Schedule::parse("steered:1:1@5>0");
+    failure.found_switches = found;
+    EXPECT_THAT(report.text(), HasSubstr(absl::StrCat("shrunk in 5 runs: 2 ranks", text)));
+    EXPECT_EQ(absl::StrContains(report.text(), "->"), found > 1) << report.text();
+  }
+  failure.world.schedule = *Schedule::parse("steered:1");
+  failure.found_switches = 0;
+  EXPECT_THAT(report.text(), HasSubstr("2 ranks, 0 switches from the default order\n"));
+}
+
 TEST(ExploreTextTest, OneRunIsOne) {
   const ExploreReport report = explore({.world = {.world_size = 2, .engine = EngineKind::kFibers}},
                                        [](RankContext&) { throw std::runtime_error("always"); });
   EXPECT_THAT(report.text(), testing::StartsWith("explored 1 run in "));
   EXPECT_THAT(report.text(), HasSubstr(", 0 switches from the default order"));
+}
+
+TEST(ExploreStoryTest, ACallOnSeveralKeysNamesThem) {
+  const auto story_of = [](absl::FunctionRef<void(RankContext&)> program) {
+    const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, program);
+    EXPECT_TRUE(report.failure.has_value()) << report.text();
+    return report.failure.has_value() ? report.failure->story : "";
+  };
+  const std::string story = story_of([](RankContext& rank) {
+    if (rank.rank() == 0) {
+      rank.store().multi_set({"left", "right"}, {"1", "2"});
+    } else if (!rank.store().check({"right", "left"})) {
+      rank.store().wait({"left", "right"});
+      throw std::runtime_error("nothing was there yet");
+    }
+  });
+  EXPECT_THAT(story, AllOf(HasSubstr("store multi_set left, right"), HasSubstr("store check right, left"),
+                           HasSubstr("store wait left, right")))
+      << story;
+  const std::string many = story_of([](RankContext& rank) {
+    if (rank.rank() == 0) {
+      rank.store().set("c", "");
+    } else if (!rank.store().check({"c", "c", "c", "c", "c", "c"})) {
+      throw std::runtime_error("nothing there yet");
+    }
+  });
+  EXPECT_THAT(many, HasSubstr("store check c, c, c, c and 2 more")) << many;
 }
 
 // Rank 1 polls for a flag that rank 0 sets before the value; a switch between the two shows it.

@@ -142,6 +142,19 @@ TEST_P(OptionsTest, AreRefusedByName) {
                                               testing::HasSubstr(absl::StrCat(GetParam().text, " [options_test.cc:"))));
 }
 
+// docs/testing.md names it: a rank on fibers has 128 KiB, and no more than a page less for locals.
+TEST(OptionsThatAreNotSet, AStackOfAFiberHas128KiB) {
+  EXPECT_EQ(WorldOptions().stack_bytes, size_t{131072});
+  const RunReport report = run_world({.world_size = 2, .engine = EngineKind::kFibers}, [](RankContext& rank) {
+    volatile char local[100 * 1024];
+    local[0] = 1;
+    local[sizeof local - 1] = 2;
+    rank.yield();
+    EXPECT_EQ(local[0] + local[sizeof local - 1], 3);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
 TEST(OptionsAtTheirLimits, OneRunIsOneRun) {
   int runs = 0;
   const ExploreReport report = explore({.world = {.world_size = 1, .engine = EngineKind::kFibers}, .max_runs = 1},

@@ -521,6 +521,21 @@ TEST_P(SemanticsTest, ABarrierThatTimesOutNamesTheMissingRanks) {
   });
 }
 
+TEST_P(SemanticsTest, ABarrierToWhichARankComesTwiceNamesIt) {
+  run_ranks(1, [this](int, Store& store) {
+    EXPECT_EQ(error_of([&] { store_barrier(store, "b", 2, 4, kShort); }).kind(), ErrorKind::kTimeout);
+    store.append("c/arrived/0", "12 ");
+    EXPECT_EQ(error_of([&] { store_barrier(store, "c", 2, 13, kShort); }).kind(), ErrorKind::kTimeout);  // 12 is not 2
+    const DistError error = error_of([&] { store_barrier(store, "b", 2, 4, kShort); });
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    EXPECT_THAT(error.what(),
+                HasSubstr("store_barrier \"b\": rank 2 of 4 has come already, want each rank once: two callers "
+                          "give the same rank, or one calls again after a timeout ["));
+    EXPECT_THAT(error.what(), HasSubstr("semantics_test.cc:"));
+    EXPECT_THAT(error.what(), HasSubstr(prefixed() ? "PrefixStore" : kind_text()));
+  });
+}
+
 TEST_P(SemanticsTest, ABarrierOfARankOutsideItFails) {
   run_ranks(1, [](int, Store& store) {
     for (auto [rank, size] : {std::pair(2, 2), std::pair(-1, 2), std::pair(0, 0)}) {

@@ -95,6 +95,19 @@ TEST_P(WorldStoreGearTest, ABarrierInASecondRoundUnderAPrefixNamesWhoIsMissing) 
                                                  "(returned) [train.cc:14]\n"));
 }
 
+// Both give rank 1, and rank 2 nobody does: without the check all would pass.
+TEST_P(WorldStoreGearTest, ABarrierToWhichTwoRanksComeAsOneIsRefused) {
+  const RunReport report = run_world(options(3), [](RankContext& rank) {
+    store_barrier(rank.store(), "epoch", std::min(rank.rank(), 1), 3, {}, CodeSite{"some/train.cc", 12});
+  });
+  EXPECT_EQ(report.outcomes[0].state, RunReport::Outcome::State::kStopped);
+  EXPECT_THAT(
+      report.text(),
+      testing::MatchesRegex("rank [12] failed: InvalidArgument: [^\n]*HashStore store_barrier \"epoch\": rank 1 of 3 "
+                            "has come already, want each rank once: two callers give the same rank, or one calls "
+                            "again after a timeout \\[train.cc:12\\]\nranks 0(-1|, 2) stopped for it(\n.*)?"));
+}
+
 // Its ranks are others than the world's.
 TEST_P(WorldStoreGearTest, ABarrierOfSomeRanksSaysWhichOfThemAreMissing) {
   const RunReport report = run_world(options(3), [](RankContext& rank) {

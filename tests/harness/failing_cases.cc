@@ -40,6 +40,20 @@ TEST_P(Failing, OnAllRanksAlike) {
   run_ranks([](RankContext& rank) { EXPECT_EQ(rank.world_size(), 4); });
 }
 
+// Rank 2 first, rank 0 last, in every schedule.
+void wait_for_the_next(RankContext& rank) {
+  if (rank.rank() < 2) rank.store().wait({"told " + std::to_string(rank.rank() + 1)});
+}
+
+TEST_P(Failing, OnAllRanksFromTheLast) {
+  run_ranks([](RankContext& rank) {
+    wait_for_the_next(rank);
+    EXPECT_EQ(rank.world_size(), 4) << "alike";
+    EXPECT_EQ(rank.rank(), 5) << "each for itself";
+    rank.store().set("told " + std::to_string(rank.rank()), "1");
+  });
+}
+
 TEST_P(Failing, FatallyWhileOthersWait) {
   run_ranks([](RankContext& rank) {
     if (rank.rank() == 1) FAIL() << "fatal on rank 1";
@@ -160,6 +174,44 @@ TEST_P(Failing, HangingWhenExplored) {
   expect_no_failure_in_schedules({.world = {.world_size = 2, .engine = GetParam()}}, [](RankContext& rank) {
     if (rank.store().add("came", 1) == 1 && rank.rank() == 1) spin_for_ever();
   });
+}
+
+TEST_P(Failing, HoldingAMutexWhenExplored) {
+  std::mutex mu;
+  expect_no_failure_in_schedules({.world = {.world_size = 2, .engine = GetParam()}}, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    lock_for_ever(&mu);
+    pg->barrier().wait();
+    mu.unlock();
+  });
+}
+
+TEST_P(Failing, HoldingAMutexInExplore) {
+  std::mutex mu;
+  explore({.world = {.world_size = 2, .engine = GetParam()}}, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    lock_for_ever(&mu);
+    pg->barrier().wait();
+    mu.unlock();
+  });
+}
+
+// The second search of a test, after a run.
+TEST_P(Failing, ShrunkWhenExplored) {
+  run_ranks({.world_size = 3}, [](RankContext& rank) { keep_update(rank); });
+  const WorldOptions world = {.world_size = 4, .engine = GetParam()};
+  expect_no_failure_in_schedules({.world = world}, [](RankContext& rank) { keep_update(rank); });
+  expect_no_failure_in_schedules({.world = world, .min_ranks = 2}, [](RankContext& rank) {
+    const bool last = rank.rank() == rank.world_size() - 1;
+    const int64_t came = rank.store().add("came", 1);
+    EXPECT_TRUE(!last || came != 1);
+  });
+}
+
+TEST_P(Failing, InTheSecondRun) {
+  run_ranks({.world_size = 3, .schedule = Schedule::seeded(4)}, [](RankContext& rank) { keep_update(rank); });
+  run_ranks({.world_size = 3, .schedule = Schedule::seeded(5)},
+            [](RankContext& rank) { EXPECT_NE(rank.rank(), 1) << "planned"; });
 }
 
 TEST_P(Failing, SkipsOnOneRank) {

@@ -94,6 +94,15 @@ class FailingCasesTest(unittest.TestCase):
             self.assertEqual(len(failures), 1)
             self.assertIn("between collectives", failures[0])
 
+    def test_ranks_are_in_order_where_the_last_one_fails_first(self):
+        for engine in ENGINES:
+            failures, _ = self.failures_on("OnAllRanksFromTheLast", engine)
+            self.assertEqual(len(failures), 2)
+            alike, each = failures
+            self.assertRegex(alike, r"^(.*\n)?ranks 0-2: Expected equality[^$]*alike")
+            said = re.findall(r"^rank (\d): Expected equality", each, re.MULTILINE)
+            self.assertEqual(said, ["0", "1", "2"], each)
+
     def test_calls_that_are_open_are_named_where_an_assertion_fails(self):
         for engine in ENGINES:
             failures, _ = self.failures_on("ReadingTooEarly", engine)
@@ -129,14 +138,14 @@ class FailingCasesTest(unittest.TestCase):
             self.assertEqual(len(failures), 1)
             self.assertRegex(failures[0], r"ranks 0, 2 wait in barrier seq 1 for rank 1 \(returned\)")
 
-    def ends_by_a_stall(self, case, engine):
-        """The output of the case, which must end its process for a rank that hangs."""
+    def ends_by_a_stall(self, case, engine, named=True):
+        """The output of the case, which must end its process for a rank that hangs. `named`: the harness runs it, and names the test."""
         result = Result(f"{case}/{engine}", {"RANKLOOM_STALL_IS_FATAL": "200ms"})
         self.assertEqual(result.status, 1, result.output)
         self.assertRegex(result.output, r"rankloom: rank 1 has come to no scheduling point for 200ms of real time: ")
         self.assertIn("the process ends (WorldOptions::stall_is_fatal, RANKLOOM_STALL_IS_FATAL=0: it goes on)\n",
                       result.output)
-        self.assertIn(f"\n[  FAILED  ] Engines/Failing.{case}/{engine}\n", result.output)
+        self.assertEqual(f"\n[  FAILED  ] Engines/Failing.{case}/{engine}\n" in result.output, named, result.output)
         return result.output
 
     def assert_stack(self, output, functions):
@@ -164,6 +173,44 @@ class FailingCasesTest(unittest.TestCase):
             self.assertRegex(output, r"\n  rank 0 can run; its last point: barrier seq 1 \[failing_cases\.cc:\d+\]")
             self.assertIn("\n  rank 1 runs; it has come to no point yet\n", output)
             self.assertRegex(output, rf"\n  run it again: RANKLOOM_ENGINE={engine} RANKLOOM_SCHEDULE=round_robin ")
+
+    def test_a_mutex_held_across_a_collective_of_an_explored_run_ends_the_process(self):
+        for case in ("HoldingAMutexWhenExplored", "HoldingAMutexInExplore"):
+            for engine in ENGINES:
+                output = self.ends_by_a_stall(case, engine, named=case == "HoldingAMutexWhenExplored")
+                self.assert_stack(output, ["lock_for_ever", case + "_Test::TestBody"])
+                self.assertIn("\n  it has come to no point yet\n", output)
+                self.assertRegex(output, r"\n  rank 0 waits in barrier seq 1 for rank 1[^\n]*\[group 0, failing_cases\.cc:\d+\]")
+                self.assertIn("\n  rank 1 runs; it has come to no point yet\n", output)
+                self.assertRegex(output, rf"\n  run it again: RANKLOOM_ENGINE={engine} RANKLOOM_SCHEDULE=")
+
+    def test_a_hang_of_a_search_is_repeated_by_its_test_alone(self):
+        hangs = "Engines/Failing.HangingWhenExplored/fibers"
+        result = Result(None, {"RANKLOOM_STALL_IS_FATAL": "200ms"}, [PROGRAM, f"--gtest_filter=Engines/Failing.Passes/*:{hangs}"])
+        self.assertRegex(result.output, rf"\n  run it again: RANKLOOM_ENGINE=fibers RANKLOOM_SCHEDULE=\S+ \S+ --gtest_filter={hangs}\n")
+
+    def test_the_rerun_line_of_a_rerun_is_the_same(self):
+        """All of it: which search of the test, how many ranks are left, and the schedule."""
+        for engine in ENGINES:
+            failures, _ = self.failures_on("ShrunkWhenExplored", engine)
+            self.assertEqual(len(failures), 1)
+            rerun = self.command_after("run it again", failures[0])
+            self.assertRegex(rerun, rf"^RANKLOOM_REPLAY_RUN=3 RANKLOOM_RANKS=2 RANKLOOM_ENGINE={engine} RANKLOOM_SCHEDULE='steered:")
+            self.assertTrue(rerun.endswith(f" --gtest_filter=Engines/Failing.ShrunkWhenExplored/{engine}"), rerun)
+            again = Result(None, command=rerun)
+            self.assertEqual(again.status, 1, again.output)
+            self.assertEqual(self.command_after("run it again", again.output), rerun)
+            # The search before it is made as ever.
+            self.assertIn("[ rankloom ] verified: ", again.output)
+
+    def test_the_rerun_line_of_the_second_run_is_for_that_one(self):
+        for engine in ENGINES:
+            failures, _ = self.failures_on("InTheSecondRun", engine)
+            rerun = self.command_after("run it again", failures[0])
+            self.assertTrue(rerun.startswith(f"RANKLOOM_REPLAY_RUN=2 RANKLOOM_ENGINE={engine} RANKLOOM_SEED=5 "), rerun)
+            again = Result(None, command=rerun)
+            self.assertEqual(again.status, 1, again.output)
+            self.assertEqual(self.command_after("run it again", again.output), rerun)
 
     def test_a_run_whose_process_ends_for_a_hang_leaves_its_file(self):
         for case, ranks in (("HangingInItsOwnCode", "uur"), ("HoldingAMutexAcrossACollective", "uu"), ("HangingWhenExplored", "uu")):

@@ -46,6 +46,12 @@ cmake --build by_cmake >log 2>&1 || fail "$(cat log)"
 by_cmake/consumer
 by_cmake/consumer_test >log || fail "$(cat log)"
 
+# CTest's names, as docs/testing.md has them found: no values of parameters.
+ctest --test-dir by_cmake -N >log || fail "$(cat log)"
+names=$(sed -n 's/^ *Test *#[0-9]*: //p' log | sort)
+want=$(printf '%s\n' ConsumerTest.Links Engines/ConsumerRanks.Run/fibers Engines/ConsumerRanks.Run/threads)
+[[ $names == "$want" ]] || fail "CTest has the tests $names, want $want"
+ctest --test-dir by_cmake >log || fail "$(cat log)"
 # Where packages divide what is installed, the component whose package is missing is named.
 mv "$prefix"/*/librankloom-testing.a "$prefix"/*/*/librankloom-testing.a . 2>/dev/null || true
 cmake -S "$here" -B without_testing -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" >log 2>&1 && fail "found without its archive"

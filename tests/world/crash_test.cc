@@ -160,7 +160,7 @@ TEST_P(CrashDeathTest, AnOverflowOfTheStackHasItsStack) {
   const bool fibers = GetParam().options(2).engine == EngineKind::kFibers;
   EXPECT_EXIT(crash(), KilledBySignal(fibers ? SIGABRT : SIGSEGV),
               ContainsRegex(
-                  fibers ? "^rankloom: fatal \\(rank 1\\): overflow of the fiber's stack of [0-9]+ bytes; larger ones: "
+                  fibers ? "^rankloom: fatal \\(rank 1\\): overflow of the fiber's stack of 131072 bytes; larger ones: "
                            "WorldOptions::stack_bytes\n  it has come to no point yet\n  its stack:\n"
                            "    #0 .*recurse\\(\\)\n    #1 .*recurse\\(\\)\n"
                          : "^rankloom: fatal \\(rank 1\\): SIGSEGV at address 0x[0-9a-f]+\n"

@@ -5,9 +5,13 @@
 #include <sched.h>
 
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "sim/scheduler/scheduler.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
@@ -55,6 +59,60 @@ TEST_P(DescribeTest, NamesWhoWaitsWhoRunsAndWhoHasEnded) {
   EXPECT_THAT(text, HasSubstr("\n  rank 4 waits in store wait key \"go\" [job.cc:41]"));
   EXPECT_THAT(text, HasSubstr("\n  rank 2 runs; its last point: yield [job.cc:50]"));
   EXPECT_THAT(text, HasSubstr("\n  rank 3 returned"));
+}
+
+// How often the lines of a description begin with each rank: "  ranks 0-2, 4 wait in ...".
+std::vector<int> times_told(const std::string& text, int ranks) {
+  std::vector<int> times(static_cast<size_t>(ranks));
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  for (size_t i = 1; i < lines.size(); ++i) {
+    std::string line = lines[i];
+    if (!absl::StartsWith(line, "  rank") || absl::StrContains(line, "(its ")) continue;
+    line = line.substr(line.find(' ', 2) + 1);
+    line = line.substr(0, line.find_first_not_of("0123456789-, "));
+    for (const absl::string_view part : absl::StrSplit(line, ", ")) {
+      const std::vector<std::string> ends = absl::StrSplit(absl::StripAsciiWhitespace(part), '-');
+      for (int rank = std::stoi(ends.front()); rank <= std::stoi(ends.back()); ++rank)
+        ++times[static_cast<size_t>(rank)];
+    }
+  }
+  return times;
+}
+
+TEST_P(DescribeTest, NamesEachRankOnce) {
+  constexpr int kRanks = 6;
+  std::vector<std::string> texts;
+  WorldOptions options = GetParam().options(kRanks);
+  run_world(options, [&](RankContext& rank) {
+    if (rank.rank() == 0) {
+      // While the others come, wait, go on and return, one after the other.
+      for (int step = 0; step < 40; ++step) {
+        texts.push_back(rank.world().describe());
+        rank.yield();
+        if (step == 10) rank.store().set("go", "");
+      }
+      return;
+    }
+    if (rank.rank() % 2 == 0) rank.store().wait({"go"});
+    for (int i = 0; i < 3 * rank.rank(); ++i) rank.yield();
+  }).throw_if_failed();
+  for (const std::string& text : texts) EXPECT_THAT(times_told(text, kRanks), testing::Each(1)) << text;
+}
+
+// As a harness tells of a failure before it tears down.
+TEST_P(DescribeTest, ARankThatHasFailedAndGoesOnHasOneLine) {
+  std::string running;
+  const RunReport report = run_world(GetParam().options(2), [&](RankContext& rank) {
+    if (rank.rank() == 1) return rank.store().set("here", "");
+    rank.store().wait({"here"}, CodeSite{"dir/job.cc", 30});
+    const auto failure = std::make_exception_ptr(std::runtime_error("planned"));
+    rank.world().rank_failed(0, failure);
+    running = rank.world().describe();
+  });
+  EXPECT_FALSE(report.ok());
+  EXPECT_THAT(running,
+              HasSubstr("\n  rank 0 failed: planned (std::runtime_error); it still runs; its last point: store wait"));
+  EXPECT_EQ(times_told(running, 2)[0], 1) << running;
 }
 
 TEST_P(DescribeTest, ADebuggersCallPrintsTheWorldOfTheThread) {

@@ -195,12 +195,17 @@ TEST_F(EnvironmentTest, NamesWhenAStallIsFatal) {
 }
 
 TEST_F(EnvironmentTest, NamesTheRanksOfASearch) {
-  EXPECT_EQ(*ranks_from_environment(), 0);
+  EXPECT_EQ(*ranks_from_environment(1), 0);
   setenv("RANKLOOM_RANKS", "5", 1);
-  EXPECT_EQ(*ranks_from_environment(), 5);
+  EXPECT_EQ(*ranks_from_environment(1), 5);
+  EXPECT_EQ(*ranks_from_environment(2), 5);
+  setenv("RANKLOOM_REPLAY_RUN", "2", 1);
+  EXPECT_EQ(*ranks_from_environment(1), 0);
+  EXPECT_EQ(*ranks_from_environment(2), 5);
+  unsetenv("RANKLOOM_REPLAY_RUN");
   for (const char* wrong : {"", "0", "-1", "all"}) {
     setenv("RANKLOOM_RANKS", wrong, 1);
-    EXPECT_EQ(ranks_from_environment().status().message(),
+    EXPECT_EQ(ranks_from_environment(1).status().message(),
               std::string("RANKLOOM_RANKS is \"") + wrong + "\", want a number from 1");
   }
 }
@@ -275,6 +280,12 @@ TEST_F(EnvironmentTest, IsMeantForTheRunThatTheRerunLineNames) {
   EXPECT_EQ(meant.schedule, "seeded:9");
   EXPECT_EQ(run_of(meant), last + 2);
   EXPECT_EQ(run_world(options, kFails).schedule, "seeded:4");
+}
+
+TEST_F(EnvironmentTest, TheRerunCommandNamesEachRunButTheFirst) {
+  EXPECT_EQ(rerun_of_run(1, "RANKLOOM_SEED=7 ./a"), "RANKLOOM_SEED=7 ./a");
+  EXPECT_EQ(rerun_of_run(2, "RANKLOOM_SEED=7 ./a"), "RANKLOOM_REPLAY_RUN=2 RANKLOOM_SEED=7 ./a");
+  EXPECT_EQ(rerun_of_run(2, ""), "");
 }
 
 TEST_F(EnvironmentTest, ATraceIsReplayedByTheRunThatItBelongsToOnly) {

@@ -81,6 +81,31 @@ TEST_P(ReportTest, RanksWhoseFailuresDifferInTheirRankOnlyShareALine) {
             "note: rank 2, group 0, send to rank 1: was never received [a.cc:9]");
 }
 
+TEST_P(ReportTest, ARankThatFailsIsNamedOnce) {
+  const auto text_of = [](const std::string& what) {
+    const RunReport report = run_world(GetParam().options(2), [&](RankContext& rank) {
+      if (rank.rank() == 1)
+        throw DistError(make_error(ErrorKind::kRankFailed, what), {.rank = 1, .group = {}, .op = {}});
+    });
+    return report.text().substr(0, report.text().find('\n'));
+  };
+  EXPECT_EQ(text_of("rank 1, group 0, send: no power [a.cc:1]"), "rank 1 failed: group 0, send: no power [a.cc:1]");
+  EXPECT_EQ(text_of("rank 12, of another world: no power [a.cc:1]"),
+            "rank 1 failed: rank 12, of another world: no power [a.cc:1]");
+  EXPECT_EQ(text_of("no power [a.cc:1]"), "rank 1 failed: no power [a.cc:1]");
+  // Nor does a note say again what leads.
+  RunReport report;
+  report.first_failed = 1;
+  report.cause = make_error(ErrorKind::kRankFailed, "rank 1 failed: group 0, send: dropped [a.cc:1]");
+  report.outcomes = {
+      {.state = RunReport::Outcome::State::kStopped, .text = {}, .exception = nullptr},
+      {.state = RunReport::Outcome::State::kFailed, .text = "group 0, send: dropped [a.cc:1]", .exception = nullptr}};
+  report.notes = {"rank 1, group 0, send: dropped [a.cc:1]", "rank 0, group 0, recv: dropped [a.cc:1]"};
+  EXPECT_EQ(report.text(),
+            "rank 1 failed: group 0, send: dropped [a.cc:1]\nrank 0 stopped for it\n"
+            "note: rank 0, group 0, recv: dropped [a.cc:1]");
+}
+
 TEST_P(ReportTest, WhateverARankThrowsIsCaught) {
   const RunReport report = run_world(GetParam().options(1), [](RankContext&) { throw 7; });
   EXPECT_THAT(report.text(), StartsWith("rank 0 failed: an exception that is no std::exception"));

@@ -230,6 +230,9 @@ def _command(item: pytest.Item) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    extension = sys.modules.get("rankloom.torch._ext")
+    if extension is not None:
+        extension.set_runs_begun(0)  # the test's command repeats this test only
     # Also for tests that run ranks by themselves.
     before, _rerun.command = (_rerun.command, _rerun.writes_runs), _command(item)
     _rerun.writes_runs = False  # a run that fails may be what the test wants
@@ -373,8 +376,8 @@ def _save_trace(item: pytest.Item, report: Report) -> None:
         report.notes.append(f"no trace: {error}")
         return
     item.user_properties.append(("rankloom_trace", str(path)))
-    # The trace is of the smaller program that a search has made of the test's mark.
-    smaller = "".join(re.findall(r"(?<!\S)RANKLOOM_(?:RANKS|FAULTS)=(?:[^\s']|'[^']*')*\s+", report.rerun))
+    # The trace is of one run of the test, and of the smaller program that a search has made of the test's mark.
+    smaller = "".join(re.findall(r"(?<!\S)RANKLOOM_(?:REPLAY_RUN|RANKS|FAULTS)=(?:[^\s']|'[^']*')*\s+", report.rerun))
     replay = f"{smaller}RANKLOOM_REPLAY={shlex.quote(str(path))} {_command(item)}"
     report.text = report.text.replace(report.rerun, f"{report.rerun}\nreplay it: {replay}", 1)
 
@@ -385,7 +388,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if mark is None:
         return None
     asked = _asked(mark)
-    from rankloom.torch import _ext, _ranks, explore, run
+    from rankloom.torch import _ext, _ranks, _run, explore, run
 
     names = pyfuncitem._fixtureinfo.argnames
     given = {name: pyfuncitem.funcargs[name] for name in names}
@@ -426,7 +429,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         if verified and not found.verified:
             pytest.fail(f"@pytest.mark.explore(expect_verified=True): {found.summary}", pytrace=False)
         return True
-    for seed in _schedules(asked):
+    for seed in _run.rounds(_schedules(asked)):
         report = run(
             on_rank,
             asked.n,

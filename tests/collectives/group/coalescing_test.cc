@@ -356,10 +356,8 @@ TEST_P(CoalescingTest, NamesADroppedWork) {
       pg->recv(x, 0).wait();
     }
   });
-  EXPECT_THAT(
-      report.text(),
-      HasSubstr("rank 0 failed: RankFailed: rank 0, group 0, coalesced seq 1: the work was dropped unfinished, want "
-                "wait() or keep_alive [group 0, coalescing_test.cc:"));
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 failed: group 0, coalesced seq 1: the work was dropped unfinished, want "
+                                       "wait() or keep_alive [group 0, coalescing_test.cc:"));
 }
 
 TEST_P(CoalescingTest, LeavesADroppedWorkAloneThatOwnsItsTensors) {

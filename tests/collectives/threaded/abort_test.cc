@@ -122,7 +122,7 @@ TEST_P(UnwoundWorkTest, IsToldToWhoComesWhenNobodyElseHad) {
     rank.store().wait({"0 gone"});
     pg->all_reduce(x).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(StartsWith("rank 0 failed: RankFailed: "), HasSubstr(kNeverComplete),
+  EXPECT_THAT(report.text(), AllOf(StartsWith("rank 0 failed: group 0"), HasSubstr(kNeverComplete),
                                    HasSubstr("\nrank 1 stopped for it")));
 }
 
@@ -287,7 +287,7 @@ TEST_P(UnwoundWorkTest, FailsWhoWaitsForItsMessage) {
     pg->send(x, 0, 3).wait();
   });
   EXPECT_THAT(report.text(),
-              AllOf(StartsWith("rank 0 failed: RankFailed: "),
+              AllOf(StartsWith("rank 0 failed: group 0"),
                     HasSubstr("group 0: rank 0 dropped its recv seq 1 from rank 1, tag 3 while an exception unwound")));
 }
 
@@ -314,7 +314,7 @@ TEST_P(UnwoundWorkTest, IsToldOfCoalescedCallsToo) {
     issue().wait();
   });
   EXPECT_THAT(report.text(),
-              AllOf(StartsWith("rank 0 failed: RankFailed: "),
+              AllOf(StartsWith("rank 0 failed: group 0"),
                     HasSubstr("group 0: rank 0 dropped its coalesced seq 1 while an exception unwound, so the call can "
                               "never be complete")));
 }
@@ -333,7 +333,7 @@ TEST_P(UnwoundWorkTest, OfAHelperIsToldWhenTheHelperHasCaughtIt) {
     rank.store().wait({"0 gone"});
     pg->all_reduce(x).wait();
   });
-  EXPECT_THAT(report.text(), AllOf(StartsWith("rank 0 failed: RankFailed: "), HasSubstr(kNeverComplete),
+  EXPECT_THAT(report.text(), AllOf(StartsWith("rank 0 failed: group 0"), HasSubstr(kNeverComplete),
                                    HasSubstr("\nrank 1 stopped for it")));
 }
 

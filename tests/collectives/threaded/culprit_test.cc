@@ -124,7 +124,7 @@ TEST_P(CulpritTest, OfADroppedWorkLeadsAndIsSaidOnce) {
   });
   EXPECT_THAT(
       report.text(),
-      ContainsRegex("^rank 1 failed: RankFailed: rank 1, group 0, all_reduce seq 2: the work was dropped unfinished, "
+      ContainsRegex("^rank 1 failed: group 0, all_reduce seq 2: the work was dropped unfinished, "
                     "want wait\\(\\) or keep_alive \\[group 0, culprit_test.cc:[0-9]+\\]\nranks 0, 2 stopped for it"));
   EXPECT_EQ(count_of(report.text(), "dropped"), 1);
   EXPECT_THAT([&] { report.throw_if_failed(); }, ThrowsDistError(ErrorKind::kRankFailed));
@@ -135,9 +135,8 @@ TEST_P(CulpritTest, OfADroppedMessageLeads) {
     std::vector<float> x(3);
     (void)pg.recv(x, 0, 5);
   });
-  EXPECT_THAT(report.text(),
-              StartsWith("rank 1 failed: RankFailed: rank 1, group 0, recv from rank 0, tag 5: the work was "
-                         "dropped unfinished, want wait() or keep_alive [group 0, culprit_test.cc:"));
+  EXPECT_THAT(report.text(), StartsWith("rank 1 failed: group 0, recv from rank 0, tag 5: the work was "
+                                        "dropped unfinished, want wait() or keep_alive [group 0, culprit_test.cc:"));
   EXPECT_EQ(count_of(report.text(), "dropped"), 1);
 }
 
@@ -151,7 +150,7 @@ TEST_P(CulpritTest, OfAWorkThatAnExceptionDroppedLeads) {
     }
   });
   EXPECT_THAT(report.text(),
-              ContainsRegex("^rank 1 failed: RankFailed: group 0: rank 1 dropped its all_reduce seq 2 while an "
+              ContainsRegex("^rank 1 failed: group 0: rank 1 dropped its all_reduce seq 2 while an "
                             "exception unwound, [^\n]*\\[group 0, culprit_test.cc:[0-9]+\\]\nranks 0, 2 stopped"));
   EXPECT_EQ(count_of(report.text(), "dropped"), 1);
 }
@@ -190,7 +189,7 @@ TEST_P(CulpritTest, ThatIsKilledByPlanIsNamedWithItsLine) {
     for (int i = 0; i < 2; ++i) pg->all_reduce(x).wait();
   });
   EXPECT_THAT(report.text(),
-              ContainsRegex("^rank 1 failed: RankFailed: rank 1, group 0, all_reduce seq 2: the rank crashed "
+              ContainsRegex("^rank 1 failed: group 0, all_reduce seq 2: the rank crashed "
                             "\\(injected, before the call\\) \\[culprit_test.cc:[0-9]+\\]\nranks 0, 2 stopped"));
 }
 

@@ -1,5 +1,7 @@
 // A rank reads or writes the outputs of calls that it has made and not waited for.
 #include <numeric>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -505,6 +507,127 @@ TEST_P(WrittenOutputTest, IsFoundByAnExhaustiveSearch) {
               GetParam().first);
   ASSERT_TRUE(report.failure.has_value());
   EXPECT_THAT(report.failure->headline, HasSubstr("output was written between the call"));
+}
+
+// ---- an exception that is thrown over open calls
+
+class ThrownOverOpenCallsTest : public testing::TestWithParam<EngineKind> {
+ protected:
+  using Program = absl::FunctionRef<void(RankContext&, ProcessGroup&)>;
+  // The text of a run of two ranks that fails. `poison`: unset: as seeds have it, on.
+  static std::string text_of(Program program, std::optional<bool> poison = {}) {
+    const RunReport report =
+        run_world({.world_size = 2, .engine = GetParam(), .schedule = Schedule::seeded(3), .poison = poison},
+                  [&](RankContext& rank) { program(rank, *init_process_group(rank)); });
+    EXPECT_FALSE(report.ok());
+    return report.text();
+  }
+  static constexpr char kHint[] = "outputs hold NaN or 0xEB until their call completes";
+};
+INSTANTIATE_TEST_SUITE_P(Engines, ThrownOverOpenCallsTest, testing::Values(EngineKind::kThreads, EngineKind::kFibers),
+                         [](const auto& info) { return info.param == EngineKind::kThreads ? "threads" : "fibers"; });
+
+// The handle went with the scope that the exception left.
+TEST_P(ThrownOverOpenCallsTest, EndsWithTheCallThatWasOpen) {
+  const std::string text = text_of([](RankContext& rank, ProcessGroup& pg) {
+    const std::vector<int> in(4, rank.rank());
+    std::vector<int> out(2), other(3);
+    Work first = pg.reduce_scatter_tensor(out, in);
+    if (rank.rank() != 1) {
+      first.wait();
+      return;
+    }
+    Work second = pg.all_reduce(other);
+    throw std::runtime_error(absl::StrCat("the sum is ", out[0] == 1 ? "right" : "wrong"));
+  });
+  EXPECT_THAT(text, testing::MatchesRegex(
+                        "rank 1 failed: the sum is wrong \\(std::runtime_error\\), after all_reduce seq 2 [^\n]*\n"
+                        "outputs hold NaN or 0xEB until their call completes; rank 1 had all_reduce seq 2 "
+                        "\\[open_outputs_test.cc:[0-9]+\\], reduce_scatter_tensor seq 1 "
+                        "\\[open_outputs_test.cc:[0-9]+\\] open\n.*"))
+      << text;
+  EXPECT_EQ(text.find(kHint), text.rfind(kHint)) << text;
+}
+
+TEST_P(ThrownOverOpenCallsTest, EndsWithACallWhoseHandleLivesOn) {
+  std::vector<Work> kept;
+  std::vector<int> x(3);
+  const std::string text = text_of([&](RankContext& rank, ProcessGroup& pg) {
+    if (rank.rank() == 0) return pg.barrier().wait();
+    kept.push_back(pg.all_reduce(x));
+    throw 7;
+  });
+  EXPECT_THAT(text, ContainsRegex("\noutputs hold NaN or 0xEB until their call completes; rank 1 had all_reduce seq 1 "
+                                  "\\[open_outputs_test.cc:[0-9]+\\] open\n"))
+      << text;
+}
+
+TEST_P(ThrownOverOpenCallsTest, RanksThatThrowAlikeShareTheLine) {
+  const std::string text = text_of([](RankContext&, ProcessGroup& pg) {
+    std::vector<int> x(3);
+    Work work = pg.all_reduce(x);
+    throw std::runtime_error("no sum");
+  });
+  EXPECT_THAT(text, ContainsRegex("(; ranks 0-1 had|; rank [01] had) all_reduce seq 1 ")) << text;
+  EXPECT_EQ(text.find(kHint), text.rfind(kHint)) << text;
+}
+
+TEST_P(ThrownOverOpenCallsTest, AValueThatWasReadTooEarlyIsExplained) {
+  const std::string text = text_of([](RankContext& rank, ProcessGroup& pg) {
+    const std::vector<int> in(4, rank.rank());
+    std::vector<int> out(2);
+    Work work = pg.reduce_scatter_tensor(out, in);
+    const int early = out[0];  // of the rank that comes first the call cannot be done
+    work.wait();
+    if (early < 0) throw std::runtime_error(absl::StrCat("the sum is ", early));
+  });
+  EXPECT_THAT(text, ContainsRegex(absl::StrCat("failed: the sum is -336860181 [^\n]*\n", kHint,
+                                               "; a value was read before its wait\\(\\), perhaps\n")))
+      << text;
+  const std::string own = text_of([](RankContext& rank, ProcessGroup&) {
+    if (rank.rank() == 1) throw std::runtime_error("the loss is nan");
+  });
+  EXPECT_THAT(own, HasSubstr(absl::StrCat("\n", kHint, "; a value was read before its wait(), perhaps\n"))) << own;
+}
+
+TEST_P(ThrownOverOpenCallsTest, SaysNothingOfCallsThatHaveNoPartInIt) {
+  const auto throws = [](RankContext&, ProcessGroup& pg) {
+    std::vector<int> x(3);
+    Work work = pg.all_reduce(x);
+    throw std::runtime_error("no sum");
+  };
+  EXPECT_THAT(text_of(throws, /*poison=*/false), testing::Not(HasSubstr(kHint)));
+  // All was waited for.
+  EXPECT_THAT(text_of([](RankContext& rank, ProcessGroup& pg) {
+                std::vector<int> x(3);
+                pg.all_reduce(x).wait();
+                if (rank.rank() == 1) throw std::runtime_error("no disk");
+              }),
+              testing::Not(HasSubstr(kHint)));
+  // An error of the library's says what is wrong itself.
+  EXPECT_THAT(text_of([](RankContext&, ProcessGroup& pg) {
+                std::vector<int> x(3);
+                Work work = pg.all_reduce(x);
+                pg.all_reduce(x).wait();
+              }),
+              AllOf(HasSubstr("its output overlaps that of"), testing::Not(HasSubstr(kHint))));
+  // The exception over the call was caught, and the rank went on.
+  EXPECT_THAT(text_of([](RankContext& rank, ProcessGroup& pg) {
+                auto other = pg.new_group({0, 1});
+                try {
+                  std::vector<int> x(3);
+                  Work work = other->all_reduce(x);
+                  if (rank.rank() == 1) throw std::runtime_error("caught");
+                  work.wait();
+                } catch (const std::exception&) {
+                }
+                try {
+                  pg.barrier().wait();
+                } catch (const DistError&) {
+                }
+                if (rank.rank() == 1) throw std::runtime_error("no disk");
+              }),
+              testing::Not(ContainsRegex("no disk[^\n]*\noutputs hold")));
 }
 
 TEST(WrittenOutput, IsNoneOfACallThatIsDone) {

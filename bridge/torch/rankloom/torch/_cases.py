@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.testing._internal import common_distributed, common_utils
 
 from rankloom.torch import _ext, _install
-from rankloom.torch._run import run
+from rankloom.torch._run import rounds, run
 
 # The schedules that the plugin asks for: each test runs once under each of them. None: in default order.
 seeds: Sequence[int | None] = (None,)
@@ -58,7 +58,7 @@ def _run_ranks(case: Any, rank_main: Callable[[int], None], world_size: int, all
 
     seed, schedule = getattr(case, "seed", None), getattr(case, "schedule", None)
     asked: Sequence[int | None] = [seed] if seed is not None or schedule is not None else seeds
-    for one in asked:
+    for one in rounds(asked):
         limit = getattr(case, "timeout", None)
         run(
             on_rank,
@@ -238,7 +238,7 @@ def _spawn(original: Any) -> Any:
             return original(fn, args, nprocs, join, **kwargs)
         if not join:
             return spawn(fn, args, nprocs, join, seed=seeds[0], **kwargs)
-        for seed in seeds:
+        for seed in rounds(seeds):
             spawn(fn, args, nprocs, seed=seed, **kwargs)
         return None
 

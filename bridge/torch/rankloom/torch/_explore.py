@@ -17,7 +17,6 @@ from rankloom.torch._run import (
     Ranks,
     Report,
     keep_failed,
-    next_run,
     raised,
     report_of,
     told_of,
@@ -172,7 +171,7 @@ def explore(
         terminal.
 
     Under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY in the environment that one run is made, after those in default
-    order; RANKLOOM_RANKS then says how many ranks.
+    order; RANKLOOM_RANKS then says how many ranks, and RANKLOOM_REPLAY_RUN of which of the program's runs and searches this is said.
 
     Errors: ValueError for options that do not fit; what a rank raises is in the report.
     """
@@ -186,8 +185,8 @@ def explore(
         ("store_keys", store_keys), ("store_values", store_values),
     ):  # fmt: skip
         setattr(asked, name, value)
+    asked.number = number = _ext.next_run()
     threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall)
-    number = next_run()
     explored = _Explored(threads, compare, [fn] if _roots is None else _roots)
     try:
         with _ranks.running(), _no_garbage():

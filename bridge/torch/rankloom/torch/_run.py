@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import datetime
 import inspect
-import itertools
 import os
 import pathlib
 import pickle
@@ -15,13 +14,15 @@ import shlex
 import sys
 import traceback
 import unittest
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
 from rankloom import _rerun
 from rankloom.torch import _ext, _faults, _ranks, _stores
+
+_Value = TypeVar("_Value")
 
 
 class RankFailedError(RuntimeError):
@@ -151,12 +152,13 @@ def write_failed(report: Report, path: str | os.PathLike[str]) -> None:
         report.run_file = f"no run file: {error}"
 
 
-_runs = itertools.count(1)
-
-
-def next_run() -> int:
-    """The number of the run or search that begins, from 1."""
-    return next(_runs)
+def rounds(values: Iterable[_Value]) -> Iterator[_Value]:
+    """The values. The runs of each round, such as those of one test under one of its seeds, are counted as those of the first one are:
+    where the environment names a schedule, there is but one round (RANKLOOM_REPLAY_RUN)."""
+    begun = _ext.runs_begun()
+    for value in values:
+        _ext.set_runs_begun(begun)
+        yield value
 
 
 def keep_failed(report: Report, number: int) -> str:
@@ -222,7 +224,7 @@ def run(
     """Runs `fn()`, or `fn(rank)`, once per rank on fresh threads, and returns when all have ended. fn may be a coroutine function.
 
     One rank runs at a time, so torch's default generator is each rank's own: in a fixed order ("fifo"), unless these say
-    otherwise, or RANKLOOM_SEED and its like in the environment.
+    otherwise, or RANKLOOM_SEED and its like in the environment: for the N-th run of the program alone under RANKLOOM_REPLAY_RUN=N.
     seed, schedule: the same seed gives the same run ("seeded:7", "pct:7:3", ...).
     parallel: all ranks run at once, and share the generator; the same as schedule="free".
     backend: of the default group, which is there when fn begins; None: fn makes its own.
@@ -245,7 +247,6 @@ def run(
             raise ValueError(f"parallel=True and {asked}: want one of them, since a schedule runs one rank at a time")
         schedule = "free"
     job = _ext.Job(ranks, schedule, seed, timeout, poison, late_completion, swap_random, _faults.text_of(faults), keep_run)
-    number = next_run()
     threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall)
     with _ranks.running():
         notes = threads.run(job)
@@ -257,7 +258,7 @@ def run(
     report.notes += notes
     for note in notes:
         report.text += f"\nnote: {note}"
-    report.text += keep_failed(report, number)
+    report.text += keep_failed(report, job.number)
     first = told_of(report)
     # Where a rank was ended that hung, the text says already.
     if first is not None and not isinstance(first, _ranks.RankEndedError):

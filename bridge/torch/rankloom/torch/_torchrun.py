@@ -21,7 +21,7 @@ from torch.distributed import run as torchs
 from torch.distributed.elastic.multiprocessing import Std
 
 from rankloom import _rerun
-from rankloom.torch import _names, _process, _ranks
+from rankloom.torch import _ext, _names, _process, _ranks
 from rankloom.torch._explore import explore
 from rankloom.torch._run import Report, run
 from rankloom.torch._spawn import spawn
@@ -295,6 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser(prog)
     options = parser.parse_args(arguments)
     path, threads, before = list(sys.path), torch.get_num_threads(), (_rerun.command, _rerun.program)
+    runs = _ext.runs_begun()
+    _ext.set_runs_begun(0)  # what is told to run again is this command
     try:
         return _main(arguments, options, parser, prog)
     except (_UsageError, ValueError) as error:  # run() refuses a schedule by ValueError
@@ -303,6 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         sys.path[:] = path
         _rerun.command, _rerun.program = before
+        _ext.set_runs_begun(runs)
         torch.set_num_threads(threads)
 
 
@@ -325,7 +328,8 @@ def _main_of_spawn(
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=file, __package__=package, __builtins__=__builtins__, __cached__=None)
     before = sys.modules["__main__"], sys.argv, torch.multiprocessing.spawn
-    _rerun.command = _rerun_command(arguments, options, prog)
+    # Whole: the environment may name one of several spawns, and the others are to be as they were.
+    _rerun.command = f"{prog} {shlex.join(arguments)}"
     try:
         sys.modules["__main__"], sys.argv = module, [file, *options.training_script_args]
         torch.multiprocessing.spawn = spawn_ranks
