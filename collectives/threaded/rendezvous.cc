@@ -737,7 +737,7 @@ absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
 }
 
 inline void Rendezvous::complete(CollectiveWork& state, const absl::Status& status, int64_t now_ns) {
-  const auto close = [&] { state.close_own_record(now_ns, status.ok()); };
+  const auto close = [&] { state.close_own_record(now_ns, status.ok(), state.started_ns_); };
   if (!state.complete_simply(status, close)) [[unlikely]]
     state.complete(status);
 }

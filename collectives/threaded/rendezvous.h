@@ -43,6 +43,7 @@ class CollectiveWork final : public MemberWork {
 
  protected:
   Site wait_site(CodeSite code) const override;
+  void ending(bool ok) override { close_own_record(scheduler()->now_ns(), ok, started_ns_); }
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   void wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code, absl::Status* waited) override;
   std::string what(bool numbered) const override;
@@ -70,9 +71,10 @@ class CollectiveWork final : public MemberWork {
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int group_rank_;
-  bool early_ = false;   // done as soon as its own part is: GroupOptions::Rooted::kEach; const once filed
-  bool served_ = false;  // guarded by the rendezvous: its part is done, and so is the work, or will be right now
-  uint64_t alike_ = 0;   // guarded by the rendezvous: the name of all calls that are the same() as this; 0: not known
+  int64_t started_ns_ = -1;  // when all members had arrived, or those that the call needs; -1: not yet
+  bool early_ = false;       // done as soon as its own part is: GroupOptions::Rooted::kEach; const once filed
+  bool served_ = false;      // guarded by the rendezvous: its part is done, and so is the work, or will be right now
+  uint64_t alike_ = 0;  // guarded by the rendezvous: the name of all calls that are the same() as this; 0: not known
   // poisoned runs only
   struct Aside;
   std::unique_ptr<Aside> aside_;

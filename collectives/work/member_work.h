@@ -52,7 +52,9 @@ class MemberWork : public WorkState, public WaitsFor {
 
   void release_owners() noexcept override { call_.keep_alive.reset(); }
   // The call's flight record, which ends with it.
-  void close_own_record(int64_t now_ns, bool ok) { close_record(*rank_state_, own_record(), now_ns, ok, started_ns_); }
+  void close_own_record(int64_t now_ns, bool ok, int64_t started_ns = -1) {
+    close_record(*rank_state_, own_record(), now_ns, ok, started_ns);
+  }
   void ending(bool ok) override { close_own_record(scheduler()->now_ns(), ok); }
   void overdue(absl::Duration timeout, CodeSite code) override;
   CodeSite call_code() const override { return call_.code; }
@@ -91,7 +93,6 @@ class MemberWork : public WorkState, public WaitsFor {
   RankState* const rank_state_;
   CollectiveCall call_;
   CallMemo memo_;             // of a place
-  int64_t started_ns_ = -1;   // of a collective: when all members had arrived, or whom the call needs; -1: not yet
   bool keeps_alive_ = false;  // the tensors live as long as the call, which goes on without handles; const once filed
 
  private:

@@ -171,7 +171,7 @@ struct FiberThread {
         !current->overflowed(state->stack, static_cast<const char*>(info.si_addr), stack_pointer(context)))
       return false;
     std::snprintf(text, size, "overflow of the fiber's stack of %zu bytes; larger ones: WorldOptions::stack_bytes",
-                  state->stack.size());
+                  state->stack.asked());
     return true;
   }
 
@@ -264,7 +264,7 @@ struct FiberThread {
   static void check_stack(const FiberState& fiber, const void* frame) {
     if (StackPool::intact(fiber.stack) && frame >= fiber.stack.bottom) [[likely]]
       return;
-    fatal(absl::StrCat("overflow of the fiber's stack of ", fiber.stack.size(),
+    fatal(absl::StrCat("overflow of the fiber's stack of ", fiber.stack.asked(),
                        " bytes; larger ones: WorldOptions::stack_bytes"));
   }
 };

@@ -28,6 +28,8 @@ class StackPool {
     void* bottom = nullptr;
     size_t guard = 0;  // bytes below the bottom that fault; 0: a canary instead
     size_t size() const { return static_cast<size_t>(static_cast<char*>(top) - static_cast<char*>(bottom)); }
+    // As begin() was asked for it: the top is less than a page below the end.
+    size_t asked() const { return (size() + 4095) / 4096 * 4096; }
   };
 
   StackPool() = default;

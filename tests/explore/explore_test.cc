@@ -992,7 +992,7 @@ TEST(ExploreStoryTest, ACallOnSeveralKeysNamesThem) {
     }
   });
   EXPECT_THAT(story, AllOf(HasSubstr("store multi_set left, right"), HasSubstr("store check right, left"),
-                           HasSubstr("store wait left, right")))
+                           HasSubstr("store wait keys \"left\", \"right\"")))
       << story;
   const std::string many = story_of([](RankContext& rank) {
     if (rank.rank() == 0) {
