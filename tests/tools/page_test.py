@@ -38,7 +38,8 @@ IMAGES = {
     "stuck_run": (["deadlock"], "call=0.1.3", ".detail, .gaps, section.matrix, details.sums, .cause, .places"),
     "mismatch": (["mismatch"], "", ".gaps, .detail, details.sums"),
     "changed_input": (["changed_input"], "", ".gaps, .detail, section.matrix, details.sums"),
-    "explored": (["counted"], "", ".gaps, .detail, section.matrix, details.sums, .places"),
+    "explored": (["counted"], "", ".gaps, .detail, section.matrix, section.store, details.sums, .places"),
+    "store": (["store"], "axis=step&store=0.2.1", ".gaps, section.matrix, details.sums, .places, .detail .source"),
     "fault": (["faults"], "", ".gaps, .detail, section.matrix, details.sums"),
     "many_ranks": (["big"], "axis=time&x=0,40000", ".gaps, .detail, section.matrix, details.sums"),
     "two_runs": (["passes", "fails"], "", ".gaps, .detail, section.matrix, details.sums"),
@@ -415,7 +416,12 @@ class PageTest(unittest.TestCase):
         self.assertRegex(captions[1], r"^The shrunk run, what is left of it: \d switch(es)?$")
         boxes = [figure.rect for figure in self.all(".stories figure")]
         self.assertEqual(len(boxes), 2)
-        self.assertTrue(all(box["width"] > 100 for box in boxes), boxes)
+        self.assertTrue(all(box["width"] > 100 for box in boxes) and boxes[0]["y"] == boxes[1]["y"], boxes)
+        # The values that the ranks wrote and found, in the shrunk run, which is the one that the file has.
+        run = run_file.read(str(self.folder / "drawn.rlrun"))
+        found = sorted(op.values() for rank in range(run.world_size) for op in run.store_of(rank) if op.op in ("get", "set"))
+        self.assertEqual(sorted(self.texts("table.story .value")), found)
+        self.assertEqual(self.texts("table.first-story .value"), [])
         self.assertGreater(len(self.all("table.first-story th")), 2)
 
     def test_a_story_marks_what_ranks_share(self):

@@ -39,6 +39,7 @@ const MOST_OPS = 30;  // in the legend
 const MOST_TICKS = 3000;
 const SHOWN_BYTES = 64;  // of a value of the store
 const STORE_READS = new Set(["get", "multi_get", "wait", "check", "num_keys", "list_keys", "queue_len", "watch_key"]);
+const STORE_ROW = /^store (\w+) (?:key )?(.+?)(?: \[[^\]]*\])?(?: \(\d+ times since step \d+\))?$/;  // of a story
 const LEFT = 84, TOP = 4, AXIS = 22;
 
 // Characters that turn, hide or end text are written out, as the command does.
@@ -1370,7 +1371,7 @@ function storyRows(story) {
 function sharedRows(rows) {
   const keys = new Map(), found = new Map();
   for (const row of rows) {
-    const named = /^store (\w+) (?:key )?(.+?)(?: \[[^\]]*\])?(?: \(\d+ times since step \d+\))?$/.exec(row.text);
+    const named = STORE_ROW.exec(row.text);
     if (!named) continue;
     const key = named[2];
     if (!keys.has(key)) keys.set(key, {ranks: new Set(), writes: false, rows: []});
@@ -1390,12 +1391,25 @@ function storyTable(name, story, rows, switches, shared) {
   return h("div", {class: "scroll"}, h("table", {class: name}, h("tr", {}, h("th", {}, "step"), ranks.map((rank) => h("th", {}, `rank ${rank}`))),
     rows.map((row) => h("tr", {class: [switches.has(row.step) ? "switched" : "", shared.has(row) ? "shared" : ""].filter((kind) => kind).join(" ") || null,
       title: shared.has(row) ? `touches key ${shared.get(row)}, as another rank does` : null}, h("td", {}, row.step < 0 ? "" : `${row.step}${switches.has(row.step) ? " \u21c4" : ""}`),
-      row.rank < 0 ? h("td", {colspan: ranks.length, class: "soft"}, `... ${row.text}`) : ranks.map((rank) => h("td", {class: "mono"}, rank === row.rank ? row.text : ""))))));
+      row.rank < 0 ? h("td", {colspan: ranks.length, class: "soft"}, `... ${row.text}`) : ranks.map((rank) => h("td", {class: "mono"}, rank === row.rank ? row.text : "", rank === row.rank && row.value ? h("span", {class: "value"}, row.value) : null))))));
+}
+
+// Gives rows of the run's story the values that the file has of their operations on the store: where the story has as many of a
+// rank's on a key as the file.
+function addValues(run, rows) {
+  const all = new Map(), of = (key) => all.get(key) || all.set(key, {rows: [], did: []}).get(key);
+  for (const row of rows) {
+    const named = STORE_ROW.exec(row.text);
+    if (named) of(`${row.rank} ${named[1]} ${named[2]}`).rows.push(row);
+  }
+  for (const op of run.did) of(`${op.rank} ${op.what} ${op.key}`).did.push(op);
+  for (const {rows: some, did} of all.values()) if (some.length === did.length) some.forEach((row, i) => { row.value = valuesText(did[i]); });
 }
 
 // What explore() found: the shrunk run, beside the one that it was made of; runs by strategy.
 function explored(run) {
   const rows = storyRows(run.story), facts = run.explored || {}, switches = new Set(facts.switches || []);
+  if (rows) addValues(run, rows);
   const shared = sharedRows(rows || []), parts = [h("h2", {}, `Found by ${run.strategy}: the shrunk run${facts.found_story ? ", beside the first that failed" : ""}`)];
   if (facts.run) {
     parts.push(h("p", {class: "soft found"}, `Found in run ${facts.run} of ${run.strategy}`, facts.found ? [", ", scheduleText(facts.found)] : "", `: ${facts.found_switches} switch${facts.found_switches === 1 ? "" : "es"} ` +
@@ -1790,10 +1804,8 @@ function showDetails() {
 const valueText = (shown_, bytes) => (bytes <= SHOWN_BYTES ? `"${shown_}"` : `"${shown_}..." (${bytes} bytes)`);
 const operationLabel = (op) => `store ${op.what}${op.key === undefined ? "" : ` "${op.key}"`}${op.keys > 1 ? ` and ${op.keys - 1} more` : ""}`;
 const OPERATION_STATES = {s: "not ended", c: "done", f: "failed"};
-function operationText(op) {
-  return `${operationLabel(op)}${op.given === undefined ? "" : ` = ${valueText(op.given, op.given_bytes)}`}${op.got === undefined ? "" : ` -> ${valueText(op.got, op.got_bytes)}`} ` +
-    `(${OPERATION_STATES[op.state]}) ${baseName(op.file)}:${op.line}`;
-}
+const valuesText = (op) => `${op.given === undefined ? "" : ` = ${valueText(op.given, op.given_bytes)}`}${op.got === undefined ? "" : ` -> ${valueText(op.got, op.got_bytes)}`}`;
+const operationText = (op) => `${operationLabel(op)}${valuesText(op)} (${OPERATION_STATES[op.state]}) ${baseName(op.file)}:${op.line}`;
 const operationFits = (op) => !view.text || operationText(op).toLowerCase().includes(view.text.toLowerCase());
 
 function chosenOperation() {
