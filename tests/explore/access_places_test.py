@@ -15,11 +15,12 @@ FOLDERS = ["sim", "fake_store", "world", "collectives"]
 # The record itself, and who only reads it.
 NOT_PLACES = ["sim/schedule/step_record.cc", "sim/schedule/step_record.h", "sim/schedule/schedule_tree.cc"]
 
+# RankRecorder::tell_issued() and tell_ended() tell the log of a run file.
 TELLS = re.compile(
     r"record\w*(\(\))?->(access|signal|await|raise|lower|miss|pass|settle_memory|write_memory|enter_memory|time_passed)\("
     r"|\btold\.(read|commute|write|signal|await|raise|lower|miss|pass)\("
     r"|\bTold\([^()]*\)\.\w+\("
-    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|tell_\w+)\("
+    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|tell_(?!issued|ended)\w+)\("
 )
 # Functions that hand on what they are told, in the name of their callers.
 HAND_ON = {"read", "commute", "write", "signal", "await", "raise", "lower", "miss", "pass", "access", "touched", "waited",
