@@ -58,7 +58,7 @@ TEST_P(FaultTest, ACrashIsTheHeadlineAndPeersSeeAFailedRank) {
           }
         });
     const char* const names[] = {"before", "inside", "after"};
-    const std::string text = absl::StrCat("rank 1, group 0, all_reduce seq 2: the rank crashed (injected, ",
+    const std::string text = absl::StrCat("rank 1 failed: group 0, all_reduce seq 2: the rank crashed (injected, ",
                                           names[static_cast<size_t>(when)], " the call)");
     EXPECT_EQ(report.first_failed, 1);
     EXPECT_THAT(report.text(), HasSubstr(text));

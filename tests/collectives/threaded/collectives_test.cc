@@ -391,7 +391,8 @@ TEST_P(CollectivesTest, DroppedWorkIsNamed) {
   });
   EXPECT_THAT(
       report.text(),
-      HasSubstr("rank 0, group 0, all_reduce seq 1: the work was dropped unfinished, want wait() or keep_alive"));
+      HasSubstr(
+          "rank 0 failed: group 0, all_reduce seq 1: the work was dropped unfinished, want wait() or keep_alive"));
 }
 
 TEST_P(CollectivesTest, TimeoutWithdrawsTheCallAndNamesTheMissingRank) {
