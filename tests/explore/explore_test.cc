@@ -951,7 +951,8 @@ TEST(ExploreOpenCallsTest, AResultThatDiffersForAnotherReasonSaysNothingOfThem) 
 TEST(ExploreTextTest, SwitchesThatShrinkingAddedAreNotCountedFromFewer) {
   ExploreReport report;
   report.runs = 3;
-  ExploreReport::Failure& failure = report.failure.emplace();
+  report.failure = ExploreReport::Failure();
+  ExploreReport::Failure& failure = *report.failure;
   failure.strategy = "random";
   failure.run = 1;
   failure.found = Schedule::seeded(1);
