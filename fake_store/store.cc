@@ -73,7 +73,7 @@ bool StoreCall::writes() const { return row_of(op).writes; }
 internal::StoreState& internal::StoreAccess::state(const Store& store) { return *store.state_; }
 
 absl::StatusOr<StoreReply> internal::StoreAccess::submit(Store& store, StoreCall&& call) {
-  return store.submit(std::move(call));
+  return store.submit(StoreCall(call));
 }
 
 StringList::StringList(std::initializer_list<std::string_view> items) { assign(items); }
