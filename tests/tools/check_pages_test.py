@@ -245,7 +245,8 @@ class CheckPagesTest(unittest.TestCase):
                 self.assertEqual(self.check([(path, text)]), [])
 
     def test_a_comment_is_read_as_one_over_its_lines(self):
-        text = "// The rank.\n// It waits. What it\n// holds goes. Who waits?\n//\n// They wait.\nint a;  // it is\n        // what is set. Whatever it is.\n"
+        text = ("// The rank.\n// It waits. What it\n// holds goes. Who waits?\n//\n// They wait.\nint a;  // it is\n"
+                "        // what is set. Whatever it is.\n")
         self.assertEqual([(line, what.split('"')[1]) for _, line, what in self.check([("tests/sim/a.cc", text)])],
                          [(2, "What"), (5, "They"), (6, "it"), (7, "Whatever")])
 
