@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rankloom.torch import _torch_version  # noqa: F401 (first: refuses a torch that _ext cannot be loaded with)
+from rankloom.torch import _torch_version  # noqa: F401 (first: refuses a torch that the extension cannot be loaded with)
 
 # isort: split
 from rankloom.torch import _ext
