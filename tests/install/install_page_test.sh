@@ -2,17 +2,22 @@
 # Runs the commands by which docs/first-hour.md installs the library, as they stand there, in a copy of the checkout: the one for a
 # folder of the reader's own with another home, the one for /usr/local below a folder that DESTDIR names. The objects of BUILD_FOLDER
 # are in ccache, as a rule.
-#     install_page_test.sh BUILD_FOLDER
+#     install_page_test.sh BUILD_FOLDER COMPILER
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # As BUILD_FOLDER was made, so that its objects will do.
-CXXFLAGS=$(python3 -c 'import json, sys; print(*json.load(sys.stdin)["cpp_args"])' < <(meson introspect "$1" --buildoptions |
-  python3 -c 'import json, sys; print(json.dumps({one["name"]: one["value"] for one in json.load(sys.stdin)}))'))
-unset CXX DESTDIR PKG_CONFIG_PATH CMAKE_PREFIX_PATH "${!RANKLOOM_@}"
-export CXXFLAGS
+CXXFLAGS=$(meson introspect "$1" --buildoptions |
+  python3 -c 'import json, sys; print(*next(one["value"] for one in json.load(sys.stdin) if one["name"] == "cpp_args"))')
+CXX=${*: -1}
+CCACHE_DIR=$(ccache -k cache_dir 2>/dev/null) || unset CCACHE_DIR
+# Without CUDA, whose compiler ccache does not serve.
+export CUDA_HOME=/nonexistent
+PATH=$(tr : '\n' <<<"$PATH" | grep -v '/cuda[^/]*/bin$' | paste -sd :)
+unset DESTDIR PKG_CONFIG_PATH CMAKE_PREFIX_PATH "${!RANKLOOM_@}"
+export CXX CXXFLAGS ${CCACHE_DIR+CCACHE_DIR}
 
 fail() {
   echo "install_page_test: $*" >&2
@@ -29,15 +34,13 @@ plain=$(sed -n '/^```sh$/,/^```$/{/^```/d;p}' <<<"$page")
 [[ -n $plain ]] || fail "docs/first-hour.md has no command"
 
 # In a folder of the reader's own: the two lines that it prints are all that pkg-config and a program need.
-export CCACHE_DIR=${CCACHE_DIR:-$HOME/.cache/ccache}
-[[ -d $CCACHE_DIR || ! -d $HOME/.ccache ]] || CCACHE_DIR=$HOME/.ccache
 HOME=$work/home bash -c "$own" >"$work/log" 2>&1 || fail "$own: $(tail -n 40 "$work/log")"
 [[ $(grep -c '^export ' "$work/log") == 2 ]] || fail "$own printed no two lines to export: $(tail -n 5 "$work/log")"
 (
   eval "$(grep '^export ' "$work/log")"
   [[ $PKG_CONFIG_PATH == "$work/home/"* && $CMAKE_PREFIX_PATH == "$work/home/"* ]] || fail "$own installed elsewhere: $PKG_CONFIG_PATH"
   cd "$work"
-  g++ -std=c++20 "$here/consumer_test.cc" -o consumer_test $(pkg-config --cflags --libs rankloom-testing gtest_main)
+  $CXX -std=c++20 "$here/consumer_test.cc" -o consumer_test $(pkg-config --cflags --libs rankloom-testing gtest_main)
   ./consumer_test >log || fail "$(cat log)"
 )
 

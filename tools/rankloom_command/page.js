@@ -383,7 +383,7 @@ class Run {
   strikes() {
     this.struck = new Map();
     const told = [this.run.cause, this.run.text, ...this.texts.map(([text]) => text)].join("\n").slice(0, MOST_TEXT);
-    for (const [, rank, group, op, seq] of told.matchAll(/rank (\d+), group ([^,\n]+), (\w+) seq (\d+)[^:\n]*: [^\n[]*\(injected/g)) {
+    for (const [, rank, group, op, seq] of told.matchAll(/rank (\d+)(?:,| failed:) group ([^,\n]+), (\w+) seq (\d+)[^:\n]*: [^\n[]*\(injected/g)) {
       const lane = this.lanes[+rank];
       if (!lane) continue;
       for (let i = 0; i < lane.count; ++i) if (this.op(+rank, i) === op && lane.seq[i] === +seq && this.group(+rank, i).name === group) this.struck.set(+rank, i);
