@@ -22,7 +22,10 @@ class Members {
     const size_t element = dtype_size(dtype);
     const bool in_place = op == OpType::kAllReduce || op == OpType::kBroadcast;
     for (int r = 0; r < ranks; ++r) {
-      CollectiveCall call{.op = op, .reduce_op = reduce_op, .root = 0};
+      CollectiveCall call;
+      call.op = op;
+      call.reduce_op = reduce_op;
+      call.root = 0;
       TensorView output(buffer(static_cast<size_t>(output_numel) * element), dtype, {output_numel});
       call.inputs =
           in_place ? output : TensorView(buffer(static_cast<size_t>(input_numel) * element), dtype, {input_numel});
@@ -165,7 +168,8 @@ void build_call(benchmark::State& state) {
   for (auto _ : state) {
     TensorView view(values);
     benchmark::DoNotOptimize(view);
-    CollectiveCall call{.op = OpType::kAllReduce};
+    CollectiveCall call;
+    call.op = OpType::kAllReduce;
     call.inputs = view;
     call.outputs = std::move(view);
     benchmark::DoNotOptimize(call);

@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
 """Times rankloom beside PyTorch's own test backends, in one process and one run.
 
-    python bench/torch_bench.py [--json FILE]
+    python bench/torch_bench.py [--json FILE] [--table FILE] [--turns N] [--large RANKS]
 
-Each figure is the best of several rounds, in microseconds per operation over all ranks; the two sides take turns. `floor`:
-what the interpreter alone takes, since its lock makes the ranks' calls serial: ranks x one all_reduce of PyTorch's fake group.
+Each figure is the best of several rounds, over all ranks; the sides of a comparison take turns. `floor`: the time that the
+interpreter alone takes, since its lock makes the ranks' calls serial: ranks x one all_reduce of PyTorch's fake group. Worlds,
+steps of DDP and runs of explore() have no peer: they are told alone. --table: the rows as a table in Markdown. --large: how many
+ranks as threads make the one step of DDP (1024; 0: none). Figures of a machine that does other things as well say little; the
+load at the beginning and at the end is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import os
 import pathlib
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,12 +32,13 @@ from torch.testing._internal.distributed import fake_pg, multi_threaded_pg
 torch.set_num_threads(1)
 
 
-def on_threads(backend: str, ranks: int, body: Callable[[], Any]) -> list[Any]:
-    """As PyTorch's MultiThreadedTestCase does it."""
+def on_threads(backend: str, ranks: int, body: Callable[[], float], schedule: str = "fifo") -> float:
+    """The most of what the ranks return. As PyTorch's MultiThreadedTestCase does it; schedule: of rankloom's ranks."""
+    os.environ["RANKLOOM_SCHEDULE"] = schedule
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     multi_threaded_pg._install_threaded_pg()
     store = HashStore()
-    results: list[Any] = [None] * ranks
+    results = [0.0] * ranks
 
     def main(rank: int) -> None:
         dist.init_process_group(backend, rank=rank, world_size=ranks, store=store)
@@ -45,7 +52,8 @@ def on_threads(backend: str, ranks: int, body: Callable[[], Any]) -> list[Any]:
         thread.join()
     multi_threaded_pg._uninstall_threaded_pg()
     torch._C._distributed_c10d._set_thread_isolation_mode(False)
-    return results
+    del os.environ["RANKLOOM_SCHEDULE"]
+    return max(results)
 
 
 def all_reduce_us(elements: int, times: int, rounds: int = 5) -> Callable[[], float]:
@@ -65,8 +73,7 @@ def all_reduce_us(elements: int, times: int, rounds: int = 5) -> Callable[[], fl
     return body
 
 
-def fake_us(backend: str) -> float:
-    dist.init_process_group(backend, rank=0, world_size=4, store=fake_pg.FakeStore())
+def alone_us() -> float:
     x = torch.ones(1024)
     best = float("inf")
     for _ in range(50):
@@ -74,11 +81,60 @@ def fake_us(backend: str) -> float:
         for _ in range(200):
             dist.all_reduce(x)
         best = min(best, (time.perf_counter() - began) / 200)
-    dist.destroy_process_group()
     return best * 1e6
 
 
-def in_turns(*measures: Callable[[], float], turns: int = 4) -> list[float]:
+def fake_us(backend: str) -> float:
+    dist.init_process_group(backend, rank=0, world_size=4, store=fake_pg.FakeStore())
+    us = alone_us()
+    dist.destroy_process_group()
+    return us
+
+
+def recorded_us() -> float:
+    """Of a fake world's rank, which records each call with its line, module and cost."""
+    with warnings.catch_warnings(), rankloom.torch.fake_world(world_size=4, cost="nvlink4", outputs="shapes_only"):
+        warnings.simplefilter("ignore")  # of tensors with data
+        return alone_us()
+
+
+def world_us(ranks: int, seed: int | None) -> float:
+    began = time.perf_counter()
+    rankloom.torch.run(lambda: None, ranks, seed=seed).raise_if_failed()
+    return (time.perf_counter() - began) * 1e6
+
+
+def explored_us(ranks: int, calls: int, clock: Callable[[], float] = time.perf_counter, runs: int = 300) -> float:
+    """Of one run among many under other schedules."""
+
+    def program() -> None:
+        x = torch.ones(4)
+        for _ in range(calls):
+            dist.all_reduce(x)
+
+    began = clock()
+    found = rankloom.torch.explore(program, ranks, runs=runs, seconds=None, strategies=["random"])
+    found.raise_if_failed()
+    return (clock() - began) / found.runs * 1e6
+
+
+def ddp_step_us(ranks: int) -> float:
+    """A model wrapped by DistributedDataParallel on each rank, forward and backward once."""
+
+    def program(rank: int) -> float:
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+        model(torch.full((2, 8), float(rank))).sum().backward()
+        return model.module.weight.grad[0, 0].item()  # type: ignore[no-any-return, union-attr, index]
+
+    began = time.perf_counter()
+    report = rankloom.torch.run(program, ranks)
+    report.raise_if_failed()
+    assert set(report.results) == {float(ranks - 1)}  # 2 rows, their mean over the ranks
+    return (time.perf_counter() - began) * 1e6
+
+
+def in_turns(turns: int, *measures: Callable[[], float]) -> list[float]:
     best = [float("inf")] * len(measures)
     for _ in range(turns):
         for i, measure in enumerate(measures):
@@ -86,41 +142,74 @@ def in_turns(*measures: Callable[[], float], turns: int = 4) -> list[float]:
     return best
 
 
+def text_of(us: float) -> str:
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.3g} {unit}"
+    return f"{us:.3g} us"
+
+
+class Table:
+    """Rows of figures in microseconds, printed as they come."""
+
+    COLUMNS = ("what", "rankloom", "rankloom, all at once", "PyTorch's", "floor", "PyTorch's / rankloom", "rankloom / floor")
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.lines = ["| " + " | ".join(self.COLUMNS) + " |", "| --- |" + " ---: |" * (len(self.COLUMNS) - 1)]
+        print("\n".join(self.lines))
+
+    def tell(self, name: str, ours: float, parallel: float | None = None, theirs: float | None = None, floor: float | None = None) -> None:
+        self.rows.append({"name": name, "us": ours, "parallel_us": parallel, "peer_us": theirs, "floor_us": floor})
+        times = [us and text_of(us) for us in (ours, parallel, theirs, floor)]
+        ratios = [theirs and f"{theirs / ours:.3g}", floor and f"{ours / floor:.3g}"]
+        self.lines.append("| " + " | ".join([name, *(cell or "-" for cell in [*times, *ratios])]) + " |")
+        print(self.lines[-1], flush=True)
+
+
+def load() -> str:
+    return f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--table", type=pathlib.Path)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--large", type=int, default=1024)
     arguments = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    began = load()
+    print(f"torch {torch.__version__}, {began}")
+    table = Table()
 
-    def tell(name: str, us: float, floor: float | None = None) -> None:
-        rows.append({"name": name, "us_per_op": us, "floor_us": floor})
-        print(f"{name:48} {us:10.1f} us" + (f"   floor {floor:8.1f} us, x {us / floor:.2f}" if floor else ""), flush=True)
-
-    theirs, ours = in_turns(lambda: fake_us("fake"), lambda: fake_us("rankloom_fake"))
+    theirs, ours, recorded = in_turns(arguments.turns, lambda: fake_us("fake"), lambda: fake_us("rankloom_fake"), recorded_us)
+    table.tell("fake all_reduce of 1,024 floats", ours, theirs=theirs)
+    table.tell("fake all_reduce of 1,024 floats, recorded; PyTorch's is not", recorded, theirs=theirs)
     floor = theirs
-    tell("fake all_reduce 1024, PyTorch's", theirs)
-    tell("fake all_reduce 1024, rankloom", ours)
-    print(f"  PyTorch's takes {theirs / ours:.2f} times as long")
     for ranks in (4, 16, 64):
         body = all_reduce_us(1024, max(20, 800 // ranks))
-        theirs, ours = in_turns(
-            lambda ranks=ranks, body=body: max(on_threads("threaded", ranks, body)),  # type: ignore[misc]
-            lambda ranks=ranks, body=body: max(on_threads("rankloom", ranks, body)),  # type: ignore[misc]
+        theirs, ours, parallel = in_turns(
+            arguments.turns,
+            functools.partial(on_threads, "threaded", ranks, body),
+            functools.partial(on_threads, "rankloom", ranks, body),
+            functools.partial(on_threads, "rankloom", ranks, body, "free"),
         )
-        tell(f"all_reduce 1024, {ranks} ranks, threaded", theirs, ranks * floor)
-        tell(f"all_reduce 1024, {ranks} ranks, rankloom", ours, ranks * floor)
-        print(f"  PyTorch's takes {theirs / ours:.2f} times as long")
+        table.tell(f"all_reduce of 1,024 floats, {ranks} ranks", ours, parallel, theirs, ranks * floor)
     for ranks in (4, 64):
         for seed in (None, 7):
-            best = float("inf")
-            for _ in range(10):
-                began = time.perf_counter()
-                rankloom.torch.run(lambda: None, ranks, seed=seed).raise_if_failed()
-                best = min(best, time.perf_counter() - began)
-            gear = "free" if seed is None else "seed 7"
-            tell(f"a world of {ranks} ranks, made and ended, {gear}", best * 1e6)
+            [ours] = in_turns(10, functools.partial(world_us, ranks, seed))
+            table.tell(f"a world of {ranks} ranks, made and ended" + ("" if seed is None else f", seed {seed}"), ours)
+    for name, clock in (("explore(): a run of 4 ranks x 10 all_reduce", time.perf_counter), ("the same, processor time", time.process_time)):
+        [ours] = in_turns(arguments.turns, functools.partial(explored_us, 4, 10, clock))
+        table.tell(name, ours)
+    if arguments.large > 0:
+        ddp_step_us(2)  # imports
+        table.tell(f"DDP of a linear layer, made, and a step, {arguments.large:,} ranks", ddp_step_us(arguments.large))
+    print(f"{load()} at the end")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"benchmarks": rows}, indent=1))
+        arguments.json.write_text(json.dumps({"begun": began, "torch": torch.__version__, "benchmarks": table.rows}, indent=1))
+    if arguments.table:
+        arguments.table.write_text("\n".join(table.lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,8 @@ std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shar
   } else {
     switch (options.backend.value_or(GroupOptions::Backend::kThreaded)) {
       case GroupOptions::Backend::kThreaded:
+        if (GroupBackend* const backend = rank.world().group_backend(); backend != nullptr)
+          return with_faults(rank, backend->make_member(rank, group, options));
         return with_faults(rank, make_threaded_member(rank, group, options));
       case GroupOptions::Backend::kFake:
         return with_faults(rank, make_fake_member(rank, group, options.fake.value_or(FakeOptions{})));

@@ -19,16 +19,16 @@ using namespace internal;
 
 namespace {
 
-// Whether the rank had come to this round before. Stores of users do not tell.
-bool append_arrival(Store& store, std::string_view key, const StoreBarrier& barrier, CodeSite code) {
+// `found`: the rank had come to this round before; `number`: the ranks that have come, 0 from stores of users, which do
+// not tell.
+StoreReply append_arrival(Store& store, std::string_view key, const StoreBarrier& barrier, CodeSite code) {
   const std::string text = absl::StrCat(barrier.rank, " ");
   const std::string_view value = text;
-  return StoreAccess::submit(store, {.op = StoreCall::Op::kAppend,
-                                     .keys = {&key, 1},
-                                     .values = {&value, 1},
-                                     .code = code,
-                                     .way = {.barrier = &barrier}})
-      ->found;
+  return *StoreAccess::submit(store, {.op = StoreCall::Op::kAppend,
+                                      .keys = {&key, 1},
+                                      .values = {&value, 1},
+                                      .code = code,
+                                      .way = {.barrier = &barrier}});
 }
 
 }  // namespace
@@ -54,12 +54,16 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const std::string arrived_key = round_key("arrived", round);
   const std::string go_key = round_key("go", round);
   const StoreBarrier barrier{.name = name, .rank = rank, .size = size};
-  if (append_arrival(store, arrived_key, barrier, code)) {
+  const StoreReply arrived_here = append_arrival(store, arrived_key, barrier, code);
+  if (arrived_here.found) {
     refuse(origin, ErrorKind::kInvalidArgument, who, ": rank ", rank, " of ", size,
            " has come already, want each rank once: two callers give the same rank, or one calls again after a timeout",
            site_place(Site{.code = code}));
   }
-  if (arrival % size == 0) {
+  // The rank whose number completes the list, not the one counted last: of two that come as one rank, the second may
+  // have been counted and not have left its number yet.
+  const bool completes = arrived_here.number > 0 ? arrived_here.number == size : arrival % size == 0;
+  if (completes) {
     if (round > 0) {
       store.delete_key(round_key("arrived", round - 1), code);
       store.delete_key(round_key("go", round - 1), code);

@@ -1,5 +1,6 @@
 #include "fake_store/table_store.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -426,20 +427,26 @@ TableStore::Reply TableStore::num_keys(const StoreCall& call) {
 
 TableStore::Reply TableStore::append(const StoreCall& call) {
   absl::Status status;
-  bool twice = false;
+  StoreReply reply;
   {
     ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
     if (call.way.barrier != nullptr && hold.status().ok()) {
       const std::string* const arrived = table_.peek(call.key());
-      twice = arrived != nullptr && has_arrived(*arrived, call.way.barrier->rank);
+      reply.found = arrived != nullptr && has_arrived(*arrived, call.way.barrier->rank);
+      reply.number = arrived != nullptr ? std::count(arrived->begin(), arrived->end(), ' ') : 0;
+    }
+    if (reply.found) {          // the list holds each rank once
+      table_.find(call.key());  // the refusal is a read, as an append is a write
+      return reply;
     }
     status = hold.write(Change::kAppend, call.key(), call.value());
     if (status.ok()) table_.append(call.key(), call.value());
   }
   table_.deliver_events();
   if (!status.ok()) return explain(call, status);
-  return StoreReply{.found = twice};
+  if (call.way.barrier != nullptr) ++reply.number;
+  return reply;
 }
 
 TableStore::Reply TableStore::multi_get(const StoreCall& call) {

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -86,18 +87,9 @@ void tell_success(const ExploreOptions& options, const ExploreReport& report) {
   testing::Test::RecordProperty(kProperty, all);
 }
 
-// The line that names the file of the run; empty if the environment asks for none.
-std::string save_run(const ExploreReport::Failure& failure, const std::string& name) {
-  if (name.empty()) return "";
-  RunReport report = failure.report;
-  write_failed_run(name, &report);
-  return report.run_file.empty() ? "" : absl::StrCat("\n", report.run_file);
-}
-
-}  // namespace
-
-ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body,
-                                 CodeSite code) {
+// `name`: of the files of a failure, for the caller.
+ExploreReport search_in_test(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body, CodeSite code,
+                             std::string* name) {
   ExploreOptions in_test = options;
   add_test_defaults(&in_test.world);
   const bool in_a_test = testing::UnitTest::GetInstance()->current_test_info() != nullptr;
@@ -107,22 +99,35 @@ ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRe
     report.failure->rerun = internal::for_this_test(std::move(report.failure->rerun));
     report.failure->report.rerun.clear();
     if (report.failure->report.kept != nullptr) report.failure->report.kept->rerun = report.failure->rerun;
+    *name = next_file_name();
+    if (name->empty()) *name = absl::StrCat(program_invocation_short_name, ".explore", number);
+    write_failed_run(*name, &report.failure->report);
   }
   return report;
 }
 
+}  // namespace
+
+ExploreReport explore_assertions(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body,
+                                 CodeSite code) {
+  std::string name;
+  return search_in_test(options, body, code, &name);
+}
+
 bool expect_no_failure_in_schedules(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> body,
                                     CodeSite code) {
-  const ExploreReport report = explore_assertions(options, body, code);
+  std::string name;
+  ExploreReport report = search_in_test(options, body, code, &name);
   if (report.ok()) {
     tell_success(options, report);
     return true;
   }
+  // The file of the run is said last.
+  std::string run_file;
+  if (report.failure.has_value()) run_file = std::exchange(report.failure->report.run_file, "");
   std::string text = report.text();
-  if (report.failure.has_value()) {
-    const std::string name = next_file_name();
-    text += save_trace(*report.failure, name) + save_run(*report.failure, name);
-  }
+  if (report.failure.has_value()) text += save_trace(*report.failure, name);
+  if (!run_file.empty()) absl::StrAppend(&text, "\n", run_file);
   internal::report_part(testing::TestPartResult::kNonFatalFailure, code.file, code.line, text);
   return false;
 }

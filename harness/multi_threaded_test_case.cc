@@ -132,7 +132,7 @@ std::string engine_name(const testing::TestParamInfo<EngineKind>& info) {
   return std::string(engine_kind_name(info.param));
 }
 
-void PrintTo(EngineKind engine, std::ostream* out) { *out << engine_kind_name(engine); }
+std::ostream& operator<<(std::ostream& out, EngineKind engine) { return out << engine_kind_name(engine); }
 
 EngineKind MultiThreadedTestCase::engine() const {
   const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();

@@ -39,22 +39,23 @@ PUBLIC = {
     "process_group": "collectives/group",
     "device_mesh": "collectives/group",
     "records": "collectives/records",
-    "traces": "collectives/records",
     "chakra": "collectives/records",
     "fake": "collectives/fake",
     "cuda": "collectives/cuda",
+    "mpi": "collectives/mpi",
     "explore": "harness/explore",
     "matchers": "harness",
     "testing": "harness",
 }
 # Those that only include others: for users, never for the layers themselves.
-UMBRELLAS = {"rankloom/rankloom.h": "collectives", "rankloom/testing.h": "harness", "rankloom/cuda.h": "collectives"}
+UMBRELLAS = {"rankloom/rankloom.h": "collectives", "rankloom/testing.h": "harness", "rankloom/cuda.h": "collectives",
+             "rankloom/mpi.h": "collectives"}
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".cpp", ".hpp"}
 
 # Rooms, the folders within a layer, lowest first: each may include itself and what stands left of it.
 ROOMS = {
     "sim": ["base", "engine", "schedule", "scheduler", "sync", "faults"],
-    "collectives": ["call", "work", "kernels", "ops", "group", "streams", "records", "threaded", "fake", "cuda"],
+    "collectives": ["call", "work", "kernels", "ops", "group", "streams", "records", "threaded", "fake", "cuda", "mpi"],
 }
 # Files above all rooms of their folder, and the rooms that each may include: each puts rooms together and is reached by link
 # only, so nothing includes one.
@@ -66,17 +67,21 @@ ROOFS = {
 PACKAGES = [
     (r"boost/", ["sim/engine/fiber_engine.*", "bench/*", "tests/*"], "the fiber engine"),
     (r"(gtest|gmock)/|rankloom/(testing|matchers)\.h",
-     ["harness/*", "!harness/explore/*", "include/rankloom/matchers.h", "include/rankloom/testing.h", "tests/*"], "what tests are made of"),
+     ["harness/*", "!harness/explore/*", "!harness/mpi/*", "include/rankloom/matchers.h", "include/rankloom/testing.h", "tests/*"],
+     "what tests are made of"),
     (r"(torch|ATen|c10|pybind11)/|(Python|pybind11|torch)\b", ["bridge/*", "tests/bridge/*"], "the bridge"),
     (r"(hwy|tbb|oneapi)/", ["collectives/kernels/*", "bench/*", "tests/*"], "collectives/kernels"),
     (r"cu(da|da_runtime|da_runtime_api|da_fp16|da_bf16|da_fp8)\.h|cuda/", ["collectives/cuda/*", "bridge/*", "bench/*", "tests/*"],
      "collectives/cuda"),
+    (r"mpi\.h", ["collectives/mpi/*", "harness/mpi/*", "bench/*", "tests/*"], "collectives/mpi and harness/mpi"),
     (r"benchmark/", ["bench/*"], "bench"),
     (r"google/protobuf/", ["collectives/records/chakra.*", "tests/*"], "Chakra traces"),
     (r"absl/flags/", ["tools/*", "bench/*", "examples/*", "tests/*"], "programs, which have flags"),
     (r"absl/random/", [], "nobody: include/rankloom/random.h is our generator"),
-    (r"rankloom/(rankloom|cuda)\.h",
-     ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*", "collectives/cuda/*"], "users of the library"),
+    (r"rankloom/(rankloom|cuda|mpi)\.h",
+     ["bridge/*", "tools/*", "bench/*", "examples/*", "tests/*", "include/*", "collectives/cuda/*", "collectives/mpi/*",
+      "harness/mpi/*"],
+     "users of the library"),
 ]
 
 CORE = ["sim", "fake_store", "world", "collectives"]
@@ -112,7 +117,8 @@ EXCEPTIONS = [
 ]
 
 # (unit, public header, reason): a unit that needs what the header declares, and on which the sources of the header are built. Of a
-# header and the state that it hides there is no other way: both know each other. These includes close no circle; any other does.
+# header and the state that it hides there is no other way: both know each other. A RunReport, too, is declared with the World whose
+# state writes its file before a process that hangs ends. These includes close no circle; any other does.
 BEHIND = [
     ("collectives/group/group_front", "rankloom/process_group.h", "the state of a ProcessGroup, which it points to"),
     ("collectives/work/work_state", "rankloom/work.h", "the state that a Work is a handle on, which makes such handles"),

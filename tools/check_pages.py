@@ -11,7 +11,7 @@ programs, tests and suites of meson test and ./dev test, targets of ninja, tests
 Lines end within 120 columns (code blocks and comments of C++ sources, too; rows of tables may be longer, since Markdown has no way to
 go on in the next line), no paragraph stands twice, docs/README.md names every page, decisions are numbered without a hole. Comments of C++
 and Python, docstrings among them, name their subject with a noun: none begins with "It" or "They", and no sentence of one begins
-with "Who", "Whoever", "What" or "Whatever", but for questions.
+with "Who", "Whoever", "What" or "Whatever", but for questions. No file holds a merge's markers.
 A new exception is one line in OUTSIDE, with its reason.
 """
 
@@ -52,6 +52,7 @@ OUTSIDE = [
     ("docs/debugger.md", "share/rankloom/gdb.py", "tools/gdb/rankloom.py, as it is installed"),
     ("docs/project.md", "average*", "the reader writes them"),
     ("docs/pytorch.md", "torch/testing/*", "a file of PyTorch"),
+    ("docs/pytorch.md", "distributed/*.py", "a file of github.com/pytorch/examples"),
     ("*", "--gtest_*", "options of GoogleTest"),
     ("*", "--tb", "an option of pytest"),
     ("*", "--pdb", "an option of pytest"),
@@ -601,7 +602,19 @@ def check_subjects(tree):
                 yield path, line, f'a comment, or a sentence in it, begins with "{word}", want a noun for a subject'
 
 
-TREE_CHECKS = [check_index, check_decisions, check_picture, check_rooms, check_columns, check_subjects]
+# The lines that git leaves of two sides of a merge; "=======" alone underlines headings, too.
+MERGE_MARKER = re.compile(r"^(<{7}|>{7}|\|{7})(?: .*)?$", re.MULTILINE)
+
+
+def check_merges(tree):
+    """No file holds both sides of a merge."""
+    for path in tree.files:
+        text = tree.text(path)
+        for marker in MERGE_MARKER.finditer(text):
+            yield path, line_of(text, marker.start()), "a merge's marker: one of both sides has to go"
+
+
+TREE_CHECKS = [check_merges, check_index, check_decisions, check_picture, check_rooms, check_columns, check_subjects]
 
 
 def check(root, outside=None):

@@ -50,8 +50,17 @@ class Package:
 
 
 def search_path(pkg_config):
-    paths = os.environ.get("PKG_CONFIG_PATH", ""), os.environ.get("PKG_CONFIG_LIBDIR") or ask(pkg_config, "--variable=pc_path", "pkg-config")
+    """A pkgconf for another machine, aarch64-linux-gnu-pkg-config say, knows that machine's folders as those of its personality."""
+    paths = os.environ.get("PKG_CONFIG_PATH", ""), os.environ.get("PKG_CONFIG_LIBDIR") or own_folders(pkg_config)
     return [pathlib.Path(folder) for path in paths for folder in path.split(os.pathsep) if folder]
+
+
+def own_folders(pkg_config):
+    try:
+        found = re.search(r"^DefaultSearchPaths: (.*)$", ask(pkg_config, "--dump-personality"), re.MULTILINE)
+    except MissingError:  # of freedesktop.org, which has no personalities
+        found = None
+    return os.pathsep.join(found.group(1).split()) if found else ask(pkg_config, "--variable=pc_path", "pkg-config")
 
 
 def read_all(pkg_config, names):

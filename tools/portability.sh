@@ -34,9 +34,12 @@ mirror_of_apt() {
 bootstrap() {
   [[ -x $root/usr/bin/sudo ]] && return 0
   say "debootstrap $suite"
+  local log
+  log=$(mktemp)
   PATH=$PATH:/usr/sbin:/sbin debootstrap --variant=minbase --include=ca-certificates,git,sudo "$suite" "$root" "$mirror" \
-    >"$root.log" 2>&1 || { tail -n 20 "$root.log"; return 1; }
-  rm -f "$root.log"
+    >"$log" 2>&1 || { tail -n 20 "$log"; return 1; }
+  rm -f "$log"
+  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/portability" # twice as fast, and nothing is lost with a root
 }
 
 # Mounts what programs expect, and what the options name. In a namespace of mounts of its own, with which they end: none is left

@@ -4,8 +4,9 @@
     tools/tidy.py BUILD_FOLDER [JOBS]
 
 The folder need not be built: what its sources include and is generated is built here. A source is known by the content of
-itself, of every header of ours that it includes, of .clang-tidy and of its command line; what passed is remembered under
-BUILD_FOLDER/tidy. Tests are left to the compilers. Errors of the compiler are findings, so those of -Wthread-safety.
+itself, of every header of ours that it includes, of .clang-tidy, by its command line, and by the versions of clang-tidy and of
+the libraries; what passed is remembered for 30 days in the user's cache, for every checkout, as a compiler cache would.
+Tests are left to the compilers. Errors of the compiler are findings, so those of -Wthread-safety.
 """
 
 import concurrent.futures
@@ -16,12 +17,16 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 # The analyzer gives a function up after so many steps. Its default of 225000 takes three times the time.
 ANALYZER_STEPS = 10000
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "rankloom" / "tidy"
+REMEMBERED = 30 * 24 * 3600  # seconds
+LIBRARIES = ["absl_base", "benchmark", "gtest", "libhwy", "protobuf-lite", "tbb"]
 
 
 def generate_headers(build):
@@ -59,9 +64,9 @@ def main(arguments):
     version = subprocess.run(["clang-tidy", "--version"], check=True, capture_output=True).stdout
     arguments = ["-Xclang", "-analyzer-config", "-Xclang", f"max-nodes={ANALYZER_STEPS}"]
     command = ["clang-tidy", "--quiet", "-p", build, *(f"--extra-arg={argument}" for argument in arguments)]
-    salt = version + (ROOT / ".clang-tidy").read_bytes() + str(arguments).encode()
-    passed = build / "tidy"
-    passed.mkdir(exist_ok=True)
+    libraries = [subprocess.run(["pkg-config", "--modversion", name], check=False, capture_output=True).stdout for name in LIBRARIES]
+    salt = version + b"".join(libraries) + (ROOT / ".clang-tidy").read_bytes() + str(arguments).encode()
+    CACHE.mkdir(parents=True, exist_ok=True)
     generate_headers(build)
 
     entries = {}  # of each source one, however many programs it is part of
@@ -72,10 +77,14 @@ def main(arguments):
         if source.relative_to(ROOT).parts[0] != "tests":
             entries.setdefault(source, entry)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        marks = list(pool.map(lambda entry: passed / fingerprint(entry, salt), entries.values()))
+        marks = list(pool.map(lambda entry: CACHE / fingerprint(entry, salt), entries.values()))
     todo = [(source, mark) for source, mark in zip(entries, marks, strict=True) if not mark.exists()]
-    for old in set(passed.iterdir()) - set(marks):
-        old.unlink()
+    for mark in marks:
+        if mark.exists():
+            mark.touch()
+    for old in CACHE.iterdir():
+        if old.stat().st_mtime < time.time() - REMEMBERED:
+            old.unlink(missing_ok=True)
 
     def tidy(item):
         source, mark = item

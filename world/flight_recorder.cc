@@ -24,8 +24,8 @@ bool alike(const FlightFacts& a, const FlightFacts& b) {
 
 RankRecorder::~RankRecorder() = default;
 
-void RankRecorder::tell_issued(int64_t record_id) { log_->call_issued(record_id); }
-void RankRecorder::tell_ended(int64_t record_id) { log_->call_ended(record_id); }
+void RankRecorder::log_issue(int64_t record_id) { log_->call_issued(record_id); }
+void RankRecorder::log_end(int64_t record_id) { log_->call_ended(record_id); }
 
 RankRecorder::Slot& RankRecorder::longer_ring() {
   if (ring_.size() == ring_.capacity()) {

@@ -80,6 +80,8 @@ struct FlightFacts {
   uint8_t dtype = 0;    // of the first tensor; 0: there is none
   uint16_t inputs = 0;  // how many of the shapes below are inputs
   uint16_t outputs = 0;
+  // Behind those of the outputs, if tensors are not split equally: the splits of the input and of the output, each like
+  // a shape.
   FlightShapes shapes;
   int tag = 0;  // of a point-to-point call
 };
@@ -181,7 +183,7 @@ class RankRecorder {
     slot->completed_ns = now_ns;
     slot->state = ok ? FlightEntry::State::kCompleted : FlightEntry::State::kFailed;
     if (log_ != nullptr) [[unlikely]]
-      tell_ended(record_id);
+      log_end(record_id);
   }
   // The rank makes no more calls of `group`, which somebody has held until now: the recorder does from here on, for as
   // long as an entry names it.
@@ -224,11 +226,11 @@ class RankRecorder {
     slot.peer = kind.facts.peer;
     slot.state = FlightEntry::State::kScheduled;
     if (log_ != nullptr) [[unlikely]]
-      tell_issued(record_id);
+      log_issue(record_id);
     return record_id;
   }
-  void tell_issued(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void tell_ended(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void log_issue(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void log_end(int64_t record_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot& longer_ring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of a kind that no entry is of, the spare one, to be written.
   FlightFacts& spare_facts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -216,6 +216,10 @@ void write_kinds(const std::vector<RunData::Kind>& kinds, std::string* out) {
     write_shapes(kind.shapes, kind.inputs, &at, out);
     *out += ",\"out\":";
     write_shapes(kind.shapes, kind.outputs, &at, out);
+    if (at < kind.shapes.size()) {
+      *out += ",\"splits\":";
+      write_shapes(kind.shapes, 2, &at, out);
+    }
     *out += '}';
   });
 }
@@ -325,9 +329,9 @@ std::vector<std::string> gaps_of(const RunReport& report) {
   }
   append_log_gaps(data, &gaps);
   gaps.emplace_back("waits within a run: when a rank waited for a call that it had issued");
-  gaps.emplace_back("tensors' values, reduce operators, splits");
+  gaps.emplace_back("tensors' values, reduce operators");
   if (report.cause.ok() || data.stuck.waits.empty())
-    gaps.emplace_back("waits at the end: known of a run in which no rank can move only");
+    gaps.emplace_back("waits at the end: known only of a run in which no rank could move");
   return gaps;
 }
 

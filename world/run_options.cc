@@ -6,8 +6,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -165,17 +168,21 @@ std::string rerun_of_run(int run, std::string rerun) {
   return absl::StrCat("RANKLOOM_REPLAY_RUN=", run, " ", rerun);
 }
 
+const std::string& program_command() {
+  // Read once: a test may make ten thousand worlds.
+  static const std::string* const line = new std::string(command_line());
+  return *line;
+}
+
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path) {
   const Schedule& schedule = options.schedule;
   const bool unset = schedule.kind() == Schedule::Kind::kUnset;
   if (unset ? options.engine != EngineKind::kFibers : !schedule.deterministic()) return "";
-  // Read once: a test may make ten thousand worlds.
-  static const std::string* const line = new std::string(command_line());
   const std::string faults =
       options.faults.empty() ? "" : absl::StrCat("RANKLOOM_FAULTS=", shell_quoted(options.faults.text()), " ");
   const auto command = [&](std::string_view name, const absl::AlphaNum& value) {
     return absl::StrCat("RANKLOOM_ENGINE=", sv(engine_kind_name(options.engine)), " ", sv(name), value, " ", faults,
-                        *line);
+                        program_command());
   };
   if (!trace_path.empty()) return command("RANKLOOM_REPLAY=", shell_quoted(trace_path));
   if (unset) return command("RANKLOOM_SCHEDULE=", Schedule::fifo().text());
@@ -185,10 +192,34 @@ std::string rerun_command(const WorldOptions& options, std::string_view trace_pa
   return command("RANKLOOM_REPLAY=", shell_quoted(path != nullptr ? path : "<the same trace>"));
 }
 
+namespace {
+
+// The process's folder when the first world was made.
+const std::filesystem::path& first_folder() {
+  static const auto* const folder = [] {
+    std::error_code ignored;  // without a folder relative paths stay as they are
+    return new std::filesystem::path(std::filesystem::current_path(ignored));
+  }();
+  return *folder;
+}
+
+// A folder that the environment names. A relative one begins where the first world was made, wherever the program has
+// gone to since.
+std::string folder_from(const char* variable) {
+  const char* const value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return "";
+  const std::filesystem::path folder = value;
+  std::error_code ignored;
+  return folder.is_absolute() || std::filesystem::current_path(ignored) == first_folder() ? value
+                                                                                          : first_folder() / folder;
+}
+
+}  // namespace
+
 absl::StatusOr<RunFiles> run_files_from_environment() {
   RunFiles files;
-  if (const char* folder = std::getenv("RANKLOOM_TRACE_DIR"); folder != nullptr) files.folder = folder;
-  if (const char* folder = std::getenv("RANKLOOM_REPORT"); folder != nullptr) files.reports = folder;
+  files.folder = folder_from("RANKLOOM_TRACE_DIR");
+  files.reports = folder_from("RANKLOOM_REPORT");
   if (const char* run = std::getenv("RANKLOOM_REPLAY_RUN"); run != nullptr) {
     if (!absl::SimpleAtoi(run, &files.replayed_run) || files.replayed_run < 1) {
       return bad_variable("RANKLOOM_REPLAY_RUN", run, "a number from 1");
@@ -199,7 +230,9 @@ absl::StatusOr<RunFiles> run_files_from_environment() {
 
 bool reports_are_wanted() {
   const char* const folder = std::getenv("RANKLOOM_REPORT");
-  return folder != nullptr && *folder != '\0';
+  const bool wanted = folder != nullptr && *folder != '\0';
+  if (wanted) (void)first_folder();
+  return wanted;
 }
 
 bool is_terminal(std::FILE* stream) {

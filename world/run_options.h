@@ -25,6 +25,9 @@ absl::StatusOr<int> ranks_from_environment(int run);
 // A rerun command that is for the `run`-th run or search only. Empty stays empty.
 std::string rerun_of_run(int run, std::string rerun);
 
+// The command line of this process, quoted for a shell.
+const std::string& program_command();
+
 // The command that repeats a run of this process under `options`: variables, then the command line, quoted for a shell.
 // `trace_path` not empty: the command that replays the trace saved there instead. Empty in the free gear.
 std::string rerun_command(const WorldOptions& options, std::string_view trace_path = {});

@@ -198,14 +198,7 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
       record->uncovered("a world within a rank, in the free gear");
     }
   }
-  if (faults_ != nullptr) store_ = std::make_unique<FaultStore>(std::move(store_), faults_.get());
-  if (keeps_log_) {
-    store_ = std::make_unique<LoggedStore>(std::move(store_), [this]() -> OperationLog* {
-      RankState* const rank = RankState::current();
-      return rank != nullptr && &rank->world() == this ? rank->log() : nullptr;
-    });
-  }
-  StoreAccess::state(*store_).set_timeout(options_.timeout);
+  store_ = wrapped(std::move(store_));
   contexts_.reserve(outcomes_.size());
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.push_back(std::make_unique<RankState>(this, rank));
   scheduler_->set_user([this](int rank) { return static_cast<void*>(contexts_[static_cast<size_t>(rank)].get()); });
@@ -227,6 +220,34 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
   });
   scheduler_->set_rerun(rerun_command(options_));
   scheduler_->set_wait_reporter(wait_reporter());
+}
+
+std::unique_ptr<Store> WorldState::wrapped(std::unique_ptr<Store> store) {
+  if (faults_ != nullptr) store = std::make_unique<FaultStore>(std::move(store), faults_.get());
+  if (keeps_log_) {
+    store = std::make_unique<LoggedStore>(std::move(store), [this]() -> OperationLog* {
+      RankState* const rank = RankState::current();
+      return rank != nullptr && &rank->world() == this ? rank->log() : nullptr;
+    });
+  }
+  StoreAccess::state(*store).set_timeout(options_.timeout);
+  return store;
+}
+
+void WorldState::ranks_elsewhere(int own, std::unique_ptr<Store> store, GroupBackend* backend) {
+  scheduler_->ranks_elsewhere(own);
+  store_ = wrapped(std::move(store));
+  group_backend_ = backend;
+}
+
+void WorldState::ended_elsewhere(int rank, RunReport::Outcome outcome) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // of no explored run
+  const bool failed = outcome.state == RunReport::Outcome::State::kFailed;
+  if (failed && first_failed_ < 0) first_failed_ = rank;
+  RunReport::Outcome& known = outcomes_[static_cast<size_t>(rank)];
+  // The rank of this process may have failed for what that one did, which may have returned.
+  if (failed || known.state != RunReport::Outcome::State::kFailed) known = std::move(outcome);
 }
 
 WorldState::~WorldState() {

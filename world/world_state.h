@@ -38,6 +38,8 @@
 
 namespace rankloom::internal {
 
+class GroupBackend;
+
 // The library's side of a rank, behind its RankContext: recorder, open outputs, generator. Every RankContext is one.
 class RankState final : public RankContext, public Kept {
  public:
@@ -216,6 +218,14 @@ class WorldState : public Kept {
   // repeats a part of the process, such as one test. Before the run.
   void tell_rerun_by(std::string (*told)(std::string)) { rerun_told_ = told; }
 
+  // A world of which this process has rank `own` only, before it attaches: the others run in other processes. `store`:
+  // where all of them meet. `backend` makes its groups, and outlives the run.
+  void ranks_elsewhere(int own, std::unique_ptr<Store> store, GroupBackend* backend);
+  // Null: ranks of one process, whose groups are threaded ones.
+  GroupBackend* group_backend() const { return group_backend_; }
+  // How a rank of another process ended.
+  void ended_elsewhere(int rank, RunReport::Outcome outcome);
+
   // Null: nothing goes wrong by plan.
   FaultInjector* faults() { return faults_.get(); }
 
@@ -227,6 +237,8 @@ class WorldState : public Kept {
 
  private:
   void run_all(absl::FunctionRef<void(RankContext&)> program, CodeSite code);
+  // The store with the wrappers that this run asks for.
+  std::unique_ptr<Store> wrapped(std::unique_ptr<Store> store);
   RunReport report(bool last);
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
@@ -264,6 +276,7 @@ class WorldState : public Kept {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FaultInjector> faults_;
   std::unique_ptr<Store> store_;
+  GroupBackend* group_backend_ = nullptr;  // const once a rank has attached
   std::shared_ptr<const Group> world_group_;
   std::vector<std::unique_ptr<RankState>, KeptAllocator<std::unique_ptr<RankState>>> contexts_;
   int64_t start_ns_ = 0;

@@ -198,14 +198,22 @@ void Job::attach(int rank) {
   after_point(rank);
 }
 
-std::pair<int64_t, int> Job::acts_for() {
-  if (binding.job != nullptr) return {binding.job->id_, binding.rank};
+std::shared_ptr<Job> Job::acting(int* rank) {
+  *rank = binding.rank;
+  if (binding.job != nullptr) return binding.job;
   const Task* const task = Task::current();
-  if (task == nullptr || task->info.rank < 0) return {-1, -1};
+  if (task == nullptr || task->info.rank < 0) return nullptr;
   const std::lock_guard<std::mutex> lock(jobs_mu);
   const auto it = jobs().find(task->scheduler);
-  const std::shared_ptr<Job> job = it != jobs().end() ? it->second.lock() : nullptr;
-  return job != nullptr ? std::pair<int64_t, int>{job->id_, task->info.rank} : std::pair<int64_t, int>{-1, -1};
+  std::shared_ptr<Job> job = it != jobs().end() ? it->second.lock() : nullptr;
+  if (job != nullptr) *rank = task->info.rank;
+  return job;
+}
+
+std::pair<int64_t, int> Job::acts_for() {
+  int rank = -1;
+  const std::shared_ptr<Job> job = acting(&rank);
+  return job != nullptr ? std::pair<int64_t, int>{job->id_, rank} : std::pair<int64_t, int>{-1, -1};
 }
 
 std::shared_ptr<Job> Job::current(int* rank) {

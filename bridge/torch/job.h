@@ -62,7 +62,9 @@ class Job : public std::enable_shared_from_this<Job> {
   void attach(int rank);
   // The calling thread's job, or null; `rank` too if the thread only acts for it (a callback, an adopted thread).
   static std::shared_ptr<Job> current(int* rank);
-  // The rank that the calling thread acts for, without the job: {job id, rank}, or {-1, -1}.
+  // The rank that the calling thread acts for, as one of its job or as a helper of it; null: none.
+  static std::shared_ptr<Job> acting(int* rank);
+  // The same without the job: {job id, rank}, or {-1, -1}.
   static std::pair<int64_t, int> acts_for();
   // Ends the calling thread's part. `failure`: what the rank's program ended with, unless it is empty.
   static void detach(std::string_view failure);

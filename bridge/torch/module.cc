@@ -1,5 +1,6 @@
 // The extension module rankloom.torch._ext: what rankloom/torch/*.py is built on. Its face is _ext.pyi.
 
+#include <ATen/ThreadLocalState.h>
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
@@ -14,8 +15,10 @@
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/report_dict.h"
 #include "bridge/torch/torch_backend.h"
+#include "bridge/torch/torch_future.h"
 #include "bridge/torch/torch_record.h"
 #include "bridge/torch/torch_store.h"
+#include "bridge/torch/torch_work.h"
 #include "rankloom/fake.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
@@ -171,6 +174,54 @@ c10::intrusive_ptr<c10d::Backend> make_fake_backend(int rank, int size, const st
   }
 }
 
+// The job of the calling thread, a rank's or a helper's, if it lets one rank run at a time; else null.
+std::shared_ptr<Job> scheduled(int* rank) {
+  std::shared_ptr<Job> job = Job::acting(rank);
+  return job != nullptr && job->deterministic() ? job : nullptr;
+}
+
+void bind_futures(py::module_& m) {
+  py::class_<FutureGate, std::shared_ptr<FutureGate>>(m, "FutureGate")
+      .def(py::init([] {
+        int rank = -1;
+        std::shared_ptr<Job> job = scheduled(&rank);
+        if (job == nullptr) throw std::runtime_error("FutureGate: this thread acts for no rank under a schedule");
+        return std::make_shared<FutureGate>(std::move(job), rank);
+      }))
+      .def("open", &FutureGate::open)
+      .def("wait", &FutureGate::wait);
+  // The calling thread's modes of torch: gradients, autocast, dispatch.
+  py::class_<at::ThreadLocalState>(m, "ThreadState")
+      .def(py::init<>())
+      .def("restore", [](const at::ThreadLocalState& state) { at::ThreadLocalState::setThreadLocalState(state); });
+  m.def("scheduled", [] {
+    int rank = -1;
+    return scheduled(&rank) != nullptr;
+  });
+  m.def(
+      "futures_come_later", [](bool later) { return std::exchange(futures_come_later(), later); }, py::arg("later"));
+  m.def(
+      "settle",
+      [](const c10::intrusive_ptr<c10d::Work>& work) {
+        if (auto* const ours = dynamic_cast<TorchWork*>(work.get()); ours != nullptr) ours->settle();
+      },
+      py::arg("work"));
+  m.def(
+      "look_at_futures",
+      [](const c10::intrusive_ptr<c10d::Work>& work) {
+        if (auto* const ours = dynamic_cast<TorchWork*>(work.get()); ours != nullptr) ours->look_at_futures();
+      },
+      py::arg("work"));
+  m.def("poll", [] {
+    int rank = -1;
+    const std::shared_ptr<Job> job = scheduled(&rank);
+    if (job == nullptr) return;
+    const GilRelease no_gil;
+    job->world().scheduler().poll(Site{.what = "future", .code = python_site()});
+    job->after_point(rank);
+  });
+}
+
 PYBIND11_MODULE(_ext, m) {
   py::module_::import("torch.distributed");  // the types that we return
   m.attr("torch_version") = absl::StrCat(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
@@ -277,6 +328,7 @@ PYBIND11_MODULE(_ext, m) {
     return std::pair<std::shared_ptr<Job>, int>(std::move(job), rank);
   });
   m.def("acts_for", &Job::acts_for);
+  bind_futures(m);
   m.def(
       "detach", [](const std::string& failure) { Job::detach(failure); }, py::arg("failure") = "");
   m.def("yield_now", [] {

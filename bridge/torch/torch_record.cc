@@ -14,7 +14,7 @@
 #include "collectives/fake/fake_group.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/records/call_record_state.h"
-#include "rankloom/traces.h"
+#include "rankloom/records.h"
 #include "sim/base/dist_error.h"
 
 #if defined(RANKLOOM_HAVE_CHAKRA)
@@ -200,6 +200,7 @@ py::dict call_dict(const RecordedCall& recorded) {
   row["tree_steps"] = call.tree.steps;
   row["tree_bytes"] = call.tree.bytes;
   row["waited"] = call.waited_before >= 0;
+  row["waited_before"] = call.waited_before;
   return row;
 }
 
@@ -264,14 +265,15 @@ auto locked(Read read) {
   };
 }
 
-// Writes several records: no lock of all of them at once is taken, since worlds are open one after the other.
-template <typename Write>
+// Writes several records: no lock of all of them at once is taken, since worlds are open one after the other. More:
+// types of further arguments.
+template <typename... More, typename Write>
 auto written(Write write) {
-  return [write](const std::vector<std::shared_ptr<TorchRecord>>& ranks, const std::string& path) {
+  return [write](const std::vector<std::shared_ptr<TorchRecord>>& ranks, const std::string& path, More... more) {
     std::vector<std::shared_ptr<CallRecord>> records;
     for (const std::shared_ptr<TorchRecord>& rank : ranks) records.push_back(rank->record());
     try {
-      return write(records, path, python_site());
+      return write(records, path, more..., python_site());
     } catch (const DistError& error) {
       throw py::value_error(error.what());
     }
@@ -317,10 +319,10 @@ void bind_records(py::module_& m) {
         py::arg("records"), py::arg("path"));
 #if defined(RANKLOOM_HAVE_CHAKRA)
   m.attr("has_chakra") = true;
-  m.def("write_chakra", written([](const auto& records, const std::string& prefix, CodeSite code) {
-          return traces::write_chakra(records, prefix, code);
+  m.def("write_chakra", written<bool>([](const auto& records, const std::string& prefix, bool lower, CodeSite code) {
+          return traces::write_chakra(records, prefix, lower, code);
         }),
-        py::arg("records"), py::arg("path"));
+        py::arg("records"), py::arg("path"), py::arg("lower"));
 #else
   m.attr("has_chakra") = false;
 #endif

@@ -4,11 +4,18 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <string>
+#include <tuple>
 
+#include "absl/cleanup/cleanup.h"
 #include "bridge/torch/python_frames.h"
+#include "bridge/torch/torch_future.h"
 #include "collectives/work/work_state.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
@@ -136,6 +143,166 @@ void TorchWork::abort() {
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFuture() { return future(false); }
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() { return future(true); }
 
+// A future on its way, completed by the works' callbacks. Where it is given out before that: it is complete after
+// `begun` is open, and all that is chained to it has run, which may wait, before `ended` is.
+struct TorchWork::Pending {
+  const c10::intrusive_ptr<c10::ivalue::Future> future;
+  const bool of_result;
+  const std::shared_ptr<Job> job;
+  const int rank;
+  const std::shared_ptr<HeldTensors> held;
+  const std::vector<at::Tensor> results;
+  const std::vector<size_t> lists;
+  std::unique_ptr<FutureGate> begun, ended;
+  std::shared_ptr<Pending> before;  // completed first, with all that is chained to it
+  std::atomic<size_t> left;
+  std::atomic<bool> over = false;
+  std::mutex mu = {};
+  absl::Status first = {};
+
+  void one_done(const absl::Status& status);
+  void complete() const;
+};
+
+namespace {
+thread_local int completing = 0;  // futures of which this thread runs what is chained to them
+}  // namespace
+
+void TorchWork::Pending::one_done(const absl::Status& status) {
+  if (!status.ok()) {
+    const std::lock_guard<std::mutex> lock(mu);
+    if (first.ok()) first = status;
+  }
+  if (left.fetch_sub(1) != 1) return;
+  if (ended == nullptr) return complete();
+  job->after_point(rank);
+  if (before != nullptr) {
+    try {
+      before->ended->wait();
+    } catch (...) {
+      // The run ends, and with it the order.
+    }
+    before = nullptr;
+  }
+  begun->open();
+  {
+    ++completing;
+    const absl::Cleanup completed = [] { --completing; };
+    complete();
+  }
+  over = true;
+  ended->open();
+}
+
+namespace {
+
+using LastPending = std::map<std::tuple<int64_t, int, std::string>, std::weak_ptr<void>>;
+std::mutex last_mu;
+LastPending& last_pending() {  // by job, rank and group
+  static auto* const value = new LastPending;
+  return *value;
+}
+
+}  // namespace
+
+// The collectives' futures of a group complete in the order of their calls, as NCCL's do: what is chained to them may
+// call the group again, in the same order on all ranks.
+std::weak_ptr<void>* TorchWork::last_of_group() const {
+  const c10d::OpType op = retrieveOpType();
+  if (op == c10d::OpType::SEND || op == c10d::OpType::RECV || op == c10d::OpType::RECVANYSOURCE) return nullptr;
+  if (works_.empty() || WorkState::of(works_.front()) == nullptr) return nullptr;
+  LastPending& last = last_pending();
+  if (last.size() >= 64) std::erase_if(last, [](const auto& entry) { return entry.second.expired(); });
+  return &last[{job_->id(), rank_, std::string(WorkState::of(works_.front())->group())}];
+}
+
+// False: it is complete at once. Calls of what is chained to a future are within that one's place in the order.
+bool TorchWork::joins_order(const std::shared_ptr<Pending>& pending) {
+  if (completing > 0) return !done();
+  const std::lock_guard<std::mutex> lock(last_mu);
+  std::weak_ptr<void>* const last = last_of_group();
+  if (last != nullptr) {
+    pending->before = std::static_pointer_cast<Pending>(last->lock());
+    if (pending->before != nullptr && pending->before->over) {
+      pending->before->ended->look();
+      pending->before = nullptr;
+    }
+  }
+  if (done() && pending->before == nullptr) return false;
+  if (last != nullptr) *last = pending;
+  return true;
+}
+
+void TorchWork::Pending::complete() const {
+  if (first.ok()) {
+    if (held != nullptr) held->copy_back();
+    if (of_result) {
+      future->markCompleted(static_cast<int64_t>(c10d::WorkResult::SUCCESS));
+    } else {
+      future->markCompleted(lists.empty() ? results : stacked(results, lists));
+    }
+  } else if (of_result) {
+    const bool timeout = error_kind(first) == ErrorKind::kTimeout;
+    future->markCompleted(static_cast<int64_t>(timeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR));
+  } else {
+    future->setError(to_torch(DistError(first, {.rank = rank, .group = {}, .op = {}}), job.get()));
+  }
+}
+
+void TorchWork::settle() {
+  const GilRelease no_gil;
+  try {
+    await(kNoTimeout);
+  } catch (const DistError&) {
+    // The future gets it.
+  } catch (...) {
+    rethrow_to_torch(job_.get(), rank_, python_site());
+  }
+  if (job_ != nullptr) job_->after_point(rank_);
+}
+
+void TorchWork::look_at_futures() const {
+  const GilRelease no_gil;
+  const std::lock_guard<std::mutex> lock(future_mu_);
+  std::ignore = done();
+  for (const std::shared_ptr<Pending>& pending : pending_) {
+    pending->begun->look();
+    pending->ended->look();
+  }
+}
+
+// A future waits on a condition variable of torch's, which the scheduler cannot see. Under the baton nobody else would
+// ever run. So its owner waits by a gate, where calls complete late: Python's wait() does, and a backward pass at its
+// end, where DDP's reducer waits; for all others the calls are awaited here.
+void TorchWork::come_later_or_settle(const std::shared_ptr<Pending>& pending) {
+  if (job_ == nullptr) return;
+  const WorldOptions& options = job_->world().scheduler().options();
+  const bool late = options.late_completion.value_or(options.schedule.explores());
+  const bool backward = torch::autograd::get_current_graph_task_id() >= 0;
+  // Not in hooks in Python: their callbacks may call the group, between calls of the backward pass that goes on.
+  const bool later = late && futures_come_later() != backward;
+  const bool in_backward = backward && later && job_->deterministic();
+  if (job_->deterministic() && (done() || !later)) settle();
+  pending->begun = std::make_unique<FutureGate>(job_, rank_);
+  pending->ended = std::make_unique<FutureGate>(job_, rank_);
+  if (!joins_order(pending)) {
+    pending->begun.reset();
+    pending->ended.reset();
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(future_mu_);
+    pending_.push_back(pending);
+  }
+  if (in_backward) {
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [self = c10::intrusive_ptr<TorchWork>::reclaim_copy(this), pending] {
+          self->settle();
+          pending->ended->wait();
+        });
+  }
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
   const GilRelease no_gil;
   c10::intrusive_ptr<c10::ivalue::Future> future;
@@ -147,49 +314,24 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
     slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
     future = slot;
   }
-  // A future waits on a condition variable of torch's, which the scheduler cannot see. Under the baton nobody else
-  // would ever run, so the wait happens here, where it is one of ours.
-  if (job_ != nullptr && job_->deterministic()) {
-    try {
-      await(kNoTimeout);
-    } catch (const DistError&) {
-      // The future gets it.
-    }
-    job_->after_point(rank_);
-  }
-  struct Pending {
-    std::atomic<size_t> left;
-    std::mutex mu;
-    absl::Status first;
-  };
-  auto pending = std::make_shared<Pending>();
-  pending->left = works_.size() + 1;
-  const auto one_done = [pending, future, of_result, job = job_, held = held_, results = results_, lists = lists_,
-                         rank = rank_](const absl::Status& status) {
-    if (!status.ok()) {
-      const std::lock_guard<std::mutex> lock(pending->mu);
-      if (pending->first.ok()) pending->first = status;
-    }
-    if (pending->left.fetch_sub(1) != 1) return;
-    if (pending->first.ok()) {
-      if (held != nullptr) held->copy_back();
-      if (of_result) {
-        future->markCompleted(static_cast<int64_t>(c10d::WorkResult::SUCCESS));
-      } else {
-        future->markCompleted(lists.empty() ? results : stacked(results, lists));
-      }
-    } else if (of_result) {
-      const bool timeout = error_kind(pending->first) == ErrorKind::kTimeout;
-      future->markCompleted(static_cast<int64_t>(timeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR));
-    } else {
-      future->setError(to_torch(DistError(pending->first, {.rank = rank, .group = {}, .op = {}}), job.get()));
-    }
-  };
+  const std::shared_ptr<Pending> pending(new Pending{.future = future,
+                                                     .of_result = of_result,
+                                                     .job = job_,
+                                                     .rank = rank_,
+                                                     .held = held_,
+                                                     .results = results_,
+                                                     .lists = lists_,
+                                                     .begun = nullptr,
+                                                     .ended = nullptr,
+                                                     .before = nullptr,
+                                                     .left = works_.size() + 1});
+  come_later_or_settle(pending);
   for (rankloom::Work& work : works_) {
+    const auto one_done = [pending](const absl::Status& status) { pending->one_done(status); };
     // No scheduling point: the caller holds Python's lock.
     WorkState::of(work) != nullptr ? WorkState::of(work)->then(one_done, /*learns=*/true) : one_done(absl::OkStatus());
   }
-  one_done(absl::OkStatus());
+  pending->one_done(absl::OkStatus());
   return future;
 }
 

@@ -45,10 +45,20 @@ class TorchWork final : public c10d::Work {
   float getDuration() const override { return 0; }
   uint64_t getSequencenumber() const override;
 
+  // Waits as wait() does; how the calls ended is in their future. Under a schedule, for a rank that waits for it.
+  void settle();
+  // Tells an explored run that the calling task looks at the futures that were given out.
+  void look_at_futures() const;
+
  private:
+  struct Pending;
   void await(std::chrono::milliseconds timeout);
   bool done() const;
   c10::intrusive_ptr<c10::ivalue::Future> future(bool of_result);
+  // Under a schedule: the future may be complete later than it is given out; else this waits for the calls.
+  void come_later_or_settle(const std::shared_ptr<Pending>& pending);
+  bool joins_order(const std::shared_ptr<Pending>& pending);
+  std::weak_ptr<void>* last_of_group() const;
 
   const std::shared_ptr<Job> job_;
   std::vector<rankloom::Work> works_;
@@ -56,8 +66,9 @@ class TorchWork final : public c10d::Work {
   const std::vector<at::Tensor> results_;
   const std::vector<size_t> lists_;
   const std::shared_ptr<TorchRecord> record_;
-  std::mutex future_mu_;
+  mutable std::mutex future_mu_;
   c10::intrusive_ptr<c10::ivalue::Future> futures_[2];  // of the tensors, of the outcome
+  std::vector<std::shared_ptr<Pending>> pending_;       // under a schedule: of futures that came later
 };
 
 }  // namespace rankloom::bridge

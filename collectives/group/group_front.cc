@@ -251,6 +251,10 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
         entry.shapes.add(tensor.sizes().data(), tensor.sizes().size());
       }
     }
+    if (call.in_splits.empty() && call.out_splits.empty()) return;
+    for (const std::vector<int64_t>* splits : {&call.in_splits.get(), &call.out_splits.get()}) {
+      entry.shapes.add(splits->data(), splits->size());
+    }
   };
   return rank_state_->recorder().open(numbers, fill, memo != nullptr ? &memo->facts : nullptr);
 }

@@ -156,6 +156,16 @@ class GroupFront : public Kept {
   std::string description_;
 };
 
+// The maker of groups in a world whose ranks are not all in this process, in place of threaded ones.
+class GroupBackend {
+ public:
+  virtual std::shared_ptr<ProcessGroup> make_member(RankState& rank, const std::shared_ptr<const Group>& group,
+                                                    const GroupOptions& options) = 0;
+
+ protected:
+  ~GroupBackend() = default;
+};
+
 // A member as `options` ask for it. Defined above all rooms, as init_process_group() is: collectives/backends.cc.
 std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                                 const GroupOptions& options, CodeSite code);

@@ -492,6 +492,25 @@ void run_all_to_all_single(MemberCalls calls, KernelPlan* plan) {
 
 void run_nothing(MemberCalls /*calls*/, KernelPlan* /*plan*/) {}
 
+void reduce_gathered(const CollectiveCall& call, DType dtype, int64_t numel, absl::Span<void* const> inputs,
+                     void* output) {
+  if (numel == 0) return;
+  Pointers ordered(inputs.begin(), inputs.end());
+  reduce_buffers(call, dtype, numel, ordered, {&output, 1}, nullptr);
+}
+
+void reduce_gathered_chunk(const CollectiveCall& call, DType dtype, int64_t chunk, int64_t numel,
+                           absl::Span<void* const> inputs, void* output) {
+  if (numel == 0) return;
+  Pointers ordered(inputs.begin(), inputs.end());
+  arrange(call.order, chunk, ordered);
+  const ReduceJob job = job_of(call, dtype, ordered, {&output, 1});
+  parallel_blocks(numel, grain_of(numel, dtype, job.count + 1),
+                  [&job](int64_t begin, int64_t end) { reduce_range(job, begin, end); });
+}
+
+int64_t gathered_chunk(int64_t numel, int64_t ranks) { return ring_chunk(numel, ranks); }
+
 bool reduction_supported(ReduceOp op, DType dtype) {
   const bool is_bool = dtype == DType::kBool;
   if (!is_floating(dtype) && !is_complex(dtype) && !is_integral(dtype) && !is_bool) return false;

@@ -25,6 +25,19 @@ void run_all_to_all(MemberCalls calls, KernelPlan* plan = nullptr);
 void run_all_to_all_single(MemberCalls calls, KernelPlan* plan = nullptr);
 void run_nothing(MemberCalls calls, KernelPlan* plan = nullptr);  // barriers
 
+// For groups whose members' buffers do not all lie in this process: the reductions of the kernels above over buffers
+// that were brought here, in the order and with the bits that those have. `inputs`: by rank.
+
+// All of a tensor's `numel` elements.
+void reduce_gathered(const CollectiveCall& call, DType dtype, int64_t numel, absl::Span<void* const> inputs,
+                     void* output);
+// `numel` elements that lie in chunk `chunk`: of a reduce_scatter, the part of that rank; of the others, the elements
+// from chunk * gathered_chunk() on.
+void reduce_gathered_chunk(const CollectiveCall& call, DType dtype, int64_t chunk, int64_t numel,
+                           absl::Span<void* const> inputs, void* output);
+// In how many elements each of `ranks` chunks goes, but for the last ones.
+int64_t gathered_chunk(int64_t numel, int64_t ranks);
+
 // Whether there is a kernel for this reduction: the rule of ReduceOp's comment.
 bool reduction_supported(ReduceOp op, DType dtype);
 

@@ -433,18 +433,17 @@ SplitRows split_rows(const std::vector<int64_t>& splits, const TensorView& t, in
 
 // ---- point to point ----
 
-[[gnu::cold, gnu::noinline]] absl::Status bad_peer(const CollectiveCall& call, int rank, int size, bool any_source) {
+[[gnu::cold, gnu::noinline]] absl::Status bad_peer(const CollectiveCall& call, int size, bool any_source) {
   // By the name that the parameter has: those of a recv may be any source.
   const char* const name = any_source ? "source" : "destination";
-  if (call.peer == rank) return invalid_argument(name, " is ", rank, ", which is this rank, want another member");
   return invalid_argument(name, " is ", call.peer, ", want 0 <= ", name, " < size = ", size,
                           any_source ? ", or recv_any()" : "");
 }
 
-absl::Status check_p2p(const CollectiveCall& call, const TensorList& list, const char* list_name, Name name, int rank,
-                       int size, bool any_source) {
-  if (call.peer < 0 || call.peer >= size || call.peer == rank) {
-    if (!any_source || call.peer != CollectiveCall::kAnySource) return bad_peer(call, rank, size, any_source);
+absl::Status check_p2p(const CollectiveCall& call, const TensorList& list, const char* list_name, Name name, int size,
+                       bool any_source) {
+  if (call.peer < 0 || call.peer >= size) {
+    if (!any_source || call.peer != CollectiveCall::kAnySource) return bad_peer(call, size, any_source);
   }
   if (call.tag < 0) return invalid_argument("tag is ", call.tag, ", want 0 or more");
   if (absl::Status s = check_single(list, list_name); !s.ok()) return s;
@@ -600,12 +599,12 @@ absl::Status check_barrier(const CollectiveCall& call, int /*rank*/, int /*size*
   return absl::OkStatus();
 }
 
-absl::Status check_send(const CollectiveCall& call, int rank, int size) {
-  return check_p2p(call, call.inputs, "inputs", {"input"}, rank, size, /*any_source=*/false);
+absl::Status check_send(const CollectiveCall& call, int /*rank*/, int size) {
+  return check_p2p(call, call.inputs, "inputs", {"input"}, size, /*any_source=*/false);
 }
 
-absl::Status check_recv(const CollectiveCall& call, int rank, int size) {
-  return check_p2p(call, call.outputs, "outputs", {"output"}, rank, size, /*any_source=*/true);
+absl::Status check_recv(const CollectiveCall& call, int /*rank*/, int size) {
+  return check_p2p(call, call.outputs, "outputs", {"output"}, size, /*any_source=*/true);
 }
 
 absl::Status check_new_group(const CollectiveCall& call, int /*rank*/, int size) {

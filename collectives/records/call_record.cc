@@ -159,6 +159,10 @@ CollectiveCall call_of(const FlightEntry& entry) {
   }
   call.inputs = TensorList(std::move(lists[0]));
   call.outputs = TensorList(std::move(lists[1]));
+  if (at < entry.shapes.size()) {
+    call.in_splits = entry.shapes.take(&at);
+    call.out_splits = entry.shapes.take(&at);
+  }
   return call;
 }
 

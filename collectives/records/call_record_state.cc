@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "collectives/ops/op_table.h"
@@ -88,6 +89,11 @@ void decode(const std::vector<int64_t>& key, CallRecord::Call& call) {
     splits->assign(at, at + count);
     at += count;
   }
+}
+
+// Nanoseconds after others, at the end of time at the latest: a program may compute forever, and a link never deliver.
+int64_t later(int64_t at_ns, int64_t by_ns) {
+  return by_ns > std::numeric_limits<int64_t>::max() - at_ns ? std::numeric_limits<int64_t>::max() : at_ns + by_ns;
 }
 
 // The memory that a call holds until it is waited for. In place, one memory is input and output.
@@ -229,10 +235,10 @@ CallRecordState::Entry& CallRecordState::issue(const CollectiveCall& call, int g
   int64_t& free = free_ns[static_cast<size_t>(group)];
   added.start_ns = std::max(now_ns, free);
   added.duration_ns = kind.duration_ns;
-  free = added.start_ns + kind.duration_ns;
+  free = later(added.start_ns, kind.duration_ns);
   end_ns = std::max(end_ns, free);
   ++kind.calls;
-  kind.total_ns += kind.duration_ns;
+  kind.total_ns = later(kind.total_ns, kind.duration_ns);
   return added;
 }
 
@@ -272,7 +278,7 @@ void CallRecordState::compute(int64_t duration_ns, std::string_view name) {
   const uint32_t kind = kind_of_key({kCompute, at - compute_names_.begin()});
   Entry& added = append(kind, -1);
   added.duration_ns = std::max(int64_t{0}, duration_ns);
-  now_ns += added.duration_ns;
+  now_ns = later(now_ns, added.duration_ns);
   end_ns = std::max(end_ns, now_ns);
 }
 

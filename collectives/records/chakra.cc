@@ -11,6 +11,7 @@
 #include "collectives/records/trace_text.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "sim/base/printable.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -118,12 +119,41 @@ class Dependencies {
   std::map<size_t, std::set<size_t>> dependencies_;  // of calls that were not waited for yet
 };
 
-void fill_call(const CallRecord& record, const CallRecord::Call& call, chakra::Node& node) {
+struct Collective {
+  chakra::CollectiveType type = chakra::ALL_REDUCE;
+  int64_t bytes = 0;  // that each member puts in
+};
+
+// One of the four kinds that ASTRA-sim runs. The busiest member of a ring sends as many bytes as before.
+Collective lowered(chakra::CollectiveType type, int64_t bytes, const CallRecord::Call& call, int64_t size) {
+  switch (type) {
+    case chakra::BROADCAST:
+      return {.type = chakra::ALL_GATHER, .bytes = (bytes + size - 1) / size};
+    case chakra::REDUCE:
+      return {.type = chakra::REDUCE_SCATTER, .bytes = bytes};
+    case chakra::GATHER:
+      return {.type = chakra::ALL_GATHER, .bytes = bytes};
+    case chakra::SCATTER:
+      return {.type = chakra::REDUCE_SCATTER, .bytes = size * call.output_bytes()};
+    case chakra::BARRIER:
+      return {.type = chakra::ALL_REDUCE, .bytes = size};
+    default:
+      return {.type = type, .bytes = bytes};
+  }
+}
+
+void fill_call(const CallRecord& record, const CallRecord::Call& call, bool lower, chakra::Node& node) {
   const CallRecord::GroupInfo& info = record.groups()[static_cast<size_t>(call.group)];
   Attributes& attributes = *node.mutable_attributes();
   add(attributes, "is_cpu_op").set_bool_value(false);
-  const int64_t bytes = call.input_bytes() > 0 ? call.input_bytes() : call.output_bytes();
-  add(attributes, "comm_size").set_int64_value(bytes);
+  Collective collective = {.type = collective_type(call.op),
+                           .bytes = call.input_bytes() > 0 ? call.input_bytes() : call.output_bytes()};
+  if (lower) {
+    if (call.op != OpType::kSend && call.op != OpType::kRecv)
+      collective = lowered(collective.type, collective.bytes, call, info.group->size());
+    collective.bytes = std::max(collective.bytes, int64_t{1});
+  }
+  add(attributes, "comm_size").set_int64_value(collective.bytes);
   add(attributes, "comm_priority").set_int32_value(0);
   add(attributes, "pg_name").set_string_value(info.name());
   add(attributes, "collective").set_string_value(call.name);
@@ -137,7 +167,7 @@ void fill_call(const CallRecord& record, const CallRecord::Call& call, chakra::N
     add(attributes, "comm_tag").set_int32_value(call.tag);
   } else {
     node.set_type(chakra::COLLECTIVE);
-    add(attributes, "comm_type").set_int64_value(collective_type(call.op));
+    add(attributes, "comm_type").set_int64_value(collective.type);
     if (call.root >= 0) add(attributes, "root").set_int32_value(info.group->global_rank(call.root));
   }
   describe(call.inputs, *node.mutable_inputs());
@@ -168,7 +198,7 @@ chakra::GlobalMetadata metadata(const CallRecord& record) {
 
 }  // namespace
 
-std::string traces::chakra_trace(const CallRecord& record) {
+std::string traces::chakra_trace(const CallRecord& record, bool lower) {
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
@@ -183,7 +213,7 @@ std::string traces::chakra_trace(const CallRecord& record) {
       const CallRecord::Call call = record[i];
       chakra::Node node;
       node.set_id(i + 1);
-      node.set_name(call.name);
+      node.set_name(utf8_text(call.name));
       node.set_start_time_micros(static_cast<uint64_t>(absl::ToInt64Microseconds(call.start)));
       node.set_duration_micros(static_cast<uint64_t>(std::max(int64_t{0}, absl::ToInt64Microseconds(call.duration))));
       for (const size_t before : dependencies.of(i, call)) node.add_data_dependencies(before + 1);
@@ -191,9 +221,9 @@ std::string traces::chakra_trace(const CallRecord& record) {
         node.set_type(chakra::COMPUTE);
         add(*node.mutable_attributes(), "is_cpu_op").set_bool_value(false);
       } else {
-        fill_call(record, call, node);
+        fill_call(record, call, lower, node);
         const std::string_view scope = CallRecordState::of(record).scope_at(i);
-        if (!scope.empty()) add(*node.mutable_attributes(), "module").set_string_value(std::string(scope));
+        if (!scope.empty()) add(*node.mutable_attributes(), "module").set_string_value(utf8_text(scope));
       }
       write(node);
     }
@@ -202,12 +232,12 @@ std::string traces::chakra_trace(const CallRecord& record) {
 }
 
 std::vector<std::string> traces::write_chakra(const std::vector<std::shared_ptr<CallRecord>>& ranks,
-                                              std::string_view prefix, CodeSite code) {
+                                              std::string_view prefix, bool lower, CodeSite code) {
   require_records(ranks, "write_chakra", code);
   std::vector<std::string> paths;
   for (const std::shared_ptr<CallRecord>& record : ranks) {
     paths.push_back(absl::StrCat(sv(prefix), ".", record->global_rank(), ".et"));
-    internal::write_file(paths.back(), traces::chakra_trace(*record), "write_chakra", code);
+    internal::write_file(paths.back(), traces::chakra_trace(*record, lower), "write_chakra", code);
   }
   return paths;
 }

@@ -2,6 +2,8 @@
 #include <bit>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,9 +14,10 @@
 #include "collectives/records/trace_text.h"
 #include "rankloom/error.h"
 #include "rankloom/tensor.h"
-#include "rankloom/traces.h"
+#include "rankloom/records.h"
 #include "rankloom/version.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/printable.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
@@ -67,9 +70,10 @@ class PickleWriter final : public Writer {
     out_ += '\x86';
   }
   void text(std::string_view value) override {
+    const std::string valid = utf8_text(value);  // or Python refuses the whole dump
     out_ += 'X';
-    little_endian(value.size(), 4);
-    out_ += value;
+    little_endian(valid.size(), 4);
+    out_ += valid;
   }
   void number(int64_t value) override {
     if (value == static_cast<int32_t>(value)) {
@@ -192,11 +196,17 @@ class Dump {
     for (const std::shared_ptr<const Group>& group : world.groups()) {
       if (group->group_rank(rank) >= 0) by_id.insert_or_assign(group->id(), group);
     }
-    // Names key the table of groups: of several groups with one name, those after the first get their id behind it.
-    std::map<std::string, int> uses;
+    // Names key the table of groups: of several groups with one name, those after the first get their id behind it,
+    // more than once if another group is called that.
+    std::set<std::string> taken;
+    for (const auto& [id, group] : by_id) taken.insert(group->name());
+    std::set<std::string> used;
     for (const auto& [id, group] : by_id) {
-      const bool first = ++uses[group->name()] == 1;
-      names_[group.get()] = first ? group->name() : absl::StrCat(group->name(), "#", id);
+      std::string name = group->name();
+      if (!used.insert(name).second) {
+        while (!taken.insert(name).second) absl::StrAppend(&name, "#", id);
+      }
+      names_[group.get()] = name;
       groups_.push_back(group);
     }
   }
@@ -399,7 +409,10 @@ std::string traces::flight_records(World& world, int rank, const traces::FlightD
 
 void traces::dump_flight_records(World& world, const std::string& prefix, const traces::FlightDumpOptions& options,
                                  CodeSite code) {
+  // Of ranks in other processes this one has nothing, and theirs write their files.
+  const bool elsewhere = internal::state_of(world).group_backend() != nullptr;
   for (int rank = 0; rank < world.size(); ++rank) {
+    if (elsewhere && internal::state_of(world).context(rank).recorder().entries().empty()) continue;
     const std::string path =
         absl::StrCat(prefix, rank, options.format == FlightDumpOptions::Format::kJson ? ".json" : "");
     const std::string bytes = traces::flight_records(world, rank, options, code);

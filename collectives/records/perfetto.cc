@@ -2,11 +2,9 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "collectives/records/call_record_state.h"
 #include "collectives/records/trace_text.h"
 #include "rankloom/records.h"
-#include "rankloom/traces.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
@@ -17,8 +15,6 @@ using namespace internal;
 namespace {
 
 constexpr size_t kListed = 30;  // longer lists are cut, as Kineto does
-
-std::string micros(absl::Duration time) { return absl::StrFormat("%.3f", absl::ToDoubleMicroseconds(time)); }
 
 // `scope`: empty if the call was made in none.
 std::string arguments(const CallRecord& record, const CallRecord::Call& call, std::string_view scope) {
@@ -88,10 +84,11 @@ class Writer {
       const CallRecord::Call call = record[i];
       const int tid = call.is_compute ? 0 : call.group + 1;
       const bool ended = call.duration >= absl::ZeroDuration();
-      std::string fields = absl::StrCat("\"name\": ", json_string(call.name), ", \"cat\": \"",
-                                        call.is_compute ? "compute" : "collective", "\", \"ph\": \"", ended ? "X" : "B",
-                                        "\", \"pid\": ", pid, ", \"tid\": ", tid, ", \"ts\": ", micros(call.start));
-      if (ended) absl::StrAppend(&fields, ", \"dur\": ", micros(call.duration));
+      std::string fields =
+          absl::StrCat("\"name\": ", json_string(call.name), ", \"cat\": \"",
+                       call.is_compute ? "compute" : "collective", "\", \"ph\": \"", ended ? "X" : "B",
+                       "\", \"pid\": ", pid, ", \"tid\": ", tid, ", \"ts\": ", json_micros(call.start));
+      if (ended) absl::StrAppend(&fields, ", \"dur\": ", json_micros(call.duration));
       if (!call.is_compute) {
         const std::string_view scope = CallRecordState::of(record).scope_at(i);
         absl::StrAppend(&fields, ", \"args\": {", arguments(record, call, scope), "}");
@@ -131,7 +128,7 @@ class Writer {
   void arrow(const char* phase, int64_t id, const Bound& at) {
     event(absl::StrCat("\"name\": \"members\", \"cat\": \"collective\", \"ph\": \"", phase,
                        "\", \"bp\": \"e\", \"id\": ", id, ", \"pid\": ", at.pid, ", \"tid\": ", at.tid,
-                       ", \"ts\": ", micros(at.start)));
+                       ", \"ts\": ", json_micros(at.start)));
   }
 
   std::string events_;

@@ -5,7 +5,6 @@
 #include "collectives/records/call_record_state.h"
 #include "collectives/records/trace_text.h"
 #include "rankloom/records.h"
-#include "rankloom/traces.h"
 
 namespace rankloom {
 
@@ -149,9 +148,9 @@ class Writer {
   }
 
   static std::string times(const CallRecord::Call& call) {
-    return absl::StrCat(", {\"name\": \"start_us\", \"type\": \"double\", \"value\": ",
-                        absl::ToDoubleMicroseconds(call.start), "}, {\"name\": \"duration_us\", \"type\": \"double\", ",
-                        "\"value\": ", absl::ToDoubleMicroseconds(call.duration), "}");
+    return absl::StrCat(", {\"name\": \"start_us\", \"type\": \"double\", \"value\": ", json_micros(call.start),
+                        "}, {\"name\": \"duration_us\", \"type\": \"double\", \"value\": ", json_micros(call.duration),
+                        "}");
   }
 
   Values tensors(const std::vector<CallRecord::Call::Tensor>& list) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/require.h"
@@ -26,6 +27,8 @@ std::string json_list(const std::vector<int64_t>& values, size_t limit) {
   for (size_t i = 0; i < values.size() && i < limit; ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", values[i]);
   return absl::StrCat(text, values.size() > limit ? ", ...]" : "]");
 }
+
+std::string json_micros(absl::Duration time) { return absl::StrFormat("%.3f", absl::ToDoubleMicroseconds(time)); }
 
 const char* torch_dtype(DType dtype) {
   switch (dtype) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "rankloom/error.h"
 #include "rankloom/records.h"
 #include "sim/base/printable.h"
@@ -15,6 +16,9 @@ namespace rankloom::internal {
 
 // "[1, 2]"; at most `limit` of them, then "...".
 std::string json_list(const std::vector<int64_t>& values, size_t limit = ~size_t{0});
+
+// Microseconds, to the nanosecond: "1234567.891".
+std::string json_micros(absl::Duration time);
 
 // PyTorch's words: "Float", "BFloat16"; "allreduce", "_allgather_base".
 const char* torch_dtype(DType dtype);

@@ -11,7 +11,8 @@
 namespace rankloom::internal {
 namespace {
 
-constexpr uint64_t kParts = 2;  // of the work in explored runs
+// numbered_object() of the work in explored runs; 1 are its callbacks (work_state.cc).
+constexpr uint64_t kParts = 2;
 
 // The call as far as waits go: the parts have all else.
 CollectiveCall call_of_waits(const CollectiveCall& call) {

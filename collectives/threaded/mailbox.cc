@@ -34,8 +34,9 @@ constexpr int kMaxAnySources = 1024;
 constexpr int kMaxStraySearch = 256;
 // Channels that no message is in are dropped when there are this many.
 constexpr size_t kSweepChannels = 256;
-constexpr uint64_t kMessages = 2;   // part of a group in explored runs
-constexpr uint64_t kPosted = 2;     // part of a work there
+// numbered_object() of the group in explored runs; 1 are its calls (GroupAccess::calls_object()).
+constexpr uint64_t kMessages = 2;
+constexpr uint64_t kPosted = 2;     // the same of a work; 1 are its callbacks (work_state.cc)
 constexpr size_t kMostKept = 4096;  // bytes of copies that a message keeps for the next one
 
 }  // namespace
@@ -72,7 +73,7 @@ struct Mailbox::Channel {
 
 // The messages that one member is sent, and those that it asked for.
 struct Mailbox::Inbox {
-  explicit Inbox(const Scheduler* scheduler) : open(scheduler), mu(scheduler, LockLevel::kInbox) {}
+  explicit Inbox(const Scheduler* scheduler) : unfinished_of_owner(scheduler), mu(scheduler, LockLevel::kInbox) {}
 
   Channel& channel(int source, int tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (recent != nullptr && recent->source == source && recent->tag == tag) return *recent;
@@ -197,7 +198,7 @@ struct Mailbox::Inbox {
     return taken;
   }
 
-  RankCounter open;  // messages of the member itself, here and in others' inboxes, that are not done
+  RankCounter unfinished_of_owner;  // its sends, which are in others' inboxes, and its recvs
   ObservedMutex mu;
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Channel>> channels ABSL_GUARDED_BY(mu);  // [source, tag]
   Channel* recent ABSL_GUARDED_BY(mu) = nullptr;  // most programs use one again and again
@@ -319,7 +320,8 @@ void Message::poison() {
 }
 
 bool Message::unpoison(bool failed) {
-  if (!failed || !poisoned() || aside_->output.empty()) return false;
+  // An output that holds something else was written, or freed: what it held may not go there.
+  if (!failed || !poisoned() || aside_->output.empty() || !holds_poison(tensor())) return false;
   std::memcpy(tensor().data(), aside_->output.data(), aside_->output.size());
   return true;
 }
@@ -461,9 +463,9 @@ absl::Status Mailbox::agree(const Message& send, const Message& recv) const {
   if (!op_row(OpType::kSend).same(send.call_, recv.call_)) [[unlikely]]
     return describe_difference(send, recv);
   if (send.poisoned() && checksum(send.tensor()) != send.aside_->sum) [[unlikely]]
-    return touched_early(world_, send.rank(), send.who(), send.call_.code, Touched::kInput);
+    return touched_early(world_, send.rank(), send.who(), send.call_.code, Touched::kInput, send.goes_on_alone());
   if (recv.poisoned() && !holds_poison(recv.tensor())) [[unlikely]]
-    return touched_early(world_, recv.rank(), recv.who(), recv.call_.code, Touched::kOutput);
+    return touched_early(world_, recv.rank(), recv.who(), recv.call_.code, Touched::kOutput, recv.goes_on_alone());
   return absl::OkStatus();
 }
 
@@ -561,11 +563,11 @@ void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
 
 void Mailbox::count(Message& message) {
   message.counted_ = true;
-  inbox_of(message.group_rank_).open.add(1);
+  inbox_of(message.group_rank_).unfinished_of_owner.add(1);
 }
 
 void Mailbox::uncount(Message& message) {
-  if (std::exchange(message.counted_, false)) existing_inbox(message.group_rank_)->open.add(-1);
+  if (std::exchange(message.counted_, false)) existing_inbox(message.group_rank_)->unfinished_of_owner.add(-1);
 }
 
 void Mailbox::finish(Message& message, const absl::Status& status) {
@@ -724,6 +726,7 @@ void Mailbox::fail(const absl::Status& cause) {
       Completion::drop(std::move(message));
     }
   }
+  emptied_.store(true, std::memory_order_release);
   if (on_failure_) on_failure_(cause);
   completion.end();
 }
@@ -733,7 +736,7 @@ std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
   // Few members have messages on their way when they leave: not all have to look through all inboxes.
   const Inbox* const own = existing_inbox(rank);
   touched_group(Access::kRead);
-  if (own == nullptr || own->open.value() == 0) return messages;
+  if (own == nullptr || own->unfinished_of_owner.value() == 0) return messages;
   const auto add = [&](int destination) {
     Inbox* const inbox = existing_inbox(destination);
     if (inbox == nullptr) return;
@@ -755,7 +758,14 @@ void Mailbox::await_moves(int rank) {
   if (scheduler_.deterministic()) return;  // nobody moves anything beside the calling step
   const Inbox* const own = existing_inbox(rank);
   // Messages that a stream has posted meanwhile are not on the move, and nobody waits for them here.
-  while (own != nullptr && own->open.value() > 0 && unfinished(rank).empty()) sched_yield();
+  while (own != nullptr && own->unfinished_of_owner.value() > 0 && unfinished(rank).empty()) sched_yield();
+}
+
+void Mailbox::await_failed(int rank, const absl::Status& cause) {
+  if (scheduler_.deterministic()) return;
+  fail(cause);  // the other thread may not have come so far
+  while (!emptied_.load(std::memory_order_acquire)) sched_yield();
+  await_moves(rank);
 }
 
 absl::Status Mailbox::tag_difference(const Message& message) const {

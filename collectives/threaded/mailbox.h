@@ -133,6 +133,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   std::vector<std::shared_ptr<Message>> unfinished(int rank);
   // When all of those are done or withdrawn: waits for data that another thread moves, for as long as a copy takes.
   void await_moves(int rank);
+  // The group has failed, perhaps for a thread that is about to end its messages: until those of member `rank` have.
+  void await_failed(int rank, const absl::Status& cause);
 
   // When nobody uses the group any more: notes what was never matched, lets go of it, and fails with `cause`.
   void close(const absl::Status& cause);
@@ -203,6 +205,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   mutable ObservedMutex mu_;
   absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
+  std::atomic<bool> emptied_{false};
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   struct UnwoundMessage;
   std::vector<UnwoundMessage> unwound_ ABSL_GUARDED_BY(mu_);

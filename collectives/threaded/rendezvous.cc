@@ -76,7 +76,7 @@ void CollectiveWork::begin(int64_t timeout_ns) {
   MemberWork::begin(timeout_ns);
   started_ns_ = -1;
   early_ = served_ = false;
-  if (!memo_.again) alike_ = 0;
+  if (!memo_.again) likeness_id_ = 0;
   if (aside_ == nullptr) return;
   aside_->clear();
   if (aside_->room > Aside::kMostKept) aside_ = nullptr;
@@ -190,7 +190,8 @@ bool CollectiveWork::unpoison(bool failed) {
   bool put_back = false;
   if (failed) {
     for (const Aside::Saved& saved : aside_->outputs) {
-      if (saved.user.bytes() == 0) continue;
+      // An output that holds something else was written, or freed: what it held may not go there.
+      if (saved.user.bytes() == 0 || !holds_poison(saved.user)) continue;
       std::memcpy(saved.user.data(), saved.bytes, saved.user.bytes());
       put_back = true;
     }
@@ -246,7 +247,7 @@ Rendezvous::Rendezvous(WorldState* world, std::shared_ptr<const Group> group)
       poison_(world->poison()),
       late_(world->late_completion()),
       object_(GroupAccess::calls_object(*group_)),
-      leaving_(&scheduler_),
+      completing_(&scheduler_),
       mu_(&scheduler_, LockLevel::kRendezvous) {}
 
 // A failure that is still to be told.
@@ -275,7 +276,7 @@ Rendezvous::Slot* Rendezvous::new_slot(int64_t seq) {
 }
 
 void Rendezvous::take_out(Slot* slot) {
-  leaving_.add(1);
+  completing_.add(1);
   window_[front_ + static_cast<size_t>(slot->seq - base_)] = nullptr;
   while (front_ < window_.size() && window_[front_] == nullptr) {
     ++front_;
@@ -304,8 +305,8 @@ void Rendezvous::recycle(Slot* slot) {
 // `same` of a row is an equivalence, so that names of what it held for may be compared in its place.
 [[gnu::noinline]] bool Rendezvous::same_anew(CollectiveWork& first, CollectiveWork& call) {
   if (!op_row(first.call_.op).same(first.call_, call.call_)) return false;
-  if (first.alike_ == 0) first.alike_ = ++alike_;
-  call.alike_ = first.alike_;
+  if (first.likeness_id_ == 0) first.likeness_id_ = ++last_likeness_id_;
+  call.likeness_id_ = first.likeness_id_;
   return true;
 }
 
@@ -322,7 +323,7 @@ inline void Rendezvous::enter(Slot& slot, const std::shared_ptr<CollectiveWork>&
   ++slot.arrived;
 }
 
-void Rendezvous::leave(Slot& slot, size_t rank) {
+void Rendezvous::take_back(Slot& slot, size_t rank) {
   if (slot.states[rank]->early_) --slot.early;
   slot.calls[rank] = nullptr;
   slot.states[rank].reset();
@@ -411,7 +412,7 @@ void Rendezvous::serve(Slot* slot, CollectiveWork& state, Early* early) {
   if (op_row(state.call_.op).rooted == Rooted::kGives) give(*slot, state);
   state.served_ = true;
   ++slot->served;
-  leaving_.add(1);
+  completing_.add(1);
   early->served.push_back(mine);
   if (slot->served < size_ || slot->mismatch) return;
   slot->state = Slot::State::kRunning;
@@ -419,7 +420,7 @@ void Rendezvous::serve(Slot* slot, CollectiveWork& state, Early* early) {
   early->slot = slot;
 }
 
-void Rendezvous::tell(Early early) {
+void Rendezvous::complete_served(Early early) {
   Completion completion;
   for (const std::shared_ptr<CollectiveWork>& state : early.served) {
     if (!only_gives(state->call_, state->group_rank_)) {
@@ -428,14 +429,14 @@ void Rendezvous::tell(Early early) {
     }
     state->started_ns_ = early.started_ns;
     state->complete(absl::OkStatus());
-    leaving_.add(-1);
+    completing_.add(-1);
   }
   completion.end();
   for (std::shared_ptr<CollectiveWork>& state : early.served) Completion::drop(std::move(state));
   if (early.touched != nullptr) [[unlikely]] {
     const CollectiveWork& state = *early.touched;
     fail(touched_early(world_, state.rank(), state.who(state.what(/*numbered=*/true)), state.call_.code,
-                       Touched::kOutput));
+                       Touched::kOutput, state.goes_on_alone()));
   }
   if (early.ended) end(early.slot, absl::OkStatus(), early.started_ns);
 }
@@ -487,7 +488,7 @@ absl::Status Rendezvous::file_early(const std::shared_ptr<CollectiveWork>& state
   }
   const bool unwound = any_unwound_.load(std::memory_order_relaxed);
   for (const std::shared_ptr<CollectiveWork>& other : early.later) serve_later(slot, *other);
-  tell(std::move(early));
+  complete_served(std::move(early));
   if (all) {
     late_ ? run_later(slot, call, static_cast<int>(rank)) : run(slot);
   } else if (unwound) [[unlikely]] {
@@ -519,7 +520,7 @@ void Rendezvous::serve_later(Slot* slot, const CollectiveWork& state) {
                       }
                       self->serve(slot, *mine, &early);
                     }
-                    self->tell(std::move(early));
+                    self->complete_served(std::move(early));
                   });
 }
 
@@ -594,9 +595,9 @@ absl::Status Rendezvous::known_cause(int64_t seq) const {
   return slot != nullptr && slot->mismatch ? describe_difference(*slot) : absl::OkStatus();
 }
 
-void Rendezvous::await_leaving() const {
+void Rendezvous::await_completing() const {
   if (scheduler_.deterministic()) return;  // nobody completes anything beside the calling step
-  while (leaving_.value() > 0) sched_yield();
+  while (completing_.value() > 0) sched_yield();
 }
 
 void Rendezvous::run(Slot* slot) {
@@ -689,7 +690,7 @@ Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
   touched_group(Access::kWrite);
   if (!failed_.ok()) return failure;
   failed_ = failure.cause = cause;
-  failure.told = std::move(told_);
+  failure.told = std::move(on_failure_);
   unwound_.clear();
   any_unwound_.store(false, std::memory_order_relaxed);
   for (Slot* slot : window_) {
@@ -715,7 +716,7 @@ void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told)
     ObservedMutexLock lock(&mu_);
     lock.apart();  // the first rank to come makes the mailbox; the post that follows tells
     if (failed_.ok()) {
-      told_ = std::move(told);
+      on_failure_ = std::move(told);
       return;
     }
     failed = failed_;
@@ -731,7 +732,8 @@ absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
       continue;
     const std::string who =
         absl::StrCat("rank ", state->rank(), ", group ", group_->name(), ", ", state->op(), " seq ", slot.seq);
-    return touched_early(world_, state->rank(), who, state->call().code, input ? Touched::kInput : Touched::kOutput);
+    return touched_early(world_, state->rank(), who, state->call().code, input ? Touched::kInput : Touched::kOutput,
+                         state->goes_on_alone());
   }
   return absl::OkStatus();
 }
@@ -761,7 +763,7 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
     state->started_ns_ = started_ns;
     complete(*state, status, now_ns);
   }
-  leaving_.add(-1);
+  completing_.add(-1);
   completion.end();
   if (Completion::open()) {
     for (std::shared_ptr<CollectiveWork>& state : slot->states) Completion::drop(std::move(state));
@@ -787,7 +789,7 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why) {
         !state.served_) {
       taken = false;
       state.unpoison(/*failed=*/true);
-      leave(*slot, rank);
+      take_back(*slot, rank);
       if (why.why == Why::kFailure) failure = set_failed(why.cause);
       if (why.why == Why::kUnwinding) {
         unwound_.emplace_back(seq, Unwound{Task::current(), why.cause});

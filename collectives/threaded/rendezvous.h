@@ -72,9 +72,11 @@ class CollectiveWork final : public MemberWork {
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int group_rank_;
   int64_t started_ns_ = -1;  // when all members had arrived, or those that the call needs; -1: not yet
-  bool early_ = false;       // done as soon as its own part is: GroupOptions::Rooted::kEach; const once filed
-  bool served_ = false;      // guarded by the rendezvous: its part is done, and so is the work, or will be right now
-  uint64_t alike_ = 0;  // guarded by the rendezvous: the name of all calls that are the same() as this; 0: not known
+  bool early_ = false;       // done as soon as its own share is: GroupOptions::Rooted::kEach; const once filed
+  // Guarded by the rendezvous. This member's data are moved; its work is completed by complete_served(), right after.
+  bool served_ = false;
+  // Guarded by the rendezvous: of all calls that are the same() as this; 0: none yet.
+  uint64_t likeness_id_ = 0;
   // poisoned runs only
   struct Aside;
   std::unique_ptr<Aside> aside_;
@@ -97,8 +99,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // Files a call; runs it if this member is the last. Never blocks on another member.
   absl::Status file(const std::shared_ptr<CollectiveWork>& state);
-  // The same of a member that is done as soon as its own part is: at once if it only gives, which is copied, or else as
-  // soon as the root has come. Not for the root of a reduce or gather. The slot stays until all have come, so that
+  // The same of a member that is done as soon as its own share is: at once if it only gives, which is copied, or else
+  // as soon as the root has come. Not for the root of a reduce or gather. The slot stays until all have come, so that
   // calls are compared as ever.
   absl::Status file_early(const std::shared_ptr<CollectiveWork>& state);
 
@@ -133,7 +135,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // The works of member `rank` that are not done, oldest first.
   std::vector<std::shared_ptr<WorkState>> unfinished(int rank) const;
   // Waits for works that other threads complete right now. The caller's own works are done.
-  void await_leaving() const;
+  void await_completing() const;
 
   const Group& group() const { return *group_; }
   WorldState& world() const { return world_; }
@@ -160,22 +162,24 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void look_at_unwound();
   // Whether two calls are the same() as each other.
   bool same(CollectiveWork& first, CollectiveWork& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return (first.alike_ != 0 && first.alike_ == call.alike_) || same_anew(first, call);
+    return (first.likeness_id_ != 0 && first.likeness_id_ == call.likeness_id_) || same_anew(first, call);
   }
   bool same_anew(CollectiveWork& first, CollectiveWork& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The two ways in which `calls` and `states` of a slot change before a kernel has it.
   void enter(Slot& slot, const std::shared_ptr<CollectiveWork>& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void leave(Slot& slot, size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void take_back(Slot& slot, size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the root has come and its call agrees with that of member `rank`, of a slot whose root gives.
   bool root_serves(const Slot& slot, size_t rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Copies what the root gives to a member.
   static void give(const Slot& slot, const CollectiveWork& to);
   // The members that are done before their slot is, and what follows from a serve() without the lock.
   struct Early;
-  // Does the part of an early member: it is done. Not if the rank has written to an output: `early` has the member
-  // then.
+  // Moves the data of an early member, which is done then. Not if the rank has written to an output: `early` has the
+  // member then.
   void serve(Slot* slot, CollectiveWork& state, Early* early) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void tell(Early early);
+  // Without the lock: completes the works of those that were served; fails the group if a member wrote to its output
+  // early; ends the slot if the last one was served.
+  void complete_served(Early early);
   // Has a member served as a step of its own, when the schedule says.
   void serve_later(Slot* slot, const CollectiveWork& state);
   // Explored runs: the name of what a member of a slot does by itself.
@@ -209,7 +213,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends
   // later.
   void run(Slot* slot);
-  // overlap.h
+  // Of all members' tensors, see overlap.h.
   void look_for_freed_memory(const Slot& slot) const;
   // Starts the kernel on a device: end() follows, but for an error.
   absl::Status start_on_device(Slot* slot, int64_t started_ns);
@@ -218,7 +222,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   absl::Status agree(const Slot& slot) const;
   absl::Status describe_difference(const Slot& slot) const;
   absl::Status buffers_untouched(const Slot& slot) const;
-  // Tells a member of a slot, whose part is done, that it is.
+  // Completes the work of a member of a slot, whose share is done.
   static void complete(CollectiveWork& state, const absl::Status& status, int64_t now_ns);
   // Tells every member of a slot, which is out of the window, how it ended.
   void finish(Slot* slot, const absl::Status& status, int64_t started_ns = -1);
@@ -231,18 +235,18 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   const bool poison_;
   const bool late_;
 
-  const uint64_t object_;  // explored runs: the name of the group's calls
-  RankCounter leaving_;    // slots removed from window_ whose works are still being completed
+  const uint64_t object_;   // explored runs: the name of the group's calls
+  RankCounter completing_;  // slots removed from window_ whose works are still being completed
   mutable ObservedMutex mu_;
   // window_[front_ + (seq - base_)] is the slot of `seq`; null once it is done. Entries before front_ are dead.
   std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
   size_t front_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t base_ ABSL_GUARDED_BY(mu_) = 1;
-  uint64_t alike_ ABSL_GUARDED_BY(mu_) = 0;                        // how many names CollectiveWork::alike_ has had
+  uint64_t last_likeness_id_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);  // all of them
   std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
-  absl::Status failed_ ABSL_GUARDED_BY(mu_);                                 // why the group can do no more
-  absl::AnyInvocable<void(const absl::Status&)> told_ ABSL_GUARDED_BY(mu_);  // of the failure
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);                                       // why the group can do no more
+  absl::AnyInvocable<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mu_);  // of the failure
   std::vector<std::pair<int64_t, Unwound>> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};  // written under mu_
 };

@@ -58,8 +58,9 @@ const TensorView* foreign_tensor(const CollectiveCall& call, Device::Kind home) 
   return one_device(call);
 }
 
-// Up to so many ranks a member has places for calls of several lines, although it has one on its way at a time.
-constexpr int kSpreadingRanks = 4096;
+// In worlds of so many ranks at most each line of calls has a kept work of its own (call_place.h), where it finds its
+// last call; larger worlds save the memory.
+constexpr int kMostRanksWithPlaces = 4096;
 
 // Where members of a world find the core.
 std::string core_key(const Group& group) { return absl::StrCat("core of group ", group.id()); }
@@ -133,7 +134,7 @@ ThreadedProcessGroup::ThreadedProcessGroup(RankState* context, std::shared_ptr<T
       rendezvous_(core_->rendezvous()),
       eager_bytes_(options.eager_bytes),
       rooted_(options.rooted),
-      spreads_(context->world().options().world_size <= kSpreadingRanks) {
+      place_per_line_(context->world().options().world_size <= kMostRanksWithPlaces) {
   if (context->world().options().engine == EngineKind::kFibers) front().set_places(this);
 }
 
@@ -141,7 +142,7 @@ CallPlace ThreadedProcessGroup::fresh(bool message, int line) {
   // The call will be refused, and its place would be made for a world that may be gone.
   if (front().world_ref().foreign()) [[unlikely]]
     return {};
-  const size_t first = spreads_ ? static_cast<size_t>(line) : 0;
+  const size_t first = place_per_line_ ? static_cast<size_t>(line) : 0;
   if (message) {
     if (kept_messages_ == nullptr) [[unlikely]]
       kept_messages_ = std::make_unique<KeptWorks<Message>>();
@@ -183,9 +184,14 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   const std::string text =
       located(absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)), code);
   const std::vector<std::string> last = front().rank_state()->recorder().last_calls(1);
-  core_->fail(blamed_as(make_error(ErrorKind::kAborted, text),
-                        blamed_on(global_rank(), make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ",
-                                                            last.empty() ? "" : last[0]))));
+  const absl::Status cause = blamed_as(
+      make_error(ErrorKind::kAborted, text),
+      blamed_on(global_rank(),
+                make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ", last.empty() ? "" : last[0])));
+  core_->fail(cause);
+  // Another member may have made the group fail a moment ago, and be about to end this one's calls.
+  rendezvous_->await_completing();
+  if (mailbox_ != nullptr) mailbox_->await_failed(ProcessGroup::rank(), cause);
   close_outputs();
 }
 
@@ -214,7 +220,7 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
     first = ended;
     op = work->op();
   }
-  rendezvous_->await_leaving();
+  rendezvous_->await_completing();
   if (mailbox_ != nullptr) mailbox_->await_moves(ProcessGroup::rank());
   close_outputs();
   ProcessGroup::shutdown(code);

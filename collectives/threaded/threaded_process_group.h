@@ -79,7 +79,8 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   std::shared_ptr<Mailbox> mailbox_;
   const size_t eager_bytes_;
   const std::optional<GroupOptions::Rooted> rooted_;
-  const bool spreads_;  // calls of several lines have places of their own: not in worlds where that memory counts
+  const bool
+      place_per_line_;  // calls of several lines have places of their own: not in worlds where that memory counts
   // Under fifo on fibers a rank that is done early would go on for a thousand points, each call with a copy and a slot
   // that have left the caches when the others come. So its turn ends when it is so many calls ahead. No wait: others
   // may need what it does later.

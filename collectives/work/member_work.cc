@@ -47,7 +47,7 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
 [[gnu::noinline]] absl::Status MemberWork::ended_early(absl::Status waited, absl::Duration timeout,
                                                        bool timeout_is_default, CodeSite code) {
   if (call_.way.wait_until_ns > 0) wait_longer(&timeout, timeout_is_default, code, &waited);
-  if (waited.ok() || is_completed()) return waited;
+  if (waited = ended_as(std::move(waited)); waited.ok() || is_completed()) return waited;
   if (error_kind(waited) == ErrorKind::kTimeout) {
     waited = timeout_error({.who = who(waits_in(code)),
                             .world = rank_state_->world(),
@@ -56,7 +56,8 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
                             .timeout = timeout,
                             .otherwise = otherwise()});
   }
-  return take_back(Withdrawal::of_wait(waited, rank_state_->rank()), waited) || !is_completed() ? waited : status();
+  if (take_back(Withdrawal::of_wait(waited, rank_state_->rank()), waited)) return waited;
+  return ended_as(std::move(waited));
 }
 
 void MemberWork::overdue(absl::Duration timeout, CodeSite code) {
@@ -70,7 +71,7 @@ void MemberWork::overdue(absl::Duration timeout, CodeSite code) {
 }
 
 void MemberWork::dropped() noexcept {
-  if (keeps_alive_) return;
+  if (keeps_alive_) return dropped_seq_.store(seq(), std::memory_order_relaxed);
   const Withdrawal why = withdrawal_of_drop(*rank_state_, who(what(/*numbered=*/false)), what(/*numbered=*/true),
                                             lost(), wait_site(call_.code));
   if (!take_back(why, make_error(ErrorKind::kAborted, "the work was dropped"))) return;

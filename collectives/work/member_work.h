@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -29,6 +30,8 @@ class MemberWork : public WorkState, public WaitsFor {
   absl::Duration warn_after() const override { return call_.warn_after; }
 
   const CollectiveCall& call() const { return call_; }
+  // Whether the last handle on a call that keeps its tensors alive went before the call was done.
+  bool goes_on_alone() const { return keeps_alive_ && dropped_seq_.load(std::memory_order_relaxed) == call_.seq; }
   // For a call that is built here.
   CollectiveCall* place() { return &call_; }
   CallMemo* memo() { return &memo_; }
@@ -100,6 +103,7 @@ class MemberWork : public WorkState, public WaitsFor {
   // The rest of a wait that ended with an error.
   absl::Status ended_early(absl::Status waited, absl::Duration timeout, bool timeout_is_default, CodeSite code);
 
+  std::atomic<int64_t> dropped_seq_{-1};  // of the last call that goes on, or went on, without handles
   bool begun_ = false;
   bool warns_ = false;  // a wait may be overdue()
   int64_t timeout_ns_ = Deadline::kNever;

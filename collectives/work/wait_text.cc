@@ -1,5 +1,6 @@
 #include "collectives/work/wait_text.h"
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/schedule/early_changes.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "world/world_state.h"
@@ -69,15 +71,25 @@ void warn_of(const MemberWait& wait, absl::Duration waited) {
       site_place(wait.site)));
 }
 
-absl::Status touched_early(WorldState& world, int rank, std::string_view who, CodeSite code, Touched what) {
-  if (StepRecord* const record = world.scheduler().record(); record != nullptr) record->found_early_change();
+absl::Status touched_early(WorldState& world, int rank, std::string_view who, CodeSite code, Touched what,
+                           bool dropped) {
+  if (StepRecord* const record = world.scheduler().record(); record != nullptr) {
+    record->found_early_change();
+    early_changes_found.fetch_add(1, std::memory_order_relaxed);
+  }
   const std::optional<Site> point = world.scheduler().last_point(rank);
-  return blamed_on(
-      rank, invalid_argument(
-                sv(who), what == Touched::kInput ? ": an input was changed or freed" : ": an output was written",
-                " between the call", site_place(Site{.code = code}), " and its completion, when rank ", rank,
-                point.has_value() ? absl::StrCat(" was at ", site_text(*point), site_place(*point)) : " had ended",
-                what == Touched::kInput ? ", want it unchanged until wait()" : ", want it left alone until wait()"));
+  absl::Status cause = blamed_on(
+      rank,
+      invalid_argument(
+          sv(who), what == Touched::kInput ? ": an input was changed or freed" : ": an output was written or freed",
+          " between the call", site_place(Site{.code = code}), " and its completion, when rank ", rank,
+          point.has_value() ? absl::StrCat(" was at ", site_text(*point), site_place(*point)) : " had ended",
+          what == Touched::kInput ? ", want it unchanged until wait()" : ", want it left alone until wait()",
+          dropped ? "; nobody can wait for the call: its work was dropped" : ""));
+  // Nor may any other member be left that is told: those of a rooted call go on by themselves.
+  if (dropped)
+    world.rank_failed(rank, std::make_exception_ptr(DistError(cause, {.rank = rank, .group = {}, .op = {}})));
+  return cause;
 }
 
 }  // namespace rankloom::internal

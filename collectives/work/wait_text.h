@@ -31,8 +31,11 @@ void warn_of(const MemberWait& wait, absl::Duration waited);
 
 // The tensor that a rank wrote to between a call and its completion.
 enum class Touched : uint8_t { kInput, kOutput };
-// "WHO: an output was written between the call [train.cc:12] and its completion, when rank 1 was at wait [train.cc:14],
-// want it left alone until wait()". `code`: of the call. An explored run is told: before what it fails completes.
-absl::Status touched_early(WorldState& world, int rank, std::string_view who, CodeSite code, Touched what);
+// "WHO: an output was written or freed between the call [train.cc:12] and its completion, when rank 1 was at wait
+// [train.cc:14], want it left alone until wait()", and if `dropped`, "; nobody can wait for the call: its work was
+// dropped", which fails the rank, too. `code`: of the call. An explored run is told: before what it fails completes. No
+// lock may be held.
+absl::Status touched_early(WorldState& world, int rank, std::string_view who, CodeSite code, Touched what,
+                           bool dropped);
 
 }  // namespace rankloom::internal

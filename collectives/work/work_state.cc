@@ -17,7 +17,8 @@
 namespace rankloom::internal {
 namespace {
 
-constexpr uint64_t kCallbacks = 1;  // part of a work in explored runs
+// numbered_object() of a work in explored runs; 2 is what its kind of work counts there.
+constexpr uint64_t kCallbacks = 1;
 
 }  // namespace
 
@@ -160,12 +161,14 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
   };
   const Deadline deadline = deadline_after(timeout);
   if (const absl::Duration warning = warn_after(); warning < timeout) [[unlikely]] {
-    const absl::Status waited = await_until(deadline_after(warning), code, nullptr);
+    const absl::Status waited = ended_as(await_until(deadline_after(warning), code, nullptr));
     if (is_completed() || error_kind(waited) != ErrorKind::kTimeout) return waited;
     overdue(timeout, code);
   }
-  return await_until(deadline, code, site);
+  return ended_as(await_until(deadline, code, site));
 }
+
+absl::Status WorkState::ended_as(absl::Status waited) const { return waited.ok() || !is_over() ? waited : status(); }
 
 absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
   ObservedMutexLock lock(&mu_);

@@ -85,6 +85,9 @@ class WorkState : public OpenCall {
   // Of a work that is_over(), for code that tells an explored run nothing: without error.
   bool ended_well() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_.ok(); }
   absl::Status ended_as() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
+  // How a wait ends that came back with `waited`. The work may have been completed since the wait looked, at its
+  // deadline or at the abort of the world: then as the work did, for the other members had that end, too.
+  absl::Status ended_as(absl::Status waited) const;
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank
   // that owns the work, on a helper task of it, so it may wait.
   // `learns`: the callback is the rank's own code, or what that waits for: the work is learned() when it is done.

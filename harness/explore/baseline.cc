@@ -161,11 +161,12 @@ std::optional<Baseline::Failure> Baseline::make(int64_t* runs, int64_t most) {
   Outcome outcome = run(world);
   ++*runs;
   if (!outcome.failed() && checks_.twice && *runs < most) {
-    first_ = std::move(outcome);
+    baseline_outcome_ = std::move(outcome);
     outcome = run(world);
     ++*runs;
-    if (first_->report.trace != outcome.report.trace) {
-      outcome.failures.insert(outcome.failures.begin(), first_difference(first_->report.trace, outcome.report.trace));
+    if (baseline_outcome_->report.trace != outcome.report.trace) {
+      outcome.failures.insert(outcome.failures.begin(),
+                              first_difference(baseline_outcome_->report.trace, outcome.report.trace));
     }
     if (outcome.failed()) {
       outcome.failures.insert(outcome.failures.begin(),
@@ -174,7 +175,7 @@ std::optional<Baseline::Failure> Baseline::make(int64_t* runs, int64_t most) {
     }
   }
   if (outcome.failed()) return Failure{.world = world, .outcome = std::move(outcome), .run = 1, .repeats = true};
-  first_ = std::move(outcome);
+  baseline_outcome_ = std::move(outcome);
   return std::nullopt;
 }
 
@@ -185,8 +186,13 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_p
   World& world = *made;
   state_of(world).keep_all_groups();
   // For a run that hangs: the report's is told with the failure.
-  if (number_ > 1 || world.size() != own_ranks_)
+  if (hooks.policies != nullptr) {
+    // The run's choices are the search's, which no schedule names before the run has ended. The search finds them
+    // again.
+    world.scheduler().set_rerun(program_command());
+  } else if (number_ > 1 || world.size() != own_ranks_) {
     world.scheduler().set_rerun(rerun_with(world.size(), world.scheduler().rerun()));
+  }
   outcome.report = run_(made, program_, &outcome.failures);
   look_around(world, &outcome);
   if (!outcome.report.ok()) return outcome;
@@ -198,7 +204,8 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_p
   if (checks_.keys_left && !outcome.keys.empty()) {
     outcome.failures.push_back(absl::StrCat("left over: keys in the store: ", absl::StrJoin(outcome.keys, ", ")));
   }
-  if (first_.has_value() && first_->report.outcomes.size() == outcome.report.outcomes.size()) compare(&outcome);
+  if (baseline_outcome_.has_value() && baseline_outcome_->report.outcomes.size() == outcome.report.outcomes.size())
+    compare(&outcome);
   return outcome;
 }
 
@@ -227,10 +234,12 @@ void Baseline::look_around(World& world, Outcome* outcome) const {
 }
 
 void Baseline::compare(Outcome* outcome) const {
-  Comparison comparison(*first_, world_.poison.value_or(true), outcome);
+  Comparison comparison(*baseline_outcome_, world_.poison.value_or(true), outcome);
   comparison.results();
-  comparison.lists("the order in which rank $0's groups are made", outcome->groups_made, first_->groups_made);
-  comparison.lists("the order in which rank $0 first calls its groups", outcome->groups_called, first_->groups_called);
+  comparison.lists("the order in which rank $0's groups are made", outcome->groups_made,
+                   baseline_outcome_->groups_made);
+  comparison.lists("the order in which rank $0 first calls its groups", outcome->groups_called,
+                   baseline_outcome_->groups_called);
   comparison.store(checks_);
 }
 

@@ -78,10 +78,16 @@ class Baseline {
   std::string rerun_of(const WorldOptions& world) const;
 
   // Makes the baseline: in default order, and if ExploreOptions::Checks::twice says so and `most` runs
-  // allow, twice. Adds to `runs`. Nothing: it did not fail.
+  // allow, twice. Adds to `runs`. nullopt: no failure.
   std::optional<Failure> make(int64_t* runs, int64_t most);
+  // The choices of the baseline, as Trace::serialize() gives them; empty: there is none.
+  std::string first_trace() const {
+    return baseline_outcome_.has_value() ? baseline_outcome_->report.trace.serialize() : std::string();
+  }
   // Another baseline, or none; returns the one before.
-  std::optional<Outcome> exchange(std::optional<Outcome> first) { return std::exchange(first_, std::move(first)); }
+  std::optional<Outcome> exchange(std::optional<Outcome> other) {
+    return std::exchange(baseline_outcome_, std::move(other));
+  }
 
   // One run, with the checks. `owner`: of what the hooks point to; it lives as long as the run's world.
   Outcome run(WorldOptions world, const RunHooks& hooks = {}, std::shared_ptr<const void> owner = nullptr) const;
@@ -98,7 +104,7 @@ class Baseline {
   const int number_;
   const Program program_;
   const RunWorld run_;
-  std::optional<Outcome> first_;
+  std::optional<Outcome> baseline_outcome_;
 };
 
 }  // namespace rankloom::internal

@@ -9,6 +9,11 @@
 #include "sim/scheduler/check_options.h"
 
 namespace rankloom::internal {
+namespace {
+
+constexpr int kMostProcesses = 1'000;  // of one machine, each with a descriptor or two of the leader's
+
+}  // namespace
 
 absl::Status check_explore_options(const ExploreOptions& options) {
   if (absl::Status wrong = check_options(options.world); !wrong.ok()) return prefixed(wrong, "explore: ");
@@ -19,6 +24,8 @@ absl::Status check_explore_options(const ExploreOptions& options) {
   for (const auto& [name, have, want] : least) {
     if (have < want) return invalid_argument("explore: ", name, " is ", have, ", want ", want, " or more");
   }
+  if (options.processes > kMostProcesses)
+    return invalid_argument("explore: processes is ", options.processes, ", want at most ", kMostProcesses);
   if (options.min_ranks > options.world.world_size)
     return invalid_argument("explore: min_ranks is ", options.min_ranks,
                             ", want at most world_size = ", options.world.world_size);

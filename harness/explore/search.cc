@@ -1,16 +1,19 @@
 #include "harness/explore/search.h"
 
 #include <errno.h>  // program_invocation_short_name
-#include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "harness/explore/campaign.h"
+#include "harness/explore/campaign_identity.h"
+#include "harness/explore/campaign_worker.h"
 #include "harness/explore/check_explore_options.h"
-#include "harness/explore/explore_workers.h"
+#include "harness/explore/forked_workers.h"
 #include "harness/explore/progress_line.h"
 #include "harness/explore/shrink.h"
 #include "rankloom/error.h"
@@ -32,13 +35,20 @@ namespace rankloom::internal {
 namespace {
 
 // Looks for a schedule under which the program fails, by one strategy after another, as long as there is budget.
-class Search {
+class Search final : private CampaignRuns {
  public:
-  Search(const ExploreOptions& options, Baseline* baseline)
-      : options_(options), baseline_(*baseline), began_ns_(monotonic_ns()), told_ns_(began_ns_) {}
+  // `team` as in search().
+  Search(const ExploreOptions& options, Baseline* baseline, SearchTeam* team)
+      : options_(options), baseline_(*baseline), team_(team), began_ns_(monotonic_ns()), reported_ns_(began_ns_) {
+    for (const Strategy& strategy : options_.strategies) {
+      if (strategy.kind != Strategy::Kind::kExhaustive) drawn_.push_back(strategy);
+    }
+  }
 
   // `asked`: the schedule that the environment names; unset: none.
   ExploreReport run(const Schedule& asked);
+  // The runs that another process wants of this one.
+  void serve(LeaderLink* leader, const Schedule& asked);
 
  private:
   // One run of a strategy that draws from seeds.
@@ -47,22 +57,34 @@ class Search {
     uint64_t round;
   };
 
-  void look(const Schedule& asked);
+  void run_strategies(const Schedule& asked);
   bool make_baseline();
   void run_asked(const Schedule& asked);
   void exhaust();
+  bool exhaust_alone(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share);
+  bool exhaust_together(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share);
 
-  // The strategies that draw from seeds take turns, in each round one run each. Of several processes, number p does the
-  // rounds p, p + count, p + 2 count, ...; this one is number 0.
+  // The strategies that draw from seeds take turns, in each round one run each.
   void draw();
-  void draw_beside(Workers::Found* found, uint64_t worker, int count);
-  static Draw draw_of(const Workers::Found& theirs) { return {static_cast<size_t>(theirs.strategy), theirs.round}; }
-  // A process beside this one died in a run: that is the failure, and cannot be shrunk here.
-  void found_dead(const Workers::Found& theirs);
-  WorldOptions world_of(const Draw& draw) const;
-  bool fails(const Draw& draw, Outcome* outcome) const;
-  void found_drawn(const Draw& draw, Outcome outcome);
+  void draw_alone(size_t first_share);
+  void draw_together(size_t first_share);
+  Draw draw_of(int64_t number) const {
+    const size_t run = static_cast<size_t>(number);
+    return {.strategy = run % drawn_.size(), .round = run / drawn_.size()};
+  }
+  Outcome run_explored(const RunHooks& hooks, std::shared_ptr<const void> owner) const override {
+    return baseline_.run(baseline_.with(Schedule::steered(*baseline_.world().seed, {})), hooks, std::move(owner));
+  }
+  Outcome run_drawn(int64_t number) const override { return baseline_.run(world_of(draw_of(number))); }
 
+  // Starts the processes that search beside this one, if there are to be any.
+  void start_others();
+  // Ends them, and keeps what became of them. Before shrinking, which is for this process alone. `found`: the failure,
+  // if any.
+  void end_others(const std::string& found = {});
+  // The failure of a run that one of them made.
+  void found_by_other(const std::string& strategy, int64_t run, WorldOptions world, const Campaign::Failure& failure);
+  WorldOptions world_of(const Draw& draw) const;
   // `repeats`: the same schedule fails again, so that it can be shrunk.
   void found(const std::string& strategy, int64_t run, const WorldOptions& world, Outcome outcome, bool repeats = true);
 
@@ -70,25 +92,37 @@ class Search {
     return report_.runs < options_.max_runs && elapsed_ns() < absl::ToInt64Nanoseconds(options_.max_time);
   }
   int64_t elapsed_ns() const { return monotonic_ns() - began_ns_; }
-  void tell(const std::string& strategy);
+  int64_t ns_until(absl::Duration since_begin) const;
+  void report_progress(const std::string& strategy);
+  void tell_progress(const std::string& strategy);
   ExploreOptions::Progress progress_now() const;
+
+  // On a thread that is the ranks' own, if these are fibers.
+  void on_own_thread(absl::FunctionRef<void()> body) const;
 
   const ExploreOptions& options_;
   Baseline& baseline_;
+  SearchTeam* const team_;
   const int64_t began_ns_;
-  int64_t told_ns_;
+  int64_t reported_ns_;
   ProgressLine line_{stderr};
   std::string strategy_ = "default order";  // the one that runs now
   std::vector<Strategy> drawn_;             // those of draw()
+  std::unique_ptr<ForkedWorkers> workers_;
+  std::unique_ptr<Campaign> campaign_;  // null: this process searches alone
   ExploreReport report_;
 };
 
-ExploreReport Search::run(const Schedule& asked) {
+void Search::on_own_thread(absl::FunctionRef<void()> body) const {
   if (baseline_.world().engine == EngineKind::kFibers) {
-    with_fiber_thread([&] { look(asked); });
+    with_fiber_thread(body);
   } else {
-    look(asked);
+    body();
   }
+}
+
+ExploreReport Search::run(const Schedule& asked) {
+  on_own_thread([&] { run_strategies(asked); });
   if (!report_.failure.has_value()) report_.elapsed = absl::Nanoseconds(elapsed_ns());
   line_.clear();
   if (options_.progress) options_.progress(progress_now());
@@ -104,16 +138,18 @@ ExploreOptions::Progress Search::progress_now() const {
   return now;
 }
 
-void Search::look(const Schedule& asked) {
+void Search::run_strategies(const Schedule& asked) {
   if (!make_baseline()) return;
   if (asked.kind() != Schedule::Kind::kUnset) return run_asked(asked);
+  if (!options_.strategies.empty()) start_others();
+  if (!report_.error.ok()) return end_others();
   for (const Strategy& strategy : options_.strategies) {
     if (strategy.kind != Strategy::Kind::kExhaustive) continue;
     exhaust();
-    if (report_.verified || report_.failure.has_value()) return;
     break;
   }
-  draw();
+  if (!report_.verified && !report_.failure.has_value() && report_.error.ok()) draw();
+  end_others();
 }
 
 bool Search::make_baseline() {
@@ -131,103 +167,207 @@ void Search::run_asked(const Schedule& asked) {
   if (outcome.failed()) found(asked.text(), 1, world, std::move(outcome));
 }
 
+int64_t Search::ns_until(absl::Duration since_begin) const {
+  const int64_t ns = absl::ToInt64Nanoseconds(since_begin);
+  return ns > std::numeric_limits<int64_t>::max() - began_ns_ ? std::numeric_limits<int64_t>::max() : began_ns_ + ns;
+}
+
 void Search::exhaust() {
   const WorldOptions& base = baseline_.world();
+  const std::string name = Strategy::exhaustive().name();
+  report_.shares.push_back({.strategy = name});
+  ExploreReport::Share& share = report_.shares.back();
+  const bool alone = options_.strategies.size() == 1;
+  const int64_t left = options_.max_runs - report_.runs;
+  const Campaign::Budget budget{.runs = alone ? left : (left + 1) / 2,
+                                .end_ns = ns_until(alone ? options_.max_time : options_.max_time / 2)};
+  const bool saw_any =
+      campaign_ != nullptr ? exhaust_together(budget, name, &share) : exhaust_alone(budget, name, &share);
+  if (report_.failure.has_value() || !report_.error.ok()) return;
+  if (share.finished && !saw_any && base.world_size > 1)
+    share.unseen.emplace_back("whatever the ranks share: they use nothing of rankloom's");
+  // Faults that are drawn anew for each run are not all seen by one search.
+  if (base.faults.rate() > 0 && options_.vary_faults) share.unseen.emplace_back("faults that each run draws anew");
+  report_.verified = share.finished && share.unseen.empty();
+}
+
+// Both: whether any run made a call that rankloom sees.
+bool Search::exhaust_alone(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share) {
   const auto kept_tree = std::make_shared<ScheduleTree>();
   ScheduleTree& tree = *kept_tree;
-  const std::string name = Strategy::exhaustive().name();
-  const size_t share = report_.shares.size();
-  report_.shares.push_back({.strategy = name});
-  const bool alone = options_.strategies.size() == 1;
-  const int64_t most = alone ? options_.max_runs : report_.runs + (options_.max_runs - report_.runs + 1) / 2;
-  const int64_t most_ns = absl::ToInt64Nanoseconds(options_.max_time) / (alone ? 1 : 2);
-  while (tree.more() && budget_left() && report_.runs < most && elapsed_ns() < most_ns) {
-    Outcome outcome = baseline_.run(baseline_.with(Schedule::steered(*base.seed, {})), tree.hooks(), kept_tree);
+  while (tree.more() && share->runs < budget.runs && monotonic_ns() < budget.end_ns) {
+    Outcome outcome = run_explored(tree.hooks(), kept_tree);
     ++report_.runs;
-    ExploreReport::Share& mine = report_.shares[share];
-    ++mine.runs;
-    tell(name);
+    ++share->runs;
+    report_progress(name);
     if (outcome.failed()) {
-      mine.schedules = tree.schedules() + 1;
+      share->schedules = tree.schedules() + 1;
       const WorldOptions again = baseline_.with(Schedule::replay(outcome.report.trace));
-      found(name, mine.runs, again, std::move(outcome));
-      return;
+      found(name, share->runs, again, std::move(outcome));
+      return true;
     }
     tree.advance();
-    mine.schedules = tree.schedules();
-    mine.open = tree.open();
-    mine.finished = !tree.more();
-    mine.unseen = tree.uncovered();
-    if (mine.finished && !tree.record().saw_any() && base.world_size > 1)
-      mine.unseen.emplace_back("whatever the ranks share: they use nothing of rankloom's");
+    share->schedules = tree.schedules();
+    share->open = tree.open();
+    share->finished = !tree.more();
+    share->unseen = tree.uncovered();
   }
-  // Faults that are drawn anew for each run are not all seen by one search.
-  if (base.faults.rate() > 0 && options_.vary_faults)
-    report_.shares[share].unseen.emplace_back("faults that each run draws anew");
-  report_.verified = report_.shares[share].finished && report_.shares[share].unseen.empty();
+  return tree.record().saw_any();
+}
+
+bool Search::exhaust_together(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share) {
+  const int64_t before = report_.runs;
+  const auto take = [&](const Campaign::Explored& explored) {
+    report_.runs = before + explored.runs;
+    share->runs = explored.runs;
+    share->schedules = explored.schedules;
+    share->open = explored.open;
+    share->finished = explored.finished;
+  };
+  Campaign::Explored explored = campaign_->explore(budget, [&](const Campaign::Explored& now) {
+    take(now);
+    tell_progress(name);
+  });
+  take(explored);
+  share->unseen = std::move(explored.uncovered);
+  if (!explored.failure.has_value()) {
+    report_.error = campaign_->error();
+    return explored.saw_any;
+  }
+  const Campaign::Failure& failure = *explored.failure;
+  Schedule schedule = Schedule::steered(*baseline_.world().seed, failure.departures);
+  if (failure.died.empty()) {
+    absl::StatusOr<Trace> trace = Trace::parse(failure.seen.trace);
+    if (trace.ok()) schedule = Schedule::replay(*std::move(trace));
+  }
+  // A run that ended its process was not counted.
+  const int64_t run = share->runs + (failure.died.empty() ? 0 : 1);
+  found_by_other(name, run, baseline_.with(schedule), failure);
+  return true;
 }
 
 // --- strategies that draw from seeds
 
 void Search::draw() {
-  const size_t first_share = report_.shares.size();
-  for (const Strategy& strategy : options_.strategies) {
-    if (strategy.kind == Strategy::Kind::kExhaustive) continue;
-    drawn_.push_back(strategy);
-    report_.shares.push_back({.strategy = strategy.name()});
-  }
   if (drawn_.empty()) return;
-  Workers workers(options_.processes);
-  const int count = workers.count();
-  workers.start([&](Workers::Found* out, int worker) { draw_beside(out, static_cast<uint64_t>(worker), count); });
-  const int64_t before = report_.runs;
-  int64_t own = 0;
-  Outcome outcome;
-  const auto end_with = [&](const Draw& draw) {
-    workers.stop();
-    report_.runs = before + own + workers.runs();
-    found_drawn(draw, std::move(outcome));
-  };
-  for (uint64_t round = 0; budget_left(); round += static_cast<uint64_t>(count)) {
-    for (size_t s = 0; s < drawn_.size() && budget_left(); ++s) {
-      ++own;
-      report_.runs = before + own * count;
-      ++report_.shares[first_share + s].runs;
-      tell(drawn_[s].name());
-      if (fails({s, round}, &outcome)) return end_with({s, round});
-    }
-    if (const std::optional<Workers::Found> theirs = workers.poll(/*wait=*/false); theirs.has_value()) {
-      workers.stop();
-      report_.runs = before + own + workers.runs();
-      if (theirs->died != 0) return found_dead(*theirs);
-      if (fails(draw_of(*theirs), &outcome)) return end_with(draw_of(*theirs));
-    }
+  const size_t first_share = report_.shares.size();
+  for (const Strategy& strategy : drawn_) report_.shares.push_back({.strategy = strategy.name()});
+  if (campaign_ != nullptr) {
+    draw_together(first_share);
+  } else {
+    draw_alone(first_share);
   }
-  while (const std::optional<Workers::Found> theirs = workers.poll(/*wait=*/true)) {
-    if (theirs->died != 0) {
-      workers.stop();
-      report_.runs = before + own + workers.runs();
-      return found_dead(*theirs);
-    }
-    if (fails(draw_of(*theirs), &outcome)) return end_with(draw_of(*theirs));
-  }
-  report_.runs = before + own + workers.runs();
 }
 
-void Search::draw_beside(Workers::Found* found, uint64_t worker, int count) {
-  Outcome outcome;
-  for (uint64_t round = worker; budget_left(); round += static_cast<uint64_t>(count)) {
-    for (size_t s = 0; s < drawn_.size() && budget_left(); ++s) {
-      report_.runs += count;  // as many as all of them make meanwhile
-      ++found->runs;
-      found->now_strategy = static_cast<int>(s);
-      found->now_round = round;
-      if (!fails({s, round}, &outcome)) continue;
-      found->strategy = static_cast<int>(s);
-      found->round = round;
-      return;
-    }
+void Search::draw_alone(size_t first_share) {
+  for (int64_t number = 0; budget_left(); ++number) {
+    const Draw draw = draw_of(number);
+    const std::string name = drawn_[draw.strategy].name();
+    ++report_.runs;
+    ++report_.shares[first_share + draw.strategy].runs;
+    report_progress(name);
+    Outcome outcome = run_drawn(number);
+    if (outcome.failed()) return found(name, static_cast<int64_t>(draw.round) + 1, world_of(draw), std::move(outcome));
   }
+}
+
+void Search::draw_together(size_t first_share) {
+  const int64_t before = report_.runs;
+  const auto take = [&](const Campaign::Drawn& drawn) {
+    report_.runs = before + drawn.all_runs();
+    for (size_t s = 0; s < drawn.runs.size(); ++s) report_.shares[first_share + s].runs = drawn.runs[s];
+  };
+  const Campaign::Budget budget{.runs = options_.max_runs - before, .end_ns = ns_until(options_.max_time)};
+  const Campaign::Drawn drawn =
+      campaign_->draw(static_cast<int>(drawn_.size()), budget, [&](const Campaign::Drawn& now) {
+        take(now);
+        tell_progress(drawn_[static_cast<size_t>(now.all_runs()) % drawn_.size()].name());
+      });
+  take(drawn);
+  if (!drawn.failure.has_value()) {
+    report_.error = campaign_->error();
+    return;
+  }
+  const Draw draw = draw_of(drawn.failure->run);
+  found_by_other(drawn_[draw.strategy].name(), static_cast<int64_t>(draw.round) + 1, world_of(draw), *drawn.failure);
+}
+
+// --- other processes
+
+void Search::serve(LeaderLink* leader, const Schedule& asked) {
+  on_own_thread([&] {
+    const std::optional<Baseline::Failure> failure = baseline_.make(&report_.runs, options_.max_runs);
+    CampaignIdentity identity = campaign_identity(options_, baseline_);
+    if (asked.kind() != Schedule::Kind::kUnset) absl::StrAppend(&identity.options, ", schedule ", asked.text());
+    if (failure.has_value()) identity.first_run = absl::StrCat("one that fails (", failure->outcome.headline(), ")");
+    CampaignWorker(*this, leader).serve(identity);
+    leader->left();
+  });
+}
+
+void Search::start_others() {
+  if (team_ == nullptr && options_.processes == 1) return;
+  const CampaignIdentity identity = campaign_identity(options_, baseline_);
+  if (team_ != nullptr) {
+    WorkerLinks* const links = team_->start([this, identity](LeaderLink* leader) {
+      on_own_thread([&] {
+        CampaignWorker(*this, leader).serve(identity);
+        leader->left();
+      });
+    });
+    campaign_ = std::make_unique<Campaign>(links, identity);
+    campaign_->await_greetings();
+    report_.error = campaign_->error();
+    return;
+  }
+  workers_ = std::make_unique<ForkedWorkers>(
+      [this, identity](LeaderLink* leader) { CampaignWorker(*this, leader).serve(identity); });
+  const int started = workers_->start(options_.processes);
+  if (started < options_.processes) {
+    report_.process_notes.push_back(absl::StrCat(
+        started == 0 ? "none" : absl::StrCat("only ", started), " of ", options_.processes,
+        " processes could be started: ", workers_->refused(), started == 0 ? "; this one searched alone" : ""));
+  }
+  if (started > 0) campaign_ = std::make_unique<Campaign>(workers_.get(), identity);
+}
+
+void Search::end_others(const std::string& found) {
+  if (campaign_ != nullptr) {
+    const std::vector<std::string>& deaths = campaign_->deaths();
+    report_.process_notes.insert(report_.process_notes.end(), deaths.begin(), deaths.end());
+  }
+  campaign_.reset();
+  workers_.reset();
+  if (team_ != nullptr) team_->end(found);
+}
+
+void Search::found_by_other(const std::string& strategy, int64_t run, WorldOptions world,
+                            const Campaign::Failure& theirs) {
+  const bool named = world.schedule.kind() != Schedule::Kind::kReplay;
+  end_others(absl::StrCat("explore: found by ", strategy, " in its run ", run, ", not shrunk: ", theirs.seen.headline,
+                          named ? absl::StrCat("\nrun it again: ", baseline_.rerun_of(world)) : ""));
+  if (theirs.died.empty()) {
+    Outcome outcome = baseline_.run(world);
+    if (outcome.failed()) return found(strategy, run, world, std::move(outcome));
+  }
+  ExploreReport::Failure failure;
+  failure.strategy = strategy;
+  failure.run = run;
+  if (world.schedule.kind() != Schedule::Kind::kReplay) failure.found = world.schedule;
+  failure.rerun = baseline_.rerun_of(world);
+  failure.world = std::move(world);
+  if (theirs.died.empty()) {
+    failure.headline = theirs.seen.headline;
+    failure.failures = theirs.seen.failures;
+    failure.failures.emplace_back(
+        "the same run went well when it was made again by another process: it depends on more than the schedule");
+  } else {
+    failure.headline =
+        absl::StrCat("the process that made this run ended with ", theirs.died, "; what it printed stands above");
+    failure.failures = {failure.headline};
+  }
+  report_.elapsed = absl::Nanoseconds(elapsed_ns());
+  report_.failure = std::move(failure);
 }
 
 WorldOptions Search::world_of(const Draw& draw) const {
@@ -237,32 +377,6 @@ WorldOptions Search::world_of(const Draw& draw) const {
     world.faults = plan.plus(baseline_.world().faults.faults());
   }
   return world;
-}
-
-bool Search::fails(const Draw& draw, Outcome* outcome) const {
-  *outcome = baseline_.run(world_of(draw));
-  return outcome->failed();
-}
-
-void Search::found_drawn(const Draw& draw, Outcome outcome) {
-  found(drawn_[draw.strategy].name(), static_cast<int64_t>(draw.round) + 1, world_of(draw), std::move(outcome));
-}
-
-void Search::found_dead(const Workers::Found& theirs) {
-  const Draw draw{static_cast<size_t>(theirs.now_strategy), theirs.now_round};
-  ExploreReport::Failure failure;
-  failure.strategy = drawn_[draw.strategy].name();
-  failure.run = static_cast<int64_t>(draw.round) + 1;
-  failure.world = world_of(draw);
-  failure.found = failure.world.schedule;
-  failure.rerun = baseline_.rerun_of(failure.world);
-  const std::string how = WIFSIGNALED(theirs.died) ? absl::StrCat("signal ", WTERMSIG(theirs.died), " (",
-                                                                  strsignal(WTERMSIG(theirs.died)), ")")
-                                                   : absl::StrCat("exit code ", WEXITSTATUS(theirs.died));
-  failure.headline = absl::StrCat("the process that made this run ended with ", how, "; what it printed stands above");
-  failure.failures = {failure.headline};
-  report_.elapsed = absl::Nanoseconds(elapsed_ns());
-  report_.failure = std::move(failure);
 }
 
 // --- what becomes of it
@@ -285,13 +399,13 @@ void Search::found(const std::string& strategy, int64_t run, const WorldOptions&
     failure.report.kept->strategy = strategy;
     failure.report.kept->rerun = failure.rerun;
     failure.report.kept->failures = failure.failures;
-    RunData::Search& search = failure.report.kept->search;
-    search.run = run;
-    if (world.schedule.kind() != Schedule::Kind::kReplay) search.found = world.schedule.text();
-    search.found_switches = failure.found_switches;
-    search.shrink_runs = failure.shrink_runs;
+    RunData::Search& kept = failure.report.kept->search;
+    kept.run = run;
+    if (world.schedule.kind() != Schedule::Kind::kReplay) kept.found = world.schedule.text();
+    kept.found_switches = failure.found_switches;
+    kept.shrink_runs = failure.shrink_runs;
     for (const ExploreReport::Share& share : report_.shares)
-      search.shares.push_back({share.strategy, share.runs, share.schedules, share.open, share.finished});
+      kept.shares.push_back({share.strategy, share.runs, share.schedules, share.open, share.finished});
   }
   failure.strategy = strategy;
   failure.run = run;
@@ -299,13 +413,18 @@ void Search::found(const std::string& strategy, int64_t run, const WorldOptions&
   report_.failure = std::move(failure);
 }
 
-void Search::tell(const std::string& strategy) {
+void Search::report_progress(const std::string& strategy) {
   strategy_ = strategy;
   if (options_.progress ? (report_.runs & 15) != 0 : !line_.shown()) return;
+  tell_progress(strategy);
+}
+
+void Search::tell_progress(const std::string& strategy) {
+  strategy_ = strategy;
   const int64_t now = monotonic_ns();
   const int64_t every = options_.progress ? 1'000'000'000 : 200'000'000;
-  if (now - told_ns_ < every) return;
-  told_ns_ = now;
+  if (now - reported_ns_ < every) return;
+  reported_ns_ = now;
   if (options_.progress) {
     options_.progress(progress_now());
   } else {
@@ -334,7 +453,8 @@ absl::Status prepare(const ExploreOptions& options, int number, CodeSite code, W
 
 }  // namespace
 
-ExploreReport search(const ExploreOptions& options, int number, Program program, RunWorld run, CodeSite code) {
+ExploreReport search(const ExploreOptions& options, int number, Program program, RunWorld run, CodeSite code,
+                     SearchTeam* team) {
   WorldOptions world;
   Schedule asked;
   if (absl::Status status = prepare(options, number, code, &world, &asked); !status.ok()) {
@@ -343,7 +463,22 @@ ExploreReport search(const ExploreOptions& options, int number, Program program,
     return refused;
   }
   Baseline baseline(options.checks, std::move(world), options.world.world_size, number, program, run);
-  return Search(options, &baseline).run(asked);
+  return Search(options, &baseline, team).run(asked);
+}
+
+void search_for(LeaderLink* leader, const ExploreOptions& options, int number, Program program, RunWorld run,
+                CodeSite code) {
+  WorldOptions world;
+  Schedule asked;
+  if (const absl::Status status = prepare(options, number, code, &world, &asked); !status.ok()) {
+    const CampaignIdentity refused{
+        .program = program_identity(), .options = absl::StrCat("\"", message_of(status), "\""), .first_run = "none"};
+    (void)leader->send(CampaignNews{.kind = CampaignNews::Kind::kHello, .identity = refused}.encode());
+    leader->left();
+    return;
+  }
+  Baseline baseline(options.checks, std::move(world), options.world.world_size, number, program, run);
+  Search(options, &baseline, nullptr).serve(leader, asked);
 }
 
 }  // namespace rankloom::internal

@@ -63,7 +63,7 @@ class Shrinker {
   void cut_ranks();
   void cut_faults_and_switches();
   // The smallest run once more, with its story.
-  void tell(ExploreReport::Failure* failure);
+  void describe_smallest(ExploreReport::Failure* failure);
 
   WorldOptions steered(const std::vector<Schedule::Switch>& switches) const {
     WorldOptions world = world_;
@@ -176,7 +176,7 @@ void Shrinker::cut_faults_and_switches() {
   world_ = steered(fewest<Schedule::Switch>(switches_, fails_with_switches));
 }
 
-void Shrinker::tell(ExploreReport::Failure* failure) {
+void Shrinker::describe_smallest(ExploreReport::Failure* failure) {
   const auto record = std::make_shared<StepRecord>(/*texts=*/true);
   WorldOptions kept = world_;
   kept.keep_run = true;  // of a failure that is none of a rank's, too
@@ -212,7 +212,7 @@ ExploreReport::Failure Shrinker::shrink() {
   list_faults();
   cut_ranks();
   cut_faults_and_switches();
-  tell(&failure);
+  describe_smallest(&failure);
   return failure;
 }
 

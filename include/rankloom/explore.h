@@ -70,9 +70,9 @@ struct ExploreOptions {
   // Shrinking may use as few ranks as this; 0: the program is for world.world_size only.
   int min_ranks = 0;
   int max_shrink_runs = 2000;
-  // Worker processes, by fork(), for the strategies that draw from seeds. 1: none. The workers' ranks write to no
-  // memory of this process. Not under ThreadSanitizer, which cannot follow a fork; and mind what else the process
-  // holds.
+  // How many processes search, at most 1,000. 1: this one. Else so many are forked, and this one hands out work and
+  // shrinks: a crash of the program ends one of them, and is a failure. The ranks' runs write to no memory of this
+  // process. Not under ThreadSanitizer, which cannot follow a fork; and mind what else the process holds.
   int processes = 1;
   Checks checks = {};
   uint64_t max_steps = 200'000;  // of a run: one that has more counts as endless
@@ -114,11 +114,16 @@ struct ExploreReport {
   int64_t runs = 0;
   absl::Duration elapsed;
   std::vector<Share> shares;
+  // Of several processes, a line each: those that died, and whose work others have done; those that could not be
+  // started.
+  std::vector<std::string> process_notes;
   // An exhaustive search came to its end, and the program did nothing that such a search does not see: no schedule
   // fails.
   bool verified = false;
   std::optional<Failure> failure;
-  absl::Status error;  // the options or the environment make no sense; nothing was run
+  // The options or the environment make no sense, and nothing was run; or processes do not fit together, or none is
+  // left.
+  absl::Status error;
 
   bool ok() const { return error.ok() && !failure.has_value(); }
   // The result in a line: "verified: all 12 schedules that can differ, in 13 runs", "no failure in 1000 runs (not

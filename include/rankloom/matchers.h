@@ -19,10 +19,12 @@
 namespace rankloom {
 
 // How GoogleTest prints them.
-inline void PrintTo(ErrorKind kind, std::ostream* out) { *out << internal::error_kind_name(kind); }
-inline void PrintTo(const RunReport& report, std::ostream* out) { *out << report.text(); }
-inline void PrintTo(const CallRecord& record, std::ostream* out) { *out << record.text(); }
-inline void PrintTo(const CallRecord::Call& call, std::ostream* out) { *out << call.name << " seq " << call.seq; }
+inline std::ostream& operator<<(std::ostream& out, ErrorKind kind) { return out << internal::error_kind_name(kind); }
+inline std::ostream& operator<<(std::ostream& out, const RunReport& report) { return out << report.text(); }
+inline std::ostream& operator<<(std::ostream& out, const CallRecord& record) { return out << record.text(); }
+inline std::ostream& operator<<(std::ostream& out, const CallRecord::Call& call) {
+  return out << call.name << " seq " << call.seq;
+}
 
 // A DistError of this kind whose text matches: EXPECT_THAT(error, IsDistError(ErrorKind::kTimeout,
 // HasSubstr("all_reduce"))).

@@ -175,7 +175,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work reduce(TensorView buffer, int root, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {},
               CodeSite code = CodeSite::here());
 
-  // outputs[i] becomes member i's input. Shapes: n outputs; outputs[i] as large as member i's input, which may differ.
+  // outputs[i] becomes member i's input. Shapes: n outputs; outputs[i] as large as member i's input, which may differ
+  // from member to member (all_gather_v, MPI_Allgatherv).
   Work all_gather(std::vector<TensorView> outputs, ConstTensorView input, const CallOptions& options = {},
                   CodeSite code = CodeSite::here());
   // Puts every member's `input` into `output`, in rank order. Shapes: output.numel() == n * input.numel().
@@ -224,10 +225,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // --- point-to-point. Ranks are those in this group; tags are 0 or more
 
-  // Gives `input` to `destination`, which receives it under the same tag. Done when it was received, or at once if it
-  // is no larger than GroupOptions::eager_bytes: a copy travels then, and only the receiver is told of an error.
-  // Order: what one member sends to another under one tag arrives in the order of the calls. Shapes: count and dtype
-  // equal on both sides; where they differ, both get the Mismatch.
+  // Gives `input` to `destination`, which may be this member and receives it under the same tag. Done when it was
+  // received, or at once if it is no larger than GroupOptions::eager_bytes: a copy travels then, and only the receiver
+  // is told of an error. Order: what one member sends to another under one tag arrives in the order of the calls.
+  // Shapes: count and dtype equal on both sides; where they differ, both get the Mismatch.
   Work send(ConstTensorView input, int destination, int tag = 0, const CallOptions& options = {},
             CodeSite code = CodeSite::here());
   // `output` becomes what `source` sends under `tag`.

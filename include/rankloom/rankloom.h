@@ -18,7 +18,6 @@
 #include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "rankloom/tensor.h"
-#include "rankloom/traces.h"
 #include "rankloom/version.h"
 #include "rankloom/work.h"
 #include "rankloom/world.h"

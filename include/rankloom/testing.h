@@ -78,7 +78,7 @@ testing::internal::ParamGenerator<EngineKind> every_engine();
 std::string engine_name(const testing::TestParamInfo<EngineKind>& info);
 
 // How GoogleTest prints them.
-void PrintTo(EngineKind engine, std::ostream* out);
+std::ostream& operator<<(std::ostream& out, EngineKind engine);
 
 // A GoogleTest fixture whose tests run a world of ranks, as threads and as fibers:
 //

@@ -12,16 +12,16 @@ namespace rankloom::internal {
 namespace {
 
 constexpr std::array<std::string_view, kLockLevels> kNames = {
-    "closing",        "live worlds",     "watchdog",        "report",
-    "stall texts",    "made groups",     "shared",          "group core",
-    "inbox",          "mailbox",         "rendezvous",      "coalesced work",
-    "work",           "stream queue",    "device runtime",  "device failure",
-    "device stream",  "device code",     "device pools",    "tensor streams",
-    "sync",           "store",           "file poller",     "faults",
-    "world",          "abort listeners", "recorder",        "open outputs",
-    "caught",         "scheduler",       "scheduler inbox", "tasks",
-    "strangers",      "abort cause",     "thread pool",     "step record",
-    "test listeners", "test failures",   "test output",
+    "closing",       "live worlds",    "watchdog",        "report",
+    "stall texts",   "made groups",    "shared",          "group core",
+    "inbox",         "mailbox",        "rendezvous",      "coalesced work",
+    "work",          "stream queue",   "device runtime",  "device failure",
+    "device stream", "device code",    "device pools",    "tensor streams",
+    "mpi",           "sync",           "store",           "file poller",
+    "faults",        "world",          "abort listeners", "recorder",
+    "open outputs",  "caught",         "scheduler",       "scheduler inbox",
+    "tasks",         "strangers",      "abort cause",     "thread pool",
+    "step record",   "test listeners", "test failures",   "test output",
 };
 static_assert(kLockLevels <= 64 && !kNames.back().empty());
 

@@ -32,6 +32,7 @@ enum class LockLevel : uint8_t {
   kDeviceCode,      // the devices whose code is loaded
   kDevicePools,     // events and words that a device driver keeps
   kTensorStreams,   // the streams on which tensors of a device are made
+  kMpi,             // calls of MPI, and what of this process waits for other processes
   kSync,            // Mutex, CondVar, Latch and Watched of rank programs
   kStore,           // the keys of a store
   kFilePoller,      // file stores that look for what other processes wrote

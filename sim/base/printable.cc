@@ -59,6 +59,17 @@ std::string printable(std::string text) {
   return shown;
 }
 
+std::string utf8_text(std::string_view text) {
+  std::string shown;
+  for (size_t i = 0; i < text.size();) {
+    const size_t size = utf8(text, i);
+    if (size == 0) absl::StrAppendFormat(&shown, "\\x%02x", static_cast<unsigned>(static_cast<uint8_t>(text[i])));
+    shown.append(text, i, size);
+    i += size > 0 ? size : 1;
+  }
+  return shown;
+}
+
 std::string json_string(std::string_view text) {
   std::string quoted = "\"";
   for (size_t i = 0; i < text.size();) {

@@ -2,6 +2,10 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
+#ifdef __linux__
+#include <link.h>
+#include <sys/auxv.h>
+#endif
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -11,6 +15,8 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 
@@ -92,6 +98,59 @@ bool calls_callable(std::string_view name) {
   return has(name, "std::__invoke") || has(name, "std::invoke<") || has(name, "functional_internal::Invoke");
 }
 
+// Stands for the frame of "std::invoke" or its like, into which the compiler has put the rank's program: where the
+// program has no other.
+constexpr const char* kInlined = "the rank's program, inlined";
+
+// The code of the executable, apart from that of shared libraries; empty: not known. Takes no memory and no locks.
+struct CodeRange {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+  bool has(uintptr_t at) const { return at >= begin && at < end; }
+};
+
+CodeRange executable_code() {
+  CodeRange code;
+#ifdef __linux__
+  const auto* const headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
+  const size_t count = headers != nullptr ? getauxval(AT_PHNUM) : 0;
+  uintptr_t base = 0;  // where an executable that may lie anywhere has its first byte
+  for (size_t i = 0; i < count; ++i) {
+    if (headers[i].p_type == PT_PHDR) base = reinterpret_cast<uintptr_t>(headers) - headers[i].p_vaddr;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (headers[i].p_type != PT_LOAD || (headers[i].p_flags & PF_X) == 0) continue;
+    const uintptr_t first = base + headers[i].p_vaddr;
+    if (code.begin == 0) code.begin = first;
+    code.end = first + headers[i].p_memsz;
+  }
+#endif
+  return code;
+}
+
+// Picks the frames of a rank that are shown. Takes no memory and no locks.
+class ShownFrames {
+ public:
+  enum class Shown : uint8_t { kYes, kNo, kEnd };
+  Shown next(void* address, std::string_view name) {
+    if (runs_ranks(name)) return Shown::kEnd;
+    if (calls_callable(name)) {
+      callable_ = true;
+      return Shown::kNo;
+    }
+    const bool executable = code_.end == 0 || code_.has(reinterpret_cast<uintptr_t>(address));
+    own_ = own_ || (executable && !has(name, "rankloom::internal::"));
+    return Shown::kYes;
+  }
+  // Whether kInlined is the last frame.
+  bool inlined() const { return callable_ && !own_; }
+
+ private:
+  const CodeRange code_ = executable_code();
+  bool own_ = false;       // a frame of the program's
+  bool callable_ = false;  // a frame that was left out
+};
+
 // The frames of an interrupted thread: the handler, and what called it, stand before the place of the interrupt.
 Frames::iterator innermost_of(Frames& frames, int count, void* at) {
   const auto end = frames.begin() + count;
@@ -123,12 +182,17 @@ std::string thread_stack_text(int thread, std::string_view indent) {
   const auto innermost = innermost_of(walked.frames, walked.count, walked.at);
   std::string text;
   int number = 0;
+  const auto add = [&](const std::string& name) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", sv(indent), "#", number++, " ", name);
+  };
+  ShownFrames shown;
   for (auto frame = innermost; frame != end; ++frame) {
     const std::string name = name_of(*frame, /*returns=*/frame != innermost);
-    if (runs_ranks(name)) break;
-    if (calls_callable(name)) continue;
-    absl::StrAppend(&text, text.empty() ? "" : "\n", sv(indent), "#", number++, " ", name);
+    const ShownFrames::Shown show = shown.next(*frame, name);
+    if (show == ShownFrames::Shown::kEnd) break;
+    if (show == ShownFrames::Shown::kYes) add(name);
   }
+  if (shown.inlined()) add(kInlined);
   return text;
 }
 
@@ -159,15 +223,20 @@ void write_signal_stack(int file, const void* context, const char* indent) {
   const auto end = frames.begin() + count;
   int number = 0;
   char name[512];
+  const auto add = [&](const char* function) {
+    char line[600];
+    const int size = std::snprintf(line, sizeof line, "%s#%d %s\n", indent, number++, function);
+    [[maybe_unused]] const ssize_t written = write(file, line, static_cast<size_t>(size));
+  };
+  ShownFrames shown;
   for (auto frame = innermost; frame != end; ++frame) {
     if (!symbolize(*frame, /*returns=*/frame != innermost, name, sizeof name))
       std::snprintf(name, sizeof name, "0x%zx", reinterpret_cast<size_t>(*frame));
-    if (runs_ranks(name)) break;
-    if (calls_callable(name)) continue;
-    char line[600];
-    const int size = std::snprintf(line, sizeof line, "%s#%d %s\n", indent, number++, name);
-    [[maybe_unused]] const ssize_t written = write(file, line, static_cast<size_t>(size));
+    const ShownFrames::Shown show = shown.next(*frame, name);
+    if (show == ShownFrames::Shown::kEnd) break;
+    if (show == ShownFrames::Shown::kYes) add(name);
   }
+  if (shown.inlined()) add(kInlined);
 }
 
 }  // namespace rankloom::internal

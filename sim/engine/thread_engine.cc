@@ -1,5 +1,6 @@
 #include "sim/engine/thread_engine.h"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,9 +19,18 @@ std::string thread_name(const TaskInfo& info) {
                       info.rank);
 }
 
+namespace {
+
+thread_local int own_thread = 0;  // 0: not asked yet
+
+}  // namespace
+
 int this_thread() {
-  static thread_local const int id = static_cast<int>(syscall(SYS_gettid));
-  return id;
+  // In a process that is forked, the one thread has another number.
+  static const int watched = pthread_atfork(nullptr, nullptr, [] { own_thread = 0; });
+  (void)watched;
+  if (own_thread == 0) own_thread = static_cast<int>(syscall(SYS_gettid));
+  return own_thread;
 }
 
 bool thread_runs(int thread) {

@@ -4,8 +4,12 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "rankloom/faults.h"
@@ -59,6 +63,51 @@ constexpr auto kKinds = [] {
 }();
 constexpr std::array<std::string_view, 3> kWhens = {"before", "inside", "after"};
 
+// Of a text: more than a run could look at in each of its calls.
+constexpr size_t kMostFaults = 10'000;
+
+// A name as a value of a fault's text: ',' and ';', which end a value, and '%' are written as "%2c".
+std::string escaped(absl::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    if (c == ',' || c == ';' || c == '%') {
+      absl::StrAppendFormat(&text, "%%%02x", static_cast<unsigned>(c));
+    } else {
+      text.push_back(c);
+    }
+  }
+  return text;
+}
+
+// The reverse. A '%' that no two hexadecimal digits follow stands for itself.
+std::string unescaped(absl::string_view text) {
+  std::string name;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const absl::string_view digits = text.substr(i + 1, 2);
+    const bool hex = text[i] == '%' && digits.size() == 2 &&
+                     absl::ascii_isxdigit(static_cast<unsigned char>(digits[0])) &&
+                     absl::ascii_isxdigit(static_cast<unsigned char>(digits[1]));
+    if (hex) {
+      name += absl::HexStringToBytes(digits);
+      i += 2;
+    } else {
+      name += text[i];
+    }
+  }
+  return name;
+}
+
+// The fewest digits, from six on, that read as this number.
+std::string rate_text(double rate) {
+  std::string text;
+  double read = 0;
+  for (int digits = 6; digits <= 17; ++digits) {
+    text = absl::StrFormat("%.*g", digits, rate);
+    if (absl::SimpleAtod(text, &read) && read == rate) break;
+  }
+  return text;
+}
+
 template <typename Names>
 std::optional<size_t> index_of(const Names& names, absl::string_view name) {
   const auto it = std::find(names.begin(), names.end(), std::string_view(name.data(), name.size()));
@@ -83,15 +132,15 @@ absl::StatusOr<Fault> parse_fault(absl::string_view text) {
     const auto& [name, value] = named;
     bool good = true;
     if (name == "rank") {
-      good = absl::SimpleAtoi(value, &fault.rank);
+      good = absl::SimpleAtoi(value, &fault.rank) && fault.rank >= -1;
     } else if (name == "group") {
-      fault.group = std::string(value);
+      fault.group = unescaped(value);
     } else if (name == "op") {
-      fault.op = std::string(value);
+      fault.op = unescaped(value);
     } else if (name == "seq") {
-      good = absl::SimpleAtoi(value, &fault.seq);
+      good = absl::SimpleAtoi(value, &fault.seq) && fault.seq >= -1;
     } else if (name == "nth") {
-      good = absl::SimpleAtoi(value, &fault.nth);
+      good = absl::SimpleAtoi(value, &fault.nth) && fault.nth >= -1;
     } else if (name == "when") {
       const std::optional<size_t> when = index_of(kWhens, value);
       good = when.has_value();
@@ -124,12 +173,12 @@ std::string_view internal::fault_kind_name(Kind kind) {
 std::string Fault::text() const {
   std::vector<std::string> fields;
   if (rank >= 0) fields.push_back(absl::StrCat("rank=", rank));
-  if (!group.empty()) fields.push_back(absl::StrCat("group=", group));
-  if (!op.empty()) fields.push_back(absl::StrCat("op=", op));
+  if (!group.empty()) fields.push_back(absl::StrCat("group=", escaped(group)));
+  if (!op.empty()) fields.push_back(absl::StrCat("op=", escaped(op)));
   if (seq >= 0) fields.push_back(absl::StrCat("seq=", seq));
   if (nth >= 0) fields.push_back(absl::StrCat("nth=", nth));
   if (when != When::kBefore) fields.push_back(absl::StrCat("when=", sv(fault_when_name(when))));
-  if (kind == Kind::kDelay) fields.push_back(absl::StrCat("by=", absl::FormatDuration(by)));
+  if (kind == Kind::kDelay || by != Fault().by) fields.push_back(absl::StrCat("by=", absl::FormatDuration(by)));
   if (maybe) fields.push_back("maybe=true");
   return absl::StrCat(sv(fault_kind_name(kind)), fields.empty() ? "" : "@", absl::StrJoin(fields, ","));
 }
@@ -169,7 +218,7 @@ std::string FaultPlan::text() const {
   std::vector<std::string> parts;
   for (const Fault& fault : faults_) parts.push_back(fault.text());
   if (rate_ > 0) {
-    std::string text = absl::StrCat("seeded:", seed_, ":", rate_);
+    std::string text = absl::StrCat("seeded:", seed_, ":", rate_text(rate_));
     for (const Kind kind : kinds_) absl::StrAppend(&text, ":", sv(fault_kind_name(kind)));
     parts.push_back(std::move(text));
   }
@@ -178,25 +227,34 @@ std::string FaultPlan::text() const {
 
 absl::StatusOr<FaultPlan> FaultPlan::parse(std::string_view text) {
   FaultPlan plan;
+  bool drawn = false;
   for (const absl::string_view part : absl::StrSplit(sv(text), ';', absl::SkipEmpty())) {
-    const std::vector<absl::string_view> words = absl::StrSplit(part, ':');
-    if (words[0] != "seeded") {
+    if (part != "seeded" && !absl::StartsWith(part, "seeded:")) {
       absl::StatusOr<Fault> fault = parse_fault(part);
       if (!fault.ok()) return fault.status();
+      if (plan.faults_.size() == kMostFaults) return internal::invalid_argument("faults: more than ", kMostFaults);
       plan.faults_.push_back(*std::move(fault));
       continue;
     }
-    bool good = words.size() >= 3 && absl::SimpleAtoi(words[1], &plan.seed_) &&
-                absl::SimpleAtod(words[2], &plan.rate_) && plan.rate_ >= 0 && plan.rate_ <= 1;
-    for (size_t i = 3; good && i < words.size(); ++i) {
-      const std::optional<size_t> kind = index_of(kKinds, words[i]);
-      good = kind.has_value();
-      if (good) plan.kinds_.push_back(static_cast<Kind>(*kind));
+    if (std::exchange(drawn, true))
+      return internal::invalid_argument("faults \"", part, "\": drawn from a seed for the second time, want one seed");
+    size_t words = 0;
+    bool good = true;
+    for (const absl::string_view word : absl::StrSplit(part, ':')) {
+      if (words == 1) good = good && absl::SimpleAtoi(word, &plan.seed_);
+      if (words == 2) good = good && absl::SimpleAtod(word, &plan.rate_) && plan.rate_ >= 0 && plan.rate_ <= 1;
+      if (words >= 3) {
+        const std::optional<size_t> kind = index_of(kKinds, word);
+        good = good && kind.has_value();
+        if (good) plan.kinds_.push_back(static_cast<Kind>(*kind));
+      }
+      ++words;
     }
-    if (!good) {
+    if (!good || words < 3) {
       return internal::invalid_argument("faults \"", part, "\", want seeded:SEED:RATE[:KIND...] with 0 <= RATE <= 1");
     }
   }
+  if (plan.rate_ == 0) plan = FaultPlan(std::move(plan.faults_));  // nothing is drawn, whatever from
   return plan;
 }
 

@@ -149,7 +149,8 @@ std::string Schedule::text() const {
 }
 
 absl::StatusOr<Schedule> Schedule::parse(std::string_view text) {
-  const std::vector<std::string> parts = absl::StrSplit(sv(text), ':');
+  const std::vector<absl::string_view> parts =
+      absl::StrSplit(sv(text), absl::MaxSplits(':', 3));  // one too many at most
   uint64_t seed = 0;
   int depth = 3;
   if (parts[0] == "free" && parts.size() == 1) return free();

@@ -14,18 +14,16 @@ namespace {
 
 using What = StepRecord::What;
 
-bool is_access(What what) { return what <= What::kWrite; }
-
 // Whether a step that was tried with op `a` may have another outcome after a step with op `b`.
 bool conflict(What a, What b) {
-  if (is_access(a) && is_access(b)) return a == What::kWrite || b == What::kWrite || a != b;
+  if (StepRecord::is_access(a) && StepRecord::is_access(b)) return a == What::kWrite || b == What::kWrite || a != b;
   return (a == What::kPass && b == What::kLower) || (a == What::kLower && b == What::kPass) ||
          (a == What::kSettle && b == What::kWrite);
 }
 
 // Whether acts of this kind decide if another step may come first.
 bool orders(What what) {
-  return is_access(what) || what == What::kPass || what == What::kLower || what == What::kSettle;
+  return StepRecord::is_access(what) || what == What::kPass || what == What::kLower || what == What::kSettle;
 }
 
 bool contains(const std::vector<TaskId>& ids, TaskId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
@@ -97,6 +95,20 @@ class ScheduleTree::Policy final : public SchedulePolicy {
   size_t at_ = 0;
 };
 
+ScheduleTree::ScheduleTree(TreePart part)
+    : reduce_(true),
+      shuffle_(false),
+      prng_(0),
+      rooted_(part.rooted),
+      part_(true),
+      floor_(part.floor),
+      completions_write_(part.completions_write),
+      nodes_(std::move(part.path)),
+      prefix_(nodes_.size()),
+      new_from_(part.new_from) {
+  if (part.completions_write) record_.found_early_change();
+}
+
 std::unique_ptr<SchedulePolicy> ScheduleTree::policy() {
   depth_ = prefix_;
   repeats_from_ = -1;
@@ -159,7 +171,8 @@ int ScheduleTree::last_step() const {
 
 void ScheduleTree::race(int first, int second) {
   const auto& steps = record_.steps();
-  Node& node = nodes_[static_cast<size_t>(node_of_step_[static_cast<size_t>(first)])];
+  const size_t at = static_cast<size_t>(node_of_step_[static_cast<size_t>(first)]);
+  const Node& node = nodes_[at];
   const int first_task = steps[static_cast<size_t>(first)].task;
   // Of the steps that need not come after `first`, up to `second`: those that nothing else of these must precede.
   std::vector<int> before;
@@ -197,14 +210,21 @@ void ScheduleTree::race(int first, int second) {
     if (contains(node.todo, step.id)) return;
     able.push_back(step.id);
   }
-  if (!able.empty()) {
-    node.todo.push_back(able.back());
-    return;
-  }
+  if (!able.empty()) return want(at, std::move(able));
   // No task that could do it was ready: the step that made one ready may have to come earlier, too.
   for (const TaskId id : node.candidates) {
-    if (!contains(node.todo, id)) node.todo.push_back(id);
+    if (!contains(node.todo, id)) want(at, {id});
   }
+}
+
+void ScheduleTree::want(size_t node, std::vector<TaskId> any_of) {
+  if (node >= floor_) {
+    nodes_[node].todo.push_back(any_of.back());
+    return;
+  }
+  // The todo of such a node stays as it is: which task of these will be tried is not known here.
+  TreeWish wish{.node = node, .any_of = std::move(any_of)};
+  if (wished_.insert(wish).second) wishes_.push_back(std::move(wish));
 }
 
 bool ScheduleTree::touched_more(const Tried& tried, int step) const {
@@ -239,7 +259,8 @@ bool ScheduleTree::differs_before(int a, int b) const {
 
 void ScheduleTree::find_more() {
   for (const Surplus& more : surplus_) {
-    Node& node = nodes_[static_cast<size_t>(node_of_step_[static_cast<size_t>(more.first)])];
+    const size_t at = static_cast<size_t>(node_of_step_[static_cast<size_t>(more.first)]);
+    const Node& node = nodes_[at];
     for (int m = more.first + 1; m < last_step(); ++m) {
       if (record_.steps()[static_cast<size_t>(m)].task == more.task || comes_before(more.first, m) ||
           !conflicts_with_step(more.ops, m)) {
@@ -259,7 +280,7 @@ void ScheduleTree::find_more() {
           std::any_of(node.asleep.begin(), node.asleep.end(), is)) {
         continue;
       }
-      node.todo.push_back(step.id);
+      want(at, {step.id});
     }
   }
   surplus_.clear();
@@ -444,7 +465,7 @@ void ScheduleTree::advance() {
   record_.end_run();
   ++(repeats_from_ >= 0 ? repeated_ : schedules_);
   if (reduce_) Races(this).find();
-  for (; depth_ > 0; --depth_) {
+  for (; depth_ > floor_; --depth_) {
     Node& node = nodes_[depth_ - 1];
     if (node.kind != ChoiceKind::kNextTask) {
       if (node.chosen + 1 >= node.size || node.step > last_step()) continue;
@@ -454,14 +475,8 @@ void ScheduleTree::advance() {
       return;
     }
     if (node.todo.size() <= node.tried.size() + 1 || node.step >= last_step()) continue;
-    Tried tried{.id = node.chosen, .one_way = !std::exchange(node.chose_within, false), .ops = {}};
-    if (reduce_ && tried.one_way) {
-      for (int i = ops_begin(node.step); i < record_.steps()[static_cast<size_t>(node.step)].ops_end; ++i) {
-        if (orders(record_.ops()[static_cast<size_t>(i)].what))
-          tried.ops.push_back(record_.ops()[static_cast<size_t>(i)]);
-      }
-    }
-    node.tried.push_back(std::move(tried));
+    node.tried.push_back(tried_of(node));
+    node.chose_within = false;
     const auto untried = [&node](TaskId id) {
       const auto is = [id](const Tried& t) { return t.id == id; };
       return std::none_of(node.tried.begin(), node.tried.end(), is) &&
@@ -477,8 +492,47 @@ void ScheduleTree::advance() {
   end_search();
 }
 
+ScheduleTree::Tried ScheduleTree::tried_of(const Node& node) const {
+  Tried tried{.id = node.chosen, .one_way = !node.chose_within};
+  if (node.kind != ChoiceKind::kNextTask || !reduce_ || !tried.one_way) return tried;
+  for (int i = ops_begin(node.step); i < record_.steps()[static_cast<size_t>(node.step)].ops_end; ++i) {
+    if (orders(record_.ops()[static_cast<size_t>(i)].what)) tried.ops.push_back(record_.ops()[static_cast<size_t>(i)]);
+  }
+  return tried;
+}
+
+bool ScheduleTree::has_untried(const Node& node) const {
+  if (node.kind != ChoiceKind::kNextTask) return node.chosen + 1 < node.size;
+  const auto known = [](const std::vector<Tried>& list, TaskId id) {
+    return absl::c_any_of(list, [id](const Tried& t) { return t.id == id; });
+  };
+  return absl::c_any_of(
+      node.todo, [&](TaskId id) { return id != node.chosen && !known(node.tried, id) && !known(node.asleep, id); });
+}
+
+TreePart ScheduleTree::rest() const {
+  return {.path = {nodes_.begin() + static_cast<std::ptrdiff_t>(floor_),
+                   nodes_.begin() + static_cast<std::ptrdiff_t>(prefix_)},
+          .floor = floor_,
+          .new_from = new_from_,
+          .rooted = rooted_,
+          .completions_write = completions_write()};
+}
+
+std::vector<GivenNode> ScheduleTree::give() {
+  std::vector<GivenNode> given;
+  if (done_) return given;
+  // The last node of the path has a new choice, whose step is not known before its first run.
+  size_t at = floor_;
+  while (at + 1 < prefix_ && !has_untried(nodes_[at])) ++at;
+  if (at + 1 >= prefix_) return given;
+  for (size_t i = floor_; i <= at; ++i) given.push_back({.node = nodes_[i], .chosen = tried_of(nodes_[i])});
+  floor_ = at + 1;
+  return given;
+}
+
 void ScheduleTree::end_search() {
-  done_ = !rooted_asked_ || rooted_ == 1;
+  done_ = part_ || !rooted_asked_ || rooted_ == 1;
   if (done_) return;
   rooted_ = 1;
   prefix_ = 0;
@@ -487,8 +541,8 @@ void ScheduleTree::end_search() {
 
 int64_t ScheduleTree::open() const {
   if (done_) return 0;
-  int64_t open = rooted_asked_ && rooted_ == 0 ? 2 : 1;  // the next run, and that of the next search
-  for (size_t i = 0; i < prefix_; ++i) {
+  int64_t open = !part_ && rooted_asked_ && rooted_ == 0 ? 2 : 1;  // the next run, and that of the next search
+  for (size_t i = floor_; i < prefix_; ++i) {
     const Node& node = nodes_[i];
     open += node.kind == ChoiceKind::kNextTask
                 ? static_cast<int64_t>(node.todo.size()) - static_cast<int64_t>(node.tried.size()) - 1

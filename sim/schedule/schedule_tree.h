@@ -2,15 +2,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "rankloom/random.h"
+#include "sim/schedule/early_changes.h"
 #include "sim/schedule/policy.h"
 #include "sim/schedule/run_hooks.h"
 #include "sim/schedule/steering.h"
 #include "sim/schedule/step_record.h"
+#include "sim/schedule/tree_part.h"
 
 namespace rankloom::internal {
 
@@ -26,6 +30,12 @@ namespace rankloom::internal {
 // each.
 // Use: while (tree.more()) { run a world of a deterministic schedule with tree.hooks(); tree.advance(); }
 // Requires: equal choices make equal runs; a run that differs ends with an error that names the step.
+//
+// Several processes search one tree in parts (TreePart): a tree that was made of a part runs the schedules of that part
+// alone. A race that its runs find at a choice before the part's floor becomes a wish: whoever looks after that choice
+// has one of the wished tasks tried there. Sleep sets need no more than an order of a choice's alternatives, which is
+// the order in which they were handed out: that an earlier one's subtree is done before a later one's begins plays no
+// part. So all parts together run each class once, as one search does.
 class ScheduleTree final : public PolicySource {
  public:
   struct Options {
@@ -37,6 +47,8 @@ class ScheduleTree final : public PolicySource {
   explicit ScheduleTree(bool reduce = true) : ScheduleTree(Options{.reduce = reduce}) {}
   explicit ScheduleTree(const Options& options)
       : reduce_(options.reduce), shuffle_(options.shuffle), prng_(options.shuffle) {}
+
+  explicit ScheduleTree(TreePart part);
 
   // There is a schedule that was not run.
   bool more() const { return !done_; }
@@ -61,26 +73,27 @@ class ScheduleTree final : public PolicySource {
   RunHooks hooks() { return {.policies = this, .record = &record_}; }
   std::unique_ptr<SchedulePolicy> policy() override;
 
+  // --- of a part, after advance()
+
+  size_t floor() const { return floor_; }
+  // The rest of the part; its path begins at the floor. Of a tree with more().
+  TreePart rest() const;
+  // Leaves the first choice that has untried alternatives to others: it and those before it are fixed from now on.
+  // Empty: there is none yet. Else the choices from the old floor to the new one.
+  std::vector<GivenNode> give();
+  // The step that the choice before the floor began; of a floor above 0.
+  TriedTask step_at_floor() const { return tried_of(nodes_[floor_ - 1]); }
+  // The wishes since the last call.
+  std::vector<TreeWish> take_wishes() { return std::exchange(wishes_, {}); }
+  // Any run asked for ChoiceKind::kRooted: all has to be searched with the other answer, too.
+  bool rooted_asked() const { return rooted_asked_; }
+  // A run of this part, or of one whose runs came before it, found an early change.
+  bool completions_write() const { return completions_write_ || early_changes_found.load() != early_changes_before_; }
+
  private:
   class Policy;
-  // A task that has been tried at a node or need not be, with what its step there touches.
-  struct Tried {
-    TaskId id;
-    bool one_way;  // the step contained no other choice, so `ops` is all that it can touch
-    std::vector<StepRecord::Op> ops;
-  };
-  // A choice on the path that the current run took.
-  struct Node {
-    ChoiceKind kind = ChoiceKind::kNextTask;
-    int size = 0;               // other kinds than kNextTask: alternatives
-    int chosen = 0;             // TaskId, or the alternative
-    int step = 0;               // kNextTask: the step that it began; else the one after that in which it was made
-    bool chose_within = false;  // kNextTask: a choice of another kind was made in the step
-    std::vector<TaskId> candidates;
-    std::vector<TaskId> todo;   // of the candidates: those to be tried, those tried included
-    std::vector<Tried> tried;   // but for the one that runs now
-    std::vector<Tried> asleep;  // the sleep set: tasks whose step here other runs have made
-  };
+  using Tried = TriedTask;
+  using Node = TreeNode;
   // The things that a step touches may depend on what the step finds. A race with step `first` need not be reversed,
   // since the task was tried or sleeps at that node, with ops that its step in this run lacks: what conflicts with
   // these commutes here, and no race shows that it may come before the task's step.
@@ -103,6 +116,11 @@ class ScheduleTree final : public PolicySource {
   int last_step() const;
   class Races;
   void race(int first, int second);
+  // Has one of these tasks tried at a node.
+  void want(size_t node, std::vector<TaskId> any_of);
+  // The chosen task, with what its step touched in the last run.
+  Tried tried_of(const Node& node) const;
+  bool has_untried(const Node& node) const;
   bool settles(int step) const { return !settles_.empty() && settles_[static_cast<size_t>(step)]; }
   bool comes_before(int a, int b) const;  // as the clocks of two steps of the run say
   // The same, or `b` settles what `a` writes: before `a` it would be another step, though no race is made of the two.
@@ -122,7 +140,13 @@ class ScheduleTree final : public PolicySource {
   int64_t schedules_ = 0;
   int64_t repeated_ = 0;
 
-  std::vector<Node> nodes_;  // those beyond depth_ are kept for their memory
+  const bool part_ = false;  // the tree is a part of a search
+  size_t floor_ = 0;
+  const bool completions_write_ = false;
+  const uint64_t early_changes_before_ = early_changes_found.load();
+  std::vector<TreeWish> wishes_;
+  std::set<TreeWish> wished_;  // all so far: none is told twice
+  std::vector<Node> nodes_;    // those beyond depth_ are kept for their memory
   size_t depth_ = 0;
   size_t prefix_ = 0;      // how many of them the current run has to follow
   int repeats_from_ = -1;  // step from which on the current run only repeats others; -1: none

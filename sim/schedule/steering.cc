@@ -100,7 +100,7 @@ int SteeredPolicy::choose_task(const ChoicePoint& point, int at, int nth) {
     return found;
   };
   if (followed_ != nullptr) {
-    const TaskId chosen = point.size > 1 ? follow(point) : point.ready->nth(0);
+    const TaskId chosen = point.size > 1 || followed_->sees_all() ? follow(point) : point.ready->nth(0);
     if (chosen != by_order && point.ready->contains(chosen)) {
       const bool late = completes(point, chosen);
       departures_->push_back({.kind = late ? Schedule::Switch::Kind::kCompletion : Schedule::Switch::Kind::kTask,

@@ -45,7 +45,7 @@ enum class Access : uint8_t { kRead, kCommute, kWrite };
 class StepRecord {
  public:
   enum class What : uint8_t {
-    kRead,
+    kRead,  // the first three are accesses
     kCommute,
     kWrite,
     kSignal,      // all acts before it come before those after a kAwait of this object
@@ -58,6 +58,7 @@ class StepRecord {
     kTimePassed,  // virtual time advanced: orders every earlier step before every later one
     kSettle,      // object: the memory of a rank; a call of the rank completes, so its outputs hold what they should
   };
+  static bool is_access(What what) { return what <= What::kWrite; }
   struct Op {
     What what;
     uint64_t object;

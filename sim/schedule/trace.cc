@@ -20,6 +20,8 @@ using namespace internal;
 namespace {
 
 constexpr std::string_view kMagic = "RLTRACE1";
+constexpr uint64_t kMostNames = 0x10000;  // a step has 16 bits for its operation
+constexpr uint64_t kLeastStepBytes = 6;
 
 uint64_t fnv1a(std::string_view bytes) {
   uint64_t hash = kFnvBasis;
@@ -71,6 +73,19 @@ class Reader {
 };
 
 absl::Status bad_trace(std::string_view why) { return internal::invalid_argument("not a usable trace: ", sv(why)); }
+
+absl::Status check_head(std::string_view bytes) {
+  constexpr size_t kVersionAt = kMagic.size() - 1;
+  if (bytes.empty()) return bad_trace("it is empty");
+  if (bytes.substr(0, kVersionAt) != kMagic.substr(0, std::min(bytes.size(), kVersionAt))) {
+    return bad_trace("it does not begin with RLTRACE");
+  }
+  if (bytes.size() > kVersionAt && bytes[kVersionAt] != kMagic[kVersionAt]) {
+    return bad_trace(absl::StrCat("version '", sv(bytes.substr(kVersionAt, 1)), "', this build reads version 1"));
+  }
+  if (bytes.size() < kMagic.size() + 8) return bad_trace("cut short in its head");
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -131,15 +146,7 @@ std::string Trace::serialize() const {
 }
 
 absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
-  constexpr size_t kVersionAt = kMagic.size() - 1;
-  if (bytes.empty()) return bad_trace("it is empty");
-  if (bytes.substr(0, kVersionAt) != kMagic.substr(0, std::min(bytes.size(), kVersionAt))) {
-    return bad_trace("it does not begin with RLTRACE");
-  }
-  if (bytes.size() > kVersionAt && bytes[kVersionAt] != kMagic[kVersionAt]) {
-    return bad_trace(absl::StrCat("version '", sv(bytes.substr(kVersionAt, 1)), "', this build reads version 1"));
-  }
-  if (bytes.size() < kMagic.size() + 8) return bad_trace("cut short in its head");
+  if (absl::Status head = check_head(bytes); !head.ok()) return head;
   const std::string_view body = bytes.substr(0, bytes.size() - 8);
   uint64_t sum = 0;
   for (int i = 7; i >= 0; --i) sum = sum << 8 | static_cast<uint8_t>(bytes[bytes.size() - 8 + static_cast<size_t>(i)]);
@@ -153,6 +160,9 @@ absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
   Trace trace;
   uint64_t count = 0;
   if (!reader.text(&trace.schedule_) || !reader.varint(&count)) return bad_trace("cut short in its head");
+  if (count > reader.left()) return bad_trace("cut short in its names");
+  if (count > kMostNames)
+    return wrong(absl::StrCat("it names ", count, " operations, of which a trace has at most ", kMostNames));
   for (uint64_t i = 0; i < count; ++i) {
     std::string name;
     if (!reader.text(&name)) return bad_trace("cut short in its names");
@@ -162,7 +172,7 @@ absl::StatusOr<Trace> Trace::parse(std::string_view bytes) {
   if (count > reader.left()) {
     return bad_trace(absl::StrCat("cut short: ", count, " steps do not fit in ", reader.left(), " bytes"));
   }
-  trace.steps_.reserve(count);
+  trace.steps_.reserve(std::min(count, reader.left() / kLeastStepBytes));  // not what a damaged file claims
   for (uint64_t i = 0; i < count; ++i) {
     // kind, what, rank, size, value, seq
     std::array<uint64_t, 6> numbers;
@@ -201,9 +211,14 @@ absl::StatusOr<Trace> Trace::load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return internal::invalid_argument("cannot read the trace ", path);
   try {
-    const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    std::string bytes(kMagic.size(), '\0');
+    file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    if (file.bad()) return internal::invalid_argument("cannot read the trace ", path);  // a folder, say
+    bytes.resize(static_cast<size_t>(file.gcount()));
+    if (bytes == kMagic)
+      bytes.append(std::istreambuf_iterator<char>(file), {});  // of no other file, which may be endless
     return parse(bytes);
-  } catch (const std::ios_base::failure&) {  // a directory, say
+  } catch (const std::ios_base::failure&) {  // an error of the disk, say
     return internal::invalid_argument("cannot read the trace ", path);
   }
 }

@@ -27,7 +27,7 @@ constexpr int kGraceLooks = 20;
 // So long virtual time stands still for threads of ranks that compute between two calls.
 constexpr int64_t kMostForStrangersNs = 10'000'000'000;
 
-// A task that asks more often, and does nothing else, waits for others.
+// A task that asks more than this many times in a row waits for others: each further question counts as a yield.
 constexpr int kPolls = 3;
 // Tasks that ask and act in turns: time passes after so many questions of theirs, if each of them asks at least once in
 // so many points; and after so many points of any kind, if nobody waits, wakes, begins or ends meanwhile. A run of
@@ -72,7 +72,7 @@ class DeterministicScheduler::StateLock {
 inline void DeterministicScheduler::make_ready(Task& task) {
   task.state = Task::State::kReady;
   ready_.insert(task.id);
-  if (idle_.load(std::memory_order_relaxed)) idle_parker_.unpark();
+  if (mover_sleeps_.load(std::memory_order_relaxed)) mover_parker_.unpark();
 }
 
 inline void DeterministicScheduler::start_running(Task& task) {
@@ -476,7 +476,7 @@ void DeterministicScheduler::detach(Task* task) {
     // A thread that a rank made goes back to what it does outside, which may be what all others wait for: waiting for
     // threads beside the baton is left to another thread than this one.
     waits = task->info.kind != TaskKind::kRank && live_ > 1 && only_completions_ready() &&
-            lets_go(task->info.rank, /*leaving=*/1);
+            last_mover_of(task->info.rank, /*ending=*/1);
     if (!waits) return finish(*task, lock);
     leave(*task);
     baton_rank_ = -1;
@@ -488,7 +488,7 @@ void DeterministicScheduler::detach(Task* task) {
 
 bool DeterministicScheduler::only_completions_ready() const {
   if (ready_.empty()) return true;
-  const std::vector<const Task*> ready = ready_tasks();
+  const std::vector<const Task*> ready = ready_here();
   return std::all_of(ready.begin(), ready.end(),
                      [](const Task* task) { return task->info.kind == TaskKind::kCompletion; });
 }
@@ -500,13 +500,13 @@ void DeterministicScheduler::leave(Task& task) {
   --live_;
 }
 
-bool DeterministicScheduler::lets_go(int rank, int leaving) const {
+bool DeterministicScheduler::last_mover_of(int rank, int ending) const {
   if (!threads_) return true;
   if (baton_rank_ != rank) return false;
   const Task& main = rank_tasks_[static_cast<size_t>(rank)];
   const bool joins = main.state == Task::State::kRunning && joined_at_.contains(rank) &&
                      joined_at_.at(rank) == main.steps.load(std::memory_order_relaxed) && !thread_runs(main.thread);
-  return running_of_rank_[static_cast<size_t>(rank)] == leaving + (joins ? 1 : 0);
+  return running_of_rank_[static_cast<size_t>(rank)] == ending + (joins ? 1 : 0);
 }
 
 void DeterministicScheduler::move_on_thread() {
@@ -563,7 +563,7 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
     yields_in_a_row_ = 0;
   }
   if (asks_ >= kAsks || busy_.points >= kBusyPoints) [[unlikely]]
-    count_busy();
+    let_busy_time_pass();
   if (threads_ && goes_on()) return;
   stop_running(*self, Task::State::kReady);
   make_ready(*self);
@@ -582,7 +582,7 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   if (!outside_lets_pass() || !in_real_time(pass_ns)) return;
   asks_ = 0;
   const bool outside = busy_.outside;
-  pass(pass_ns);
+  advance_clock_by(pass_ns);
   if (timer_ns != Deadline::kNever) return;
   const uint64_t steps = steps_.load(std::memory_order_relaxed);
   const bool polls_only = steps - polled_at_step_ <= static_cast<uint64_t>(most) + 1;
@@ -632,7 +632,7 @@ bool DeterministicScheduler::all_ask() const {
          std::none_of(extra_.begin(), extra_.end(), [&other](const auto& task) { return other(*task); });
 }
 
-void DeterministicScheduler::count_busy() {
+void DeterministicScheduler::let_busy_time_pass() {
   const bool asked = asks_ >= kAsks;
   const bool alone = busy_.points >= kBusyPoints;
   if (asked) asks_ = 0;
@@ -643,11 +643,11 @@ void DeterministicScheduler::count_busy() {
   if (record_ != nullptr) record_->uncovered("tasks that ask or act again and again: time passes for them at last");
   // Further and further, while it changes nothing: a peer may sleep for an hour.
   const bool sleeps = next_timer_ns() != Deadline::kNever;
-  pass(step_ns);
+  advance_clock_by(step_ns);
   if (sleeps) busy_.step_ns = step_ns < kLongestPassNs ? 2 * step_ns : step_ns;
 }
 
-void DeterministicScheduler::pass(int64_t ns) {
+void DeterministicScheduler::advance_clock_by(int64_t ns) {
   busy_.since_ns = 0;
   const int64_t timer_ns = next_timer_ns();
   if (timer_ns != Deadline::kNever && timer_ns - now_ns() <= ns) {
@@ -775,6 +775,11 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
 }
 
 std::vector<const Task*> DeterministicScheduler::ready_tasks() const {
+  const StateLock lock(this);
+  return ready_here();
+}
+
+std::vector<const Task*> DeterministicScheduler::ready_here() const {
   std::vector<const Task*> ready;
   for (const Task* task : live_tasks()) {
     if (task->state == Task::State::kReady) ready.push_back(task);
@@ -795,36 +800,33 @@ bool DeterministicScheduler::wait_beside(int64_t grace_ns, StateLock& lock) {
   for (const Task* task : live_tasks()) {
     if (task->state == Task::State::kRunning) threads.push_back(task->thread);
   }
-  idle_.store(true, std::memory_order_relaxed);
+  mover_sleeps_.store(true, std::memory_order_relaxed);
   note_running(nullptr);
   lock.unlock();
   bool moved = false;
   if (grace_ns == 0) {
-    moved = idle_parker_.park(Deadline::kNever);
+    moved = mover_parker_.park(Deadline::kNever);
   } else {
     for (int i = 0; i < kGraceLooks && !moved; ++i) {
-      moved = idle_parker_.park(monotonic_ns() + grace_ns / kGraceLooks) ||
+      moved = mover_parker_.park(monotonic_ns() + grace_ns / kGraceLooks) ||
               std::any_of(threads.begin(), threads.end(), [](int thread) { return thread_runs(thread); });
     }
     moved = moved || strangers_compute();
   }
   lock.lock();
-  idle_.store(false, std::memory_order_relaxed);
+  mover_sleeps_.store(false, std::memory_order_relaxed);
   return moved || !ready_.empty();
 }
 
 bool DeterministicScheduler::await_strangers(StateLock& lock) {
-  if (waited_for_ != strangers_calls_) {
-    waited_for_ = strangers_calls_;
-    waited_since_ns_ = monotonic_ns();
-    waited_ = false;
-  }
-  if (waited_) return false;
+  if (stranger_wait_.at_call != strangers_calls_)
+    stranger_wait_ = {.at_call = strangers_calls_, .since_ns = monotonic_ns(), .over = false};
+  if (stranger_wait_.over) return false;
   const bool moved = wait_beside(kGraceNs, lock);
   if (moved && (!ready_.empty() || inbox_full_.load(std::memory_order_acquire) ||
-                monotonic_ns() - waited_since_ns_ < std::min(kMostForStrangersNs, stall_ns())))
+                monotonic_ns() - stranger_wait_.since_ns < std::min(kMostForStrangersNs, stall_ns())))
     return true;
-  waited_ = true;
+  stranger_wait_.over = true;
   return false;
 }
 
@@ -907,7 +909,7 @@ void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::str
   helper != nullptr ? engine_->unpark(*helper) : move_on_thread();
 }
 
-void DeterministicScheduler::away_changed(int) { idle_parker_.unpark(); }
+void DeterministicScheduler::away_changed(int) { mover_parker_.unpark(); }
 
 bool DeterministicScheduler::any_timer() const {
   return std::any_of(timers_.begin(), timers_.end(), [this](const Timer& timer) { return alive(timer); });
@@ -976,13 +978,13 @@ Task* DeterministicScheduler::finish(Task& task, StateLock& lock) {
   const bool held = !threads_ || baton_rank_ == task.info.rank;
   Task* next = nullptr;
   // Else another thread of the rank goes on with the baton, or somebody else holds it.
-  if (lets_go(task.info.rank, /*leaving=*/0)) {
+  if (last_mover_of(task.info.rank, /*ending=*/0)) {
     next = pick(&task, lock);
   } else if (next = held ? ready_beside(task.info.rank) : nullptr; next != nullptr) {
     // The rank's other thread may be waiting for it, in a way of its own.
     ready_.remove(next->id);
-  } else if (idle_.load(std::memory_order_relaxed)) {
-    idle_parker_.unpark();
+  } else if (mover_sleeps_.load(std::memory_order_relaxed)) {
+    mover_parker_.unpark();
   }
   // After the pick, which may have spawned tasks.
   if (task.id >= options_.world_size) free_ids_.push_back(task.id);
@@ -1001,7 +1003,7 @@ void DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
     inbox_.push_back(std::move(what));
     inbox_full_.store(true, std::memory_order_release);
   }
-  idle_parker_.unpark();
+  mover_parker_.unpark();
 }
 
 void DeterministicScheduler::drain_inbox() {
@@ -1086,7 +1088,7 @@ void DeterministicScheduler::outside_changed(int n) {
   if (n < 0) outside_went_.fetch_add(1, std::memory_order_acq_rel);
   outside_.fetch_add(n, std::memory_order_acq_rel);
   // Whether or not the run is idle yet: it may be about to be.
-  if (n < 0) idle_parker_.unpark();
+  if (n < 0) mover_parker_.unpark();
 }
 
 std::optional<Site> DeterministicScheduler::last_point(int rank) const {

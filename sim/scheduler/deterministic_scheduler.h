@@ -94,8 +94,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   [[gnu::noinline]] void point_at_length(const Site& site, Step step);
   // `self` yields: the clock goes on if nobody did anything else for long.
   void count_yield(StateLock& lock);
-  // Time passes for tasks that ask and act again and again: enough of that was seen.
-  void count_busy();
+  // Tasks asked and acted again and again, often enough: time passes for them, if nothing holds it up.
+  void let_busy_time_pass();
   // Whether all tasks that could run ask every now and then.
   bool all_ask() const;
   // Whether time may pass for tasks that ask: not as long as, nor right after, a thread outside may answer.
@@ -103,7 +103,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Whether `ns` of real time have passed since a task first asked for outside changes; true if none has asked.
   bool in_real_time(int64_t ns);
   // The clock goes on by so much, and no further than the earliest own deadline.
-  void pass(int64_t ns);
+  void advance_clock_by(int64_t ns);
   // The task that runs next, by the policy; runs posted bodies on the way. The host when nothing is left to run.
   Task* pick(const Task* at, StateLock& lock);
   // `self` stops here until it is picked again.
@@ -113,11 +113,11 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Ends `task`. The one that runs next; null: nobody new.
   Task* finish(Task& task, StateLock& lock);
   void leave(Task& task);
-  // The rank holds the baton, and once `leaving` of its running threads have gone, no other one of it moves.
-  bool lets_go(int rank, int leaving) const;
+  // Whether the rank holds the baton and nobody of it goes on but `ending` tasks, which end now.
+  bool last_mover_of(int rank, int ending) const;
   bool only_completions_ready() const;
-  // Time is about to go on while threads that ranks made are between two calls, or gone from here for good: waits for
-  // them, once after each of their calls. True: look for ready tasks again.
+  // A thread that a rank made may be about to call, or is gone from here for good: before time goes on, waits once
+  // after each call of such a thread. True: look for ready tasks again.
   bool await_strangers(StateLock& lock);
   // On a thread of its own: picks the next task.
   void move_on_thread();
@@ -136,6 +136,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   Task* ready_beside(int rank) const;
   // The tasks that have not ended, by id, and those of them that are parked.
   std::vector<Task*> live_tasks() const;
+  std::vector<const Task*> ready_here() const;
   std::vector<Task*> parked_tasks() const;
   bool any_timer() const;
   void end(Task& task);
@@ -200,7 +201,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
     int64_t since_ns = 0;               // real time since which that holds time up; 0: it does not yet
   };
   Busy busy_;
-  uint64_t outside_went_seen_ = 0;  // by count_yield()
+  uint64_t outside_went_seen_ = 0;  // by outside_lets_pass()
   uint64_t polled_at_step_ = 0;     // where the clock last went on for tasks that poll
   int64_t polling_since_ns_ = 0;    // real time since which tasks do nothing else; 0: they do
   bool misled_ = false;             // choose() asked a policy that cannot go on: the next pick() aborts the run
@@ -233,19 +234,22 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::atomic<bool> ended_{false};  // all tasks have
   std::atomic<int> outside_{0};
   std::atomic<uint64_t> outside_went_{0};  // how many went; counted before outside_ says so
-  std::atomic<bool> idle_{false};
-  Parker idle_parker_;
+  std::atomic<bool> mover_sleeps_{false};  // in wait_beside()
+  Parker mover_parker_;
 
   // Fibers: the task that runs, and its facts, for the watchdog's thread; and which thread theirs is.
   std::atomic<int> fibers_thread_{0};
   std::atomic<const Task*> runs_{nullptr};
   std::atomic<TaskInfo> runs_info_{TaskInfo{}};
 
-  // await_strangers(): calls of such threads; at which of these it waited, since when, and whether to the end.
-  uint64_t strangers_calls_ = 0;
-  uint64_t waited_for_ = 0;
-  int64_t waited_since_ns_ = 0;
-  bool waited_ = true;
+  uint64_t strangers_calls_ = 0;  // of threads that ranks made
+  // await_strangers(): the latest wait, after which of these calls, since when in real time, and whether to its end.
+  struct StrangerWait {
+    uint64_t at_call = 0;
+    int64_t since_ns = 0;
+    bool over = true;
+  };
+  StrangerWait stranger_wait_;
 
   // The watchdog's: since when the rank with the baton stands still, and at which step.
   int64_t still_since_ns_ = 0;

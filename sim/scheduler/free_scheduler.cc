@@ -129,6 +129,14 @@ Task* FreeScheduler::attach(const TaskInfo& info) {
   return task;
 }
 
+void FreeScheduler::ranks_elsewhere(int own) {
+  OrderedMutexLock lock(&tasks_mu_);
+  counts_.fetch_sub(int64_t{options_.world_size - 1} * kLive);
+  live_ranks_.store(1, std::memory_order_relaxed);
+  came_.assign(came_.size(), true);
+  came_[static_cast<size_t>(own)] = false;
+}
+
 void FreeScheduler::detach(Task* task) {
   Task::set_current(nullptr);
   finish(task);

@@ -36,6 +36,7 @@ class FreeScheduler final : public Scheduler {
   int64_t stood_ns(int rank) const override;
   const Trace& trace() const override { return empty_trace_; }
   uint64_t steps() const override;
+  void ranks_elsewhere(int own) override;
   void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
 
  protected:

@@ -231,6 +231,7 @@ class Movers {
 }  // namespace
 
 std::string Scheduler::describe(absl::FunctionRef<bool(int rank)> ended, Described* told) {
+  std::set<TaskId> seen;  // a task that goes on meanwhile is met where it was and where it is
   // Whether a task has a line of its own.
   const auto told_here = [&](const TaskInfo& info) {
     if (info.kind != TaskKind::kRank) return true;
@@ -239,31 +240,39 @@ std::string Scheduler::describe(absl::FunctionRef<bool(int rank)> ended, Describ
     return here;
   };
   std::string text;
-  while_nobody_moves([&](const std::vector<Task*>& waiting) {
+  Movers movers;
+  const auto tell_waiting = [&](const std::vector<Task*>& waiting) {
     std::vector<Task*> shown;
     for (Task* const task : waiting) {
+      if (!seen.insert(task->id).second) continue;
       if (told_here(task->info)) {
         shown.push_back(task);
       } else {
         told->ended[task->info.rank] = wait_of(task);
       }
     }
-    if (!shown.empty()) text = wait_lines(shown);
-  });
-  Movers movers;
-  const auto add = [&](const TaskInfo& info, std::string_view state, const Site& last) {
+    if (!shown.empty()) text += wait_lines(shown);
+  };
+  const auto add = [&](TaskId id, const TaskInfo& info, std::string_view state, const Site& last) {
+    if (!seen.insert(id).second) return;
     if (told_here(info)) return movers.add(info, state, last);
     told->ended[info.rank] = absl::StrCat(sv(state.substr(1)), "; ", last_point_text(last));
   };
-  std::vector<Outstanding> outstanding;
-  append_outstanding(&outstanding);
-  std::set<TaskId> running;
-  for (const Outstanding& who : outstanding) {
-    running.insert(who.id);
-    add(who.info, who.attached ? " runs" : " has not attached", who.last);
-  }
-  for (const Task* task : ready_tasks()) {
-    if (!running.contains(task->id)) add(task->info, " can run", task->last.site());
+  const auto all_told = [&] {
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      if (!told->ranks.contains(rank) && !ended(rank)) return false;
+    }
+    return true;
+  };
+  // A task may move first and wait then, between two looks: the next ones find it, unless it has ended.
+  constexpr int kLooks = 8;
+  for (int look = 0; look == 0 || (look < kLooks && !all_told()); ++look) {
+    while_nobody_moves(tell_waiting);
+    std::vector<Outstanding> outstanding;
+    append_outstanding(&outstanding);
+    for (const Outstanding& who : outstanding)
+      add(who.id, who.info, who.attached ? " runs" : " has not attached", who.last);
+    for (const Task* task : ready_tasks()) add(task->id, task->info, " can run", task->last.site());
   }
   text += movers.lines();
   return text.empty() ? text : text.substr(1);

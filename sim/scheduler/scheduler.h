@@ -192,6 +192,10 @@ class Scheduler : public Kept {
   };
   void set_wait_reporter(WaitReporter reporter) { wait_reporter_ = std::move(reporter); }
 
+  // All ranks but `own` run in other processes: none of them will attach, and nobody waits for them here. Before any
+  // rank has attached. Free gear only.
+  virtual void ranks_elsewhere(int /*own*/) {}
+
   // Told once, after everybody was woken: how the run was aborted. For works that nobody waits in. On the thread that
   // aborts, with no lock held. Set once, before run().
   using AbortListener = std::function<void(const absl::Status&)>;

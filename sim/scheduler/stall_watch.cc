@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -143,6 +145,13 @@ class Watchdog {
 
 namespace {
 
+// The world at the end of a process, told by a thread of its own.
+struct Described {
+  std::string text;  // once done
+  std::atomic<bool> done{false};
+  Parker asker;
+};
+
 int64_t fatal_ns_of(const WorldOptions& options) {
   const absl::Duration after = options.stall_is_fatal.value_or(absl::InfiniteDuration());
   return after <= absl::ZeroDuration() || after == absl::InfiniteDuration() ? Deadline::kNever
@@ -259,13 +268,24 @@ void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns, absl::Fu
   sigaddset(&alarm_only, SIGALRM);
   pthread_sigmask(SIG_UNBLOCK, &alarm_only, nullptr);
   alarm(20);
+  // Asked for before the first signal: that may end a sleep() or a read() of the rank, which goes on then. On a thread
+  // of its own, so that the stacks are told even where a lock is not to be had.
+  auto* const world = new Described;  // the process ends without it
+  std::thread([world, everybody] {
+    world->text = everybody();
+    world->done.store(true, std::memory_order_release);
+    world->asker.unpark();
+  }).detach();
+  const int64_t until_ns = monotonic_ns() + 5'000'000'000;
+  while (!world->done.load(std::memory_order_acquire) && monotonic_ns() < until_ns) world->asker.park(until_ns);
   const auto tell = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   std::string_view head = "rankloom: ";
   for (const Outstanding& one : who) {
     tell(absl::StrCat(sv(std::exchange(head, "")), stall_text(one, stall_ns), "\n  its stack:"));
     tell(thread_stack_text(one.thread, "    "));
   }
-  tell(everybody());
+  while (!world->done.load(std::memory_order_acquire)) world->asker.park(Deadline::kNever);
+  tell(world->text);
   tell("nobody can free it: the process ends (WorldOptions::stall_is_fatal, RANKLOOM_STALL_IS_FATAL=0: it goes on)");
   std::string (*const test)() = running_test.load();
   if (const std::string name = test != nullptr ? test() : ""; !name.empty())

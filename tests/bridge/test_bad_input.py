@@ -2,6 +2,7 @@
 is as clean as the first. (conftest.py looks for threads that are left.)
 """
 
+import re
 import signal
 import subprocess
 import sys
@@ -149,3 +150,95 @@ def test_ranks_of_different_groups_make_them_at_the_same_time(seed: int | None) 
             dist.destroy_process_group(group)
 
     rankloom.torch.run(body, 4, seed=seed).raise_if_failed()
+
+
+def test_an_object_that_cannot_be_pickled(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        every: list[Any] = [None] * 3
+        dist.all_gather_object(every, (lambda: rank) if rank == 1 else rank)
+
+    report = rankloom.torch.run(body, 3, seed=seed)
+    assert not report.ok
+    lines = report.text.splitlines()
+    assert re.fullmatch(r"rank 1 failed: \w+Error: Can't (pickle|get) local object .*body\.<locals>\.<lambda>.*", lines[0]), report.text
+    assert lines[1] == "ranks 0, 2 stopped for it"
+    still_works(seed)
+
+
+def test_what_a_rank_returns_need_not_be_picklable(seed: int | None) -> None:
+    report = rankloom.torch.run(lambda rank: lambda: rank, 2, seed=seed)
+    assert [made() for made in report.results] == [0, 1]
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UnprintableError(), "rank 1 failed: UnprintableError: <its str() raised ZeroDivisionError>"),
+        (ValueError("a file \udcff"), "rank 1 failed: ValueError: a file \\udcff"),
+    ],
+)
+def test_an_exception_whose_text_is_none(error: Exception, told: str, seed: int | None) -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            raise error
+        dist.barrier()
+
+    report = rankloom.torch.run(body, 3, seed=seed)
+    assert report.text.startswith(told), report.text
+    assert report.exceptions[1] is error
+    with pytest.raises(rankloom.torch.RankFailedError):
+        report.raise_if_failed()
+    still_works(seed)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"ranks": 0}, "ranks is 0, want a whole number from 1 on"),
+        ({"ranks": 1.5}, "ranks is 1.5, want a whole number from 1 on"),
+        ({"seed": -1}, "seed is -1, want a whole number from 0 on"),
+        ({"seed": "7"}, "seed is '7', want a whole number from 0 on"),
+        ({"timeout": float("nan")}, "timeout is nan, want seconds, 0 or more"),
+        ({"stall": -1}, "stall is -1, want seconds, 0 or more"),
+        ({"stall": 0}, "stall is 0, want more seconds, or None for no limit"),
+    ],
+)
+def test_options_that_no_run_can_have(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        rankloom.torch.run(lambda: None, **options)
+    if "seed" in options:
+        options = {"first_seed": options["seed"]}
+    with pytest.raises(ValueError, match=re.escape(told)):
+        rankloom.torch.explore(lambda: None, **options)
+
+
+def test_a_generator_function_is_refused() -> None:
+    def body() -> Any:
+        yield dist.get_rank()
+
+    for call in (rankloom.torch.run, rankloom.torch.explore):
+        with pytest.raises(ValueError, match="body is a generator function: a call of it runs nothing of its body"):
+            call(body, 2)
+
+
+IMPORTS_ON_A_RANK = """
+import sys, torch, torch.distributed as dist, rankloom.torch
+
+def body(rank):
+    import torch.distributed.nn.functional as functional
+    x = torch.tensor([1.0 + rank], requires_grad=True)
+    functional.all_reduce(x * x).sum().backward()
+    return x.grad.item()
+
+print(rankloom.torch.run(body, 2, seed=7).results)
+"""
+
+
+def test_functions_that_keep_the_group_of_their_import() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", IMPORTS_ON_A_RANK], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "[4.0, 8.0]\n", done.stdout + done.stderr

@@ -1,8 +1,11 @@
 """explore(): a search over schedules finds what one lucky run does not, or proves that there is nothing to find."""
 
+import contextvars
 import inspect
 import re
+import threading
 import time
+from typing import Any
 
 import numpy
 import pytest
@@ -270,6 +273,8 @@ def test_a_store_operation_times_out_by_plan() -> None:
 def test_a_plan_says_what_it_does() -> None:
     plan = FaultPlan(Fault("delay", rank=0, nth=3, by=1.5, maybe=True), Fault("drop", group="0", op="send"))
     assert str(plan) == "delay@rank=0,nth=3,by=1.5s,maybe=true;drop@group=0,op=send"
+    assert str(Fault("delay", by=1e-05)) == "delay@by=0.00001s"
+    assert str(Fault("crash", group="a,b;c", op="100%")) == "crash@group=a%2cb%3bc,op=100%25"
     assert str(FaultPlan.seeded(7, 0.01, ["crash", "hang"])) == "seeded:7:0.01:crash:hang"
     with pytest.raises(ValueError, match='fault "explode": unknown kind "explode", want KIND'):
         rankloom.torch.run(_survives, 2, faults=Fault("explode"))
@@ -333,3 +338,31 @@ def test_options_that_do_not_fit() -> None:
     ]:
         with pytest.raises(ValueError, match=text):
             rankloom.torch.explore(_right, 2, **options)  # type: ignore[arg-type]
+
+
+LOCAL = threading.local()
+CONTEXT: contextvars.ContextVar[int] = contextvars.ContextVar("context", default=0)
+
+
+def test_a_run_finds_its_threads_as_new_ones() -> None:
+    """Threads are kept between runs, and nothing that a rank leaves on its own."""
+    idents = set()
+
+    def program() -> list[Any]:
+        idents.add(threading.get_ident())
+        found = [getattr(LOCAL, "value", None), CONTEXT.get(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")]
+        found += [dist.get_world_size(), torch.is_inference_mode_enabled(), threading.current_thread().name == f"rank {dist.get_rank()}"]
+        LOCAL.value = 1
+        CONTEXT.set(1)
+        torch.set_grad_enabled(False)
+        torch.set_autocast_enabled("cpu", True)
+        dist.barrier()
+        return found
+
+    found = rankloom.torch.explore(program, 3, runs=20, strategies=["random"])
+    assert found.ok, found.text
+    assert found.runs == 20 and len(idents) == 3
+    clean = [None, 0, True, False, 3, False, True]
+    ranks = []
+    rankloom.torch.explore(lambda: ranks.append(program()), 3, runs=5, strategies=["random"])
+    assert ranks == [clean] * len(ranks) and len(ranks) == 15

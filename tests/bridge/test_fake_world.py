@@ -1,28 +1,35 @@
 """A rank of a fake world: what programs of torch.distributed call there, with line and module. Counts are derived by hand."""
 
 import contextlib
+import gc
 import json
+import math
 import os
 import pathlib
 import sys
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import rankloom.torch
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from rankloom.torch import Call, FakeWorld, Link, expect_calls, fake_world, links
+from rankloom.torch import Call, FakeWorld, Link, _fake_world, expect_calls, fake_world, links, trace
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import init_process_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import set_rotate_method
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.fx import _symbolic_trace
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
@@ -165,6 +172,78 @@ def test_a_pipeline_traces_one_rank_after_the_other(tmp_path: pathlib.Path) -> N
         worlds[0].write_perfetto(tmp_path / "all.json", worlds[1], worlds[1])
 
 
+def test_ranks_are_traced_in_one_go(tmp_path: pathlib.Path) -> None:
+    def program(world: FakeWorld) -> Callable[[], object]:
+        stage, x = world.mesh["pp"].get_local_rank(), torch.empty(BATCH, WIDTH)
+        dist.barrier()  # no part of the step
+
+        def step() -> None:
+            if stage > 0:
+                dist.recv(x, dist.get_rank() - 2)
+            if stage < 2:
+                dist.send(x, dist.get_rank() + 2)
+
+        return step
+
+    worlds = trace(program, mesh={"pp": 3, "dp": 2}, cost="nvlink4")
+    assert [world.rank for world in worlds] == [0, 2, 4]
+    assert [[(call.op, call.peer) for call in world.calls] for world in worlds] == [
+        [("send", 2)],
+        [("recv", 0), ("send", 4)],
+        [("recv", 2)],
+    ]
+    assert [world.rank for world in trace(program, ranks=[3, 5], mesh={"pp": 3, "dp": 2})] == [3, 5]
+    for arguments, text in (
+        ({"ranks": 1}, "trace: ranks is 1, want a list of ranks"),
+        ({"ranks": "01"}, "trace: ranks is '01', want a list of ranks"),
+        ({"ranks": []}, "trace: have no ranks, want one or more"),
+        ({"rank": 1}, r"trace: have rank=1, want ranks=\[...\]"),
+    ):
+        with pytest.raises(ValueError, match=f"^{text}$"):
+            trace(program, mesh={"pp": 3, "dp": 2}, **arguments)  # type: ignore[arg-type]
+    assert gc.get_freeze_count() == 0
+    with pytest.raises(ValueError, match=r"^trace: the program is None, want a function of a world that returns one that does a step$"):
+        trace(None, mesh={"dp": 2})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^trace: the program returned None, want a function that does a step$"):
+        trace(lambda world: None, mesh={"dp": 2})  # type: ignore[arg-type, return-value]
+
+
+class Queries(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = self.wq(x).unflatten(2, (4, -1)).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+@pytest.mark.parametrize("rotation", ["allgather", "alltoall"])
+@pytest.mark.parametrize("device", [None, "h100_sxm"])
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_context_parallelism_sends_keys_and_values_round(kind: str, device: str | None, rotation: str) -> None:
+    cp, sequence = 4, 64
+    with fake_world(rank=1, mesh={"cp": cp}, device=device) as world, tensors(kind):
+        model, x = Queries(), torch.ones(BATCH, sequence, WIDTH)
+        world.clear()
+        set_rotate_method(rotation)
+        try:
+            with context_parallel(world.mesh, buffers=[x], buffer_seq_dims=[1]):
+                out = model(x)
+                assert out.shape == (BATCH, 4, sequence // cp, WIDTH // 4)
+                out.sum().backward()
+        finally:
+            set_rotate_method("allgather")
+    keys_and_values = 2 * BATCH * sequence // cp * WIDTH * 4
+    gathered = [("all_gather_into_tensor_coalesced", cp * keys_and_values)]
+    sent = [("all_to_all_single", keys_and_values)]
+    # Forward and backward want those of all others, and gradients go all the way round.
+    others = gathered if rotation == "allgather" else (cp - 1) * sent
+    calls = [(call.op, call.payload) for call in world.calls if not call.is_compute]
+    assert sorted(calls) == sorted(2 * others + cp * sent)
+    assert {(call.group, call.module) for call in world.calls if not call.is_compute} == {("cp", "Queries")}
+
+
 def calls_of_all_kinds(world: FakeWorld) -> None:
     n, mesh = 4, world.mesh
     tp = mesh.get_group("tp")
@@ -218,6 +297,31 @@ def test_make_fx_traces_the_calls_once() -> None:
         assert "all_reduce" in graph.code
 
 
+def test_make_fx_knows_modules() -> None:
+    with fake_world(rank=0, mesh={"tp": 4}) as world, FakeTensorMode():
+        model = Model()
+        for layer in model.layers:
+            parallelize_module(layer, world.mesh["tp"], {"attention.wq": ColwiseParallel(), "attention.wo": RowwiseParallel()})
+        world.clear()
+        graph = make_fx(model)(torch.ones(BATCH, WIDTH))
+    assert rows(world) == [("all_reduce", "tp", f"layers.{i}.attention.wo") for i in range(LAYERS)]
+    assert {call.line for call in world.calls} == {code("return self.wo(torch.relu")}
+    assert sum("all_reduce" in str(node.target) for node in graph.graph.nodes) == LAYERS
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_calls_of_a_compiled_model_are_those_of_all_of_it(kind: str, backend: str) -> None:
+    with fake_world(rank=0, mesh={"tp": 4}) as world, tensors(kind):
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False))
+        parallelize_module(model, world.mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        world.clear()
+        torch.compile(model, backend=backend)(torch.ones(BATCH, WIDTH))
+    assert [(*row, call.payload) for row, call in zip(rows(world), world.calls, strict=True)] == [
+        ("all_reduce", "tp", "Sequential", BATCH * WIDTH * 4)
+    ]
+
+
 def test_a_compiled_program_is_recorded_when_it_runs() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return funcol.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
@@ -248,6 +352,17 @@ def test_the_program_of_the_docs(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     assert lines[2].split()[:4] == ["dp", "2048", "reduce_scatter_tensor", "4"]
     assert any(line.startswith("all_gather_into_tensor dp 3 program.py:") for line in lines)
     assert (tmp_path / "step.json").stat().st_size > 1000
+
+
+def test_the_stages_of_the_docs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "fake.md").read_text()
+    program = text.split("Several ranks in one go")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "program.py", "exec"), {})
+    events = json.loads((tmp_path / "stages.json").read_text())["traceEvents"]
+    assert [(event["pid"], event["name"]) for event in events if event["ph"] == "X"] == [
+        (0, "send"), (8, "recv"), (8, "send"), (16, "recv"), (16, "send"), (24, "recv"),
+    ]  # fmt: skip
 
 
 def test_objects_and_blocks_of_calls() -> None:
@@ -378,7 +493,15 @@ def test_traces_have_the_module(tmp_path: pathlib.Path) -> None:
     assert (attributes["module"], attributes["pg_desc"]) == ("inner.deep", "mesh_tp")
     if rankloom.torch._ext.has_chakra:
         assert world.write_chakra(tmp_path / "c" / "step") == [str(tmp_path / "c" / "step.1.et")]
-        assert b"inner.deep" in (tmp_path / "c" / "step.1.et").read_bytes()
+        as_it_is = (tmp_path / "c" / "step.1.et").read_bytes()
+        assert b"inner.deep" in as_it_is
+        with fake_world(rank=1, mesh={"tp": 2}) as world:
+            dist.barrier()
+        barriers = []
+        for lower in (False, True):
+            world.write_chakra(tmp_path / "c" / "barrier", lower=lower)
+            barriers.append((tmp_path / "c" / "barrier.1.et").read_bytes())
+        assert barriers[0] != barriers[1] and all(b"barrier" in trace for trace in barriers)
 
 
 def test_a_world_that_was_never_open_has_no_trace(tmp_path: pathlib.Path) -> None:
@@ -389,6 +512,16 @@ def test_a_world_that_was_never_open_has_no_trace(tmp_path: pathlib.Path) -> Non
             write(tmp_path / "trace")
 
 
+def test_worlds_of_other_sizes_have_no_common_trace(tmp_path: pathlib.Path) -> None:
+    worlds = []
+    for size in (2, 4):
+        with fake_world(rank=size - 1, world_size=size) as world:
+            dist.barrier()
+        worlds.append(world)
+    with pytest.raises(ValueError, match=r"^fake_world: rank 1 of 2: rank 3 is of 4 ranks, want worlds of 2$"):
+        worlds[0].write_perfetto(tmp_path / "trace", worlds[1])
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
     with fake_world(world_size=2) as world:
         dist.barrier()
@@ -396,6 +529,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
     for write in (world.write_perfetto, world.write_pytorch_trace):
         with pytest.raises(ValueError, match=r"write_\w+: .*file/trace.*test_fake_world.py"):
             write(tmp_path / "file" / "trace")
+        with pytest.raises(ValueError, match=r"write_\w+: .*/dev/full.*: No space left on device"):
+            write("/dev/full")
 
 
 def test_modules_are_named_below_what_wraps_them() -> None:
@@ -513,7 +648,8 @@ def test_the_environment_is_a_launchers() -> None:
 
 
 def state() -> list[object]:
-    return [nn.Module.__call__, dist.init_process_group, init_process_group, sys.excepthook, dict(os.environ), dist.is_initialized()]
+    calls = [nn.Module.__call__, _symbolic_trace._orig_module_call, dist.init_process_group, init_process_group, sys.excepthook]
+    return [*calls, dict(os.environ), dist.is_initialized()]
 
 
 def test_an_exception_leaves_nothing_behind() -> None:
@@ -527,6 +663,18 @@ def test_an_exception_leaves_nothing_behind() -> None:
     assert state() == before
     report = rankloom.torch.run(lambda: dist.get_world_size(), ranks=2)
     assert report.results == [2, 2]
+
+
+@pytest.mark.parametrize("device", [None, "h100_sxm"])
+def test_a_world_that_nobody_keeps_is_freed(device: str | None) -> None:
+    with fake_world(rank=1, mesh={"tp": 2}, device=device) as world:
+        Reducing()(torch.ones(2, device="meta"))
+        dist.all_reduce(torch.ones(2), group=world.mesh.get_group())
+        world.clear()
+    left = weakref.ref(world)
+    del world
+    gc.collect()
+    assert left() is None
 
 
 def test_what_is_kept_from_a_world_that_was_left_is_refused() -> None:
@@ -556,10 +704,8 @@ def raised(program: Callable[[], object]) -> str:
 def test_one_world_at_a_time() -> None:
     with fake_world(rank=1, world_size=2):
         text = raised(lambda: fake_world(rank=0, world_size=4).__enter__())
-        assert text.startswith("fake_world: rank 0 of 4: have a default group already (fake, rank 1 of 2)")
-        dist.destroy_process_group()
-        text = raised(lambda: fake_world(rank=0, world_size=4).__enter__())
         assert text.startswith("fake_world: rank 0 of 4: fake_world: rank 1 of 2 is open [test_fake_world.py:")
+        dist.barrier()  # the world goes on
         texts: list[str] = []
         thread = threading.Thread(target=lambda: texts.append(raised(lambda: fake_world(world_size=4).__enter__())))
         thread.start()
@@ -567,10 +713,78 @@ def test_one_world_at_a_time() -> None:
         assert "is open" in texts[0]
         text = raised(lambda: rankloom.torch.run(lambda: None, ranks=2))
         assert text.startswith("the fake world of rank 1 of 2 is open, where no rank is but that one")
+    dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=2)
+    try:
+        text = raised(lambda: fake_world(rank=0, world_size=4).__enter__())
+    finally:
+        dist.destroy_process_group()
+    assert text == "fake_world: rank 0 of 4: have a default group already (fake, rank 1 of 2), want destroy_process_group() before"
     report = rankloom.torch.run(lambda: raised(lambda: fake_world(world_size=4).__enter__()), ranks=2)
     assert report.results == [
         f"fake_world: rank 0 of 4: this thread is rank {rank} of a run of 2, want it outside of runs" for rank in range(2)
     ]
+
+
+@pytest.mark.parametrize("device", [None, "h100_sxm"])
+def test_a_world_is_left_where_it_was_entered(device: str | None) -> None:
+    world, texts = fake_world(rank=1, world_size=2, device=device), []
+    with pytest.raises(RuntimeError, match=r"^fake_world: rank 1 of 2: it was never open, want `with fake_world\(...\)`$"):
+        world.__exit__()
+    world.__enter__()
+    thread = threading.Thread(target=lambda: texts.append(raised(world.__exit__)))
+    thread.start()
+    thread.join()
+    assert texts[0].startswith("fake_world: rank 1 of 2: it was entered on another thread [test_fake_world.py:")
+    dist.barrier()
+    world.__exit__()
+    assert world.text() == "1 x barrier on 0" and not dist.is_initialized()
+    world.__exit__()  # as files may be closed twice
+
+
+def test_a_world_that_a_generator_holds_is_left_with_it() -> None:
+    def program() -> Any:
+        with fake_world(world_size=2) as world:
+            yield world
+
+    steps = program()
+    world = next(steps)
+    dist.barrier()
+    steps.close()
+    assert world.count("barrier") == 1 and not dist.is_initialized()
+
+
+def test_a_world_that_torch_has_no_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state()
+    monkeypatch.setattr(_fake_world, "_available_memory", lambda: 2.0**30)
+    text = r"^fake_world: rank 5 of 2147483647: torch keeps a list of all ranks, have 1.0 GiB of memory, want 200.0 GiB$"
+    with pytest.raises(MemoryError, match=text), fake_world(rank=5, world_size=2**31 - 1):
+        pass
+    assert state() == before
+    monkeypatch.undo()
+    assert 2**20 < _fake_world._available_memory() < 2**60
+
+
+def test_meshes_are_made_within_fake_tensor_mode() -> None:
+    with fake_world(rank=5, world_size=8) as world, FakeTensorMode():
+        mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+        assert mesh.get_coordinate() == (1, 1) and mesh["dp"].get_local_rank() == 1
+        dist.all_reduce(torch.ones(2), group=mesh.get_group("tp"))
+    assert [(call.op, call.group, call.group_size) for call in world.calls] == [("all_reduce", "tp", 4)]
+
+
+def test_parts_of_a_mesh_share_its_ranks() -> None:
+    with fake_world(rank=5, mesh={"dp": 2, "tp": 4}) as world:
+        other = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+        assert world.mesh["tp"]._flatten_rank_map is other._flatten_rank_map
+        assert other == world.mesh and hash(other) == hash(world.mesh) and other["dp"] != world.mesh["tp"]
+        assert other != init_device_mesh("cpu", (8,)) and tuple(other._flatten_rank_map) == tuple(range(8))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    link = Link(numpy.float32(1.0), numpy.float64(1e9))
+    with fake_world(rank=numpy.int64(3), mesh={"dp": numpy.int32(4)}, cost=link) as world:
+        dist.barrier()
+    assert (world.rank, world.world_size, world.dims) == (3, 4, {"dp": 4}) and world.now > 0
 
 
 def test_threads_of_the_program_share_the_world() -> None:
@@ -602,7 +816,15 @@ def test_threads_of_the_program_share_the_world() -> None:
         ({}, "fake_world: have neither world_size nor mesh, want one of them"),
         ({"world_size": 64, "mesh": {"dp": 4, "tp": 8}}, "fake_world: mesh has dp 4 * tp 8 = 32 ranks, want world_size = 64"),
         ({"mesh": {"dp": 0}}, "fake_world: mesh has 0 ranks along 'dp', want a number of at least 1"),
-        ({"mesh": {"": 2}}, "fake_world: mesh has a dimension named '', want a text that is not empty"),
+        ({"mesh": {"": 2}}, "fake_world: mesh has a dimension named '', want a text that is neither empty nor '*'"),
+        ({"mesh": {"*": 2}}, "fake_world: mesh has a dimension named '*', want a text that is neither empty nor '*'"),
+        ({"mesh": {"dp": "2"}}, "fake_world: mesh has '2' ranks along 'dp', want a number of at least 1"),
+        ({"mesh": {"dp": 2**16, "tp": 2**16}}, "fake_world: world_size is 4294967296, want 1 <= world_size <= 2^31 - 1 = 2147483647"),
+        ({"world_size": 2, "cost": Link(math.nan, 1)}, "fake_world: cost has a latency of nan s, want 0 or more"),
+        ({"world_size": 2, "cost": Link("1", 1)}, "fake_world: cost has a latency of '1' s, want 0 or more"),
+        ({"world_size": 2, "cost": Link(0, None)}, "fake_world: cost has None bytes per second, want more than 0"),
+        ({"world_size": 2, "cost": Link(0, math.inf)}, "fake_world: cost has inf bytes per second, want more than 0"),
+        ({"world_size": 2, "cost": {3: "nvlink4"}}, "fake_world: cost has a link for 3, want names of dimensions, or '*' for all others"),
         ({"mesh": (4, 2)}, "fake_world: mesh is (4, 2), want the sizes of dimensions by name, such as {'dp': 4, 'tp': 2}"),
         (
             {"world_size": 2, "cost": "nvlink9"},

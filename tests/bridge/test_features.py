@@ -10,6 +10,10 @@ import torch
 import torch.distributed as dist
 from models import numbered
 from torch import nn
+from torch.distributed._tools.mod_tracker import ModTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -231,3 +235,45 @@ def test_detail_mode(seed: int | None) -> None:
         dist.set_debug_level(before)
     assert [value for value, _ in made] == [3.0, 3.0]
     assert all("Detected mismatch between collectives on ranks" in text for _, text in made), made
+
+
+def test_loss_parallel(seed: int | None) -> None:
+    def body(rank: int) -> Any:
+        mesh = init_device_mesh("cpu", (2,))
+        whole = torch.arange(12.0).reshape(3, 4).sin().requires_grad_()
+        target = torch.tensor([3, 0, 2])
+        cut = distribute_tensor(whole.detach().clone(), mesh, [Shard(1)]).requires_grad_()
+        for _ in range(2):
+            with loss_parallel():
+                loss = nn.functional.cross_entropy(cut, target)
+                loss.backward()
+        reference = nn.functional.cross_entropy(whole, target)
+        reference.backward()
+        return loss.full_tensor().item() - reference.item(), cut.grad.to_local(), whole.grad
+
+    for rank, (difference, cut, whole) in enumerate(results(body, 2, seed=seed)):
+        assert abs(difference) < 1e-6
+        torch.testing.assert_close(cut, 2 * whole.chunk(2, 1)[rank])
+
+
+def test_a_module_tracker_is_of_its_rank(seed: int | None) -> None:
+    class Part(nn.Module):
+        def __init__(self, seen: list[Any], tracker: ModTracker) -> None:
+            super().__init__()
+            self.seen, self.tracker = seen, tracker
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            dist.barrier()
+            self.seen.append(sorted(self.tracker.parents))
+            dist.barrier()
+            return x
+
+    def body(rank: int) -> list[Any]:
+        tracker, seen = ModTracker(), list[Any]()
+        name = f"Net{rank}"
+        net = type(name, (nn.Sequential,), {})(Part(seen, tracker))
+        with tracker:
+            net(torch.ones(1))
+        return seen
+
+    assert results(body, 3, seed=seed) == [[["Global", f"Net{rank}", f"Net{rank}.0"]] for rank in range(3)]

@@ -109,8 +109,8 @@ REFUSED = [
      "want one tensor a call for others"),
     (lambda pg, o: pg.allreduce([torch.ones(1).to_sparse(), torch.ones(1)], o), dist.AllreduceOptions, {},
      "all_reduce: invalid tensor layout at index 1: have Strided, want Sparse as at index 0"),
-    (lambda pg, o: pg.send([torch.ones(1)], 0, 0), dist.AllreduceOptions, {},
-     "rank 0, group 0, send: destination is 0, which is this rank, want another member"),
+    (lambda pg, o: pg.send([torch.ones(1)], 2, 0), dist.AllreduceOptions, {},
+     "rank 0, group 0, send: destination is 2, want 0 <= destination < size = 2"),
 ]  # fmt: skip
 
 

@@ -99,6 +99,24 @@ def test_the_rank_that_reuses_a_buffer_is_the_one_that_failed() -> None:
         assert "\nrank 1 stopped for it\n" in text, text
 
 
+def test_an_early_change_says_that_nobody_waits_for_the_work() -> None:
+    def drops(rank: int) -> None:
+        buffer = torch.zeros(4)
+        if rank == 0:
+            for i in range(3):
+                buffer.fill_(i)
+                dist.isend(buffer, dst=1)
+        else:
+            for _ in range(3):
+                dist.recv(buffer, src=0)
+
+    texts = [rankloom.torch.run(drops, 2, seed=seed).text for seed in SEEDS]
+    changed = [text for text in texts if "an input was changed" in text]
+    assert changed, texts
+    for text in changed:
+        assert "want it unchanged until wait(); nobody can wait for the call: its work was dropped\n" in text, text
+
+
 def test_an_output_that_all_write_to_early_is_told_once() -> None:
     def writes(rank: int) -> None:
         gradients = torch.full((4,), 1.0 + rank)

@@ -1,8 +1,7 @@
 """Scripts for torchrun, as they are, with ranks as threads of one process."""
 
-import contextlib
-import io
-import logging
+import csv
+import json
 import os
 import pathlib
 import re
@@ -13,53 +12,7 @@ import pytest
 import rankloom.torch
 import torch
 import torch.distributed as dist
-from rankloom.torch import _torchrun
-
-SCRIPTS = pathlib.Path(__file__).parent / "scripts"
-
-
-def launch(
-    folder: pathlib.Path, *arguments: str, module: str = "rankloom.torch", stdin: str = "", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *arguments]
-    variables = {**os.environ, **(env or {})}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, input=stdin, env=variables)
-
-
-def launch_here(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As launch(), in this process: a run leaves nothing behind that the next would see."""
-    before, out, err = os.getcwd(), io.StringIO(), io.StringIO()
-    # The value that `python -m rankloom.torch` has there; pytest has its own, and each of its workers -c.
-    argv, sys.argv = sys.argv, [str(pathlib.Path(_torchrun.__file__).with_name("__main__.py"))]
-    state = sys.modules["__main__"], list(sys.path), list(sys.argv), dict(os.environ), type(sys), sys.breakpointhook
-    handlers, logging.root.handlers = logging.root.handlers, []  # pytest's
-    os.chdir(folder)
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = _torchrun.main(arguments)
-    finally:
-        os.chdir(before)
-        logging.root.handlers = handlers
-        left = sys.modules["__main__"], list(sys.path), list(sys.argv), dict(os.environ), type(sys), sys.breakpointhook
-        sys.argv = argv
-    assert state == left
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
-
-
-def launch_text(folder: pathlib.Path, source: str, *options: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    (folder / "script.py").write_text(source)
-    return launch(folder, *options, "script.py", stdin=stdin)
-
-
-def launch_text_here(folder: pathlib.Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "script.py").write_text(source)
-    return launch_here(folder, *options, "script.py")
-
-
-def lines(out: str) -> list[str]:
-    """Without their ranks, in an order of their own: processes print in any."""
-    return sorted(re.sub(r"^\[rank\d+\]: ", "", line) for line in out.splitlines())
-
+from launching import SCRIPTS, launch, launch_here, launch_text, launch_text_here, lines
 
 # Script, its arguments, and a line that each rank prints once.
 ALL: dict[str, tuple[list[str], str]] = {
@@ -267,6 +220,51 @@ def test_input_is_one_ranks_at_a_time(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 1 and "\nrank 1 failed: EOFError: EOF when reading a line\n" in done.stderr
 
 
+SINGLETON = """
+class Singleton(type):
+    _instances = {}
+
+    def __call__(cls, *args):
+        if cls not in cls._instances:
+            cls._instances[cls] = super().__call__(*args)
+        return cls._instances[cls]
+
+
+class ConfigStore(metaclass=Singleton):
+    def __init__(self):
+        self.names = []
+
+
+ConfigStore().names.append("of the module")
+"""
+HYDRA = """
+import os
+import torch.distributed as dist
+from hydra.core.singleton import ConfigStore, Singleton
+
+class HydraConfig(metaclass=Singleton):
+    def __init__(self, rank):
+        self.rank = rank
+
+dist.init_process_group("gloo")
+assert HydraConfig not in Singleton._instances and ConfigStore in Singleton._instances
+HydraConfig(dist.get_rank())
+ConfigStore().names.append("of all")
+dist.barrier()
+print(HydraConfig(-1).rank, ConfigStore().names)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--seed=3"], ["--parallel"]])
+def test_hydra_has_a_configuration_for_each_rank(options: list[str], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "hydra" / "core").mkdir(parents=True)
+    for file, text in (("__init__.py", ""), ("core/__init__.py", ""), ("core/singleton.py", SINGLETON)):
+        (tmp_path / "hydra" / file).write_text(text)
+    done = launch_text(tmp_path, HYDRA, "--nproc-per-node=3", *options)
+    shared = ["of the module", *["of all"] * 3]
+    assert sorted(done.stdout.splitlines()) == [f"[rank{rank}]: {rank} {shared}" for rank in range(3)], done.stdout + done.stderr
+
+
 WORKERS = '''
 import torch
 import torch.distributed as dist
@@ -391,6 +389,60 @@ def test_one_rank_of_a_fake_world(tmp_path: pathlib.Path) -> None:
     assert bad.returncode == 1 and "[rank3]: ValueError: after all\nrank 3 failed: ValueError" in bad.stderr, bad.stderr
 
 
+RECORDED = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp", "tp"))
+layer = torch.nn.Linear(64, 64, bias=False, device="meta")
+dist.all_reduce(layer(torch.empty(8, 64, device="meta")), group=mesh.get_group("tp"))
+print(dist.get_rank(), os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], __name__, sys.argv[1:])
+if "fail" in sys.argv:
+    raise ValueError("after all")
+"""
+
+
+def test_the_record_of_a_script_as_it_is(tmp_path: pathlib.Path) -> None:
+    options = ["--fake=64", "--rank=37", "--nproc-per-node=8", "--cost=nvlink4"]
+    for file in ("step.txt", "step.csv", "step.json", "step.pt.json"):
+        done = launch_text_here(tmp_path, RECORDED, *options, f"--record={file}")
+        assert (done.returncode, done.stdout) == (0, "37 5 8 __main__ []\n"), done.stderr
+    table = (tmp_path / "step.txt").read_text()
+    assert re.search(r"^tp +32 +all_reduce +1 ", table, re.MULTILINE), table
+    rows = list(csv.DictReader((tmp_path / "step.csv").open()))
+    assert [(row["op"], row["group"], row["payload"]) for row in rows] == [("all_reduce", "tp", str(4 * 8 * 64))]
+    assert rows[0]["line"] == str(1 + RECORDED.splitlines().index(next(x for x in RECORDED.splitlines() if "all_reduce" in x)))
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["all_reduce"]
+    assert json.loads((tmp_path / "step.pt.json").read_text())["schema"] == "1.1.1-chakra.0.0.4"
+    if rankloom.torch._ext.has_chakra:
+        assert launch_text_here(tmp_path, RECORDED, *options, "--record=step.et").returncode == 0
+        assert (tmp_path / "step.37.et").stat().st_size > 50
+
+
+def test_the_estimate_of_a_script_as_it_is(tmp_path: pathlib.Path) -> None:
+    options = ["--fake=64", "--mesh=dp=2,tp=32", "--cost=dp=infiniband_ndr,tp=nvlink4", "--device=h100_sxm", "--efficiency=0.5"]
+    done = launch_text_here(tmp_path, RECORDED, *options, "--record=step.txt")
+    assert done.returncode == 0, done.stderr
+    assert "\nstep of rank 0 on h100_sxm, at 50.0% of its peak\n" in (tmp_path / "step.txt").read_text()
+    assert launch_text_here(tmp_path, RECORDED, *options, "--record=step.json").returncode == 0
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["uniform_", "mm", "all_reduce"]
+
+
+def test_a_script_that_fails_leaves_its_record(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "script.py").write_text(RECORDED)
+    done = launch_here(tmp_path, "--fake=4", "--record=step.csv", "script.py", "fail")
+    assert done.returncode == 1 and "ValueError: after all" in done.stderr and "_torchrun" not in done.stderr, done.stderr
+    assert len((tmp_path / "step.csv").read_text().splitlines()) == 2
+    bad = launch_here(tmp_path, "--fake=4", "--record=script.py/step.csv", "script.py")
+    assert bad.returncode == 2 and "error: --record script.py/step.csv: Not a directory" in bad.stderr, bad.stderr
+
+
 def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
     (tmp_path / "script.py").write_text("print(1)")
     for arguments, text in [
@@ -407,6 +459,15 @@ def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
         (["--fake=4", "--rank=4", "script.py"], "--rank 4: want 0 <= rank < 4, the world's size"),
         (["--fake=6", "--nproc-per-node=4", "script.py"], "--fake 6: want a multiple of --nproc-per-node = 4"),
         (["--fake=4", "--explore=3", "script.py"], "--explore goes with ranks that meet, and --fake has one alone"),
+        (["--record=a.txt", "script.py"], "--record a.txt: want --fake WORLD_SIZE beside it"),
+        (["--fake=4", "--record=a.dat", "script.py"], "--record a.dat: want a file that ends in one of .txt, .csv, .pt.json, .json, .et"),
+        (["--fake=4", "--device=h100_sxm", "script.py"], "--device h100_sxm: want --fake WORLD_SIZE and --record FILE beside it"),
+        (["--fake=4", "--record=a.txt", "--device=h1", "script.py"], "device is 'h1', want a Device or one of the presets"),
+        (["--fake=4", "--record=a.txt", "--cost=nvlink9", "script.py"], "cost is 'nvlink9', want a Link or one of the presets"),
+        (["--fake=4", "--record=a.txt", "--mesh=dp=2", "script.py"], "mesh has dp 2 = 2 ranks, want world_size = 4"),
+        (["--fake=4", "--record=a.txt", "--mesh=dp=two", "script.py"], "--mesh dp=two: want numbers of ranks"),
+        (["--fake=4", "--record=a.txt", "--mesh=dp", "script.py"], "--mesh dp: want DIM=..., with commas between"),
+        (["--fake=4", "--record=a.txt", "--tolerate-set-device", "script.py"], "--record has the script run as it is"),
         (["--spawn", "--explore=2", "script.py"], "--explore goes through runs of a whole script"),
         (["--tee=3", "script.py"], "--redirects and --tee need --log-dir"),
         (["--schedule=alphabetical", "script.py"], "alphabetical"),
@@ -499,3 +560,45 @@ def test_a_named_store_is_one_runs() -> None:
 
     for _ in range(2):
         assert rankloom.torch.run(body, 2, seed=1, backend=None).results == [1, 0]
+
+
+THREADS = """
+import threading, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(1)
+thread = threading.Thread(target=lambda: dist.all_reduce(x))
+thread.start()
+thread.join()
+print(x.item(), dist.get_rank())
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--seed", "7"], ["--parallel"]])
+def test_a_thread_of_a_rank_has_its_groups(options: list[str], tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, THREADS, "--nproc-per-node", "2", *options)
+    assert (done.returncode, lines(done.stdout)) == (0, ["2.0 0", "2.0 1"]), done.stderr
+
+
+def test_a_script_that_is_no_python(tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, "def f(:\n    pass\n", "--nproc-per-node", "2")
+    want = '  File "script.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+    assert (done.returncode, done.stderr) == (1, want)
+
+
+WARNINGS = """
+import warnings
+import torch
+import torch.distributed as dist
+
+warnings.simplefilter("error")
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(2))
+dist.barrier()
+dist.destroy_process_group()
+print("fine")
+"""
+
+
+def test_a_script_whose_warnings_are_errors(tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, WARNINGS, "--nproc-per-node", "2")
+    assert (done.returncode, lines(done.stdout), done.stderr) == (0, ["fine", "fine"], "")

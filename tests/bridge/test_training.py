@@ -52,6 +52,17 @@ def test_ddp_trains_as_the_whole_batch(seed: int | None, views: bool) -> None:
     rankloom.torch.run(body, RANKS, seed=seed).raise_if_failed()
 
 
+def test_ddp_steps_on_1024_ranks() -> None:
+    def body(rank: int) -> float:
+        ddp = DistributedDataParallel(numbered(nn.Linear(8, 4)))
+        ddp(torch.full((2, 8), float(rank))).sum().backward()
+        return ddp.module.weight.grad[0, 0].item()  # type: ignore[no-any-return, union-attr, index]
+
+    report = rankloom.torch.run(body, 1024)
+    report.raise_if_failed()
+    assert report.results == [1023.0] * 1024  # of 2 rows, the mean over the ranks
+
+
 def test_an_lstm_trains(seed: int | None) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

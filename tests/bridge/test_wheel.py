@@ -68,3 +68,12 @@ def test_it_is_refused_before_the_extension_is_loaded() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"ImportError: rankloom was built for torch {_built_for.TORCH.rsplit('.', 1)[0]} (")
     assert "_ext" not in done.stderr
+
+
+def test_an_extension_that_does_not_load_is_told_with_both_versions() -> None:
+    done = run_python("import sys; sys.modules['rankloom.torch._ext'] = None; import rankloom.torch")
+    text = (
+        rf"ImportError: rankloom, which was built for torch {re.escape(_built_for.TORCH)}, does not load under torch {re.escape(torch.__version__)}: "
+        r".*rankloom\.torch\._ext.*\. If this torch is another build than that one: build rankloom for the torch here, in a checkout: pip install "
+    )
+    assert done.returncode == 1 and re.match(text, done.stderr.splitlines()[-1]), done.stderr

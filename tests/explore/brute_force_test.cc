@@ -1,6 +1,6 @@
-// The exhaustive search loses nothing: random small programs, each run under all schedules, under the reduced ones and
-// under seeds of every strategy. BRUTE_FORCE_PROGRAMS says how many are drawn from today's seed; brute_force_campaign
-// runs more. Several test programs of CI share the cases (GTEST_TOTAL_SHARDS).
+// The exhaustive search loses nothing: random small programs, each run under all schedules, under the reduced ones, in
+// parts, too, and under seeds of every strategy. BRUTE_FORCE_PROGRAMS says how many are drawn from today's seed;
+// brute_force_campaign runs more. Several test programs of CI share the cases (GTEST_TOTAL_SHARDS).
 
 #include <signal.h>
 #include <unistd.h>
@@ -27,8 +27,8 @@ using namespace internal;
 namespace {
 
 // Most programs have few schedules; those that have more are run only so far, the fixed ones further.
-const SearchLimits kTodaysLimits = {.unreduced = 400, .reduced = 600, .seeds = 5};
-const SearchLimits kFixedLimits = {.unreduced = 1'500, .reduced = 1'500, .seeds = 10};
+const SearchLimits kTodaysLimits = {.unreduced = 400, .reduced = 600, .parts = 1, .seeds = 5};
+const SearchLimits kFixedLimits = {.unreduced = 1'500, .reduced = 1'500, .parts = 2, .seeds = 10};
 
 #if defined(RANKLOOM_ASAN) || defined(RANKLOOM_TSAN)
 constexpr int kTodaysPrograms = 200;
@@ -119,8 +119,9 @@ TEST_F(BruteForceTest, FindsAnAccessThatIsLeftOut) {
       {What::kSettle, "completions that a rank does not know of"},
   };
   for (const auto& [what, name] : kinds) {
-    const int64_t found = programs_until_found(
-        [what = what](const StepRecord::Op& op, uint64_t) { return op.what == what; }, 1, 1'000, kTodaysLimits);
+    const int64_t found =
+        programs_until_found([what = what](const StepRecord::Op& op, uint64_t) { return op.what == what; }, 1, 1'000,
+                             {.unreduced = 200, .reduced = 200, .seeds = 2});
     std::printf("without %s: program %ld shows it\n", name, found);
     EXPECT_GT(found, 0) << name;
   }

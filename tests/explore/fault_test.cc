@@ -204,6 +204,49 @@ TEST(FaultPlanTest, ReadsWhatItWrites) {
   EXPECT_THAT(std::string(FaultPlan::parse("seeded:1:2").status().message()), HasSubstr("0 <= RATE <= 1"));
 }
 
+// The text of a plan after it was read and written, or why it cannot be read.
+std::string read_and_written(std::string_view text) {
+  const absl::StatusOr<FaultPlan> plan = FaultPlan::parse(text);
+  return plan.ok() ? plan->text() : std::string(plan.status().message());
+}
+
+TEST(FaultPlanTest, NamesMayHaveWhatEndsThem) {
+  const FaultPlan plan = {{.kind = Kind::kCrash, .rank = 1, .group = "a,rank=0;drop", .op = "100%2c"}};
+  EXPECT_EQ(plan.text(), "crash@rank=1,group=a%2crank=0%3bdrop,op=100%252c");
+  EXPECT_EQ(FaultPlan::parse(plan.text())->faults(), plan.faults());
+  const absl::StatusOr<FaultPlan> by_hand = FaultPlan::parse("hang@group=100%,op=5%x");
+  ASSERT_TRUE(by_hand.ok()) << by_hand.status();
+  EXPECT_EQ(by_hand->faults()[0].group, "100%");
+  EXPECT_EQ(by_hand->faults()[0].op, "5%x");
+}
+
+TEST(FaultPlanTest, EveryDigitOfARateIsWritten) {
+  for (const double rate : {0.123456789, 1e-300, 1.0 / 3, 0.1, 0.25}) {
+    const FaultPlan plan = FaultPlan::seeded(1, rate);
+    EXPECT_EQ(FaultPlan::parse(plan.text())->rate(), rate) << plan.text();
+  }
+  EXPECT_EQ(FaultPlan::seeded(1, 0.1).text(), "seeded:1:0.1");
+}
+
+TEST(FaultPlanTest, WhatIsNotAskedForComesBackToo) {
+  EXPECT_EQ(read_and_written("crash@by=5s"), "crash@by=5s");
+  EXPECT_EQ(read_and_written("crash@by=100ms,rank=-1"), "crash");
+  EXPECT_EQ(read_and_written("seeded:7:0:crash"), "");
+  EXPECT_EQ(FaultPlan::parse("seeded:7:0:crash")->seed(), 0u);
+}
+
+TEST(FaultPlanTest, RefusesWhatItCouldNotMean) {
+  EXPECT_THAT(read_and_written("crash@rank=-5"), HasSubstr("fault \"crash@rank=-5\": cannot read \"rank=-5\""));
+  EXPECT_THAT(read_and_written("crash@seq=-2"), HasSubstr("cannot read \"seq=-2\""));
+  EXPECT_THAT(read_and_written("crash@nth=-2"), HasSubstr("cannot read \"nth=-2\""));
+  EXPECT_EQ(read_and_written("seeded:1:0.5:crash;seeded:2:0.25"),
+            "faults \"seeded:2:0.25\": drawn from a seed for the second time, want one seed");
+  EXPECT_EQ(read_and_written("seeded"), "faults \"seeded\", want seeded:SEED:RATE[:KIND...] with 0 <= RATE <= 1");
+  std::string many;
+  for (int i = 0; i < 10'001; ++i) many += "drop;";
+  EXPECT_EQ(read_and_written(many), "faults: more than 10000");
+}
+
 WorldOptions fibers(int ranks) { return {.world_size = ranks, .engine = EngineKind::kFibers}; }
 
 TEST(ExploreFaultsOnFibersTest, DrawnFaultsShrinkToTheOneThatMatters) {

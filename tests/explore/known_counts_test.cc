@@ -1,22 +1,14 @@
 // Programs whose number of schedules that can differ is known from the literature and from other tools.
-//
-// Counted are Mazurkiewicz traces, runs that differ in the order of two steps which conflict. Cells are store
-// keys; a read is get(), a write is set() of a key that is there, and both act on one key only and never wait. An
-// atomic increment is add(), which conflicts with every other one of its key; compare_set() counts as a write whether
-// it changes the value or not.
-// Sources: GenMC tests/correct/synthetic (readers, lastzero, indexer, ainc, binc, n writers and a reader); P. Abdulla
-// et al., "Optimal Dynamic Partial Order Reduction", POPL 2014, table 1.
+// The programs and their sources: counted_programs.h.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
@@ -24,6 +16,7 @@
 #include "rankloom/world.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
+#include "tests/explore/counted_programs.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -32,82 +25,6 @@ using namespace internal;
 
 namespace {
 
-// A program of numbered tasks on numbered cells, which are 0 at first.
-struct Program {
-  std::string name;
-  int tasks;
-  int cells;
-  std::function<void(Store& store, int task)> run;
-};
-
-std::string cell(int i) { return absl::StrCat("c", i); }
-
-int read(Store& store, int i) {
-  int value = 0;
-  EXPECT_TRUE(absl::SimpleAtoi(store.get(cell(i)), &value));
-  return value;
-}
-
-void write(Store& store, int i, int value) { store.set(cell(i), absl::StrCat(value)); }
-
-// One writer, n readers.
-Program readers(int n) {
-  return {absl::StrCat("readers(", n, ")"), n + 1, 1, [](Store& store, int task) {
-            if (task == 0) {
-              write(store, 0, 1);
-            } else {
-              read(store, 0);
-            }
-          }};
-}
-
-// Task j > 0 makes cell j one more than cell j - 1; task 0 looks for the last cell that is zero.
-Program lastzero(int n) {
-  return {absl::StrCat("lastzero(", n, ")"), n + 1, n + 1, [n](Store& store, int task) {
-            if (task == 0) {
-              int i = n;
-              while (read(store, i) != 0) --i;
-            } else {
-              const int before = read(store, task - 1);
-              write(store, task, before + 1);
-            }
-          }};
-}
-
-// Each task puts four numbers into a hash table of 128 cells: tasks meet from the twelfth on.
-Program indexer(int n) {
-  return {absl::StrCat("indexer(", n, ")"), n, 128, [](Store& store, int task) {
-            for (int m = 1; m <= 4; ++m) {
-              const int w = m * 11 + task;
-              int h = (w * 7) % 128;
-              while (store.compare_set(cell(h), "0", absl::StrCat(w)) != absl::StrCat(w)) h = (h + 1) % 128;
-            }
-          }};
-}
-
-Program increments(int n) {
-  return {absl::StrCat("ainc(", n, ")"), n, 1, [](Store& store, int) { store.add(cell(0), 1); }};
-}
-
-// The same for two cells, one after the other: the order on each is any.
-Program increments_of_two(int n) {
-  return {absl::StrCat("binc(", n, ")"), n, 2, [](Store& store, int) {
-            store.add(cell(0), 1);
-            store.add(cell(1), 1);
-          }};
-}
-
-// n + 1 writers and a reader of one cell.
-Program writers(int n) {
-  return {absl::StrCat("writers(", n, ")"), n + 2, 1, [](Store& store, int task) {
-            if (task == 0) {
-              read(store, 0);
-            } else {
-              write(store, 0, task);
-            }
-          }};
-}
-
 struct Counts {
   int64_t schedules;
   int64_t repeated;
@@ -115,7 +32,7 @@ struct Counts {
 
 // Runs `program` under all schedules of the reduced tree. `ranks`: [task] the rank that is it. `shuffle`: seed of the
 // order in which the search goes.
-Counts count(const Program& program, const std::vector<int>& ranks, uint64_t shuffle) {
+Counts count(const CountedProgram& program, const std::vector<int>& ranks, uint64_t shuffle) {
   std::vector<int> tasks(static_cast<size_t>(program.tasks));
   std::iota(tasks.begin(), tasks.end(), 0);
   for (size_t task = 0; task < ranks.size(); ++task) tasks[static_cast<size_t>(ranks[task])] = static_cast<int>(task);
@@ -129,7 +46,7 @@ Counts count(const Program& program, const std::vector<int>& ranks, uint64_t shu
                                                             .stall = absl::InfiniteDuration()},
                                                            tree.hooks());
       World& world = *made;
-      for (int i = 0; i < program.cells; ++i) write(world.store(), i, 0);
+      program.clear(world.store());
       const RunReport report =
           world.run([&](RankContext& rank) { program.run(rank.store(), tasks[static_cast<size_t>(rank.rank())]); });
       if (!report.ok()) ADD_FAILURE() << report.text();
@@ -141,7 +58,7 @@ Counts count(const Program& program, const std::vector<int>& ranks, uint64_t shu
 
 // The count is that of every way to number the ranks and of every order in which the search goes: with `variants`, so
 // many of both are tried. Source sets leave some runs that only repeat others: how many does depend on the order.
-void expect_count(const Program& program, int64_t want, int variants = 0) {
+void expect_count(const CountedProgram& program, int64_t want, int variants = 0) {
   std::vector<int> ranks(static_cast<size_t>(program.tasks));
   std::iota(ranks.begin(), ranks.end(), 0);
   Prng prng(7);

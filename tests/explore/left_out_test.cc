@@ -435,7 +435,7 @@ std::vector<Shown> shown() {
                                                  return "";
                                                })},
       {"settle: Rendezvous::finish", read_behind(GroupOptions::Rooted::kTogether, /*message=*/false)},
-      {"settle: Rendezvous::tell", read_behind(GroupOptions::Rooted::kEach, /*message=*/false)},
+      {"settle: Rendezvous::complete_served", read_behind(GroupOptions::Rooted::kEach, /*message=*/false)},
       {"settle: Mailbox::finish", read_behind(GroupOptions::Rooted::kTogether, /*message=*/true)},
       {"write: Rendezvous::finish", put_back(/*message=*/false)},
       {"write: Mailbox::finish", put_back(/*message=*/true)},
@@ -533,7 +533,7 @@ const std::vector<Reason> kNotShown = {
     {"await: Mailbox::move", kOrders},
     {"raise: MutexState::release", kOrders},
     {"all were: DeterministicScheduler::advance_clock", kOrders},
-    {"all were: DeterministicScheduler::count_yield", kOrders},
+    {"all were: DeterministicScheduler::advance_clock_by", kOrders},
     {"signal: CondVarState::notify_first", kOrders},
     {"await: CondVarState::wait_until", kOrders},
     {"raise: KeyTable::tell_condition < KeyTable::push", kOrders},

@@ -16,7 +16,7 @@
 #include "rankloom/fake.h"
 #include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
-#include "rankloom/traces.h"
+#include "rankloom/records.h"
 
 namespace rankloom {
 namespace {
@@ -123,6 +123,8 @@ const std::vector<Wrong>& wrong_numbers() {
       {"explore: min_ranks is 5, want at most world_size = 4", search({.min_ranks = 5})},
       {"explore: max_shrink_runs is -1, want 0 or more", search({.max_shrink_runs = -1})},
       {"explore: processes is 0, want 1 or more", search({.processes = 0})},
+      {"explore: processes is -3, want 1 or more", search({.processes = -3})},
+      {"explore: processes is 10000, want at most 1000", search({.processes = 10'000})},
       {"explore: Schedule::pct: depth is 0, want 1 to 1000000", search({.strategies = {Strategy::pct(0)}})},
       {"explore: kind of a strategy is 99, want a Strategy::Kind",
        search({.strategies = {{static_cast<Strategy::Kind>(99)}}})},

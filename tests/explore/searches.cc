@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "rankloom/random.h"
 #include "sim/engine/fiber_engine.h"
+#include "sim/schedule/schedule_trunk.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -102,6 +105,94 @@ Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
   return found;
 }
 
+namespace {
+
+// A search in parts by one process.
+class PartsSearch {
+ public:
+  PartsSearch(RunOnce run, uint64_t seed, int most, const std::function<bool(const StepRecord::Op&)>& leave_out)
+      : run_(run), prng_(seed), most_(most), leave_out_(leave_out) {}
+
+  Found search() {
+    for (int rooted = 0; rooted == 0 || (rooted == 1 && rooted_asked_); ++rooted) {
+      ScheduleTrunk trunk(rooted);
+      parts_.clear();
+      while (!trunk.finished()) {
+        if (runs_ >= most_) return found_;
+        if (parts_.empty() || prng_.below(3) == 0) {
+          if (const int64_t number = trunk.take(); number >= 0) parts_.push_back({.number = number});
+        }
+        if (parts_.empty()) {
+          found_.aborts.emplace("no part is left, and the search is not done", "");
+          return found_;
+        }
+        go_on_with(static_cast<size_t>(prng_.below(parts_.size())), &trunk);
+      }
+    }
+    found_.all = true;
+    return found_;
+  }
+
+ private:
+  struct Part {
+    int64_t number;
+    std::optional<TreePart> rest = {};
+  };
+
+  void go_on_with(size_t index, ScheduleTrunk* trunk) {
+    Part& part = parts_[index];
+    TreePart from = part.rest.has_value() ? trunk->part(part.number, *part.rest) : trunk->part(part.number);
+    from.completions_write |= completions_write_;
+    ScheduleTree tree(std::move(from));
+    tree.record().leave_out_for_tests(leave_out_);
+    // Nobody hears of what a process did last.
+    const bool dies = prng_.below(6) == 0;
+    Found found;
+    for (uint64_t turns = 1 + prng_.below(4); turns > 0 && tree.more() && runs_ < most_; --turns) {
+      add(run_(Schedule::steered(0, {}), tree.hooks()), absl::StrCat("parts run ", ++runs_), &found);
+      tree.advance();
+    }
+    if (dies) return;
+    if (tree.schedules() + tree.repeated() == 0) return;
+    bool fits = tree.floor() == 0 || trunk->opened(part.number, tree.step_at_floor());
+    if (prng_.below(2) == 0) fits = fits && trunk->give(part.number, tree.give());
+    for (const TreeWish& wish : tree.take_wishes()) {
+      if (!fits || !trunk->wish(part.number, wish)) found.aborts.emplace("a part does not fit", "");
+    }
+    if (tree.more()) {
+      part.rest = tree.rest();
+    } else {
+      trunk->finish(part.number);
+      parts_.erase(parts_.begin() + static_cast<std::ptrdiff_t>(index));
+    }
+    found_.outcomes.merge(found.outcomes);
+    found_.aborts.merge(found.aborts);
+    found_.schedules += tree.schedules();
+    found_.repeated += tree.repeated();
+    rooted_asked_ |= tree.rooted_asked();
+    completions_write_ |= tree.completions_write();
+    for (const std::string& why : tree.uncovered()) {
+      if (absl::StrContains(why, "tells of nothing")) absl::StrAppend(&found_.untold, "  ", why, "\n");
+    }
+  }
+
+  RunOnce run_;
+  Prng prng_;
+  const int most_;
+  const std::function<bool(const StepRecord::Op&)>& leave_out_;
+  std::vector<Part> parts_;
+  int runs_ = 0;
+  bool rooted_asked_ = false;
+  bool completions_write_ = false;
+  Found found_;
+};
+
+}  // namespace
+
+Found search_parts(RunOnce run, uint64_t seed, int most, const std::function<bool(const StepRecord::Op&)>& leave_out) {
+  return PartsSearch(run, seed, most, leave_out).search();
+}
+
 Found search_seeds(RunOnce run, int seeds, bool plain) {
   Found found;
   const auto once = [&](const Schedule& schedule) {
@@ -169,6 +260,10 @@ void search_reduced(RunOnce run, const SearchLimits& limits, Searches* searches)
     for (int i = 1; i <= limits.shuffles; ++i) {
       searches->shuffled.push_back(
           search_tree(run, {.shuffle = static_cast<uint64_t>(i)}, limits.reduced, limits.leave_out));
+    }
+    // Runs of a process that was lost are made again.
+    for (int i = 1; i <= limits.parts; ++i) {
+      searches->shuffled.push_back(search_parts(run, static_cast<uint64_t>(i), 2 * limits.reduced, limits.leave_out));
     }
   });
 }

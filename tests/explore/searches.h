@@ -43,6 +43,7 @@ struct SearchLimits {
   int reduced = 3'000;
   bool counts = false;  // the number of schedules is the same in every order of the search, too
   int shuffles = 1;     // reduced searches in another order
+  int parts = 0;        // reduced searches in parts, as several processes make them
   int seeds = 10;       // of each strategy that draws from seeds
   // Accesses that the reduced searches are not told of: a flaw on purpose. Null: none.
   std::function<bool(const StepRecord::Op&)> leave_out = nullptr;
@@ -61,6 +62,9 @@ struct Found {
 
 Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
                   const std::function<bool(const StepRecord::Op&)>& leave_out = nullptr);
+// The reduced search, in parts that are taken up, put down, given away and lost in an order that `seed` draws.
+Found search_parts(RunOnce run, uint64_t seed, int most,
+                   const std::function<bool(const StepRecord::Op&)>& leave_out = nullptr);
 // Under so many seeds of each strategy that draws from them; with `plain`, also under fifo and round robin.
 Found search_seeds(RunOnce run, int seeds, bool plain = false);
 
@@ -92,7 +96,7 @@ struct Comparison {
 struct Searches {
   Found unreduced;
   Found reduced;
-  std::vector<Found> shuffled;
+  std::vector<Found> shuffled;  // and those in parts
   Found seeds;
 };
 // Runs the program under all schedules, under the reduced ones and under seeds of every strategy.

@@ -38,6 +38,7 @@ class Drawer {
     for (auto& rank : program_.ranks) finish(&rank);
     if (chance(12)) program_.faults.push_back(fault());
     watch();
+    talk_to_oneself();
     touch_early();
     return std::move(program_);
   }
@@ -358,6 +359,22 @@ class Drawer {
       std::vector<SmallOp>& ops = program_.ranks[below(program_.ranks.size())];
       ops.insert(ops.begin() + static_cast<ptrdiff_t>(below(ops.size() + 1)),
                  {.kind = kind, .b = static_cast<int>(below(2))});
+    }
+  }
+
+  // Messages of a rank to itself, in some programs, somewhere between all else. Drawn apart, too.
+  void talk_to_oneself() {
+    Prng prng(program_.seed ^ 0x5e1f5e1f);
+    const auto below = [&](size_t n) { return static_cast<int>(prng.below(n)); };
+    if (below(12) != 0) return;
+    const int rank = below(program_.ranks.size());
+    std::vector<SmallOp>& ops = program_.ranks[static_cast<size_t>(rank)];
+    const int tag = below(2);
+    const bool any = below(3) == 0;
+    for (const Kind kind : {Kind::kSend, any ? Kind::kRecvAny : Kind::kRecv}) {
+      if (below(10) == 0) continue;
+      ops.insert(ops.begin() + below(ops.size() + 1),
+                 {.kind = kind, .a = below(static_cast<size_t>(kSlots)), .b = rank, .c = tag});
     }
   }
 

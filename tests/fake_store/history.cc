@@ -1,6 +1,8 @@
 #include "tests/fake_store/history.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <set>
 #include <utility>
 

@@ -388,7 +388,7 @@ class Rank {
           (void)pg.all_gather({buffer.view()}, TensorView(static_cast<float*>(nullptr), {1}));
           break;
         case 2:
-          (void)pg.send(buffer.view(), pg.rank());
+          (void)pg.send(buffer.view(), pg.size());
           break;
         default:
           (void)pg.all_reduce(TensorView(nullptr, DType::kInt32, {2, -1}));

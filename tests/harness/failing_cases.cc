@@ -170,6 +170,13 @@ TEST_P(Failing, WhenExplored) {
   });
 }
 
+TEST_P(Failing, WhenExploredForAReport) {
+  const ExploreOptions options = {.world = {.world_size = 2, .engine = GetParam()}};
+  const ExploreReport report =
+      explore_assertions(options, [](RankContext& rank) { EXPECT_EQ(rank.store().add("came", 1), rank.rank() + 1); });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
 TEST_P(Failing, HangingWhenExplored) {
   expect_no_failure_in_schedules({.world = {.world_size = 2, .engine = GetParam()}}, [](RankContext& rank) {
     if (rank.store().add("came", 1) == 1 && rank.rank() == 1) spin_for_ever();

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs a build folder into a temporary place and builds two small users against it, by pkg-config and by CMake.
+# Installs a build folder, of archives or of shared libraries, into a temporary place and builds two small users against it, by pkg-config
+# and by CMake.
 #     install_test.sh BUILD_FOLDER
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,6 +18,10 @@ meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
 pc=$(find "$work/root" -name rankloom.pc)
 export PKG_CONFIG_PATH=${pc%/rankloom.pc}
 prefix=$(realpath "$(pkg-config --variable=prefix rankloom)")
+if [[ -n $(find "$prefix" -name librankloom.so) ]]; then
+  export LD_LIBRARY_PATH=${pc%/pkgconfig/rankloom.pc}
+  python3 "$here/shared_symbols_test.py" "$LD_LIBRARY_PATH"/librankloom*.so
+fi
 
 # pkg-config, from outside the checkout.
 cd "$work"
@@ -35,10 +40,11 @@ done
 installed=$(cd "$prefix/include" && find . -name '*.h' | sort)
 public=$(cd "$here/../../include" && find . -name '*.h' | sort)
 [[ -z $(comm -23 <(echo "$installed") <(echo "$public")) ]] || fail "installed, and not public: $installed"
+mkdir one_header
 for header in $installed; do
-  echo "#include <${header#./}>" >one_header.cc
-  $CXX -std=c++20 -fsyntax-only one_header.cc $(pkg-config --cflags rankloom-testing)
+  echo "#include <${header#./}>" >"one_header/$(tr / _ <<<"${header#./}").cc"
 done
+find one_header -name '*.cc' -print0 | xargs -0 -P 2 -n 1 $CXX -std=c++20 -fsyntax-only $(pkg-config --cflags rankloom-testing)
 
 # CMake.
 cmake -S "$here" -B by_cmake -G Ninja -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" >log 2>&1 || fail "$(cat log)"
@@ -55,4 +61,4 @@ ctest --test-dir by_cmake >log || fail "$(cat log)"
 # Where packages divide what is installed, the component whose package is missing is named.
 mv "$prefix"/*/librankloom-testing.a "$prefix"/*/*/librankloom-testing.a . 2>/dev/null || true
 cmake -S "$here" -B without_testing -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" >log 2>&1 && fail "found without its archive"
-tr -s '\n ' ' ' <log | grep -q -F 'component testing: there is no librankloom-testing.a in ' || fail "$(cat log)"
+tr -s '\n ' ' ' <log | grep -q -F 'component testing: there is no librankloom-testing in ' || fail "$(cat log)"

@@ -18,14 +18,18 @@ apt_install() { sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::U
 
 sudo apt-get -q update >/dev/null
 cp "$packages"/*.deb . # where apt's own user may read them
-apt_install g++ pkg-config cmake make ./librankloom-dev_*.deb
+apt_install g++ pkg-config cmake make meson ./librankloom-dev_*.deb
+
+# A release build, stripped.
+archive=$(dpkg -L librankloom-dev | grep '/librankloom\.a$')
+(($(stat -c %s "$archive") < 10000000)) || fail "$(ls -l "$archive"): want less than 10 MB"
 
 # The core without the others: its headers find each other, and CMake names the component whose package is missing.
 [[ "$(pkg-config --cflags --libs rankloom)" != *gtest* ]] || fail "rankloom asks for GoogleTest"
 g++ -std=c++20 "$here/consumer.cc" -o by_pkg_config $(pkg-config --cflags --libs rankloom)
 ./by_pkg_config
 cmake -S "$here" -B without_testing >log 2>&1 && fail "CMake found the component testing before its package was installed"
-tr -s '\n ' ' ' <log | grep -q -F 'component testing: there is no librankloom-testing.a in ' || fail "$(cat log)"
+tr -s '\n ' ' ' <log | grep -q -F 'component testing: there is no librankloom-testing in ' || fail "$(cat log)"
 
 apt_install ./librankloom-testing-dev_*.deb ./librankloom-chakra-dev_*.deb ./rankloom-tools_*.deb
 g++ -std=c++20 "$here/consumer_test.cc" -o test_by_pkg_config $(pkg-config --cflags --libs rankloom-testing gtest_main)
@@ -34,6 +38,17 @@ cmake -S "$here" -B by_cmake >log 2>&1 || fail "$(cat log)"
 cmake --build by_cmake >log 2>&1 || fail "$(cat log)"
 by_cmake/consumer
 by_cmake/consumer_test
+mkdir meson
+cp "$here"/consumer*.cc meson
+cat >meson/meson.build <<'EOF'
+project('consumer', 'cpp', default_options: ['cpp_std=c++20'])
+test('consumer', executable('consumer', 'consumer.cc', dependencies: dependency('rankloom')))
+test('consumer_test',
+  executable('consumer_test', 'consumer_test.cc', dependencies: [dependency('rankloom-testing'), dependency('gtest_main')]),
+  protocol: 'gtest')
+EOF
+meson setup by_meson meson >log 2>&1 || fail "$(cat log)"
+meson test -C by_meson --print-errorlogs >log 2>&1 || fail "$(cat log)"
 
 # An example of the checkout, whose run the command shows. The bug is found on purpose.
 g++ -std=c++20 "$root/examples/find_the_bug.cc" -o find_the_bug $(pkg-config --cflags --libs rankloom)

@@ -11,7 +11,8 @@ meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
 pc=$(find "$work/root" -name rankloom.pc)
 PKG_CONFIG_PATH=${pc%/rankloom.pc}
 CMAKE_PREFIX_PATH=$(realpath "$(PKG_CONFIG_PATH=$PKG_CONFIG_PATH pkg-config --variable=prefix rankloom)")
-export PKG_CONFIG_PATH CMAKE_PREFIX_PATH
+PATH=$CMAKE_PREFIX_PATH/bin:$PATH
+export PATH PKG_CONFIG_PATH CMAKE_PREFIX_PATH
 unset CXX CXXFLAGS "${!RANKLOOM_@}"  # what a reader has not
 cd "$work"
 "$root/tools/try_page.py" "$root/docs/${2:-first-hour}.md" "${3:-In C++}"

@@ -235,6 +235,14 @@ class CheckPagesTest(unittest.TestCase):
         self.assertEqual(self.check([("sim/a.h", f"int a;\n{long}\n{code}{web}")]), [("sim/a.h", 2, "126 columns, want at most 120")])
         self.assertEqual(self.check([("sim/a.h", f"{long[:120]}\n{code}{web}")]), [])
 
+    def test_a_merges_markers_are_found_in_any_file(self):
+        for mark in ("<" * 7 + " HEAD", "|" * 7 + " base", ">" * 7 + " main", "<" * 7):
+            for path in ("sim/a.cc", "dev", "tests/meson.build", "docs/merged.html"):
+                with self.subTest(mark=mark, path=path):
+                    text = self.check([(path, f"a\n{mark}\nb\n")])
+                    self.assertIn((path, 2, "a merge's marker: one of both sides has to go"), text)
+        self.assertEqual(self.check([("sim/a.txt", "Head\n=======\n>>>> quoted\n<<<<<<<<\n  <<<<<<< HEAD\n")]), [])
+
     def test_comments_of_sources_begin_with_a_noun(self):
         for path, text, line, word in NO_NOUN:
             with self.subTest(path=path, text=text):

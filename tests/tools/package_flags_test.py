@@ -61,6 +61,22 @@ class PackageFlagsTest(unittest.TestCase):
                              env={**os.environ, "PKG_CONFIG_PATH": f"{self.folder}:{elsewhere}"})
         self.assertEqual([flag for flag in run.stdout.split() if flag.startswith("-l")], ["-lmine", "-lother"])
 
+    def test_a_pkg_config_for_another_machine_has_folders_of_its_own(self):
+        for folder in "host", "target":
+            (self.folder / folder).mkdir()
+            for name, requires in ("wanted", "needed"), ("needed", ""):
+                self.write(name, requires, f"-l{name}_of_{folder}")
+                (self.folder / f"{name}.pc").rename(self.folder / folder / f"{name}.pc")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PKG_CONFIG")}
+        cross = self.folder / "cross-pkg-config"
+        for personality, machine in (f"echo DefaultSearchPaths: {self.folder}/none {self.folder}/target", "target"), ("exit 1", "host"):
+            cross.write_text(f"#!/bin/sh\ncase $1 in --dump-personality) {personality} ;; *) echo {self.folder}/host ;; esac\n", encoding="utf-8")
+            cross.chmod(0o755)
+            run = subprocess.run([sys.executable, SCRIPT, cross, "wanted"], capture_output=True, text=True, timeout=30, check=False,
+                                 env=environment)
+            libs = [flag for flag in run.stdout.split() if flag.startswith("-l")]
+            self.assertEqual(libs, [f"-lwanted_of_{machine}", f"-lneeded_of_{machine}"], run.stderr)
+
     def test_folders_outside_of_the_system_are_passed_on_and_its_include_folder_is_not(self):
         self.write("own", cflags="-I/usr/include -I/opt/own -DOWN")
         compiler, linker = self.flags("own")

@@ -30,6 +30,7 @@ from selenium.webdriver.common.keys import Keys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "tools")]
+import small_runs  # noqa: E402
 from altered_runs import altered  # noqa: E402
 from rankloom_command import page, run_file  # noqa: E402
 
@@ -90,6 +91,15 @@ class PageTest(unittest.TestCase):
             change(line)
             lines[i] = json.dumps(line).encode()
         (self.folder / f"{new_name}.rlrun").write_bytes(b"\n".join(lines))
+
+    # The page of a run file that small_runs has.
+    def small_page(self, name, data, fragment=""):
+        (self.folder / f"{name}.rlrun").write_bytes(data)
+        return self.page(name, fragment=fragment)
+
+    # Labels of bars, as they stand on the canvas, by rank.
+    def labels(self, rank):
+        return self.js("return rankloom.timelines[0].labels.filter((label) => label.rank === arguments[0])", rank)
 
     def wait(self, true, why):
         end = time.monotonic() + SLOW
@@ -237,6 +247,15 @@ class PageTest(unittest.TestCase):
         self.assertEqual([rect.get_attribute("textContent") for rect in self.all("svg.splits rect.odd")], ["rank 3 sends 5 to rank 1, which wants 6"])
         self.assertEqual(self.texts("table.calls tr:first-child th"), ["call", "0", "1", "2", "3"])
         self.assertEqual(len(self.all("td.odd")), 2)
+        # Splits of one tensor, whose rows have two elements.
+        self.page("splits", fragment="#call=0.2.0")
+        self.assertEqual(len(self.all("svg.splits rect")), 16)
+        self.assertEqual(
+            [rect.get_attribute("textContent") for rect in self.all("svg.splits rect.odd")],
+            ["rank 0 sends 6 to rank 2, which wants 8", "rank 1 sends 8 to rank 2, which wants 6"],
+        )
+        self.assertIn("float32 [18, 2], splits [3, 4, 5, 6] -> [4, 3, 5, 6]", self.one(".detail").text)
+        self.assertEqual(len(self.all("td.odd")), 3)
 
     def test_a_call_of_which_others_made_another_has_no_members_that_came(self):
         self.page("mismatch", fragment="#call=0.1.5")
@@ -291,14 +310,231 @@ class PageTest(unittest.TestCase):
                 [3, 2, "barrier"],
             ],
         )
-        self.assertEqual(self.texts("svg.waits .node.ended text"), ['store get key "checkpoint/file"', "nobody in sight"])
+        self.assertEqual(self.texts("svg.waits .node.ended text"), ['store get key "checkpoint/file"', "nobody has set it"])
         self.assertEqual(len(self.all("svg.waits path.wait")), 2)
         self.assertEqual(self.texts("td.none"), ["never came"] * 3)
         self.assertTrue(self.hot(rank=0, share=0.8))
         self.assertFalse(self.hot(rank=0, share=0.2))
         # The operation that the ranks wait in.
         self.assertEqual(len(self.all("table.store tr.open")), 3)
-        self.assertEqual(self.texts("table.store tr.open")[0].split()[1:], ["0", "store", "get", '"checkpoint/file"', "(failed)", self.line_of_get()])
+        told = ["0", "store", "get", '"checkpoint/file"', "(not", "complete)", self.line_of_get()]
+        self.assertEqual(self.texts("table.store tr.open")[0].split()[1:], told)
+
+    def test_a_departure_at_a_call_with_a_root_is_counted_and_shown(self):
+        self.small_page("saved", small_runs.saved())
+        self.assertEqual(self.texts(".stories figcaption")[1], "The shrunk run, what is left of it: 1 switch")
+        row = "\u21c4 at rank 0's broadcast seq 1 [write_runs.cc:38]: the root went on before the others came"
+        self.assertEqual(self.texts("table.story tr.switched"), [row])
+        self.assertEqual(self.texts("table.story tr")[1], row)  # before the first row that came later
+        self.assertEqual(self.texts("table.first-story tr.switched"), [])
+        # Where the file does not tell which call it is, the schedule's numbers are said.
+        self.small_page("saved_without", small_runs.saved().replace(b"2 alternatives, number 1 chosen", b"2 ready, task 0 chosen"))
+        self.assertEqual(
+            self.texts("table.story tr.switched"), ["\u21c4 at choice 0 of what happens at rank 0, counted from 0: alternative 1"]
+        )
+
+    def test_ranks_with_failed_assertions_do_not_look_as_if_all_was_well(self):
+        self.small_page("saved", small_runs.saved())
+        self.assertEqual(
+            self.texts("table.outcomes tr")[1:], ["\u2717 rank 0 returned, 1 assertion failed see above", "rank 1 returned"]
+        )
+        named = self.js(
+            """const c = CanvasRenderingContext2D.prototype, old = c.fillText, seen = [];
+            c.fillText = function (text, ...at) { seen.push(text); old.call(this, text, ...at); };
+            rankloom.timelines[0].drawNow();
+            c.fillText = old;
+            return seen.filter((text) => text.includes('rank'));"""
+        )
+        self.assertEqual(named, ["\u2717 rank 0", "\u2713 rank 1"])
+        # The headline is said once.
+        self.assertEqual(self.one("h1").text, "tests/collectives/records/write_runs.cc:40: rank 0: Expected equality of these values:")
+        self.assertEqual(self.texts("pre.failure")[0].split("\n")[0].strip(), "rank.store().num_keys()")
+        self.assertEqual(self.one("#plain pre").get_attribute("textContent").count("Expected equality"), 1)
+
+    def test_what_finds_the_keys_is_marked_with_what_others_write(self):
+        self.small_page("saved", small_runs.saved())
+        self.assertEqual(
+            self.texts("table.story tr.shared"),
+            ['4 store num_keys [write_runs.cc:40] -> "1"', '6 store set part 1 [write_runs.cc:36] = "weights"'],
+        )
+        self.assertEqual([row.split()[0] for row in self.texts("table.store tr.shared")], ["4", "5"])
+        self.assertTrue(self.one("p.shared").text.startswith("Marked: operations that find what keys there are, and what other ranks write."))
+        # The turns of a story and the steps of the store are not called the same.
+        self.assertEqual(self.texts("table.story th"), ["turn", "rank 0", "rank 1"])
+        self.assertIn("Scheduling points", self.one("table.story th").get_attribute("title"))
+
+    def test_choices_are_told_in_words(self):
+        self.small_page("saved", small_runs.saved())
+        told = self.one("figure.lost figcaption").text
+        self.assertIn("Lost with choice 3 of 5: rank 0 went on with store num_keys (2 could). All 2 schedules that begin so fail.", told)
+        titles = self.js("return [...document.querySelectorAll('svg.lost circle title')].map((e) => e.textContent)")
+        self.assertRegex(titles[1], r"^after choice 1 \(rank 0 began \(2 could\)\): ")
+        self.assertIn("(at rank 0's broadcast seq 1 [write_runs.cc:38]: the root went on before the others came)", titles[2])
+        self.assertIn("(rank 0 went on, not rank 1 with broadcast seq 1 (2 could))", titles[4])
+        self.assertIn("(task 3, which is no rank, went on, not rank 1 with broadcast seq 1 (2 could))", titles[5])
+
+    def test_a_key_that_was_deleted_is_told_where_its_wait_is(self):
+        self.small_page("deleted", small_runs.deleted())
+        why = "deleted by rank 0 [write_runs.cc:45]"
+        self.assertEqual(self.texts("svg.waits .node.ended text"), ['store get key "round/0"', why])
+        self.assertIn(why, self.texts("table.waits tr")[2])
+        notes = {line.text.split()[0]: line.text.split("\u2190 ")[1] for line in self.all(".places span:has(> .note)")}
+        self.assertEqual(notes, {"45": 'rank 0 deletes "round/0"', "47": why})
+        self.assertEqual(self.js("return rankloom.runs[0].waiting.get(1).whom"), why)
+        # No circle: no column for it.
+        self.assertEqual(self.texts("table.waits th"), ["ranks", "wait in", "for", "line of code"])
+        # The operation in which the rank waits did not fail.
+        self.assertIn("(not complete)", self.one("table.store tr.open").text)
+        self.assertEqual(len(self.all("table.store tr.open")), 1)
+        # The path of the code is said once.
+        self.assertEqual(sum("as it was when" in text for text in self.texts(".places figcaption")), 1)
+
+    def test_a_key_that_nobody_set_is_told_if_all_operations_are_there(self):
+        self.small_page("not_set", small_runs.deleted(deletes=False))
+        self.assertEqual(self.texts("svg.waits .node.ended text"), ['store get key "round/0"', "nobody has set it"])
+        self.small_page("not_whole", small_runs.deleted(deletes=False, made=2))
+        self.assertEqual(self.texts("svg.waits .node.ended text"), ['store get key "round/0"', "nobody in sight"])
+
+    def test_labels_of_the_graph_cover_no_node_and_no_other_label(self):
+        for name in ("deadlock", "key", "deleted"):
+            if name == "deleted":
+                self.small_page(name, small_runs.deleted())
+            else:
+                self.page(name)
+            hidden = self.js(
+                """const box = (e) => e.getBoundingClientRect(), all = (css) => [...document.querySelectorAll(css)];
+                const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
+                const labels = all('svg.waits > text.edge'), nodes = all('svg.waits .node rect');
+                const covers = (label, i) => [...nodes, ...labels.slice(i + 1)].some((other) => !apart(box(label), box(other)));
+                return [labels.length, labels.filter(covers).map((label) => label.textContent)];"""
+            )
+            self.assertGreater(hidden[0], 1)
+            self.assertEqual(hidden[1], [])
+
+    def test_calls_open_at_once_lie_above_each_other(self):
+        for axis in ("step", "order"):
+            self.small_page("read_early", small_runs.read_early(), fragment=f"#axis={axis}")
+            for rank in (0, 1):
+                labels = self.labels(rank)
+                self.assertEqual([label["i"] for label in labels], [0, 1, 2], axis)
+                self.assertLess(labels[0]["y"], labels[1]["y"])
+                for one in labels:
+                    for other in labels[one["i"] + 1 :]:
+                        self.assertTrue(one["y"] != other["y"] or one["right"] <= other["left"], (one, other))
+            axes = self.js("const {order} = rankloom.runs[0].lanes[0]; return [[...order.from], [...order.to]]")
+            self.assertGreater(axes[1][0], axes[0][1])  # the first is open when the second begins
+            self.assertLessEqual(axes[1][1], axes[0][2])  # and neither when the third does
+            self.assertLessEqual(axes[1][0], axes[0][2])
+        # The pointer finds both.
+        found = self.js(
+            """const t = rankloom.timelines[0], s = t.scale(), {from, to} = t.run.lanes[0].order, x = s.x((from[1] + to[0]) / 2);
+            return [0.2, 0.8].map((share) => t.hit(x, s.y(share)).i);"""
+        )
+        self.assertEqual(found, [0, 1])
+
+    def test_arrows_begin_and_end_at_their_calls(self):
+        self.page("passes", fragment="#axis=order")
+        found = self.js(
+            """const t = rankloom.timelines[0], c = CanvasRenderingContext2D.prototype, old = c.moveTo, [[[from, i], [to, j]]] = t.run.arrows;
+            const {rows} = t.run.lanes[from].order, seen = [];
+            c.moveTo = function (...at) { seen.push(at[1]); old.call(this, ...at); };
+            t.drawArrows(t.canvas.getContext('2d'), t.scale());
+            c.moveTo = old;
+            const half = t.scale().y(t.placeOf.get(from) + 0.5);
+            return [rows[i], t.placeOf.get(to) > t.placeOf.get(from), seen[0] < half];"""
+        )
+        self.assertEqual(found, [2, True, True])  # the send lies in the upper half of its lane, above the recv
+
+    def test_a_label_is_cut_in_its_name(self):
+        self.small_page("read_early", small_runs.read_early(), fragment="#axis=order")
+        fitted = self.js(
+            """const c = document.createElement('canvas').getContext('2d');
+            c.font = '11px sans-serif';
+            const wide = (text) => c.measureText(text).width;
+            const widths = [1000, wide('all_gath\u2026 7') + 1, wide('7') + 1, 2];
+            return widths.map((width) => fitted(c, width, '', 'all_gather_into_tensor', ' 7', [' root 5', '']));"""
+        )
+        self.assertEqual(fitted, ["all_gather_into_tensor 7 root 5", "all_gath\u2026 7", "7", ""])
+        # As wide as the canvas draws it.
+        x0 = self.js("return rankloom.runs[0].lanes[0].order.from[1]")
+        self.page("read_early", fragment=f"#axis=order&x={x0 - 9},{x0 + 9}")
+        cut = [label["text"] for label in self.labels(0) if label["i"] == 1]
+        self.assertRegex(cut[0], r"^all_ga\w*\u2026 2$")
+        self.page("mismatch", fragment="#call=0.1.5")
+        self.assertTrue(self.labels(1)[-1]["text"].startswith("\u2260 broadcast 4 root 3"), self.labels(1)[-1])
+
+    def test_what_stands_behind_a_lane_is_cut_with_a_mark(self):
+        self.page("key")
+        drawn = self.js(
+            """const c = CanvasRenderingContext2D.prototype, old = c.fillText, seen = [];
+            c.fillText = function (text, ...at) { seen.push(text); old.call(this, text, ...at); };
+            rankloom.view.x = [-10, 3];
+            rankloom.timelines[0].drawNow();
+            c.fillText = old;
+            return seen.filter((text) => text.startsWith('s') && text.includes('\u2026'));"""
+        )
+        self.assertEqual(len(drawn), 3, drawn)
+        self.assertTrue(all('store get key "checkpoint/file": nobody has set it'.startswith(text.rstrip("\u2026")) for text in drawn), drawn)
+
+    def test_a_flat_curve_is_a_sentence(self):
+        self.small_page("read_early", small_runs.read_early())
+        self.assertEqual(self.all("svg.lost"), [])
+        self.assertIn("When was it lost? Every schedule fails.", self.one("figure.lost").text)
+        found = "Found in its run 1: 0 switches from the default order. What is left of it after 5 runs of shrinking: schedule steered:1."
+        self.assertEqual(self.one("p.found").text, found)
+
+    def test_code_stands_below_each_other_where_there_is_little_room(self):
+        try:
+            self.driver.set_window_size(800, 1000)
+            self.page("deadlock")
+            boxes = [figure.rect for figure in self.all(".places figure")]
+            self.assertEqual(self.js("return getComputedStyle(document.querySelector('.places')).flexDirection"), "column")
+        finally:
+            self.driver.set_window_size(1400, 1300)
+        self.assertGreaterEqual(len(boxes), 1)
+        self.assertEqual([box["x"] for box in boxes], [boxes[0]["x"]] * len(boxes))
+        self.assertTrue(all(box["x"] + box["width"] <= 800 for box in boxes), boxes)
+
+    def test_lines_of_the_circle_come_first(self):
+        def circle(line):
+            if line.get("t") == "run":
+                line["cause"] = line["cause"].replace(":43", ":200")
+            if line.get("t") == "waits":
+                others, key = line["waits"]
+                line["waits"] = [{**others, "ranks": [[2, 3]], "line": 200}, {**others, "ranks": [[0, 0]]}, {**key, "for": [[0, 0]]}]
+                line["cycle"] = [0, 1, 0]
+
+        (self.folder / "deleted.rlrun").write_bytes(small_runs.deleted())
+        self.write_changed("deleted", "circle", circle)
+        self.page("circle")
+        self.assertEqual([line.split()[0] for line in self.texts(".places .here")], ["43", "45", "47", "200"])
+        captions = self.texts(".places figcaption")
+        self.assertIn("write_runs.cc, as it was when this page was made", captions[0])
+        self.assertEqual(captions[1:], ["the same file"])
+        self.assertEqual(self.texts("table.waits th")[-1], "circle")
+
+    def test_of_two_runs_the_earlier_difference_leads(self):
+        (self.folder / "kept.rlrun").write_bytes(small_runs.kept())
+        (self.folder / "deleted.rlrun").write_bytes(small_runs.deleted())
+        self.page("kept", "deleted")
+        self.assertEqual(
+            self.texts("p.difference, p.store-difference"),
+            ["First difference in the store: the 1st operation of rank 1.", "First difference of the calls: the 2nd call of rank 1."],
+        )
+        rows = self.texts("table.parting tr")
+        self.assertIn('store get "round/0" -> "batch 0" (done) write_runs.cc:47', rows[0])
+        self.assertIn('store get "round/0" (not complete) write_runs.cc:47', rows[1])
+        # Both sides are one line of code, which is there once and can be seen.
+        self.assertEqual([line.split()[0] for line in self.texts(".places .here")], ["47"])
+        self.assertTrue(self.one(".places .here").is_displayed())
+        # Each part says whose it is.
+        heads = self.texts("h2")
+        for what in ("Calls", "Operations on the store", "Bytes and time by group", "Not in this file"):
+            self.assertEqual([head.split(":")[0] for head in heads if what in head], ["kept.rlrun", "deleted.rlrun"])
+        # The name of the difference covers no call.
+        named = self.js("const t = rankloom.timelines[1]; t.drawNow(); return [t.named.y + t.named.tall, t.scale().y(0)]")
+        self.assertLess(named[0], named[1])
+        self.assertEqual(self.js("return rankloom.timelines.map((t) => t.differing().place)"), [1, 1])
 
     def line_of_get(self):
         lines = (ROOT / "tests" / "collectives" / "records" / "write_runs.cc").read_text().splitlines()
@@ -389,17 +625,17 @@ class PageTest(unittest.TestCase):
         self.page("exception")
         self.assertIn("rank 2 failed: no batch left", self.one("h1").text)
         self.assertRegex(self.one("h1").text, r"\(std::runtime_error\), after all_reduce seq 2 \(completed\) \[group 0, write_runs\.cc:\d+\]$")
-        self.assertEqual(self.one("table.outcomes tr[data-state=f]").text, "rank 2 failed see above")
+        self.assertEqual(self.one("table.outcomes tr[data-state=f]").text, "\u2717 rank 2 failed see above")
         self.assertEqual(self.all("svg.waits"), [])
         self.assertEqual(self.texts("td.none"), ["never came"])
 
     def test_an_explored_run_tells_its_story(self):
         self.page("explored")
         self.assertIn("place", self.one("h1").text)
-        self.assertEqual(self.texts("table.story th"), ["step", "rank 0", "rank 1"])
+        self.assertEqual(self.texts("table.story th"), ["turn", "rank 0", "rank 1"])
         self.assertEqual(len(self.all("table.story tr.switched")), 1)
         self.assertRegex(self.one("table.story tr.switched").text, r"^\d+ \u21c4")
-        self.assertRegex(self.one("p.found").text, r"^Found in run 2 of exhaustive: 1 switch from the default order\.")
+        self.assertRegex(self.one("p.found").text, r"^Found in its run 2: 1 switch from the default order\.")
         self.assertEqual(self.texts("table.shares td"), ["exhaustive", "2", "", "at least 1"])
         self.assertTrue(self.all("button.copy"))
 
@@ -471,7 +707,7 @@ class PageTest(unittest.TestCase):
         self.assertTrue(0 < facts["lost"][0] < facts["futures"][0], facts)
         told = self.one("figure.lost figcaption").text
         self.assertRegex(
-            told, r"^When was it lost\? Lost by choice \d+ of \d+: rank \d at .* A sample: from each choice on, \d+ runs went on at random\.$"
+            told, r"^When was it lost\? Lost by choice \d+ of \d+: rank \d went on .* A sample: from each choice on, \d+ runs went on at random\.$"
         )
 
     def test_faults_and_gaps_are_told(self):
@@ -495,9 +731,10 @@ class PageTest(unittest.TestCase):
 
     def test_altered_files_are_refused_or_shown(self):
         self.page("deadlock")
-        for name in ("deadlock", "explored", "store"):
+        every = [(self.folder / f"{name}.rlrun").read_bytes() for name in ("deadlock", "explored", "store")]
+        for whole in (*every, small_runs.saved(), small_runs.deleted()):
             found = []
-            for what, data in altered((self.folder / f"{name}.rlrun").read_bytes()):
+            for what, data in altered(whole):
                 with contextlib.suppress(run_file.RunFileError):
                     found.append((what, page.page_data([run_file.parse(data, "altered.rlrun")])))
             self.assertGreater(len(found), 40)

@@ -41,6 +41,11 @@ using testing::Not;
 
 void throw_text() { throw std::runtime_error("not caught"); }
 
+// Compiled with optimization, a program like this has no frame of its own.
+void crash_in_a_lambda(const WorldOptions& options) {
+  (void)run_world(options, [](RankContext&) { std::abort(); });
+}
+
 void crash_on_rank_1(const WorldOptions& options, int signal) {
   (void)run_world(options, [signal](RankContext& rank) {
     if (rank.rank() == 1) train(rank, signal);
@@ -78,6 +83,12 @@ TEST_P(CrashDeathTest, NamesTheRankItsLastPointItsStackAndTheRun) {
             HasSubstr("write_to_low_address()"),
             ContainsRegex(repeats ? "\n  run it again: RANKLOOM_ENGINE=[a-z]+ RANKLOOM_[A-Z]+=[^ ]+ .*crash_test"
                                   : "\n    #[0-9]+ [^\n]+\n$")));
+}
+
+TEST_P(CrashDeathTest, AProgramWithoutAFrameOfItsOwnIsNoEmptyStack) {
+  EXPECT_EXIT(crash_in_a_lambda(GetParam().options(1)), KilledBySignal(SIGABRT),
+              ContainsRegex("  its stack:\n(    #[0-9]+ .*\n)*"
+                            "    #[0-9]+ (the rank's program, inlined|.*crash_in_a_lambda.*)\n"));
 }
 
 TEST_P(CrashDeathTest, OtherSignalsAreToldAlike) {

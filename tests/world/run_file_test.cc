@@ -78,6 +78,17 @@ TEST_P(RunFileTest, ARunThatGoesWellLeavesNoFile) {
   EXPECT_FALSE(std::filesystem::exists(folder_.file("none")));
 }
 
+TEST_P(RunFileTest, ARelativeFolderIsThatOfTheBeginning) {
+  (void)run(1, [](RankContext&) {});  // the process's first world, at the latest
+  const std::filesystem::path here = std::filesystem::current_path();
+  setenv("RANKLOOM_REPORT", std::filesystem::relative(folder_.file("kept")).c_str(), 1);
+  std::filesystem::current_path("/");
+  const RunReport report = fails();
+  std::filesystem::current_path(here);
+  EXPECT_THAT(report.run_file, StartsWith("run file: /"));
+  EXPECT_FALSE(std::filesystem::is_empty(folder_.file("kept")));
+}
+
 TEST_P(RunFileTest, SaysWhyThereIsNoFile) {
   std::ofstream(folder_.file("file")) << "no folder";
   setenv("RANKLOOM_REPORT", folder_.file("file").c_str(), 1);
@@ -105,7 +116,7 @@ TEST_P(RunFileTest, AWaitThatTimedOutBeforeTheFailureIsNoStuckRun) {
   });
   ASSERT_NE(report.kept, nullptr);
   EXPECT_TRUE(report.kept->stuck.waits.empty());
-  EXPECT_THAT(run_file_text(report), HasSubstr("waits at the end: known of a run in which no rank can move only"));
+  EXPECT_THAT(run_file_text(report), HasSubstr("waits at the end: known only of a run in which no rank could move"));
 }
 
 TEST_P(RunFileTest, KeepsNothingOfARunThatGoesWellUnlessAsked) {

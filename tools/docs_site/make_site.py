@@ -30,9 +30,9 @@ CHAPTERS = {
     "Start": ["docs/first-hour", "docs/project", "docs/testing", "docs/calls", "docs/pytorch", "docs/ci"],
     "When something is wrong": ["docs/hangs", "docs/differs", "docs/debugger", "docs/errors", "docs/run-files"],
     "All schedules": ["docs/exploring", "docs/determinism"],
-    "Without the machines": ["docs/fake", "docs/streams", "docs/cuda", "docs/stores", "docs/performance"],
+    "Without the machines": ["docs/fake", "docs/streams", "docs/cuda", "docs/cluster", "docs/stores", "docs/performance"],
     "Reference": ["reference/cpp", "reference/python", "docs/words"],
-    "The project": ["docs/architecture", "docs/decisions/index", "CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT",
+    "The project": ["docs/architecture", "docs/reliability", "docs/decisions/index", "CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT",
                     "packaging/THIRD_PARTY"],
 }
 
@@ -56,11 +56,11 @@ HEADERS = {
     "sync": "Locks and waits",
     "random": "Random numbers",
     "fake": "Fake groups",
-    "records": "Records of calls",
-    "traces": "Traces and dumps",
+    "records": "Records of calls, traces, dumps",
     "chakra": "Chakra traces",
     "stream": "Streams",
     "cuda": "CUDA",
+    "mpi": "Ranks that are MPI processes",
     "version": "The version",
     "rankloom": "The header of all headers",
 }

@@ -72,6 +72,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "report":
         if len(arguments.run) > 2:
             raise RunFileError(f"{len(arguments.run)} runs, want one, or two beside each other")
+        for path in arguments.run:
+            if os.path.exists(arguments.output) and os.path.exists(path) and os.path.samefile(path, arguments.output):
+                raise RunFileError(f'file "{arguments.output}" is the run itself, want another for the page')
         folders = [] if arguments.no_source else [pathlib.Path(folder) for folder in arguments.source or ["."]]
         html = page.page([read(path) for path in arguments.run], folders)
         try:
@@ -99,10 +102,16 @@ def main(arguments: list[str] | None = None) -> int:
     arguments: None: those of the process, for the script that a wheel installs.
     """
     try:
-        return _run(parser().parse_args(arguments))
+        code = _run(parser().parse_args(arguments))
+        sys.stdout.flush()
+        return code
     except RunFileError as error:
         print(f"rankloom: {text.plain(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()  # of `| head`
         return 0
+    except OSError as error:
+        print(f"rankloom: standard output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere
+        return 2

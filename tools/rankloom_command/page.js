@@ -23,9 +23,12 @@ const rgb = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2),
 // Whether letters on it are dark.
 const isBright = (colour) => { const [r, g, b] = rgb(colour); return 0.299 * r + 0.587 * g + 0.114 * b > 130; };
 const PALE = 0.3;  // of a colour, while members are missing
-const STATES = {u: "is still running", r: "returned", f: "failed", s: "stopped for another's failure"};
+const STATES = {u: "had not ended", r: "returned", f: "failed", s: "stopped for another's failure"};
 // Of a rank that was stopped because it waited: in a deadlock, or in a wait that lasted too long.
-const stateText = (run, rank) => (run.states[rank] === "s" && run.waiting.has(rank) ? (run.run.kind === "Deadlock" ? "deadlocked" : "stopped in its wait") : STATES[run.states[rank]]);
+const stateText = (run, rank) => (run.states[rank] === "s" && run.waiting.has(rank) ? (run.run.kind === "Deadlock" ? "deadlocked" : "stopped in its wait") :
+  run.states[rank] === "r" && run.asserted.has(rank) ? `returned, ${run.asserted.get(rank)} assertion${run.asserted.get(rank) === 1 ? "" : "s"} failed` : STATES[run.states[rank]]);
+// Of a rank that failed or has failed assertions.
+const isBad = (run, rank) => run.states[rank] === "f" || run.asserted.has(rank);
 const CALL_STATES = {s: "not complete", c: "completed", f: "failed"};
 const FOLD_RANKS = 32;
 const FOLD_LANES = 16;  // so many lanes or fewer: a failed run of many ranks begins folded
@@ -39,8 +42,12 @@ const MOST_OPS = 30;  // in the legend
 const MOST_TICKS = 3000;
 const SHOWN_BYTES = 64;  // of a value of the store
 const STORE_READS = new Set(["get", "multi_get", "wait", "check", "num_keys", "list_keys", "queue_len", "watch_key"]);
-const STORE_ROW = /^store (\w+) (?:key )?(.+?)(?: \[[^\]]*\])?(?: \(\d+ times since step \d+\))?$/;  // of a story
-const LEFT = 84, TOP = 4, AXIS = 22;
+const STORE_ROW = /^store (\w+)(?: (?:key )?(?!\[[^\]]*:\d+\])(.+?))?(?: \[[^\]]*\])?(?: \(\d+ times since step \d+\))?$/;  // of a story
+const STORE_COUNTS = new Set(["num_keys", "list_keys"]);  // what these find, writes to any key change
+const LEFT = 84, AXIS = 22;
+let TOP = 4;  // pixels above the lanes: more where the first difference has its name there
+const MOST_SUBROWS = 4;  // of a lane, for calls that were open at once
+const LEAST_SUBROW = 8;  // pixels
 
 // Characters that turn, hide or end text are written out, as the command does.
 const OBEYED = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]|\p{Surrogate}/gu;
@@ -61,6 +68,19 @@ function h(tag, attributes = {}, ...children) {
     if (child !== null && child !== undefined && child !== "") element.append(child instanceof Node ? child : shown(String(child)));
   }
   return element;
+}
+
+// Text whose sites, "train.cc:12", are not torn apart at the end of a line.
+const MOST_SITED = 20_000;  // characters
+const SITE = /[\w.+-]{1,100}\.\w{1,5}:\d{1,7}\b/g;
+function sited(text) {
+  const parts = [];
+  let from = 0;
+  for (const found of text.slice(0, MOST_TEXT).matchAll(SITE)) {
+    parts.push(text.slice(from, found.index), h("span", {class: "site"}, found[0]));
+    from = found.index + found[0].length;
+  }
+  return [...parts, text.slice(from)];
 }
 
 function rangesText(ranges) {
@@ -111,6 +131,7 @@ const baseName = (path) => path.slice(path.lastIndexOf("/") + 1);
 class Run {
   constructor(data, dtypes) {
     Object.assign(this, data);
+    this.asserted = new Map(data.asserted || []);
     this.dtypes = dtypes;
     this.size = data.run.world_size;
     this.lanes = Array.from({length: this.size}, () => ({count: 0, first: 0}));
@@ -119,8 +140,10 @@ class Run {
     this.order();
     this.stuck();
     this.steps();
+    this.overlap();
     this.time();
     this.operations();
+    this.gone();
     this.differ();
     this.strikes();
   }
@@ -279,6 +302,69 @@ class Run {
     this.stepEnd = end + 1;
   }
 
+  // Along the order, too, a call lies above those that its rank issued before it was complete.
+  overlap() {
+    for (const {count, order, begunAt, doneAt, issued, ended} of this.run.lanes ? [] : this.lanes) {
+      for (let i = 0; i < count; ++i) {
+        const begin = order.from[i];
+        let last = i;
+        const open = (j) => (this.stepped ? begunAt[j] < doneAt[i] : issued[j] < ended[i]);
+        while (last + 1 < count && last - i < MOST_OPEN && open(last + 1)) ++last;
+        if (last > i && order.from[last] > begin) order.to[i] = Math.max(order.to[i], order.from[last] + 1);
+        this.orderEnd = Math.max(this.orderEnd, Number.isFinite(order.to[i]) ? order.to[i] : 0);
+      }
+    }
+  }
+
+  // Calls of a lane that lie above each other share its height: of each call its sub-row, and how many there are
+  // where it lies.
+  subrows(lane, axis) {
+    if (axis.row) return axis;
+    axis.row = new Uint8Array(lane.count);
+    axis.rows = new Uint8Array(lane.count).fill(1);
+    axis.most = 1;
+    let ends = [], first = 0, end = -Infinity;
+    const close = (behind) => {
+      const rows = Math.min(MOST_SUBROWS, ends.length);
+      axis.most = Math.max(axis.most, rows);
+      for (let i = first; i < behind; ++i) axis.rows[i] = rows;
+      first = behind;
+      ends = [];
+    };
+    for (let i = 0; i < lane.count; ++i) {
+      if (axis.from[i] >= end) close(i);
+      let row = ends.findIndex((till) => till <= axis.from[i]);
+      if (row < 0 && ends.length < MOST_SUBROWS) row = ends.push(-Infinity) - 1;
+      if (row < 0) row = ends.indexOf(Math.min(...ends));
+      ends[row] = axis.to[i];
+      end = Math.max(end, axis.to[i]);
+      axis.row[i] = row;
+    }
+    close(lane.count);
+    return axis;
+  }
+
+  // Ranks that waited at the end for a key of the store which another has deleted, or which nobody set.
+  gone() {
+    this.whyOf = new Map();
+    const whole = this.store.every((line) => line.made === line.ops.length), axis = this.stepped ? "step" : "time";
+    const ended = (op) => (axis === "step" ? op.step + Math.max(0, op.done) : op.begun + Math.max(0, op.ended));
+    for (const op of this.did) {
+      const named = op.waits && op.what !== "queue_pop" ? /^key "(.*)"$/s.exec(op.waits.detail) : null;
+      if (!named || (op.keys === undefined && op.key !== named[1])) continue;
+      const writes = this.did.filter((one) => !STORE_READS.has(one.what) && !one.waits), mine = writes.filter((one) => one.key === named[1] || one.keys > 1);
+      const last = mine.filter((one) => one.state === "c").sort((a, b) => ended(b) - ended(a))[0];
+      if (last && last.what === "delete_key" && last.got === "true") this.whyOf.set(op.rank, {text: `deleted by ${this.name(last.rank)} [${baseName(last.file)}:${last.line}]`, key: named[1], op: last});
+      else if (whole && !mine.length) this.whyOf.set(op.rank, {text: "nobody has set it", key: named[1], op: null});
+    }
+    for (const [rank, why] of this.whyOf) this.waiting.get(rank).whom = why.text;
+  }
+  // Why a wait that no rank can end does not end.
+  why(wait) {
+    const found = [...new Set([...each(wait.ranks)].map((rank) => (this.whyOf.has(rank) ? this.whyOf.get(rank).text : "")))];
+    return found.length === 1 && found[0] ? found[0] : "nobody in sight";
+  }
+
   // What ranks did with the store, and where that lies along the axes: among the calls, behind those that began before.
   operations() {
     this.did = [];
@@ -293,7 +379,10 @@ class Run {
         const order = before < lane.count ? lane.order.from[before] : Number.isFinite(end) ? end : lane.order.from[before - 1] + 1;
         nth = order === last ? nth + 1 : 0;
         last = order;
-        return {...op, rank: line.rank, index: first + i, what: op.op.replace(/^store /, ""), at: {order, time: op.begun, step: op.step === undefined ? -1 : op.step}, nth};
+        // The end has made fail what its rank waited in.
+        const wait = i + 1 === line.ops.length && op.state !== "c" && this.waits.find((one) => within(one.ranks, line.rank));
+        const waits = wait && wait.what === op.op && wait.file === op.file && wait.line === op.line ? wait : null;
+        return {...op, state: waits ? "w" : op.state, waits, rank: line.rank, index: first + i, what: op.op.replace(/^store /, ""), at: {order, time: op.begun, step: op.step === undefined ? -1 : op.step}, nth};
       });
       this.did.push(...lane.did);
     }
@@ -309,6 +398,7 @@ class Run {
       key.writes ||= !STORE_READS.has(op.what);
     }
     for (const op of this.did) op.shared = op.key !== undefined && keys.get(op.key).ranks.size > 1 && keys.get(op.key).writes;
+    for (const op of countedWith(this.did, (one) => one.what)) op.shared = true;
   }
 
   time() {
@@ -408,7 +498,7 @@ class Run {
         if (lane.peer && lane.peer[i] >= 0) add(lane.peer[i] - rank + 1000003);
       }
       const wait = this.waiting.get(rank);
-      const key = `${a} ${b} ${lane.count} ${lane.first} ${this.states[rank]} ${this.cycle.includes(rank) ? rank : ""} ${wait ? wait.what + wait.whom : ""}`;
+      const key = `${a} ${b} ${lane.count} ${lane.first} ${this.states[rank]} ${this.asserted.has(rank)} ${this.cycle.includes(rank) ? rank : ""} ${wait ? wait.what + wait.whom : ""}`;
       if (!found.has(key)) found.set(key, []);
       found.get(key).push(rank);
     }
@@ -427,7 +517,8 @@ class Run {
     if (!kind.in.length && !kind.out.length) return "";
     const side = (list) => list.map((sizes) => `[${sizes.join(", ")}]`).join(" ") || "nothing";
     const a = side(kind.in), b = side(kind.out);
-    return `${this.dtypes[kind.dtype] || `dtype ${kind.dtype}`} ${a === b ? a : `${a} -> ${b}`}`;
+    const splits = kind.splits ? `, splits ${kind.splits.map((rows) => (rows.length ? `[${rows.join(", ")}]` : "equal")).join(" -> ")}` : "";
+    return `${this.dtypes[kind.dtype] || `dtype ${kind.dtype}`} ${a === b || !kind.in.length ? b : `${a} -> ${b}`}${splits}`;
   }
   label(rank, i) {
     const lane = this.lanes[rank], kind = this.kinds[lane.kind[i]];
@@ -507,6 +598,25 @@ function rankFilter() {
 }
 
 // --- the timeline
+
+const LEAST_LABEL = 12;  // pixels
+const MOST_OPEN = 200;  // calls of a rank at once
+// The label of a bar in `width` pixels: with what stands behind the number, where it has room; else the name cut short,
+// the number whole. "": no room.
+function fitted(c, width, mark, name, number, more) {
+  const fits = (text) => c.measureText(text).width <= width;
+  let text = mark + name + number;
+  if (fits(text)) {
+    for (const part of more) if (fits(text + part)) text += part;
+    return text;
+  }
+  for (let shown = name.length - 1; shown > 0; --shown) {
+    text = `${mark}${name.slice(0, shown)}\u2026${number}`;
+    if (fits(text)) return text;
+  }
+  text = mark + number.trim();
+  return fits(text) ? text : fits(number.trim()) ? number.trim() : "";
+}
 
 class Timeline {
   constructor(run, number) {
@@ -589,7 +699,8 @@ class Timeline {
   resize() {
     const ranks = this.shownRanks().length;
     this.width = Math.max(300, this.box.clientWidth);
-    this.height = TOP + AXIS + Math.min(620, Math.max(60, ranks * (ranks <= 20 ? 26 : 18)));
+    const rows = ranks <= 20 ? this.shownRanks().reduce((most, rank) => Math.max(most, this.run.subrows(this.run.lanes[rank], this.run.lanes[rank][view.axis]).most), 1) : 1;
+    this.height = TOP + AXIS + Math.min(620, Math.max(60, ranks * (ranks <= 20 ? 26 + 12 * (rows - 1) : 18)));
     const ratio = window.devicePixelRatio || 1;
     for (const canvas of [this.canvas, this.over]) {
       const width = Math.round(this.width * ratio), height = Math.round(this.height * ratio);
@@ -627,6 +738,7 @@ class Timeline {
     const scale = this.scale(), ranks = this.shownRanks();
     this.drawn = 0;
     this.ticks = [];
+    this.labels = [];  // of bars, as they are drawn
     this.heat = scale.lane < 5;
     c.save();
     c.beginPath();
@@ -635,6 +747,7 @@ class Timeline {
     if (this.heat) this.drawHeat(c, scale, ranks);
     else this.drawBars(c, scale, ranks);
     c.restore();
+    this.nameDifference(c, scale);
     this.drawNames(c, scale, ranks);
     this.drawAxis(c, scale);
     this.drawOver();
@@ -655,8 +768,9 @@ class Timeline {
       const state = this.run.states[rank];
       const inCircle = this.run.cycle.includes(rank), alike = this.ranksAt(place);
       const ranges = rangesOf(alike), name = alike.length === 1 ? this.run.name(rank) : ranges.length === 1 ? `${ranges[0][0]}-${ranges[0][1]}` : `${alike.length} ranks`;
-      c.fillStyle = state === "f" || inCircle ? this.theme.hot : this.theme.front;
-      c.fillText(`${state === "f" ? "\u2717" : inCircle ? "\u21bb" : state === "r" ? "\u2713" : "\u25a0"} ${name}`, 6, y, LEFT - 10);
+      const bad = isBad(this.run, rank);
+      c.fillStyle = bad || inCircle ? this.theme.hot : this.theme.front;
+      c.fillText(`${bad ? "\u2717" : inCircle ? "\u21bb" : state === "r" ? "\u2713" : "\u25a0"} ${name}`, 6, y, LEFT - 10);
     }
   }
 
@@ -685,27 +799,38 @@ class Timeline {
     c.stroke();
   }
 
+  // The sub-row of a call, and where that lies within its lane.
+  static bar(axis, i, top, height) {
+    const most = Math.max(1, Math.min(MOST_SUBROWS, Math.floor(height / LEAST_SUBROW)));
+    const rows = axis.rows ? Math.min(axis.rows[i], most) : 1, row = axis.row ? Math.min(axis.row[i], rows - 1) : 0;
+    const tall = rows > 1 ? (height - rows + 1) / rows : height;
+    return {row, y: top + row * (tall + 1), tall};
+  }
+
   drawBars(c, scale, ranks) {
     const run = this.run, fits = this.fits(), right = this.width + 4;
     const gap = scale.lane > 12 ? 3 : 1;
     const hatch = this.hatch(c);
     for (let place = Math.floor(scale.y0); place < scale.y1; ++place) {
       const rank = ranks[place], lane = run.lanes[rank], axis = lane[view.axis];
-      const y = scale.y(place) + gap, tall = Math.max(1, scale.lane - 2 * gap);
+      const top = scale.y(place) + gap, height = Math.max(1, scale.lane - 2 * gap);
+      const labels = [];
+      run.subrows(lane, axis);
       c.fillStyle = this.theme.line;
       c.fillRect(LEFT, scale.y(place) + scale.lane - 0.5, this.width, 0.5);
       if (lane.first > 0) {
         c.fillStyle = hatch;
-        c.fillRect(LEFT, y, Math.min(14, scale.x(lane.count ? axis.from[0] : 0) - LEFT), tall);
+        c.fillRect(LEFT, top, Math.min(14, scale.x(lane.count ? axis.from[0] : 0) - LEFT), height);
       }
-      let filled = -1;  // pixels, of a lane whose calls are narrower than one
+      const filled = new Array(MOST_SUBROWS).fill(-1);  // pixels, of a lane whose calls are narrower than one
       for (let i = Timeline.firstIn(lane, axis, scale.x0); i < lane.count && axis.from[i] <= scale.x1; ++i) {
         if (axis.to[i] < scale.x0 || !fits[lane.kind[i]]) continue;
         const open = axis.to[i] === Infinity;
         const a = Math.max(scale.x(axis.from[i]), LEFT - 2), b = open ? right : Math.min(scale.x(axis.to[i]), right);
+        const {row, y, tall} = Timeline.bar(axis, i, top, height);
         const wrong = open || lane.state[i] === "f" || lane.odd[i] === 1;
-        if (b < filled && !wrong) continue;
-        filled = Math.floor(Math.max(a + 1, b)) > filled + 1 ? -1 : Math.floor(b);
+        if (b < filled[row] && !wrong) continue;
+        filled[row] = Math.floor(Math.max(a + 1, b)) > filled[row] + 1 ? -1 : Math.floor(b);
         const m = Math.min(Math.max(scale.x(axis.met[i]), a), b), wide = Math.max(b - a - (scale.px > 4 ? 1.5 : 0), wrong ? LEAST_WRONG : 1.5);
         const colour = this.colour(run.kinds[lane.kind[i]]);
         ++this.drawn;
@@ -728,25 +853,33 @@ class Timeline {
           c.lineWidth = 3;
           c.strokeRect(a + 1.5, y + 1.5, wide - 3, tall - 3);
         }
-        if (wide > 46 && tall > 10) {
-          const waits = run.waiting.get(rank), told = waits && waits.i === i ? `: ${waits.whom}` : "";
-          const onPale = open || m - a > 46;
-          c.fillStyle = onPale ? this.theme.front : isBright(colour) ? "#101418" : "#ffffff";
-          c.font = "11px system-ui, sans-serif";
-          c.textBaseline = "middle";
-          c.save();
-          c.beginPath();
-          c.rect(a, y, onPale && !open ? m - a : wide, tall);
-          c.clip();
-          c.fillText(`${odd ? "\u2260 " : ""}${run.struck.get(rank) === i ? "\u26a1 fault: " : ""}${this.op(lane, i)} ${lane.seq[i]}${told}`, a + 4, y + tall / 2);
-          c.restore();
+        // What a later bar of the row covers is no place for words; they stand on the pale part or on the full one.
+        for (const label of labels) if (label.y === y) label.end = Math.min(label.end, a);
+        if (wide > LEAST_LABEL && tall >= LEAST_SUBROW) {
+          const onPale = open || m - a >= b - m;
+          labels.push({i, y, tall, from: onPale ? a : m, end: onPale && !open ? m : a + wide, colour: onPale ? this.theme.front : isBright(colour) ? "#101418" : "#ffffff"});
         }
       }
-      this.drawEnd(c, scale, rank, y, tall);
-      this.drawOperations(c, scale, lane, y + tall);
+      this.drawLabels(c, rank, labels);
+      this.drawEnd(c, scale, rank, top, height);
+      this.drawOperations(c, scale, lane, top + height);
     }
     this.drawArrows(c, scale);
     this.drawDifference(c, scale);
+  }
+  drawLabels(c, rank, labels) {
+    const run = this.run, lane = run.lanes[rank], waits = run.waiting.get(rank);
+    c.textBaseline = "middle";
+    for (const {i, y, tall, from, end, colour} of labels) {
+      const kind = run.kinds[lane.kind[i]], odd = lane.odd[i] === 1;
+      c.font = `${Math.min(11, Math.round(tall))}px system-ui, sans-serif`;
+      const text = fitted(c, end - from - 6, `${odd ? "\u2260 " : ""}${run.struck.get(rank) === i ? "\u26a1 fault: " : ""}`, kind.op, ` ${lane.seq[i]}`,
+        [odd && kind.root >= 0 ? ` root ${kind.root}` : "", waits && waits.i === i ? `: ${waits.whom}` : ""]);
+      if (!text) continue;
+      c.fillStyle = colour;
+      c.fillText(text, from + 4, y + tall / 2);
+      if (this.labels.length < MOST_TICKS) this.labels.push({rank, i, text, left: from + 4, right: from + 4 + c.measureText(text).width, y});
+    }
   }
   // What the rank did with the store: diamonds at the foot of its lane.
   drawOperations(c, scale, lane, foot) {
@@ -805,7 +938,7 @@ class Timeline {
       c.fillStyle = this.theme.front;
       c.font = "11px system-ui, sans-serif";
       c.textBaseline = "middle";
-      c.fillText(waits ? `${waits.what}: ${waits.whom}` : `never came to ${absent.label}`, a + 4, y + tall / 2);
+      c.fillText(fitted(c, wide - 8, "", waits ? `${waits.what}: ${waits.whom}` : `never came to ${absent.label}`, "", []), a + 4, y + tall / 2);
     }
     c.restore();
   }
@@ -843,7 +976,8 @@ class Timeline {
       if ((p < scale.y0 && q < scale.y0) || (p > scale.y1 && q > scale.y1)) continue;
       if (++shown > 3000) break;
       const x0 = scale.x(begin) + 2, x1 = scale.x(end) - 2;
-      const y0 = scale.y(p) + scale.lane * (q > p ? 0.85 : 0.15), y1 = scale.y(q) + (q > p ? scale.lane * 0.2 : scale.lane * 0.8);
+      const send = Timeline.bar(a[view.axis], i, scale.y(p), scale.lane), recv = Timeline.bar(b[view.axis], j, scale.y(q), scale.lane);
+      const y0 = send.y + send.tall * (q > p ? 0.85 : 0.15), y1 = recv.y + recv.tall * (q > p ? 0.2 : 0.8);
       const angle = Math.atan2(y1 - y0, x1 - x0);
       c.globalAlpha = 0.75;
       c.beginPath();
@@ -861,10 +995,16 @@ class Timeline {
   }
 
   differing() {
+    const stored = difference && difference.store;
+    if (stored && stored.leads && stored.rank < this.run.size) {
+      const {did, count, [view.axis]: axis} = this.run.lanes[stored.rank], op = did.find((one) => one.index === stored.index);
+      const end = did.length ? did[did.length - 1].at[view.axis] : count ? axis.from[count - 1] + 1 : 0;
+      return {x: op ? op.at[view.axis] : end, to: NaN, place: this.placeOf.get(stored.rank)};
+    }
     if (!difference || difference.rank < 0 || difference.rank >= this.run.size) return null;
     const lane = this.run.lanes[difference.rank], i = difference.index - lane.first;
     const x = i >= 0 && i < lane.count ? lane[view.axis].from[i] : lane.count ? lane[view.axis].from[lane.count - 1] + 1 : 0;
-    return {x, place: this.placeOf.get(difference.rank)};
+    return {x, to: i >= 0 && i < lane.count ? lane[view.axis].to[i] : NaN, place: this.placeOf.get(difference.rank)};
   }
   drawDifference(c, scale) {
     const at = this.differing();
@@ -878,17 +1018,20 @@ class Timeline {
     c.lineTo(x, this.height - AXIS);
     c.stroke();
     c.setLineDash([]);
+    if (at.place !== undefined) c.strokeRect(x + 2, scale.y(at.place) + 2, Math.max(10, at.to ? Math.min(scale.x(at.to), this.width + 9) - x - 4 : 0), scale.lane - 4);
+  }
+
+  // Above the lanes, where it covers no call.
+  nameDifference(c, scale) {
+    const at = this.differing();
+    this.named = null;
+    if (!at || at.x < scale.x0 || at.x > scale.x1) return;
+    const x = Math.round(scale.x(at.x)) - 1;
     c.fillStyle = this.theme.hot;
     c.font = "bold 11px system-ui, sans-serif";
     c.textBaseline = "top";
-    const words = x + 120 < this.width ? x + 4 : x - 100;
-    c.fillStyle = this.theme.back;
-    c.globalAlpha = 0.85;
-    c.fillRect(words - 2, TOP, 98, 13);
-    c.globalAlpha = 1;
-    c.fillStyle = this.theme.hot;
-    c.fillText("first difference", words, TOP + 1);
-    if (at.place !== undefined) c.strokeRect(x + 2, scale.y(at.place) + 2, Math.max(10, scale.px * (view.axis === "order" ? 1 : 0)), scale.lane - 4);
+    this.named = {y: 3, tall: 12};
+    c.fillText("first difference", x + 100 < this.width ? x + 2 : x - 96, this.named.y);
   }
 
   // A row of pixels stands for one rank or several, in the colours of their calls, as in bars: pale until all members came.
@@ -1060,10 +1203,14 @@ class Timeline {
     if (rank === undefined) return null;
     const value = scale.x0 + (x - LEFT) / scale.px, slack = 3 / scale.px;
     const lane = this.run.lanes[rank], axis = lane[view.axis], fits = this.fits();
-    let best = -1;
+    let best = -1, own = -1;
     for (let i = Timeline.firstIn(lane, axis, value - slack); i < lane.count && axis.from[i] <= value + slack; ++i) {
-      if (fits[lane.kind[i]] && axis.to[i] >= value - slack) best = i;
+      if (!fits[lane.kind[i]] || axis.to[i] < value - slack) continue;
+      best = i;
+      const bar = Timeline.bar(axis, i, scale.y(place), scale.lane);
+      if (bar.tall < scale.lane && bar.y <= y && y <= bar.y + bar.tall) own = i;
     }
+    if (own >= 0) best = own;
     return {rank, i: best, value};
   }
 
@@ -1223,6 +1370,9 @@ class Timeline {
 
 // --- the parts of the page
 
+// Where two runs are on the page, headings say of which a part is.
+const whose = (run) => (runs.length > 1 ? `${run.path}: ` : "");
+
 function jump(run, rank) {
   const timeline = timelines[run];
   view.rank = view.group = view.op = view.text = "";
@@ -1258,13 +1408,20 @@ function copyText(text, button) {
 const MOST_PLACES = 3;
 function namedPlaces(run) {
   if (runs.length > 1) return null;
-  const named = run.named.length ? run.named : run.waits.filter((wait) => wait.file), panes = [];
+  const inCircle = run.waits.filter((wait) => wait.file && wait.ranks.some(([a, b]) => run.cycle.some((rank) => a <= rank && rank <= b)));
+  const named = [...inCircle, ...(run.named.length ? run.named : run.waits.filter((wait) => wait.file))], panes = [], notes = new Map();
+  const note = ({file, line}, text) => { named.push({file, line}); notes.set(`${file}:${line}`, [...new Set([...(notes.get(`${file}:${line}`) || []), text])]); };
+  for (const [rank, why] of run.whyOf) {
+    note(run.did.findLast((op) => op.rank === rank && op.waits), why.text);
+    if (why.op) note(why.op, `${run.name(why.op.rank)} deletes "${why.key}"`);
+  }
+  const noted = (pane) => { pane.notes = new Map(named.filter(({file, line}) => notes.has(`${file}:${line}`) && pane.file === file).map(({file, line}) => [line, notes.get(`${file}:${line}`).join("; ")])); };
   for (const place of named) {
     const found = sources[`${place.file}:${place.line}`], end = found && found.first + found.lines.length;
     if (!found) continue;
     const near = panes.find((pane) => pane.path === found.path && found.first <= pane.first + pane.lines.length && pane.first <= end);
     if (!near) {
-      panes.push({...found, lines: [...found.lines], marked: new Set([place.line])});
+      panes.push({...found, file: place.file, lines: [...found.lines], marked: new Set([place.line])});
       continue;
     }
     near.marked.add(place.line);
@@ -1272,7 +1429,13 @@ function namedPlaces(run) {
     near.first = Math.min(near.first, found.first);
     near.lines.push(...found.lines.slice(near.first + near.lines.length - found.first));
   }
-  return panes.length ? h("div", {class: "places"}, panes.slice(0, MOST_PLACES).map((each) => pane(each))) : null;
+  const shown_ = panes.slice(0, MOST_PLACES), said = new Set();
+  for (const each of shown_) {
+    noted(each);
+    each.again = said.has(each.path);
+    said.add(each.path);
+  }
+  return shown_.length ? h("div", {class: "places"}, shown_.map((each) => pane(each))) : null;
 }
 
 // What the report says beyond the headline and what the page shows by itself: who was stopped, the schedule, the file.
@@ -1314,7 +1477,7 @@ function head(run) {
     others.get(ended).push(rank);
   }
   for (const ranks of others.values()) outcomes.push([run.states[ranks[0]], ranks, ""]);
-  outcomes.sort((a, b) => "fusr".indexOf(a[0]) - "fusr".indexOf(b[0]) || a[1][0] - b[1][0]);
+  outcomes.sort((a, b) => isBad(run, b[1][0]) - isBad(run, a[1][0]) || "fusr".indexOf(a[0]) - "fusr".indexOf(b[0]) || a[1][0] - b[1][0]);
   // What the headline or the cause has said already.
   const said = (state, text) => {
     const first = text.split("\n", 1)[0];
@@ -1323,19 +1486,19 @@ function head(run) {
   };
   const {cause, calls} = causeOf(run);
   return h("section", {class: "head"},
-    h("h1", {class: failed ? "bad" : ""}, failed || run.run.lanes ? run.headline : "All ranks returned"),
-    run.last ? h("p", {class: "last-operation"}, `${run.last[0].toUpperCase()}${run.last.slice(1)}`) : null,
+    h("h1", {class: failed ? "bad" : ""}, failed || run.run.lanes ? sited(run.headline) : "All ranks returned"),
+    run.last ? h("p", {class: "last-operation"}, sited(`${run.last[0].toUpperCase()}${run.last.slice(1)}`)) : null,
     h("div", {class: "facts soft"}, facts.map((fact) => h("span", {}, fact)), runs.length > 1 ? h("span", {}, run.path) : null),
     run.run.rerun ? h("div", {class: "rerun"}, h("code", {}, run.run.rerun),
       h("button", {class: "copy", click: (event) => copyText(run.run.rerun, event.target)}, "copy")) : null,
     failed && !run.run.rerun && run.run.schedule === "free" ? h("p", {class: "soft no-rerun"}, "No command repeats this run: no schedule repeats a free run. ",
       h("code", {}, "RANKLOOM_SEED=1"), " before the program's command runs it under a schedule that can be repeated; other numbers are other schedules.") : null,
-    cause ? h("pre", {class: "cause"}, cause) : null,
+    cause ? h("pre", {class: "cause"}, cause.length < MOST_SITED ? sited(cause) : cause) : null,
     calls ? h("details", {}, h("summary", {class: "soft"}, "last calls of ranks, as the report has them"), h("pre", {class: "last"}, calls)) : null,
-    (run.run.failures || []).filter((failure) => failure !== run.headline).map((failure) => h("pre", {class: "failure"}, failure)),
+    (run.run.failures || []).map((failure) => (failure.split("\n", 1)[0] === run.headline ? failure.slice(run.headline.length + 1) : failure)).filter((failure) => failure).map((failure) => h("pre", {class: "failure"}, failure)),
     h("div", {class: "beside"}, run.run.lanes ? null : h("table", {class: "outcomes"}, h("tr", {}, h("th", {}, "ranks"), h("th", {}, "ended"), h("th", {}, "with")),
-      outcomes.map(([state, ranks, text]) => h("tr", {"data-state": state}, h("td", {}, ranksText(ranks)), h("td", {}, stateText(run, ranks[0])),
-        said(state, text) ? h("td", {class: "soft"}, "see above") : h("td", {}, text.length > 300 ? h("details", {}, h("summary", {}, text.slice(0, 200)), text) : text)))),
+      outcomes.map(([state, ranks, text]) => h("tr", {"data-state": state}, h("td", {}, `${isBad(run, ranks[0]) ? "\u2717 " : ""}${ranksText(ranks)}`), h("td", {}, stateText(run, ranks[0])),
+        said(state, text) || (!text && run.asserted.has(ranks[0])) ? h("td", {class: "soft"}, "see above") : h("td", {}, text.length > 300 ? h("details", {}, h("summary", {}, text.slice(0, 200)), text) : text)))),
     namedPlaces(run)),
     run.faults.length ? [h("h2", {}, "Faults that struck"), h("ul", {class: "faults"}, run.faults.map((fault) => h("li", {class: "mono"}, fault)))] : null,
     run.notes.length ? [h("h2", {}, "Notes"), h("ul", {class: "notes"}, run.notes.map((note) => h("li", {}, note)))] : null,
@@ -1381,17 +1544,73 @@ function sharedRows(rows) {
     all.rows.push(row);
   }
   for (const [key, {ranks, writes, rows: touched}] of keys) if (ranks.size > 1 && writes) for (const row of touched) found.set(row, key);
+  for (const row of countedWith(rows, (one) => (STORE_ROW.exec(one.text) || [])[1])) if (!found.has(row)) found.set(row, ALL_KEYS);
   return found;
 }
+const ALL_KEYS = "any key";
+// Of operations on the store: those that find what keys there are, and what other ranks write, which changes that.
+function countedWith(ops, what) {
+  const counts = ops.filter((op) => STORE_COUNTS.has(what(op))), ranks = new Set(counts.map((op) => op.rank)), [first] = ranks;
+  const writes = counts.length ? ops.filter((op) => what(op) && !STORE_READS.has(what(op)) && (ranks.size > 1 || op.rank !== first)) : [];
+  const writers = new Set(writes.map((op) => op.rank));
+  return writes.length ? [...counts.filter((op) => writers.size > 1 || !writers.has(op.rank)), ...writes] : [];
+}
 
-// A run's steps, a column a rank, with those to which switches led. A story that has no rows, or of too many ranks, as it is written.
+// How far a schedule departs from the default order, as reports count it; null: it is no such schedule.
+function departures(schedule) {
+  const found = /^steered:\d+(?::(.*))?$/.exec(schedule);
+  return found ? (found[1] ? found[1].split(",") : []) : null;
+}
+const ROOTED = {broadcast: "gives", scatter: "gives", reduce: "takes", gather: "takes"};
+const ALTERNATIVE = /^rank (-?\d+) at (.+?)(?: seq (\d+))?, (\d+) alternatives, number (\d+) chosen$/;
+// What another alternative of a choice at a rank means.
+function alternativeText(run, rank, op, seq, value) {
+  const lane = run.lanes[rank], i = lane && lane.count ? lane.seq.findIndex((one, j) => one === seq && run.op(rank, j) === op) : -1;
+  const where = `at ${rank >= 0 ? `rank ${rank}'s ` : ""}${op}${seq >= 0 ? ` seq ${seq}` : ""}${i >= 0 ? ` [${run.site(rank, i)}]` : ""}: `;
+  if (!ROOTED[op]) return {i, text: `${where}alternative ${value} was taken, counted from 0`};
+  if (!value) return {i, text: `${where}members of calls with a root go on together`};
+  const {members} = i >= 0 ? run.meetings[lane.meeting[i]] : {members: []}, others = members.filter(([r]) => r !== rank);
+  const before = run.stepped && i >= 0 && lane.doneAt[i] >= 0 && others.some(([r, j]) => run.lanes[r].begunAt[j] > lane.doneAt[i]);
+  const root = i >= 0 ? run.members(run.group(rank, i))[run.kinds[lane.kind[i]].root] : -1;
+  return {i, text: `${where}${before ? `${root === rank ? "the root" : `rank ${rank}`} went on before the others came` : "members of calls with a root go on each by itself"}`};
+}
+// The departures of a shrunk run that led to no other task: an alternative at a rank, as rows of its story.
+function alternativeRows(run, rows) {
+  const found = [], choices = ((run.explored || {}).choices || []).map((choice) => ALTERNATIVE.exec(choice)).filter((choice) => choice);
+  for (const departure of departures(run.run.schedule) || []) {
+    const [, at, nth, value] = /^(\d+)#(\d+)=(\d+)$/.exec(departure) || [];
+    if (at === undefined || !(+at < run.size)) continue;
+    const choice = choices.filter((one) => +one[1] === +at)[+nth], rank = +at;
+    const told = choice && choice[5] === value ? alternativeText(run, rank, choice[2], choice[3] === undefined ? -1 : +choice[3], +value) :
+      {i: -1, text: `at choice ${nth} of what happens at rank ${at}, counted from 0: alternative ${value}`};
+    found.push({alternative: true, step: -1, rank, text: told.text, at: told.i >= 0 && run.stepped ? run.lanes[rank].begunAt[told.i] : -1});
+  }
+  // Each stands before the first row of which the file tells that it came later.
+  const all = [...rows], later = (row) => {
+    if (row.alternative || row.rank < 0) return -1;
+    if (row.op) return row.op.step;
+    const [, op, seq] = /^(\w+) seq (\d+) /.exec(row.text) || [], lane = run.lanes[row.rank];
+    const i = op && lane && lane.count ? lane.seq.findIndex((one, j) => one === +seq && run.op(row.rank, j) === op) : -1;
+    return i >= 0 && run.stepped ? Math.max(lane.begunAt[i], lane.doneAt[i]) : -1;
+  };
+  for (const row of found) {
+    const place = all.findIndex((one) => row.at < 0 || later(one) > row.at);
+    all.splice(place < 0 ? all.length : place, 0, row);
+  }
+  return all;
+}
+
+const TURN = "A turn of a rank, counted from 0. Scheduling points, which the store's operations and the axis of steps count, are other numbers: a turn may pass several.";
+// A run's turns, a column a rank, with those to which switches led. A story that has no rows, or of too many ranks, as
+// it is written.
 function storyTable(name, story, rows, switches, shared) {
   const ranks = rows ? [...new Set(rows.map((row) => row.rank).filter((rank) => rank >= 0))].sort((a, b) => a - b) : [];
   if (!rows || ranks.length > 12) return h("pre", {class: name}, story);
-  return h("div", {class: "scroll"}, h("table", {class: name}, h("tr", {}, h("th", {}, "step"), ranks.map((rank) => h("th", {}, `rank ${rank}`))),
-    rows.map((row) => h("tr", {class: [switches.has(row.step) ? "switched" : "", shared.has(row) ? "shared" : ""].filter((kind) => kind).join(" ") || null,
-      title: shared.has(row) ? `touches key ${shared.get(row)}, as another rank does` : null}, h("td", {}, row.step < 0 ? "" : `${row.step}${switches.has(row.step) ? " \u21c4" : ""}`),
-      row.rank < 0 ? h("td", {colspan: ranks.length, class: "soft"}, `... ${row.text}`) : ranks.map((rank) => h("td", {class: "mono"}, rank === row.rank ? row.text : "", rank === row.rank && row.value ? h("span", {class: "value"}, row.value) : null))))));
+  const switched = (row) => row.alternative || switches.has(row.step), words = (text) => text.replace(/(\(\d+ times since )step( \d+\))$/, "$1turn$2");
+  return h("div", {class: "scroll"}, h("table", {class: name}, h("tr", {}, h("th", {title: TURN}, "turn"), ranks.map((rank) => h("th", {}, `rank ${rank}`))),
+    rows.map((row) => h("tr", {class: [switched(row) ? "switched" : "", row.alternative ? "alternative" : "", shared.has(row) ? "shared" : ""].filter((kind) => kind).join(" ") || null,
+      title: shared.has(row) ? `touches ${shared.get(row) === ALL_KEYS ? "" : "key "}${shared.get(row)}, as another rank does` : null}, h("td", {}, `${row.step < 0 ? "" : `${row.step} `}${switched(row) ? "\u21c4" : ""}`.trim()),
+      row.rank < 0 ? h("td", {colspan: ranks.length, class: "soft"}, `... ${row.text.replace(/steps$/, "turns")}`) : ranks.map((rank) => h("td", {class: "mono"}, rank === row.rank ? sited(words(row.text)) : "", rank === row.rank && row.value ? h("span", {class: "value"}, row.value) : null))))));
 }
 
 // Gives rows of the run's story the values that the file has of their operations on the store: where the story has as many of a
@@ -1403,16 +1622,20 @@ function addValues(run, rows) {
     if (named) of(`${row.rank} ${named[1]} ${named[2]}`).rows.push(row);
   }
   for (const op of run.did) of(`${op.rank} ${op.what} ${op.key}`).did.push(op);
-  for (const {rows: some, did} of all.values()) if (some.length === did.length) some.forEach((row, i) => { row.value = valuesText(did[i]); });
+  for (const {rows: some, did} of all.values()) if (some.length === did.length) some.forEach((row, i) => { row.value = valuesText(did[i]); row.op = did[i]; });
 }
 
 // What explore() found: the shrunk run, beside the one that it was made of; runs by strategy.
 function explored(run) {
-  const rows = storyRows(run.story), facts = run.explored || {}, switches = new Set(facts.switches || []);
-  if (rows) addValues(run, rows);
+  let rows = storyRows(run.story);
+  const facts = run.explored || {}, switches = new Set(facts.switches || []), departed = departures(run.run.schedule);
+  if (rows) {
+    addValues(run, rows);
+    rows = alternativeRows(run, rows);
+  }
   const shared = sharedRows(rows || []), parts = [h("h2", {}, `Found by ${run.strategy}: the shrunk run${facts.found_story ? ", beside the first that failed" : ""}`)];
   if (facts.run) {
-    parts.push(h("p", {class: "soft found"}, `Found in run ${facts.run} of ${run.strategy}`, facts.found ? [", ", scheduleText(facts.found)] : "", `: ${facts.found_switches} switch${facts.found_switches === 1 ? "" : "es"} ` +
+    parts.push(h("p", {class: "soft found"}, `Found in its run ${facts.run}`, facts.found && facts.found !== run.strategy && facts.found !== run.run.schedule ? [", ", scheduleText(facts.found)] : "", `: ${facts.found_switches} switch${facts.found_switches === 1 ? "" : "es"} ` +
       "from the default order. ", `What is left of it after ${facts.shrink_runs} runs of shrinking: `, scheduleText(run.run.schedule), "."));
   }
   const table = storyTable("story", run.story, rows, switches, shared);
@@ -1421,19 +1644,21 @@ function explored(run) {
     parts.push(h("div", {class: "stories"},
       h("figure", {}, h("figcaption", {}, h("b", {}, "The first run that failed"), `, as it was found: ${told(facts.found_switches)} from the default order`),
         storyTable("first-story", facts.found_story, first, theirs, sharedRows(first || []))),
-      h("figure", {}, h("figcaption", {}, h("b", {}, "The shrunk run"), `, what is left of it: ${told(switches.size)}`), table)));
+      h("figure", {}, h("figcaption", {}, h("b", {}, "The shrunk run"), `, what is left of it: ${told(departed ? departed.length : switches.size)}`), table)));
   } else {
     parts.push(table);
   }
   if (table.tagName !== "PRE") {
     if (shared.size) {
-      const keys = [...new Set(shared.values())];
-      parts.push(h("p", {class: "shared"}, `Marked: operations on ${keys.length === 1 ? "the key" : "keys"} ${keys.slice(0, 8).join(", ")}${keys.length > 8 ? ", ..." : ""}, which ranks share and at least one writes. Their order decides what each finds.`));
+      const keys = [...new Set(shared.values())].filter((key) => key !== ALL_KEYS), counts = [...shared.values()].includes(ALL_KEYS);
+      if (counts) parts.push(h("p", {class: "shared counts"}, "Marked: operations that find what keys there are, and what other ranks write. Their order decides what each finds."));
+      if (keys.length) parts.push(h("p", {class: "shared"}, `Marked: operations on ${keys.length === 1 ? "the key" : "keys"} ${keys.slice(0, 8).join(", ")}${keys.length > 8 ? ", ..." : ""}, which ranks share and at least one writes. Their order decides what each finds.`));
     }
     parts.push(h("p", {class: "soft rows"}, "A row is a turn of a rank, by the operation that the turn begins with. An operation of the store is carried out in it; a call is issued in it or, if its rank had waited there, has completed. ",
       "Turns are counted from 0; the scheduling points above are counted apart, so that the two numbers differ."));
     parts.push(h("p", {class: "soft"}, switches.size ? "\u21c4: a switch led there: the default order would have gone on with another rank. " : "",
-      "Only steps that touch what others touch, where ranks were stopped for others, and each rank's last."));
+      rows.some((row) => row.alternative) ? "\u21c4 without a turn: what the default order would have done otherwise there. " : "",
+      "Only turns that touch what others touch, where ranks were stopped for others, and each rank's last."));
   }
   const shares = facts.shares || [], most = Math.max(1, ...shares.map((share) => share.runs));
   if (shares.length) {
@@ -1441,20 +1666,31 @@ function explored(run) {
       h("td", {}, share.strategy), h("td", {}, share.runs), h("td", {class: "bar"}, h("i", {style: `width:${Math.max(2, Math.round((160 * share.runs) / most))}px`})),
       h("td", {}, share.strategy !== "exhaustive" ? "not counted" : share.finished ? "none" : `at least ${share.open}`)))));
   }
-  if (facts.futures) parts.push(lostCurve(facts));
+  if (facts.futures) parts.push(lostCurve(run, facts));
   return parts;
 }
 
+// A choice in words.
+function choiceText(run, choice) {
+  const [, rank, op, ready, task] = /^rank (-?\d+) at (.+), (\d+) ready, task (\d+) chosen$/.exec(choice) || [];
+  const other = ALTERNATIVE.exec(choice);
+  if (other) return alternativeText(run, +other[1], other[2], other[3] === undefined ? -1 : +other[3], +other[5]).text;
+  if (task === undefined) return choice;
+  const who = +task < run.size ? `rank ${task}` : `task ${task}, which is no rank,`, could = ` (${ready} could)`;
+  if (+rank < 0) return `${who} began${could}`;
+  return rank === task ? `rank ${rank} went on with ${op}${could}` : `${who} went on, not rank ${rank} with ${op}${could}`;
+}
+
 // When was it lost? Of the schedules that begin as the run does: how many fail, after each of its choices.
-function lostCurve(facts) {
+function lostCurve(run, facts) {
   const n = facts.choices.length, share = facts.lost.map((fail, made) => fail / facts.futures[made]), first = share.findIndex((value) => value === 1);
   const wide = 700, x = (made) => 50 + (wide * made) / Math.max(1, n), y = (value) => 100 - 80 * value, percent = (value) => `${+(100 * value).toPrecision(3)} %`;
-  const told = (made) => `${made ? `after choice ${made} (${facts.choices[made - 1]})` : "at the start"}: ${facts.lost[made]} of ${facts.futures[made]} ${facts.sampled ? "runs that went on at random" : "schedules"} fail (${percent(share[made])})`;
+  const told = (made) => `${made ? `after choice ${made} (${choiceText(run, facts.choices[made - 1])})` : "at the start"}: ${facts.lost[made]} of ${facts.futures[made]} ${facts.sampled ? "runs that went on at random" : "schedules"} fail (${percent(share[made])})`;
   const lost = facts.sampled ? (first < 0 ? "After no choice did all runs fail." : first === 0 ? "Every run of the sample failed." :
-    `Lost by choice ${first} of ${n}: ${facts.choices[first - 1]}. All ${facts.futures[first]} runs that began so failed.`) :
-    first < 0 ? "At no choice are all schedules lost." : first === 0 ? "Every schedule fails." : `Lost with choice ${first} of ${n}: ${facts.choices[first - 1]}. ${facts.futures[first] === 1 ? "The only schedule that begins so fails" : `All ${facts.futures[first]} schedules that begin so fail`}.`;
+    `Lost by choice ${first} of ${n}: ${choiceText(run, facts.choices[first - 1])}. All ${facts.futures[first]} runs that began so failed.`) :
+    first < 0 ? "At no choice are all schedules lost." : first === 0 ? "Every schedule fails." : `Lost with choice ${first} of ${n}: ${choiceText(run, facts.choices[first - 1])}. ${facts.futures[first] === 1 ? "The only schedule that begins so fails" : `All ${facts.futures[first]} schedules that begin so fail`}.`;
   return h("figure", {class: "lost"}, h("figcaption", {}, h("b", {}, "When was it lost? "), lost, h("span", {class: "soft"}, facts.sampled ? ` A sample: from each choice on, ${facts.futures[0]} runs went on at random.` : ` Exact: all ${facts.futures[0]} schedules of the shrunk run's world were run.`)),
-    h("svg:svg", {class: "lost", viewBox: "0 0 770 124", role: "img", "aria-label": lost},
+    first === 0 ? null : h("svg:svg", {class: "lost", viewBox: "0 0 770 124", role: "img", "aria-label": lost},
       h("svg:path", {class: "axis", d: `M50 20V100H${50 + wide}`}), h("svg:text", {x: 46, y: 24, class: "row"}, "100 %"), h("svg:text", {x: 46, y: 103, class: "row"}, "0"),
       h("svg:text", {x: 50, y: 118, class: "left"}, `share of ${facts.sampled ? "random continuations" : "schedules"} that fail, after each choice of the run`),
       first > 0 ? [h("svg:path", {class: "mark", d: `M${x(first)} 12V100`}), h("svg:text", {x: x(first), y: 10}, "lost")] : null,
@@ -1487,7 +1723,7 @@ function waitsGraph(run, number) {
   for (const wait of run.waits) {
     if (wait.for.length) continue;
     const what = `${wait.what}${wait.detail ? ` ${wait.detail}` : ""}`;
-    if (!nothing.has(what)) nodes.push({ranks: [], name: what, ended: "nobody in sight", circle: false, index: nodes.length}), nothing.set(what, nodes[nodes.length - 1]);
+    if (!nothing.has(what)) nodes.push({ranks: [], name: what, ended: run.why(wait), circle: false, index: nodes.length}), nothing.set(what, nodes[nodes.length - 1]);
   }
   const edges = new Map();
   for (const wait of run.waits) {
@@ -1504,7 +1740,7 @@ function waitsGraph(run, number) {
     }
   }
   const table = h("table", {class: "waits"},
-    h("tr", {}, ["ranks", "wait in", "for", "line of code", "circle"].map((name) => h("th", {}, name))),
+    h("tr", {}, ["ranks", "wait in", "for", "line of code", ...(circle.size ? ["circle"] : [])].map((name) => h("th", {}, name))),
     run.waits.map((wait) => {
       const ranks = [...each(wait.ranks)], inCircle = ranks.some((rank) => circle.has(rank));
       const go = (event) => { if (!event.target.closest("details")) jump(number, ranks[0]); };
@@ -1512,16 +1748,16 @@ function waitsGraph(run, number) {
       h("td", {}, rangesText(wait.ranks), wait.task === "rank" ? "" : ` (its ${wait.task})`),
       h("td", {}, `${wait.what}${wait.seq >= 0 ? ` seq ${wait.seq}` : ""}${wait.detail ? ` ${wait.detail}` : ""}`,
         wait.group ? ` in group ${wait.group}` : "", wait.remark ? `, ${wait.remark}` : ""),
-      h("td", {}, wait.for.length ? rangesText(wait.for) : "nobody in sight"),
+      h("td", {}, wait.for.length ? rangesText(wait.for) : sited(run.why(wait))),
       h("td", {class: "mono"}, whereOf(wait)),
-      h("td", {}, inCircle ? "yes" : ""));
+      circle.size ? h("td", {}, inCircle ? "yes" : "") : null);
     }));
   if (nodes.length > MOST_NODES) {
     return [h("p", {class: "soft"}, `${nodes.length} nodes are too many for a drawing; here they are as a table.`), h("div", {class: "scroll"}, table)];
   }
   const width = 760, inner = nodes.filter((node) => node.circle), outer = nodes.filter((node) => !node.circle);
   const nameOf = (node) => (node.name || ranksText(node.ranks)).slice(0, 40);
-  const wide = (node) => Math.max(node.ended ? 96 : 70, 14 + 7 * nameOf(node).length);
+  const wide = (node) => Math.max(node.ended ? 96 : 70, 14 + 7 * nameOf(node).length, 14 + 5.4 * node.ended.length);
   const radius = inner.length ? Math.max(90, inner.length * 22) : 0;
   const ring = inner.length ? radius * 1.5 + 100 : outer.length > 1 ? Math.max(90, outer.length * 16) : 0;
   const tall = 2 * Math.max(radius, outer.length > 2 || !inner.length ? ring * 0.6 : 0) + 90;
@@ -1540,17 +1776,39 @@ function waitsGraph(run, number) {
     const k = Math.min(dx ? Math.abs(w / dx) : Infinity, dy ? Math.abs(t / dy) : Infinity, 1);
     return [node.x + dx * k, node.y + dy * k];
   };
+  // Labels lie above all else, where they cover no node and no other label, if there is such a place near their edge.
+  const labels = [], covered = nodes.map((node) => ({x: node.x, y: node.y, w: wide(node) + 4, t: 34}));
+  const place = (text, at) => {
+    const w = 5.4 * text.length + 8, t = 14;
+    let best = null, least = Infinity;
+    for (const share of [0.5, 0.4, 0.6, 0.3, 0.7]) {
+      const [ax, ay] = at(share);
+      for (const up of [0, -10, 10, -20, 20, -32, 32]) {
+        for (const aside of [0, -0.25, 0.25, -0.5, 0.5]) {
+          const box = {x: Math.min(width - w / 2 - 2, Math.max(w / 2 + 2, ax + aside * w)), y: Math.min(tall - 9, Math.max(9, ay + up)), w, t};
+          const over = covered.reduce((sum, one) => sum + Math.max(0, (one.w + w) / 2 - Math.abs(one.x - box.x)) * Math.max(0, (one.t + t) / 2 - Math.abs(one.y - box.y)), 0);
+          const cost = 100 * over + Math.abs(up) + 30 * Math.abs(aside) + 20 * Math.abs(share - 0.5);
+          if (cost < least) [best, least] = [box, cost];
+        }
+      }
+    }
+    covered.push(best);
+    labels.push(h("svg:rect", {class: "edge", x: best.x - w / 2, y: best.y - t / 2, width: w, height: t}), h("svg:text", {class: "edge", x: best.x, y: best.y + 3.5}, text));
+  };
   const drawn = [...edges.values()].map((edge) => {
     const title = h("svg:title", {}, `${ranksText(edge.from.ranks)} -> ${nameOf(edge.to)}: ${edge.label}, ${edge.site}`);
     const attributes = {class: edge.inCircle ? "wait in-circle" : "wait", "marker-end": `url(#arrow${number}${edge.inCircle ? "hot" : ""})`};
     const {from, to} = edge;
+    const label = edges.size <= 16 ? `${edge.label}, ${edge.site}` : "";
     if (from === to) {
+      if (label) place(label, () => [from.x, from.y - 48]);
       return h("svg:path", {...attributes, d: `M${from.x - 12} ${from.y - 17}c-16 -34 40 -34 24 0`}, title);
     }
     const mx = (from.x + to.x) / 2 + (to.y - from.y) * 0.14, my = (from.y + to.y) / 2 - (to.x - from.x) * 0.14;
     const [ax, ay] = border(from, mx, my), [bx, by] = border(to, mx, my);
-    return [h("svg:path", {...attributes, d: `M${ax} ${ay}Q${mx} ${my} ${bx} ${by}`}, title),
-      edges.size <= 16 ? h("svg:text", {class: "edge", x: (ax + 4 * mx + bx) / 6, y: (ay + 4 * my + by) / 6 - 4}, `${edge.label}, ${edge.site}`) : null];
+    const along = (t) => [[ax, mx, bx], [ay, my, by]].map(([a, m, b]) => (1 - t) ** 2 * a + 2 * t * (1 - t) * m + t * t * b);
+    if (label) place(label, along);
+    return h("svg:path", {...attributes, d: `M${ax} ${ay}Q${mx} ${my} ${bx} ${by}`}, title);
   });
   const boxes = nodes.map((node) => h("svg:g", {class: `node${node.circle ? " in-circle" : ""}${node.ended ? " ended" : ""}`,
     "data-ranks": node.ranks.join(","), ...(node.ranks.length ? {tabindex: "0", role: "button", click: () => jump(number, node.ranks[0]),
@@ -1560,7 +1818,7 @@ function waitsGraph(run, number) {
   node.ended ? h("svg:text", {class: "edge", x: node.x, y: node.y + 11}, node.ended) : null));
   const svg = h("svg:svg", {class: "waits", viewBox: `0 0 ${width} ${tall}`, role: "img",
     "aria-label": run.cycle.length ? `Who waits for whom. Circle: rank ${run.cycle.join(" -> rank ")}` : "Who waits for whom: no circle"},
-  h("svg:defs", {}, marker(`arrow${number}`, ""), marker(`arrow${number}hot`, "hot")), drawn, boxes);
+  h("svg:defs", {}, marker(`arrow${number}`, ""), marker(`arrow${number}hot`, "hot")), drawn, boxes, labels);
   return [svg, run.cycle.length ? h("p", {class: "circle"}, h("b", {}, "Circle: "), `rank ${run.cycle.join(" \u2192 rank ")}`) : null, table];
 }
 
@@ -1575,17 +1833,29 @@ function signature(kind) {
   return `${kind.op} ${kind.root === undefined ? -1 : kind.root} ${sizes}`;
 }
 
-// Of an all_to_all of lists: members of which one sends another number of elements than the other wants.
+// Elements that a call of all_to_all or all_to_all_single sends to each of `n` members and gets from each; null: not known.
+function exchanged(kind, n) {
+  const count = (sizes) => sizes.reduce((a, b) => a * b, 1);
+  if (kind.op === "all_to_all") return kind.in.length === n && kind.out.length === n ? {sends: kind.in.map(count), gets: kind.out.map(count)} : null;
+  if (kind.op !== "all_to_all_single" || kind.in.length !== 1 || kind.out.length !== 1) return null;
+  const parts = ([shape], splits) => {
+    const row = count(shape.slice(1));
+    return Array.from({length: n}, (_, i) => (splits && splits.length ? splits[i] || 0 : (shape[0] || 0) / n) * row);
+  };
+  return {sends: parts(kind.in, kind.splits && kind.splits[0]), gets: parts(kind.out, kind.splits && kind.splits[1])};
+}
+
+// Members of an all_to_all of which one sends another number of elements than the other wants.
 function clashing(run, group, cells) {
-  const clash = new Set(), members = run.members(group), count = (sizes) => sizes.reduce((a, b) => a * b, 1);
+  const clash = new Set(), members = run.members(group);
   const [first] = cells;
-  if (!first || members.length > MOST_SPLITS || run.op(first[0], first[1].i) !== "all_to_all") return clash;
-  const lists = members.map((rank) => {
+  if (!first || members.length > MOST_SPLITS || !run.op(first[0], first[1].i).startsWith("all_to_all")) return clash;
+  const parts = members.map((rank) => {
     const cell = cells.get(rank), kind = cell && run.kinds[run.lanes[rank].kind[cell.i]];
-    return kind && kind.in.length === members.length && kind.out.length === members.length ? [kind.in.map(count), kind.out.map(count)] : null;
+    return kind ? exchanged(kind, members.length) : null;
   });
-  lists.forEach((sends, i) => lists.forEach((gets, j) => {
-    if (sends && gets && sends[0][j] !== gets[1][i]) clash.add(members[i]).add(members[j]);
+  parts.forEach((from, i) => parts.forEach((to, j) => {
+    if (from && to && from.sends[j] !== to.gets[i]) clash.add(members[i]).add(members[j]);
   }));
   return clash;
 }
@@ -1651,10 +1921,10 @@ function matrix(run, number) {
       const call = run.kinds[run.lanes[ranks[0]].kind[i]];
       const go = () => { timelines[number].choose(ranks[0], i); timelines[number].reveal(); changed(); };
       return h("td", {class: kind, title: `${call.file}:${call.line}`, click: go, ...(kind === "odd" ? {tabindex: "0", keydown: (event) => { if (event.key === "Enter") go(); }} : {})},
-        `${call.op}${call.root >= 0 ? ` root ${call.root}` : ""}`, kind === "odd" ? h("div", {class: "mono"}, `${run.sizes(call)} ${run.site(ranks[0], i)}`) : null);
+        `${call.op}${call.root >= 0 ? ` root ${call.root}` : ""}`, kind === "odd" ? h("div", {class: "mono"}, sited(`${run.sizes(call)} ${run.site(ranks[0], i)}`)) : null);
     })));
     section.replaceChildren(...[
-      h("h2", {}, odd.length ? `Calls in which members differ (${odd.length} of ${every.length})` : "Calls: no member differs"),
+      h("h2", {}, whose(run), odd.length ? `Calls in which members differ (${odd.length} of ${every.length})` : "Calls: no member differs"),
       !chosen.length ? null : h("p", {class: "soft"}, "Grey: what most members called. Framed: what differs. Hatched: a member that never came.",
         rows.length < chosen.length ? ` The last ${rows.length} of ${chosen.length} rows.` : "",
         run.size > FOLD_RANKS ? " Ranks that called alike share a column." : ""),
@@ -1744,7 +2014,7 @@ let legendOps = [];
 function whereOf(place) {
   if (!place.file) return "";
   const short = `${baseName(place.file)}:${place.line}`, lines = sourceLines(place);
-  return lines ? h("details", {}, h("summary", {}, short), lines) : short;
+  return lines ? h("details", {}, h("summary", {}, sited(short)), lines) : h("span", {class: "site"}, short);
 }
 
 // The lines around a call, where the page has them.
@@ -1753,8 +2023,9 @@ function sourceLines(kind) {
   if (!found) return null;
   return pane({...found, marked: new Set([kind.line])});
 }
-const pane = ({path, first, lines, marked}) => h("figure", {class: "source"}, h("figcaption", {class: "soft"}, `${path}, as it was when this page was made`),
-  h("pre", {}, lines.map((text, i) => h("span", {class: marked.has(first + i) ? "here" : null}, `${String(first + i).padStart(5)}  ${text}\n`))));
+const pane = ({path, first, lines, marked, again, notes}) => h("figure", {class: "source"}, h("figcaption", {class: "soft"}, again ? "the same file" : `${path}, as it was when this page was made`),
+  h("pre", {}, lines.map((text, i) => h("span", {class: marked.has(first + i) ? "here" : null}, `${String(first + i).padStart(5)}  ${text}`,
+    notes && notes.has(first + i) ? h("span", {class: "note"}, `  \u2190 ${notes.get(first + i)}`) : null, "\n"))));
 
 function showDetails() {
   const stored = chosenOperation();
@@ -1790,7 +2061,7 @@ function showDetails() {
       rows.push([own ? "issued by" : "others issued", own ? `${ranksText(ranks)}` : `${what} by ${ranksText(ranks)} (${run.site(first, j)})`]);
     }
   } else {
-    rows.push([meeting.p2p ? "matched with" : "members that came", meeting.p2p ? (came.length === 2 ? `rank ${came.find((r) => r !== rank)}` : "nobody, as far as the file tells") : ranksText(came)]);
+    rows.push([meeting.p2p ? "matched with" : "members that came", meeting.p2p ? (came.length === 2 ? `rank ${came.find((r) => r !== rank) ?? `${rank}, itself`}` : "nobody, as far as the file tells") : ranksText(came)]);
   }
   if (missing.length) rows.push(["never came", ranksText(missing)]);
   if (timed && !split && !meeting.p2p && came.length > 1) rows.push(["last to come", `rank ${last[0]} at ${timeText(run.lanes[last[0]].issued[last[1]])}`]);
@@ -1803,7 +2074,7 @@ function showDetails() {
 
 const valueText = (shown_, bytes) => (bytes <= SHOWN_BYTES ? `"${shown_}"` : `"${shown_}..." (${bytes} bytes)`);
 const operationLabel = (op) => `store ${op.what}${op.key === undefined ? "" : ` "${op.key}"`}${op.keys > 1 ? ` and ${op.keys - 1} more` : ""}`;
-const OPERATION_STATES = {s: "not ended", c: "done", f: "failed"};
+const OPERATION_STATES = {s: "not ended", w: "not complete", c: "done", f: "failed"};
 const valuesText = (op) => `${op.given === undefined ? "" : ` = ${valueText(op.given, op.given_bytes)}`}${op.got === undefined ? "" : ` -> ${valueText(op.got, op.got_bytes)}`}`;
 const operationText = (op) => `${operationLabel(op)}${valuesText(op)} (${OPERATION_STATES[op.state]}) ${baseName(op.file)}:${op.line}`;
 const operationFits = (op) => !view.text || operationText(op).toLowerCase().includes(view.text.toLowerCase());
@@ -1837,7 +2108,7 @@ function storeSection(run, number) {
     const wanted = rankFilter(), fits = run.did.filter((op) => (!wanted || within(wanted, op.rank)) && operationFits(op)), rows = fits.slice(-MOST_ROWS);
     const made = run.store.reduce((sum, line) => sum + line.made, 0), axis = run.stepped ? "step" : "time";
     const cell = (shown_, bytes) => h("td", {class: "mono value"}, shown_ === undefined ? "" : valueText(shown_, bytes));
-    section.replaceChildren(h("h2", {}, `Operations on the store (${made})`),
+    section.replaceChildren(h("h2", {}, whose(run), `Operations on the store (${made})`),
       h("p", {class: "soft"}, "In the order in which they began; of a value the first bytes. Marked: keys that ranks share and at least one writes.",
         rows.length < fits.length ? ` The last ${rows.length} of ${fits.length}; the filters above choose ranks and texts.` : "", made > run.did.length ? ` The file has the last ${run.did.length}.` : ""),
       h("div", {class: "scroll"}, h("table", {class: "store"}, h("tr", {}, [axis, "rank", "operation", "written", "found", "line of code"].map((name) => h("th", {}, name))),
@@ -1845,7 +2116,7 @@ function storeSection(run, number) {
           const go = () => { timelines[number].chooseOperation(op); };
           return h("tr", {class: ["go", op.shared ? "shared" : "", op.state === "c" ? "" : "open"].filter((name) => name).join(" "), tabindex: "0", click: go, keydown: (event) => { if (event.key === "Enter") go(); }},
             h("td", {}, axis === "step" ? op.step : timeText(op.begun)), h("td", {}, op.rank), h("td", {class: "mono"}, operationLabel(op), op.state === "c" ? "" : ` (${OPERATION_STATES[op.state]})`),
-            cell(op.given, op.given_bytes), cell(op.got, op.got_bytes), h("td", {class: "mono"}, `${baseName(op.file)}:${op.line}`));
+            cell(op.given, op.given_bytes), cell(op.got, op.got_bytes), h("td", {class: "mono"}, sited(`${baseName(op.file)}:${op.line}`)));
         }))));
   };
   section.fill();
@@ -1863,17 +2134,17 @@ function splitOf(run, meeting) {
   return [...found.values()];
 }
 
-// Who sends how much to whom in a call of lists: a row a sender, a column a receiver.
+// Who sends how much to whom in an all_to_all: a row a sender, a column a receiver.
 const MOST_SPLITS = 128;
 function splits(run, meeting) {
   const [[rank0, i0]] = meeting.members, {op} = run.kinds[run.lanes[rank0].kind[i0]], group = run.groups[meeting.group], n = group.size;
   if (!op.startsWith("all_to_all") || meeting.p2p) return null;
-  const members = run.members(group), rows = new Map(), count = (sizes) => sizes.reduce((a, b) => a * b, 1);
+  const members = run.members(group), rows = new Map();
   for (const [rank, i] of meeting.members) {
-    const kind = run.kinds[run.lanes[rank].kind[i]];
-    if (kind.in.length === n && n > 1) rows.set(rank, {sends: kind.in.map(count), gets: kind.out.map(count)});
+    const row = exchanged(run.kinds[run.lanes[rank].kind[i]], n);
+    if (row && n > 1) rows.set(rank, row);
   }
-  if (!rows.size) return n > 1 ? h("p", {class: "soft"}, "How much each member sent to whom: splits of one tensor are not in the file.") : null;
+  if (!rows.size) return null;
   if (n > MOST_SPLITS) return h("p", {class: "soft"}, `${n} members are too many for a map of who sends to whom.`);
   const most = [...rows.values()].reduce((high, row) => Math.max(high, ...row.sends), 1), cell = n <= 16 ? 34 : n <= 64 ? 12 : 2, left = 60, top = 34;
   let differ = 0;
@@ -1968,21 +2239,37 @@ function bytesSection(run) {
     if (element.open && !content.childNodes.length) fill();
     view.bytes = element.open === Boolean(run.run.lanes) ? "" : element.open ? "yes" : "no";
     writeFragment();
-  }}, h("summary", {}, h("h2", {}, "Bytes and time by group")), content);
+  }}, h("summary", {}, h("h2", {}, whose(run), "Bytes and time by group")), content);
   return element;
 }
 
+// The lines of both sides, each place once.
+function partingCode(places) {
+  const found = new Map(), said = new Set();
+  for (const place of places) {
+    const lines = place && sources[`${place.file}:${place.line}`], key = lines && `${lines.path}:${place.line}`;
+    if (!lines || found.has(key)) continue;
+    found.set(key, pane({...lines, marked: new Set([place.line]), again: said.has(lines.path)}));
+    said.add(lines.path);
+  }
+  return found.size ? h("div", {class: "places"}, [...found.values()]) : null;
+}
+// A site; of what does not lead, its lines are folded.
+const siteOf = (place, leads) => (leads ? h("span", {class: "site"}, `${baseName(place.file)}:${place.line}`) : whereOf(place));
+
 // The two calls where runs part.
-function parting() {
-  const {rank, index} = difference, side = (run, number) => {
+function parting(leads) {
+  const {rank, index} = difference, places = [], side = (run, number) => {
     const lane = rank < run.size ? run.lanes[rank] : null, i = lane ? index - lane.first : -1;
     if (!lane || i < 0 || i >= lane.count) return h("tr", {}, h("td", {}, run.path), h("td", {class: "none"}, lane && lane.first > 0 ? "not in the file" : "no such call"), h("td", {}), h("td", {}));
     const kind = run.kinds[lane.kind[i]];
+    places.push(kind);
     const go = () => { const t = timelines[number]; t.choose(rank, i); t.reveal(); changed(); };
     return h("tr", {class: "go", tabindex: "0", click: (event) => { if (!event.target.closest("details")) go(); }, keydown: (event) => { if (event.key === "Enter") go(); }}, h("td", {}, run.path),
-      h("td", {class: "odd"}, `${run.label(rank, i)} in group ${run.group(rank, i).name}`), h("td", {class: "mono"}, run.sizes(kind)), h("td", {class: "mono"}, whereOf(kind)));
+      h("td", {class: "odd"}, `${run.label(rank, i)} in group ${run.group(rank, i).name}`), h("td", {class: "mono"}, run.sizes(kind)), h("td", {class: "mono"}, siteOf(kind, leads)));
   };
-  return h("table", {class: "parting"}, h("tr", {}, ["run", `${ordinal(index + 1)} call of rank ${rank}`, "tensors", "line of code"].map((name) => h("th", {}, name))), runs.map(side));
+  const table = h("table", {class: "parting"}, h("tr", {}, ["run", `${ordinal(index + 1)} call of rank ${rank}`, "tensors", "line of code"].map((name) => h("th", {}, name))), runs.map(side));
+  return [table, leads ? partingCode(places) : null];
 }
 
 function keysTable() {
@@ -2000,7 +2287,7 @@ function gaps(run) {
   const element = h("details", {class: "gaps", toggle: () => {
     view.gaps = element.open === misses(run) ? "" : element.open ? "yes" : "no";
     writeFragment();
-  }}, h("summary", {}, h("h2", {}, "Not in this file")), h("ul", {}, run.gaps.map((gap) => h("li", {}, gap)),
+  }}, h("summary", {}, h("h2", {}, whose(run), "Not in this file")), h("ul", {}, run.gaps.map((gap) => h("li", {}, gap)),
     lost.length ? h("li", {}, `first calls of ${ranksText(lost)}; no arrows of their messages are drawn`) : null,
     run.run.lanes ? null : empty.length && empty.length < run.size ? h("li", {}, `calls of ${ranksText(empty)}: none were made, or none kept`) : null,
     h("li", {}, "The order of calls is rebuilt from the calls: each stands right of what its rank had waited for before it.")));
@@ -2014,13 +2301,14 @@ function build(data) {
   difference = data.difference;
   sources = data.sources || {};
   runs = data.runs.map((run) => new Run(run, data.dtypes));
+  TOP = difference && (difference.rank >= 0 || difference.store) ? 18 : 4;
   readFragment();
   setTheme();
   legendElement = h("div", {class: "legend"});
   fillLegend();
   timelines = runs.map((run, number) => new Timeline(run, number));
   details = h("div", {class: "detail", "aria-live": "polite"});
-  const stuck = runs.map((run, number) => (run.waits.length ? h("section", {class: "stuck"}, h("h2", {}, "Who waits for whom"), waitsGraph(run, number)) : null));
+  const stuck = runs.map((run, number) => (run.waits.length ? h("section", {class: "stuck"}, h("h2", {}, whose(run), "Who waits for whom"), waitsGraph(run, number)) : null));
   const tables = runs.map((run, number) => matrix(run, number));
   const totals = runs.map((run) => bytesSection(run));
   stores = runs.map((run, number) => storeSection(run, number));
@@ -2028,6 +2316,10 @@ function build(data) {
   const differs = difference && (difference.rank < 0 ? "Both runs made the same calls, as far as the files have them." :
     `First difference: the ${ordinal(difference.index + 1)} call of rank ${difference.rank}.`);
   const stored = difference && difference.store;
+  const storeLeads = Boolean(stored && stored.leads && difference.rank >= 0);
+  const parted = [differs ? h("p", {class: "difference"}, h("b", {}, storeLeads ? differs.replace("First difference:", "First difference of the calls:") : differs)) : null, difference && difference.rank >= 0 ? parting(!storeLeads) : null];
+  const partedStore = stored ? [h("p", {class: "store-difference"}, h("b", {}, `First difference in the store: the ${ordinal(stored.index + 1)} operation of rank ${stored.rank}.`)),
+    h("table", {class: "parting"}, stored.texts.map((text, number) => h("tr", {}, h("td", {}, runs[number].path), h("td", {class: "odd mono"}, sited(text))))), stored.leads ? partingCode(stored.places) : null] : null;
   document.getElementById("page").replaceChildren(...[
     h("button", {class: "theme", style: "float:right", click: () => {
       view.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
@@ -2035,10 +2327,7 @@ function build(data) {
       changed();
     }}, "light / dark"),
     h("div", {class: "runs"}, runs.map((run) => head(run))),
-    differs ? h("p", {class: "difference"}, h("b", {}, differs)) : null,
-    difference && difference.rank >= 0 ? parting() : null,
-    stored ? [h("p", {class: "store-difference"}, h("b", {}, `First difference in the store: the ${ordinal(stored.index + 1)} operation of rank ${stored.rank}.`)),
-      h("table", {class: "parting"}, stored.texts.map((text, number) => h("tr", {}, h("td", {}, runs[number].path), h("td", {class: "odd mono"}, text))))] : null,
+    storeLeads ? [partedStore, parted] : [parted, partedStore],
     h("h2", {}, "Timeline"), makeControls(), legendElement, keysHelp,
     timelines.map((timeline) => [runs.length > 1 ? h("div", {class: "soft"}, timeline.run.path) : null,
       timeline.run.lanes.some((lane) => lane.count) ? null : h("p", {class: "soft none"}, `No calls in this file. ${timeline.run.gaps.find((gap) => gap.startsWith("calls: ")) || ""}`), timeline.element]), details,

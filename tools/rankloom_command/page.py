@@ -13,7 +13,7 @@ from typing import Any
 
 from rankloom_command import source
 from rankloom_command.run_file import DTYPES, Run
-from rankloom_command.text import first_difference, first_store_difference, last_text, operation_text, plain, show
+from rankloom_command.text import first_difference, first_store_difference, last_text, operation_text, plain, show, store_leads
 
 ZIPPED_FROM = 200_000  # characters
 TEXT_FALLBACK = 100_000  # characters of the text for readers without a script
@@ -34,6 +34,7 @@ def _as_data(run: Run) -> dict[str, Any]:
         "run": run.run,
         "headline": run.headline(),
         "states": run.states,
+        "asserted": sorted(run.asserted().items()),
         "texts": run.outcome_texts,
         "notes": run.notes,
         "faults": run.faults,
@@ -63,7 +64,8 @@ def page_data(runs: list[Run], folders: Sequence[pathlib.Path] = ()) -> str:
         if stored is not None:
             rank, index, *both = stored
             texts = [operation_text(op, False) if op else "no such operation" for op in both]
-            data["difference"]["store"] = {"rank": rank, "index": index, "texts": texts}
+            places = [{"file": op.file, "line": op.line} if op else None for op in both]
+            data["difference"]["store"] = {"rank": rank, "index": index, "texts": texts, "places": places, "leads": store_leads(difference, stored)}
     return json.dumps(data, separators=(",", ":"), ensure_ascii=True)
 
 

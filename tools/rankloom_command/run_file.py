@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 VERSION = 1
+MOST_HEAD = 1 << 20  # bytes of the first line
 # By number, as include/rankloom/tensor.h has them.
 DTYPES = [
     "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "complex64", "complex128",
     "float8_e4m3fn", "float8_e5m2",
 ]  # fmt: skip
-STATES = {"u": "is still running", "r": "returned", "f": "failed", "s": "stopped"}
+STATES = {"u": "had not ended", "r": "returned", "f": "failed", "s": "stopped"}
 CALL_STATES = {"s": "scheduled", "c": "completed", "f": "failed"}
 HEADLINE = 1000  # characters
 MOST_TEXT = 20_000
@@ -21,6 +23,10 @@ SHOWN_BYTES = 64  # of a value; a writer may leave out a part of a character at 
 COLUMNS = ("kind", "seq", "issued", "ended", "state")
 OPTIONAL_COLUMNS = ("arrived", "peer", "step", "done")
 OPERATION_STATES = {"s": "open", "c": "done", "f": "failed"}
+# Failed assertions, as the harness tells them: "train.cc:3: rank 1 (4 times): Expected ...", and a line for each other message.
+_RANKS = r"ranks? (\d{1,9}(?:-\d{1,9})?(?:, \d{1,9}(?:-\d{1,9})?)*)"
+ASSERTED = re.compile(rf"^{_RANKS}(?:, after the world was aborted)?(?: \((\d{{1,9}}) times\))?: ", re.MULTILINE)
+ASSERTED_AT = re.compile(r"^[^\n]{1,1000}?:\d{1,9}: (?=ranks? \d)")
 
 
 class RunFileError(Exception):
@@ -51,6 +57,7 @@ class Call:
     state: str
     step: int = -1  # scheduling points of all ranks when it was issued, and when it ended
     done: int = -1
+    splits: tuple[tuple[int, ...], ...] = ()  # of the input and of the output, in rows; empty: equal
 
     def label(self) -> str:
         """The call, as reports print it: "all_reduce seq 3 [group 0]"."""
@@ -72,11 +79,16 @@ class Call:
         if not self.inputs and not self.outputs:
             return ""
         sides = [", ".join(str(list(sizes)) for sizes in side) or "nothing" for side in (self.inputs, self.outputs)]
-        return f"{self.dtype} {sides[0]} -> {sides[1]}" if sides[0] != sides[1] else f"{self.dtype} {sides[0]}"
+        same = sides[0] == sides[1] or not self.inputs
+        text = f"{self.dtype} {sides[1]}" if same else f"{self.dtype} {sides[0]} -> {sides[1]}"
+        if self.splits:
+            text += ", splits " + " -> ".join(str(list(side)) if side else "equal" for side in self.splits)
+        return text
 
     def same(self) -> tuple[Any, ...]:
         """The part of a call that two runs of one program have in common: all but times and states."""
-        return (self.op, self.group, self.seq, self.peer, self.root, self.tag, self.inputs, self.outputs, self.dtype, self.file, self.line)
+        tensors = self.inputs, self.outputs, self.splits, self.dtype
+        return (self.op, self.group, self.seq, self.peer, self.root, self.tag, *tensors, self.file, self.line)
 
 
 @dataclass(frozen=True)
@@ -170,14 +182,30 @@ class Run:
                     found.setdefault(rank, wait)
         return found
 
+    def asserted(self) -> dict[int, int]:
+        """Of each rank whose assertions failed: how many, as far as the failures' texts tell."""
+        found: dict[int, int] = {}
+        for failure in self.run.get("failures", []):
+            text, at = ASSERTED_AT.subn("", failure[:MOST_TEXT], count=1)
+            for said in ASSERTED.finditer(text) if at else ():
+                ranks: list[int] = []
+                for part in said[1].split(", "):  # ascending
+                    begin, end = int(part.split("-")[0]), int(part.split("-")[-1])
+                    ranks += range(max(begin, ranks[-1] + 1 if ranks else 0), min(end + 1, self.world_size))
+                for rank in ranks:
+                    found[rank] = found.get(rank, 0) + (int(said[2]) if said[2] and len(ranks) == 1 else 1)
+        return found
+
     def endings(self) -> dict[str, list[int]]:
         """How ranks ended, in words, and which."""
-        waiting = self.waiting()
+        waiting, asserted = self.waiting(), self.asserted()
         found: dict[str, list[int]] = {}
         for rank, state in enumerate(self.states):
             text = STATES[state]
             if state == "s" and rank in waiting:
                 text = "deadlocked" if self.run["kind"] == "Deadlock" else "stopped in a wait"
+            if state == "r" and rank in asserted:
+                text += f", {asserted[rank]} assertion{'' if asserted[rank] == 1 else 's'} failed"
             found.setdefault(text, []).append(rank)
         return found
 
@@ -224,6 +252,7 @@ class Run:
                     state=CALL_STATES[line["state"][i]],
                     step=step if steps is not None else -1,
                     done=step + done if steps is not None and done >= 0 else -1,
+                    splits=tuple(map(tuple, kind.get("splits", ()))),
                 )
             )
         return calls
@@ -234,6 +263,7 @@ class Run:
         if line is None:
             return []
         first = line["made"] - len(line["ops"])
+        waits = self._operation_that_waits(rank)
         return [
             StoreOperation(
                 rank=rank,
@@ -249,12 +279,22 @@ class Run:
                 line=op["line"],
                 issued=op["begun"],
                 ended=op["begun"] + op["ended"] if op["ended"] >= 0 else -1,
-                state=OPERATION_STATES[op["state"]],
+                state="not complete" if i == waits else OPERATION_STATES[op["state"]],
                 step=op.get("step", -1),
                 done=op["step"] + op["done"] if op.get("done", -1) >= 0 else -1,
             )
             for i, op in enumerate(line["ops"])
         ]
+
+    def _operation_that_waits(self, rank: int) -> int:
+        """The operation on the store, counted from 0, in which the rank waited when the run ended: the end has made it fail. -1: none."""
+        ops = self.store[rank]["ops"]
+        wait = next((wait for wait in self.waits if any(begin <= rank <= end for begin, end in wait["ranks"])), None)
+        if wait is None or not ops:
+            return -1
+        last = ops[-1]
+        waits = last["state"] != "c" and all(last[key] == wait[other] for key, other in (("op", "what"), ("file", "file"), ("line", "line")))
+        return len(ops) - 1 if waits else -1
 
     def did(self, rank: int) -> list[Call | StoreOperation]:
         """Calls and operations on the store of a rank, in the order in which they began."""
@@ -398,11 +438,13 @@ def _take(run: Run, line: dict[str, Any]) -> None:
             _check(all(type(kind[key]) is int for key in ("line", "dtype")) and kind["dtype"] >= 0, "a call whose numbers are none")
             _check(all(_lists_of_numbers(kind[key]) for key in ("in", "out")), "a call whose sizes are none")
             _check(all(type(kind.get(key, 0)) is int for key in ("root", "tag", "timeout_ns")), "a call whose numbers are none")
+            _check(_lists_of_numbers(kind.get("splits", [])) and len(kind.get("splits", [])) in (0, 2), "a call whose splits are none")
             _check(isinstance(kind.get("p2p", False), bool), "a call of which nobody knows whether it is a message")
         run.kinds = line["kinds"]
     elif tag == "calls":
         rank, count = line["rank"], len(line["kind"])
         _check(type(rank) is int and 0 <= rank < size, "calls of a rank that the world does not have")
+        _check(rank not in run.calls, f"calls of rank {rank} once more")
         columns = [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in line)]
         _check(all(len(line[name]) == count for name in columns), f"columns of different lengths for rank {rank}")
         _check(all(type(number) is int for name in columns if name != "state" for number in line[name]), f"a column without numbers for rank {rank}")
@@ -465,6 +507,7 @@ def parse(data: bytes, path: str) -> Run:
     try:
         head = _json(lines[0])
         version = head["rlrun"]
+        _check(type(version) is int, "no number")
     except (RunFileError, ValueError, TypeError, KeyError, RecursionError):
         raise bad("no run file: its first line is not that of one") from None
     if version != VERSION:
@@ -507,4 +550,10 @@ def read_bytes(path: str) -> bytes:
 
 def read(path: str) -> Run:
     """Errors: RunFileError, also for a file that cannot be read."""
-    return parse(read_bytes(path), path)
+    try:
+        with open(path, "rb") as file:
+            head = file.readline(MOST_HEAD)  # of an endless file no more is read
+            data = head + (file.read() if head.endswith(b"\n") else b"")
+    except OSError as error:
+        raise RunFileError(f'file "{path}": {error.strerror}') from None
+    return parse(data, path)

@@ -50,6 +50,12 @@ def call_text(call: Call, timed: bool = True, waits: bool = False) -> str:
     return f"{text} ({facts}) {call.site()}"
 
 
+def waits_in(run: Run, call: Call) -> bool:
+    """Whether the call's rank waited in it when the run ended."""
+    wait = run.waiting().get(call.rank)
+    return wait is not None and (call.op, call.group, call.seq) == (wait["what"], wait["group"], wait["seq"])
+
+
 def operation_text(op: StoreOperation, timed: bool = True, values: bool = True) -> str:
     """One line for an operation on the store: 'store get "a" -> "1" (done) train.py:3'."""
     facts = op.state
@@ -88,9 +94,9 @@ def _did_text(did: list[Call | StoreOperation], gone: int, full: bool, wait: dic
 
 
 def show(run: Run, rank: int | None = None, last: int = 3) -> str:
-    """A summary: the report, and the last calls of one rank or of those that did not return."""
-    lines = [run.headline() if run.run["ok"] and run.run.get("failures") else run.run["text"]]
-    lines += run.run.get("failures", [])
+    """A summary: the report, and the last calls of one rank or of those that did not return or whose assertions failed."""
+    failures = run.run.get("failures", [])
+    lines = [*failures] if run.run["ok"] and failures else [run.run["text"], *failures]  # the headline is the first line of either
     if "lanes" in run.run:
         lines.append(f"{run.world_size} lanes, each a group of a rank: {', '.join(run.run['lanes'][:MOST_LINES])}")
     else:
@@ -107,7 +113,8 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
         lines += [f"found by {run.strategy}:", run.story.rstrip("\n")]
     if "lanes" not in run.run:
         lines.append("; ".join(f"{ranks_text(ranks)} {ended}" for ended, ranks in run.endings().items()))
-    shown = [rank] if rank is not None else [number for number, state in enumerate(run.states) if state != "r"]
+    asserted = run.asserted()
+    shown = [rank] if rank is not None else [number for number, state in enumerate(run.states) if state != "r" or number in asserted]
     timed, waiting = run.timed(), run.waiting()
     # Ranks that did the same share their lines, whenever they did it: the times are the first rank's.
     alike: dict[str, list[int]] = {}
@@ -175,6 +182,16 @@ def first_store_difference(a: Run, b: Run) -> tuple[int, int, StoreOperation | N
     return rank, index, one, other
 
 
+def store_leads(difference: tuple[Any, ...] | None, stored: tuple[Any, ...] | None) -> bool:
+    """Whether the first difference in the store came before that of the calls: of what both functions above found."""
+    if stored is None or difference is None:
+        return stored is not None
+    sides = [[one for one in found[2:] if one is not None] for found in (difference, stored)]
+    stepped = all(one.step >= 0 for side in sides for one in side)
+    call, operation = (min((one.step if stepped else one.issued for one in side), default=-1) for side in sides)
+    return bool(operation < call)
+
+
 def diff(a: Run, b: Run) -> tuple[str, bool]:
     """The text, and whether the runs are alike."""
     lines = []
@@ -186,22 +203,23 @@ def diff(a: Run, b: Run) -> tuple[str, bool]:
     ):
         if values[0] != values[1]:
             lines += [f"{what}:", f"  a: {values[0]}", f"  b: {values[1]}"]
-    difference = first_difference(a, b)
+    difference, stored = first_difference(a, b), first_store_difference(a, b)
+    calls, operations = [], []
     if difference is None:
-        lines.append("calls: equal, as far as both files have them")
+        calls.append("calls: equal, as far as both files have them")
     else:
         rank, index, one, other = difference
-        lines.append(f"calls: the first difference is the {ordinal(index + 1)} call of rank {rank}")
+        calls.append(f"calls: the first difference is the {ordinal(index + 1)} call of rank {rank}")
         for name, run, call in (("a", a, one), ("b", b, other)):
             none = "not in the file" if rank in run.lost() else "no such call"
-            lines.append(f"  {name}: {call_text(call, run.timed()) if call else none}")
+            calls.append(f"  {name}: {call_text(call, run.timed(), waits_in(run, call)) if call else none}")
         before = [call for call in a.of_rank(rank) if call.index < index][-2:]
-        lines += [f"  both before: {call_text(call, a.timed())}" for call in before]
-    stored = first_store_difference(a, b)
+        calls += [f"  both before: {call_text(call, a.timed())}" for call in before]
     if stored is not None:
         rank, index, *both = stored
-        lines.append(f"store: the first difference is the {ordinal(index + 1)} operation of rank {rank}")
+        operations.append(f"store: the first difference is the {ordinal(index + 1)} operation of rank {rank}")
         for name, run, op in zip("ab", (a, b), both, strict=True):
-            lines.append(f"  {name}: {operation_text(op, run.timed()) if op else 'no such operation'}")
+            operations.append(f"  {name}: {operation_text(op, run.timed()) if op else 'no such operation'}")
+    lines += operations + calls if difference is not None and store_leads(difference, stored) else calls + operations
     alike = difference is None and stored is None and a.states == b.states and a.headline() == b.headline()
     return plain("\n".join(lines)) + "\n", alike

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from dataclasses import dataclass
 
 from rankloom_command.run_file import RunFileError
@@ -26,14 +25,14 @@ class _Reader:
         self.data, self.at = data, 0
 
     def number(self) -> int:
-        value = shift = 0
-        while True:
+        value = 0
+        for shift in range(0, 70, 7):
             byte = self.data[self.at]
             self.at += 1
             value |= (byte & 0x7F) << shift
-            shift += 7
             if byte < 0x80:
                 return value
+        raise IndexError
 
     def text(self) -> str:
         size = self.number()
@@ -74,7 +73,9 @@ def parse(data: bytes, path: str) -> Trace:
 def read(path: str) -> Trace:
     """Errors: RunFileError, also for a file that cannot be read."""
     try:
-        return parse(pathlib.Path(path).read_bytes(), path)
+        with open(path, "rb") as file:
+            head = file.read(len(MAGIC))
+            return parse(head + (file.read() if head == MAGIC else b""), path)  # of no other file, which may be endless
     except OSError as error:
         raise RunFileError(f'file "{path}": {error.strerror}') from None
 
@@ -82,9 +83,11 @@ def read(path: str) -> Trace:
 def _step_text(trace: Trace, number: int) -> str:
     kind, what, rank, size, value, seq = trace.steps[number]
     seq_text = f" seq {seq}" if seq >= 0 else ""
-    took = f"task {value}" if kind == 0 else f"alternative {value}"
+    at = f"rank {rank} at {trace.names[what]}{seq_text}" if rank >= 0 else f"at the {trace.names[what]}{seq_text}"
+    if kind == 0:
+        return f"  {number}: {at}: goes on with task {value} ({size} could)"
     name = KINDS[kind] if kind < len(KINDS) else f"kind {kind}"
-    return f"  {number}: rank {rank} at {trace.names[what]}{seq_text}: {name}, takes {took} of {size}"
+    return f"  {number}: {at}: {name}, takes alternative {value} of {size}"
 
 
 def show(trace: Trace, everything: bool) -> str:

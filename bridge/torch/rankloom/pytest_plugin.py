@@ -520,7 +520,7 @@ def _repr(item: pytest.Item, report: Report, error: BaseException | None, inner:
     after = ""
     if mode == "concise":
         lines = [
-            f"rank {number} {report.outcomes[number][0]}: {type(raised).__name__}: {str(raised).partition(os.linesep)[0]}"
+            f"rank {number} {report.outcomes[number][0]}: {type(raised).__name__}: {_ranks.text_of(raised).partition(os.linesep)[0]}"
             for number, raised in enumerate(report.exceptions)
             if raised is not None
         ]
@@ -537,7 +537,7 @@ def _repr(item: pytest.Item, report: Report, error: BaseException | None, inner:
     told = error is None or isinstance(error, _ranks.RankEndedError)  # where the rank hung
     if report.first_failed < 0 or told or mode == "concise" or item.config.getoption("tbstyle") == "no":
         inner = None  # there is nothing but what the text says
-    elif error is not None and str(error).count("\n") > 0:
+    elif error is not None and _ranks.text_of(error).count("\n") > 0:
         # The lines of the exception's text stand at the end of its traceback.
         text = text.replace(str(error), str(error).split("\n")[0])
     crash = getattr(inner, "reprcrash", None)

@@ -3,6 +3,13 @@
 
     run_seeds.py [--size-down N] [--only NAME] [--json FILE] PATH...
 
+`pytest --rankloom FILE` runs such a file as it is, which is what to use where a machine has what the file asks for. This program
+stays for files that this does not do for:
+  - their tests are skipped where there are not as many GPUs as ranks, though nothing in them needs one;
+  - they import helper modules of PyTorch's repository;
+  - a test that ends the process, or hangs, must not end those after it: the rest goes on in a new process;
+  - some failures are known, with reasons, and only others count.
+
 Each file runs in a process of its own. In it
   - ranks are threads, also of tests that spawn processes;
   - the backends threaded, fake, gloo and nccl are rankloom's;

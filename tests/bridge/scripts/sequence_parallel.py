@@ -19,11 +19,12 @@ class Block(nn.Module):
         return self.narrow(torch.relu(self.wide(self.norm(x))))
 
 
-dist.init_process_group(backend="gloo")
+device = torch.accelerator.current_accelerator() if torch.accelerator.device_count() > 1 else torch.device("cpu")
+dist.init_process_group(dist.get_default_backend_for_device(device))
 rank, size = dist.get_rank(), dist.get_world_size()
-mesh = init_device_mesh("cpu", (size,))
+mesh = init_device_mesh(device.type, (size,))
 torch.manual_seed(1)
-model, whole = Block(), Block()
+model, whole = Block().to(device), Block().to(device)
 whole.load_state_dict(model.state_dict())
 model = parallelize_module(
     model,
@@ -35,7 +36,7 @@ model = parallelize_module(
     },
 )
 torch.manual_seed(2)
-x = torch.randn(size * 2, 8)
+x = torch.randn(size * 2, 8, device=device)
 part = model(x.chunk(size)[rank])
 torch.testing.assert_close(part, whole(x).chunk(size)[rank])
 part.sum().backward()

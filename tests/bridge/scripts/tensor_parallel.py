@@ -21,14 +21,15 @@ class Block(nn.Module):
 
 
 def main() -> None:
-    mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),), mesh_dim_names=("tp",))
+    kind = "cuda" if torch.cuda.device_count() > 1 else "cpu"
+    mesh = init_device_mesh(kind, (int(os.environ["WORLD_SIZE"]),), mesh_dim_names=("tp",))
     torch.manual_seed(3)
-    whole = Block()
+    whole = Block().to(kind)
     cut = parallelize_module(copy.deepcopy(whole), mesh["tp"], {"wide": ColwiseParallel(), "narrow": RowwiseParallel()})
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (whole, cut)]
     for step in range(4):
         torch.manual_seed(step)  # all ranks have the same batch
-        x = torch.rand(5, 6)
+        x = torch.rand(5, 6, device=kind)
         losses = [net(x).pow(2).sum() for net in (whole, cut)]
         for loss, optimizer in zip(losses, optimizers, strict=True):
             optimizer.zero_grad()

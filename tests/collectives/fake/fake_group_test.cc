@@ -113,8 +113,11 @@ TEST_F(FakeCollectivesTest, SendsAndReceives) {
   pg->send(square(x_), 1).wait();
   pg->recv(square(x_), 1).wait();
   pg->recv_any(square(x_)).wait();
-  EXPECT_THAT([&] { (void)pg->send(square(x_), 0); },
-              ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("destination is 0, which is this rank")));
+  pg->send(square(x_), 0).wait();
+  pg->recv(square(x_), 0).wait();
+  EXPECT_THAT(
+      [&] { (void)pg->send(square(x_), 2); },
+      ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("destination is 2, want 0 <= destination < size = 2")));
 }
 
 TEST_F(FakeCollectivesTest, TakesMetaTensors) {

@@ -8,7 +8,6 @@
 #include "rankloom/device_mesh.h"
 #include "rankloom/matchers.h"
 #include "rankloom/records.h"
-#include "rankloom/traces.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 

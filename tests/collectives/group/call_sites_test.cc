@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "rankloom/fake.h"
 #include "rankloom/testing.h"
-#include "rankloom/traces.h"
+#include "rankloom/records.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 

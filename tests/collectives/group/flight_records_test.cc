@@ -15,7 +15,6 @@
 #include "rankloom/process_group.h"
 #include "rankloom/records.h"
 #include "rankloom/stream.h"
-#include "rankloom/traces.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 #include "world/world_state.h"

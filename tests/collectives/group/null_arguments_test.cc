@@ -14,7 +14,7 @@
 #include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
 #include "rankloom/testing.h"
-#include "rankloom/traces.h"
+#include "rankloom/records.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {

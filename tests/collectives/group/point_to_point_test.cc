@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,47 @@ TEST_P(PointToPointTest, RunsARingOfAsynchronousSends) {
     }
     EXPECT_EQ(mine, std::vector<double>(1000, rank.rank()));
   });
+}
+
+TEST_P(PointToPointTest, MovesMessagesToOneself) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const int me = rank.rank();
+    std::vector<int32_t> first = {10 * me + 1};
+    std::vector<int32_t> second = {10 * me + 2};
+    std::vector<int32_t> got(2, -1);
+    std::vector<int32_t> got_any(1, -1);
+    // In either order of send and recv, of several tags, and from any source.
+    Work sent = pg->send(first, me, 1);
+    Work received = pg->recv_any(got_any, 2);
+    pg->recv(std::span(got).first(1), me, 1).wait();
+    pg->send(second, me, 2).wait();
+    received.wait();
+    sent.wait();
+    EXPECT_EQ(received.source(), me);
+    EXPECT_EQ(got[0], 10 * me + 1);
+    EXPECT_EQ(got_any[0], 10 * me + 2);
+    // Beside messages to and from others, in one batch.
+    std::vector<int32_t> other(1, -1);
+    std::vector<Work> batch = batch_isend_irecv({{P2POp::Kind::kSend, first, me, pg.get()},
+                                                 {P2POp::Kind::kSend, second, 1 - me, pg.get()},
+                                                 {P2POp::Kind::kRecv, std::span(got).last(1), me, pg.get()},
+                                                 {P2POp::Kind::kRecv, other, 1 - me, pg.get()}});
+    wait_all(batch);
+    EXPECT_EQ(got[1], 10 * me + 1);
+    EXPECT_EQ(other[0], 10 * (1 - me) + 2);
+  });
+}
+
+TEST_P(PointToPointTest, NamesASendToOneselfThatNobodyCanReceive) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(2);
+    if (rank.rank() == 0) pg->send(x, 0, 3, {}, CodeSite{"job/self.cc", 7}).wait(CodeSite{"job/self.cc", 8});
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n"
+                                              "  rank 0 waits in send seq 1 tag 3 for rank 0 [group 0, self.cc:8]\n"),
+                                   HasSubstr("cycle: rank 0 -> rank 0\n")));
 }
 
 TEST_P(PointToPointTest, KeepsTheOrderOfOneTag) {
@@ -705,15 +747,11 @@ TEST_P(PointToPointTest, RefusesArgumentsOutOfRange) {
     };
     refuses([&] { pg->send(x, 3).wait(); }, who + "send: destination is 3, want 0 <= destination < size = 3");
     refuses([&] { pg->send(x, -1).wait(); }, who + "send: destination is -1, want 0 <= destination < size = 3");
-    refuses([&] { pg->send(x, me).wait(); },
-            absl::StrCat(who, "send: destination is ", me, ", which is this rank, want another member"));
     refuses([&] { pg->send(x, (me + 1) % 3, -1).wait(); }, who + "send: tag is -1, want 0 or more");
     refuses([&] { pg->recv(x, 3).wait(); }, who + "recv: source is 3, want 0 <= source < size = 3, or recv_any()");
     refuses([&] { pg->recv(x, -1).wait(); }, who + "recv: source is -1, want 0 <= source < size = 3, or recv_any()");
     refuses([&] { pg->recv(x, CollectiveCall::kAnySource).wait(); },
             who + "recv: source is -1, want 0 <= source < size = 3, or recv_any()");
-    refuses([&] { pg->recv(x, me).wait(); },
-            absl::StrCat(who, "recv: source is ", me, ", which is this rank, want another member"));
     refuses([&] { pg->recv(x, (me + 1) % 3, -2).wait(); }, who + "recv: tag is -2, want 0 or more");
     refuses([&] { pg->recv_any(x, -7).wait(); }, who + "recv: tag is -7, want 0 or more");
     const TensorView strided(x.data(), DType::kFloat32, {2}, {2});

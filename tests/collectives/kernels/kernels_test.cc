@@ -144,7 +144,8 @@ std::vector<size_t> ranks_in_order(const ReduceOp::Order& order, size_t ranks, s
 template <typename T>
 T reduce_element(ReduceOp op, const ReduceOp::Order& order, const std::vector<T>& inputs) {
   using A = decltype(widen(T()));
-  const auto rounded = [rounds = kIsHalf<T> && !order.accumulate_in_float](A value) {
+  [[maybe_unused]] const bool rounds = kIsHalf<T> && !order.accumulate_in_float;
+  const auto rounded = [&](A value) {
     if constexpr (kIsHalf<T>) {
       if (rounds) return widen(narrow<T>(value));
     }
@@ -862,7 +863,23 @@ TEST(ReductionTest, BoolsComeOutAsZeroOrOne) {
   EXPECT_THAT(b, ElementsAre(0, 1, 1, 1));
 }
 
-#ifdef __x86_64__
+#if defined(__x86_64__)
+using FloatModes = unsigned;
+constexpr FloatModes kFlushAndRoundUp = 0x8040 | 0x4000;
+FloatModes float_modes() { return _mm_getcsr(); }
+void set_float_modes(FloatModes modes) { _mm_setcsr(modes); }
+#elif defined(__aarch64__)
+using FloatModes = uint64_t;
+constexpr FloatModes kFlushAndRoundUp = 1 << 24 | 1 << 22;
+FloatModes float_modes() {
+  FloatModes modes;
+  asm volatile("mrs %0, fpcr" : "=r"(modes));
+  return modes;
+}
+void set_float_modes(FloatModes modes) { asm volatile("msr fpcr, %0" : : "r"(modes)); }
+#endif
+
+#if defined(__x86_64__) || defined(__aarch64__)
 TEST(ReductionTest, TheThreadsFloatModesChangeNothing) {
   if (plan_runner != nullptr) GTEST_SKIP() << "a device has no such modes";
   for (const DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64, DType::kComplex64}) {
@@ -870,12 +887,11 @@ TEST(ReductionTest, TheThreadsFloatModesChangeNothing) {
     for (Buffer& buffer : plain) std::memset(buffer.data(), 1, buffer.size() / 2);  // subnormal, or very small
     std::vector<Buffer> flushed = plain;
     run_kernel(run_all_reduce, all_reduce_calls(plain, ReduceOp::kAvg, {}));
-    const unsigned saved = _mm_getcsr();
-    constexpr unsigned kFlushAndRoundUp = 0x8040 | 0x4000;
-    _mm_setcsr(saved | kFlushAndRoundUp);
+    const FloatModes saved = float_modes();
+    set_float_modes(saved | kFlushAndRoundUp);
     run_kernel(run_all_reduce, all_reduce_calls(flushed, ReduceOp::kAvg, {}));
-    const unsigned after = _mm_getcsr();
-    _mm_setcsr(saved);
+    const FloatModes after = float_modes();
+    set_float_modes(saved);
     EXPECT_EQ(after & kFlushAndRoundUp, kFlushAndRoundUp) << "the thread's modes were not put back";
     EXPECT_TRUE(copies(plain) == copies(flushed)) << dtype_name(dtype);
   }

@@ -1,7 +1,9 @@
 // The record of calls: what it keeps, how virtual time passes, what it counts.
 
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,6 @@
 #include "rankloom/fake.h"
 #include "rankloom/matchers.h"
 #include "rankloom/records.h"
-#include "rankloom/traces.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 
@@ -25,6 +26,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 constexpr absl::Duration kMicro = absl::Microseconds(1);
@@ -155,6 +157,19 @@ TEST(CallRecordTest, LetsVirtualTimePass) {
   EXPECT_EQ((*r.record)[1].waited_before, 2);
   EXPECT_EQ(third.waited_before, 5);
   EXPECT_EQ(r.record->calls(), 3);
+}
+
+TEST(CallRecordTest, NothingComesAfterTheEndOfTime) {
+  Recorded r;
+  constexpr absl::Duration kEnd = absl::Nanoseconds(std::numeric_limits<int64_t>::max());
+  r.record->compute(absl::InfiniteDuration(), "forever");
+  r.record->compute(absl::InfiniteDuration(), "and on");
+  std::vector<uint8_t> x(1000);
+  r.pg->all_reduce(x).wait();
+  EXPECT_EQ(r.record->now(), kEnd);
+  EXPECT_EQ(r.record->end(), kEnd);
+  EXPECT_EQ((*r.record)[1].start, kEnd);
+  EXPECT_EQ((*r.record)[2].start, kEnd);
 }
 
 TEST(CallRecordTest, RunsGroupsSideBySide) {
@@ -373,6 +388,23 @@ TEST_P(RecordOfARealRankTest, HasItsCalls) {
     EXPECT_EQ((*record)[2].peer, sends ? 1 : 0);
     EXPECT_EQ((*record)[2].tag, 7);
     EXPECT_GE(record->peak_buffer_bytes(), 24);
+  });
+}
+
+TEST_P(RecordOfARealRankTest, HasSplits) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const std::vector<int64_t> give = {1, 2};
+    const std::vector<int64_t> want = rank.rank() == 0 ? std::vector<int64_t>{1, 1} : std::vector<int64_t>{2, 2};
+    std::vector<float> in(3), out(static_cast<size_t>(want[0] + want[1])), even(2);
+    pg->all_to_all_single(out, in, want, give).wait();
+    pg->all_to_all_single(even, std::span(in).first(2)).wait();
+    const std::shared_ptr<CallRecord> record = CallRecord::of_rank(rank);
+    ASSERT_EQ(record->size(), 2);
+    EXPECT_EQ((*record)[0].in_splits, give);
+    EXPECT_EQ((*record)[0].out_splits, want);
+    EXPECT_THAT((*record)[1].in_splits, IsEmpty());
+    EXPECT_THAT((*record)[1].out_splits, IsEmpty());
   });
 }
 

@@ -3,7 +3,9 @@
 #include "rankloom/chakra.h"
 
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/records/chakra_trace.pb.h"
@@ -23,6 +25,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 
 struct Trace {
   chakra::GlobalMetadata metadata;
@@ -95,6 +98,51 @@ TEST(ChakraTest, HoldsAllNodesWithTheirParents) {
   EXPECT_EQ(reduce.inputs().types(), "[\"Tensor(float32)\"]");
   EXPECT_EQ(trace.nodes[2].type(), chakra::COMPUTE);
   EXPECT_EQ(trace.nodes[2].duration_micros(), 1000);
+}
+
+// Types and bytes of the calls of one rank of four, the root among them.
+std::vector<std::pair<int64_t, int64_t>> types_and_bytes(int rank, bool lower) {
+  const auto record = std::make_shared<CallRecord>();
+  const auto pg = make_fake_process_group({.rank = rank, .world_size = 4, .options = {.record = record}});
+  std::vector<int32_t> x(10);
+  std::vector<int32_t> all(40);
+  std::vector<TensorView> parts;
+  for (int i = 0; i < 4; ++i) parts.emplace_back(std::span<int32_t>(all).subspan(10 * static_cast<size_t>(i), 10));
+  const bool root = rank == 1;
+  pg->broadcast(x, 1).wait();
+  pg->reduce(x, 1).wait();
+  pg->gather(root ? parts : std::vector<TensorView>(), x, 1).wait();
+  pg->scatter(x, root ? parts : std::vector<TensorView>(), 1).wait();
+  pg->barrier().wait();
+  pg->all_reduce(x).wait();
+  pg->all_gather_into_tensor(all, x).wait();
+  pg->reduce_scatter_tensor(x, all).wait();
+  std::vector<int32_t> others(40);
+  pg->all_to_all_single(others, all).wait();
+  std::vector<std::pair<int64_t, int64_t>> result;
+  for (const chakra::Node& node : parsed(traces::chakra_trace(*record, lower)).nodes) {
+    result.emplace_back(attribute(node, "comm_type").int64_value(), attribute(node, "comm_size").int64_value());
+  }
+  return result;
+}
+
+TEST(ChakraTest, LowersWhatSimulatorsDoNotRunToWhatMovesAsManyBytes) {
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(types_and_bytes(rank, true),
+                ElementsAre(Pair(chakra::ALL_GATHER, 10),       // broadcast: a quarter of 40 bytes from each
+                            Pair(chakra::REDUCE_SCATTER, 40),   // reduce
+                            Pair(chakra::ALL_GATHER, 40),       // gather
+                            Pair(chakra::REDUCE_SCATTER, 160),  // scatter: the root's four parts
+                            Pair(chakra::ALL_REDUCE, 4),        // barrier
+                            Pair(chakra::ALL_REDUCE, 40), Pair(chakra::ALL_GATHER, 40),
+                            Pair(chakra::REDUCE_SCATTER, 160), Pair(chakra::ALL_TO_ALL, 160)))
+        << rank;
+  }
+  EXPECT_THAT(
+      types_and_bytes(0, false),
+      ElementsAre(Pair(chakra::BROADCAST, 40), Pair(chakra::REDUCE, 40), Pair(chakra::GATHER, 40),
+                  Pair(chakra::SCATTER, 40), Pair(chakra::BARRIER, 0), Pair(chakra::ALL_REDUCE, 40),
+                  Pair(chakra::ALL_GATHER, 40), Pair(chakra::REDUCE_SCATTER, 160), Pair(chakra::ALL_TO_ALL, 160)));
 }
 
 TEST(ChakraTest, NamesFilesByRank) {

@@ -99,14 +99,25 @@ void sizes(RankContext& rank) {
   pg->all_reduce(x).wait();
 }
 
-void run_case(const std::string& folder, const std::string& name, absl::FunctionRef<void(RankContext&)> program) {
+// Names that other formats have a use for, or cannot hold.
+void hostile(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  std::vector<float> x(1);
+  for (const char* name : {"a", "a", "a#2", "\"]}(\xff\n"}) {
+    auto group = pg->new_group(GroupOptions{.name = name, .description = "x\xff"});
+    group->all_reduce(x, ReduceOp::kSum, {}, {"tr\xffin.py", 7}).wait();
+  }
+}
+
+void run_case(const std::string& folder, const std::string& name, absl::FunctionRef<void(RankContext&)> program,
+              const std::string& backend = "gloo") {
   World world({.world_size = 4, .engine = EngineKind::kFibers});
   (void)world.run(program);
   std::filesystem::create_directories(folder + "/" + name);
   std::filesystem::create_directories(folder + "/" + name + "_json");
-  traces::dump_flight_records(world, folder + "/" + name + "/fr_");
+  traces::dump_flight_records(world, folder + "/" + name + "/fr_", {.backend = backend});
   traces::dump_flight_records(world, folder + "/" + name + "_json/fr_",
-                              {.format = traces::FlightDumpOptions::Format::kJson});
+                              {.format = traces::FlightDumpOptions::Format::kJson, .backend = backend});
 }
 
 }  // namespace
@@ -122,4 +133,5 @@ int main(int argc, char** argv) {
   rankloom::run_case(argv[1], "missing", &rankloom::missing);
   rankloom::run_case(argv[1], "mismatch", &rankloom::mismatch);
   rankloom::run_case(argv[1], "sizes", &rankloom::sizes);
+  rankloom::run_case(argv[1], "hostile", &rankloom::hostile, "gl\xffoo");
 }

@@ -113,8 +113,18 @@ class FlightDumpTest(unittest.TestCase):
         # All had come.
         self.assertEqual([d["entries"][-1]["state"] for d in self.pickled("mismatch")], ["started"] * 4)
 
+    def test_names_of_any_bytes_come_back_each_its_own(self) -> None:
+        for dump in self.pickled("hostile"):
+            # A third group is called as the second one would be.
+            self.assertEqual(list(dump["pg_config"]), ["0", "a", "a#2#2", "a#2", '"]}(\\xff\\n'])
+            self.assertEqual({name: group["name"] for name, group in dump["pg_config"].items()}, {name: name for name in dump["pg_config"]})
+            calls = [entry for entry in dump["entries"] if entry["pg_id"] != 0]
+            self.assertEqual([entry["process_group"] for entry in calls], [(name, "x\\xff") for name in list(dump["pg_config"])[1:]])
+            self.assertEqual({entry["profiling_name"] for entry in calls}, {"gl\\xffoo:all_reduce"})
+            self.assertEqual({entry["frames"][0]["filename"] for entry in calls}, {"tr\\xffin.py"})
+
     def test_json_says_the_same(self) -> None:
-        for case in ("good", "coalesced", "missing", "mismatch", "sizes"):
+        for case in ("good", "coalesced", "missing", "mismatch", "sizes", "hostile"):
             for pickled, other in zip(self.pickled(case), self.as_json(case), strict=True):
                 self.assertEqual(other["version"], pickled["version"])
                 self.assertEqual(other["pg_config"], pickled["pg_config"])

@@ -16,6 +16,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.dont_write_bytecode = True
 sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "tools")]
+import small_runs  # noqa: E402
 from altered_runs import altered  # noqa: E402
 from rankloom_command import command as command_line  # noqa: E402
 from rankloom_command import man, page, record, run_file, source, text, trace  # noqa: E402
@@ -135,6 +136,40 @@ class CommandTest(unittest.TestCase):
         code, out, _ = command("show", self.folder / "deadlock.rlrun", "--rank", 1)
         self.assertRegex(out, r"send seq \d+ to rank 3, tag 5 \[group 0\], int64 \[2\] -> nothing \(completed")
 
+    def test_show_has_what_ranks_with_failed_assertions_did(self):
+        run = run_file.parse(small_runs.saved(), "x")
+        out = text.show(run)
+        self.assertEqual(out.count("Expected equality of these values"), 1)
+        self.assertIn("\nrank 0 returned, 1 assertion failed; rank 1 returned\n  calls of rank 0:\n    store set", out)
+        self.assertIn('\n    store num_keys -> "1" (done) write_runs.cc:40\n', out)
+        self.assertNotIn("calls of rank 1", out)
+        self.assertIn("broadcast seq 1 root 0 [group 0], int32 [1] (completed)", out)  # and not "nothing -> [1]"
+
+    def test_failed_assertions_are_counted_by_rank(self):
+        failures = [
+            "train.cc:3: ranks 0, 2-3: Expected a\nrank 1, after the world was aborted (4 times): Expected b\n1 more with other values, of rank 2",
+            "a/b.cc:10: rank 3: Failed",
+            "rank 1's \"x\": 2, want 3",
+            "c.cc:1: no rank: rank 1: x",
+            "d.cc:1: ranks 2-999999999, 0-999999999: beyond the world",
+        ]
+        run = run_file.parse(small_runs.run_file({"failures": failures}, "rrrr"), "x")
+        self.assertEqual(run.asserted(), {0: 1, 1: 4, 2: 2, 3: 3})
+        self.assertEqual(run.endings()["returned, 4 assertions failed"], [1])
+        self.assertEqual(self.run_of("deadlock").asserted(), {})
+
+    def test_diff_begins_with_what_came_first(self):
+        both = [run_file.parse(data, "x") for data in (small_runs.kept(), small_runs.deleted())]
+        out = text.diff(*both)[0]
+        self.assertIn(
+            "\nstore: the first difference is the 1st operation of rank 1\n"
+            '  a: store get "round/0" -> "batch 0" (done) write_runs.cc:47\n  b: store get "round/0" (not complete) write_runs.cc:47\n'
+            "calls: the first difference is the 2nd call of rank 1\n",
+            out,
+        )
+        out = text.diff(run_file.parse(small_runs.kept().replace(b'"step": 9', b'"step": 29'), "x"), both[1])[0]
+        self.assertIn("\ncalls: the first difference is the 2nd call of rank 1\n", out)
+
     def test_show_folds_ranks_that_did_the_same_at_other_times(self):
         out = text.show(self.run_of("many"))
         self.assertEqual(out.count("  calls of rank"), 1, out)
@@ -154,7 +189,47 @@ class CommandTest(unittest.TestCase):
         for name in ("explored", "store"):
             gaps = self.run_of(name).gaps
             self.assertEqual([gap for gap in gaps if gap.startswith("steps")], [])
-            self.assertIn("tensors' values, reduce operators, splits", gaps)
+            self.assertIn("tensors' values, reduce operators", gaps)
+
+    def test_a_page_does_not_go_where_the_run_is(self):
+        path = self.folder / "deadlock.rlrun"
+        before = path.read_bytes()
+        code, out, err = command("report", path, "-o", path)
+        self.assertEqual((code, out, err), (2, "", f'rankloom: file "{path}" is the run itself, want another for the page\n'))
+        self.assertEqual(path.read_bytes(), before)
+
+    def test_a_full_disk_is_told_in_a_line(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            program = [sys.executable, str(ROOT / "tools" / "rankloom_command"), "show", str(self.folder / "deadlock.rlrun")]
+            done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (2, "rankloom: standard output: No space left on device\n"))
+
+    def test_an_endless_file_is_no_run(self):
+        code, _, err = command("show", "/dev/zero")
+        self.assertEqual((code, err), (2, 'rankloom: file "/dev/zero": no run file: its first line is not that of one\n'))
+
+    def test_an_endless_file_is_no_trace(self):
+        code, _, err = command("trace", "/dev/zero")
+        self.assertEqual((code, err), (2, 'rankloom: file "/dev/zero": no trace of version 1: it does not begin with RLTRACE1\n'))
+
+    def test_what_a_file_says_twice_is_refused(self):
+        data = run_file.read_bytes(str(self.folder / "deadlock.rlrun"))
+        calls = next(line for line in data.split(b"\n") if b'"t":"calls"' in line)
+        with self.assertRaisesRegex(run_file.RunFileError, "calls of rank 0 once more"):
+            run_file.parse(data.replace(calls, calls + b"\n" + calls), "twice.rlrun")
+        with self.assertRaisesRegex(run_file.RunFileError, "no run file: its first line"):
+            run_file.parse(data.replace(b'{"rlrun":1', b'{"rlrun":true', 1), "true.rlrun")
+
+    def test_splits_of_one_tensor_come_back(self):
+        calls = [self.run_of("splits").of_rank(rank)[0] for rank in range(4)]
+        self.assertEqual([call.splits[0] for call in calls], [(1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6), (4, 5, 6, 7)])
+        self.assertEqual([call.splits[1] for call in calls], [(1, 2, 3, 4), (2, 3, 4, 5), (4, 3, 5, 6), (4, 5, 6, 7)])
+        self.assertEqual(calls[2].shapes(), "float32 [18, 2], splits [3, 4, 5, 6] -> [4, 3, 5, 6]")
+        self.assertEqual([call.splits for call in self.run_of("exchange").of_rank(0)], [()])
+        for wrong in ("[[1], 2]", "[[1]]", "7", '[["x"], []]'):
+            changed = run_file.read_bytes(str(self.folder / "splits.rlrun")).replace(b'"splits":[[1,2,3,4],[1,2,3,4]]', b'"splits":' + wrong.encode())
+            with self.assertRaisesRegex(run_file.RunFileError, "a call whose splits are none"):
+                run_file.parse(changed, "changed.rlrun")
 
     def test_operations_on_the_store_come_back_with_their_values(self):
         run = self.run_of("store")
@@ -196,7 +271,7 @@ class CommandTest(unittest.TestCase):
         # Ranks that did the same with other values share their lines.
         out = text.show(self.run_of("key"))
         self.assertIn("  calls of ranks 0-2:\n    all_reduce seq 1", out)
-        self.assertIn('    store get "checkpoint/file" (failed) write_runs.cc:', out)
+        self.assertIn('    store get "checkpoint/file" (not complete) write_runs.cc:', out)
 
     def test_diff_names_the_first_operation_that_differs(self):
         code, out, _ = command("diff", self.folder / "adds.rlrun", self.folder / "adds_otherwise.rlrun")
@@ -459,7 +534,10 @@ class CommandTest(unittest.TestCase):
         data = trace.MAGIC + b"\x08seeded:7" + b"\x01\x04send" + b"\x01" + bytes([0, 0, 3, 4, 2, 5])
         data += trace._fnv1a(data).to_bytes(8, "little")
         shown = trace.show(trace.parse(data, "x"), False)
-        self.assertEqual(shown, "schedule seeded:7, 1 choices\n  0: rank 1 at send seq 3: next task, takes task 2 of 4\n")
+        self.assertEqual(shown, "schedule seeded:7, 1 choices\n  0: rank 1 at send seq 3: goes on with task 2 (4 could)\n")
+        steps = [(0, 1, -1, 2, 4, -1), (4, 0, 0, 2, 1, 1)]
+        shown = trace.show(trace.Trace("seeded:7", ["broadcast", "start"], steps), False)
+        self.assertIn("\n  0: at the start: goes on with task 4 (2 could)\n  1: rank 0 at broadcast seq 1: rooted, takes alternative 1 of 2\n", shown)
         for damaged in (data[:-1], data[:9] + b"X" + data[10:], b""):
             with self.assertRaises(run_file.RunFileError):
                 trace.parse(damaged, "x")

@@ -173,6 +173,25 @@ def check_pytorch(folder):
                 same(trace["finish_ts"], 23, path, "end")
 
 
+# ---- names of any bytes, and long times
+
+def check_hostile(folder, chakra):
+    names = ['back\\slash "\\xff\n', "all_reduce", "forever", "and on"]
+    starts = [0, 1_234_567.891, 1_234_567.894]
+    slices, _, _ = read_perfetto(folder / "hostile.json", 1)
+    same([e["name"] for e in slices], names, "hostile names")
+    same([e["ts"] for e in slices][:3], starts, "hostile times")
+    _, nodes = read_pytorch(folder / "hostile.0.pytorch.json")
+    calls = list(nodes.values())[3:]
+    same([n["name"] for n in calls], [names[0], "record_param_comms", *names[2:]], "hostile nodes")
+    values = [{a["name"]: a["value"] for a in n["attrs"]} for n in calls]
+    same([v["start_us"] for v in values][:3], starts, "hostile times")
+    same([v["duration_us"] for v in values][:2], [1_234_567.891, 0.003], "hostile durations")
+    if chakra:
+        _, nodes = read_chakra(folder / "hostile.0.et")
+        same([n["name"] for n in nodes], names, "hostile nodes of Chakra")
+
+
 # ---- Chakra
 
 def varint(data, at):
@@ -216,12 +235,20 @@ def packed(value):
     return values
 
 
+# The field of the value that Chakra's feeder asks each attribute for: int32 7, int64 9, bool 27, string 29. It reads any
+# other as 0, without a word.
+FEEDER = {"is_cpu_op": 27, "num_ops": 9, "comm_type": 9, "comm_size": 9, "comm_priority": 7, "comm_src": 7, "comm_dst": 7,
+          "comm_tag": 7, "pg_name": 29}
+
+
 def attribute(data):
     name, result = None, None
     for number, wire, value in fields(data):
         if number == 1:
             name = value.decode()
-        elif number in (7, 9):  # int32, int64
+            continue
+        same(number, FEEDER.get(name, number), "the field of", name)
+        if number in (7, 9):  # int32, int64
             result = signed(value)
         elif number == 10:
             result = [v for _, _, part in fields(value) for v in packed(part)]
@@ -287,7 +314,7 @@ def read_chakra(path):
 
 
 COMPUTE, SEND, RECV, COLLECTIVE = 4, 5, 6, 7
-ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, BARRIER = 0, 2, 5, 6, 9
+ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER, BARRIER = 0, 2, 5, 6, 7, 9
 
 
 def check_chakra(folder):
@@ -319,6 +346,65 @@ def check_chakra(folder):
         same(nodes[2]["attr"]["root"], 1, "real root")
 
 
+def simulated(paths, runs):
+    """When each rank ends: a node runs when all that it depends on have ended, a collective when all of its group have come.
+
+    As ASTRA-sim's workload layer does it, with one microsecond and a nanosecond a byte for each call. runs: kinds of collectives.
+    """
+    ranks = [read_chakra(path) for path in paths]
+    ended, calls, arrived, counts = [{} for _ in ranks], {}, {}, {}
+    waiting = [list(nodes) for _, nodes in ranks]
+    moved = True
+    while moved:
+        moved = False
+        for rank, (metadata, _) in enumerate(ranks):
+            for one in [one for one in waiting[rank] if all(before in ended[rank] for before in one["data"])]:
+                ready = max((ended[rank][before] for before in one["data"]), default=0)
+                if one["type"] == COMPUTE:
+                    ended[rank][one["id"]] = ready + one["duration"]
+                else:
+                    attributes = one["attr"]
+                    key, members = message_of(rank, one, metadata["attr"])
+                    if (rank, one["id"]) not in arrived:
+                        number = counts[rank, key] = counts.get((rank, key), 0) + 1
+                        arrived[rank, one["id"]] = (*key, number)
+                        calls.setdefault((*key, number), {})[rank] = ready
+                        if one["type"] == COLLECTIVE:
+                            check(attributes["comm_type"] in runs, "no simulator runs", one)
+                        moved = True
+                    call = calls[arrived[rank, one["id"]]]
+                    if len(call) < members:
+                        continue
+                    ended[rank][one["id"]] = max(call.values()) + 1 + attributes["comm_size"] / 1000
+                waiting[rank].remove(one)
+                moved = True
+    same([[one["id"] for one in nodes] for nodes in waiting], [[] for _ in ranks], "nodes that wait for ever")
+    return [max(times.values()) for times in ended]
+
+
+def message_of(rank, one, metadata):
+    """A name of the call that is the same on all its members, and how many those are."""
+    attributes = one["attr"]
+    if one["type"] == COLLECTIVE:
+        members = metadata["process_group " + attributes["pg_name"]]
+        check(rank in members, "rank", rank, "is no member of", one)
+        return (attributes["pg_name"], *members), len(members)
+    return ("p2p", attributes["comm_src"], attributes["comm_dst"], attributes["comm_tag"]), 2
+
+
+def check_simulation(folder):
+    everything, astra_sim = range(10), (ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER)
+    for name, size, runs in (("fake", 4, everything), ("fake.lowered", 4, astra_sim), ("real", 2, everything),
+                             ("real.lowered", 2, astra_sim)):
+        ends = simulated([folder / f"{name}.{rank}.et" for rank in range(size)], runs)
+        same(ends, [ends[0]] * size, name, "ends")
+        check(ends[0] > 0, name, "ends at once")
+    _, nodes = read_chakra(folder / "fake.lowered.0.et")
+    same([n["attr"].get("comm_type") for n in nodes],
+         [None, ALL_GATHER, ALL_REDUCE, None, None, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL], "lowered collectives")
+    same([n["attr"].get("comm_size") for n in nodes], [None, 32, 4000, None, 24, 4, 2, 8], "lowered sizes")
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -326,8 +412,10 @@ def main():
         check_fake_perfetto(folder)
         check_real_perfetto(folder)
         check_pytorch(folder)
+        check_hostile(folder, "--chakra" in sys.argv)
         if "--chakra" in sys.argv:
             check_chakra(folder)
+            check_simulation(folder)
         same(any(folder.glob("*.et")), "--chakra" in sys.argv, "there being Chakra traces")
     print("read_traces: ok")
 

@@ -98,6 +98,25 @@ void exchanges(RankContext& rank) {
   pg->all_to_all({got.begin(), got.end()}, {sent.begin(), sent.end()}).wait();
 }
 
+// Rank i sends i + j + 1 rows of two elements to rank j.
+// Rank 2 wants one more of rank 0, and one less of rank 1.
+void exchanges_splits(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  const int me = rank.rank(), n = pg->size();
+  std::vector<int64_t> send, want;
+  int64_t rows_in = 0, rows_out = 0;
+  for (int peer = 0; peer < n; ++peer) {
+    send.push_back(me + peer + 1);
+    want.push_back(me + peer + 1 + (me != 2 ? 0 : peer == 0 ? 1 : peer == 1 ? -1 : 0));
+    rows_in += send.back();
+    rows_out += want.back();
+  }
+  std::vector<float> in(static_cast<size_t>(2 * rows_in), 1.0F), out(static_cast<size_t>(2 * rows_out));
+  pg->all_to_all_single(TensorView(out.data(), DType::kFloat32, {rows_out, 2}),
+                        ConstTensorView(in.data(), DType::kFloat32, {rows_in, 2}), want, send)
+      .wait();
+}
+
 // All but rank 3 wait for a key that rank 3 sets under another name; rank 3 waits for them in a barrier.
 void waits_for_a_key(RankContext& rank) {
   auto pg = init_process_group(rank);
@@ -177,6 +196,7 @@ void write_others(const std::string& folder) {
   poisoned.poison = true;
   write(run_world(poisoned, changes_input), folder + "/changed_input.rlrun");
   write(run_world(fibers(4), exchanges), folder + "/exchange.rlrun");
+  write(run_world(fibers(4), exchanges_splits), folder + "/splits.rlrun");
   WorldOptions kept = fibers(4);
   kept.keep_run = true;
   write(run_world(kept, waits_for_a_key), folder + "/key.rlrun");

@@ -1,5 +1,5 @@
 // Writes traces of a fake and of a real world into the working folder, for read_traces.py to read:
-//   fake.json, real.json (Perfetto), fake.0.pytorch.json ... and, with Chakra, fake.0.et ... real.1.et
+//   fake.json, real.json, hostile.json (Perfetto), fake.0.pytorch.json ... and, with Chakra, fake.0.et ... real.1.et
 
 #include <memory>
 #include <string>
@@ -8,7 +8,6 @@
 #include "rankloom/device_mesh.h"
 #include "rankloom/fake.h"
 #include "rankloom/records.h"
-#include "rankloom/traces.h"
 #include "rankloom/world.h"
 #ifdef RANKLOOM_CHAKRA
 #include "rankloom/chakra.h"
@@ -53,6 +52,17 @@ Records fake_world() {
   return records;
 }
 
+// Names that are no UTF-8, and times of which no six digits are enough.
+Records hostile_world() {
+  auto record = std::make_shared<CallRecord>(CostModel{.link = links::Link{.latency = {}, .bytes_per_second = 1e9}});
+  const auto pg = make_fake_process_group({.rank = 0, .world_size = 2, .options = {.record = record}});
+  record->compute(absl::Nanoseconds(1'234'567'891), "back\\slash \"\xff\n");
+  pg->all_reduce(TensorView::meta({3}, DType::kInt8)).wait();
+  record->compute(absl::InfiniteDuration(), "forever");
+  record->compute(absl::InfiniteDuration(), "and on");
+  return {record};
+}
+
 Records real_world() {
   World world({.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::seeded(3)});
   const RunReport report = world.run([](RankContext& rank) {
@@ -74,6 +84,7 @@ void write(const Records& ranks, const std::string& name) {
     traces::write_pytorch_trace(*record, name + "." + std::to_string(record->global_rank()) + ".pytorch.json");
 #ifdef RANKLOOM_CHAKRA
   traces::write_chakra(ranks, name);
+  traces::write_chakra(ranks, name + ".lowered", /*lower=*/true);
 #endif
 }
 
@@ -83,5 +94,6 @@ void write(const Records& ranks, const std::string& name) {
 int main() {
   rankloom::write(rankloom::fake_world(), "fake");
   rankloom::write(rankloom::real_world(), "real");
+  rankloom::write(rankloom::hostile_world(), "hostile");
   return 0;
 }

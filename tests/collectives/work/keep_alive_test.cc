@@ -64,6 +64,24 @@ class KeepAliveTest : public EveryWorldTest {
     EXPECT_THAT(ends(), ElementsAre(1));
   }
 
+  // Rank 0 makes a call, drops its work and writes to the tensor before rank 1 makes its own.
+  RunReport write_after_drop(absl::FunctionRef<Work(ProcessGroup&, std::vector<float>&, const CallOptions&)> call) {
+    WorldOptions world = options(2);
+    world.poison = true;
+    return run_to_failure(world, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      auto x = std::make_shared<std::vector<float>>(2, 1.0F);
+      if (rank.rank() == 1) {
+        rank.store().wait({"written"});
+        return call(*pg, *x, {.keep_alive = x}).wait();
+      }
+      { Work dropped = call(*pg, *x, {.keep_alive = x}); }
+      (*x)[1] = 3;
+      rank.store().set("written", "");
+      rank.store().wait({"never"});
+    });
+  }
+
  private:
   std::mutex mu_;
   std::vector<int> ends_;
@@ -135,6 +153,31 @@ TEST_P(KeepAliveTest, WhatTheOwnersEndThrowsIsNoBusinessOfOthers) {
     rank.store().wait({"never"});
   });
   EXPECT_THAT(told, HasSubstr("rank 1 failed: planned"));
+}
+
+TEST_P(KeepAliveTest, AnInputThatChangesAfterTheWorkWasDroppedIsToldSo) {
+  const RunReport report = write_after_drop([](ProcessGroup& pg, std::vector<float>& x, const auto& keep) {
+    return pg.rank() == 0 ? pg.send(x, 1, 0, keep) : pg.recv(x, 0, 0, keep);
+  });
+  EXPECT_THAT(report.text(),
+              HasSubstr("rank 0, group 0, send to rank 1: an input was changed or freed between the call"));
+  EXPECT_THAT(report.text(),
+              HasSubstr("], want it unchanged until wait(); nobody can wait for the call: its work was dropped\n"));
+}
+
+TEST_P(KeepAliveTest, AnOutputThatIsWrittenAfterTheWorkWasDroppedIsToldSo) {
+  const RunReport received = write_after_drop([](ProcessGroup& pg, std::vector<float>& x, const auto& keep) {
+    return pg.rank() == 0 ? pg.recv(x, 1, 0, keep) : pg.send(x, 0, 0, keep);
+  });
+  const RunReport broadcast = write_after_drop(
+      [](ProcessGroup& pg, std::vector<float>& x, const auto& keep) { return pg.broadcast(x, 1, keep); });
+  const RunReport reduced = write_after_drop(
+      [](ProcessGroup& pg, std::vector<float>& x, const auto& keep) { return pg.all_reduce(x, ReduceOp::kSum, keep); });
+  for (const RunReport& report : {received, broadcast, reduced}) {
+    EXPECT_THAT(report.text(), HasSubstr(": an output was written or freed between the call [keep_alive_test.cc:"));
+    EXPECT_THAT(report.text(),
+                HasSubstr("], want it left alone until wait(); nobody can wait for the call: its work was dropped\n"));
+  }
 }
 
 // A rank that waits for a call and drops its handle has the owner back, whatever others still do with the call.

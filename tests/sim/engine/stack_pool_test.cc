@@ -106,7 +106,7 @@ int deep(int levels) {
   return levels == 0 ? frame[0] : deep(levels - 1) + frame[levels % 400];
 }
 
-void overflow_rank_1(int ranks, int levels) {
+[[maybe_unused]] void overflow_rank_1(int ranks, int levels) {
   auto scheduler =
       make_scheduler(fibers(Schedule::fifo()), ranks, [](WorldOptions& options) { options.stack_bytes = 32 * 1024; });
   scheduler->run([&](int rank, Task&) {
@@ -147,7 +147,7 @@ TEST(OverflowDeathTest, OfAStackOfASlabNamesTheRankOnFibers) {
   then();
 }
 
-void leap_in_rank(int rank_that_leaps, int ranks, size_t bytes, bool then_yield) {
+[[maybe_unused]] void leap_in_rank(int rank_that_leaps, int ranks, size_t bytes, bool then_yield) {
   auto scheduler =
       make_scheduler(fibers(Schedule::fifo()), ranks, [](WorldOptions& options) { options.stack_bytes = 32 * 1024; });
   scheduler->run([&](int rank, Task&) {
@@ -157,7 +157,7 @@ void leap_in_rank(int rank_that_leaps, int ranks, size_t bytes, bool then_yield)
   });
 }
 
-constexpr const char* kOverflowOf1 =
+[[maybe_unused]] constexpr const char* kOverflowOf1 =
     "rankloom: fatal \\(rank 1\\): overflow of the fiber's stack of [0-9]+ bytes; larger ones: "
     "WorldOptions::stack_bytes";
 

@@ -182,6 +182,21 @@ TEST(TraceTest, ACountThatCannotBeTrueAllocatesNothing) {
   EXPECT_EQ(error_of(with_sum(body)), "not a usable trace: cut short: 72057594037927935 steps do not fit in 0 bytes");
 }
 
+TEST(TraceTest, NamesMoreOperationsThanStepsCanName) {
+  // Each empty name is a byte here, and a string in memory.
+  std::string body = std::string("RLTRACE1\0", 9) + "\x81\x80\x04" + std::string(65'537, '\0');
+  EXPECT_EQ(error_of(with_sum(body + '\0')),
+            "not a usable trace: it names 65537 operations, of which a trace has at most 65536");
+  body.replace(9, 3, "\x80\x80\x04");
+  EXPECT_EQ(error_of(with_sum(body)), "ok");
+  EXPECT_EQ(error_of(with_sum(body.substr(0, 60'000))), "not a usable trace: cut short in its names");
+}
+
+TEST(TraceTest, AnEndlessFileIsNoTrace) {
+  EXPECT_EQ(Trace::load("/dev/zero").status().message(), "not a usable trace: it does not begin with RLTRACE");
+  EXPECT_EQ(Trace::load("/dev/null").status().message(), "not a usable trace: it is empty");
+}
+
 TEST(TraceTest, FilesThatCannotBeReadOrWrittenAreNamed) {
   EXPECT_EQ(Trace::load("no/such/file").status().message(), "cannot read the trace no/such/file");
   EXPECT_EQ(small_trace().save("no/such/folder/t").message(),

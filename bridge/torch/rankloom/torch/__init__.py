@@ -23,6 +23,10 @@ A rank of a world of any size, alone, with a record of what it calls:
 
     with rankloom.torch.fake_world(rank=5, world_size=16384, mesh={"dp": 2048, "tp": 8}) as world: ...
 
+and what a step of it takes, with devices that compute:
+
+    rankloom.torch.estimate(program, mesh={"dp": 2048, "tp": 8}, cost=..., device="h100_sxm")
+
 The backends are also registered as "rankloom" and "rankloom_fake" by the import itself.
 """
 
@@ -34,8 +38,10 @@ from rankloom.torch import _torch_version  # noqa: F401 (first: refuses a torch 
 
 # isort: split
 from rankloom.torch import _ext
+from rankloom.torch._device_peaks import Device, devices
+from rankloom.torch._estimate import Estimate, RankEstimate
 from rankloom.torch._explore import Exploration, Failure, explore, observe
-from rankloom.torch._fake_world import Call, FakeWorld, Link, Totals, expect_calls, fake_world, links
+from rankloom.torch._fake_world import Call, FakeWorld, Link, Totals, across_nodes, estimate, expect_calls, fake_world, links, trace
 from rankloom.torch._faults import Fault, FaultPlan
 from rankloom.torch._install import FakeStore, HashStore, install, installed, uninstall
 from rankloom.torch._ranks import RankCrashedError
@@ -47,6 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Call",
+    "Device",
+    "Estimate",
     "Exploration",
     "Failure",
     "FakeStore",
@@ -57,9 +65,13 @@ __all__ = [
     "Link",
     "MultiThreadedTestCase",
     "RankCrashedError",
+    "RankEstimate",
     "RankFailedError",
     "Report",
     "Totals",
+    "across_nodes",
+    "devices",
+    "estimate",
     "expect_calls",
     "explore",
     "fake_world",
@@ -71,6 +83,7 @@ __all__ = [
     "run",
     "spawn",
     "spawn_threads_and_init_comms",
+    "trace",
     "uninstall",
     "yield_now",
 ]

@@ -16,6 +16,7 @@ from rankloom.torch._run import (
     RankFailedError,
     Ranks,
     Report,
+    check_options,
     keep_failed,
     raised,
     report_of,
@@ -175,6 +176,7 @@ def explore(
 
     Errors: ValueError for options that do not fit; what a rank raises is in the report.
     """
+    check_options(fn, ranks, first_seed, timeout, stall)
     if not strategies:
         raise ValueError("explore: strategies is empty, want at least one")
     asked = _ext.Asked()
@@ -186,14 +188,15 @@ def explore(
     ):  # fmt: skip
         setattr(asked, name, value)
     asked.number = number = _ext.next_run()
-    threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall)
-    explored = _Explored(threads, compare, [fn] if _roots is None else _roots)
-    try:
-        with _ranks.running(), _no_garbage():
-            found = _ext.explore(asked, explored, progress)
-    except _HungError:
-        assert explored.hung is not None
-        return _hung(explored.hung, threads.runs, number)
+    with _ranks.kept_threads() as make_thread:
+        threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall, make_thread=make_thread)
+        explored = _Explored(threads, compare, [fn] if _roots is None else _roots)
+        try:
+            with _ranks.running(), _no_garbage():
+                found = _ext.explore(asked, explored, progress)
+        except _HungError:
+            assert explored.hung is not None
+            return _hung(explored.hung, threads.runs, number)
     text: str = found["text"]
     failure = None
     told = found["failure"]

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import importlib
 import math
+import operator
 import os
 import pathlib
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import _disable_current_modes
 
-from rankloom.torch import _ext, _meta, _module_names, _names, _ranks, _stores
+from rankloom.torch import (
+    _compute,
+    _context_parallel,
+    _device_peaks,
+    _estimate,
+    _ext,
+    _meta,
+    _module_names,
+    _names,
+    _pipelining,
+    _ranks,
+    _stores,
+)
+from rankloom.torch._device_peaks import Device, is_finite
+from rankloom.torch._estimate import Estimate
 
 _OUTPUTS = ("shapes_only", "pass_through", "uniform_ranks")
 _ALGORITHMS = ("ring", "tree", "faster")
@@ -89,6 +108,7 @@ class Call:
     tree_steps: int = 0
     tree_bytes: int = 0
     waited: bool = False  # the program has waited for it
+    waited_before: int = -1  # the index of what the program did next after that; -1: it has not
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,9 +130,30 @@ class Totals:
 _mu = threading.Lock()
 _open: FakeWorld | None = None
 
+_TORCHS_BYTES = 100  # that torch.distributed keeps of each rank of the default group
+
+
+def _available_memory() -> float:
+    """Bytes; infinity where nobody knows."""
+    try:
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+        return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return math.inf
+
 
 def _no_integer(value: object) -> bool:
     return isinstance(value, bool) or not isinstance(value, int)
+
+
+def _plain(value: object) -> object:
+    """An int for what stands for one, such as NumPy's; anything else as it is."""
+    if isinstance(value, (bool, torch.Tensor)):
+        return value
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return value
 
 
 def _checked_mesh(mesh: Mapping[str, int] | None) -> dict[str, int]:
@@ -120,12 +161,31 @@ def _checked_mesh(mesh: Mapping[str, int] | None) -> dict[str, int]:
         return {}
     if not isinstance(mesh, Mapping):
         raise ValueError(f"fake_world: mesh is {mesh!r}, want the sizes of dimensions by name, such as {{'dp': 4, 'tp': 2}}")
-    for name, size in mesh.items():
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"fake_world: mesh has a dimension named {name!r}, want a text that is not empty")
+    checked: dict[str, int] = {}
+    for name, have in mesh.items():
+        if not isinstance(name, str) or name in ("", "*"):
+            raise ValueError(f"fake_world: mesh has a dimension named {name!r}, want a text that is neither empty nor '*'")
+        size: Any = _plain(have)
         if _no_integer(size) or size < 1:
-            raise ValueError(f"fake_world: mesh has {size!r} ranks along {name!r}, want a number of at least 1")
-    return dict(mesh)
+            raise ValueError(f"fake_world: mesh has {have!r} ranks along {name!r}, want a number of at least 1")
+        checked[name] = size
+    return checked
+
+
+def across_nodes(within: str | Link = "nvlink4", between: str | Link = "infiniband_ndr", *, per_node: int = 8) -> Link:
+    """The link of a group that has `per_node` ranks on each of its nodes, all of them with a network card of their own.
+
+    A ring goes through each node once, and a node's cards carry as many rings at the same time: a rank has as much as they have
+    together, or what it has within the node if that is less. Its messages take the mean of both latencies.
+    Errors: ValueError.
+    """
+    inner, outer = _checked_link(within, "within"), _checked_link(between, "between")
+    if _no_integer(per_node) or per_node < 1:
+        raise ValueError(f"across_nodes: per_node is {per_node!r}, want a number of at least 1")
+    latency = (inner.latency * (per_node - 1) + outer.latency) / per_node
+    speed = min(inner.bytes_per_second, outer.bytes_per_second * per_node) if per_node > 1 else outer.bytes_per_second
+    name = f"{inner.name} in nodes of {per_node}, {outer.name} between"
+    return Link(latency, speed, name, f"{inner.source}; {outer.source}")
 
 
 def _checked_link(link: object, what: str) -> Link:
@@ -135,9 +195,9 @@ def _checked_link(link: object, what: str) -> Link:
         return links[link]
     if not isinstance(link, Link):
         raise ValueError(f"fake_world: {what} is {link!r}, want a Link or the name of a preset ({', '.join(sorted(links))})")
-    if not (math.isfinite(link.latency) and link.latency >= 0):
+    if not (is_finite(link.latency) and link.latency >= 0):
         raise ValueError(f"fake_world: {what} has a latency of {link.latency!r} s, want 0 or more")
-    if not (math.isfinite(link.bytes_per_second) and link.bytes_per_second > 0):
+    if not (is_finite(link.bytes_per_second) and link.bytes_per_second > 0):
         raise ValueError(f"fake_world: {what} has {link.bytes_per_second!r} bytes per second, want more than 0")
     return link
 
@@ -159,12 +219,15 @@ def _checked_cost(cost: object, dims: Sequence[str]) -> list[tuple[str, float, f
     if not isinstance(cost, Mapping):
         link = _checked_link(cost, "cost")
         return [("", link.latency, link.bytes_per_second, link.name)]
+    for name in cost:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"fake_world: cost has a link for {name!r}, want names of dimensions, or '*' for all others")
     by_dim = {name: _checked_link(link, f"cost of {name!r}") for name, link in cost.items()}
     if dims:
         have = ", ".join(map(repr, by_dim)) or "none"
         want = f"want one for each of {', '.join(map(repr, dims))}, or '*' for the others"
         for name in by_dim:
-            if name != "*" and not _is_flattened(str(name), dims):
+            if name != "*" and not _is_flattened(name, dims):
                 raise ValueError(f"fake_world: cost names {name!r}, which is no dimension of the mesh; {want}")
         for dim in dims:
             if dim not in by_dim and "*" not in by_dim:
@@ -189,6 +252,7 @@ class FakeWorld:
         cost: list[tuple[str, float, float, str]],
         algorithm: str,
         outputs: str,
+        kernels: tuple[Device, float, str | None, bool] | None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -196,9 +260,14 @@ class FakeWorld:
         self._names = _module_names.ModuleNames()
         self._made = (cost, algorithm, outputs)
         self._record = self._new_record()
+        self._compute: _compute.Compute | None = None
+        if kernels is not None:
+            record, modules = (lambda: self._record), self._names.modules
+            self._compute = _compute.Compute(record, self._names.current, modules, self._met_numbers, *kernels)
         self._meshes: dict[str, DeviceMesh] = {}
         self._exits: contextlib.ExitStack | None = None
         self._site = ("", 0)
+        self._thread = 0  # that entered
         self._was_open = False
         self._forgotten = 0  # how often calls were
         self._unclaimed = False  # the default group is the one that __enter__ made
@@ -217,7 +286,7 @@ class FakeWorld:
             if _open is not None:
                 raise RuntimeError(f"{self._who()}: {_open._who()} is open{_open._where()}, want one at a time")
             _open, self._was_open = self, True
-        self._site = _ext.python_site()
+        self._site, self._thread = _ext.python_site(), threading.get_ident()
         with contextlib.ExitStack() as exits:
             exits.callback(self._close)
             excepthook = sys.excepthook  # torch adds a rank's name to it
@@ -234,11 +303,19 @@ class FakeWorld:
             exits.callback(_destroy)
             dist.init_process_group("fake", store=_ext.make_fake_store(), rank=self.rank, world_size=self.world_size)
             self._unclaimed = True
+            exits.enter_context(_meshes_of_numbers())
+            exits.enter_context(_pipelining.stages(self))
+            exits.enter_context(_context_parallel.rings())
+            if self._compute is not None:
+                exits.enter_context(self._compute.open())
             self._exits = exits.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert self._exits is not None
+        if self._exits is None:
+            raise RuntimeError(f"{self._who()}: it was never open, want `with fake_world(...)`")
+        if self._thread != threading.get_ident() and _open is self:
+            raise RuntimeError(f"{self._who()}: it was entered on another thread{self._where()}, want it left on that one")
         self._exits.close()
 
     def _who(self) -> str:
@@ -254,14 +331,25 @@ class FakeWorld:
             raise RuntimeError(f"{self._who()}: this thread is rank {rank} of a run of {job.world_size}, want it outside of runs")
         if _ext.acts_for()[0] >= 0 or _ranks.worlds.busy:
             raise RuntimeError(f"{self._who()}: ranks of a run are running in this process, want it outside of runs")
+        if _open is not None:
+            raise RuntimeError(f"{self._who()}: {_open._who()} is open{_open._where()}, want one at a time")
+        self._refuse_if_too_large()
         if dist.is_initialized():
             have = f"{dist.get_backend()}, rank {dist.get_rank()} of {dist.get_world_size()}"
             raise RuntimeError(f"{self._who()}: have a default group already ({have}), want destroy_process_group() before")
+
+    def _refuse_if_too_large(self) -> None:
+        need, have = self.world_size * _TORCHS_BYTES, _available_memory()
+        if need > have:
+            raise MemoryError(
+                f"{self._who()}: torch keeps a list of all ranks, have {have / 2**30:.1f} GiB of memory, want {need / 2**30:.1f} GiB"
+            )
 
     def _close(self) -> None:
         global _open
         self._record.close(f"the fake world of rank {self.rank} of {self.world_size} was left, want calls within its context")
         self._meshes.clear()
+        _forget_meshes()
         with _mu:
             _open = None
 
@@ -286,7 +374,14 @@ class FakeWorld:
 
     def _new_record(self) -> _ext.FakeRecord:
         cost, algorithm, outputs = self._made
-        return _ext.FakeRecord(cost, algorithm, outputs, self._names.current, self._met_data)
+        world = weakref.ref(self)  # Python does not see that the record, which is C++'s, would keep the world that keeps it
+
+        def met_data(op: str, file: str, line: int) -> None:
+            here = world()
+            if here is not None:
+                here._met_data(op, file, line)
+
+        return _ext.FakeRecord(cost, algorithm, outputs, self._names.current, met_data)
 
     def _met_data(self, op: str, file: str, line: int) -> None:
         outputs = self._made[2]
@@ -297,7 +392,13 @@ class FakeWorld:
         }[outputs]
         where = f" [{os.path.basename(file)}:{line}]" if line else ""
         text = f"{self._who()}, {op}: have tensors with data, and no other rank does: {holds} (outputs={outputs!r})"
-        warnings.warn(f"{text}; the meta device and FakeTensorMode need no memory{where}", stacklevel=2)
+        warnings.warn(f"{text}; the meta device and FakeTensorMode need no memory{where}", stacklevel=3)
+
+    def _met_numbers(self, op: str) -> None:
+        file, line = _ext.python_site()
+        where = f" [{os.path.basename(file)}:{line}]" if line else ""
+        text = f"{self._who()}, {op}: have tensors with data, so that it is computed, which takes its time and memory"
+        warnings.warn(f"{text}; the meta device and FakeTensorMode need neither{where}", stacklevel=2)
 
     def group_arguments(self, options: Any, description: str) -> tuple[Any, ...]:
         """Of make_fake_backend(), for a group that torch.distributed makes."""
@@ -347,6 +448,11 @@ class FakeWorld:
         return self
 
     @property
+    def device(self) -> Device | None:
+        """The device that computes; None: nothing is known of kernels."""
+        return None if self._compute is None else self._compute.device
+
+    @property
     def calls(self) -> list[Call]:
         """All calls and stretches of compute(), in order."""
         return [Call(**row) for row in self._record.calls(0)]
@@ -372,7 +478,7 @@ class FakeWorld:
         return self._record.table()
 
     def text(self) -> str:
-        """"3 x all_gather_into_tensor on tp", a line each."""
+        """ "3 x all_gather_into_tensor on tp", a line each."""
         return self._record.text()
 
     @property
@@ -403,7 +509,26 @@ class FakeWorld:
     def clear(self) -> None:
         """Forgets calls, time and peak, and keeps the groups: for the steps before the one that counts."""
         self._forgotten += 1
+        if self._compute is not None:
+            self._compute.clear()
         self._record.clear()
+
+    def estimate(self, *others: FakeWorld) -> Estimate:
+        """The estimate of a step: all since the world was opened or clear(), of this rank and of other worlds' ranks at the same time.
+
+        The worlds have a device. Ranks of a pipeline wait for what they send each other. `not_modelled` says what is left out.
+
+        Errors: RuntimeError for a world without a device, or for ranks that wait for sends that nobody makes; ValueError as of
+        write_perfetto(), and for worlds of other devices.
+        """
+        self._records(others)
+        return _estimate.estimate_of([self, *others])
+
+    def _computes(self) -> _compute.Compute:
+        if self._compute is None:
+            raise RuntimeError(f"{self._who()}: it has no device, want fake_world(device='h100_sxm') for an estimate")
+        self._compute.flush()
+        return self._compute
 
     def write_perfetto(self, path: str | os.PathLike[str], *others: FakeWorld) -> None:
         """Chrome trace events for ui.perfetto.dev, of this rank and of other worlds' ranks. Makes the file's folder.
@@ -416,14 +541,17 @@ class FakeWorld:
         """PyTorch's execution trace, schema 1.1.1-chakra.0.0.4. Makes the file's folder."""
         _ext.write_pytorch_trace(self._records(()), _writable(path))
 
-    def write_chakra(self, prefix: str | os.PathLike[str], *others: FakeWorld) -> list[str]:
+    def write_chakra(self, prefix: str | os.PathLike[str], *others: FakeWorld, lower: bool = False) -> list[str]:
         """Chakra 0.0.4, to PREFIX.RANK.et for each rank: the paths. Makes their folder.
+
+        lower: broadcasts, reduces, gathers, scatters and barriers become one of the four collectives that ASTRA-sim runs, which
+            moves as many bytes: all_gather, reduce_scatter or all_reduce.
 
         Errors: RuntimeError where rankloom was built without protobuf.
         """
         if not _ext.has_chakra:
             raise RuntimeError("write_chakra: this rankloom was built without protobuf, want one built with libprotobuf-dev")
-        return _ext.write_chakra(self._records(others), _writable(prefix))
+        return _ext.write_chakra(self._records(others), _writable(prefix), lower)
 
     def _records(self, others: Sequence[FakeWorld]) -> list[_ext.FakeRecord]:
         worlds = [self, *others]
@@ -432,6 +560,8 @@ class FakeWorld:
                 raise ValueError(f"{self._who()}: one of the other worlds is {world!r}, want what fake_world() makes")
             if not world._was_open:
                 raise ValueError(f"{world._who()}: it was never open, and a trace is of what is called within its context")
+            if world.world_size != self.world_size:
+                raise ValueError(f"{self._who()}: rank {world.rank} is of {world.world_size} ranks, want worlds of {self.world_size}")
             if any(world.rank == before.rank for before in worlds[:index]):
                 raise ValueError(f"{self._who()}: rank {world.rank} is there twice, want the worlds of different ranks")
         return [world._record for world in worlds]
@@ -458,9 +588,73 @@ def _writable(path: str | os.PathLike[str]) -> str:
     return os.fspath(path)
 
 
+def _forget_meshes() -> None:
+    """DTensor keeps plans with meshes in them, by equality: of the next world's they would name this one's groups."""
+    with contextlib.suppress(ImportError, AttributeError):  # another version of torch
+        from torch.distributed.tensor import _redistribute, _sharding_prop, debug
+
+        debug._clear_sharding_prop_cache()
+        _redistribute._gen_transform_infos.cache_clear()
+        _sharding_prop.ShardingPropagator._propagate_tensor_meta_cached.cache_clear()
+
+
 def _destroy() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+# Methods of a mesh that compute with its ranks.
+_OF_MESHES = ("__init__", "__getitem__", "_get_all_submeshes", "_flatten", "_unflatten", "_concatenate", "from_group")
+
+
+def _without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            if isinstance(kwargs.get("_rank_map"), FakeTensor):  # of init_device_mesh(), whose ranks are in order
+                kwargs["_rank_map"] = torch.arange(kwargs["_rank_map"].numel(), dtype=torch.int)
+            return function(*args, **kwargs)
+
+    return call
+
+
+class _Ranks(tuple[int, ...]):
+    """The ranks of a mesh, one object for all of its parts: DTensor compares meshes all the time, and tuples do so rank by rank."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or tuple.__eq__(self, other)
+
+    __hash__ = tuple.__hash__
+
+
+def _sharing_ranks(init: Callable[..., None]) -> Callable[..., None]:
+    known: dict[tuple[int, ...], _Ranks] = {}
+
+    def call(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        ranks = getattr(self, "_flatten_rank_map", None)
+        if type(ranks) is tuple:
+            self._flatten_rank_map = known.setdefault(ranks, _Ranks(ranks))
+
+    return call
+
+
+@contextlib.contextmanager
+def _meshes_of_numbers() -> Iterator[None]:
+    """A mesh's parts are made of numbers, under FakeTensorMode, too: FSDP2 makes one of its own and that of tensor parallelism."""
+    with contextlib.ExitStack() as exits:
+        for name in _OF_MESHES:
+            original = vars(DeviceMesh).get(name)
+            if isinstance(original, staticmethod):
+                made: Any = staticmethod(_without_modes(original.__func__))
+            elif original is not None:
+                made = _without_modes(_sharing_ranks(original) if name == "__init__" else original)
+            else:
+                continue  # another version of torch
+            setattr(DeviceMesh, name, made)
+            exits.callback(setattr, DeviceMesh, name, original)
+        yield
 
 
 @contextlib.contextmanager
@@ -492,6 +686,10 @@ def fake_world(
     cost: str | Link | Mapping[str, str | Link] | None = None,
     algorithm: str = "ring",
     outputs: str = "pass_through",
+    device: str | Device | None = None,
+    efficiency: float = 1.0,
+    matmul_dtype: str | torch.dtype | None = None,
+    compiled: bool = False,
 ) -> FakeWorld:
     """A world of which `rank` alone is there: within it all groups of torch.distributed are fake, and calls are recorded.
 
@@ -504,6 +702,12 @@ def fake_world(
     cost: what calls take, in virtual time: the name of a preset (`links`) or a Link, for all groups or by dimension ("*": all
         others). Groups along no dimension take the slowest link. None: calls take no time.
     algorithm: "ring", "tree" or "faster", the faster of both for each call.
+    device: what computes between calls, the name of a preset (`devices`) or a Device: each kernel's FLOPs and bytes are counted, it
+        takes its roofline, and estimate() tells what a step takes. Kernels of the thread that enters the context; those of tensors
+        with data are computed as well. efficiency: the part of the peak FLOP/s that kernels reach, the one constant to calibrate.
+    matmul_dtype: what linear layers multiply in if not in their operands' dtype ("float8_e4m3fn": float8 of torchao, Transformer
+        Engine); operands are taken to be converted on the way. compiled: neighbouring kernels that torch.compile would make one
+        read and write memory as one.
     outputs: "pass_through": outputs hold this rank's own input where they can, as in PyTorch's fake group; "shapes_only": they
         are not written; "uniform_ranks": they hold what they would if all ranks had this rank's data.
 
@@ -512,6 +716,8 @@ def fake_world(
     """
     dims = _checked_mesh(mesh)
     in_mesh = math.prod(dims.values())
+    given: tuple[Any, Any] = (_plain(rank), _plain(world_size))
+    rank, world_size = given
     if world_size is None:
         if not dims:
             raise ValueError("fake_world: have neither world_size nor mesh, want one of them")
@@ -526,7 +732,114 @@ def fake_world(
     for name, value, known in (("algorithm", algorithm, _ALGORITHMS), ("outputs", outputs, _OUTPUTS)):
         if value not in known:
             raise ValueError(f"fake_world: {name} is {value!r}, want one of {', '.join(known)}")
-    return FakeWorld(rank, world_size, dims, _checked_cost(cost, tuple(dims)), algorithm, outputs)
+    kernels = None
+    if device is not None:
+        checked = _device_peaks.checked_device(device)
+        dtype = _compute.checked_matmul_dtype(matmul_dtype, checked)
+        kernels = (checked, _compute.checked_efficiency(efficiency), dtype, compiled)
+    elif efficiency != 1.0 or matmul_dtype is not None or compiled:
+        raise ValueError("fake_world: have efficiency, matmul_dtype or compiled, and no device: want device='h100_sxm' or the like")
+    return FakeWorld(rank, world_size, dims, _checked_cost(cost, tuple(dims)), algorithm, outputs, kernels)
+
+
+def _stages(mesh: Mapping[str, int]) -> list[int]:
+    """One rank of each stage of a pipeline, the first in all other dimensions; without a pipeline, rank 0."""
+    dims = list(mesh)
+    stride = math.prod(mesh[dim] for dim in dims[dims.index("pp") + 1 :]) if "pp" in mesh else 0
+    return [stage * stride for stage in range(mesh.get("pp", 1))]
+
+
+def _ranks_of(who: str, program: object, ranks: Sequence[int] | None, arguments: Mapping[str, Any]) -> Sequence[int]:
+    if not callable(program):
+        raise ValueError(f"{who}: the program is {program!r}, want a function of a world that returns one that does a step")
+    if "rank" in arguments:
+        raise ValueError(f"{who}: have rank={arguments['rank']!r}, want ranks=[...]")
+    if ranks is None:
+        return _stages(_checked_mesh(arguments.get("mesh")))
+    if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Sequence):
+        raise ValueError(f"{who}: ranks is {ranks!r}, want a list of ranks")
+    if not ranks:
+        raise ValueError(f"{who}: have no ranks, want one or more")
+    return ranks
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python does not look for garbage in what is there already: torch's modules are many objects, and a trace makes many more."""
+    if gc.get_freeze_count():  # the program's own
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _traced(
+    who: str, program: Callable[[FakeWorld], Callable[[], object]], ranks: Sequence[int], every_microbatch: bool, arguments: Any
+) -> list[FakeWorld]:
+    _pipelining.forget()
+    worlds: list[FakeWorld] = []
+    with _uncollected():
+        for rank in ranks:
+            with fake_world(rank, **arguments) as world, FakeTensorMode():
+                if world._compute is not None:
+                    world._compute.repeats = not every_microbatch
+                step = program(world)
+                if not callable(step):
+                    raise ValueError(f"{who}: the program returned {step!r}, want a function that does a step")
+                world.clear()
+                step()
+            del step
+            gc.collect()  # models have cycles
+            worlds.append(world)
+    return worlds
+
+
+def trace(program: Callable[[FakeWorld], Callable[[], object]], *, ranks: Sequence[int] | None = None, **arguments: Any) -> list[FakeWorld]:
+    """The worlds of several ranks with what each called in a step: of a pipeline, whose stages differ.
+
+        first, *others = rankloom.torch.trace(program, mesh={"pp": 4, "dp": 8}, cost="nvlink4")
+        first.write_perfetto("step.json", *others)
+
+    program, ranks, arguments: as of estimate(). Errors: those of fake_world() and of the program.
+    """
+    return _traced("trace", program, _ranks_of("trace", program, ranks, arguments), True, arguments)
+
+
+def estimate(
+    program: Callable[[FakeWorld], Callable[[], object]],
+    *,
+    ranks: Sequence[int] | None = None,
+    every_microbatch: bool = False,
+    **arguments: Any,
+) -> Estimate:
+    """The estimate of a step: time, MFU, exposed communication by mesh dimension, peak memory by kind, and what is not modelled.
+
+        def program(world):
+            model, optimizer = ...            # in FakeTensorMode, and without calls that count
+            def step():
+                model(x).sum().backward()
+                optimizer.step()
+            return step
+
+        print(rankloom.torch.estimate(program, mesh={"dp": 128}, cost="infiniband_ndr", device="h100_sxm", efficiency=0.7))
+
+    program: called for each rank, in its fake_world(rank=..., **arguments) and FakeTensorMode; what it returns is called once, and
+        that is the step. ranks: those that are traced, one after the other; by default one of each stage along the mesh's
+        dimension "pp", in that order, and rank 0 where there is none. The others are taken to do the same.
+    every_microbatch: False: a stage of torch.distributed.pipelining runs the first two microbatches of a step, and what others
+        of the same shape do is taken to be as the second's, which makes a trace shorter and the estimate no other; schedules
+        that split backward in two, and DDP, have all run.
+
+    Errors: those of fake_world(), of FakeWorld.estimate() and of the program.
+    """
+    ranks = _ranks_of("estimate", program, ranks, arguments)
+    if arguments.get("device") is None:
+        raise ValueError(f"estimate: have no device, want a Device or one of the presets {', '.join(sorted(_device_peaks.devices))}")
+    worlds = _traced("estimate", program, ranks, every_microbatch, arguments)
+    return worlds[0].estimate(*worlds[1:])
 
 
 # ---- in tests
@@ -594,4 +907,4 @@ def _labels(record: _ext.FakeRecord) -> Iterator[tuple[str, str]]:
         yield label, names[0]
 
 
-__all__ = ["Call", "FakeWorld", "Link", "Totals", "expect_calls", "fake_world", "links"]
+__all__ = ["Call", "Device", "Estimate", "FakeWorld", "Link", "Totals", "across_nodes", "estimate", "expect_calls", "fake_world", "links", "trace"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
+import re
 from collections.abc import Iterable
 
 
@@ -21,11 +23,15 @@ class Fault:
     maybe: bool = False  # the schedule chooses whether it happens
 
     def __str__(self) -> str:
-        fields = [f"{name}={value}" for name in ("rank", "group", "op", "seq", "nth") if (value := getattr(self, name)) not in (None, "")]
+        fields = [
+            f"{name}={re.sub('[,;%]', lambda found: f'%{ord(found[0]):02x}', str(value))}"
+            for name in ("rank", "group", "op", "seq", "nth")
+            if (value := getattr(self, name)) not in (None, "")
+        ]
         if self.when != "before":
             fields.append(f"when={self.when}")
         if self.kind == "delay":
-            fields.append(f"by={self.by!r}s")
+            fields.append(f"by={decimal.Decimal(repr(float(self.by))):f}s")  # 1e-05 is no duration
         if self.maybe:
             fields.append("maybe=true")
         return self.kind + ("@" if fields else "") + ",".join(fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 import sys
 import threading
 import types
@@ -11,11 +12,13 @@ from typing import Any
 
 import torch
 from torch.autograd import graph
+from torch.fx import _symbolic_trace
 
 # The names by which wrappers call the module that they wrap: no part of a name.
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 
 _ENGINE: types.CodeType = graph._engine_run_backward.__code__
+_FSDP = os.path.join(os.path.dirname(torch.__file__), "distributed", "fsdp", "_fully_shard", "_fsdp_param_group.py")
 
 
 class ModuleNames:
@@ -52,10 +55,14 @@ class ModuleNames:
 
         self._patched = call
         torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+        if getattr(_symbolic_trace, "_orig_module_call", None) is original:  # what make_fx() has modules called by
+            _symbolic_trace._orig_module_call = call
 
     def close(self) -> None:
         if torch.nn.Module.__call__ is self._patched:
             torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+        if getattr(_symbolic_trace, "_orig_module_call", None) is self._patched:
+            _symbolic_trace._orig_module_call = self._original
         self._patched = None
 
     def current(self) -> str:
@@ -68,13 +75,18 @@ class ModuleNames:
                 return self._top()
             if code is _ENGINE:
                 break
-            if code.co_filename.endswith("_fsdp_param_group.py"):
+            if code.co_filename == _FSDP:
                 path = getattr(frame.f_locals.get("self"), "_module_fqn", None)
                 if path is not None:
                     return _without_wrappers(path) or self._root_name(frame.f_locals["self"])
             frame = frame.f_back
         node = torch._C._current_autograd_node()
         return self._maker_of(node._sequence_nr()) if node is not None else ""
+
+    def modules(self) -> list[torch.nn.Module]:
+        """Those that are named."""
+        with self._mu:
+            return list(self._names)
 
     def _top(self) -> str:
         stack: list[tuple[str, int]] = getattr(self._local, "stack", [])
@@ -90,7 +102,9 @@ class ModuleNames:
         with self._mu:
             name = self._names.get(module)
             if name is None:
-                if stack:  # a module that its parent does not list
+                if stack and isinstance(module, torch.fx.GraphModule):  # a compiler made it of the module that runs
+                    name = self._names[module] = stack[-1][0]
+                elif stack:  # a module that its parent does not list
                     name = self._names[module] = f"{stack[-1][0]}.{_class_name(module)}"
                 else:
                     self._name_all(module, "", set())
@@ -129,8 +143,9 @@ class ModuleNames:
 
 
 def _class_name(module: torch.nn.Module) -> str:
-    """fully_shard() makes of a Model an FSDPModel, which is an FSDPModule and a Model."""
-    kind = type(module)
+    """fully_shard() makes of a Model an FSDPModel, which is an FSDPModule and a Model; torch.compile() an OptimizedModule around it."""
+    inner = module._modules.get("_orig_mod")
+    kind = type(module if inner is None else inner)
     return (kind.__mro__[2] if "_fully_shard" in kind.__module__ else kind).__name__
 
 

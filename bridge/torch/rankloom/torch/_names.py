@@ -34,6 +34,7 @@ def enter(names: Iterable[str] = ()) -> None:
         if _users == 1:
             _original = distributed_c10d._new_process_group_helper
             distributed_c10d._new_process_group_helper = _helper  # type: ignore[assignment]
+            distributed_c10d._get_default_timeout = _default_timeout
             dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
 
 
@@ -44,10 +45,19 @@ def leave(names: Iterable[str] = ()) -> None:
         _taken.subtract(name.lower() for name in names)
         if _users == 0:
             distributed_c10d._new_process_group_helper = _original
+            distributed_c10d._get_default_timeout = _original_timeout
             dist.monitored_barrier = distributed_c10d.monitored_barrier = _original_barrier
 
 
 _original_barrier = distributed_c10d.monitored_barrier
+_original_timeout = distributed_c10d._get_default_timeout
+
+
+def _default_timeout(backend: Any) -> datetime.timedelta:
+    """torch.distributed's warns where a torch without NCCL is asked for nccl's."""
+    if distributed_c10d.default_pg_nccl_timeout is None and _is_ours(str(backend).lower()):
+        return distributed_c10d.default_pg_timeout
+    return _original_timeout(backend)
 
 
 def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
-import importlib
+import importlib.abc
+import importlib.machinery
 import io
 import os
 import pdb
@@ -20,7 +21,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from rankloom.torch import _ext, _ranks
+from rankloom.torch import _devices, _ext, _ranks
 
 _STREAMS = ("stdout", "stderr")
 _mu = threading.Lock()
@@ -39,6 +40,7 @@ class Process:
         self.bound: dict[str, Any] = {}  # streams that the script put in the place of ours
         self.handlers: dict[int, Any] = {}
         self.exits: list[Callable[[], object]] = []
+        self.instances: dict[Any, Any] = {}  # Hydra's
 
     def run(self, code: types.CodeType, environment: dict[str, str | None]) -> int:
         """Runs the script, and returns when it left with exit code 0. Other codes, and what it raises, are raised."""
@@ -52,7 +54,8 @@ class Process:
         _local.process = _processes[key] = self
         try:
             try:
-                exec(code, self.main.__dict__)
+                with _devices.on_thread():
+                    exec(code, self.main.__dict__)
             except SystemExit as left:
                 if left.code not in (None, 0):
                     raise
@@ -185,6 +188,55 @@ class _Lines(_Stream):
             self._real.flush()
         else:
             self._output.flush(own.rank, self._name)
+
+
+class _Instances(dict[Any, Any]):
+    """Of classes of which a process has one object: a rank has its own configuration, and what modules register is everyone's."""
+
+    def _of(self, key: type) -> dict[Any, Any] | None:
+        own = process()
+        return own.instances if own is not None and key.__name__ in ("GlobalHydra", "HydraConfig") else None
+
+    def __contains__(self, key: Any) -> bool:
+        own = self._of(key)
+        return super().__contains__(key) if own is None else key in own
+
+    def __getitem__(self, key: Any) -> Any:
+        own = self._of(key)
+        return super().__getitem__(key) if own is None else own[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        own = self._of(key)
+        if own is None:
+            super().__setitem__(key, value)
+        else:
+            own[key] = value
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Of the module that has Hydra's configuration of the process: whenever it is imported, ranks get their own."""
+
+    module = "hydra.core.singleton"
+
+    @staticmethod
+    def split(module: Any) -> None:
+        instances = module.Singleton._instances
+        if not isinstance(instances, _Instances):
+            module.Singleton._instances = _Instances(instances)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self.module:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_split(module: types.ModuleType) -> None:
+                run(module)
+                self.split(module)
+
+            spec.loader.exec_module = run_and_split  # type: ignore[method-assign]
+        return spec
 
 
 def _of_rank(name: str) -> property:
@@ -341,12 +393,13 @@ def _start(original: Any) -> Any:
     def start(self: threading.Thread) -> None:
         own = process()
         if own is not None:
-            run, environment = self.run, _ranks.environment()
+            run, environment, world = self.run, _ranks.environment(), _ranks.world_of_thread()
 
             def run_of_rank() -> None:
                 _local.process = own
-                _ranks.inherit(environment)
-                run()
+                _ranks.inherit(environment, world)
+                with _devices.on_thread():
+                    run()
 
             self.run = run_of_rank  # type: ignore[method-assign]
         original(self)
@@ -392,7 +445,11 @@ def scripts(tolerate_set_device: bool = False) -> Iterator[None]:
     streams = {name: sys.__dict__[name] for name in _STREAMS}
     breakpoint_hook = sys.__dict__["breakpointhook"]
     _Main.before = main
+    finder = _Finder()
     try:
+        sys.meta_path.insert(0, finder)
+        if finder.module in sys.modules:
+            finder.split(sys.modules[finder.module])
         sys.modules["__main__"] = _Main("__main__")
         for name in _STREAMS:
             setattr(sys, name, _Stream(name, streams[name]))
@@ -417,6 +474,7 @@ def scripts(tolerate_set_device: bool = False) -> Iterator[None]:
                 replace(cuda, "current_device", _on_rank(cuda.current_device, lambda own: 0))
         yield
     finally:
+        sys.meta_path.remove(finder)
         for owner, name, value in reversed(restore):
             setattr(owner, name, value)
         sys.__class__ = types.ModuleType

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import ctypes
+import functools
+import importlib
 import linecache
 import os
 import random
@@ -26,7 +29,7 @@ import typing_extensions
 from torch.testing._internal.distributed import multi_threaded_pg
 
 from rankloom import _rerun
-from rankloom.torch import _ext, _hooks, _names, _stores
+from rankloom.torch import _ext, _futures, _hooks, _names, _stores
 
 
 def _folder(path: str) -> str:
@@ -141,9 +144,17 @@ def restore_exported() -> None:
             os.unsetenv(key)
 
 
-def inherit(environment: Environment | None) -> None:
-    """The calling thread, which a rank started, has the rank's environment."""
+def inherit(environment: Environment | None, world: Any) -> None:
+    """The calling thread, which a rank started, has the rank's environment and its process groups."""
     _local.environment = environment
+    if world is not None:
+        multi_threaded_pg.ThreadLocalWorld._world.world = world
+
+
+def world_of_thread() -> Any:
+    """The calling rank's, for inherit(); None: there is none for each thread."""
+    world = dist.distributed_c10d._world
+    return world._get_world() if isinstance(world, multi_threaded_pg.ThreadLocalWorld) else None
 
 
 @contextlib.contextmanager
@@ -176,7 +187,17 @@ def failure_text(error: BaseException) -> str:
     """A rank's exception, with its text as it is now: from here on the error says the same, on whichever thread it is printed."""
     with contextlib.suppress(Exception):
         _freeze(error)
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def text_of(error: BaseException) -> str:
+    """str() of it, where that can be had and printed."""
+    try:
+        text = str(error)
+    except Exception as wrong:
+        return f"<its str() raised {type(wrong).__name__}>"
+    # Halves of a surrogate pair, as names of files have them that are no text: no terminal takes them.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _freeze(error: BaseException) -> None:
@@ -241,6 +262,112 @@ class RankThread(threading.Thread):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(error))
 
 
+class _Worker(RankThread):
+    """A thread for the ranks of one run after the other, each of which finds it as if it were new."""
+
+    def __init__(self) -> None:
+        super().__init__("rank", self._serve)
+        self.retired = False  # ends with the rank that it has
+        self.rank: KeptThread | None = None  # the last one
+        self._given = threading.Lock()
+        self._given.acquire()
+        self.start()
+
+    def give(self, rank: KeptThread | None) -> None:
+        """None: it ends."""
+        self.rank = rank
+        self._given.release()
+
+    def _serve(self) -> None:
+        fresh = _ext.ThreadState()
+        while not self.retired:
+            self._given.acquire()
+            rank = self.rank
+            if rank is None:
+                return
+            try:
+                self.name = rank.name
+                contextvars.Context().run(rank.body)
+            finally:
+                try:
+                    _unregister_groups()  # this thread's, where a rank could not destroy its own
+                    _forget_locals()
+                    fresh.restore()
+                    rank.leave()
+                finally:
+                    rank.ended.set()
+            del rank
+
+
+_unregister_groups: Callable[[], None] = torch._C._distributed_c10d._unregister_all_process_groups
+
+
+def _forget_locals() -> None:
+    """All that values of threading.local() hold for the calling thread."""
+    api: Any = ctypes.pythonapi
+    api.PyThreadState_GetDict.restype = ctypes.c_void_p  # a borrowed reference
+    state = api.PyThreadState_GetDict()
+    if state:
+        ctypes.cast(state, ctypes.py_object).value.clear()
+
+
+class KeptThread(RankThread):
+    """A rank's thread, which goes back to where it came from."""
+
+    def __init__(
+        self, workers: list[_Worker], idle: list[_Worker], name: str, target: Callable[..., None], *args: Any
+    ) -> None:
+        super().__init__(name, target, *args)
+        self.body = functools.partial(target, *args)
+        self._workers = workers
+        self._idle = idle
+        self._worker: _Worker | None = None
+
+    def start(self) -> None:
+        if self._idle:
+            self._worker = self._idle.pop()
+        else:
+            self._worker = _Worker()
+            self._workers.append(self._worker)
+        self._worker.give(self)
+
+    def leave(self) -> None:
+        """On the thread itself, once the rank has ended."""
+        assert self._worker is not None
+        if not self._worker.retired:
+            self._idle.append(self._worker)
+
+    @property
+    def ident(self) -> int | None:
+        return None if self._worker is None else self._worker.ident
+
+    def is_alive(self) -> bool:
+        return self._worker is not None and self._worker.is_alive() and not self.ended.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        self.ended.wait(timeout)
+
+    def interrupt(self, error: type[BaseException]) -> None:
+        if self._worker is not None:
+            self._worker.retired = True  # the exception may come when the rank has ended
+            self._worker.interrupt(error)
+
+
+@contextlib.contextmanager
+def kept_threads() -> Iterator[Callable[..., RankThread]]:
+    """Makes ranks' threads of few: a run's go on in the next. A rank that does not end keeps its own."""
+    workers: list[_Worker] = []
+    idle: list[_Worker] = []
+    try:
+        yield functools.partial(KeptThread, workers, idle)
+    finally:
+        for worker in idle:
+            worker.give(None)
+        for worker in workers:
+            if worker.rank is None or worker.rank.ended.is_set():
+                worker.join()
+
+
 class RankCrashedError(BaseException):
     """Raised in a rank that a fault plan crashes. No Exception: a program that catches those ends all the same."""
 
@@ -258,6 +385,7 @@ def _rank_ended(why: str) -> type[RankEndedError]:
 _GRACE = 3.0  # a rank's, to come back from its own code when the run has failed
 _LAST_GRACE = 2.0  # from an exception that is raised in its code
 _LOOK = 0.25
+_IMPORTS = 10  # times as long may a rank stand in an import, which waits for disks
 
 left: list[str] = []  # the ranks that could not be ended: their threads stay
 held = 0  # how many ranks a person keeps: at a breakpoint, or at a prompt. Nobody hangs meanwhile
@@ -340,14 +468,27 @@ class _Watch:
                     self.notes.append(f"{text}\n{self._where(rank)}")
                     self._end(rank, self._job.abort_cause, now)
             elif self._stall is not None and now - since >= self._stall:
-                text = f"Stall: no scheduling point for {self._stall:g} s of real time: it computes, or it blocks in what "
-                self._job.fail(rank, f"{text}is not rankloom's{self._hint(rank)}\n{self._where(rank)}")
-                self._end(rank, f"after {self._stall:g} s without a scheduling point", now)
+                self._stalled(rank, self._stall, now - since, now)
         if self._leave_all_at is not None and now >= self._leave_all_at:
             # Under a schedule they wait for their turn, which the rank before them does not give up.
             for rank, thread in enumerate(self._threads):
                 if not thread.has_ended():
                     self._leave(rank)
+
+    def _stalled(self, rank: int, limit: float, stood: float, now: float) -> None:
+        where = ""
+        if self._imports(rank):
+            limit, where = limit * _IMPORTS, ", in an import"
+        if stood >= limit:
+            text = f"Stall: no scheduling point for {limit:g} s of real time{where}: it computes, or it blocks in what is not rankloom's"
+            self._job.fail(rank, f"{text}{self._hint(rank)}\n{self._where(rank)}")
+            self._end(rank, f"after {limit:g} s without a scheduling point", now)
+
+    def _imports(self, rank: int) -> bool:
+        frame = sys._current_frames().get(self._threads[rank].ident or 0)
+        while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+            frame = frame.f_back
+        return frame is not None
 
     def _hint(self, rank: int) -> str:
         if not self._job.deterministic:
@@ -526,6 +667,8 @@ class _Worlds:
         with self._mu:
             self._users += 1
             if self._users == 1:
+                # Its functions keep the group that is the default one when it is imported: on a rank, that rank's for all.
+                importlib.import_module("torch.distributed.nn.functional")
                 _stores.enter()
                 _names.enter()
                 _hooks.count_loss_parallel()
@@ -632,5 +775,6 @@ def _swap_random(job: int, before: int, after: int) -> None:
 
 
 _hooks.per_rank()
+_futures.patch()
 _ext.set_hooks(_stacks, _swap_random)
 _ext.set_library_folders(_LIBRARIES, _CALLERS)

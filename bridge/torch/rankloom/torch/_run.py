@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import datetime
 import inspect
+import numbers
 import os
 import pathlib
 import pickle
@@ -129,10 +130,10 @@ def told_of(report: Report) -> BaseException | None:
     if report.first_failed < 0 or not report.exceptions:
         return None
     first = report.exceptions[report.first_failed]
-    if isinstance(first, dist.DistError) and str(first).startswith("Mismatch: "):
-        odd = _odd_ranks(str(first))
+    if isinstance(first, dist.DistError) and _ranks.text_of(first).startswith("Mismatch: "):
+        odd = _odd_ranks(_ranks.text_of(first))
         for rank, error in enumerate(report.exceptions):
-            if rank in odd and str(error) == str(first):
+            if rank in odd and error is not None and _ranks.text_of(error) == _ranks.text_of(first):
                 return error
     return first
 
@@ -191,7 +192,7 @@ def last_report() -> Report | None:
 def raised(error: BaseException, text: str) -> str:
     """The traceback, without what `text` says already."""
     lines = traceback.format_exception(error)
-    if str(error) in text:
+    if _ranks.text_of(error) in text:
         own = traceback.format_exception_only(error)
         lines[-len(own) :] = [own[0].split("\n")[0]]
     return "".join(lines).rstrip("\n") + "\n"
@@ -203,6 +204,22 @@ def _argument_count(fn: Callable[..., Any]) -> int:
     except (TypeError, ValueError):
         return 0
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def check_options(
+    fn: Callable[..., Any], ranks: int, seed: int | None = None, timeout: float | None = None, stall: float | None = None
+) -> None:
+    """Errors: ValueError for options that no run can have, and for a function whose body would not run."""
+    for name, value, least in (("ranks", ranks, 1), ("seed", seed, 0)):
+        if value is not None and (not isinstance(value, numbers.Integral) or not least <= value < 2**64):
+            raise ValueError(f"{name} is {value!r}, want a whole number from {least} on")
+    for name, seconds in (("timeout", timeout), ("stall", stall)):
+        if seconds is not None and not seconds >= 0:
+            raise ValueError(f"{name} is {seconds!r}, want seconds, 0 or more")
+    if stall == 0:
+        raise ValueError("stall is 0, want more seconds, or None for no limit")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ValueError(f"{getattr(fn, '__qualname__', fn)} is a generator function: a call of it runs nothing of its body")
 
 
 def run(
@@ -241,6 +258,7 @@ def run(
 
     Errors: ValueError for options that do not fit. An exception of a rank is in the report.
     """
+    check_options(fn, ranks, seed, timeout, stall)
     if parallel:
         if seed is not None or schedule not in (None, "free"):
             asked = f"seed={seed}" if seed is not None else f"schedule={schedule!r}"
@@ -269,8 +287,17 @@ def run(
 class Ranks:
     """A program on the ranks of one job after the other, between enter() and leave() of _ranks.worlds."""
 
-    def __init__(self, fn: Callable[..., Any], *, backend: str | None, timeout: float | None, stall: float | None) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        backend: str | None,
+        timeout: float | None,
+        stall: float | None,
+        make_thread: Callable[..., _ranks.RankThread] = _ranks.RankThread,
+    ) -> None:
         self._fn = fn
+        self._make_thread = make_thread
         self._takes_rank = _argument_count(fn) == 1
         self._backend = backend
         # A group of c10d's has a timeout of its own.
@@ -288,7 +315,7 @@ class Ranks:
         self.results = [None] * job.world_size
         self.exceptions = [None] * job.world_size
         store = job.store() if self._backend is not None else None
-        threads = [_ranks.RankThread(f"rank {rank}", self._main, job, rank, store) for rank in range(job.world_size)]
+        threads = [self._make_thread(f"rank {rank}", self._main, job, rank, store) for rank in range(job.world_size)]
         try:
             with _ranks.ending(job, threads):
                 _ranks.start_threads(threads)

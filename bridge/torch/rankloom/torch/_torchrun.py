@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
+import dataclasses
 import importlib.util
 import io
 import os
@@ -14,15 +16,16 @@ import sys
 import traceback
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import run as torchs
 from torch.distributed.elastic.multiprocessing import Std
 
 from rankloom import _rerun
-from rankloom.torch import _ext, _names, _process, _ranks
+from rankloom.torch import _devices, _ext, _names, _process, _ranks
 from rankloom.torch._explore import explore
+from rankloom.torch._fake_world import Call, FakeWorld, fake_world
 from rankloom.torch._run import Report, run
 from rankloom.torch._spawn import spawn
 
@@ -65,12 +68,27 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     ours.add_argument("--rank", type=int, metavar="R", help="with --fake: which one (0)")
     ours.add_argument(
+        "--record",
+        metavar="FILE",
+        help="with --fake: what the rank called, by FILE's ending: .txt (a table), .csv (a row a call), .json (Perfetto), .pt.json "
+        "(PyTorch's execution trace), .et (Chakra); with --device .txt has the estimate, too",
+    )
+    ours.add_argument("--mesh", metavar="DIM=SIZE,...", help="with --record: dp=8,tp=4, to call groups by the dimension they are along")
+    ours.add_argument("--cost", metavar="LINK", help="with --record: what calls take; nvlink4, or, with --mesh, dp=infiniband_ndr,tp=nvlink4")
+    ours.add_argument("--device", help="with --record: what computes; h100_sxm, ...")
+    ours.add_argument("--efficiency", type=float, help="with --device: the part of its peak FLOP/s that kernels reach (1)")
+    ours.add_argument(
         "--spawn", action="store_true", help="a script that starts its ranks itself by torch.multiprocessing.spawn()"
     )
     ours.add_argument(
         "--tolerate-set-device",
         action="store_true",
         help="torch.cuda.set_device() does nothing; without a GPU nor does synchronize(), and current_device() is 0",
+    )
+    ours.add_argument(
+        "--gpus-on-cpu",
+        action="store_true",
+        help="the script finds as many GPUs as ranks on its node; what it puts on them stays in host memory",
     )
     return parser
 
@@ -302,11 +320,120 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (_UsageError, ValueError) as error:  # run() refuses a schedule by ValueError
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2
+    except SyntaxError as error:  # the script's, as Python tells it
+        traceback.print_exception(type(error), error, None)
+        return 1
     finally:
         sys.path[:] = path
         _rerun.command, _rerun.program = before
         _ext.set_runs_begun(runs)
         torch.set_num_threads(threads)
+
+
+_RECORDS = (".txt", ".csv", ".pt.json", ".json", ".et")  # the longer one first
+
+
+def _by_dim(option: str, text: str) -> dict[str, str]:
+    pairs = dict(part.partition("=")[::2] for part in text.split(","))
+    if not all(name and value for name, value in pairs.items()):
+        raise _UsageError(f"--{option} {text}: want DIM=..., with commas between")
+    return pairs
+
+
+def _recorded_world(options: argparse.Namespace, rank: int, ranks: int) -> FakeWorld | None:
+    """Where --record has the script run."""
+    if options.record is None:
+        for name in ("mesh", "cost", "device", "efficiency"):
+            if getattr(options, name) is not None:
+                raise _UsageError(f"--{name} {getattr(options, name)}: want --fake WORLD_SIZE and --record FILE beside it")
+        return None
+    if options.fake is None:
+        raise _UsageError(f"--record {options.record}: want --fake WORLD_SIZE beside it")
+    if not options.record.endswith(_RECORDS):
+        raise _UsageError(f"--record {options.record}: want a file that ends in one of {', '.join(_RECORDS)}")
+    if options.tolerate_set_device:
+        raise _UsageError("--record has the script run as it is, and --tolerate-set-device changes what it calls")
+    cost: Any = options.cost
+    if cost is not None and "=" in cost:
+        cost = _by_dim("cost", cost)
+    mesh = None
+    if options.mesh is not None:
+        try:
+            mesh = {dim: int(size) for dim, size in _by_dim("mesh", options.mesh).items()}
+        except ValueError:
+            raise _UsageError(f"--mesh {options.mesh}: want numbers of ranks") from None
+    efficiency = 1.0 if options.efficiency is None else options.efficiency
+    return fake_world(rank, ranks, mesh=mesh, cost=cost, device=options.device, efficiency=efficiency)
+
+
+def _write_record(world: FakeWorld, file: str) -> None:
+    ending = next(ending for ending in _RECORDS if file.endswith(ending))
+    if ending == ".json":
+        if world.device is None:
+            world.write_perfetto(file)
+        else:
+            world.estimate().write_perfetto(file)
+    elif ending == ".pt.json":
+        world.write_pytorch_trace(file)
+    elif ending == ".et":
+        world.write_chakra(file.removesuffix(ending))
+    else:
+        with contextlib.suppress(OSError):  # open() says what is wrong
+            pathlib.Path(file).parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "w", newline="") as out:
+            if ending == ".csv":
+                fields = [field.name for field in dataclasses.fields(Call)]
+                rows = csv.writer(out)
+                rows.writerow(fields)
+                rows.writerows([getattr(call, field) for field in fields] for call in world.calls)
+            else:
+                out.write(world.table() if world.device is None else f"{world.table()}\n{world.estimate()}\n")
+
+
+def _main_of_record(options: argparse.Namespace, world: FakeWorld, environment: dict[str, str | None], script: _Script) -> int:
+    """The script runs in this thread, with no rank's prefix. Exit code: the script's, and 1 if it raises."""
+    variables = dict(os.environ)
+    try:
+        with world:
+            os.environ.update({name: value for name, value in environment.items() if value is not None})
+            status = _run_as_main(options, script)
+    finally:
+        for name in environment:
+            if name in variables:
+                os.environ[name] = variables[name]
+            else:
+                os.environ.pop(name, None)
+    try:
+        _write_record(world, options.record)
+    except (OSError, RuntimeError) as error:
+        raise _UsageError(f"--record {options.record}: {error.strerror if isinstance(error, OSError) else error}") from None
+    return _left_for_good(status)
+
+
+class _Script(NamedTuple):
+    code: types.CodeType
+    file: str
+    package: str | None
+
+
+def _run_as_main(options: argparse.Namespace, script: _Script) -> int:
+    """The exit code; 1, and a traceback on stderr, for what it raises."""
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=script.file, __package__=script.package, __builtins__=__builtins__, __cached__=None)
+    before = sys.modules["__main__"], sys.argv
+    try:
+        sys.modules["__main__"], sys.argv = module, [script.file, *options.training_script_args]
+        exec(script.code, module.__dict__)
+        return 0
+    except SystemExit as left:
+        if left.code is not None and not isinstance(left.code, int):
+            print(left.code, file=sys.stderr)
+        return 0 if left.code is None else left.code & 0xFF if isinstance(left.code, int) else 1
+    except Exception as error:
+        print("\n".join(_lines_of(error)), file=sys.stderr)
+        return 1
+    finally:
+        sys.modules["__main__"], sys.argv = before
 
 
 def _main_of_spawn(
@@ -316,8 +443,13 @@ def _main_of_spawn(
     if options.explore is not None:
         raise _UsageError("--explore goes through runs of a whole script, and --spawn's ranks are a part of one")
 
-    def spawn_ranks(*args: Any, **kwargs: Any) -> Any:
+    def spawn_ranks(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        def on_rank(*arguments: Any) -> None:
+            with _devices.on_thread():
+                fn(*arguments)
+
         return spawn(
+            on_rank,
             *args,
             seed=options.seed,
             schedule="free" if options.parallel else options.schedule,
@@ -325,25 +457,15 @@ def _main_of_spawn(
             **kwargs,
         )
 
-    module = types.ModuleType("__main__")
-    module.__dict__.update(__file__=file, __package__=package, __builtins__=__builtins__, __cached__=None)
-    before = sys.modules["__main__"], sys.argv, torch.multiprocessing.spawn
+    before = torch.multiprocessing.spawn
     # Whole: the environment may name one of several spawns, and the others are to be as they were.
     _rerun.command = f"{prog} {shlex.join(arguments)}"
     try:
-        sys.modules["__main__"], sys.argv = module, [file, *options.training_script_args]
         torch.multiprocessing.spawn = spawn_ranks
-        exec(code, module.__dict__)
-        status = 0
-    except SystemExit as left:
-        if left.code is not None and not isinstance(left.code, int):
-            print(left.code, file=sys.stderr)
-        status = 0 if left.code is None else left.code & 0xFF if isinstance(left.code, int) else 1
-    except Exception as error:
-        print("\n".join(_lines_of(error)), file=sys.stderr)
-        status = 1
+        with _devices.on_thread():
+            status = _run_as_main(options, _Script(code, file, package))
     finally:
-        sys.modules["__main__"], sys.argv, torch.multiprocessing.spawn = before
+        torch.multiprocessing.spawn = before
     return _left_for_good(status)
 
 
@@ -371,6 +493,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
             raise _UsageError(f"--fake {options.fake}: want a multiple of --nproc-per-node = {per_node}")
         nodes = options.fake // per_node
     ranks = nodes * per_node
+    gpus = per_node if options.gpus_on_cpu else 0
     for name, why in _IGNORED.items():
         if not options.standalone and getattr(options, name, None) != parser.get_default(name):
             _process.say(f"--{name.replace('_', '-')} is ignored: {why}")
@@ -378,12 +501,17 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
         sys.path.insert(0, os.getcwd())
     else:
         sys.path.insert(0, os.path.dirname(os.path.abspath(options.training_script)))
+    world = _recorded_world(options, fake or 0, ranks)
     code, file, package = _load(options)
     _rerun.program = options.training_script if options.module else pathlib.Path(options.training_script).stem
     if options.spawn:
-        return _main_of_spawn(arguments, options, prog, code, file, package)
+        with _devices.gpus_on_cpu(gpus):
+            return _main_of_spawn(arguments, options, prog, code, file, package)
     if ranks > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # as torchrun
+    if world is not None and fake is not None:
+        with _devices.gpus_on_cpu(gpus), _devices.on_thread():
+            return _main_of_record(options, world, _environment(options, fake, nodes, per_node), _Script(code, file, package))
     prefixes = _prefixes(options, ranks, per_node)
     sinks = _Sinks(options, ranks, per_node, quiet=options.explore is not None)
     output = _process.Output(prefixes.__getitem__, sinks.write)
@@ -412,7 +540,8 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
     _rerun.command = _rerun_command(arguments, options, prog)
     try:
         with (
-            _process.scripts(tolerate_set_device=options.tolerate_set_device),
+            _devices.gpus_on_cpu(gpus),
+            _process.scripts(tolerate_set_device=options.tolerate_set_device and not gpus),
             _names.alone() if fake is not None else contextlib.nullcontext(),
         ):
             if options.explore is not None:

@@ -1,8 +1,7 @@
-#include "rankloom/explore.h"
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "rankloom/explore.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -58,9 +57,20 @@ std::string share_text(const ExploreReport::Share& share) {
   }
   if (share.schedules > 0 || share.open > 0) {
     return absl::StrCat(counted(share.schedules, "schedule"), " that can differ, at least ", share.open,
-                        " more were not run");
+                        share.open == 1 ? " more was not run" : " more were not run");
   }
   return counted(share.runs, "run");
+}
+
+// The line that says so if the run had members of rooted calls go on by themselves, which no other step shows.
+std::string rooted_text(const Trace& trace) {
+  for (const Trace::Step& step : trace.steps()) {
+    if (step.kind != static_cast<uint8_t>(ChoiceKind::kRooted) || step.value == 0) continue;
+    return absl::StrCat("\nmembers of rooted calls go on as soon as their own part is done: first asked at rank ",
+                        step.rank, "'s ", trace.names()[step.what],
+                        step.seq >= 0 ? absl::StrCat(" seq ", step.seq) : "");
+  }
+  return "";
 }
 
 std::string failure_text(const ExploreReport::Failure& failure) {
@@ -76,7 +86,7 @@ std::string failure_text(const ExploreReport::Failure& failure) {
                     ", ", from, switches, switches == 1 ? " switch" : " switches", " from the default order");
   }
   if (!world.faults.empty()) absl::StrAppend(&text, ", faults ", world.faults.text());
-  absl::StrAppend(&text, "\nrun it again: ", failure.rerun);
+  absl::StrAppend(&text, rooted_text(failure.report.trace), "\nrun it again: ", failure.rerun);
   for (const std::string& line : failure.failures) absl::StrAppend(&text, "\n", line);
   RunReport shown = failure.report;
   shown.run_file.clear();  // said last
@@ -113,12 +123,13 @@ std::string ExploreReport::summary() const {
   if (failure.has_value())
     return absl::StrCat("a schedule that fails, found by ", failure->strategy, " in its run ", failure->run, ": ",
                         failure->headline);
+  const std::string notes = process_notes.empty() ? "" : absl::StrCat("; ", absl::StrJoin(process_notes, "; "));
   if (verified) {
     for (const Share& share : shares) {
-      if (share.finished) return share_text(share);
+      if (share.finished) return share_text(share) + notes;
     }
   }
-  return absl::StrCat("no failure in ", counted(runs, "run"), " (", gap_text(shares), ")");
+  return absl::StrCat("no failure in ", counted(runs, "run"), " (", gap_text(shares), ")", notes);
 }
 
 std::string ExploreReport::text() const {
@@ -128,6 +139,7 @@ std::string ExploreReport::text() const {
                                      seconds > 0 ? static_cast<double>(runs) / seconds : 0.0,
                                      failure.has_value() ? "a schedule that fails" : "no failure");
   for (const Share& share : shares) absl::StrAppend(&text, "\n  ", share.strategy, ": ", share_text(share));
+  for (const std::string& note : process_notes) absl::StrAppend(&text, "\n  ", note);
   if (failure.has_value()) absl::StrAppend(&text, "\n", failure_text(*failure));
   return text;
 }

@@ -1,0 +1,131 @@
+"""Futures of torch's on ranks under a schedule, whose own wait() sleeps where no scheduler sees it.
+
+A future of a call is given out at once, and complete when its callbacks have their step, on a helper of the rank. A rank that waits for one
+waits where the scheduler sees it; DDP's reducer, which waits in C++ at the end of a backward pass, finds it complete. A future that is
+handed to C++ in another way is awaited first.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable
+
+from rankloom.torch import _ext
+
+_c10d: Any = torch._C._distributed_c10d
+_Future: Any = torch._C.Future
+_originals: dict[str, Any] = {name: getattr(_Future, name) for name in ("wait", "done", "value", "then", "add_done_callback")}
+
+_calls: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # future -> the work that it comes of
+
+
+def _of_call(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(get)
+    def get_future(work: Any) -> Any:
+        if not _ext.scheduled():
+            return get(work)
+        before = _ext.futures_come_later(True)
+        try:
+            future = get(work)
+        finally:
+            _ext.futures_come_later(before)
+        _calls[future] = work
+        return future
+
+    return get_future
+
+
+def _then(self: Any, callback: Any) -> Any:
+    future = _originals["then"](self, callback)
+    work = _calls.get(self)
+    if work is not None:
+        _calls[future] = work
+    return future
+
+
+def _look(future: Any) -> None:
+    """Tells a search that the caller's next steps depend on whether the future is complete."""
+    work = _calls.get(future)
+    if work is not None:
+        _ext.look_at_futures(work)
+    else:
+        _ext.uncovered("futures of torch that are not of a call, nor of its then()")
+
+
+def settle(future: Any) -> None:
+    """Returns when the future is complete. Errors: what ends the run; that of the future is not raised."""
+    done = _originals["done"]
+    if not done(future):
+        work = _calls.get(future)
+        if work is not None:
+            _ext.settle(work)  # its timeout counts, and a report says which call it is
+        if not done(future):
+            gate = _ext.FutureGate()
+            _originals["add_done_callback"](future, lambda _: gate.open())
+            gate.wait()
+    _look(future)
+
+
+def _wait(self: Any) -> Any:
+    if _ext.scheduled():
+        settle(self)
+    return _originals["wait"](self)
+
+
+def _done(self: Any) -> bool:
+    if _ext.scheduled():
+        if not _originals["done"](self):
+            _ext.poll()
+        _look(self)
+    return _originals["done"](self)  # type: ignore[no-any-return]
+
+
+def _value(self: Any) -> Any:
+    if _ext.current() is not None and _ext.scheduled():  # not in a callback, whose future is complete
+        _look(self)
+    return _originals["value"](self)
+
+
+def _of_hook(register: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(register)
+    def register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> Any:
+        @functools.wraps(hook)
+        def complete_in_time(state: Any, bucket: Any) -> Any:
+            future = hook(state, bucket)
+            if isinstance(future, _Future) and _ext.scheduled() and not _originals["done"](future):
+                # Before the reducer's own, which comes once all buckets have their future.
+                Variable._execution_engine.queue_callback(functools.partial(settle, future))
+            return future
+
+        return register(reducer, state, complete_in_time)
+
+    return register_comm_hook
+
+
+def _of_work(create: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(create)
+    def create_work(future: Any, *args: Any) -> Any:
+        if _ext.scheduled():
+            settle(future)
+        return create(future, *args)
+
+    return create_work
+
+
+def patch() -> None:
+    """For good, and once: elsewhere than on ranks under a schedule all is as before."""
+    for name, function in (("wait", _wait), ("done", _done), ("value", _value), ("then", _then)):
+        setattr(_Future, name, function)
+    for name in ("get_future", "get_future_result"):
+        if hasattr(_c10d.Work, name):
+            setattr(_c10d.Work, name, _of_call(getattr(_c10d.Work, name)))
+    for module in (_c10d, dist):
+        for name, wrap in (("_register_comm_hook", _of_hook), ("_create_work_from_future", _of_work)):
+            if hasattr(module, name):
+                setattr(module, name, wrap(getattr(module, name)))

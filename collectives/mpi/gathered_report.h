@@ -1,0 +1,19 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <string>
+
+#include "rankloom/world.h"
+
+namespace rankloom::internal {
+
+// Puts together what the reports of all processes have of their own ranks, so that each has the whole: notes and faults
+// in the order of ranks, and the calls and operations on the store for a run file. Times of a rank count from when its
+// process began the run. Collective over `processes`.
+void gather_report(MPI_Comm processes, RunReport* report);
+
+// The text of process 0, in all processes. Collective.
+void share_text(MPI_Comm processes, std::string* text);
+
+}  // namespace rankloom::internal

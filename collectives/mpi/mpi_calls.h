@@ -1,0 +1,42 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "rankloom/error.h"
+#include "sim/base/dist_error.h"
+
+namespace rankloom::internal {
+
+// The status of an MPI call, whose communicator returns errors: CollectiveError, "MPI_Ibcast: MPI_ERR_COUNT: ...".
+[[gnu::cold]] inline absl::Status mpi_error(int code, const char* call) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return make_error(ErrorKind::kCollectiveError, call, ": ", std::string(text, static_cast<size_t>(length)));
+}
+inline absl::Status mpi_status(int code, const char* call) {
+  return code == MPI_SUCCESS ? absl::OkStatus() : mpi_error(code, call);
+}
+
+// An element of so many bytes, as MPI moves it. No arithmetic is asked of MPI, so the type of the same size does.
+inline MPI_Datatype mpi_element(size_t bytes) {
+  switch (bytes) {
+    case 2:
+      return MPI_UINT16_T;
+    case 4:
+      return MPI_UINT32_T;
+    case 8:
+      return MPI_UINT64_T;
+    case 16:
+      return MPI_C_DOUBLE_COMPLEX;
+    default:
+      return MPI_BYTE;
+  }
+}
+
+}  // namespace rankloom::internal

@@ -1,0 +1,168 @@
+#include "collectives/mpi/mpi_store.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/mpi/mpi_engine.h"
+#include "rankloom/error.h"
+#include "rankloom/work.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
+
+namespace rankloom::internal {
+namespace {
+
+constexpr int64_t kDriveNs = 2'000'000;
+
+// A call of the store, as it travels.
+struct TravellingCall {
+  StoreCall::Op op = StoreCall::Op::kGet;
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+  std::string expected;
+  int64_t amount = 0;
+  bool block = true;
+};
+
+std::string written(const StoreCall& call) {
+  WireWriter out;
+  out.number(call.op).number(static_cast<uint32_t>(call.keys.size()));
+  for (const std::string_view key : call.keys) out.text(key);
+  out.number(static_cast<uint32_t>(call.values.size()));
+  for (const std::string_view value : call.values) out.text(value);
+  out.text(call.expected).number(call.amount).number(call.block);
+  return out.take();
+}
+
+TravellingCall read(std::string_view bytes) {
+  WireReader in(bytes);
+  TravellingCall call;
+  call.op = in.number<StoreCall::Op>();
+  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) call.keys.push_back(in.text());
+  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) call.values.push_back(in.text());
+  call.expected = in.text();
+  call.amount = in.number<int64_t>();
+  call.block = in.number<bool>();
+  return call;
+}
+
+// Looks once, whatever the call waits for. `told`: the timeout that texts name.
+absl::StatusOr<StoreReply> look(Store& store, const TravellingCall& call) {
+  const std::vector<std::string_view> keys(call.keys.begin(), call.keys.end());
+  const std::vector<std::string_view> values(call.values.begin(), call.values.end());
+  return store.execute({.op = call.op,
+                        .keys = keys,
+                        .values = values,
+                        .expected = call.expected,
+                        .amount = call.amount,
+                        .block = call.block,
+                        .timeout = absl::ZeroDuration()});
+}
+
+}  // namespace
+
+absl::StatusOr<StoreReply> MpiStore::execute(const StoreCall& call) {
+  if (call.op == StoreCall::Op::kWatchKey) {
+    return make_error(ErrorKind::kStoreError, "MpiStore watch_key key \"", sv(call.key()),
+                      "\": no process hears of the changes of others, want get() or wait()");
+  }
+  return engine_.store_call(call, own_timeout());
+}
+
+absl::StatusOr<StoreReply> MpiEngine::store_call(const StoreCall& call, absl::Duration own_timeout) {
+  const absl::Duration timeout = call.timeout.value_or(own_timeout);
+  if (rank_ == 0) {
+    StoreCall mine = call;
+    mine.timeout = timeout;
+    absl::StatusOr<StoreReply> reply = keys_of_all_->execute(mine);
+    if (call.writes()) wake();  // others may wait for the key
+    return reply;
+  }
+  absl::StatusOr<StoreReply> reply;
+  Promise answered(&world_->scheduler(), rank_);
+  const std::shared_ptr<WorkState> work = WorkState::shared(answered.work());
+  uint64_t number = 0;
+  locked([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    number = ++store_number_;
+    store_waits_[number] = {.work = work, .reply = &reply};
+    WireWriter out = message(Kind::kStoreCall);
+    out.number(number)
+        .number(timeout == absl::InfiniteDuration() ? int64_t{-1} : absl::ToInt64Nanoseconds(timeout))
+        .text(written(call));
+    tell(0, std::move(out));
+  });
+  drive([&] { return work->is_over(); }, kDriveNs);
+  const absl::Status waited = work->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, call.code);
+  locked([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { store_waits_.erase(number); });
+  if (!waited.ok()) return waited;
+  return reply;
+}
+
+void MpiEngine::handle_store(Kind kind, int from, WireReader* in) {
+  const auto number = in->number<uint64_t>();
+  if (kind == Kind::kStoreCall) {
+    const auto timeout_ns = in->number<int64_t>();
+    const absl::Duration timeout = timeout_ns < 0 ? absl::InfiniteDuration() : absl::Nanoseconds(timeout_ns);
+    const Deadline deadline = Deadline::after(monotonic_ns(), timeout, /*weak=*/true);
+    store_calls_.push_back(
+        {.from = from, .number = number, .call = in->text(), .deadline_ns = deadline.at_ns, .timeout = timeout});
+    serve_store();
+    return;
+  }
+  const auto at = store_waits_.find(number);
+  if (at == store_waits_.end()) return;  // the rank waits no longer
+  if (in->number<bool>()) {
+    StoreReply reply;
+    reply.value = in->text();
+    for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) reply.values.push_back(in->text());
+    reply.number = in->number<int64_t>();
+    reply.found = in->number<bool>();
+    *at->second.reply = std::move(reply);
+  } else {
+    const auto error = in->number<ErrorKind>();
+    *at->second.reply = make_error(error, in->text());
+  }
+  finished(at->second.work, absl::OkStatus());
+}
+
+void MpiEngine::answer_store(int from, uint64_t number, const absl::StatusOr<StoreReply>& reply) {
+  WireWriter out = message(Kind::kStoreReply);
+  out.number(number).number(reply.ok());
+  if (reply.ok()) {
+    out.text(reply->value).number(static_cast<uint32_t>(reply->values.size()));
+    for (const std::string& value : reply->values) out.text(value);
+    out.number(reply->number).number(reply->found);
+  } else {
+    out.number(error_kind(reply.status())).text(message_of(reply.status()));
+  }
+  tell(from, std::move(out));
+}
+
+// Those that wait are looked at whenever something may have changed, in the order in which they came: the first of two
+// that wait for a queue gets its value.
+bool MpiEngine::serve_store() {
+  bool moved = false;
+  const int64_t now_ns = monotonic_ns();
+  for (auto waiting = store_calls_.begin(); waiting != store_calls_.end();) {
+    const TravellingCall call = read(waiting->call);
+    absl::StatusOr<StoreReply> reply = look(*keys_of_all_, call);
+    if (!reply.ok() && error_kind(reply.status()) == ErrorKind::kTimeout) {
+      if (now_ns < waiting->deadline_ns) {
+        ++waiting;
+        continue;
+      }
+      std::string text = message_of(reply.status());
+      constexpr std::string_view kNoTime = "timed out after 0";
+      if (const size_t at = text.find(kNoTime); at != std::string::npos)
+        text.replace(at, kNoTime.size(), absl::StrCat("timed out after ", absl::FormatDuration(waiting->timeout)));
+      reply = make_error(ErrorKind::kTimeout, text);
+    }
+    answer_store(waiting->from, waiting->number, reply);
+    waiting = store_calls_.erase(waiting);
+    moved = true;
+  }
+  return moved;
+}
+
+}  // namespace rankloom::internal

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/work/member_work.h"
+#include "rankloom/collective_call.h"
+
+namespace rankloom::internal {
+
+class MpiMember;
+
+// The work of a call of a group over MPI. A wait moves the calls of the process itself for some time, before it sleeps
+// and leaves that to the engine's thread.
+class MpiWork : public MemberWork, public std::enable_shared_from_this<MpiWork> {
+ public:
+  MpiWork(std::shared_ptr<MpiMember> member, RankState* context, CollectiveCall&& call, int64_t timeout_ns);
+  ~MpiWork() override;
+
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  const char* op() const override;
+  std::string_view group() const override;
+  const Group* open_group() const override;
+  // take_back(), of a part of another work.
+  bool withdraw(const Withdrawal& why, const absl::Status& ended) { return take_back(why, ended); }
+
+ protected:
+  Site wait_site(CodeSite code) const override;
+
+  const std::shared_ptr<MpiMember> member_;
+};
+
+// A collective.
+class MpiCollective final : public MpiWork {
+ public:
+  using MpiWork::MpiWork;
+
+  // WaitsFor: the members that have not come, who are asked.
+  void append_ranks(std::vector<int>* ranks) const override;
+  // Since MPI has it.
+  void started(int64_t now_ns) { started_ns_ = now_ns; }
+
+ protected:
+  bool take_back(const Withdrawal& why, const absl::Status& ended) override;
+  std::string what(bool numbered) const override;
+  void ending(bool ok) override { close_own_record(scheduler()->now_ns(), ok, started_ns_); }
+
+ private:
+  int64_t started_ns_ = -1;
+};
+
+// A send or recv.
+class MpiMessage final : public MpiWork {
+ public:
+  using MpiWork::MpiWork;
+
+  bool sends() const { return call_.op == OpType::kSend; }
+  const TensorView& tensor() const { return sends() ? call_.inputs[0] : call_.outputs[0]; }
+  int64_t seq() const override { return call_.way.message_seq >= 0 ? call_.way.message_seq : call_.seq; }
+  const char* op() const override;
+  int source() const override { return source_.load(std::memory_order_acquire); }
+  void came_from(int source);
+  // WaitsFor: the other side; of a recv_any, every other member.
+  void append_ranks(std::vector<int>* ranks) const override;
+  // "rank 1, group 0, recv from rank 0, tag 3".
+  std::string who() const { return MemberWork::who(what(/*numbered=*/false)); }
+
+ protected:
+  bool take_back(const Withdrawal& why, const absl::Status& ended) override;
+  std::string what(bool numbered) const override;
+  const char* lost() const override { return "the message can never arrive"; }
+
+ private:
+  std::atomic<int> source_{-1};
+};
+
+// The work of all between start_coalescing() and end_coalescing(): the collectives as one call, and each message. Done
+// when all are.
+class MpiCoalesced final : public MpiWork {
+ public:
+  using MpiWork::MpiWork;
+
+  // Once, before any part is filed. `collectives` is null if there are none.
+  void watch(std::shared_ptr<MpiCollective> collectives, std::vector<std::shared_ptr<MpiMessage>> messages);
+  // A part could not be filed.
+  void give_up(const absl::Status& status);
+
+  std::vector<TensorView> result() override;
+  const char* op() const override { return "coalesced"; }
+  void append_ranks(std::vector<int>* ranks) const override;
+
+ protected:
+  bool take_back(const Withdrawal& why, const absl::Status& ended) override;
+  std::string what(bool numbered) const override;
+  void ending(bool ok) override;
+
+ private:
+  void part_done(const absl::Status& status);
+
+  // const after watch()
+  std::shared_ptr<MpiCollective> collectives_;
+  std::vector<std::shared_ptr<MpiMessage>> messages_;
+  std::atomic<size_t> left_{0};
+  mutable OrderedMutex mu_{LockLevel::kCoalescedWork};
+  absl::Status first_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace rankloom::internal

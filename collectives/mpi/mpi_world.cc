@@ -1,0 +1,335 @@
+#include "collectives/mpi/mpi_world.h"
+
+#include <errno.h>
+#include <mpi.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/mpi/abort_job.h"
+#include "collectives/mpi/gathered_report.h"
+#include "collectives/mpi/mpi_calls.h"
+#include "collectives/mpi/mpi_engine.h"
+#include "collectives/mpi/mpi_process_group.h"
+#include "collectives/mpi/mpi_store.h"
+#include "collectives/mpi/wire.h"
+#include "collectives/ops/op_table.h"
+#include "rankloom/error.h"
+#include "rankloom/faults.h"
+#include "rankloom/mpi.h"
+#include "rankloom/version.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/library_scope.h"
+#include "sim/base/site_text.h"
+#include "sim/schedule/run_hooks.h"
+#include "world/run_file.h"
+#include "world/run_options.h"
+#include "world/world_state.h"
+
+namespace rankloom {
+namespace internal {
+namespace {
+
+template <typename... Parts>
+[[noreturn]] void refuse_call(const char* call, CodeSite code, const Parts&... parts) {
+  refuse({.rank = -1, .group = {}, .op = call}, ErrorKind::kInvalidArgument, call, ": ", parts...,
+         site_place(Site{.code = code}));
+}
+template <typename... Parts>
+[[noreturn]] void refuse_run(CodeSite code, const Parts&... parts) {
+  refuse_call("run_mpi_world", code, parts...);
+}
+
+const char* level_name(int level) {
+  switch (level) {
+    case MPI_THREAD_SINGLE:
+      return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED:
+      return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED:
+      return "MPI_THREAD_SERIALIZED";
+    default:
+      return "MPI_THREAD_MULTIPLE";
+  }
+}
+
+// The call of this process that is under way: MPI must not end before it does. Null: none.
+std::atomic<const char*> running{nullptr};
+std::atomic<bool> exiting{false};
+
+// MPI_Finalize() deletes the attributes of MPI_COMM_SELF before it does anything else.
+int finalized_early(MPI_Comm, int, void*, void*) {
+  const char* const call = running.load();
+  if (call == nullptr || job_is_aborted()) return MPI_SUCCESS;
+  std::fprintf(stderr, "rankloom: %s was called while %s() runs, want it after that\n",
+               exiting.load() ? "exit()" : "MPI_Finalize()", call);
+  abort_job();
+}
+
+void watch_for_finalize() {
+  static const bool watched = [] {
+    int key = MPI_KEYVAL_INVALID;
+    return MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &finalized_early, &key, nullptr) == MPI_SUCCESS &&
+           MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr) == MPI_SUCCESS;
+  }();
+  (void)watched;
+}
+
+void finalize_at_exit() {
+  if (job_is_aborted()) return;
+  exiting.store(true);
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized == 0) MPI_Finalize();
+}
+
+// The option that does not fit, and why; empty: all do.
+std::string wrong_options(const WorldOptions& options, int processes) {
+  if (options.world_size != 1 && options.world_size != processes) {
+    return absl::StrCat("world_size is ", options.world_size, " and the job has ", processes,
+                        processes == 1 ? " process" : " processes",
+                        ", want the same, or 1 for as many as there are (mpirun -n ", options.world_size, ")");
+  }
+  if (options.engine != EngineKind::kThreads) return "engine is fibers, want threads: ranks are processes";
+  const Schedule::Kind kind = options.schedule.kind();
+  if (kind != Schedule::Kind::kUnset && kind != Schedule::Kind::kFree)
+    return absl::StrCat("schedule is ", options.schedule.text(), ", want free: processes run as they like");
+  if (options.poison.value_or(false) || options.late_completion.value_or(false)) {
+    return absl::StrCat(options.poison.value_or(false) ? "poison" : "late_completion",
+                        " is on, want it off: when a call is done is MPI's to say");
+  }
+  if (options.break_at.has_value()) return "break_at is set, want it unset: there is no schedule to repeat";
+  return "";
+}
+
+// The first words of a process, which the others compare with theirs: of this form in all versions.
+struct Greeting {
+  std::array<char, 40> version = {};
+  uint32_t operations = 0;  // two numbers that a change of the messages between processes most likely changes
+  uint32_t fields = 0;
+  uint8_t refuses = 0;
+  uint8_t compares = 0;
+  std::array<uint8_t, 14> reserved = {};
+};
+static_assert(sizeof(Greeting) == 64 && std::is_trivially_copyable_v<Greeting>);
+
+std::string& own_version() {
+  static auto* const text = new std::string(version());
+  return *text;
+}
+
+// Says no, in all processes, unless all of them have the same library and want the run. `refusal`: of this one, or
+// empty. Collective; MPI may have any thread level.
+void greet(MPI_Comm processes, const std::string& refusal, bool compares, CodeSite code) {
+  Greeting mine;
+  own_version().copy(mine.version.data(), mine.version.size() - 1);
+  mine.operations = static_cast<uint32_t>(kOpTypeCount);
+  mine.fields = static_cast<uint32_t>(kCallFields.size());
+  mine.refuses = refusal.empty() ? 0 : 1;
+  mine.compares = compares ? 1 : 0;
+  int size = 1;
+  MPI_Comm_size(processes, &size);
+  std::vector<Greeting> all(static_cast<size_t>(size));
+  MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE, processes);
+  if (!refusal.empty()) refuse_run(code, refusal);
+  const Greeting& first = all.front();
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    const Greeting& one = all[rank];
+    if (one.version != first.version || one.operations != first.operations || one.fields != first.fields) {
+      refuse_run(code, "rank ", rank, " has rankloom ", one.version.data(), " and rank 0 has ", first.version.data(),
+                 one.version == first.version ? " of another build" : "", ", want the same in all processes");
+    }
+  }
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].refuses != 0) refuse_run(code, "rank ", rank, " refuses the run, and says why");
+  }
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].compares != first.compares) {
+      refuse_run(code, "compare_calls is ", first.compares != 0, " for rank 0 and ", all[rank].compares != 0,
+                 " for rank ", rank, ", want the same");
+    }
+  }
+}
+
+// Tells the report of process 0 to those that were not in the run.
+RunReport told_report(const RunReport* mine, int ranks) {
+  WireWriter out;
+  if (mine != nullptr) {
+    out.number(mine->first_failed).number(mine->cause.ok());
+    if (!mine->cause.ok()) out.number(error_kind(mine->cause)).text(std::string(mine->cause.message()));
+    for (const RunReport::Outcome& outcome : mine->outcomes) out.number(outcome.state).text(outcome.text);
+    out.text(mine->run_file).number(static_cast<uint32_t>(mine->faults.size()));
+    for (const Fault& fault : mine->faults) out.text(fault.text());
+    for (const std::string& note : mine->notes) out.text(note);
+  }
+  std::string text = out.take();
+  share_text(MPI_COMM_WORLD, &text);
+  WireReader in(text);
+  RunReport report;
+  report.first_failed = in.number<int>();
+  if (!in.number<bool>()) {
+    const auto kind = in.number<ErrorKind>();
+    report.cause = make_error(kind, in.text());
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    RunReport::Outcome outcome;
+    outcome.state = in.number<RunReport::Outcome::State>();
+    outcome.text = in.text();
+    report.outcomes.push_back(std::move(outcome));
+  }
+  report.run_file = in.text();
+  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
+    const absl::StatusOr<FaultPlan> fault = FaultPlan::parse(in.text());
+    if (fault.ok()) report.faults.insert(report.faults.end(), fault->faults().begin(), fault->faults().end());
+  }
+  for (std::string note = in.text(); in.ok(); note = in.text()) report.notes.push_back(note);
+  return report;
+}
+
+// MPI is initialised from here on. Why it will not do; empty: it will.
+std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0) refuse_call(call, code, "MPI is finalized, want ", call, "() before MPI_Finalize()");
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  int level = MPI_THREAD_SINGLE;
+  if (initialized != 0) {
+    MPI_Query_thread(&level);
+  } else {
+    throw_if_error(mpi_status(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread"),
+                   {.rank = -1, .group = {}, .op = call});
+    std::atexit(&finalize_at_exit);
+  }
+  if (level < MPI_THREAD_MULTIPLE) {
+    return absl::StrCat("MPI gives ", level_name(level), ", want MPI_THREAD_MULTIPLE",
+                        initialized != 0 ? " from MPI_Init_thread(), or no MPI_Init() before this call"
+                                         : ": this MPI was built without it");
+  }
+  watch_for_finalize();
+  return "";
+}
+
+// `refusal`: why this process will not run, or empty.
+RunReport run_on_processes(MPI_Comm processes, WorldOptions options, absl::FunctionRef<void(RankContext&)> program,
+                           bool compare_calls, std::string refusal, CodeSite code) {
+  int size = 1;
+  MPI_Comm_size(processes, &size);
+  if (refusal.empty()) refusal = wrong_options(options, size);
+  greet(processes, refusal, compare_calls, code);
+  const int run = next_run();
+  options.world_size = size;
+  options.schedule = Schedule::free();
+  MpiEngine engine(processes, compare_calls);
+  MpiBackend backend(&engine);
+  RunReport report;
+  {
+    const MpiInUse in_use("run_mpi_world");
+    const std::unique_ptr<World> face = WorldState::make(std::move(options), RunHooks{});
+    WorldState& world = WorldState::of(*face);
+    world.ranks_elsewhere(engine.rank(), std::make_unique<MpiStore>(&world.scheduler(), &engine), &backend);
+    {
+      // Others may always end a wait of this process's.
+      const World::OutsideWaker others(&world.scheduler());
+      engine.begin(&world);
+      RankContext& context = world.attach(engine.rank(), code);
+      std::exception_ptr failure;
+      try {
+        const ProgramScope own;
+        program(context);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      world.detach(failure, code);
+      world.await_helpers();
+      engine.finish(world.report().outcomes);
+    }
+    report = world.report();
+  }
+  report.schedule = "free";
+  report.engine = "mpi";
+  report.rerun.clear();
+  if (const absl::Status& cause = engine.cause(); !cause.ok()) report.cause = cause;
+  for (const std::string& note : engine.discarded()) report.notes.push_back(note);
+  gather_report(processes, &report);
+  // The same in all processes, whoever heard of what first.
+  report.first_failed = -1;
+  for (size_t rank = 0; rank < report.outcomes.size() && report.first_failed < 0; ++rank) {
+    if (report.outcomes[rank].state == RunReport::Outcome::State::kFailed) report.first_failed = static_cast<int>(rank);
+  }
+  if (engine.rank() == 0 && !report.ok())
+    write_failed_run(absl::StrCat(program_invocation_short_name, ".run", run), &report);
+  share_text(processes, &report.run_file);
+  return report;
+}
+
+}  // namespace
+
+MpiInUse::MpiInUse(const char* call) { running.store(call); }
+
+MpiInUse::~MpiInUse() { running.store(nullptr); }
+
+void need_mpi(CodeSite code, const char* call, int* argc, char*** argv) {
+  if (const std::string refusal = begin_mpi(code, call, argc, argv); !refusal.empty()) refuse_call(call, code, refusal);
+}
+
+void pretend_version(std::string version) { own_version() = std::move(version); }
+
+int process_of_job() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+int processes_of_job() {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+bool any_process(bool mine) {
+  int any = mine ? 1 : 0;
+  MPI_Allreduce(MPI_IN_PLACE, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  return any != 0;
+}
+
+void bare_all_reduce(float* values, int count) {
+  MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+RunReport run_on_first(int processes, WorldOptions options, absl::FunctionRef<void(RankContext&)> program,
+                       bool compare_calls, CodeSite code) {
+  const bool here = process_of_job() < processes;
+  MPI_Comm some = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, here ? 0 : MPI_UNDEFINED, 0, &some);
+  if (!here) return told_report(nullptr, processes);
+  RunReport report = run_on_processes(some, std::move(options), program, compare_calls, /*refusal=*/"", code);
+  MPI_Comm_free(&some);
+  told_report(process_of_job() == 0 ? &report : nullptr, processes);
+  return report;
+}
+
+}  // namespace internal
+
+RunReport run_mpi_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program, bool compare_calls,
+                        CodeSite code) {
+  const internal::LibraryScope library;
+  if (RankContext* const rank = RankContext::current(); rank != nullptr) {
+    internal::refuse_run(code, "called by rank ", rank->rank(), " of a world, want it outside of rank programs");
+  }
+  std::string refusal = internal::begin_mpi(code, "run_mpi_world", nullptr, nullptr);
+  return internal::run_on_processes(MPI_COMM_WORLD, std::move(options), program, compare_calls, std::move(refusal),
+                                    code);
+}
+
+}  // namespace rankloom

@@ -1,0 +1,264 @@
+"""Futures of torch's under a schedule: they complete at a step of their own, and a rank that waits for one is seen to wait."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import rankloom.torch
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+SEEDS = range(20)
+
+
+def orders(program: Any, ranks: int = 2) -> set[str]:
+    """All that the ranks return under the seeds; the same seed gives the same."""
+    found = set()
+    for seed in SEEDS:
+        reports = [rankloom.torch.run(program, ranks, seed=seed) for _ in range(2)]
+        for report in reports:
+            report.raise_if_failed()
+        assert reports[0].results == reports[1].results, seed
+        found.update(reports[0].results)
+    return found
+
+
+def test_a_callback_has_its_own_step() -> None:
+    def program() -> str:
+        steps: list[str] = []
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        then = future.then(lambda _: steps.append("then"))
+        steps.append("issued")
+        dist.barrier()
+        steps.append("barrier")
+        then.wait()
+        steps.append("waited")
+        return ", ".join(steps)
+
+    found = orders(program)
+    assert found == {"issued, then, barrier, waited", "issued, barrier, then, waited"}
+
+
+def test_calls_overlap_through_futures() -> None:
+    """The second call is issued before the first is done, and they may end in either order."""
+
+    def program(rank: int) -> str:
+        ended: list[str] = []
+        groups = [dist.new_group(), dist.new_group()]
+        futures = [
+            dist.all_reduce(torch.ones(1), group=group, async_op=True).get_future().then(lambda _, n=n: ended.append(n))
+            for n, group in zip(("first", "second"), groups, strict=True)
+        ]
+        issued = len(ended)
+        torch.futures.collect_all(futures).wait()
+        return f"{issued} at issue; {', '.join(ended)}"
+
+    found = orders(program)
+    assert {"0 at issue; first, second", "0 at issue; second, first"} <= found
+
+
+def test_a_wait_that_is_missing_is_found() -> None:
+    def program(waits: bool) -> list[float]:
+        seen: list[float] = []
+        x = torch.ones(1)
+        future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: seen.append(f.value()[0].item()))
+        dist.barrier()
+        if waits:
+            future.wait()
+        return list(seen)
+
+    found = rankloom.torch.explore(lambda: program(False), 2)
+    assert not found.ok and "return value" in found.text, found.text
+    found = rankloom.torch.explore(lambda: program(True), 2)
+    assert found.ok and found.verified, found.text
+
+
+def test_a_value_that_is_not_there_yet_is_found() -> None:
+    def program() -> float:
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        dist.barrier()
+        return future.value()[0].item()  # type: ignore[no-any-return]
+
+    found = rankloom.torch.explore(program, 2, strategies=["exhaustive"])
+    assert found.failure is not None
+    assert "is complete" in found.text or "completed" in found.text, found.text
+
+
+def test_asking_whether_it_is_done_lets_others_run(seed: int | None) -> None:
+    def program() -> float:
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()[0] * 2)
+        while not future.done():
+            pass
+        return future.value().item()  # type: ignore[no-any-return]
+
+    report = rankloom.torch.run(program, 3, seed=seed)
+    report.raise_if_failed()
+    assert report.results == [6.0] * 3
+
+
+def test_what_a_future_is_waited_for_is_told() -> None:
+    def program(rank: int) -> None:
+        if rank == 0:
+            dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()).wait()
+
+    report = rankloom.torch.run(program, 2, seed=7)
+    assert "rank 0 waits in all_reduce seq 1 for rank 1" in report.text, report.text
+
+
+def test_a_future_that_nobody_completes() -> None:
+    def program(rank: int) -> None:
+        if rank == 0:
+            torch.futures.Future().wait()  # type: ignore[var-annotated]
+
+    report = rankloom.torch.run(program, 2, seed=7)
+    assert "Deadlock" in report.text and "rank 0 waits in future" in report.text, report.text
+
+
+def test_a_future_has_the_calls_timeout() -> None:
+    def program(rank: int) -> str:
+        if rank == 1:
+            rankloom_sleep()
+            return ""
+        with pytest.raises(dist.DistBackendError, match="Timeout"):
+            dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
+        return "timed out"
+
+    def rankloom_sleep() -> None:
+        store = dist.distributed_c10d._get_default_store()
+        with pytest.raises(dist.DistStoreError):
+            store.wait(["never"], timedelta(seconds=60))
+
+    report = rankloom.torch.run(program, 2, seed=7, timeout=5)
+    assert report.results[0] == "timed out", report.text
+
+
+def test_an_exception_of_a_callback() -> None:
+    def program() -> None:
+        def fails(future: Any) -> None:
+            raise ZeroDivisionError("in a callback")
+
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(fails)
+        with pytest.raises(RuntimeError, match="ZeroDivisionError: in a callback"):
+            future.wait()
+
+    for seed in range(5):
+        rankloom.torch.run(program, 2, seed=seed).raise_if_failed()
+
+
+def test_a_rank_that_fails_while_another_waits_for_a_future() -> None:
+    def program(rank: int) -> None:
+        if rank == 1:
+            raise ValueError("mine")
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
+
+    for seed in range(5):
+        report = rankloom.torch.run(program, 2, seed=seed)
+        assert report.first_failed == 1 and report.outcomes[0][0] == "stopped", report.text
+
+
+def layers() -> nn.Module:
+    """The same on all ranks, also where they share a random state."""
+    net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+    with torch.no_grad():
+        for number, parameter in enumerate(net.parameters()):
+            parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter) * (number + 1) / 8)
+    return net
+
+
+def wrapped(hook: Any = None) -> Any:
+    ddp = DistributedDataParallel(layers(), bucket_cap_mb=0.0003)
+    if hook is not None:
+        ddp.register_comm_hook(None, hook)
+    return ddp
+
+
+def gradients(ddp: Any, rank: int) -> list[torch.Tensor]:
+    for _ in range(2):  # buckets are made anew after the first pass
+        ddp.zero_grad()
+        ddp(torch.full((2, 8), rank + 1.0)).sum().backward()
+    return [parameter.grad.clone() for parameter in ddp.parameters()]
+
+
+def mean_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+    return work.get_future().then(lambda f: f.value()[0])
+
+
+def test_ddps_buckets_overlap() -> None:
+    """Under some seed a rank is through its backward pass, with a call on its way for each layer, before the other begins."""
+
+    def events_of(seed: int | None) -> list[str]:
+        events: list[str] = []
+
+        def program(rank: int) -> None:
+            ddp = wrapped()
+            for step in range(2):  # buckets are made anew after the first pass
+                loss = ddp(torch.full((2, 8), rank + 1.0)).sum()
+                if step == 1:
+                    events.append(f"{rank} begins")
+                    ddp.module[0].weight.register_hook(lambda _: events.append(f"{rank} is at the first layer"))
+                loss.backward()
+
+        rankloom.torch.run(program, 2, seed=seed).raise_if_failed()
+        return events
+
+    def overlaps(events: list[str]) -> bool:
+        return "is at the first layer" in events[1]
+
+    assert sorted(events_of(None))[::2] == ["0 begins", "1 begins"]
+    assert any(overlaps(events_of(seed)) for seed in range(200))
+    assert not overlaps(events_of(None))  # one after the other, where calls complete at once
+
+
+@pytest.mark.parametrize("hook", [None, mean_hook])
+def test_gradients_are_those_without_a_schedule(hook: Any) -> None:
+    expected = rankloom.torch.run(lambda rank: gradients(wrapped(hook), rank), 2, parallel=True).results[0]
+    for seed in range(6):
+        report = rankloom.torch.run(lambda rank: gradients(wrapped(hook), rank), 2, seed=seed)
+        report.raise_if_failed()
+        for found in report.results:
+            torch.testing.assert_close(found, expected)
+
+
+def test_a_hook_that_does_not_wait_is_found() -> None:
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        dist.all_reduce(bucket.buffer(), async_op=True)
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    def program(rank: int) -> bool:
+        return bool(torch.isfinite(torch.cat([one.flatten() for one in gradients(wrapped(hook), rank)])).all())
+
+    finite = [rankloom.torch.run(program, 2, seed=seed).results for seed in range(6)]
+    assert any(False in results for results in finite), finite
+
+
+@pytest.mark.parametrize("seed", [None, *range(6)])
+def test_a_hook_whose_callback_waits(seed: int | None) -> None:
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def again(future: Any) -> torch.Tensor:
+            return dist.all_reduce(future.value()[0].div_(2), async_op=True).get_future().wait()[0]  # type: ignore[no-any-return]
+
+        return dist.all_reduce(bucket.buffer().div_(2), async_op=True).get_future().then(again)
+
+    results = rankloom.torch.run(lambda rank: gradients(wrapped(hook), rank), 2, seed=seed)
+    results.raise_if_failed()
+    plain = rankloom.torch.run(lambda rank: gradients(wrapped(), rank), 2, seed=seed)
+    torch.testing.assert_close(results.results[0], plain.results[0])
+
+
+def test_callbacks_that_call_the_group_come_in_the_order_of_the_calls(seed: int | None) -> None:
+    def program(rank: int) -> list[float]:
+        def again(future: Any) -> float:
+            return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0].item()  # type: ignore[no-any-return]
+
+        works = [dist.all_reduce(torch.full((n + 1,), n + 1.0)[:1], async_op=True) for n in range(3)]
+        futures = [work.get_future().then(again) for work in works]
+        return [future.wait() for future in reversed(futures)]
+
+    report = rankloom.torch.run(program, 2, seed=seed)
+    report.raise_if_failed()
+    assert report.results == [[12.0, 8.0, 4.0]] * 2

@@ -1,0 +1,132 @@
+// The variables of the library with values of any bytes: each is obeyed or refused with an error that names one of
+// them. The rerun command tells a shell all that is obeyed, and says the same to the next run.
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "rankloom/error.h"
+#include "rankloom/options.h"
+#include "rankloom/schedule.h"
+#include "tests/fuzz/fuzz.h"
+#include "world/run_options.h"
+
+namespace rankloom::fuzz {
+namespace {
+
+constexpr std::array kVariables = {
+    "RANKLOOM_ENGINE",    "RANKLOOM_SEED",        "RANKLOOM_SCHEDULE",       "RANKLOOM_FAULTS", "RANKLOOM_REPLAY",
+    "RANKLOOM_BREAK_AT",  "RANKLOOM_TRACE_LIMIT", "RANKLOOM_STALL_IS_FATAL", "RANKLOOM_RANKS",  "RANKLOOM_REPORT",
+    "RANKLOOM_TRACE_DIR", "RANKLOOM_REPLAY_RUN",  "RANKLOOM_OTHER",
+};
+
+void clear() {
+  for (const char* name : kVariables) unsetenv(name);
+}
+
+void must_name_a_variable(const absl::Status& status) {
+  if (status.ok()) return;
+  const absl::string_view text = status.message();
+  bool named = false;
+  for (const char* name : kVariables) named = named || absl::StartsWith(text, name);
+  if (error_kind(status) != ErrorKind::kInvalidArgument || !named) wrong("refused with " + status.ToString());
+}
+
+// The words of a line as a POSIX shell has them, for words that are quoted by ' or not at all.
+std::vector<std::string> shell_words(const std::string& line) {
+  std::vector<std::string> words;
+  std::string word;
+  bool quoted = false, any = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quoted ? c != '\'' : c != '\'' && c != ' ' && c != '\\') {
+      if (!quoted && std::string_view("\t\n$`\"|&;<>()*?[]#~!{}").find(c) != std::string_view::npos)
+        wrong("a shell takes a character of the rerun command for its own: " + line);
+      word += c;
+      any = true;
+    } else if (c == '\'') {
+      quoted = !quoted;
+      any = true;
+    } else if (c == '\\') {
+      if (++i < line.size()) word += line[i];
+      any = true;
+    } else {
+      if (any) words.push_back(word);
+      word.clear();
+      any = false;
+    }
+  }
+  if (quoted) wrong("a quote of the rerun command is open: " + line);
+  if (any) words.push_back(word);
+  return words;
+}
+
+// The options of the run that a rerun command starts. False: it does not replay what this process can.
+bool rerun_says_the_same(const WorldOptions& options) {
+  const std::string line = internal::rerun_command(options);
+  if (line.empty()) return true;
+  clear();
+  for (const std::string& word : shell_words(line)) {
+    const size_t equals = word.find('=');
+    if (!word.starts_with("RANKLOOM_") || equals == std::string::npos) break;
+    setenv(word.substr(0, equals).c_str(), word.substr(equals + 1).c_str(), 1);
+  }
+  WorldOptions again;
+  const absl::Status status = apply_environment(&again);
+  if (!status.ok()) wrong("the rerun command is refused: " + status.ToString() + "\n" + line);
+  const bool unset = options.schedule.kind() == Schedule::Kind::kUnset;
+  const std::string schedule = unset ? Schedule::fifo().text() : options.schedule.text();
+  return again.engine == options.engine && again.schedule.text() == schedule &&
+         again.faults.text() == options.faults.text() && again.faults.faults() == options.faults.faults() &&
+         again.faults.rate() == options.faults.rate();
+}
+
+// A number of the variable, a length and a value each. A value of RANKLOOM_REPLAY that begins with "file:" is the
+// content of the trace.
+void set_variables(Input& in, const std::string& trace_path) {
+  while (!in.empty()) {
+    const char* const name = kVariables[static_cast<size_t>(in.below(kVariables.size()))];
+    std::string value = in.text();
+    if (value.starts_with("file:") && name == std::string_view("RANKLOOM_REPLAY")) {
+      std::ofstream(trace_path, std::ios::binary | std::ios::trunc) << value.substr(5);
+      value = trace_path;
+    }
+    setenv(name, value.c_str(), 1);  // up to the first NUL
+  }
+}
+
+void check(Input& in) {
+  static const std::string trace_path = [] {
+    const char* const folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    return std::string(folder) + "/rankloom_fuzz_trace_" + std::to_string(getpid());
+  }();
+  clear();
+  set_variables(in, trace_path);
+  WorldOptions of_run;
+  must_name_a_variable(internal::apply_environment_to_run(1, &of_run));
+  must_name_a_variable(internal::apply_environment_to_run(2, &of_run));
+  must_name_a_variable(internal::ranks_from_environment(1).status());
+  must_name_a_variable(internal::run_files_from_environment().status());
+  (void)internal::reports_are_wanted();
+  WorldOptions options;
+  const absl::Status status = apply_environment(&options);
+  must_name_a_variable(status);
+  if (status.ok() && !rerun_says_the_same(options)) wrong("the rerun command says something else");
+  clear();
+  unlink(trace_path.c_str());
+}
+
+}  // namespace
+}  // namespace rankloom::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  rankloom::fuzz::Input in(std::string_view(reinterpret_cast<const char*>(data), size));
+  rankloom::fuzz::check(in);
+  return 0;
+}

@@ -1,0 +1,39 @@
+// Runs the tests of this program in every process of a job: a failure in one fails the job. Process 0 tells of all,
+// the others of failures only.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "collectives/mpi/mpi_world.h"
+#include "gtest/gtest.h"
+
+namespace {
+
+class OfOtherProcess final : public testing::EmptyTestEventListener {
+ public:
+  explicit OfOtherProcess(int process) : process_(process) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    std::fprintf(stderr, "process %d: %s:%d: %s\n", process_, result.file_name() != nullptr ? result.file_name() : "?",
+                 result.line_number(), result.message());
+  }
+
+ private:
+  const int process_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  rankloom::internal::need_mpi();
+  if (const int process = rankloom::internal::process_of_job(); process > 0) {
+    testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    delete listeners.Release(listeners.default_xml_generator());
+    listeners.Append(new OfOtherProcess(process));
+  }
+  const bool failed = RUN_ALL_TESTS() != 0;
+  return rankloom::internal::any_process(failed) ? 1 : 0;
+}

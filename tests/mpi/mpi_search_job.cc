@@ -1,0 +1,151 @@
+// A search by the processes of a job, for mpi_searches_test.py: mpi_search_job KIND FOLDER. Each process appends the
+// outcome of each run that it makes to a file of its own in FOLDER, and process 0 tells of the report.
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "harness/mpi/mpi_team.h"
+#include "rankloom/explore.h"
+#include "rankloom/mpi.h"
+
+namespace {
+
+using namespace rankloom;
+
+int process() {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  int rank = 0;
+  if (initialized != 0) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+class Job {
+ public:
+  Job(std::string kind, const std::string& folder) : kind_(std::move(kind)), folder_(folder) {}
+
+  ExploreOptions options() const {
+    ExploreOptions options{.world = {.world_size = 3, .engine = EngineKind::kFibers},
+                           .strategies = {Strategy::exhaustive()},
+                           .max_runs = 100'000,
+                           .checks = {.store_values = false}};
+    if (kind_ == "threads") options.world.engine = EngineKind::kThreads;
+    if (kind_ == "drawn") {
+      options.strategies = {Strategy::random(), Strategy::pct()};
+      options.max_runs = 602;
+    }
+    if (kind_ == "drawn_fails" || kind_ == "fails_by_one") options.strategies = {Strategy::random()};
+    if (kind_ == "options" && process() == 1) options.max_steps = 77'777;
+    if (kind_ == "processes") options.processes = 2;
+    if (kind_ == "max_runs") options.max_runs = 0;
+    if (kind_ == "max_runs_of_one" && process() == 1) options.max_runs = 0;
+    if (kind_.starts_with("hang")) options.max_time = absl::Seconds(15);
+    if (kind_ == "progress") {
+      options.max_runs = 400;
+      options.progress = [](const ExploreOptions::Progress& now) {
+        if (now.runs == 400) std::printf("progress told by process %d\n", process());
+      };
+    }
+    return options;
+  }
+
+  void run(RankContext& rank) {
+    const bool fails = kind_.find("fails") != std::string::npos;
+    const bool hangs = kind_ == "hang_of_0" || kind_ == "hang_of_1";
+    const bool ends = hangs || kind_ == "kill" || kind_ == "abort" || kind_ == "exit";
+    const std::string order = append_numbers(rank, fails ? 1 : kind_ == "drawn" ? 2 : ends ? 4 : 3);
+    if (order.empty()) return;
+    note(order);
+    if (fails && order == "210" && (kind_ != "fails_by_one" || process() == 1)) throw std::runtime_error("backwards");
+    if (kind_ == "default_fails") throw std::runtime_error("always");
+    if (!ends || ++made_ < 4) return;
+    if (hangs) return process() == kind_.back() - '0' ? hang() : fail_when_other_hangs();
+    if (process() != 1 || made_ < 20) return;
+    if (kind_ == "kill") std::raise(SIGKILL);
+    if (kind_ == "abort") std::abort();
+    if (kind_ == "exit") std::exit(3);
+  }
+
+  int tell(const ExploreReport& report) const {
+    std::ofstream(absl::StrCat(folder_, "/report.", process())) << report.text() << "\n";
+    const int code = kind_ == "fails" && !report.ok() ? 1 : 0;  // Open MPI takes a second for others than 0
+    if (process() != 0) return code;
+    std::printf("ok %d verified %d runs %ld schedules %ld open %ld\nsummary: %s\n", report.ok(), report.verified,
+                report.runs, report.shares.empty() ? 0 : report.shares[0].schedules,
+                report.shares.empty() ? 0 : report.shares[0].open, report.summary().c_str());
+    if (report.failure.has_value()) std::printf("report: %s\n", report.text().c_str());
+    std::fflush(stdout);
+    return code;
+  }
+
+ private:
+  // Ranks append their numbers to one key, each so many times: each order is a class of its own. Returns the order to
+  // the rank that was last, "" to others.
+  std::string append_numbers(RankContext& rank, int times) {
+    for (int i = 0; i < times; ++i) {
+      rank.store().append("order", absl::StrCat(rank.rank()));
+      order_ += absl::StrCat(rank.rank());  // one step with the call
+    }
+    if (order_.size() < static_cast<size_t>(times * rank.world_size())) return "";
+    return std::exchange(order_, "");
+  }
+  // Both processes have work before one hangs, so that the other comes to fail.
+  void hang() const {
+    if (!said("other works")) return say("works");
+    say("hangs");
+    for (;;) pause();
+  }
+  void fail_when_other_hangs() const {
+    if (!said("works")) return;
+    say("other works");
+    for (int i = 0; i < 200 && !said("hangs"); ++i) usleep(1000);
+    if (said("hangs")) throw std::runtime_error("the other one hangs");
+  }
+  void say(const std::string& what) const { std::ofstream(absl::StrCat(folder_, "/", what)) << "\n"; }
+  bool said(const std::string& what) const { return access(absl::StrCat(folder_, "/", what).c_str(), F_OK) == 0; }
+  void note(const std::string& line) {
+    std::ofstream file(absl::StrCat(folder_, "/runs.", process()), std::ios::app);
+    file << line << "\n";
+  }
+
+  const std::string kind_;
+  const std::string folder_;
+  std::string order_;  // of the run
+  int made_ = 0;
+};
+
+}  // namespace
+
+// Another program, to rankloom: its machine code differs.
+#ifdef OTHER_VERSION
+extern const char other_version[];
+const char other_version[] = "another version";
+#endif
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const std::string kind = argv[1];
+  if (kind == "level") MPI_Init(nullptr, nullptr);
+  if (kind.starts_with("options") || kind.starts_with("max_runs_of")) {
+    int level = 0;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  }
+  internal::grace_of_runs_ns = 1'000'000'000;
+  Job job(kind, argv[2]);
+  const auto program = [&](RankContext& rank) { job.run(rank); };
+  const ExploreReport report =
+      kind == "alone" ? explore(job.options(), program) : explore(&argc, &argv, job.options(), program);
+  const int code = job.tell(report);
+  if (kind.starts_with("options") || kind.starts_with("max_runs_of")) MPI_Finalize();
+  return code;
+}

@@ -1,0 +1,738 @@
+// Worlds of MPI processes, beside the tests of groups that run in them: the same bits as in one process, the store, and
+// ranks that fail, end or differ.
+
+#include "collectives/mpi/mpi_world.h"
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/kernels/kernels.h"
+#include "collectives/mpi/wire.h"
+#include "collectives/ops/op_table.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rankloom/mpi.h"
+#include "tests/collectives/threaded/random_program.h"
+#include "tests/error_of.h"
+#include "world/run_data.h"
+
+namespace rankloom {
+
+using namespace internal;
+
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+using Bytes = std::string;
+using Program = std::function<Bytes(RankContext&)>;
+
+// Bytes that this process's rank of a world of all processes leaves, and how the run went.
+struct Ran {
+  RunReport report;
+  Bytes mine;
+};
+Ran run_all(const Program& program, WorldOptions options = {}) {
+  Ran ran;
+  ran.report = run_mpi_world(std::move(options), [&](RankContext& rank) { ran.mine = program(rank); });
+  return ran;
+}
+
+// The same program on threads of this process.
+Bytes in_one_process(const Program& program) {
+  std::vector<Bytes> all(static_cast<size_t>(processes_of_job()));
+  const RunReport report = run_world({.world_size = processes_of_job()},
+                                     [&](RankContext& rank) { all[static_cast<size_t>(rank.rank())] = program(rank); });
+  EXPECT_TRUE(report.ok()) << report.text();
+  return all[static_cast<size_t>(process_of_job())];
+}
+
+void expect_same(const Program& program, const std::string& what) {
+  const Ran ran = run_all(program);
+  ASSERT_TRUE(ran.report.ok()) << what << ": " << ran.report.text();
+  EXPECT_TRUE(ran.mine == in_one_process(program)) << what;
+}
+
+// A tensor of any dtype whose elements are different and exact, or not: a third of 7.
+struct Filled {
+  std::vector<char> bytes;
+  TensorView view;
+  Filled(DType dtype, int64_t count, uint64_t seed) : bytes(static_cast<size_t>(count) * dtype_size(dtype) + 1) {
+    Prng prng(seed);
+    for (int64_t i = 0; i < count; ++i) write(dtype, i, prng);
+    view = TensorView(bytes.data(), dtype, Dims::of(count));
+  }
+  void write(DType dtype, int64_t i, Prng& prng) {
+    char* const to = bytes.data() + static_cast<size_t>(i) * dtype_size(dtype);
+    const double value = (static_cast<double>(prng.below(2000)) - 1000) / 7;
+    const auto put = [to](auto v) { std::memcpy(to, &v, sizeof(v)); };
+    switch (dtype) {
+      case DType::kFloat32:
+        return put(static_cast<float>(value));
+      case DType::kFloat64:
+        return put(value);
+      case DType::kFloat16:
+        return put(Half(static_cast<float>(value)));
+      case DType::kBFloat16:
+        return put(BFloat16(static_cast<float>(value)));
+      case DType::kComplex64:
+        return put(std::array<float, 2>{static_cast<float>(value), static_cast<float>(value / 3)});
+      case DType::kComplex128:
+        return put(std::array<double, 2>{value, value / 3});
+      case DType::kBool:
+        return put(static_cast<uint8_t>(prng.below(2)));
+      default:
+        for (size_t byte = 0; byte < dtype_size(dtype); ++byte) to[byte] = static_cast<char>(prng.below(256));
+    }
+  }
+  Bytes text() const { return {bytes.data(), view.bytes()}; }
+};
+
+constexpr DType kReduced[] = {DType::kFloat16, DType::kBFloat16, DType::kFloat32,   DType::kFloat64,
+                              DType::kInt8,    DType::kUInt8,    DType::kInt16,     DType::kInt32,
+                              DType::kInt64,   DType::kBool,     DType::kComplex64, DType::kComplex128};
+const ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
+                               ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
+                               ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::premul_sum(0.3)};
+using Order = ReduceOp::Order;
+constexpr Order kOrders[] = {{},
+                             {.kind = Order::Kind::kReversed},
+                             {.kind = Order::Kind::kRing},
+                             {.kind = Order::Kind::kTree},
+                             {.kind = Order::Kind::kSeeded, .seed = 5},
+                             {.accumulate_in_float = false}};
+
+TEST(MpiWorldTest, ReductionsHaveTheBitsOfOneProcess) {
+  for (const DType dtype : kReduced) {
+    expect_same(
+        [dtype](RankContext& rank) {
+          auto pg = init_process_group(rank);
+          Bytes all;
+          const auto n = static_cast<int64_t>(pg->size());
+          for (const ReduceOp op : kReduceOps) {
+            if (!reduction_supported(op, dtype)) continue;
+            for (const int64_t count : {int64_t{7}, int64_t{1001}}) {
+              const auto seed = static_cast<uint64_t>(rank.rank()) * 31 + static_cast<uint64_t>(count);
+              for (const Order& order : kOrders) {
+                const CallOptions options{.order = order};
+                Filled x(dtype, count, seed);
+                pg->all_reduce(x.view, op, options).wait();
+                Filled y(dtype, count, seed);
+                pg->reduce(y.view, pg->size() - 1, op, options).wait();
+                Filled in(dtype, count * n, seed);
+                Filled out(dtype, count, 0);
+                pg->reduce_scatter_tensor(out.view, in.view, op, options).wait();
+                all += x.text() + out.text();
+                if (rank.rank() == pg->size() - 1) all += y.text();
+              }
+            }
+          }
+          return all;
+        },
+        std::string(dtype_name(dtype)));
+  }
+}
+
+TEST(MpiWorldTest, EveryOperationMovesWhatItMovesInOneProcess) {
+  for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{5}, int64_t{3000}}) {
+    expect_same(
+        [count](RankContext& rank) {
+          auto pg = init_process_group(rank);
+          const int n = pg->size();
+          const auto seed = static_cast<uint64_t>(rank.rank()) * 1000 + static_cast<uint64_t>(count);
+          Bytes all;
+          const auto list = [&](uint64_t salt, auto size_of) {
+            std::vector<Filled> tensors;
+            for (int i = 0; i < n; ++i) tensors.emplace_back(DType::kInt64, size_of(i), seed + salt + uint64_t(i));
+            for (Filled& tensor : tensors)
+              tensor.view = TensorView(tensor.bytes.data(), DType::kInt64, tensor.view.sizes());
+            return tensors;
+          };
+          const auto views = [](std::vector<Filled>& tensors) {
+            std::vector<TensorView> all;
+            for (Filled& tensor : tensors) all.push_back(tensor.view);
+            return all;
+          };
+          const auto keep = [&all](const std::vector<Filled>& tensors) {
+            for (const Filled& tensor : tensors) all += tensor.text();
+          };
+          const int root = n / 2;
+          // Sizes that differ from rank to rank.
+          Filled mine(DType::kInt64, count + rank.rank(), seed);
+          std::vector<Filled> gathered = list(1, [count](int i) { return count + i; });
+          pg->all_gather(views(gathered), mine.view).wait();
+          keep(gathered);
+          std::vector<Filled> in = list(2, [&](int i) { return count + i * rank.rank(); });
+          std::vector<Filled> out = list(3, [&](int i) { return count + i * rank.rank(); });
+          pg->all_to_all(views(out), views(in)).wait();
+          keep(out);
+          std::vector<Filled> parts = list(4, [count](int i) { return count + 2 * i; });
+          Filled part(DType::kInt64, count + 2 * rank.rank(), seed);
+          pg->reduce_scatter(part.view, views(parts)).wait();
+          all += part.text();
+          // Sizes that are alike.
+          Filled same(DType::kInt64, count, seed + 9);
+          std::vector<Filled> collected = list(5, [count](int) { return count; });
+          pg->gather(rank.rank() == root ? views(collected) : std::vector<TensorView>(), same.view, root).wait();
+          keep(collected);
+          Filled dealt(DType::kInt64, count, seed + 10);
+          pg->scatter(dealt.view, rank.rank() == root ? views(collected) : std::vector<TensorView>(), root).wait();
+          all += dealt.text();
+          pg->broadcast(same.view, root).wait();
+          all += same.text();
+          Filled big(DType::kInt64, count * n, seed + 11);
+          pg->all_gather_into_tensor(big.view, dealt.view).wait();
+          all += big.text();
+          Filled turned(DType::kInt64, count * n, seed + 12);
+          pg->all_to_all_single(turned.view, big.view).wait();
+          all += turned.text();
+          // Splits: rank r sends r + p rows to p.
+          std::vector<int64_t> to, from;
+          int64_t sent = 0, received = 0;
+          for (int p = 0; p < n; ++p) {
+            to.push_back(count + rank.rank() + 2 * p);
+            from.push_back(count + p + 2 * rank.rank());
+            sent += to.back();
+            received += from.back();
+          }
+          Filled rows(DType::kFloat32, 3 * sent, seed + 13);
+          Filled taken(DType::kFloat32, 3 * received, seed + 14);
+          pg->all_to_all_single(TensorView(taken.bytes.data(), DType::kFloat32, {received, 3}),
+                                TensorView(rows.bytes.data(), DType::kFloat32, {sent, 3}), from, to)
+              .wait();
+          all += taken.text();
+          pg->barrier().wait();
+          pg->monitored_barrier();
+          return all;
+        },
+        absl::StrCat(count, " elements"));
+  }
+}
+
+TEST(MpiWorldTest, CoalescedCallsDoWhatTheyDoInOneProcess) {
+  for (const int64_t count : {3, 2000}) {
+    expect_same(
+        [count](RankContext& rank) {
+          auto pg = init_process_group(rank);
+          const auto n = static_cast<int64_t>(pg->size());
+          const auto seed = static_cast<uint64_t>(rank.rank());
+          Filled a(DType::kFloat32, count, seed), b(DType::kFloat64, count + 1, seed + 50);
+          Filled in(DType::kInt32, count, seed + 60), out(DType::kInt32, count * n, 0);
+          Filled given(DType::kInt32, count, seed + 70), got(DType::kInt32, count, 0);
+          pg->start_coalescing();
+          std::vector<Work> works;
+          works.push_back(pg->all_reduce(a.view));
+          works.push_back(pg->send(given.view, (pg->rank() + 1) % pg->size(), 4));
+          works.push_back(pg->all_gather_into_tensor(out.view, in.view));
+          works.push_back(pg->recv(got.view, (pg->rank() + pg->size() - 1) % pg->size(), 4));
+          works.push_back(pg->all_reduce(b.view, ReduceOp::kMax));
+          pg->end_coalescing().wait();
+          for (Work& work : works) EXPECT_TRUE(work.is_success());
+          std::vector<TensorView> buffers = {a.view, b.view};
+          Filled c(DType::kFloat32, count, seed + 80);
+          pg->all_reduce_coalesced({a.view, c.view}).wait();
+          return a.text() + b.text() + out.text() + got.text() + c.text();
+        },
+        absl::StrCat(count, " elements"));
+  }
+}
+
+TEST(MpiWorldTest, RandomProgramsComputeWhatTheOracleSays) {
+  int ran = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const RandomProgram program(seed);
+    if (program.ranks() > processes_of_job()) continue;
+    ++ran;
+    RandomProgram::State state;
+    const RunReport report =
+        run_on_first(program.ranks(), {}, [&](RankContext& rank) { state = program.run_rank(rank); });
+    ASSERT_TRUE(report.ok()) << "seed " << seed << ": " << report.text() << "\n" << program;
+    if (process_of_job() >= program.ranks()) continue;
+    ASSERT_EQ(state, program.outcome()[static_cast<size_t>(process_of_job())]) << "seed " << seed << "\n" << program;
+  }
+  EXPECT_GT(ran, 5);
+}
+
+TEST(MpiWorldTest, LargeMessagesArrive) {
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const int n = pg->size();
+    std::vector<int64_t> mine(200'000, rank.rank());
+    std::vector<int64_t> from_left(mine.size(), -1);
+    Work sent = pg->send(mine, (rank.rank() + 1) % n, 3);
+    Work got = pg->recv_any(from_left, 3);
+    got.wait();
+    sent.wait();
+    const int left = (rank.rank() + n - 1) % n;
+    EXPECT_EQ(got.source(), left);
+    EXPECT_EQ(from_left, std::vector<int64_t>(mine.size(), left));
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+TEST(MpiWorldTest, RanksMeetInTheStore) {
+  const Ran ran = run_all([](RankContext& rank) {
+    Store& store = rank.store();
+    const int n = rank.world_size();
+    store.set(absl::StrCat("key ", rank.rank()), absl::StrCat("value ", rank.rank()));
+    for (int r = 0; r < n; ++r) EXPECT_EQ(store.get(absl::StrCat("key ", r)), absl::StrCat("value ", r));
+    store.add("sum", rank.rank() + 1);
+    store_barrier(store, "added", rank.rank(), n);
+    EXPECT_EQ(store.get("sum"), absl::StrCat(n * (n + 1) / 2));
+    EXPECT_TRUE(store.check({"sum"}));
+    EXPECT_FALSE(store.check({"never"}));
+    store.append("log", "x");
+    store_barrier(store, "appended", rank.rank(), n);
+    EXPECT_EQ(store.get("log"), std::string(static_cast<size_t>(n), 'x'));
+    EXPECT_THAT(store.multi_get({"sum", "log"}), ElementsAre(absl::StrCat(n * (n + 1) / 2), testing::SizeIs(n)));
+    if (rank.rank() == n - 1) store.queue_push("queue", "first");
+    if (rank.rank() == 0) {
+      EXPECT_EQ(store.queue_pop("queue"), "first");
+    }
+    EXPECT_EQ(store.compare_set(absl::StrCat("mine ", rank.rank()), "", "x"), "x");
+    EXPECT_THAT(error_of([&] { store.wait({"never"}, absl::Milliseconds(20)); }),
+                HasSubstr("timed out after 20ms: missing key \"never\""));
+    EXPECT_THAT(error_of([&] { store.watch_key("sum", [](auto, auto) {}); }),
+                HasSubstr("no process hears of the changes of others"));
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+TEST(MpiWorldTest, CallbacksRunAndQuestionsAreAnswered) {
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(5000, 1);
+    Latch told(1);
+    Work reduced = pg->all_reduce(x);
+    reduced.then([&](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      told.count_down();
+    });
+    told.wait();
+    EXPECT_EQ(x[4999], static_cast<float>(pg->size()));
+    Work asked = pg->all_reduce(x);
+    while (!asked.is_completed()) {
+    }
+    EXPECT_EQ(x[0], static_cast<float>(pg->size() * pg->size()));
+    std::vector<float> y(3, 1), z(3, 2);
+    std::vector<Work> works;
+    works.push_back(pg->all_reduce(y));
+    works.push_back(pg->all_reduce(z));
+    EXPECT_LT(wait_any(works), 2U);
+    wait_all(works);
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+TEST(MpiWorldTest, GroupsOfSomeRanksAreMadeInAnyOrder) {
+  if (processes_of_job() < 3) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    const int n = rank.world_size();
+    const int right = (rank.rank() + 1) % n;
+    const int left = (rank.rank() + n - 1) % n;
+    // Each makes the group with its right neighbour first: a circle.
+    auto pair = [&](int a, int b) {
+      return init_process_group(rank, {.ranks = a < b ? std::vector<int>{a, b} : std::vector<int>{b, a}});
+    };
+    auto first = pair(rank.rank(), right);
+    auto second = pair(left, rank.rank());
+    std::vector<int> x = {1 + rank.rank()}, y = x;
+    Work a = first->all_reduce(x);
+    Work b = second->all_reduce(y);
+    a.wait();
+    b.wait();
+    EXPECT_EQ(x[0], 2 + rank.rank() + right);
+    EXPECT_EQ(y[0], 2 + rank.rank() + left);
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+TEST(MpiWorldTest, EveryProcessHasTheWholeReport) {
+  const Ran ran = run_all([](RankContext& rank) -> Bytes {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == rank.world_size() - 1) throw std::runtime_error("the disk is full");
+    std::vector<float> x(3);
+    pg->all_reduce(x).wait();
+    return "";
+  });
+  const int last = processes_of_job() - 1;
+  EXPECT_FALSE(ran.report.ok());
+  EXPECT_EQ(ran.report.first_failed, last);
+  EXPECT_THAT(ran.report.text(), StartsWith(absl::StrCat("rank ", last, " failed: the disk is full")));
+  if (last > 0) {
+    EXPECT_EQ(ran.report.outcomes[0].state, RunReport::Outcome::State::kStopped);
+    EXPECT_THAT(ran.report.text(), HasSubstr("stopped for it"));
+  }
+}
+
+TEST(MpiWorldTest, MembersThatDifferGetOneTable) {
+  if (processes_of_job() < 2) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(rank.rank() == 1 ? 4 : 3);
+    pg->all_reduce(x, rank.rank() == 1 ? ReduceOp::kMax : ReduceOp::kSum).wait();
+    return Bytes();
+  });
+  EXPECT_EQ(error_kind(ran.report.cause), ErrorKind::kRankFailed);
+  EXPECT_THAT(ran.report.text(),
+              AllOf(HasSubstr("Mismatch: group 0, seq 1: members issued different calls"), HasSubstr("reduce op"),
+                    HasSubstr("max"), HasSubstr("shape"), HasSubstr("[4]"), HasSubstr("mpi_world_test.cc:")));
+}
+
+TEST(MpiWorldTest, MembersThatDifferAndTheOneThatIsMissingAreNamed) {
+  if (processes_of_job() < 3) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->barrier().wait();
+    if (rank.rank() == 2) return Bytes();
+    std::vector<float> x(rank.rank() == 1 ? 4 : 3);
+    pg->all_reduce(x).wait();
+    return Bytes();
+  });
+  EXPECT_THAT(ran.report.text(), AllOf(HasSubstr("Mismatch: group 0, seq 2: members issued different calls"),
+                                       HasSubstr("\nmissing:\n  rank 2: returned\n"),
+                                       HasSubstr("\nlast calls of rank 1:\n  barrier seq 1 (completed) [group 0, ")));
+}
+
+TEST(MpiWorldTest, CoalescingThatDoesNotEndIsNoted) {
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->barrier().wait();
+    std::vector<float> x(3);
+    if (rank.rank() > 0) return Bytes();
+    pg->start_coalescing();
+    (void)pg->all_reduce(x);
+    return Bytes();
+  });
+  EXPECT_THAT(ran.report.notes,
+              ElementsAre(HasSubstr("rank 0, group 0: start_coalescing() without end_coalescing(): never issued: "
+                                    "all_reduce [mpi_world_test.cc:")));
+}
+
+TEST(MpiWorldTest, SizesThatPairsExpectAreCompared) {
+  if (processes_of_job() < 2) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> mine(rank.rank() == 1 ? 3 : 2);
+    std::vector<std::vector<float>> all(static_cast<size_t>(pg->size()), std::vector<float>(2));
+    all[static_cast<size_t>(rank.rank())].resize(mine.size());
+    std::vector<TensorView> outputs(all.begin(), all.end());
+    pg->all_gather(outputs, mine).wait();
+    return Bytes();
+  });
+  EXPECT_THAT(ran.report.text(), HasSubstr("rank 1 sends 3 elements to rank 0, which expects 2"));
+}
+
+TEST(MpiWorldTest, ATimeoutNamesTheRanksThatDidNotCome) {
+  if (processes_of_job() < 2) return;
+  std::string error;
+  const Ran ran = run_all([&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(3, 1);
+    if (rank.rank() == 1) {
+      rank.store().get("told");  // comes late
+    } else {
+      error = error_of([&] { pg->all_reduce(x).wait(absl::Milliseconds(50)); });
+      rank.store().add("failed", 1);
+    }
+    if (rank.rank() == 0) {
+      while (rank.store().get("failed") != absl::StrCat(rank.world_size() - 1)) rank.yield();
+      rank.store().set("told", "");
+    }
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+  if (process_of_job() == 0) {
+    EXPECT_THAT(error, AllOf(HasSubstr("all_reduce seq 1"), HasSubstr("waiting for rank 1"),
+                             HasSubstr("timed out after 50ms")));
+  }
+}
+
+TEST(MpiWorldTest, MonitoredBarrierNamesWhoDidNotCome) {
+  if (processes_of_job() < 2) return;
+  const Ran ran = run_all([&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) {
+      rank.store().get("told");
+      return Bytes();
+    }
+    const std::string error = error_of([&] { pg->monitored_barrier(absl::Milliseconds(30), /*wait_all_ranks=*/true); });
+    EXPECT_THAT(error, rank.rank() == 0 ? HasSubstr("waiting for rank 1") : HasSubstr("rank 1"));
+    if (rank.store().add("failed", 1) == rank.world_size() - 1) rank.store().set("told", "");
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+TEST(MpiWorldTest, ARankThatHasEndedIsNotWaitedFor) {
+  if (processes_of_job() < 2) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->barrier().wait();
+    if (rank.rank() == 1) return Bytes();
+    std::vector<float> x(3);
+    EXPECT_THAT(error_of([&] { pg->all_reduce(x).wait(); }),
+                AllOf(StartsWith("Deadlock: "), HasSubstr("rank 1 has ended and will not come")));
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+  const Ran messages = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->barrier().wait();
+    if (rank.rank() != 0) return Bytes();
+    std::vector<float> x(3);
+    EXPECT_THAT(error_of([&] { pg->recv(x, 1).wait(); }), HasSubstr("rank 1 has ended and will not send"));
+    return Bytes();
+  });
+  EXPECT_TRUE(messages.report.ok()) << messages.report.text();
+}
+
+TEST(MpiWorldTest, MessagesThatDifferAreAMismatch) {
+  if (processes_of_job() < 2) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(rank.rank() == 0 ? 3 : 5);
+    const auto call = [&] { rank.rank() == 0 ? pg->send(x, 1).wait() : pg->recv(x, 0).wait(); };
+    if (rank.rank() < 2) {
+      EXPECT_THAT(error_of(call),
+                  AllOf(StartsWith("Mismatch: "), HasSubstr("sender and receiver issued different calls"),
+                        HasSubstr("[3]"), HasSubstr("[5]")));
+    }
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+TEST(MpiWorldTest, AMessageThatNobodyReceivesIsNoted) {
+  if (processes_of_job() < 2) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank, {.eager_bytes = 64});
+    std::vector<float> x(3);
+    if (rank.rank() == 0) pg->send(x, 1, 5).wait();
+    pg->barrier().wait();
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok());
+  if (process_of_job() == 1) {
+    EXPECT_THAT(ran.report.text(),
+                HasSubstr("rank 0, group 0, send to rank 1, tag 5: was never received [group 0, mpi_world_test.cc:"));
+  }
+}
+
+TEST(MpiWorldTest, ARunThatWentWellHasTheCallsOfAllRanks) {
+  const Ran ran = run_all(
+      [](RankContext& rank) {
+        auto pg = init_process_group(rank);
+        // Halves, whose ids are those of their processes.
+        auto half = pg->split_group(rank.rank() % 2, 0);
+        std::vector<float> x(2);
+        half->all_reduce(x).wait();
+        if (rank.rank() == 0) pg->all_reduce(x).wait();
+        if (rank.rank() > 0) pg->all_reduce(x).wait();
+        return Bytes();
+      },
+      {.keep_run = true});
+  ASSERT_TRUE(ran.report.ok()) << ran.report.text();
+  ASSERT_NE(ran.report.kept, nullptr);
+  const RunData& data = *ran.report.kept;
+  const auto ranks = static_cast<size_t>(processes_of_job());
+  EXPECT_EQ(data.groups.size(), ranks == 1 ? 2U : 3U);
+  // The two lines that make the same call, and those of the others.
+  EXPECT_EQ(data.kinds.size(), ranks == 1 ? 3U : 5U);
+  ASSERT_EQ(data.ranks.size(), ranks);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    ASSERT_EQ(data.ranks[rank].calls.size(), 3U);
+    EXPECT_EQ(data.ranks[rank].made, 3);
+    const RunData::Call& call = data.ranks[rank].calls[1];
+    const RunData::Kind& kind = data.kinds[call.kind];
+    EXPECT_STREQ(kind.op, "all_reduce");
+    EXPECT_EQ(data.groups[static_cast<size_t>(kind.group)].first, static_cast<int>(rank % 2));
+    EXPECT_GE(call.ended_ns, call.issued_ns);
+    EXPECT_EQ(call.state, FlightEntry::State::kCompleted);
+  }
+}
+
+TEST(MpiWorldTest, CallsThatAreNotComparedDoTheSame) {
+  std::vector<Bytes> results;
+  for (const bool compare_calls : {true, false}) {
+    Bytes mine;
+    const RunReport report = run_mpi_world(
+        {},
+        [&mine](RankContext& rank) {
+          auto pg = init_process_group(rank);
+          for (const int64_t count : {int64_t{3}, int64_t{3000}}) {
+            Filled x(DType::kFloat32, count, static_cast<uint64_t>(rank.rank()));
+            pg->all_reduce(x.view).wait();
+            std::vector<Filled> gathered;
+            std::vector<TensorView> views;
+            for (int i = 0; i < pg->size(); ++i) gathered.emplace_back(DType::kInt64, count + i, 0);
+            for (Filled& one : gathered) views.push_back(one.view);
+            Filled own(DType::kInt64, count + rank.rank(), static_cast<uint64_t>(rank.rank()));
+            pg->all_gather(views, own.view).wait();
+            mine += x.text();
+            for (const Filled& one : gathered) mine += one.text();
+          }
+          auto half = pg->split_group(rank.rank() % 2, 0);
+          std::vector<int> sum = {rank.rank()};
+          half->all_reduce(sum).wait();
+          mine += std::to_string(sum[0]);
+        },
+        compare_calls);
+    ASSERT_TRUE(report.ok()) << report.text();
+    results.push_back(mine);
+  }
+  EXPECT_TRUE(results[0] == results[1]);
+}
+
+TEST(MpiWorldTest, CallsThatAreNotComparedAreHeldToTheirOwnRules) {
+  if (processes_of_job() < 2) return;
+  const RunReport report = run_mpi_world(
+      {},
+      [](RankContext& rank) {
+        auto pg = init_process_group(rank);
+        std::vector<float> x(3), y(4);
+        EXPECT_THAT(error_of([&] { (void)pg->all_gather_into_tensor(y, x); }), HasSubstr("output has 4 elements"));
+        // Members that differ in the operation: nobody says so.
+        if (rank.rank() == 0) pg->all_reduce(x).wait();
+        if (rank.rank() > 0) pg->barrier().wait();
+        // Groups are made by what all say.
+        EXPECT_THAT(error_of([&] {
+                      (void)pg->new_group(rank.rank() == 0 ? std::vector<int>{0} : std::vector<int>{0, 1});
+                    }),
+                    HasSubstr("members issued different calls"));
+      },
+      /*compare_calls=*/false);
+  EXPECT_TRUE(report.ok()) << report.text();
+  const RunReport broadcast = run_mpi_world(
+      {},
+      [](RankContext& rank) {
+        auto pg = init_process_group(rank);
+        std::vector<float> x(rank.rank() == 0 ? 1 : 10'000);
+        const std::string error = error_of([&] { pg->broadcast(x, 0).wait(); });
+        if (rank.rank() > 0) {
+          EXPECT_THAT(error,
+                      AllOf(StartsWith("CollectiveError: group 0, broadcast seq 1: other members give fewer bytes"),
+                            HasSubstr("mpi_world_test.cc:")));
+        }
+      },
+      /*compare_calls=*/false);
+  EXPECT_TRUE(broadcast.ok()) << broadcast.text();
+}
+
+TEST(MpiWorldTest, AMessageUnderAnotherTagIsNotWaitedFor) {
+  if (processes_of_job() < 2) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank, {.eager_bytes = 64});
+    std::vector<float> x(3);
+    if (rank.rank() == 1) pg->send(x, 0, 7).wait();
+    pg->barrier().wait();
+    if (rank.rank() != 0) return Bytes();
+    EXPECT_THAT(error_of([&] { pg->recv(x, 1, 8).wait(); }),
+                AllOf(StartsWith("Deadlock: "), HasSubstr("rank 1 has ended and will not send")));
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+TEST(MpiWorldTest, TheSenderOfALargeMessageOfAnotherSizeIsTold) {
+  if (processes_of_job() < 2) return;
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(rank.rank() == 0 ? 100'000 : 50'000, 1);
+    const auto call = [&] { rank.rank() == 0 ? pg->send(x, 1).wait() : pg->recv(x, 0).wait(); };
+    if (rank.rank() < 2) {
+      EXPECT_THAT(error_of(call), AllOf(StartsWith("Mismatch: group 0, send from rank 0 to rank 1"),
+                                        HasSubstr("sender and receiver issued different calls"),
+                                        HasSubstr("last calls of rank 1:\n  recv seq 1 from rank 0 (scheduled)")));
+    }
+    EXPECT_EQ(x[0], 1);
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+TEST(MpiWorldTest, OptionsThatDoNotFitAreRefused) {
+  const int n = processes_of_job();
+  const auto refused = [](WorldOptions options) {
+    return error_of([&] { (void)run_mpi_world(std::move(options), [](RankContext&) {}); });
+  };
+  EXPECT_THAT(refused({.world_size = n + 1}), HasSubstr(absl::StrCat("world_size is ", n + 1, " and the job has ", n,
+                                                                     n == 1 ? " process" : " processes")));
+  EXPECT_THAT(refused({.engine = EngineKind::kFibers}), HasSubstr("engine is fibers, want threads"));
+  EXPECT_THAT(refused({.schedule = Schedule::seeded(3)}), HasSubstr("schedule is seeded:3, want free"));
+  EXPECT_THAT(refused({.poison = true}), HasSubstr("poison is on, want it off"));
+  const Ran inside = run_all([](RankContext& rank) {
+    EXPECT_THAT(error_of([] { (void)run_mpi_world({}, [](RankContext&) {}); }),
+                HasSubstr(absl::StrCat("called by rank ", rank.rank())));
+    return Bytes();
+  });
+  EXPECT_TRUE(inside.report.ok());
+}
+
+TEST(MpiWorldTest, RefusesTensorsOfNoMemory) {
+  const Ran ran = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    EXPECT_THAT(error_of([&] { (void)pg->all_reduce(TensorView::meta({3}, DType::kFloat32)); }),
+                HasSubstr("want memory of this process; tensors without data need a fake group"));
+    EXPECT_THAT(pg->text(), HasSubstr("mpi group 0: rank"));
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+// Calls that differ in one field each, and what is alike whatever lies in memory.
+TEST(LikenessTest, IsThatOfCallsThatAgree) {
+  std::vector<float> a(6), b(6), c(5);
+  std::vector<double> d(6);
+  std::vector<CollectiveCall> calls;
+  const auto add = [&calls](auto change) {
+    CollectiveCall call;
+    change(call);
+    calls.push_back(std::move(call));
+  };
+  for (const OpType op : {OpType::kAllReduce, OpType::kBroadcast, OpType::kBarrier}) {
+    for (const TensorView& tensor : {TensorView(a), TensorView(b), TensorView(c), TensorView(d)}) {
+      for (const ReduceOp reduce : {ReduceOp(ReduceOp::kSum), ReduceOp(ReduceOp::kMax), ReduceOp::premul_sum(0.5),
+                                    ReduceOp::premul_sum(0.25)}) {
+        for (const int root : {0, 1}) {
+          for (const char* label : {"", "epoch", "hcope"}) {
+            add([&](CollectiveCall& call) {
+              call.op = op;
+              call.inputs = tensor;
+              call.outputs = tensor;
+              call.reduce_op = reduce;
+              call.root = root;
+              call.label = std::string(label);
+            });
+          }
+        }
+      }
+    }
+  }
+  for (const CollectiveCall& x : calls) {
+    const Group group(0, "0", 2);
+    const std::unique_ptr<DescribedCall> again = call_described_by(described(x), group);
+    ASSERT_NE(again, nullptr);
+    EXPECT_EQ(likeness_of(again->call), likeness_of(x));
+    for (const CollectiveCall& y : calls) {
+      const bool same = x.op == y.op && op_row(x.op).same(x, y);
+      ASSERT_EQ(likeness_of(x) == likeness_of(y), same) << op_name(x.op) << " and " << op_name(y.op);
+    }
+  }
+  EXPECT_EQ(call_described_by("abc", Group(0, "0", 2)), nullptr);
+}
+
+}  // namespace
+}  // namespace rankloom

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "collectives/mpi/mpi_world.h"
+#include "gtest/gtest.h"
+#include "rankloom/schedule.h"
+#include "rankloom/world.h"
+
+// In the place of tests/world/every_world.h, so that the tests of groups in one process run in a world of MPI processes
+// as they are. Every process runs all tests, as its rank of each world; a test's own expectations after a run see what
+// this rank has left, and worlds of more ranks than there are processes are left out.
+
+namespace rankloom {
+
+struct WorldMode {
+  const char* name;
+};
+
+class EveryWorldTest : public testing::TestWithParam<WorldMode> {
+ protected:
+  using Program = absl::FunctionRef<void(RankContext&)>;
+
+  bool deterministic() const { return false; }
+  bool seeded() const { return false; }
+
+  WorldOptions options(int world_size) const { return {.world_size = world_size}; }
+
+  RunReport run(int world_size, Program program) { return run(options(world_size), program); }
+  RunReport run(WorldOptions world, Program program) {
+    const RunReport report = run_here(std::move(world), program);
+    EXPECT_TRUE(report.ok()) << report.text();
+    return report;
+  }
+  RunReport run_to_failure(int world_size, Program program) { return run_to_failure(options(world_size), program); }
+  RunReport run_to_failure(WorldOptions world, Program program) {
+    const RunReport report = run_here(std::move(world), program);
+    if (!report.outcomes.empty()) {
+      EXPECT_FALSE(report.ok());
+    }
+    return report;
+  }
+
+ private:
+  static RunReport run_here(WorldOptions world, Program program) {
+    const int ranks = world.world_size;
+    if (ranks > internal::processes_of_job()) return {};
+    return internal::run_on_first(ranks, std::move(world), program);
+  }
+};
+
+inline auto every_threads_world() { return testing::Values(WorldMode{"mpi"}); }
+inline auto every_world() { return testing::Values(WorldMode{"mpi"}); }
+inline std::string world_name(const testing::TestParamInfo<WorldMode>& info) { return info.param.name; }
+
+}  // namespace rankloom

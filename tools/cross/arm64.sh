@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds tests for aarch64 in build-arm64, and runs them under qemu-user. On Debian, best in a bare root, which then has packages of two
+# architectures:
+#     tools/portability.sh --cache ~/.cache/ccache-arm64 bookworm 'tools/cross/arm64.sh sim fake_store world collectives'
+#     tools/cross/arm64.sh sync_test rank_mutex_test
+# Arguments are suites, or names of tests. Tests that are scripts start programs by themselves, which needs binfmt_misc.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+jobs=${JOBS:-$(nproc)}
+
+root=(env DEBIAN_FRONTEND=noninteractive)
+((EUID == 0)) || root=(sudo "${root[@]}")
+# pkgconf:arm64 has aarch64-linux-gnu-pkg-config.
+packages=(g++-aarch64-linux-gnu qemu-user-static meson ninja-build pkg-config ccache python3 git pkgconf:arm64 libabsl-dev:arm64
+  libboost-fiber-dev:arm64 libboost-context-dev:arm64 libtbb-dev:arm64 libhwy-dev:arm64 libgtest-dev:arm64 libgmock-dev:arm64)
+if ! dpkg-query -W "${packages[@]}" >/dev/null 2>&1; then
+  "${root[@]}" dpkg --add-architecture arm64
+  "${root[@]}" apt-get -q update
+  "${root[@]}" apt-get -q -y -o Dpkg::Use-Pty=0 install --no-install-recommends "${packages[@]}"
+fi
+
+[[ -f build-arm64/build.ninja ]] || meson setup build-arm64 --cross-file tools/cross/aarch64.ini -Dcuda=disabled -Dchakra=disabled \
+  -Dbench=false -Dexamples=false -Dcpp_args=-g1
+wanted=()
+for name in "$@"; do
+  if [[ $name == *_test ]]; then wanted+=("$name"); else wanted+=(--suite "$name"); fi
+done
+export CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+# Builds what the tests need. An emulated processor takes some twenty times as long.
+meson test -C build-arm64 --num-processes "$jobs" --timeout-multiplier 20 --print-errorlogs "${wanted[@]}"
