@@ -38,7 +38,7 @@ std::vector<bool> contended(const StepRecord& record, size_t last) {
     for (size_t i = 0; i < last; ++i) {
       for (; op < static_cast<size_t>(record.steps()[i].ops_end); ++op) {
         const StepRecord::Op& done = record.ops()[op];
-        if (done.what <= What::kWrite) see(done.object, i, record.steps()[i].task, done.what);
+        if (StepRecord::is_access(done.what)) see(done.object, i, record.steps()[i].task, done.what);
       }
     }
   };
@@ -59,7 +59,8 @@ std::vector<bool> contended(const StepRecord& record, size_t last) {
   each([&](uint64_t object, size_t step, int task, What what) {
     if (marked[step]) return;
     const std::vector<Uses>& all = uses[object];
-    // A call that completes before its waiter goes on is no news; a look of another task before that is.
+    // The use of another task that shows a reader that another order was possible. A completion before this step is no
+    // such use: this step may have waited for it. A use after a completion is none of the completion's either.
     marked[step] = std::any_of(all.begin(), all.end(), [&](const Uses& other) {
       if (other.task == task || (what != What::kWrite && what == other.what)) return false;
       return (other.first < step && !completes(other.task)) || (other.last > step && !completes(task));
@@ -124,14 +125,12 @@ std::optional<size_t> step_of(const StepRecord& record, const Schedule::Switch& 
 }
 
 // The steps that switches led to, with the one before and the one after.
-std::vector<bool> steps_at_switches(const StepRecord& record, const std::vector<Schedule::Switch>& switches,
+std::vector<bool> steps_at_switches(const StepRecord& record, absl::Span<const Schedule::Switch> switches,
                                     size_t last) {
   std::vector<bool> near(last);
-  // The last ones, if there are many: those before them led nowhere yet.
-  const size_t first = switches.size() > kMaxSwitches ? switches.size() - kMaxSwitches : 0;
-  for (size_t s = first; s < switches.size(); ++s) {
-    if (switches[s].kind == Schedule::Switch::Kind::kValue) continue;
-    const std::optional<size_t> at = step_of(record, switches[s], last);
+  for (const Schedule::Switch& s : switches) {
+    if (s.kind == Schedule::Switch::Kind::kValue) continue;
+    const std::optional<size_t> at = step_of(record, s, last);
     if (!at.has_value()) continue;
     for (size_t i = *at == 0 ? 0 : *at - 1; i < std::min(last, *at + 2); ++i) near[i] = true;
   }
@@ -240,8 +239,14 @@ std::string story_text(const StepRecord& record, const RunReport& report,
                        const std::vector<Schedule::Switch>& switches) {
   const size_t last = last_step(record);
   const int ranks = static_cast<int>(report.outcomes.size());
-  std::vector<Row> rows =
-      rows_of(record, steps_to_show(record, last, ranks), steps_at_switches(record, switches, last));
+  const std::vector<bool> shown = steps_to_show(record, last, ranks);
+  std::vector<Row> rows = rows_of(record, shown, steps_at_switches(record, switches, last));
+  // Of many switches the last ones: those before them led nowhere yet.
+  size_t hidden = 0;
+  if (rows.size() > kMaxRows && switches.size() > kMaxSwitches) {
+    hidden = switches.size() - kMaxSwitches;
+    rows = rows_of(record, shown, steps_at_switches(record, absl::MakeConstSpan(switches).subspan(hidden), last));
+  }
   std::string out;
   // The earliest go, but for those around switches.
   const size_t surplus = rows.size() > kMaxRows ? rows.size() - kMaxRows : 0;
@@ -251,7 +256,13 @@ std::string story_text(const StepRecord& record, const RunReport& report,
     ++gone;
     return true;
   });
-  if (gone > 0) absl::StrAppend(&out, "  ... ", gone, " earlier steps\n");
+  const auto earlier = [](size_t count, const char* what) {
+    return absl::StrCat(count, " earlier ", what, count == 1 ? "" : what[strlen(what)-1] == 'h' ? "es" : "s");
+  };
+  if (gone + hidden > 0) {
+    absl::StrAppend(&out, "  ... ", gone > 0 ? earlier(gone, "step") : "", gone > 0 && hidden > 0 ? ", " : "",
+                    hidden > 0 ? earlier(hidden, "switch") : "", hidden > 1 ? "es" : "", "\n");
+  }
   if (ranks <= kMaxColumns) {
     append_columns(rows, ranks, &out);
   } else {
