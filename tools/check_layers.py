@@ -104,6 +104,9 @@ BANNED = [
      "write_file() looks at each step that can fail"),
     ("opened record", r"\brecorder\(\)\s*\.\s*open(_again)?\s*\(", [*CORE, "harness"], "GroupFront opens a call's flight record"),
     ("closed record", r"\brecorder\(\)\s*\.\s*close\s*\(", [*CORE, "harness"], "close_record() closes a call's flight record"),
+    ("thrown error", r"\bthrow\s+(rankloom::)?DistError\b", [*CORE, "harness"],
+     "refuse() and throw_dist_error() throw errors, with rank, group and operation"),
+    ("prefetch", r"\b(__builtin|_mm)_prefetch\b", CORE, "memory is fetched ahead by the steps of sim/base/prefetch.h"),
 ]
 
 # (rule, files, reason)
@@ -113,6 +116,9 @@ EXCEPTIONS = [
     ("file", "sim/base/write_file.cc", "the one writer of files"),
     ("opened record", "collectives/group/group_front.cc", "the one place that opens a flight record"),
     ("closed record", "collectives/work/close_records.h", "the one place that closes a flight record"),
+    ("thrown error", "sim/base/dist_error.cc", "the one place that throws an error"),
+    ("prefetch", "sim/base/prefetch.h", "the steps of fetching ahead"),
+    ("prefetch", "sim/sync/rank_mutex.h", "the waiters that notify_all() will wake, one of those steps"),
     ("file", "fake_store/file_log.cc", "appends to a file that processes share, and looks at each step, too"),
 ]
 

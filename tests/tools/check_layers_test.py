@@ -75,6 +75,9 @@ PLANTED = [
     ("world/a.cc", "recorder()\n    .close(id, now, true);\n", "close_record()"),
     ("collectives/work/close_records.h", "rank.recorder().open(numbers, fill);\n", "GroupFront opens"),
     ("collectives/threaded/a.cc", "recorder().open_again(known, code, numbers);\n", "GroupFront opens"),
+    ("fake_store/a.cc", "throw DistError(status, origin);\n", "refuse() and throw_dist_error()"),
+    ("harness/a.cc", "throw rankloom::DistError(status, origin);\n", "refuse() and throw_dist_error()"),
+    ("world/a.cc", "__builtin_prefetch(next);\n", "the steps of sim/base/prefetch.h"),
     ("sim/base/a.cc", "char c = '\"'; usleep(3); char d = '\"';\n", "time is virtual"),
 ]
 
@@ -95,6 +98,8 @@ CLEAN = [
     ("tests/examples/a_test.cc", '#include "examples/digits/mlp.h"\n'),
     ("world/a.h", "void sleep_for(absl::Duration duration);\n"),
     ("collectives/work/close_records.h", "rank.recorder().close(id, now, true);\n"),
+    ("sim/base/dist_error.cc", "throw DistError(status, origin);\n"),
+    ("world/a.cc", "catch (const DistError& error) { throw; }\n"),
     ("collectives/group/group_front.cc", "rank.recorder().open(numbers, fill); rank.recorder().last_calls(1); gate_.close(true);\n"),
     ("tests/sim/a_test.cc", "#include <gtest/gtest.h>\n#include <rankloom/rankloom.h>\nstd::future<int> f;\n"),
     ("bench/a.cc", '#include <benchmark/benchmark.h>\n#include "bench/floor.h"\n'),
