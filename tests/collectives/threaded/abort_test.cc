@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -504,34 +503,6 @@ TEST_P(FailedGroupTest, EndsAMessageWhosePartnerUnwound) {
       rank.store().set("done", "");
     });
   }
-}
-
-// Calls that end at the moment at which a wait for them ends by itself, with ranks that run at once: one in some 4,000
-// meets it.
-TEST(AWaitThatEndsWithItsCall, EndsAsThatOfTheOtherMembers) {
-  const auto spin_for = [](absl::Duration time) {
-    for (const absl::Time end = absl::Now() + time; absl::Now() < end;) {
-    }
-  };
-  int went_well = 0;
-  int timed_out = 0;
-  const absl::Time end = absl::Now() + absl::Seconds(3);
-  for (int round = 0; absl::Now() < end; ++round) {
-    std::array<std::string, 2> errors;
-    run_world({.world_size = 2}, [&](RankContext& rank) {
-      auto pg = init_process_group(rank);
-      std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
-      pg->barrier().wait();
-      if (rank.rank() == 1) spin_for(absl::Microseconds(40 + round % 160));
-      Work work = pg->all_reduce(x);
-      errors[static_cast<size_t>(rank.rank())] =
-          error_of([&] { rank.rank() == 0 ? work.wait(absl::Microseconds(60)) : work.wait(); });
-    });
-    ASSERT_EQ(errors[0].empty(), errors[1].empty()) << errors[0] << errors[1];
-    ++(errors[0].empty() ? went_well : timed_out);
-  }
-  EXPECT_GT(went_well, 0);
-  EXPECT_GT(timed_out, 0);
 }
 
 // The owners that a call holds are let go of after all works of its completion are done: a destructor may drop works
