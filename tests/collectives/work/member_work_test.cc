@@ -1,5 +1,7 @@
 // What a member's wait makes of a call that ends beside it.
 
+#include "collectives/work/member_work.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/work/member_work.h"
 #include "rankloom/rankloom.h"
 #include "sim/base/dist_error.h"
 #include "tests/error_of.h"
