@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -145,9 +146,9 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
     }
     if (ready_.empty()) [[unlikely]] {
       if (live_ == 0) {
+        if (!end_unless_asked()) continue;
         moving_ = false;
         if (record_ != nullptr) record_->all_ended();
-        ended_.store(true, std::memory_order_release);
         note_running(nullptr);
         return &host_;
       }
@@ -375,15 +376,8 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
 }
 
 void DeterministicScheduler::spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) {
-  if (ended_.load(std::memory_order_acquire) || closed()) {
-    run_after_end(body);
-  } else if (runs_here()) {
-    const StateLock lock(this);
-    spawn_here(info, std::move(body));
-  } else {
-    StepRecord::name_next_task(0);
-    send([this, info, body = std::move(body)]() mutable { spawn_here(info, std::move(body)); });
-  }
+  const auto spawn = [this, info](absl::AnyInvocable<void()> task) { spawn_here(info, std::move(task)); };
+  if (!start_before_end(&body, spawn)) run_after_end(body);
 }
 
 void DeterministicScheduler::spawn_here(const TaskInfo& info, absl::AnyInvocable<void()> body) {
@@ -396,15 +390,24 @@ void DeterministicScheduler::spawn_here(const TaskInfo& info, absl::AnyInvocable
 }
 
 void DeterministicScheduler::post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) {
-  if (ended_.load(std::memory_order_acquire) || closed()) {
-    body();
-  } else if (runs_here()) {
+  const auto post = [this, info, site](absl::AnyInvocable<void()> step) { post_here(info, site, std::move(step)); };
+  if (!start_before_end(&body, post)) body();
+}
+
+template <typename Start>
+bool DeterministicScheduler::start_before_end(absl::AnyInvocable<void()>* body, const Start& start) {
+  if (ended_.load(std::memory_order_acquire) || closed()) return false;
+  if (runs_here()) {
     const StateLock lock(this);
-    post_here(info, site, std::move(body));
-  } else {
-    StepRecord::name_next_task(0);
-    send([this, info, site, body = std::move(body)]() mutable { post_here(info, site, std::move(body)); });
+    if (ended_.load(std::memory_order_relaxed)) return false;
+    start(std::move(*body));
+    return true;
   }
+  StepRecord::name_next_task(0);
+  const auto sent = std::make_shared<absl::AnyInvocable<void()>>(std::move(*body));
+  if (send([start, sent] { start(std::move(*sent)); })) return true;
+  *body = std::move(*sent);
+  return false;
 }
 
 void DeterministicScheduler::post_here(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) {
@@ -695,7 +698,7 @@ WakeCause DeterministicScheduler::park(const Site& site, Deadline deadline) {
 
 void DeterministicScheduler::unpark(Task& task) {
   if (!runs_here()) {
-    send([this, &task] { unpark_here(task); });
+    (void)send([this, &task] { unpark_here(task); });  // a task that has ended needs none
     return;
   }
   const StateLock lock(this);
@@ -997,13 +1000,22 @@ bool DeterministicScheduler::runs_here() const {
   return task != nullptr && task->scheduler == this;
 }
 
-void DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
+bool DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
   {
     OrderedMutexLock lock(&inbox_mu_);
+    if (ended_.load(std::memory_order_relaxed)) return false;
     inbox_.push_back(std::move(what));
     inbox_full_.store(true, std::memory_order_release);
   }
   mover_parker_.unpark();
+  return true;
+}
+
+bool DeterministicScheduler::end_unless_asked() {
+  OrderedMutexLock lock(&inbox_mu_);
+  if (!inbox_.empty()) return false;
+  ended_.store(true, std::memory_order_release);
+  return true;
 }
 
 void DeterministicScheduler::drain_inbox() {
@@ -1018,7 +1030,7 @@ void DeterministicScheduler::drain_inbox() {
 
 void DeterministicScheduler::wake_all() {
   if (!runs_here()) {
-    send([this] { wake_all_here(); });
+    (void)send([this] { wake_all_here(); });
     return;
   }
   StateLock lock(this);

@@ -149,8 +149,15 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void forget_dead_timers();
   void drain_inbox();
   bool runs_here() const;
-  // Has `what` done on the fibers' thread: they cannot be touched from elsewhere.
-  void send(absl::AnyInvocable<void()> what);
+  // Has `what` done on the fibers' thread: they cannot be touched from elsewhere. False: all tasks have ended, and
+  // nothing is done.
+  bool send(absl::AnyInvocable<void()> what);
+  // All tasks have ended, unless a request came meanwhile: false. Whatever is asked for afterwards is refused.
+  bool end_unless_asked();
+  // Has `start` make a task of `body`, here or on the fibers' thread. False: all tasks have ended, and `body` is as it
+  // was.
+  template <typename Start>
+  bool start_before_end(absl::AnyInvocable<void()>* body, const Start& start);
   [[gnu::always_inline]] TaskId choose_next(const Task* at);
   [[gnu::always_inline]] void add_choice(ChoiceKind kind, const Task* at, int size, int value);
   // A posted body: a step of its own on the caller's stack, which may make others ready.

@@ -429,6 +429,26 @@ TEST_P(DeterministicSchedulerTest, WhatIsStartedAfterTheEndRunsAtOnce) {
   EXPECT_TRUE(posted);
 }
 
+TEST_P(DeterministicSchedulerTest, WhatIsStartedAtTheMomentOfTheEndRuns) {
+  for (int round = 0; round < 300; ++round) {
+    auto scheduler = make(1);
+    std::atomic<bool> over{false};
+    std::atomic<int> ran{0};
+    int started = 0;
+    std::thread outside([&] {
+      while (!over && started < 200) {
+        scheduler->post({.rank = 0, .kind = TaskKind::kCompletion}, Site{.what = "late"}, [&] { ++ran; });
+        ++started;
+        for (int i = 0; i < 1 + round % 20; ++i) sched_yield();
+      }
+    });
+    scheduler->run([](int, Task&) {});
+    over = true;
+    outside.join();
+    ASSERT_EQ(ran, started) << "round " << round;
+  }
+}
+
 TEST_P(DeterministicSchedulerTest, AChoiceIsInItsRangeAndRecorded) {
   auto scheduler = make(1);
   std::vector<int> chosen;
