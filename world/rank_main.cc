@@ -140,6 +140,10 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
   int failed = rank;
   if (const std::optional<Blame> blame = blame_for(failure); blame.has_value()) {
     if (blame->rank != rank) rank_stopped(rank, std::move(text), std::move(failure));
+    if (blame->rank != rank && blame->unwinds) {  // its own exception is the failure, unless the rank catches that
+      if (cause.ok()) scheduler_->abort(blame->status);
+      return;
+    }
     failed = blame->rank;
     failure = std::make_exception_ptr(DistError(blame->status, {.rank = failed, .group = {}, .op = {}}));
     text = exception_text(failed, failure, absl::OkStatus(), &relayed);

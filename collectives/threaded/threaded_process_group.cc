@@ -187,7 +187,8 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   const absl::Status cause = blamed_as(
       make_error(ErrorKind::kAborted, text),
       blamed_on(global_rank(),
-                make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ", last.empty() ? "" : last[0])));
+                make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ", last.empty() ? "" : last[0]),
+                front().rank_state()->unwinding()));
   core_->fail(cause);
   // Another member may have made the group fail a moment ago, and be about to end this one's calls.
   rendezvous_->await_completing();

@@ -2,24 +2,26 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "rankloom/error.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
 namespace {
 
-// "RANK KIND TEXT".
+// "RANK KIND UNWINDS TEXT", three numbers before the text.
 constexpr char kBlamePayload[] = "rankloom.blame";
 
 }  // namespace
 
-absl::Status blamed_on(int rank, absl::Status status) {
-  status.SetPayload(kBlamePayload,
-                    absl::Cord(absl::StrCat(rank, " ", static_cast<int>(error_kind(status)), " ", message_of(status))));
+absl::Status blamed_on(int rank, absl::Status status, bool unwinds) {
+  status.SetPayload(kBlamePayload, absl::Cord(absl::StrCat(rank, " ", static_cast<int>(error_kind(status)), " ",
+                                                           unwinds ? 1 : 0, " ", message_of(status))));
   return status;
 }
 
@@ -31,15 +33,15 @@ absl::Status blamed_as(absl::Status later, const absl::Status& cause) {
 std::optional<Blame> blame_of(const absl::Status& status) {
   const auto payload = status.GetPayload(kBlamePayload);
   if (!payload.has_value()) return std::nullopt;
-  const std::string all(*payload);
-  const size_t kind_at = all.find(' ') + 1;
-  const size_t text_at = all.find(' ', kind_at) + 1;
+  const std::vector<std::string> parts = absl::StrSplit(std::string(*payload), absl::MaxSplits(' ', 3));
   Blame blame{.rank = -1, .status = {}};
   int kind = 0;
-  if (!absl::SimpleAtoi(all.substr(0, kind_at - 1), &blame.rank) ||
-      !absl::SimpleAtoi(all.substr(kind_at, text_at - 1 - kind_at), &kind))
+  int unwinds = 0;
+  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &blame.rank) || !absl::SimpleAtoi(parts[1], &kind) ||
+      !absl::SimpleAtoi(parts[2], &unwinds))
     return std::nullopt;
-  blame.status = make_error(static_cast<ErrorKind>(kind), all.substr(text_at));
+  blame.unwinds = unwinds != 0;
+  blame.status = make_error(static_cast<ErrorKind>(kind), parts[3]);
   return blame;
 }
 

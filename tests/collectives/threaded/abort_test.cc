@@ -752,6 +752,41 @@ TEST_P(WhereaboutsTest, MayAskWhatTheWorldIsLike) {
 class AfterAbortTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, AfterAbortTest, every_world(), world_name);
 
+// A rank whose unwinding aborts the group has not told its failure yet when the others hear of the abort.
+TEST_P(AfterAbortTest, TheExceptionThatUnwindsIsTheFailure) {
+  for (const bool rethrows : {true, false}) {
+    const RunReport report = run_to_failure(3, [rethrows](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+      if (rank.rank() != 1) return pg->all_reduce(x).wait();
+      std::exception_ptr failure;
+      try {
+        struct AbortsAtItsEnd {
+          ~AbortsAtItsEnd() { pg.abort("the guard went"); }
+          ProcessGroup& pg;
+        } const guard{*pg};
+        throw std::runtime_error("no input is left");
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      try {
+        rank.sleep_for(absl::Hours(1));  // until the others have failed
+      } catch (const DistError&) {
+      }
+      if (rethrows) std::rethrow_exception(failure);
+    });
+    const std::string abort = "rank 1 aborted group 0: the guard went [abort_test.cc:";
+    if (rethrows) {
+      EXPECT_THAT(report.text(), StartsWith("rank 1 failed: no input is left"));
+      EXPECT_THAT(report.text(), HasSubstr("\nranks 0, 2 stopped for it"));
+    } else {
+      EXPECT_THAT(report.text(), StartsWith("Aborted: " + abort));
+      EXPECT_EQ(report.outcomes[1].state, RunReport::Outcome::State::kReturned);
+    }
+    EXPECT_THAT(report.outcomes[2].text, HasSubstr(abort));
+  }
+}
+
 TEST_P(AfterAbortTest, AGroupIsToldAtItsFirstCall) {
   const RunReport report = run_to_failure(2, [](RankContext& rank) {
     auto before = init_process_group(rank);
