@@ -152,7 +152,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // Has `what` done on the fibers' thread: they cannot be touched from elsewhere. False: all tasks have ended, and
   // nothing is done.
   bool send(absl::AnyInvocable<void()> what);
-  // All tasks have ended, unless a request came meanwhile: false. Whatever is asked for afterwards is refused.
+  // All tasks have ended, unless a request came meanwhile: false. Later requests are refused.
   bool end_unless_asked();
   // Has `start` make a task of `body`, here or on the fibers' thread. False: all tasks have ended, and `body` is as it
   // was.

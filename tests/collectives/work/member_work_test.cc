@@ -1,4 +1,4 @@
-// What a member's wait makes of a call that ends beside it.
+// The end of a member's wait for a call that ends beside it.
 
 #include "collectives/work/member_work.h"
 
