@@ -1,7 +1,6 @@
 #include "collectives/mpi/gathered_report.h"
 
 #include <algorithm>
-#include <climits>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,17 +16,8 @@
 #include "world/run_data.h"
 
 namespace rankloom::internal {
-namespace {
 
-void write_texts(const std::vector<std::string>& texts, WireWriter* out) {
-  out->number(static_cast<uint32_t>(texts.size()));
-  for (const std::string& text : texts) out->text(text);
-}
-std::vector<std::string> read_texts(WireReader* in) {
-  std::vector<std::string> texts;
-  for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) texts.push_back(in->text());
-  return texts;
-}
+namespace {
 
 // For fields of run data that point to texts of the program: those of another process live here for ever.
 const char* kept_text(std::string text) {
@@ -114,8 +104,8 @@ StoreOperation read_operation(int64_t begin_ns, WireReader* in) {
   return operation;
 }
 
-// The part of a run file that is of this process's rank. Without calls if they are more than `most` bytes.
-std::string written(const RunData& data, size_t rank, size_t most) {
+// The part of a run file that is of this process's rank.
+std::string written(const RunData& data, size_t rank, bool with_calls) {
   WireWriter out;
   out.number(data.logged).number(data.end_ns);
   out.number(static_cast<uint32_t>(data.groups.size()));
@@ -127,9 +117,8 @@ std::string written(const RunData& data, size_t rank, size_t most) {
     out.number(kind.group).text(facts.bytes());
   }
   const RunData::Rank& own = data.ranks[rank];
-  const bool fits = own.calls.size() * sizeof(RunData::Call) + out.bytes().size() < most;
-  out.number(own.made).number(static_cast<uint32_t>(fits ? own.calls.size() : 0));
-  for (size_t i = 0; fits && i < own.calls.size(); ++i) out.number(own.calls[i]);
+  out.number(own.made).number(static_cast<uint32_t>(with_calls ? own.calls.size() : 0));
+  for (size_t i = 0; with_calls && i < own.calls.size(); ++i) out.number(own.calls[i]);
   out.number(own.store.made).number(static_cast<uint32_t>(own.store.last.size()));
   for (const StoreOperation& operation : own.store.last) write_operation(operation, data.begin_ns, &out);
   return out.take();
@@ -202,6 +191,38 @@ class Merger {
   std::map<std::pair<int, std::string>, uint32_t> kinds_;
 };
 
+// The part of this process, in at most `most` bytes: without calls, without all that is for a run file, or without
+// notes and faults, if need be.
+std::string told_of(const RunReport& report, size_t rank, size_t most) {
+  std::vector<std::string> notes = report.notes;
+  std::vector<std::string> faults;
+  for (const Fault& fault : report.faults) faults.push_back(fault.text());
+  const auto told = [&](std::string_view data) {
+    WireWriter out;
+    write_texts(notes, &out);
+    write_texts(faults, &out);
+    out.text(data);
+    return out.take();
+  };
+  if (report.kept == nullptr) {
+    if (std::string all = told(""); all.size() <= most) return all;
+  } else {
+    std::string all;
+    for (const bool with_calls : {true, false}) {
+      all = told(written(*report.kept, rank, with_calls));
+      if (all.size() <= most) return all;
+    }
+    notes.push_back(absl::StrCat("rank ", rank, ": its part of the run file is left out: have ", all.size(),
+                                 " bytes, want at most ", most));
+    if (all = told(""); all.size() <= most) return all;
+  }
+  const size_t left_out = notes.size() + faults.size();
+  notes = {
+      absl::StrCat("rank ", rank, ": ", left_out, " notes and faults are left out, of more than ", most, " bytes")};
+  faults.clear();
+  return told("");
+}
+
 std::vector<std::string> of_all(MPI_Comm processes, const std::string& mine) {
   int size = 1;
   MPI_Comm_size(processes, &size);
@@ -209,9 +230,9 @@ std::vector<std::string> of_all(MPI_Comm processes, const std::string& mine) {
   std::vector<int> lengths(static_cast<size_t>(size));
   MPI_Allgather(&bytes, 1, MPI_INT, lengths.data(), 1, MPI_INT, processes);
   std::vector<int> places;
-  int all = 0;
+  int64_t all = 0;  // no more than an int
   for (const int length : lengths) {
-    places.push_back(all);
+    places.push_back(static_cast<int>(all));
     all += length;
   }
   std::string joined(static_cast<size_t>(all), '\0');
@@ -224,20 +245,13 @@ std::vector<std::string> of_all(MPI_Comm processes, const std::string& mine) {
 
 }  // namespace
 
-void gather_report(MPI_Comm processes, RunReport* report) {
+void gather_report(MPI_Comm processes, int64_t most_bytes, RunReport* report) {
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(processes, &rank);
   MPI_Comm_size(processes, &size);
-  std::vector<std::string> faults;
-  for (const Fault& fault : report->faults) faults.push_back(fault.text());
-  WireWriter mine;
-  write_texts(report->notes, &mine);
-  write_texts(faults, &mine);
-  // Counts of MPI are int.
-  const size_t most = static_cast<size_t>(INT_MAX) / static_cast<size_t>(size);
-  mine.text(report->kept != nullptr ? written(*report->kept, static_cast<size_t>(rank), most) : "");
-  const std::vector<std::string> all = of_all(processes, mine.bytes());
+  const size_t most = static_cast<size_t>(most_bytes) / static_cast<size_t>(size);
+  const std::vector<std::string> all = of_all(processes, told_of(*report, static_cast<size_t>(rank), most));
   report->notes.clear();
   report->faults.clear();
   std::unique_ptr<Merger> merger;

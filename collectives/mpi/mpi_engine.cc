@@ -3,14 +3,15 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "collectives/mpi/abort_job.h"
 #include "collectives/mpi/mpi_calls.h"
 #include "rankloom/error.h"
-#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
@@ -25,28 +26,11 @@ namespace {
 constexpr int64_t kBusyNs = 30'000;
 constexpr int64_t kIdleNs = 1'000'000;
 constexpr int64_t kServingNs = 3'000'000;
+// Turns between two looks at the clock, and messages of a turn: others may send all the time.
+constexpr int kTurns = 16;
+constexpr int kMostMessages = 64;
 // The longest wait for what is on its way at the end.
 constexpr int64_t kDrainNs = 30'000'000'000;
-
-void write_status(const absl::Status& status, WireWriter* out) {
-  out->number(status.ok());
-  if (status.ok()) return;
-  out->number(error_kind(status)).text(message_of(status));
-  const std::optional<Blame> blame = blame_of(status);
-  out->number(blame.has_value());
-  if (!blame.has_value()) return;
-  out->number(blame->rank).number(error_kind(blame->status)).text(message_of(blame->status));
-}
-
-absl::Status read_status(WireReader* in) {
-  if (in->number<bool>()) return absl::OkStatus();
-  const auto kind = in->number<ErrorKind>();
-  absl::Status status = make_error(kind, in->text());
-  if (!in->number<bool>()) return status;
-  const int rank = in->number<int>();
-  const auto blamed = in->number<ErrorKind>();
-  return blamed_as(std::move(status), blamed_on(rank, make_error(blamed, in->text())));
-}
 
 void write_outcome(const RunReport::Outcome& outcome, WireWriter* out) {
   out->number(outcome.state).text(outcome.text);
@@ -162,10 +146,11 @@ void MpiEngine::drive(absl::FunctionRef<bool()> done, int64_t limit_ns) {
   drivers_.fetch_add(1, std::memory_order_relaxed);
   const int64_t until_ns = monotonic_ns() + limit_ns;
   for (int i = 1; !done(); ++i) {
-    if (progress()) continue;
+    const bool moved = progress();
     if (world_ != nullptr && world_->scheduler().aborted()) break;
-    if (crowded_) sched_yield();
-    if (i % 16 == 0 && monotonic_ns() >= until_ns) break;
+    // Also where something moves all the time.
+    if (i % kTurns == 0 && monotonic_ns() >= until_ns) break;
+    if (!moved && crowded_) sched_yield();
   }
   drivers_.fetch_sub(1, std::memory_order_relaxed);
   if (!done()) wake();
@@ -193,9 +178,9 @@ bool MpiEngine::progress_locked() {
   if (!store_calls_.empty()) moved = serve_store() || moved;
   pass_on_abort();
   if (!sent_.empty()) {
-    sent_.remove_if([](Sent& sent) {
+    sent_.remove_if([this](Sent& sent) {
       int done = 0;
-      MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE);
+      must(MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       return done != 0;
     });
   }
@@ -204,13 +189,22 @@ bool MpiEngine::progress_locked() {
 
 // ---- messages of engines
 
+void MpiEngine::must(int code, const char* call) {
+  if (code != MPI_SUCCESS) end_job(absl::StrCat("messages between the processes: ", message_of(mpi_error(code, call))));
+}
+
 void MpiEngine::tell(int rank, WireWriter message) {
   if (rank == rank_) {
     to_self_.push_back(message.take());
     return;
   }
   Sent& sent = sent_.emplace_back(Sent{.request = MPI_REQUEST_NULL, .bytes = message.take()});
-  MPI_Isend(sent.bytes.data(), static_cast<int>(sent.bytes.size()), MPI_BYTE, rank, 0, control_, &sent.request);
+  if (sent.bytes.size() > INT_MAX) {
+    end_job(absl::StrCat("messages between the processes: one to rank ", rank, " has ", sent.bytes.size(),
+                         " bytes, want less than 2^31"));
+  }
+  must(MPI_Isend(sent.bytes.data(), static_cast<int>(sent.bytes.size()), MPI_BYTE, rank, 0, control_, &sent.request),
+       "MPI_Isend");
 }
 
 void MpiEngine::tell_all(const WireWriter& message) {
@@ -227,18 +221,20 @@ bool MpiEngine::receive_messages() {
     handle(rank_, bytes);
     moved = true;
   }
-  for (;;) {
+  for (int taken = 0; taken < kMostMessages; ++taken) {
     int found = 0;
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Status status;
-    if (MPI_Improbe(MPI_ANY_SOURCE, 0, control_, &found, &message, &status) != MPI_SUCCESS || found == 0) return moved;
+    must(MPI_Improbe(MPI_ANY_SOURCE, 0, control_, &found, &message, &status), "MPI_Improbe");
+    if (found == 0) return moved;
     int size = 0;
-    MPI_Get_count(&status, MPI_BYTE, &size);
+    must(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
     std::string bytes(static_cast<size_t>(size), '\0');
-    if (MPI_Mrecv(bytes.data(), size, MPI_BYTE, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return moved;
+    must(MPI_Mrecv(bytes.data(), size, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
     handle(status.MPI_SOURCE, bytes);
     moved = true;
   }
+  return moved;
 }
 
 void MpiEngine::handle(int from, std::string_view bytes) {
@@ -251,22 +247,29 @@ void MpiEngine::handle(int from, std::string_view bytes) {
     case Kind::kStuck:
     case Kind::kNothing:
     case Kind::kReceived:
-      return handle_group(kind, from, &in);
+      handle_group(kind, from, &in);
+      break;
     case Kind::kWant:
     case Kind::kMake:
     case Kind::kMade:
-      return handle_communicators(kind, &in);
+      handle_communicators(kind, &in);
+      break;
     case Kind::kStoreCall:
     case Kind::kStoreReply:
       served_ns_ = monotonic_ns();
-      return handle_store(kind, from, &in);
+      handle_store(kind, from, &in);
+      break;
     case Kind::kAbort:
     case Kind::kEnded:
     case Kind::kBlamed:
     case Kind::kDrain:
     case Kind::kDrained:
-      return handle_end(kind, from, &in);
+      handle_end(kind, from, &in);
+      break;
   }
+  if (in.ok()) return;
+  end_job(absl::StrCat("messages between the processes: one of rank ", from, " ends early, at ", bytes.size(),
+                       " bytes, kind ", static_cast<int>(kind)));
 }
 
 MpiMember* MpiEngine::known(const std::string& key) {
@@ -291,7 +294,9 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
     }
     case Kind::kAnswer: {
       const auto number = in->number<uint64_t>();
-      if (number == asked_) answers_[from] = {.calls = in->number<int64_t>(), .answered = true};
+      const auto calls = in->number<int64_t>();
+      if (const auto question = answers_.find(number); question != answers_.end())
+        question->second[from] = {.calls = calls, .answered = true};
       return;
     }
     case Kind::kStuck: {
@@ -300,9 +305,10 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
       MpiMember* const member = known(key);
       const bool known = member != nullptr && (member->has_communicator() || member->wants_communicator());
       if (known && ended_[static_cast<size_t>(rank_)]) member->close_up_to(call);
+      const std::vector<int32_t> tags = member != nullptr ? member->sends_to(from) : std::vector<int32_t>();
       WireWriter nothing = message(Kind::kNothing);
-      nothing.text(key).number(!known);
-      for (const int32_t tag : member != nullptr ? member->sends_to(from) : std::vector<int32_t>()) nothing.number(tag);
+      nothing.text(key).number(!known).number(static_cast<uint32_t>(tags.size()));
+      for (const int32_t tag : tags) nothing.number(tag);
       return tell(from, std::move(nothing));
     }
     case Kind::kReceived: {
@@ -316,7 +322,7 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
       MpiMember* const member = known(in->text());
       const bool unknown = in->number<bool>();
       std::vector<int32_t> tags;
-      for (auto tag = in->number<int32_t>(); in->ok(); tag = in->number<int32_t>()) tags.push_back(tag);
+      for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) tags.push_back(in->number<int32_t>());
       if (member != nullptr) member->nothing_from(from, unknown, tags);
       return;
     }
@@ -347,25 +353,38 @@ void MpiEngine::tell_group_failed(const MpiMember& member, const absl::Status& c
 }
 
 std::map<int, MpiEngine::Position> MpiEngine::ask(const std::string& key, const std::vector<int>& ranks) {
-  locked([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const uint64_t number = locked([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const uint64_t asked = ++asked_;
     WireWriter question = message(Kind::kAsk);
-    question.number(++asked_).text(key);
-    answers_.clear();
+    question.number(asked).text(key);
     for (const int rank : ranks) {
-      answers_[rank] = {};
+      answers_[asked][rank] = {};
       tell(rank, question);
     }
+    return asked;
   });
-  const auto all = [this] {
+  const auto all = [this, number] {
     OrderedMutexLock lock(&mu_);
-    return std::all_of(answers_.begin(), answers_.end(), [](const auto& answer) { return answer.second.answered; });
+    const std::map<int, Position>& mine = answers_[number];
+    return std::all_of(mine.begin(), mine.end(), [](const auto& answer) { return answer.second.answered; });
   };
   // A run that was aborted is no reason not to ask.
   for (const int64_t until_ns = monotonic_ns() + 1'000'000'000; !all() && monotonic_ns() < until_ns;) {
     if (!progress()) sched_yield();
   }
   OrderedMutexLock lock(&mu_);
-  return answers_;
+  std::map<int, Position> mine = std::move(answers_[number]);
+  answers_.erase(number);
+  return mine;
+}
+
+std::vector<int> MpiEngine::ended_of(const std::vector<int>& ranks) {
+  OrderedMutexLock lock(&mu_);
+  std::vector<int> gone;
+  for (const int rank : ranks) {
+    if (ended_[static_cast<size_t>(rank)]) gone.push_back(rank);
+  }
+  return gone;
 }
 
 // ---- communicators
@@ -400,6 +419,7 @@ void MpiEngine::handle_communicators(Kind kind, WireReader* in) {
   }
   const int tag = in->number<int>();
   MpiMember* const member = known(key);
+  if (member == nullptr) end_job(absl::StrCat("a communicator is made for a group that is not known here: ", key));
   std::vector<int> ranks;
   for (int other = 0; other < member->size(); ++other) ranks.push_back(member->global_rank(other));
   MPI_Group all = MPI_GROUP_NULL;
@@ -519,10 +539,10 @@ void MpiEngine::handle_end(Kind kind, int from, WireReader* in) {
 
 void MpiEngine::await_all(const char* what, int64_t limit_ns, absl::FunctionRef<bool()> done) {
   const int64_t begun_ns = monotonic_ns();
-  for (;;) {
+  for (int turn = 1;; turn = turn % kTurns + 1) {
     std::vector<int> missing;
     if (locked([&] { return done(); })) return;
-    if (progress()) continue;
+    if (progress() && turn < kTurns) continue;
     const int64_t now_ns = monotonic_ns();
     const int64_t since_ns = limit_ns > 0 ? begun_ns : aborted_ns_.load();
     if (since_ns != 0 && now_ns - since_ns > std::max(limit_ns, abort_grace_ns)) {
@@ -631,8 +651,9 @@ void MpiEngine::drain(std::vector<MpiMember::Leftover>* leftovers) {
 void MpiEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   drivers_.fetch_add(1);  // from here on this thread moves everything
   locked([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { tell_outcomes(outcomes); });
-  await_all("a rank has not ended 30s after the run was aborted", 0,
-            [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_count_ == size_; });
+  const std::string late = absl::StrCat(
+      "a rank has not ended ", absl::FormatDuration(absl::Nanoseconds(abort_grace_ns)), " after the run was aborted");
+  await_all(late.c_str(), 0, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_count_ == size_; });
   std::vector<MpiMember::Leftover> leftovers;
   drain(&leftovers);
   over_.store(true);
@@ -645,7 +666,7 @@ void MpiEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO_
   for (const absl::Status& cause : causes_) {
     if (cause_.ok()) cause_ = cause;
   }
-  MPI_Barrier(control_);
+  must(MPI_Barrier(control_), "MPI_Barrier");
   for (const auto& [key, member] : members_) member->free_communicator();
   for (MPI_Comm* comm : {&control_, &base_, &first_, &bulk_}) {
     if (*comm != MPI_COMM_NULL) MPI_Comm_free(comm);

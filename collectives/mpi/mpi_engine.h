@@ -81,6 +81,8 @@ class MpiEngine {
     keys_[group.get()] = {group, std::move(key)};
   }
 
+  // How long a wait moves calls itself before it sleeps and leaves that to the engine's thread.
+  static constexpr int64_t kDriveNs = 2'000'000;
   // Moves all that can move, until `done` or for about `limit_ns` of real time, or until the run is aborted.
   void drive(absl::FunctionRef<bool()> done, int64_t limit_ns);
   // Moves what can move, and completes works. Whether anything did.
@@ -109,13 +111,16 @@ class MpiEngine {
     return section();
   }
 
-  // The answer of a process about a group: how many of its calls it has begun; -1: it does not know the group.
+  // The answer of a process about a group: how many calls of the group have begun there; -1: the process does not know
+  // the group.
   struct Position {
     int64_t calls = -1;
     bool answered = false;
   };
-  // Asks these ranks, and waits for their answers a second at most. By threads that hold no lock.
+  // Asks these ranks, and waits for their answers a second at most. By threads that hold no lock; several may ask.
   std::map<int, Position> ask(const std::string& key, const std::vector<int>& ranks);
+  // Those of the ranks that have ended, as far as this process knows.
+  std::vector<int> ended_of(const std::vector<int>& ranks);
   // Whether the rank has ended while the run goes well: after an abort nobody need be told. Under the lock.
   bool has_ended(int rank) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return aborted_by_.load() < 0 && ended_[static_cast<size_t>(rank)];
@@ -144,14 +149,14 @@ class MpiEngine {
     kAsk,          // number, key
     kAnswer,       // number, calls
     kStuck,        // key, call
-    kNothing,      // key, whether the group is not known; the tags of sends to you that are on their way
-    kReceived,     // key, the number of a send, whether its bytes are wanted, status
-    kWant,         // key, ranks: to rank 0, which makes communicators one at a time
-    kMake,         // key: to all members
-    kMade,         // key: to rank 0
-    kStoreCall,    // number, call
-    kStoreReply,   // number, reply
-    kDrain,        // keys, calls: what is to be brought to an end
+    kNothing,    // key, whether the group is not known; how many sends to the receiver are on their way, and their tags
+    kReceived,   // key, the number of a send, whether its bytes are wanted, status
+    kWant,       // key, ranks: to rank 0, which makes communicators one at a time
+    kMake,       // key: to all members
+    kMade,       // key: to rank 0
+    kStoreCall,  // number, call
+    kStoreReply,  // number, reply
+    kDrain,       // keys, calls: what is to be brought to an end
     kDrained,
   };
 
@@ -184,6 +189,8 @@ class MpiEngine {
     out.number(kind);
     return out;
   }
+  // An error of MPI between the engines leaves nobody to tell: the job ends.
+  void must(int code, const char* call);
   void tell(int rank, WireWriter message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void tell_all(const WireWriter& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool progress_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -239,7 +246,7 @@ class MpiEngine {
   int made_tag_ ABSL_GUARDED_BY(mu_) = 0;
 
   uint64_t asked_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<int, Position> answers_ ABSL_GUARDED_BY(mu_);  // of the last ask()
+  std::map<uint64_t, std::map<int, Position>> answers_ ABSL_GUARDED_BY(mu_);  // of each ask() that waits, by number
 
   // The store: rank 0 has the keys.
   std::unique_ptr<HashStore> keys_of_all_;

@@ -1,6 +1,7 @@
 #include "collectives/mpi/mpi_group_core.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -25,13 +26,6 @@ namespace {
 // Of more members a frame has no room for data: every member gets the frames of all.
 constexpr int kMostWithPayload = 64;
 constexpr size_t kPayload = 192;
-// A call that has waited so long asks members that have ended whether they will come.
-constexpr int64_t kStuckNs = 20'000'000;
-
-// "the group failed before: ...", of a call made later.
-absl::Status failed_before(std::string_view who, const absl::Status& failed) {
-  return blamed_as(make_error(ErrorKind::kAborted, sv(who), "the group failed before: ", failed.message()), failed);
-}
 
 // Elements, or rows, that this member sends to `peer` and expects of it.
 struct PairSizes {
@@ -65,14 +59,17 @@ MpiGroupCore::MpiGroupCore(MpiEngine* engine, std::shared_ptr<const Group> group
 
 std::string MpiGroupCore::group_text() const { return absl::StrCat("group ", group_->name()); }
 
+absl::Status MpiGroupCore::failed_before(std::string_view who) const {
+  return blamed_as(make_error(ErrorKind::kAborted, sv(who), ": the group failed before: ", failed_.message()), failed_);
+}
+
 // ---- calls of the member
 
 absl::Status MpiGroupCore::file(const std::shared_ptr<MpiCollective>& work) {
   const CollectiveCall& call = work->call();
   if (!failed_.ok()) {
     return failed_before(absl::StrCat("rank ", global_rank(rank_), ", ", group_text(), ", ", op_row(call.op).name,
-                                      " seq ", call.seq, site_place(Site{.code = call.code}), ": "),
-                         failed_);
+                                      " seq ", call.seq, site_place(Site{.code = call.code})));
   }
   auto filed = std::make_unique<Call>();
   filed->work = work;
@@ -200,7 +197,7 @@ bool MpiGroupCore::advance(int64_t now_ns) {
             MPI_Testall(static_cast<int>(call.requests.size()), call.requests.data(), &done, MPI_STATUSES_IGNORE),
             "MPI_Testall");
         if (status.ok() && done == 0) {
-          look_for_ended(call, now_ns);
+          if (call.stage == Stage::kFrames && now_ns - call.begun_ns >= kStuckNs) ask_ended(&call.asked, call.number);
           return moved;
         }
         call.requests.clear();
@@ -443,11 +440,16 @@ absl::Status MpiGroupCore::begin_describing(Call& call) {
 
 absl::Status MpiGroupCore::exchange_descriptions(Call& call) {
   call.stage = Stage::kDescriptions;
-  int all = 0;
+  int64_t all = 0;
   call.offsets.clear();
   for (int member = 0; member < size_; ++member) {
-    call.offsets.push_back(all);
+    call.offsets.push_back(static_cast<int>(all));
     all += call.lengths[static_cast<size_t>(member)];
+    if (all > INT_MAX) {
+      return make_error(ErrorKind::kCollectiveError, group_text(), ", ", op_row(call.call().op).name, " seq ",
+                        call.call().seq, ": members issued different calls, whose descriptions have ", all,
+                        " bytes and more, want less than 2^31 for a table");
+    }
   }
   call.descriptions.resize(static_cast<size_t>(all));
   return mpi_status(MPI_Iallgatherv(call.description.data(), static_cast<int>(call.description.size()), MPI_CHAR,
@@ -496,17 +498,18 @@ std::vector<std::string> MpiGroupCore::last_calls() const {
   return engine_.world().context(global_rank(rank_)).recorder().last_calls(5, group_.get());
 }
 
+void MpiGroupCore::choose_crossed(Call* call) {
+  const CollectiveCall& own = call->call();
+  call->pieces.clear();
+  if (own.op != OpType::kCoalesced) return call->pieces.push_back(&own);
+  for (const CollectiveCall* part : collective_parts(own)) {
+    if (op_row(part->op).cross != nullptr) call->pieces.push_back(part);
+  }
+}
+
 absl::Status MpiGroupCore::begin_cross(Call& call) {
   call.stage = Stage::kCross;
-  const CollectiveCall& own = call.call();
-  call.pieces.clear();
-  if (own.op == OpType::kCoalesced) {
-    for (const CollectiveCall* part : collective_parts(own)) {
-      if (op_row(part->op).cross != nullptr) call.pieces.push_back(part);
-    }
-  } else {
-    call.pieces.push_back(&own);
-  }
+  choose_crossed(&call);
   // To each member, two numbers of each piece.
   const size_t each = 2 * call.pieces.size();
   call.sizes.clear();
@@ -527,6 +530,7 @@ absl::Status MpiGroupCore::begin_cross(Call& call) {
 absl::Status MpiGroupCore::begin_vote(Call& call) {
   call.stage = Stage::kVote;
   call.fault = 0;
+  choose_crossed(&call);  // again: the rank may have given the call up since
   size_t at = 0;
   for (int peer = 0; peer < size_; ++peer) {
     for (const CollectiveCall* piece : call.pieces) {
@@ -542,12 +546,12 @@ absl::Status MpiGroupCore::begin_vote(Call& call) {
 
 // ---- members that have ended
 
-void MpiGroupCore::look_for_ended(Call& call, int64_t now_ns) {
-  if (call.told_stuck || call.stage != Stage::kFrames || now_ns - call.begun_ns < kStuckNs) return;
+void MpiGroupCore::ask_ended(std::vector<int>* asked, int64_t call) {
   for (int member = 0; member < size_; ++member) {
     if (!engine_.has_ended(global_rank(member))) continue;
-    call.told_stuck = true;
-    engine_.tell_stuck(*this, global_rank(member), call.number);
+    if (std::find(asked->begin(), asked->end(), member) != asked->end()) continue;
+    asked->push_back(member);
+    engine_.tell_stuck(*this, global_rank(member), call);
   }
 }
 
@@ -612,13 +616,7 @@ void MpiGroupCore::nothing_from(int rank, bool unknown, const std::vector<int32_
 
 bool MpiGroupCore::progress(int64_t now_ns) {
   bool moved = advance(now_ns);
-  if (wanted_ && comm_ == MPI_COMM_NULL && !told_stuck_ && now_ns - wanted_ns_ > kStuckNs) {
-    for (int member = 0; member < size_; ++member) {
-      if (!engine_.has_ended(global_rank(member))) continue;
-      told_stuck_ = true;
-      engine_.tell_stuck(*this, global_rank(member), 0);
-    }
-  }
+  if (wanted_ && comm_ == MPI_COMM_NULL && now_ns - wanted_ns_ > kStuckNs) ask_ended(&asked_, 0);
   if (!sends_waiting_.empty() && has_communicator()) {
     std::deque<std::pair<std::shared_ptr<MpiMessage>, size_t>> waiting;
     waiting.swap(sends_waiting_);

@@ -78,7 +78,7 @@ class MpiGroupCore final : public MpiMember {
     Stage stage = Stage::kQueued;
     int64_t number = 0;  // from 1, once begun
     int64_t begun_ns = 0;
-    bool told_stuck = false;
+    std::vector<int> asked;  // members that have ended, which were asked to say so in this call
     std::vector<const CollectiveCall*> pieces;
     size_t piece = 0;
     std::vector<int64_t> sizes;  // kCross
@@ -112,6 +112,8 @@ class MpiGroupCore final : public MpiMember {
     std::unique_ptr<char[]> owned;     // the bytes of a large one that is done for its rank
     const void* data = nullptr;        // of a large one
     size_t bytes = 0;
+    int count = 0;  // elements, and what MPI takes them for: counts of bytes would be too large for it
+    MPI_Datatype type = MPI_BYTE;
     int to = -1;
     int tag = 0;
     int64_t number = 0;     // among this member's, by which the receiver answers
@@ -130,11 +132,13 @@ class MpiGroupCore final : public MpiMember {
     int32_t bulk_tag = -1;
     int32_t line = 0;
     uint8_t eager = 0;               // done for its rank, whatever becomes of it
-    std::array<char, 35> file = {};  // the end of its name
+    std::array<char, 35> file = {};  // the beginning of its name, without folders
   };
   static constexpr size_t kMessageHead = 80;
   static_assert(sizeof(MessageHead) <= kMessageHead);
   static constexpr size_t kStagedBytes = 16 << 10;
+  // A call that has waited so long asks members that have ended whether they will come.
+  static constexpr int64_t kStuckNs = 20'000'000;
 
   struct Recv {
     std::shared_ptr<MpiMessage> work;
@@ -155,6 +159,8 @@ class MpiGroupCore final : public MpiMember {
 
   int64_t waiting_calls() const;
   std::string group_text() const;
+  // "WHO: the group failed before: ...", of a call made later.
+  absl::Status failed_before(std::string_view who) const;
   bool advance(int64_t now_ns);
   absl::Status begin(Call& call, int64_t now_ns);
   absl::Status begin_frame(Call& call);
@@ -169,6 +175,8 @@ class MpiGroupCore final : public MpiMember {
   absl::Status mismatch(Call& call);
   // Of this member in the group, a line each.
   std::vector<std::string> last_calls() const;
+  // The parts of the call whose sizes pairs of members compare.
+  static void choose_crossed(Call* call);
   absl::Status begin_cross(Call& call);
   absl::Status begin_vote(Call& call);
   absl::Status begin_piece(Call& call);
@@ -178,7 +186,8 @@ class MpiGroupCore final : public MpiMember {
   void give_up(Call& call);
   const FrameHead& head_of(int member) const;
   const char* inline_of(int member) const;
-  void look_for_ended(Call& call, int64_t now_ns);
+  // Asks the members that have ended, each once.
+  void ask_ended(std::vector<int>* asked, int64_t call);
 
   absl::Status begin_send(const std::shared_ptr<MpiMessage>& message, size_t eager_bytes);
   bool progress_sends(int64_t now_ns);
@@ -192,7 +201,7 @@ class MpiGroupCore final : public MpiMember {
 
   const size_t payload_;  // of a frame
   int64_t wanted_ns_ = 0;
-  bool told_stuck_ = false;
+  std::vector<int> asked_;  // members that have ended, which were asked whether they know the group
 
   absl::Status failed_;
   std::deque<std::unique_ptr<Call>> queue_;  // the first one is begun, or waits for the communicator

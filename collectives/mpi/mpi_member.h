@@ -46,7 +46,7 @@ class MpiMember {
   virtual bool progress(int64_t now_ns) = 0;
   // Calls or messages are on their way that others have to do with.
   virtual bool busy() const = 0;
-  // The rank has given the call up. False: MPI has its memory now, and it will be done soon.
+  // The rank has given the call up. False: MPI has its memory now, and the end is near.
   virtual bool take_back(MpiCollective& work) = 0;
   virtual bool take_back(MpiMessage& message) = 0;
   // The receiver of this member's message of that number says what it makes of it. `wanted`: the bytes of a large one
@@ -65,7 +65,7 @@ class MpiMember {
   // A member that has ended says that it has sends under these tags to us on their way, or does not know the group.
   virtual void nothing_from(int rank, bool unknown, const std::vector<int32_t>& tags) = 0;
   virtual std::vector<int32_t> sends_to(int rank) const = 0;
-  // A call has come whose members differ: it will end without any program's doing.
+  // The members of a call differ, and all have come: the end of that call needs no program's doing.
   virtual bool describing() const = 0;
   // A message that no other one meets, for the notes of the run.
   struct Leftover {

@@ -17,8 +17,6 @@
 namespace rankloom::internal {
 namespace {
 
-constexpr int64_t kStuckNs = 20'000'000;
-
 int highest_tag() {
   void* value = nullptr;
   int there = 0;
@@ -29,11 +27,7 @@ int highest_tag() {
 }  // namespace
 
 absl::Status MpiGroupCore::post(const std::shared_ptr<MpiMessage>& message, size_t eager_bytes) {
-  if (!failed_.ok()) {
-    return blamed_as(make_error(ErrorKind::kAborted, message->who(), site_place(Site{.code = message->call().code}),
-                                ": the group failed before: ", failed_.message()),
-                     failed_);
-  }
+  if (!failed_.ok()) return failed_before(absl::StrCat(message->who(), site_place(Site{.code = message->call().code})));
   static const int highest = highest_tag();
   if (const int tag = message->call().tag; tag < 0 || tag > highest)
     return invalid_argument(message->who(), ": tag is ", tag, ", want 0 <= tag <= MPI_TAG_UB = ", highest);
@@ -68,6 +62,8 @@ absl::Status MpiGroupCore::begin_send(const std::shared_ptr<MpiMessage>& message
   send.tag = call.tag;
   send.number = ++sends_begun_;
   send.bytes = bytes;
+  send.count = static_cast<int>(tensor.numel());
+  send.type = mpi_element(dtype_size(tensor.dtype()));
   send.begun_ns = monotonic_ns();
   MessageHead head;
   head.numel = tensor.numel();
@@ -147,8 +143,8 @@ bool MpiGroupCore::progress_sends(int64_t now_ns) {
     moved = true;
     if (status.ok() && send->bulk_tag >= 0 && !send->bulk) {
       send->bulk = true;
-      status = mpi_status(MPI_Isend(send->data, static_cast<int>(send->bytes), MPI_BYTE, global_rank(send->to),
-                                    send->bulk_tag, engine_.bulk(), &send->request),
+      status = mpi_status(MPI_Isend(send->data, send->count, send->type, global_rank(send->to), send->bulk_tag,
+                                    engine_.bulk(), &send->request),
                           "MPI_Isend");
       if (status.ok()) continue;
     }
@@ -287,9 +283,10 @@ void MpiGroupCore::end_header(Move& move) {
   if (!wrong.ok()) move.work = nullptr;
   if (move.work != nullptr && head.bulk_tag >= 0) {
     move.bulk = true;
-    wrong = mpi_status(MPI_Irecv(move.work->tensor().data(), static_cast<int>(bytes), MPI_BYTE,
-                                 global_rank(move.source), head.bulk_tag, engine_.bulk(), &move.request),
-                       "MPI_Irecv");
+    wrong =
+        mpi_status(MPI_Irecv(move.work->tensor().data(), static_cast<int>(head.numel), mpi_element(dtype_size(dtype)),
+                             global_rank(move.source), head.bulk_tag, engine_.bulk(), &move.request),
+                   "MPI_Irecv");
     if (!wrong.ok()) {
       move.bulk = false;
       move.work = nullptr;

@@ -20,7 +20,11 @@ namespace rankloom::internal {
 namespace {
 
 // Tensors that a group over MPI does not take, beside what the rules of the operation say.
-absl::Status refused(const CollectiveCall& call) {
+absl::Status refused(const CollectiveCall& call, int size) {
+  const auto too_many = [](const char* what, int64_t elements) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " have ", elements, " elements, want at most 2^31 - 1 in one call over MPI, which counts in int"));
+  };
   int64_t elements = 0;
   for (const TensorList* list : {&call.inputs, &call.outputs}) {
     int64_t of_list = 0;
@@ -33,13 +37,14 @@ absl::Status refused(const CollectiveCall& call) {
     }
     elements = std::max(elements, of_list);
   }
-  if (elements > INT_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat("the tensors have ", elements,
-                                                   " elements, want at most 2^31 - 1 in one call over MPI, which "
-                                                   "counts in int"));
+  if (elements > INT_MAX) return too_many("the tensors", elements);
+  // The member takes its part of each of the others, though its own parts for these may be small.
+  if (call.op == OpType::kReduceScatter) {
+    if (const int64_t taken = call.outputs[0].numel() * size; taken > INT_MAX)
+      return too_many("the parts of all members", taken);
   }
   for (const CollectiveCall& part : call.parts) {
-    if (absl::Status s = refused(part); !s.ok()) return s;
+    if (absl::Status s = refused(part, size); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -50,7 +55,7 @@ MpiProcessGroup::MpiProcessGroup(RankState* context, std::shared_ptr<MpiGroupCor
     : ProcessGroup(*context, core->group()), core_(std::move(core)), eager_bytes_(options.eager_bytes) {}
 
 absl::StatusOr<Work> MpiProcessGroup::execute(CollectiveCall&& call) {
-  if (absl::Status s = refused(call); !s.ok()) return invalid_argument(front().who(call), s.message());
+  if (absl::Status s = refused(call, core_->size()); !s.ok()) return invalid_argument(front().who(call), s.message());
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
   RankState* const rank = front().rank_state();
   const int64_t timeout_ns = front().nanoseconds(call.timeout);

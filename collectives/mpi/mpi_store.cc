@@ -1,19 +1,24 @@
 #include "collectives/mpi/mpi_store.h"
 
+#include <climits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/mpi/mpi_engine.h"
+#include "collectives/mpi/wire.h"
+#include "fake_store/store_text.h"
 #include "rankloom/error.h"
 #include "rankloom/work.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
-namespace {
 
-constexpr int64_t kDriveNs = 2'000'000;
+int64_t most_store_bytes = INT_MAX - 4095;
+
+namespace {
 
 // A call of the store, as it travels.
 struct TravellingCall {
@@ -23,6 +28,7 @@ struct TravellingCall {
   std::string expected;
   int64_t amount = 0;
   bool block = true;
+  std::optional<StoreBarrier> barrier;  // without its name, which waits tell of
 };
 
 std::string written(const StoreCall& call) {
@@ -31,11 +37,12 @@ std::string written(const StoreCall& call) {
   for (const std::string_view key : call.keys) out.text(key);
   out.number(static_cast<uint32_t>(call.values.size()));
   for (const std::string_view value : call.values) out.text(value);
-  out.text(call.expected).number(call.amount).number(call.block);
+  out.text(call.expected).number(call.amount).number(call.block).number(call.way.barrier != nullptr);
+  if (call.way.barrier != nullptr) out.number(call.way.barrier->rank).number(call.way.barrier->size);
   return out.take();
 }
 
-TravellingCall read(std::string_view bytes) {
+std::optional<TravellingCall> read(std::string_view bytes) {
   WireReader in(bytes);
   TravellingCall call;
   call.op = in.number<StoreCall::Op>();
@@ -44,10 +51,16 @@ TravellingCall read(std::string_view bytes) {
   call.expected = in.text();
   call.amount = in.number<int64_t>();
   call.block = in.number<bool>();
+  if (in.number<bool>()) {
+    const auto rank = in.number<int>();
+    const auto size = in.number<int>();
+    call.barrier = {.name = {}, .rank = rank, .size = size};
+  }
+  if (!in.ok()) return std::nullopt;
   return call;
 }
 
-// Looks once, whatever the call waits for. `told`: the timeout that texts name.
+// Looks once, whatever the call waits for.
 absl::StatusOr<StoreReply> look(Store& store, const TravellingCall& call) {
   const std::vector<std::string_view> keys(call.keys.begin(), call.keys.end());
   const std::vector<std::string_view> values(call.values.begin(), call.values.end());
@@ -57,7 +70,24 @@ absl::StatusOr<StoreReply> look(Store& store, const TravellingCall& call) {
                         .expected = call.expected,
                         .amount = call.amount,
                         .block = call.block,
-                        .timeout = absl::ZeroDuration()});
+                        .timeout = absl::ZeroDuration(),
+                        .way = {.barrier = call.barrier.has_value() ? &*call.barrier : nullptr}});
+}
+
+// "MpiStore set key "a": have 3000000000 bytes of keys and values, want at most 2147479552 in one call over MPI".
+absl::Status too_large(StoreCall::Op op, std::string_view key, int64_t bytes, const char* of, const char* in) {
+  const StoreCall named{.op = op};
+  return store_error(
+      absl::StrCat("MpiStore ", sv(short_name(named.name())), " key ", quote(key)),
+      absl::StrCat("have ", bytes, " bytes of ", of, ", want at most ", most_store_bytes, " in one ", in, " over MPI"));
+}
+
+// Of each text the messages have its length, too.
+template <typename Texts>
+int64_t bytes_of(const Texts& texts) {
+  int64_t bytes = 0;
+  for (const auto& text : texts) bytes += static_cast<int64_t>(sizeof(uint64_t) + text.size());
+  return bytes;
 }
 
 }  // namespace
@@ -72,6 +102,9 @@ absl::StatusOr<StoreReply> MpiStore::execute(const StoreCall& call) {
 
 absl::StatusOr<StoreReply> MpiEngine::store_call(const StoreCall& call, absl::Duration own_timeout) {
   const absl::Duration timeout = call.timeout.value_or(own_timeout);
+  // The same for all ranks, though rank 0's call does not travel: its value may, to another one.
+  const int64_t bytes = bytes_of(call.keys) + bytes_of(call.values) + static_cast<int64_t>(call.expected.size());
+  if (bytes > most_store_bytes) return too_large(call.op, call.key(), bytes, "keys and values", "call");
   if (rank_ == 0) {
     StoreCall mine = call;
     mine.timeout = timeout;
@@ -112,7 +145,8 @@ void MpiEngine::handle_store(Kind kind, int from, WireReader* in) {
   }
   const auto at = store_waits_.find(number);
   if (at == store_waits_.end()) return;  // the rank waits no longer
-  if (in->number<bool>()) {
+  absl::Status error = read_status(in);
+  if (error.ok()) {
     StoreReply reply;
     reply.value = in->text();
     for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) reply.values.push_back(in->text());
@@ -120,21 +154,19 @@ void MpiEngine::handle_store(Kind kind, int from, WireReader* in) {
     reply.found = in->number<bool>();
     *at->second.reply = std::move(reply);
   } else {
-    const auto error = in->number<ErrorKind>();
-    *at->second.reply = make_error(error, in->text());
+    *at->second.reply = std::move(error);
   }
   finished(at->second.work, absl::OkStatus());
 }
 
 void MpiEngine::answer_store(int from, uint64_t number, const absl::StatusOr<StoreReply>& reply) {
   WireWriter out = message(Kind::kStoreReply);
-  out.number(number).number(reply.ok());
+  out.number(number);
+  write_status(reply.status(), &out);
   if (reply.ok()) {
     out.text(reply->value).number(static_cast<uint32_t>(reply->values.size()));
     for (const std::string& value : reply->values) out.text(value);
     out.number(reply->number).number(reply->found);
-  } else {
-    out.number(error_kind(reply.status())).text(message_of(reply.status()));
   }
   tell(from, std::move(out));
 }
@@ -145,8 +177,11 @@ bool MpiEngine::serve_store() {
   bool moved = false;
   const int64_t now_ns = monotonic_ns();
   for (auto waiting = store_calls_.begin(); waiting != store_calls_.end();) {
-    const TravellingCall call = read(waiting->call);
-    absl::StatusOr<StoreReply> reply = look(*keys_of_all_, call);
+    const std::optional<TravellingCall> call = read(waiting->call);
+    if (!call.has_value())
+      end_job(absl::StrCat("a call of rank ", waiting->from, " on the store cannot be read, of ", waiting->call.size(),
+                           " bytes"));
+    absl::StatusOr<StoreReply> reply = look(*keys_of_all_, *call);
     if (!reply.ok() && error_kind(reply.status()) == ErrorKind::kTimeout) {
       if (now_ns < waiting->deadline_ns) {
         ++waiting;
@@ -157,6 +192,11 @@ bool MpiEngine::serve_store() {
       if (const size_t at = text.find(kNoTime); at != std::string::npos)
         text.replace(at, kNoTime.size(), absl::StrCat("timed out after ", absl::FormatDuration(waiting->timeout)));
       reply = make_error(ErrorKind::kTimeout, text);
+    }
+    if (reply.ok()) {
+      const int64_t bytes = bytes_of(reply->values) + static_cast<int64_t>(reply->value.size());
+      const std::string_view key = call->keys.empty() ? std::string_view() : call->keys[0];
+      if (bytes > most_store_bytes) reply = too_large(call->op, key, bytes, "values", "reply");
     }
     answer_store(waiting->from, waiting->number, reply);
     waiting = store_calls_.erase(waiting);

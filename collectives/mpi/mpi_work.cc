@@ -1,7 +1,6 @@
 #include "collectives/mpi/mpi_work.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,13 +12,6 @@
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
-namespace {
-
-// How long a wait moves calls itself before it sleeps.
-constexpr int64_t kDriveNs = 2'000'000;
-
-}  // namespace
-
 MpiWork::MpiWork(std::shared_ptr<MpiMember> member, RankState* context, CollectiveCall&& call, int64_t timeout_ns)
     : MemberWork(context, std::move(call), timeout_ns), member_(std::move(member)) {}
 
@@ -35,29 +27,17 @@ Site MpiWork::wait_site(CodeSite code) const {
 
 absl::Status MpiWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   const absl::Duration given = timeout_is_default ? call_.timeout : timeout;
-  const int64_t limit = given < absl::Nanoseconds(kDriveNs) ? absl::ToInt64Nanoseconds(given) : kDriveNs;
+  constexpr int64_t kLimit = MpiEngine::kDriveNs;
+  const int64_t limit = given < absl::Nanoseconds(kLimit) ? absl::ToInt64Nanoseconds(given) : kLimit;
   if (!is_over() && !world_ref().ended()) member_->engine().drive([this] { return is_over(); }, limit);
   return MemberWork::wait(timeout, timeout_is_default, code);
 }
 
-void MpiCollective::append_ranks(std::vector<int>* ranks) const {
-  std::vector<int> others;
-  for (int r = 0; r < member_->size(); ++r) {
-    if (r != member_->rank()) others.push_back(member_->group()->global_rank(r));
-  }
-  const int64_t number = member_->engine().locked([this] { return member_->call_number(*this); });
-  for (const auto& [rank, position] : member_->engine().ask(member_->key(), others)) {
-    if (!position.answered || position.calls < number) ranks->push_back(rank);
-  }
-}
-
-std::string MpiCollective::what(bool /*numbered*/) const { return absl::StrCat(op(), " seq ", call_.seq); }
-
-bool MpiCollective::take_back(const Withdrawal& why, const absl::Status& ended) {
+bool MpiWork::take_back_one(const Withdrawal& why, const absl::Status& ended, absl::FunctionRef<bool()> take) {
   MpiEngine& engine = member_->engine();
   const bool taken = engine.locked([&] {
     if (is_over()) return false;
-    const bool took = member_->take_back(*this);
+    const bool took = take();
     if (why.why == Withdrawal::Why::kFailure) member_->fail(why.cause, /*told=*/false);
     return took;
   });
@@ -66,8 +46,41 @@ bool MpiCollective::take_back(const Withdrawal& why, const absl::Status& ended) 
     return true;
   }
   // MPI has the rank's memory, and all members have come.
-  while (!is_over()) engine.drive([this] { return is_over(); }, kDriveNs);
+  while (!is_over()) engine.drive([this] { return is_over(); }, MpiEngine::kDriveNs);
   return false;
+}
+
+namespace {
+
+// Global ranks.
+std::vector<int> others_of(const MpiMember& member) {
+  std::vector<int> others;
+  for (int r = 0; r < member.size(); ++r) {
+    if (r != member.rank()) others.push_back(member.global_rank(r));
+  }
+  return others;
+}
+
+}  // namespace
+
+void MpiCollective::append_ranks(std::vector<int>* ranks) const {
+  const std::vector<int> gone = member_->engine().ended_of(others_of(*member_));
+  ranks->insert(ranks->end(), gone.begin(), gone.end());
+}
+
+std::vector<int> MpiCollective::awaited_ranks() const {
+  std::vector<int> ranks;
+  const int64_t number = member_->engine().locked([this] { return member_->call_number(*this); });
+  for (const auto& [rank, position] : member_->engine().ask(member_->key(), others_of(*member_))) {
+    if (!position.answered || position.calls < number) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string MpiCollective::what(bool /*numbered*/) const { return absl::StrCat(op(), " seq ", call_.seq); }
+
+bool MpiCollective::take_back(const Withdrawal& why, const absl::Status& ended) {
+  return take_back_one(why, ended, [this] { return member_->take_back(*this); });
 }
 
 const char* MpiMessage::op() const {
@@ -80,10 +93,9 @@ void MpiMessage::came_from(int source) {
 }
 
 void MpiMessage::append_ranks(std::vector<int>* ranks) const {
-  if (call_.peer >= 0) return ranks->push_back(member_->group()->global_rank(call_.peer));
-  for (int r = 0; r < member_->size(); ++r) {
-    if (r != member_->rank()) ranks->push_back(member_->group()->global_rank(r));
-  }
+  if (call_.peer >= 0) return ranks->push_back(member_->global_rank(call_.peer));
+  const std::vector<int> others = others_of(*member_);
+  ranks->insert(ranks->end(), others.begin(), others.end());
   std::sort(ranks->begin(), ranks->end());
 }
 
@@ -96,19 +108,7 @@ std::string MpiMessage::what(bool numbered) const {
 }
 
 bool MpiMessage::take_back(const Withdrawal& why, const absl::Status& ended) {
-  MpiEngine& engine = member_->engine();
-  const bool taken = engine.locked([&] {
-    if (is_over()) return false;
-    const bool took = member_->take_back(*this);
-    if (why.why == Withdrawal::Why::kFailure) member_->fail(why.cause, /*told=*/false);
-    return took;
-  });
-  if (taken) {
-    complete(ended);
-    return true;
-  }
-  while (!is_over()) engine.drive([this] { return is_over(); }, kDriveNs);
-  return false;
+  return take_back_one(why, ended, [this] { return member_->take_back(*this); });
 }
 
 void MpiCoalesced::watch(std::shared_ptr<MpiCollective> collectives,
@@ -141,6 +141,17 @@ void MpiCoalesced::ending(bool ok) {
 
 void MpiCoalesced::append_ranks(std::vector<int>* ranks) const {
   if (collectives_ != nullptr && !collectives_->is_over()) collectives_->append_ranks(ranks);
+  append_of_messages(ranks);
+}
+
+std::vector<int> MpiCoalesced::awaited_ranks() const {
+  std::vector<int> ranks;
+  if (collectives_ != nullptr && !collectives_->is_over()) ranks = collectives_->awaited_ranks();
+  append_of_messages(&ranks);
+  return ranks;
+}
+
+void MpiCoalesced::append_of_messages(std::vector<int>* ranks) const {
   for (const std::shared_ptr<MpiMessage>& message : messages_) {
     if (!message->is_over()) message->append_ranks(ranks);
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
@@ -31,6 +32,8 @@ class MpiWork : public MemberWork, public std::enable_shared_from_this<MpiWork> 
 
  protected:
   Site wait_site(CodeSite code) const override;
+  // take_back(), of one call, which `take` takes from the member under the engine's lock.
+  bool take_back_one(const Withdrawal& why, const absl::Status& ended, absl::FunctionRef<bool()> take);
 
   const std::shared_ptr<MpiMember> member_;
 };
@@ -40,8 +43,10 @@ class MpiCollective final : public MpiWork {
  public:
   using MpiWork::MpiWork;
 
-  // WaitsFor: the members that have not come, who are asked.
+  // WaitsFor: members that are known to have ended. Reports are written under a lock, so nobody is asked.
   void append_ranks(std::vector<int>* ranks) const override;
+  // The members that have not come: those of this text are asked.
+  std::vector<int> awaited_ranks() const override;
   // Since MPI has it.
   void started(int64_t now_ns) { started_ns_ = now_ns; }
 
@@ -93,6 +98,7 @@ class MpiCoalesced final : public MpiWork {
   std::vector<TensorView> result() override;
   const char* op() const override { return "coalesced"; }
   void append_ranks(std::vector<int>* ranks) const override;
+  std::vector<int> awaited_ranks() const override;
 
  protected:
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
@@ -101,6 +107,8 @@ class MpiCoalesced final : public MpiWork {
 
  private:
   void part_done(const absl::Status& status);
+  // Those that messages wait for, to others: sorted, each once.
+  void append_of_messages(std::vector<int>* ranks) const;
 
   // const after watch()
   std::shared_ptr<MpiCollective> collectives_;

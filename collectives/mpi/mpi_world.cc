@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -38,6 +39,9 @@
 
 namespace rankloom {
 namespace internal {
+
+int64_t most_report_bytes = INT_MAX;
+
 namespace {
 
 template <typename... Parts>
@@ -63,7 +67,7 @@ const char* level_name(int level) {
   }
 }
 
-// The call of this process that is under way: MPI must not end before it does. Null: none.
+// The call of this process that is under way: MPI must not end before that. Null: none.
 std::atomic<const char*> running{nullptr};
 std::atomic<bool> exiting{false};
 
@@ -128,9 +132,17 @@ std::string& own_version() {
   return *text;
 }
 
-// Says no, in all processes, unless all of them have the same library and want the run. `refusal`: of this one, or
+// A call of all processes, as texts name it.
+struct Greeted {
+  const char* call;     // "run_mpi_world"
+  const char* process;  // "rank"
+  const char* what;     // "run"
+  CodeSite code;
+};
+
+// Says no, in all processes, unless all of them have the same library and want the call. `refusal`: of this one, or
 // empty. Collective; MPI may have any thread level.
-void greet(MPI_Comm processes, const std::string& refusal, bool compares, CodeSite code) {
+void greet(MPI_Comm processes, const std::string& refusal, bool compares, const Greeted& greeted) {
   Greeting mine;
   own_version().copy(mine.version.data(), mine.version.size() - 1);
   mine.operations = static_cast<uint32_t>(kOpTypeCount);
@@ -141,22 +153,24 @@ void greet(MPI_Comm processes, const std::string& refusal, bool compares, CodeSi
   MPI_Comm_size(processes, &size);
   std::vector<Greeting> all(static_cast<size_t>(size));
   MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE, processes);
-  if (!refusal.empty()) refuse_run(code, refusal);
+  const auto no = [&greeted](const auto&... parts) { refuse_call(greeted.call, greeted.code, parts...); };
+  if (!refusal.empty()) no(refusal);
   const Greeting& first = all.front();
   for (size_t rank = 1; rank < all.size(); ++rank) {
     const Greeting& one = all[rank];
     if (one.version != first.version || one.operations != first.operations || one.fields != first.fields) {
-      refuse_run(code, "rank ", rank, " has rankloom ", one.version.data(), " and rank 0 has ", first.version.data(),
-                 one.version == first.version ? " of another build" : "", ", want the same in all processes");
+      no(greeted.process, " ", rank, " has rankloom ", one.version.data(), " and ", greeted.process, " 0 has ",
+         first.version.data(), one.version == first.version ? " of another build" : "",
+         ", want the same in all processes");
     }
   }
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].refuses != 0) refuse_run(code, "rank ", rank, " refuses the run, and says why");
+    if (all[rank].refuses != 0) no(greeted.process, " ", rank, " refuses the ", greeted.what, ", and says why");
   }
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].compares != first.compares) {
-      refuse_run(code, "compare_calls is ", first.compares != 0, " for rank 0 and ", all[rank].compares != 0,
-                 " for rank ", rank, ", want the same");
+      no("compare_calls is ", first.compares != 0, " for rank 0 and ", all[rank].compares != 0, " for rank ", rank,
+         ", want the same");
     }
   }
 }
@@ -165,22 +179,21 @@ void greet(MPI_Comm processes, const std::string& refusal, bool compares, CodeSi
 RunReport told_report(const RunReport* mine, int ranks) {
   WireWriter out;
   if (mine != nullptr) {
-    out.number(mine->first_failed).number(mine->cause.ok());
-    if (!mine->cause.ok()) out.number(error_kind(mine->cause)).text(std::string(mine->cause.message()));
+    out.number(mine->first_failed);
+    write_status(mine->cause, &out);
     for (const RunReport::Outcome& outcome : mine->outcomes) out.number(outcome.state).text(outcome.text);
-    out.text(mine->run_file).number(static_cast<uint32_t>(mine->faults.size()));
-    for (const Fault& fault : mine->faults) out.text(fault.text());
-    for (const std::string& note : mine->notes) out.text(note);
+    std::vector<std::string> faults;
+    for (const Fault& fault : mine->faults) faults.push_back(fault.text());
+    out.text(mine->run_file);
+    write_texts(faults, &out);
+    write_texts(mine->notes, &out);
   }
   std::string text = out.take();
   share_text(MPI_COMM_WORLD, &text);
   WireReader in(text);
   RunReport report;
   report.first_failed = in.number<int>();
-  if (!in.number<bool>()) {
-    const auto kind = in.number<ErrorKind>();
-    report.cause = make_error(kind, in.text());
-  }
+  report.cause = read_status(&in);
   for (int rank = 0; rank < ranks; ++rank) {
     RunReport::Outcome outcome;
     outcome.state = in.number<RunReport::Outcome::State>();
@@ -188,15 +201,15 @@ RunReport told_report(const RunReport* mine, int ranks) {
     report.outcomes.push_back(std::move(outcome));
   }
   report.run_file = in.text();
-  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
-    const absl::StatusOr<FaultPlan> fault = FaultPlan::parse(in.text());
+  for (const std::string& text : read_texts(&in)) {
+    const absl::StatusOr<FaultPlan> fault = FaultPlan::parse(text);
     if (fault.ok()) report.faults.insert(report.faults.end(), fault->faults().begin(), fault->faults().end());
   }
-  for (std::string note = in.text(); in.ok(); note = in.text()) report.notes.push_back(note);
+  report.notes = read_texts(&in);
   return report;
 }
 
-// MPI is initialised from here on. Why it will not do; empty: it will.
+// Initialises MPI, if nobody has. Returns why this MPI does not fit; empty: it does.
 std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) {
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -226,7 +239,7 @@ RunReport run_on_processes(MPI_Comm processes, WorldOptions options, absl::Funct
   int size = 1;
   MPI_Comm_size(processes, &size);
   if (refusal.empty()) refusal = wrong_options(options, size);
-  greet(processes, refusal, compare_calls, code);
+  greet(processes, refusal, compare_calls, {.call = "run_mpi_world", .process = "rank", .what = "run", .code = code});
   const int run = next_run();
   options.world_size = size;
   options.schedule = Schedule::free();
@@ -261,7 +274,7 @@ RunReport run_on_processes(MPI_Comm processes, WorldOptions options, absl::Funct
   report.rerun.clear();
   if (const absl::Status& cause = engine.cause(); !cause.ok()) report.cause = cause;
   for (const std::string& note : engine.discarded()) report.notes.push_back(note);
-  gather_report(processes, &report);
+  gather_report(processes, most_report_bytes, &report);
   // The same in all processes, whoever heard of what first.
   report.first_failed = -1;
   for (size_t rank = 0; rank < report.outcomes.size() && report.first_failed < 0; ++rank) {
@@ -279,8 +292,16 @@ MpiInUse::MpiInUse(const char* call) { running.store(call); }
 
 MpiInUse::~MpiInUse() { running.store(nullptr); }
 
-void need_mpi(CodeSite code, const char* call, int* argc, char*** argv) {
-  if (const std::string refusal = begin_mpi(code, call, argc, argv); !refusal.empty()) refuse_call(call, code, refusal);
+void need_mpi(CodeSite code) {
+  constexpr const char* kCall = "run_mpi_world";
+  if (const std::string refusal = begin_mpi(code, kCall, nullptr, nullptr); !refusal.empty())
+    refuse_call(kCall, code, refusal);
+}
+
+void need_mpi_of_all(CodeSite code, int* argc, char*** argv) {
+  const std::string refusal = begin_mpi(code, "explore", argc, argv);
+  greet(MPI_COMM_WORLD, refusal, /*compares=*/true,
+        {.call = "explore", .process = "process", .what = "search", .code = code});
 }
 
 void pretend_version(std::string version) { own_version() = std::move(version); }

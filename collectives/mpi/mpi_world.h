@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -9,10 +10,11 @@ namespace rankloom::internal {
 
 // For tests, whose sources are the same for every MPI: nothing of MPI is said here.
 
-// Initialises MPI, with the arguments of main() if given, unless the program has. Throws DistError as run_mpi_world()
-// does; `call`: as texts name it.
-void need_mpi(CodeSite code = CodeSite::here(), const char* call = "run_mpi_world", int* argc = nullptr,
-              char*** argv = nullptr);
+// Initialises MPI, unless the program has. Throws DistError as run_mpi_world() does.
+void need_mpi(CodeSite code = CodeSite::here());
+// For explore(): the same, with the arguments of main(), by all processes of the job. Where one refuses, for its MPI or
+// the version of its library, all do. Collective.
+void need_mpi_of_all(CodeSite code, int* argc, char*** argv);
 // While one lives, a program that ends MPI ends the job, with the text of what it did: MPI_Finalize() waits for
 // processes that wait for this one. Also by exit(), if need_mpi() has initialised MPI.
 class MpiInUse {
@@ -34,6 +36,10 @@ void bare_all_reduce(float* values, int count);
 // run_mpi_world() on the first `processes` processes of the job only. All call; the others get the report, too.
 RunReport run_on_first(int processes, WorldOptions options, absl::FunctionRef<void(RankContext&)> program,
                        bool compare_calls = true, CodeSite code = CodeSite::here());
+
+// The most bytes that processes tell each other of a run when it has ended, all of them together: 2^31 - 1, since MPI
+// counts in int. Tests have less room.
+extern int64_t most_report_bytes;
 
 // From now on this process says to have that version of the library.
 void pretend_version(std::string version);

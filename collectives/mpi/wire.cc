@@ -1,10 +1,15 @@
 #include "collectives/mpi/wire.h"
 
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "collectives/ops/op_table.h"
+#include "rankloom/error.h"
+#include "sim/base/blame.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/fnv.h"
+#include "sim/base/text.h"
 
 namespace rankloom::internal {
 namespace {
@@ -145,6 +150,37 @@ void read_call(WireReader* in, const Group& parent, DescribedCall* made) {
 }
 
 }  // namespace
+
+void write_texts(const std::vector<std::string>& texts, WireWriter* out) {
+  out->number(static_cast<uint64_t>(texts.size()));
+  for (const std::string& text : texts) out->text(text);
+}
+
+std::vector<std::string> read_texts(WireReader* in) {
+  std::vector<std::string> texts;
+  for (auto left = in->number<uint64_t>(); left > 0 && in->ok(); --left) texts.push_back(in->text());
+  return texts;
+}
+
+void write_status(const absl::Status& status, WireWriter* out) {
+  out->number(status.ok());
+  if (status.ok()) return;
+  out->number(error_kind(status)).text(message_of(status));
+  const std::optional<Blame> blame = blame_of(status);
+  out->number(blame.has_value());
+  if (!blame.has_value()) return;
+  out->number(blame->rank).number(error_kind(blame->status)).text(message_of(blame->status));
+}
+
+absl::Status read_status(WireReader* in) {
+  if (in->number<bool>() || !in->ok()) return absl::OkStatus();
+  const auto kind = in->number<ErrorKind>();
+  absl::Status status = make_error(kind, in->text());
+  if (!in->number<bool>()) return status;
+  const int rank = in->number<int>();
+  const auto blamed = in->number<ErrorKind>();
+  return blamed_as(std::move(status), blamed_on(rank, make_error(blamed, in->text())));
+}
 
 uint64_t likeness_of(const CollectiveCall& call) {
   const OpRow& row = op_row(call.op);

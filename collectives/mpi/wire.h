@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "collectives/ops/group_request.h"
 #include "rankloom/collective_call.h"
 
@@ -59,6 +60,13 @@ class WireReader {
   std::string_view rest_;
   bool ok_ = true;
 };
+
+void write_texts(const std::vector<std::string>& texts, WireWriter* out);
+std::vector<std::string> read_texts(WireReader* in);
+
+// A status with its kind, its text and whose doing it was. Bytes that are none read as OK.
+void write_status(const absl::Status& status, WireWriter* out);
+absl::Status read_status(WireReader* in);
 
 // A number that two calls share if their rows hold them for the same (OpRow::same), and with high odds only then.
 uint64_t likeness_of(const CollectiveCall& call);

@@ -1,6 +1,7 @@
 #include "collectives/work/member_work.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/work/wait_text.h"
@@ -24,6 +25,12 @@ MemberWork::MemberWork(RankState* context, CollectiveCall&& call, int64_t timeou
 
 std::string MemberWork::who(std::string_view what) const {
   return absl::StrCat("rank ", rank(), ", group ", sv(group()), ", ", sv(what));
+}
+
+std::vector<int> MemberWork::awaited_ranks() const {
+  std::vector<int> ranks;
+  append_ranks(&ranks);
+  return ranks;
 }
 
 absl::Status MemberWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
@@ -51,7 +58,7 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
   if (error_kind(waited) == ErrorKind::kTimeout) {
     waited = timeout_error({.who = who(waits_in(code)),
                             .world = rank_state_->world(),
-                            .awaited = *this,
+                            .awaited = awaited_ranks(),
                             .site = wait_site(code),
                             .timeout = timeout,
                             .otherwise = otherwise()});
@@ -63,7 +70,7 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
 void MemberWork::overdue(absl::Duration timeout, CodeSite code) {
   warn_of({.who = who(waits_in(code)),
            .world = rank_state_->world(),
-           .awaited = *this,
+           .awaited = awaited_ranks(),
            .site = wait_site(code),
            .timeout = timeout,
            .otherwise = otherwise()},

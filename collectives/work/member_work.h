@@ -28,6 +28,9 @@ class MemberWork : public WorkState, public WaitsFor {
   void dropped() noexcept override;
   int64_t seq() const override { return call_.seq; }
   absl::Duration warn_after() const override { return call_.warn_after; }
+  // The global ranks that could end a wait, for its own texts, where no lock is held: those of append_ranks(), unless
+  // more can be found out.
+  virtual std::vector<int> awaited_ranks() const;
 
   const CollectiveCall& call() const { return call_; }
   // Whether the last handle on a call that keeps its tensors alive went before the call was done.

@@ -22,9 +22,10 @@ namespace {
 // More ranks than this show no last call: one text is read by people.
 constexpr size_t kMaxLastCalls = 8;
 
-std::string awaited_text(const MemberWait& wait, const std::vector<int>& ranks) {
-  if (ranks.empty()) return std::string(wait.otherwise);
-  return targets_text(ranks, {.ended = [&wait](int rank) { return wait.world.ended_text(rank); }, .last_calls = {}});
+std::string awaited_text(const MemberWait& wait) {
+  if (wait.awaited.empty()) return std::string(wait.otherwise);
+  return targets_text(wait.awaited,
+                      {.ended = [&wait](int rank) { return wait.world.ended_text(rank); }, .last_calls = {}});
 }
 
 // "12.3s".
@@ -34,20 +35,13 @@ std::string short_time(int64_t ns) {
   return absl::FormatDuration(absl::Trunc(time, unit));
 }
 
-std::vector<int> awaited_ranks(const MemberWait& wait) {
-  std::vector<int> ranks;
-  wait.awaited.append_ranks(&ranks);
-  return ranks;
-}
-
 }  // namespace
 
 absl::Status timeout_error(const MemberWait& wait) {
-  const std::vector<int> ranks = awaited_ranks(wait);
   std::string text = absl::StrCat(wait.who, ": timed out after ", absl::FormatDuration(wait.timeout), " waiting for ",
-                                  awaited_text(wait, ranks), site_place(wait.site));
+                                  awaited_text(wait), site_place(wait.site));
   size_t shown = 0;
-  for (const int rank : ranks) {
+  for (const int rank : wait.awaited) {
     if (shown == kMaxLastCalls || !wait.world.ended_text(rank).empty()) continue;
     if (const std::optional<Site> point = wait.world.scheduler().last_point(rank); point.has_value())
       absl::StrAppend(&text, "\n  last point of rank ", rank, ": ",
@@ -64,11 +58,11 @@ absl::Status timeout_error(const MemberWait& wait) {
 }
 
 void warn_of(const MemberWait& wait, absl::Duration waited) {
-  wait.world.warn(absl::StrCat(
-      wait.who, ": has waited ", absl::FormatDuration(waited), " for ", awaited_text(wait, awaited_ranks(wait)),
-      wait.timeout == absl::InfiniteDuration() ? ""
-                                               : absl::StrCat(", times out after ", absl::FormatDuration(wait.timeout)),
-      site_place(wait.site)));
+  wait.world.warn(absl::StrCat(wait.who, ": has waited ", absl::FormatDuration(waited), " for ", awaited_text(wait),
+                               wait.timeout == absl::InfiniteDuration()
+                                   ? ""
+                                   : absl::StrCat(", times out after ", absl::FormatDuration(wait.timeout)),
+                               site_place(wait.site)));
 }
 
 absl::Status touched_early(WorldState& world, int rank, std::string_view who, CodeSite code, Touched what,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -16,10 +17,10 @@ class WorldState;
 struct MemberWait {
   std::string who;  // "rank 0, group 0, all_reduce seq 3"
   WorldState& world;
-  const WaitsFor& awaited;
-  Site site;  // for its place
+  std::vector<int> awaited;  // global ranks
+  Site site;                 // for its place
   absl::Duration timeout;
-  std::string_view otherwise = "any rank";  // what is awaited if `awaited` names no rank
+  std::string_view otherwise = "any rank";  // what is awaited if `awaited` is empty
 };
 
 // "WHO: timed out after 5s waiting for rank 1 (returned) and ranks 3-4 [group 0, train.cc:12]", and the last calls of

@@ -97,7 +97,7 @@ ExploreReport explore(int* argc, char*** argv, const ExploreOptions& options,
                                     " of a world, want it outside of rank programs", site_place(Site{.code = code})));
   }
   try {
-    need_mpi(code, "explore", argc, argv);
+    need_mpi_of_all(code, argc, argv);
   } catch (const DistError& error) {
     return refused(error.status());
   }

@@ -11,29 +11,6 @@
 namespace rankloom::internal {
 namespace {
 
-void write_texts(const std::vector<std::string>& texts, WireWriter* out) {
-  out->number(static_cast<uint64_t>(texts.size()));
-  for (const std::string& text : texts) out->text(text);
-}
-
-std::vector<std::string> read_texts(WireReader* in) {
-  std::vector<std::string> texts;
-  for (auto left = in->number<uint64_t>(); left > 0 && in->ok(); --left) texts.push_back(in->text());
-  return texts;
-}
-
-void write_status(const absl::Status& status, WireWriter* out) {
-  out->number(status.ok());
-  if (!status.ok())
-    out->number(error_kind(status)).text(std::string_view(status.message().data(), status.message().size()));
-}
-
-absl::Status read_status(WireReader* in) {
-  if (in->number<bool>() || !in->ok()) return absl::OkStatus();
-  const auto kind = in->number<ErrorKind>();
-  return make_error(kind, in->text());
-}
-
 void write_schedule(const Schedule& schedule, WireWriter* out) {
   const bool replays = schedule.kind() == Schedule::Kind::kReplay;
   out->number(schedule.kind()).text(replays ? schedule.trace()->serialize() : schedule.text());

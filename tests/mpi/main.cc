@@ -1,12 +1,16 @@
 // Runs the tests of this program in every process of a job: a failure in one fails the job. Process 0 tells of all,
-// the others of failures only.
+// the others of failures only. `--worlds=N` fails a job in which fewer worlds have run: tests whose worlds have more
+// ranks than the job has processes are left out.
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "collectives/mpi/mpi_world.h"
 #include "gtest/gtest.h"
+#include "tests/world/every_world.h"
 
 namespace {
 
@@ -34,6 +38,13 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_xml_generator());
     listeners.Append(new OfOtherProcess(process));
   }
-  const bool failed = RUN_ALL_TESTS() != 0;
+  bool failed = RUN_ALL_TESTS() != 0;
+  constexpr std::string_view kWorlds = "--worlds=";
+  const std::string_view argument = argc > 1 ? argv[1] : "";
+  const int wanted = argument.starts_with(kWorlds) ? std::atoi(argv[1] + kWorlds.size()) : 0;
+  if (rankloom::worlds_run < wanted) {
+    std::fprintf(stderr, "%d worlds of processes have run, want %d or more\n", rankloom::worlds_run, wanted);
+    failed = true;
+  }
   return rankloom::internal::any_process(failed) ? 1 : 0;
 }

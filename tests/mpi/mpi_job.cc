@@ -4,19 +4,138 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "collectives/mpi/mpi_engine.h"
+#include "collectives/mpi/mpi_member.h"
 #include "collectives/mpi/mpi_world.h"
 #include "rankloom/mpi.h"
 
 namespace {
 
 using namespace rankloom;
+
+// Faults of MPI, whose own calls stand behind those below.
+std::atomic<bool> no_probe{false};      // MPI_Improbe() fails
+std::atomic<bool> sizes_differ{false};  // MPI_Iallgatherv() tells of data
+std::atomic<bool> late_sizes{false};    // MPI_Ialltoall(), of sizes, is late by 3 s, longer than anybody asks
+
+}  // namespace
+
+extern "C" int MPI_Improbe(int source, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
+  if (no_probe.load()) return MPI_ERR_OTHER;
+  return PMPI_Improbe(source, tag, comm, found, message, status);
+}
+
+extern "C" int MPI_Ialltoall(const void* given, int count, MPI_Datatype type, void* taken, int taken_count,
+                             MPI_Datatype taken_type, MPI_Comm comm, MPI_Request* request) {
+  if (late_sizes.load()) usleep(3'000'000);
+  return PMPI_Ialltoall(given, count, type, taken, taken_count, taken_type, comm, request);
+}
+
+extern "C" int MPI_Iallgatherv(const void* given, int count, MPI_Datatype type, void* taken, const int* counts,
+                               const int* places, MPI_Datatype taken_type, MPI_Comm comm, MPI_Request* request) {
+  if (sizes_differ.load() && type != MPI_CHAR) std::printf("data travel\n");
+  return PMPI_Iallgatherv(given, count, type, taken, counts, places, taken_type, comm, request);
+}
+
+namespace {
+
+// A member with nothing to do but to say that it moves, or how many calls it has made.
+class IdleMember final : public internal::MpiMember {
+ public:
+  IdleMember(internal::MpiEngine* engine, std::shared_ptr<const Group> group, std::string key, bool restless,
+             int64_t calls)
+      : MpiMember(engine, std::move(group), std::move(key), 0), restless_(restless), calls_(calls) {}
+
+  bool progress(int64_t) override { return restless_; }
+  bool busy() const override { return restless_; }
+  bool take_back(internal::MpiCollective&) override { return true; }
+  bool take_back(internal::MpiMessage&) override { return true; }
+  void received(int64_t, bool, const absl::Status&) override {}
+  void fail(const absl::Status&, bool) override {}
+  int64_t calls() const override { return calls_; }
+  int64_t call_number(const internal::MpiCollective&) const override { return 0; }
+  void close_up_to(int64_t) override {}
+  void nothing_from(int, bool, const std::vector<int32_t>&) override {}
+  std::vector<int32_t> sends_to(int) const override { return {}; }
+  bool describing() const override { return false; }
+  void tell_unmatched(bool, std::vector<Leftover>*) override {}
+  bool discard(std::vector<Leftover>*) override { return false; }
+
+ private:
+  const bool restless_;
+  const int64_t calls_;
+};
+
+void add_member(internal::MpiEngine* engine, const std::string& name, bool restless, int64_t calls) {
+  const auto group = std::make_shared<const Group>(0, name, 1);
+  engine->name_group(group, name);
+  (void)engine->member_of(group, {}, [&](std::string key) {
+    return std::make_shared<IdleMember>(engine, group, std::move(key), restless, calls);
+  });
+}
+
+// A wait ends in time, also where something moves all the time.
+void drive_what_always_moves() {
+  internal::MpiEngine engine(MPI_COMM_WORLD, /*compares=*/true);
+  add_member(&engine, "restless", /*restless=*/true, 0);
+  engine.drive([] { return false; }, 20'000'000);
+  std::printf("the wait has ended\n");
+}
+
+// Two threads ask at a time: process 1 answers both at once, process 2 never.
+void ask_by_two_threads() {
+  internal::MpiEngine engine(MPI_COMM_WORLD, /*compares=*/true);
+  add_member(&engine, "a", /*restless=*/false, 5);
+  add_member(&engine, "b", /*restless=*/false, 7);
+  int over = 0;
+  MPI_Request end = MPI_REQUEST_NULL;
+  if (engine.rank() == 0) {
+    const auto ask = [&engine](const char* key) {
+      const auto answers = engine.ask(key, {1, 2});
+      std::printf("%s: process 1 has made %ld calls, process 2 has answered: %d\n", key,
+                  static_cast<long>(answers.at(1).calls), answers.at(2).answered ? 1 : 0);
+    };
+    std::thread other([&] { ask("b"); });
+    ask("a");
+    other.join();
+  }
+  MPI_Ibarrier(MPI_COMM_WORLD, &end);
+  while (over == 0) {
+    if (engine.rank() == 1) engine.progress();
+    MPI_Test(&end, &over, MPI_STATUS_IGNORE);
+    usleep(1000);
+  }
+}
+
+// Rank 0 gives up a call whose sizes differ, while rank 1 is late to tell its own.
+void give_up_while_sizes_travel(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  late_sizes.store(rank.rank() == 1);
+  sizes_differ.store(true);
+  std::vector<float> mine(rank.rank() == 1 ? 60'000 : 50'000, static_cast<float>(rank.rank() + 1));
+  std::vector<std::vector<float>> all(2, std::vector<float>(50'000));
+  all[static_cast<size_t>(rank.rank())].resize(mine.size());
+  const std::vector<TensorView> outputs(all.begin(), all.end());
+  try {
+    pg->all_gather(outputs, mine).wait(rank.rank() == 0 ? absl::Milliseconds(100) : absl::Seconds(20));
+  } catch (const DistError& error) {
+    std::printf("rank %d: %s\n", rank.rank(), error.what());
+  }
+  rank.store().add("told", 1);
+  while (rank.store().get("told") != "2") rank.yield();
+}
 
 int tell(const RunReport& report) {
   int rank = 0;
@@ -45,6 +164,13 @@ int run(const std::string& kind, const std::string& folder) {
   if (kind == "version" && process() == 1) internal::pretend_version("0.0.9");
   const bool compare_calls = !(kind == "comparison_of_one" && process() == 1);
   if (kind == "go_on") internal::abort_grace_ns = 1'000'000'000;
+  if (kind == "always_moves" || kind == "two_questions") {
+    internal::need_mpi();
+    kind == "always_moves" ? drive_what_always_moves() : ask_by_two_threads();
+    std::fflush(stdout);
+    return 0;
+  }
+  if (kind == "gives_up_sizes") return tell(run_mpi_world(options, give_up_while_sizes_travel));
   const auto program = [&](RankContext& rank) {
     if (kind == "flight") {
       World& world = rank.world();
@@ -59,6 +185,7 @@ int run(const std::string& kind, const std::string& folder) {
       kill(getpid(), SIGKILL);
     }
     if (kind == "init" && rank.rank() == 1) MPI_Init(nullptr, nullptr);
+    if (kind == "no_probe" && rank.rank() == 1) no_probe.store(true);
     if (kind == "flight" && rank.rank() == 1) rank.store().wait({"0 has called", "2 has called"});
     if (kind == "flight" && rank.rank() != 1) {
       Work work = pg->all_reduce(x);

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "collectives/mpi/mpi_world.h"
 #include "harness/mpi/mpi_team.h"
 #include "rankloom/explore.h"
 #include "rankloom/mpi.h"
@@ -21,6 +22,14 @@
 namespace {
 
 using namespace rankloom;
+
+// Before MPI is initialised.
+int process_by_launcher() {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+    if (const char* const rank = std::getenv(variable); rank != nullptr) return std::atoi(rank);
+  }
+  return -1;
+}
 
 int process() {
   int initialized = 0;
@@ -135,7 +144,9 @@ const char other_version[] = "another version";
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const std::string kind = argv[1];
-  if (kind == "level") MPI_Init(nullptr, nullptr);
+  const bool low_level = kind == "level" || (kind == "level_of_one" && process_by_launcher() == 1);
+  if (low_level) MPI_Init(nullptr, nullptr);
+  if (kind == "version_of_one" && process_by_launcher() == 1) internal::pretend_version("0.0.9");
   if (kind.starts_with("options") || kind.starts_with("max_runs_of")) {
     int level = 0;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
@@ -146,6 +157,7 @@ int main(int argc, char** argv) {
   const ExploreReport report =
       kind == "alone" ? explore(job.options(), program) : explore(&argc, &argv, job.options(), program);
   const int code = job.tell(report);
+  if (low_level) MPI_Finalize();
   if (kind.starts_with("options") || kind.starts_with("max_runs_of")) MPI_Finalize();
   return code;
 }

@@ -173,6 +173,23 @@ class RefusalsTest(Jobs):
         self.assertRegex(done.text, r"explore: MPI gives MPI_THREAD_\w+, want MPI_THREAD_MULTIPLE from MPI_Init_thread\(\), "
                                     r"or no MPI_Init\(\) before this call \[mpi_search_job.cc:\d+\]")
 
+    # Where one process refuses, the others say so instead of waiting for it.
+    def test_the_thread_level_of_one(self):
+        done = self.job("level_of_one", 3)
+        self.assertEqual(done.numbers()["ok"], 0, done.text)
+        self.assertEqual(len(done.reports), 3, done.text)
+        for process in 0, 2:
+            self.assertRegex(done.reports[process], r"explore: process 1 refuses the search, and says why \[mpi_search_job.cc:\d+\]")
+        self.assertRegex(done.reports[1], r"explore: MPI gives MPI_THREAD_\w+, want MPI_THREAD_MULTIPLE from MPI_Init_thread\(\), "
+                                          r"or no MPI_Init\(\) before this call \[mpi_search_job.cc:\d+\]")
+        self.assertEqual(done.runs, [])
+
+    def test_another_version_of_one(self):
+        done = self.job("version_of_one")
+        self.assertEqual(len(done.reports), 2, done.text)
+        for report in done.reports:
+            self.assertRegex(report, r"explore: process 1 has rankloom 0.0.9 and process 0 has [\d.]+, want the same in all processes")
+
 
 class EndsTest(Jobs):
     # The launcher ends the others and names the signal, unless the transport of one (UCX) has ended that before.

@@ -32,6 +32,8 @@ class EveryWorldTest : public testing::TestWithParam<WorldMode> {
 
   bool deterministic() const { return GetParam().schedule.deterministic(); }
   bool seeded() const { return GetParam().schedule.kind() == Schedule::Kind::kSeeded; }
+  // Of groups, as texts name it.
+  const char* backend() const { return "threaded"; }
 
   WorldOptions options(int world_size) const { return GetParam().options(world_size); }
 

@@ -95,7 +95,7 @@ TEST_P(GroupsTest, OnlyInitTakesRanksFromOptions) {
 }
 
 TEST_P(GroupsTest, MakesAGroupOfSomeRanks) {
-  run(5, [](RankContext& rank) {
+  run(5, [this](RankContext& rank) {
     auto pg = init_process_group(rank);
     // In any order: the group's is ascending, as c10d has it.
     auto some = pg->new_group({4, 1, 2}, {.description = "some"});
@@ -109,12 +109,12 @@ TEST_P(GroupsTest, MakesAGroupOfSomeRanks) {
     EXPECT_EQ(some->global_rank(2), 4);
     EXPECT_EQ(some->group_name(), "0.1");
     EXPECT_EQ(some->description(), "some");
-    EXPECT_EQ(some->backend_name(), "threaded");
+    EXPECT_EQ(some->backend_name(), backend());
     EXPECT_EQ(some->group()->id(), 1);
     EXPECT_EQ(some->sequence_number(), 0);
     std::ostringstream printed;
     printed << *some;
-    EXPECT_EQ(printed.str(), absl::StrCat("threaded group 0.1: rank ", some->rank(), " of 3"));
+    EXPECT_EQ(printed.str(), absl::StrCat(backend(), " group 0.1: rank ", some->rank(), " of 3"));
     EXPECT_EQ(sum_over(*some, 10 + rank.rank()), 37);
     std::vector<int32_t> x = {rank.rank()};
     some->broadcast(x, /*root=*/2).wait();  // a rank in the group

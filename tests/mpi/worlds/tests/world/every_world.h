@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -11,7 +12,8 @@
 
 // In the place of tests/world/every_world.h, so that the tests of groups in one process run in a world of MPI processes
 // as they are. Every process runs all tests, as its rank of each world; a test's own expectations after a run see what
-// this rank has left, and worlds of more ranks than there are processes are left out.
+// this rank has left. Worlds of more ranks than there are processes are left out: a test of which none has run is
+// skipped, and main() holds the program to a number of worlds that have run.
 
 namespace rankloom {
 
@@ -19,12 +21,16 @@ struct WorldMode {
   const char* name;
 };
 
+// Of all tests so far; the same in all processes.
+inline int worlds_run = 0;
+
 class EveryWorldTest : public testing::TestWithParam<WorldMode> {
  protected:
   using Program = absl::FunctionRef<void(RankContext&)>;
 
   bool deterministic() const { return false; }
   bool seeded() const { return false; }
+  const char* backend() const { return "mpi"; }
 
   WorldOptions options(int world_size) const { return {.world_size = world_size}; }
 
@@ -43,12 +49,26 @@ class EveryWorldTest : public testing::TestWithParam<WorldMode> {
     return report;
   }
 
+  void TearDown() override {
+    if (ran_ > 0 || fewest_ == 0) return;
+    GTEST_SKIP() << "its worlds have " << fewest_ << " ranks or more, and the job has " << internal::processes_of_job()
+                 << " processes";
+  }
+
  private:
-  static RunReport run_here(WorldOptions world, Program program) {
+  RunReport run_here(WorldOptions world, Program program) {
     const int ranks = world.world_size;
-    if (ranks > internal::processes_of_job()) return {};
+    if (ranks > internal::processes_of_job()) {
+      fewest_ = fewest_ == 0 ? ranks : std::min(fewest_, ranks);
+      return {};
+    }
+    ++ran_;
+    ++worlds_run;
     return internal::run_on_first(ranks, std::move(world), program);
   }
+
+  int ran_ = 0;     // worlds of this test
+  int fewest_ = 0;  // ranks of those that were left out
 };
 
 inline auto every_threads_world() { return testing::Values(WorldMode{"mpi"}); }
