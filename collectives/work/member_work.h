@@ -34,7 +34,7 @@ class MemberWork : public WorkState, public WaitsFor {
 
   const CollectiveCall& call() const { return call_; }
   // Whether the last handle on a call that keeps its tensors alive went before the call was done.
-  bool goes_on_alone() const { return keeps_alive_ && dropped_seq_.load(std::memory_order_relaxed) == call_.seq; }
+  bool goes_on_alone() const { return keeps_alive_ && dropped_seq_.load(std::memory_order_relaxed) == seq(); }
   // For a call that is built here.
   CollectiveCall* place() { return &call_; }
   CallMemo* memo() { return &memo_; }

@@ -39,7 +39,7 @@ uint64_t WorkState::name_in(const Scheduler* scheduler) {
   return record != nullptr ? record->new_object() : 0;
 }
 
-uint64_t WorkState::name_in(const StepRecord& record, uint64_t part) const {
+uint64_t WorkState::name_in(StepRecord& record, uint64_t part) const {
   const uint64_t name = outside_name_ != nullptr ? outside_name_->in(record) : object_;
   return part != 0 ? numbered_object(name, part) : name;
 }

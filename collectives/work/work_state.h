@@ -261,7 +261,7 @@ class WorkState : public OpenCall {
   void record_touch(Access how) const;
   void record_wait() const;
   // The work, or a part of it, in the run of `record`.
-  uint64_t name_in(const StepRecord& record, uint64_t part = 0) const;
+  uint64_t name_in(StepRecord& record, uint64_t part = 0) const;
   // The scheduler whose time counts: of the work's world, else of the caller's. Null: real time, as for threads of no
   // world.
   Scheduler* clock_of_wait() const;

@@ -56,9 +56,9 @@ void Campaign::wait_for_news(int64_t end_ns) {
   }
 }
 
-void Campaign::await_greetings() {
+void Campaign::await_greetings(int64_t end_ns) {
   const auto silent = [](const Worker& worker) { return worker.alive && !worker.greeted; };
-  while (error_.ok() && absl::c_any_of(states_, silent)) wait_for_news(std::numeric_limits<int64_t>::max());
+  while (error_.ok() && absl::c_any_of(states_, silent) && !overdue(end_ns, silent)) wait_for_news(end_ns);
 }
 
 void Campaign::handle(const WorkerLinks::Event& event) {
@@ -69,11 +69,16 @@ void Campaign::handle(const WorkerLinks::Event& event) {
     return;
   }
   Worker& worker = states_[static_cast<size_t>(event.worker)];
-  if (news->kind == News::Kind::kHello) return greet(event.worker, news->identity);
   switch (news->kind) {
     case News::Kind::kHello:
+      greet(event.worker, *news);
       break;
     case News::Kind::kRun:
+      if (!exploring_ && news->run >= 0 && !worker.works.empty() &&
+          (news->run < worker.works.front().first || news->run >= worker.works.front().end)) {
+        return misfit(event.worker, absl::StrCat("run ", news->run, ", want one of ", worker.works.front().first,
+                                                 " to before ", worker.works.front().end));
+      }
       worker.now = news->run;
       worker.departures.clear();
       break;
@@ -90,10 +95,17 @@ void Campaign::handle(const WorkerLinks::Event& event) {
   }
 }
 
-void Campaign::greet(int number, const CampaignIdentity& theirs) {
+void Campaign::misfit(int number, std::string_view what) {
+  error_ = invalid_argument("explore: ", workers_.name(number), " tells of ", sv(what));
+}
+
+void Campaign::greet(int number, const News& news) {
+  const CampaignIdentity& theirs = news.identity;
   Worker& worker = states_[static_cast<size_t>(number)];
   worker.greeted = true;
   worker.silent_deaths = 0;
+  objects_alike_ = objects_alike_ && objects_.value_or(news.objects) == news.objects;
+  objects_ = news.objects;
   const auto differs = [&](std::string_view what, const std::string& have, const std::string& want) {
     if (have != want && error_.ok())
       error_ = invalid_argument("explore: ", workers_.name(number), " ", sv(what), ": ", have, ", want ", want,
@@ -142,11 +154,11 @@ void Campaign::died(int number, const WorkerLinks::Event& event) {
                                                      workers_.name(number), " ended with ", event.ended));
 }
 
-bool Campaign::overdue(int64_t end_ns) {
+bool Campaign::overdue(int64_t end_ns, absl::FunctionRef<bool(const Worker&)> waits) {
   if (monotonic_ns() - grace_ns_ < end_ns) return false;
   std::vector<std::string> names;
   for (int i = 0; i < workers_.count(); ++i) {
-    if (!states_[static_cast<size_t>(i)].works.empty()) names.push_back(workers_.name(i));
+    if (waits(states_[static_cast<size_t>(i)])) names.push_back(workers_.name(i));
   }
   error_ = make_error(
       ErrorKind::kTimeout,
@@ -185,16 +197,18 @@ Campaign::Explored Campaign::explore(const Budget& budget, absl::FunctionRef<voi
       }
       if (!paused) deal_parts();
       if ((paused || runs_left_ == 0) && !anyone_works()) break;
-      if (paused && overdue(budget.end_ns)) break;
+      if (paused && overdue(budget.end_ns, has_work)) break;
       wait_for_news(budget.end_ns);
       explored_.open = trunk_->open() + static_cast<int64_t>(returned_.size());
-      for (const Worker& worker : states_) explored_.open += worker.works.empty() ? 0 : worker.open;
+      for (const Worker& worker : states_) explored_.open += has_work(worker) ? worker.open : 0;
       told(explored_);
     }
     explored_.finished = trunk_->finished() && error_.ok() && !explored_.failure.has_value();
     if (!explored_.finished) break;
   }
   if (explored_.finished) explored_.open = 0;
+  if (older_objects_ && !objects_alike_)
+    add_uncovered("objects that were made before explore(), which other processes made in other numbers");
   exploring_ = false;
   returned_.clear();
   trunk_.reset();
@@ -270,10 +284,20 @@ void Campaign::ask_to_share() {
   }
 }
 
+void Campaign::add_uncovered(std::string what) {
+  const auto at = absl::c_lower_bound(explored_.uncovered, what);
+  if (at == explored_.uncovered.end() || *at != what) explored_.uncovered.insert(at, std::move(what));
+}
+
 void Campaign::heard_part(int number, News news) {
   Worker& worker = states_[static_cast<size_t>(number)];
   if (!exploring_ || worker.works.empty() || worker.works.front().number != news.work) return;
   Work& work = worker.works.front();
+  if (news.runs < 0 || news.runs > work.runs)
+    return misfit(number, absl::StrCat(news.runs, " runs, want at most ", work.runs));
+  if (news.schedules < 0 || news.repeated < 0 || news.schedules + news.repeated > news.runs)
+    return misfit(number, absl::StrCat(news.schedules, " schedules and ", news.repeated, " runs that repeat others in ",
+                                       news.runs, " runs"));
   if (!news.given.empty()) worker.asked_to_share = false;
   bool fits = trunk_->give(work.number, std::move(news.given));
   if (news.opened.id >= 0) fits = fits && trunk_->opened(work.number, std::move(news.opened));
@@ -291,12 +315,10 @@ void Campaign::heard_part(int number, News news) {
   explored_.repeated += news.repeated;
   explored_.saw_any |= news.saw_any;
   rooted_asked_ |= news.rooted_asked;
-  for (std::string& what : news.uncovered) {
-    const auto at = absl::c_lower_bound(explored_.uncovered, what);
-    if (at == explored_.uncovered.end() || *at != what) explored_.uncovered.insert(at, std::move(what));
-  }
+  completions_write_ |= news.completions_write;
+  older_objects_ |= news.older_objects;
+  for (std::string& what : news.uncovered) add_uncovered(std::move(what));
   if (news.state == News::State::kGoing || news.state == News::State::kPaused) {
-    completions_write_ |= news.rest.completions_write;
     work.rest = std::move(news.rest);
     work.begun = true;
   }
@@ -338,7 +360,8 @@ Campaign::Drawn Campaign::draw(int strategies, const Budget& budget, absl::Funct
                         absl::c_any_of(returned_, [this](const Work& work) { return work.first < seeds_end_; });
       if (paused || !more) break;
     }
-    if (paused && (drawn_.failure.has_value() ? monotonic_ns() - grace_ns_ >= budget.end_ns : overdue(budget.end_ns)))
+    if (paused &&
+        (drawn_.failure.has_value() ? monotonic_ns() - grace_ns_ >= budget.end_ns : overdue(budget.end_ns, has_work)))
       break;
     wait_for_news(budget.end_ns);
     told(drawn_);
@@ -386,6 +409,11 @@ void Campaign::deal_seeds() {
 void Campaign::heard_seeds(int number, News news) {
   Worker& worker = states_[static_cast<size_t>(number)];
   if (exploring_ || worker.works.empty() || worker.works.front().number != news.work) return;
+  const Work& given = worker.works.front();
+  if (news.run < given.first + (news.failure.has_value() ? 1 : 0) || news.run > given.end) {
+    return misfit(number, absl::StrCat("the runs from ", given.first, " to before ", news.run, ", want them to before ",
+                                       given.end, " at most"));
+  }
   Work work = std::move(worker.works.front());
   worker.works.pop_front();
   worker.now = -1;

@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -17,10 +18,10 @@ namespace rankloom::internal {
 // The leader of a search by several processes. It makes no runs: it hands out work, takes some of it back for those
 // that have none, and adds up what the workers tell.
 //
-// Only runs that a worker has told of count: those that it made since then are made again by another one if it dies. So
-// each schedule counts once. A search is finished when all parts are.
+// Only runs that a worker has told of count: if a worker dies, another one makes those since then again. So each
+// schedule counts once. A search is finished when all parts are.
 // A worker that dies in a run of its own doing does so again: its work is done once more, with care, and the run in
-// which the next one dies is the failure. Where others have ended a worker, who else would send SIGKILL, that takes
+// which the next one dies is the failure. After a signal that mostly comes from others, such as SIGKILL, that takes
 // three deaths in the same run.
 // Thread-safety: thread-compatible. Blocking, until the budget is spent and all runs have ended, or for the grace time.
 class Campaign {
@@ -61,8 +62,9 @@ class Campaign {
   Campaign& operator=(const Campaign&) = delete;
 
   // Until every worker has said which program it runs: error() is that of one that does not fit, however soon the
-  // others would be done. For workers that are not copies of this process.
-  void await_greetings();
+  // others would be done. For workers that are not copies of this process. `end_ns`: of the budget; the first run of a
+  // worker, too, may go on for the grace time after that.
+  void await_greetings(int64_t end_ns);
   // Each is called once, and tells of progress some times a second. explore() comes to its end, to that of the budget,
   // or to the first failure that any worker finds; draw(), whoever finds a failure, to the one with the lowest number.
   Explored explore(const Budget& budget, absl::FunctionRef<void(const Explored&)> told);
@@ -100,16 +102,20 @@ class Campaign {
     std::vector<Schedule::Switch> departures = {};
   };
 
+  static bool has_work(const Worker& worker) { return !worker.works.empty(); }
   void handle(const WorkerLinks::Event& event);
-  void greet(int number, const CampaignIdentity& theirs);
+  void greet(int number, const News& news);
+  void add_uncovered(std::string what);
   void heard_part(int number, News news);
   void heard_seeds(int number, News news);
   void died(int number, const WorkerLinks::Event& event);
   // A worker has died in a run that it told of before. True: the run is to blame.
   static bool blames_run(const Worker& worker, bool by_others, Work* work);
   void found(Failure failure);
-  // Runs go on although the budget's time has long been over: an error.
-  bool overdue(int64_t end_ns);
+  // Runs go on although the budget's time has long been over: an error, which names those for which `waits` holds.
+  bool overdue(int64_t end_ns, absl::FunctionRef<bool(const Worker&)> waits);
+  // A worker tells what cannot be: an error.
+  void misfit(int number, std::string_view what);
 
   void deal_parts();
   void deal_seeds();
@@ -137,6 +143,9 @@ class Campaign {
   int64_t runs_left_ = 0;
   bool rooted_asked_ = false;
   bool completions_write_ = false;
+  std::optional<uint64_t> objects_;  // as the workers have greeted
+  bool objects_alike_ = true;
+  bool older_objects_ = false;
   Explored explored_;
 
   // --- draw()

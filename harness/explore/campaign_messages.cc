@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "absl/algorithm/container.h"
 #include "sim/base/dist_error.h"
+#include "sim/schedule/schedule_tree.h"
 
 namespace rankloom::internal {
 namespace {
@@ -164,6 +166,8 @@ void go_part_news(Stream& stream, T& news) {
   go_texts(stream, news.uncovered);
   stream.number(news.saw_any);
   stream.number(news.rooted_asked);
+  stream.number(news.older_objects);
+  stream.number(news.completions_write);
 }
 
 template <typename Stream, typename T>
@@ -189,6 +193,7 @@ void go_news(Stream& stream, T& news) {
     stream.text(news.identity.program);
     stream.text(news.identity.options);
     stream.text(news.identity.first_run);
+    stream.number(news.objects);
   }
   if (news.kind == Kind::kOpened) go_tried(stream, news.opened);
   if (news.kind == Kind::kPart) go_part_news(stream, news);
@@ -203,6 +208,42 @@ void go_news(Stream& stream, T& news) {
   go_failure(stream, news.failure);
 }
 
+// Whether a message that was read makes sense: the numbers that a search counts or looks things up by are of the size
+// that they can have.
+
+bool sound(const TriedTask& tried) {
+  return absl::c_all_of(tried.ops, [](const StepRecord::Op& op) { return op.what <= StepRecord::What::kSettle; });
+}
+
+bool sound(const TreeNode& node) {
+  if (node.kind > ChoiceKind::kRooted || node.step < 0 || node.chosen < 0) return false;
+  if (node.kind != ChoiceKind::kNextTask && node.chosen >= node.size) return false;
+  const auto is_sound = [](const TriedTask& tried) { return sound(tried); };
+  const auto is_task = [](TaskId id) { return id >= 0; };
+  return absl::c_all_of(node.tried, is_sound) && absl::c_all_of(node.asleep, is_sound) &&
+         absl::c_all_of(node.candidates, is_task) && absl::c_all_of(node.todo, is_task);
+}
+
+bool sound(const TreePart& part) {
+  if (part.new_from < 0 || part.rooted < 0 || part.rooted > 1) return false;
+  for (size_t i = 0; i < part.path.size(); ++i) {
+    if (!sound(part.path[i]) || (i > 0 && part.path[i].step < part.path[i - 1].step)) return false;
+  }
+  return true;
+}
+
+bool sound(const CampaignOrder& order) {
+  return order.kind <= CampaignOrder::Kind::kStop && order.runs >= 0 && sound(order.part) &&
+         order.part.floor <= order.part.path.size();
+}
+
+// The rest of a part has a path from the floor on only.
+bool sound(const CampaignNews& news) {
+  if (news.kind > CampaignNews::Kind::kSwitch || news.state > CampaignNews::State::kFailed) return false;
+  return news.run >= -1 && news.ns >= 0 && sound(news.opened) && sound(news.rest) &&
+         absl::c_all_of(news.given, [](const GivenNode& given) { return sound(given.node) && sound(given.chosen); });
+}
+
 }  // namespace
 
 std::string CampaignOrder::encode() const {
@@ -215,9 +256,23 @@ absl::StatusOr<CampaignOrder> CampaignOrder::decode(std::string_view bytes) {
   Reader reader(bytes);
   CampaignOrder order;
   go_order(reader, order);
-  if (!reader.ends() || order.kind > Kind::kStop)
+  if (!reader.ends() || !sound(order))
     return invalid_argument("explore: a message of ", bytes.size(), " bytes from the leading process makes no sense");
   return order;
+}
+
+CampaignNews CampaignNews::of_part(ScheduleTree* tree, State state) {
+  CampaignNews news{.kind = Kind::kPart, .state = state};
+  const bool goes_on = state == State::kGoing || state == State::kPaused;
+  if (goes_on) news.rest = tree->rest();
+  news.wishes = tree->take_wishes();
+  news.open = tree->open();
+  news.uncovered = tree->uncovered();
+  news.saw_any = tree->record().saw_any();
+  news.rooted_asked = tree->rooted_asked();
+  news.older_objects = tree->record().older_objects();
+  news.completions_write = tree->completions_write();
+  return news;
 }
 
 std::string CampaignNews::encode() const {
@@ -230,8 +285,7 @@ absl::StatusOr<CampaignNews> CampaignNews::decode(std::string_view bytes) {
   Reader reader(bytes);
   CampaignNews news;
   go_news(reader, news);
-  if (!reader.ends() || news.kind > Kind::kSwitch || news.state > State::kFailed)
-    return invalid_argument("a message of ", bytes.size(), " bytes makes no sense");
+  if (!reader.ends() || !sound(news)) return invalid_argument("a message of ", bytes.size(), " bytes makes no sense");
   return news;
 }
 

@@ -13,6 +13,8 @@
 
 namespace rankloom::internal {
 
+class ScheduleTree;
+
 // The marks by which processes are known to search the same program: equal texts. Each is named in an error.
 struct CampaignIdentity {
   std::string program;    // which machine code the process has loaded
@@ -67,6 +69,7 @@ struct CampaignNews {
 
   Kind kind = Kind::kHello;
   CampaignIdentity identity = {};
+  uint64_t objects = 0;  // kHello: StepRecord::Origin::made
   int64_t work = 0;
   State state = State::kGoing;
   TriedTask opened = {};              // also in kPart, once a run was made: the step before the floor
@@ -80,10 +83,16 @@ struct CampaignNews {
   std::vector<std::string> uncovered = {};
   bool saw_any = false;
   bool rooted_asked = false;
-  int64_t run = 0;  // kSeeds: as above; kRun: of the work, from 0; of drawn runs its number
-  int64_t ns = 0;   // kSeeds: real time of its runs
+  bool older_objects = false;      // StepRecord::older_objects()
+  bool completions_write = false;  // as in TreePart; also of a part that is done, which has no rest
+  int64_t run = 0;                 // kSeeds: as above; kRun: of the work, from 0; of drawn runs its number
+  int64_t ns = 0;                  // kSeeds: real time of its runs
   std::vector<Schedule::Switch> switches = {};
   std::optional<Failure> failure = {};
+
+  // The facts of the part that a tree searches, but for those that depend on what was told before: runs, a failure, and
+  // the choices that are given away. Takes the tree's wishes.
+  static CampaignNews of_part(ScheduleTree* tree, State state);
 
   std::string encode() const;
   // Errors: InvalidArgument.

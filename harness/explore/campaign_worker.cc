@@ -54,7 +54,7 @@ class CampaignWorker::TellingPolicies final : public PolicySource {
 };
 
 void CampaignWorker::serve(const CampaignIdentity& identity) {
-  tell({.kind = News::Kind::kHello, .identity = identity});
+  tell({.kind = News::Kind::kHello, .identity = identity, .objects = origin_.made});
   while (!stopped_) {
     if (next_.empty()) {
       const std::optional<std::string> message = leader_.receive(/*wait=*/true);
@@ -130,6 +130,7 @@ void CampaignWorker::search_part(CampaignOrder order) {
   told_ = {.at_ns = monotonic_ns(), .every_ns = kTellEvery};
   const int64_t began_ns = told_.at_ns;
   const auto tree = std::make_shared<ScheduleTree>(std::move(order.part));
+  tree->record().begin_search(origin_);
   int64_t runs = 0;
   while (tree->more() && runs < order.runs && !paused_ && !stopped_) {
     const Outcome outcome = run_of(tree, order.careful, runs);
@@ -161,20 +162,14 @@ void CampaignWorker::search_part(CampaignOrder order) {
 void CampaignWorker::tell_part(const CampaignOrder& order, const std::shared_ptr<ScheduleTree>& tree, News::State state,
                                int64_t runs, std::vector<GivenNode> given, const Outcome* failed) {
   const int64_t began = monotonic_ns();
-  News news{.kind = News::Kind::kPart, .work = order.work, .state = state};
-  const bool goes_on = state == News::State::kGoing || state == News::State::kPaused;
+  News news = News::of_part(tree.get(), state);
+  news.work = order.work;
   if (runs > 0 && failed == nullptr && given.empty() && tree->floor() > 0) news.opened = tree->step_at_floor();
   news.given = std::move(given);
-  if (goes_on) news.rest = tree->rest();
-  news.wishes = tree->take_wishes();
   const int64_t schedules = tree->schedules() + (failed != nullptr ? 1 : 0);
   news.runs = runs - std::exchange(told_.runs, runs);
   news.schedules = schedules - std::exchange(told_.schedules, schedules);
   news.repeated = tree->repeated() - std::exchange(told_.repeated, tree->repeated());
-  news.open = tree->open();
-  news.uncovered = tree->uncovered();
-  news.saw_any = tree->record().saw_any();
-  news.rooted_asked = tree->rooted_asked();
   if (failed != nullptr) {
     news.failure = News::Failure{
         .trace = failed->report.trace.serialize(), .headline = failed->headline(), .failures = failed->failures};

@@ -27,7 +27,9 @@ class CampaignRuns {
 // A process that searches what the leader of a campaign hands out.
 class CampaignWorker {
  public:
-  CampaignWorker(const CampaignRuns& runs, LeaderLink* leader) : runs_(runs), leader_(*leader) {}
+  // `origin`: of the search.
+  CampaignWorker(const CampaignRuns& runs, const StepRecord::Origin& origin, LeaderLink* leader)
+      : runs_(runs), origin_(origin), leader_(*leader) {}
 
   // Until the leader says that there is no more to do, or is gone.
   void serve(const CampaignIdentity& identity);
@@ -40,8 +42,8 @@ class CampaignWorker {
     int64_t schedules = 0;
     int64_t repeated = 0;
     int64_t runs = 0;
-    int64_t at_ns = 0;     // when it was told last
-    int64_t every_ns = 0;  // and how often it is
+    int64_t at_ns = 0;     // the time of the last message
+    int64_t every_ns = 0;  // from one message to the next
   };
 
   void search_part(CampaignOrder order);
@@ -56,6 +58,7 @@ class CampaignWorker {
   void heed(CampaignOrder order);
 
   const CampaignRuns& runs_;
+  const StepRecord::Origin origin_;
   LeaderLink& leader_;
   std::deque<CampaignOrder> next_;  // work to come
   bool stopped_ = false;

@@ -2,6 +2,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <iostream>
 #include <utility>
 
@@ -139,6 +143,15 @@ bool sent_by_others(int status) {
   return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
+// This process ends when its parent does, also in a run that never ends. The system looks at the thread that forked,
+// and that is the one on which the parent searches: it goes on until the search, and with it this process, has ended.
+void end_with([[maybe_unused]] pid_t parent) {
+#ifdef __linux__
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(EXIT_FAILURE);  // the parent had ended before
+#endif
+}
+
 int end_descriptor(pid_t process) {
 #ifdef SYS_pidfd_open
   return static_cast<int>(syscall(SYS_pidfd_open, process, 0));
@@ -191,6 +204,7 @@ bool ForkedWorkers::fork_one(Worker* worker) {
     return false;
   }
   write_buffers();
+  const pid_t here = getpid();
   const pid_t process = fork();
   if (process < 0) {
     refused_ = std::strerror(errno);
@@ -199,6 +213,7 @@ bool ForkedWorkers::fork_one(Worker* worker) {
     return false;
   }
   if (process == 0) {
+    end_with(here);
     close(ends[0]);
     run_worker(ends[1]);
   }
@@ -216,9 +231,19 @@ void ForkedWorkers::run_worker(int socket) {
   static const EndsAtExit* const of_process = new EndsAtExit(socket);
   std::atexit([] { delete of_process; });
   SocketToLeader leader(socket);
-  work_(&leader);
+  // An exception that left this would go on in the program, as that of another process than the one that called.
+  int code = EXIT_SUCCESS;
+  try {
+    work_(&leader);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rankloom: an exception ends a process of explore(): %s\n", error.what());
+    code = EXIT_FAILURE;
+  } catch (...) {
+    std::fprintf(stderr, "rankloom: an exception ends a process of explore()\n");
+    code = EXIT_FAILURE;
+  }
   write_buffers();
-  _exit(0);
+  _exit(code);
 }
 
 void ForkedWorkers::close_all(Worker* worker) {
@@ -300,14 +325,16 @@ void ForkedWorkers::ended(int number) {
     poll(nullptr, 0, 1);
     waited = waitpid(worker.process, &status, WNOHANG);
   }
-  if (waited == 0) {
+  const bool lives_on = waited == 0;
+  if (lives_on) {
     kill(worker.process, SIGKILL);
-    waited = waitpid(worker.process, &status, 0);
+    waitpid(worker.process, nullptr, 0);
   }
   const bool exits = worker.exits;
   close_all(&worker);
   events_.push_back({.worker = number,
                      .ended = exits        ? "a call of exit()"
+                              : lives_on   ? "a closed connection"
                               : waited > 0 ? end_text(status)
                                            : "an unknown code",
                      .by_others = waited > 0 && sent_by_others(status)});

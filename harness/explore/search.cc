@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "harness/explore/campaign.h"
 #include "harness/explore/campaign_identity.h"
@@ -39,7 +40,13 @@ class Search final : private CampaignRuns {
  public:
   // `team` as in search().
   Search(const ExploreOptions& options, Baseline* baseline, SearchTeam* team)
-      : options_(options), baseline_(*baseline), team_(team), began_ns_(monotonic_ns()), reported_ns_(began_ns_) {
+      : options_(options),
+        baseline_(*baseline),
+        team_(team),
+        origin_(StepRecord::origin_here()),
+        began_ns_(monotonic_ns()),
+        reported_ns_(began_ns_) {
+    origin_.among_others = team != nullptr;
     for (const Strategy& strategy : options_.strategies) {
       if (strategy.kind != Strategy::Kind::kExhaustive) drawn_.push_back(strategy);
     }
@@ -79,8 +86,8 @@ class Search final : private CampaignRuns {
 
   // Starts the processes that search beside this one, if there are to be any.
   void start_others();
-  // Ends them, and keeps what became of them. Before shrinking, which is for this process alone. `found`: the failure,
-  // if any.
+  // Ends them, and keeps what became of them. Before shrinking, which is for this process alone. May be called again.
+  // `found`: the failure, if any.
   void end_others(const std::string& found = {});
   // The failure of a run that one of them made.
   void found_by_other(const std::string& strategy, int64_t run, WorldOptions world, const Campaign::Failure& failure);
@@ -103,6 +110,7 @@ class Search final : private CampaignRuns {
   const ExploreOptions& options_;
   Baseline& baseline_;
   SearchTeam* const team_;
+  StepRecord::Origin origin_;
   const int64_t began_ns_;
   int64_t reported_ns_;
   ProgressLine line_{stderr};
@@ -141,15 +149,16 @@ ExploreOptions::Progress Search::progress_now() const {
 void Search::run_strategies(const Schedule& asked) {
   if (!make_baseline()) return;
   if (asked.kind() != Schedule::Kind::kUnset) return run_asked(asked);
+  // Also where the program's own function, progress, throws: the others make runs of this search.
+  const absl::Cleanup end = [this] { end_others(); };
   if (!options_.strategies.empty()) start_others();
-  if (!report_.error.ok()) return end_others();
+  if (!report_.error.ok()) return;
   for (const Strategy& strategy : options_.strategies) {
     if (strategy.kind != Strategy::Kind::kExhaustive) continue;
     exhaust();
     break;
   }
   if (!report_.verified && !report_.failure.has_value() && report_.error.ok()) draw();
-  end_others();
 }
 
 bool Search::make_baseline() {
@@ -195,6 +204,7 @@ void Search::exhaust() {
 bool Search::exhaust_alone(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share) {
   const auto kept_tree = std::make_shared<ScheduleTree>();
   ScheduleTree& tree = *kept_tree;
+  tree.record().begin_search(origin_);
   while (tree.more() && share->runs < budget.runs && monotonic_ns() < budget.end_ns) {
     Outcome outcome = run_explored(tree.hooks(), kept_tree);
     ++report_.runs;
@@ -295,12 +305,13 @@ void Search::draw_together(size_t first_share) {
 // --- other processes
 
 void Search::serve(LeaderLink* leader, const Schedule& asked) {
+  origin_.among_others = true;
   on_own_thread([&] {
     const std::optional<Baseline::Failure> failure = baseline_.make(&report_.runs, options_.max_runs);
     CampaignIdentity identity = campaign_identity(options_, baseline_);
     if (asked.kind() != Schedule::Kind::kUnset) absl::StrAppend(&identity.options, ", schedule ", asked.text());
     if (failure.has_value()) identity.first_run = absl::StrCat("one that fails (", failure->outcome.headline(), ")");
-    CampaignWorker(*this, leader).serve(identity);
+    CampaignWorker(*this, origin_, leader).serve(identity);
     leader->left();
   });
 }
@@ -311,17 +322,17 @@ void Search::start_others() {
   if (team_ != nullptr) {
     WorkerLinks* const links = team_->start([this, identity](LeaderLink* leader) {
       on_own_thread([&] {
-        CampaignWorker(*this, leader).serve(identity);
+        CampaignWorker(*this, origin_, leader).serve(identity);
         leader->left();
       });
     });
     campaign_ = std::make_unique<Campaign>(links, identity);
-    campaign_->await_greetings();
+    campaign_->await_greetings(ns_until(options_.max_time));
     report_.error = campaign_->error();
     return;
   }
   workers_ = std::make_unique<ForkedWorkers>(
-      [this, identity](LeaderLink* leader) { CampaignWorker(*this, leader).serve(identity); });
+      [this, identity](LeaderLink* leader) { CampaignWorker(*this, origin_, leader).serve(identity); });
   const int started = workers_->start(options_.processes);
   if (started < options_.processes) {
     report_.process_notes.push_back(absl::StrCat(
@@ -466,6 +477,12 @@ ExploreReport search(const ExploreOptions& options, int number, Program program,
   return Search(options, &baseline, team).run(asked);
 }
 
+RunReport PlainRuns::operator()(const std::shared_ptr<World>& world, Program program,
+                                std::vector<std::string>* /*failures*/) const {
+  const LibraryScope library;
+  return state_of(*world).run_once(program, code);
+}
+
 void search_for(LeaderLink* leader, const ExploreOptions& options, int number, Program program, RunWorld run,
                 CodeSite code) {
   WorldOptions world;
@@ -489,11 +506,7 @@ using namespace internal;
 
 ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
   const int number = next_run();
-  const auto run = [code](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
-    const LibraryScope library;
-    return state_of(*world).run_once(body, code);
-  };
-  ExploreReport report = internal::search(options, number, program, run, code);
+  ExploreReport report = internal::search(options, number, program, PlainRuns{code}, code);
   if (report.failure.has_value())
     write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", number), &report.failure->report);
   return report;

@@ -12,11 +12,10 @@ namespace rankloom::internal {
 class SearchTeam {
  public:
   virtual ~SearchTeam() = default;
-  // The links to all of them. This process searches as well: it does `work` on a thread of its own. Called once, or
-  // never.
+  // The links to all of them. This process searches as well: `work` runs on a thread of its own. Called once, or never.
   virtual WorkerLinks* start(std::function<void(LeaderLink*)> work) = 0;
-  // Returns when the thread of start() has ended, which has been told to. Where it does not, for a run that never ends,
-  // the job ends, with `found` on stderr: the failure that was found, if any. May be called again.
+  // Has the thread of start() end, and returns when that has ended. A thread that does not, for a run that never ends,
+  // ends the job, with `found` on stderr: the failure that was found, if any. May be called again.
   virtual void end(const std::string& found) = 0;
 };
 

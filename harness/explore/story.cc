@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "sim/base/site_text.h"
 
@@ -124,15 +125,22 @@ std::optional<size_t> step_of(const StepRecord& record, const Schedule::Switch& 
   return found;
 }
 
+// Those of all switches that led to one.
+std::vector<size_t> steps_of(const StepRecord& record, absl::Span<const Schedule::Switch> switches, size_t last) {
+  std::vector<size_t> steps;
+  for (const Schedule::Switch& s : switches) {
+    if (s.kind == Schedule::Switch::Kind::kValue) continue;
+    if (const std::optional<size_t> at = step_of(record, s, last); at.has_value()) steps.push_back(*at);
+  }
+  return steps;
+}
+
 // The steps that switches led to, with the one before and the one after.
 std::vector<bool> steps_at_switches(const StepRecord& record, absl::Span<const Schedule::Switch> switches,
                                     size_t last) {
   std::vector<bool> near(last);
-  for (const Schedule::Switch& s : switches) {
-    if (s.kind == Schedule::Switch::Kind::kValue) continue;
-    const std::optional<size_t> at = step_of(record, s, last);
-    if (!at.has_value()) continue;
-    for (size_t i = *at == 0 ? 0 : *at - 1; i < std::min(last, *at + 2); ++i) near[i] = true;
+  for (const size_t at : steps_of(record, switches, last)) {
+    for (size_t i = at == 0 ? 0 : at - 1; i < std::min(last, at + 2); ++i) near[i] = true;
   }
   return near;
 }
@@ -225,12 +233,8 @@ void append_columns(absl::Span<const Row> rows, int ranks, std::string* out) {
 }  // namespace
 
 std::vector<int64_t> switch_steps(const StepRecord& record, const std::vector<Schedule::Switch>& switches) {
-  std::vector<int64_t> steps;
-  for (const Schedule::Switch& at : switches) {
-    if (at.kind == Schedule::Switch::Kind::kValue) continue;
-    const std::optional<size_t> step = step_of(record, at, last_step(record));
-    if (step.has_value()) steps.push_back(static_cast<int64_t>(*step));
-  }
+  const std::vector<size_t> found = steps_of(record, switches, last_step(record));
+  std::vector<int64_t> steps(found.begin(), found.end());
   std::sort(steps.begin(), steps.end());
   return steps;
 }
@@ -244,8 +248,10 @@ std::string story_text(const StepRecord& record, const RunReport& report,
   // Of many switches the last ones: those before them led nowhere yet.
   size_t hidden = 0;
   if (rows.size() > kMaxRows && switches.size() > kMaxSwitches) {
-    hidden = switches.size() - kMaxSwitches;
-    rows = rows_of(record, shown, steps_at_switches(record, absl::MakeConstSpan(switches).subspan(hidden), last));
+    const absl::Span<const Schedule::Switch> all = switches;
+    const absl::Span<const Schedule::Switch> late = all.last(kMaxSwitches);
+    hidden = steps_of(record, all.first(all.size() - late.size()), last).size();
+    rows = rows_of(record, shown, steps_at_switches(record, late, last));
   }
   std::string out;
   // The earliest go, but for those around switches.
@@ -256,13 +262,10 @@ std::string story_text(const StepRecord& record, const RunReport& report,
     ++gone;
     return true;
   });
-  const auto earlier = [](size_t count, const char* what) {
-    return absl::StrCat(count, " earlier ", what, count == 1 ? "" : what[strlen(what)-1] == 'h' ? "es" : "s");
-  };
-  if (gone + hidden > 0) {
-    absl::StrAppend(&out, "  ... ", gone > 0 ? earlier(gone, "step") : "", gone > 0 && hidden > 0 ? ", " : "",
-                    hidden > 0 ? earlier(hidden, "switch") : "", hidden > 1 ? "es" : "", "\n");
-  }
+  std::vector<std::string> left_out;
+  if (gone > 0) left_out.push_back(absl::StrCat(gone, gone == 1 ? " earlier step" : " earlier steps"));
+  if (hidden > 0) left_out.push_back(absl::StrCat(hidden, hidden == 1 ? " earlier switch" : " earlier switches"));
+  if (!left_out.empty()) absl::StrAppend(&out, "  ... ", absl::StrJoin(left_out, ", "), "\n");
   if (ranks <= kMaxColumns) {
     append_columns(rows, ranks, &out);
   } else {

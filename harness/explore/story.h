@@ -12,8 +12,8 @@ namespace rankloom::internal {
 
 // The acts of each rank in a run, one line a step, in the order in which it happened: only the steps that touch what
 // others touch, those where one rank was stopped for another, and each rank's last. An act that a rank repeats is
-// shown at its first and last time, with the number of times; the steps around each of `switches`, always. `record`
-// keeps texts.
+// shown at its first and last time, with the number of times; the steps around each of `switches`, always, or, where
+// that makes too many lines, around the last six. The first line then says how much is left out. `record` keeps texts.
 std::string story_text(const StepRecord& record, const RunReport& report,
                        const std::vector<Schedule::Switch>& switches);
 

@@ -17,12 +17,10 @@
 #include "rankloom/explore.h"
 #include "rankloom/mpi.h"
 #include "sim/base/dist_error.h"
-#include "sim/base/library_scope.h"
 #include "sim/base/parker.h"
 #include "sim/base/site_text.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
-#include "world/world_state.h"
 
 namespace rankloom {
 namespace internal {
@@ -102,10 +100,7 @@ ExploreReport explore(int* argc, char*** argv, const ExploreOptions& options,
     return refused(error.status());
   }
   const int number = next_run();
-  const auto run = [code](const std::shared_ptr<World>& world, Program body, std::vector<std::string>*) {
-    const LibraryScope library;
-    return state_of(*world).run_once(body, code);
-  };
+  const PlainRuns run{code};
   const MpiInUse in_use("explore");
   MpiChannel channel(MPI_COMM_WORLD);
   return channel.rank() == 0 ? lead(&channel, options, number, program, run, code)

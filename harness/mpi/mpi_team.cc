@@ -64,7 +64,7 @@ class MpiTeam::OwnThread final : private LeaderLink {
     OrderedMutexLock lock(&mu_);
     return take_first(&news_);
   }
-  // False: it has not ended at that time.
+  // False: the thread has not ended at that time.
   bool end(int64_t end_ns) ABSL_LOCKS_EXCLUDED(mu_) {
     {
       OrderedMutexLock lock(&mu_);

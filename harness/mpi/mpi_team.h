@@ -47,7 +47,7 @@ class MpiTeam final : public SearchTeam, private WorkerLinks {
   Parker parker_;
   Naps naps_;
   std::unique_ptr<OwnThread> own_;
-  std::vector<bool> gone_;  // [process] it has said its last word
+  std::vector<bool> gone_;  // [process] its last message has come
 };
 
 // The leader, as another process of the job sees it.

@@ -47,8 +47,8 @@ class ScheduleTree::Policy final : public SchedulePolicy {
     if (next_task) order_.look(point);
     if (at_ < tree_.prefix_) {
       Node& node = tree_.nodes_[at_++];
-      const bool fits =
-          node.kind == point.kind && (next_task ? point.ready->contains(node.chosen) : node.size == point.size);
+      const bool fits = node.kind == point.kind && node.step == static_cast<int>(tree_.record_.steps().size()) &&
+                        (next_task ? point.ready->contains(node.chosen) : node.size == point.size);
       if (fits) {
         if (next_task) order_.chose(point, node.chosen);
         return node.chosen;

@@ -27,12 +27,12 @@ class ScheduleTrunk {
   int64_t take();
   // A part that was taken, as its process is to begin it.
   TreePart part(int64_t number) const;
-  // The same, but that it has come as far as `rest`, whose path begins at its floor.
+  // The same part when its process has come as far as `rest`, whose path begins at the part's floor.
   TreePart part(int64_t number, const TreePart& rest) const;
   // Nobody has told yet what the part's first step touches.
   bool fresh(int64_t number) const;
 
-  // --- told by the process that has the part. False: what it says does not fit.
+  // --- told by the process that has the part. False: the message does not fit.
 
   // Before anything else of a fresh part.
   bool opened(int64_t number, TriedTask step);

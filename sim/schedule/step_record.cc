@@ -31,6 +31,7 @@ constexpr uint64_t kMemory = 0xc949d7c7509e6557;
 constexpr uint64_t kOutside = 0xff51afd7ed558ccd;
 constexpr uint64_t kOlder = 0xb492b66fbe98f273;
 constexpr uint64_t kBetweenRuns = 0x9ddfea08eb382d69;
+constexpr uint64_t kBeforeSearch = 0x2127599bf4325c37;
 
 thread_local uint64_t next_task_name = 0;
 
@@ -68,6 +69,8 @@ class StepRecord::Lock {
  private:
   OrderedMutex* const mu_;
 };
+
+StepRecord::Origin StepRecord::origin_here() { return {.thread = this_thread().thread, .made = this_thread().made}; }
 
 StepRecord::StepRecord(bool texts) : texts_(texts), end_serial_(this_thread().made) {}
 
@@ -228,12 +231,26 @@ ObjectName::ObjectName() {
 ObjectName::ObjectName(StepRecord* record)
     : name_(record != nullptr ? record->new_object() : 0), run_(record != nullptr ? record->run() : 0) {}
 
-uint64_t ObjectName::in(const StepRecord& record) const {
-  if (run_ != 0) return run_ == record.run_ ? name_ : numbered_object(kOlder, name_);
-  if (thread_ != record.thread_) return numbered_object(numbered_object(kOlder, thread_), serial_);
-  if (serial_ > record.run_serial_) return numbered_object(kOutside, ~(serial_ - record.run_serial_));
-  if (serial_ > record.end_serial_) return numbered_object(kBetweenRuns, serial_ - record.end_serial_);
-  return numbered_object(kOlder, serial_);
+uint64_t ObjectName::in(StepRecord& record) const {
+  if (run_ != 0 && run_ == record.run_) return name_;
+  if (run_ != 0) {
+    record.uncovered("objects that one run made and a later one uses");
+    return numbered_object(kOlder, name_);
+  }
+  const StepRecord::Origin& origin = record.origin_;
+  if (thread_ != 0 && thread_ == origin.thread && serial_ <= origin.made) {
+    record.older_objects_.store(true, std::memory_order_relaxed);
+    return numbered_object(kBeforeSearch, origin.made - serial_);
+  }
+  if (thread_ == record.thread_ && serial_ > record.run_serial_)
+    return numbered_object(kOutside, ~(serial_ - record.run_serial_));
+  if (thread_ == record.thread_ && serial_ > record.end_serial_)
+    return numbered_object(kBetweenRuns, serial_ - record.end_serial_);
+  if (thread_ != 0 && origin.among_others) {
+    record.uncovered(
+        "objects that the thread of explore() did not make before the call: each process has its own names for them");
+  }
+  return numbered_object(numbered_object(kOlder, thread_), serial_);
 }
 
 }  // namespace rankloom::internal

@@ -79,8 +79,20 @@ class StepRecord {
     std::vector<int> guest;  // ranks whose memory it touches beside its own: it runs their callbacks
   };
 
+  // The point at which a thread began a search: how many objects it had made outside of recorded runs.
+  struct Origin {
+    uint64_t thread = 0;  // ObjectName's number of it
+    uint64_t made = 0;
+    // Processes that are copies of no common one search as well, and must come to the same names.
+    bool among_others = false;
+  };
+  static Origin origin_here();
+
   // `texts`: keep what each step was about to do, for a story.
   explicit StepRecord(bool texts = false);
+
+  // All runs are of the search that began there. Before the first; without it nothing is counted from an origin.
+  void begin_search(const Origin& origin) { origin_ = origin; }
 
   // --- told by the scheduler
 
@@ -147,6 +159,9 @@ class StepRecord {
 
   // In any run a task did something that the record sees.
   bool saw_any() const { return saw_any_; }
+  // Objects that were made before the search, and are named by the count since then, were used in any run: other
+  // processes have the same names for them if they made as many.
+  bool older_objects() const { return older_objects_.load(std::memory_order_relaxed); }
   // How often anything was told in all runs.
   uint64_t told() const { return told_.load(std::memory_order_relaxed); }
 
@@ -179,7 +194,9 @@ class StepRecord {
 
   const bool texts_;
   bool threads_ = false;
+  Origin origin_;
   bool saw_any_ = false;
+  std::atomic<bool> older_objects_{false};
   std::atomic<uint64_t> told_{0};
   std::atomic<bool> runs_{false};  // a task has begun, and not all have ended
   std::atomic<bool> strangers_{false};
@@ -224,14 +241,16 @@ uint64_t numbered_object(uint64_t object, uint64_t number);
 
 // The name of an object that users make, inside of runs or before them: a member of the object.
 // An object that a task of a run makes has a name in that run. One that was made outside is counted, by the thread that
-// made it: those older than the explorer from the beginning, those made for one run (by a thread that runs the program
-// again and again) from the end of the run before.
+// made it: those that the thread of StepRecord::Origin made before the search, back from there, which is alike in all
+// processes that search; those made for one run (by a thread that runs the program again and again) from the end of the
+// run before; all others from the thread's beginning, by the number of the thread, which is this process's own.
 class ObjectName {
  public:
   ObjectName();
   // Of an object that belongs to a world, whose record is this; null: the world is not explored.
   explicit ObjectName(StepRecord* record);
-  uint64_t in(const StepRecord& record) const;
+  // Tells the record where the name is not the same in all runs, or in all processes of the search.
+  uint64_t in(StepRecord& record) const;
 
  private:
   uint64_t name_ = 0;    // in the run below

@@ -3,6 +3,7 @@
 #include "harness/explore/campaign.h"
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "gtest/gtest.h"
 #include "harness/explore/campaign_messages.h"
 #include "sim/base/parker.h"
+#include "sim/schedule/early_changes.h"
+#include "sim/schedule/schedule_tree.h"
 
 namespace rankloom {
 
@@ -377,9 +380,155 @@ TEST(CampaignTest, AwaitsGreetingsAndNamesWorkersAsTheirLinksDo) {
   workers.events.back() = {
       .worker = 2, .message = News{.kind = News::Kind::kHello, .identity = {"prog 2", "world_size 2", "abc"}}.encode()};
   Campaign campaign(&workers, kUs);
-  campaign.await_greetings();
+  campaign.await_greetings(in_a_minute());
   EXPECT_EQ(std::string(campaign.error().message()),
             "explore: process 2 on node2 runs another program: prog 2, want prog 1, as the process that leads");
+}
+
+// Of worker 1 nothing is heard.
+class SilentSecond : public Named {
+ public:
+  SilentSecond() : Named(3) { events.erase(events.begin() + 1); }
+};
+
+TEST(CampaignTest, NamesAProcessWhoseFirstRunDoesNotEnd) {
+  SilentSecond workers;
+  Campaign campaign(&workers, kUs, /*grace_ns=*/5'000'000);
+  const int64_t soon = monotonic_ns() + 1'000'000;
+  campaign.await_greetings(soon);
+  EXPECT_GE(monotonic_ns(), soon + 5'000'000);
+  EXPECT_THAT(std::string(campaign.error().message()),
+              StartsWith("explore: a run has not ended 5ms after max_time was over: that of process 1 on node1; "));
+}
+
+// Says of its first drawn runs what cannot be.
+class Liar : public PlayedWorkers {
+ public:
+  explicit Liar(std::function<News(const Order&)> lie) : PlayedWorkers(1), lie_(std::move(lie)) {}
+  void hears(int worker, const Order& order) override {
+    if (order.kind != Order::Kind::kSeeds && order.kind != Order::Kind::kPart) return;
+    News news = lie_(order);
+    news.work = order.work;
+    says(worker, news);
+  }
+
+ private:
+  const std::function<News(const Order&)> lie_;
+};
+
+TEST(CampaignTest, RefusesNumbersOfDrawnRunsThatWereNotHandedOut) {
+  struct Case {
+    News lie;
+    const char* text;
+  };
+  const News::Failure failure{.trace = {}, .headline = "no luck", .failures = {}};
+  const Case cases[] = {
+      {{.kind = News::Kind::kSeeds, .state = News::State::kDone, .run = 1'000'000'000'000},
+       "the runs from 0 to before 1000000000000, want them to before 1 at most"},
+      {{.kind = News::Kind::kSeeds, .state = News::State::kPaused, .run = -1},
+       "the runs from 0 to before -1, want them to before 1 at most"},
+      {{.kind = News::Kind::kSeeds, .state = News::State::kFailed, .run = 0, .failure = failure},
+       "the runs from 0 to before 0, want them to before 1 at most"},
+      {{.kind = News::Kind::kRun, .run = 7}, "run 7, want one of 0 to before 1"},
+  };
+  for (const Case& c : cases) {
+    Liar workers([&c](const Order&) { return c.lie; });
+    Campaign campaign(&workers, kUs);
+    const Campaign::Drawn drawn = draw_with(&campaign, 10);
+    EXPECT_EQ(drawn.all_runs(), 0);
+    EXPECT_FALSE(drawn.failure.has_value());
+    EXPECT_EQ(std::string(campaign.error().message()), absl::StrCat("explore: process 1 tells of ", c.text));
+  }
+}
+
+TEST(CampaignTest, RefusesMoreRunsOfAPartThanWereHandedOut) {
+  Liar workers([](const Order& order) {
+    return News{.kind = News::Kind::kPart, .state = News::State::kDone, .runs = order.runs + 1, .schedules = 1};
+  });
+  Campaign campaign(&workers, kUs);
+  const Campaign::Explored explored =
+      campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+  EXPECT_FALSE(explored.finished);
+  EXPECT_EQ(std::string(campaign.error().message()), "explore: process 1 tells of 51 runs, want at most 50");
+}
+
+// Gives a choice of two away, and then says that its own part is done: each part within one message.
+class GivesAndIsDone : public PlayedWorkers {
+ public:
+  explicit GivesAndIsDone(News done) : PlayedWorkers(1), done_(std::move(done)) { done_.kind = News::Kind::kPart; }
+  void hears(int worker, const Order& order) override {
+    if (order.kind != Order::Kind::kPart) return;
+    News news = done_;
+    news.work = order.work;
+    if (given[worker].size() == 1) {
+      News gives{.kind = News::Kind::kPart,
+                 .work = order.work,
+                 .given = {{.node = {.kind = ChoiceKind::kAnySource, .size = 2}, .chosen = {}}},
+                 .rest = {.path = {{.chosen = 1, .step = 2}}}};
+      says(worker, gives);
+    }
+    news.state = News::State::kDone;
+    says(worker, news);
+  }
+
+ private:
+  News done_;
+};
+
+// A part that has ended before it told of anything tells of an early change with its end.
+TEST(CampaignTest, PassesOnThatCompletionsWriteFromAPartThatIsDone) {
+  for (const bool write : {false, true}) {
+    GivesAndIsDone workers({.completions_write = write});
+    Campaign campaign(&workers, kUs);
+    const Campaign::Explored explored =
+        campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+    EXPECT_TRUE(explored.finished) << campaign.error();
+    ASSERT_EQ(workers.given[0].size(), 2u);
+    EXPECT_FALSE(workers.given[0][0].part.completions_write);
+    EXPECT_EQ(workers.given[0][1].part.completions_write, write);
+  }
+}
+
+// Objects that users made before are named by the count since then.
+TEST(CampaignTest, DoesNotCoverObjectsThatProcessesMadeInOtherNumbers) {
+  struct Case {
+    bool used;
+    uint64_t second_made;
+    bool covered;
+  };
+  for (const Case& c : {Case{true, 3, true}, Case{false, 4, true}, Case{true, 4, false}}) {
+    class Two : public PlayedWorkers {
+     public:
+      explicit Two(const Case& c) : PlayedWorkers(2), used_(c.used) {
+        events.clear();
+        says(0, {.kind = News::Kind::kHello, .identity = kUs, .objects = 3});
+        says(1, {.kind = News::Kind::kHello, .identity = kUs, .objects = c.second_made});
+      }
+      void hears(int worker, const Order& order) override {
+        if (order.kind != Order::Kind::kPart) return;
+        says(worker, {.kind = News::Kind::kPart,
+                      .work = order.work,
+                      .state = News::State::kDone,
+                      .runs = 1,
+                      .schedules = 1,
+                      .older_objects = used_});
+      }
+
+     private:
+      const bool used_;
+    } workers(c);
+    Campaign campaign(&workers, kUs);
+    campaign.await_greetings(in_a_minute());
+    const Campaign::Explored explored =
+        campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+    EXPECT_TRUE(explored.finished);
+    if (c.covered) {
+      EXPECT_THAT(explored.uncovered, testing::IsEmpty());
+    } else {
+      EXPECT_THAT(explored.uncovered,
+                  ElementsAre("objects that were made before explore(), which other processes made in other numbers"));
+    }
+  }
 }
 
 // --- messages
@@ -416,12 +565,49 @@ TEST(CampaignMessagesTest, ArriveAsTheyWere) {
                   .rest = order.part,
                   .wishes = {{.node = 4, .any_of = {1, 2}}},
                   .uncovered = {"", "a\nb"},
+                  .older_objects = true,
+                  .completions_write = true,
                   .failure = News::Failure{.trace = std::string("\0x", 2), .headline = "h", .failures = {"f"}}};
   const absl::StatusOr<News> told = News::decode(news.encode());
   ASSERT_TRUE(told.ok()) << told.status();
   EXPECT_EQ(told->encode(), news.encode());
   EXPECT_EQ(told->failure->trace.size(), 2u);
   EXPECT_EQ(told->wishes, news.wishes);
+  EXPECT_TRUE(told->older_objects && told->completions_write);
+}
+
+TEST(CampaignMessagesTest, NumbersThatNoSearchComesToAreRefused) {
+  const auto part = [](const TreePart& part) {
+    return Order::decode(Order{.kind = Order::Kind::kPart, .part = part}.encode()).ok();
+  };
+  EXPECT_TRUE(part({.path = {{.step = 2}, {.step = 2}, {.step = 5}}, .floor = 3, .new_from = 5}));
+  EXPECT_FALSE(part({.path = {{.step = 2}}, .floor = 2}));
+  EXPECT_FALSE(part({.path = {{.step = 2}}, .floor = ~size_t{0}}));
+  EXPECT_FALSE(part({.path = {{.step = -2}}}));
+  EXPECT_FALSE(part({.path = {{.step = 2}, {.step = 1}}}));
+  EXPECT_FALSE(part({.path = {{.chosen = -1}}}));
+  EXPECT_FALSE(part({.path = {{.kind = ChoiceKind::kFault, .size = 2, .chosen = 2}}}));
+  EXPECT_FALSE(part({.path = {{.kind = static_cast<ChoiceKind>(9)}}}));
+  EXPECT_FALSE(part({.path = {{.candidates = {0, -7}}}}));
+  EXPECT_FALSE(part({.new_from = -1}));
+  EXPECT_FALSE(part({.rooted = 2}));
+  const auto news = [](const News& news) { return News::decode(news.encode()).ok(); };
+  EXPECT_TRUE(news({.kind = News::Kind::kPart, .rest = {.path = {{.step = 2}}, .floor = 2}}));
+  EXPECT_FALSE(news({.kind = News::Kind::kPart, .rest = {.path = {{.step = -2}}}}));
+  EXPECT_FALSE(news({.kind = News::Kind::kPart, .given = {{.node = {.step = -1}, .chosen = {}}}}));
+  EXPECT_FALSE(news({.kind = News::Kind::kSeeds, .run = -2}));
+  EXPECT_FALSE(news({.kind = News::Kind::kSeeds, .ns = -1}));
+}
+
+// A part that ends before it has told of anything has no rest that could tell.
+TEST(CampaignMessagesTest, APartTellsOfAnEarlyChangeHoweverItStands) {
+  for (const News::State state :
+       {News::State::kGoing, News::State::kPaused, News::State::kDone, News::State::kFailed}) {
+    ScheduleTree tree{TreePart{}};
+    EXPECT_FALSE(News::of_part(&tree, state).completions_write);
+    early_changes_found.fetch_add(1);
+    EXPECT_TRUE(News::of_part(&tree, state).completions_write);
+  }
 }
 
 TEST(CampaignMessagesTest, CutOrLongerOnesAreRefused) {

@@ -23,10 +23,11 @@
 #include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 #include "rankloom/process_group.h"
+#include "rankloom/records.h"
 #include "rankloom/store.h"
 #include "rankloom/sync.h"
 #include "rankloom/testing.h"
-#include "rankloom/records.h"
+#include "tests/collectives/streams/fake_device.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -517,7 +518,7 @@ TEST(ExploreOnFibersTest, DoesNotVerifyRanksThatDescribeTheirWorld) {
 // Programs that look at what a search does not reorder.
 struct Unseen {
   WorldOptions world;
-  void (*run)(RankContext& rank);
+  std::function<void(RankContext& rank)> run;
   const char* reason;
 };
 
@@ -525,6 +526,8 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
   WorldOptions at_once = fibers(2), unpoisoned = fibers(2);
   at_once.late_completion = false;
   unpoisoned.poison = false;
+  const auto driver = std::make_shared<FakeDriver>();
+  std::shared_ptr<Watched<int>> kept;
   const auto meet = [](RankContext& rank) { init_process_group(rank)->barrier().wait(); };
   const Unseen programs[] = {
       {at_once, meet, "late_completion is off: calls complete at once, by whoever comes last"},
@@ -548,7 +551,29 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
                    [](RankContext& inner) { init_process_group(inner)->barrier().wait(); });
        },
        "a world within a rank, in the free gear"},
+      {fibers(2),
+       [](RankContext& rank) {
+         const World::OutsideWaker waker = rank.world().outside_waker();
+         rank.store().add("n", 1);
+       },
+       "something outside of the run that wakes ranks"},
+      {fibers(2),
+       [&](RankContext& rank) {
+         use_device(state_of(rank).world(), driver);
+         const FakeDeviceStream stream(rank, *driver);  // a wait for it would take as many asks as the device likes
+         rank.store().add("n", 1);
+       },
+       "a device"},
+      {fibers(2),
+       [&](RankContext& rank) {
+         rank.store().append("log", absl::StrCat(rank.rank()));  // runs in two orders
+         if (rank.rank() == 1) return;
+         const auto now = std::make_shared<Watched<int>>(0);
+         (void)std::exchange(kept, now)->get();
+       },
+       "objects that one run made and a later one uses"},
   };
+  kept = std::make_shared<Watched<int>>(0);
   for (const Unseen& program : programs) {
     const ExploreReport report = explore({.world = program.world, .strategies = {Strategy::exhaustive()}}, program.run);
     EXPECT_FALSE(report.verified) << program.reason;
@@ -590,6 +615,23 @@ TEST(ExploreOnFibersTest, EndsARunThatNeverEnds) {
   ASSERT_TRUE(report.failure.has_value());
   EXPECT_THAT(report.text(), AllOf(HasSubstr("the run did not end within 1000 scheduling points"),
                                    HasSubstr("rank 0 is at store check never"), HasSubstr("rank 1 is at store check")));
+}
+
+// No number of points, but the search's time, bounds a run that asks and asks.
+TEST(ExploreOnFibersTest, EndsARunThatAsksForAWorkWithoutEnd) {
+  const absl::Time begun = absl::Now();
+  const ExploreReport report =
+      explore({.world = fibers(2), .max_time = absl::Milliseconds(100)}, [](RankContext& rank) {
+        auto pg = init_process_group(rank);
+        if (rank.rank() == 1) return;
+        std::vector<float> x = {1, 2};
+        const Work work = pg->all_reduce(x);
+        while (!work.is_completed()) {
+        }
+      });
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_THAT(report.text(), HasSubstr("the run did not end within 200000 scheduling points"));
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
 }
 
 TEST(ExploreOnFibersTest, KeepsToItsBudgetAndTellsOfItsProgress) {
@@ -1050,6 +1092,40 @@ TEST(ExploreStoryTest, OfAProgramThatPollsShowsTheRaceAndCollapsesThePolls) {
   EXPECT_THAT(story, HasSubstr("store set ready"));
   EXPECT_THAT(story, HasSubstr("store check value"));
   EXPECT_LT(std::count(story.begin(), story.end(), '\n'), 40) << story;
+}
+
+TEST(ExploreStoryTest, ShowsTheStepsAroundAllSwitchesThatFit) {
+  std::string strict;
+  for (int i = 0; i < 8; ++i) strict += "ab";
+  const ExploreReport report = explore(
+      {.world = fibers(2), .strategies = {Strategy::exhaustive()}, .max_runs = 100'000}, [&](RankContext& rank) {
+        for (int i = 0; i < 8; ++i) rank.store().append("log", rank.rank() == 0 ? "a" : "b");
+        if (rank.store().get("log") == strict) throw std::runtime_error("strictly");
+      });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  const std::string& story = report.failure->story;
+  size_t appends = 0;
+  for (size_t at = story.find("store append log"); at != std::string::npos; at = story.find("store append log", at + 1))
+    ++appends;
+  EXPECT_EQ(appends, 16u) << story;
+  EXPECT_THAT(story, Not(HasSubstr("earlier"))) << story;
+}
+
+TEST(ExploreStoryTest, SaysHowManyEarlierSwitchesItDoesNotShow) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::random()}, .checks = {.store_values = false}},
+              [](RankContext& rank) {
+                for (int i = 0; i < 40; ++i) rank.store().append("log", rank.rank() == 0 ? "a" : "b");
+                const std::string log = rank.store().get("log");
+                int alternations = 0;
+                for (size_t i = 1; i < log.size(); ++i) alternations += log[i] != log[i - 1] ? 1 : 0;
+                if (log.size() == 80 && alternations >= 25) throw std::runtime_error("to and fro");
+              });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  const int hidden = report.failure->size() - 6;
+  EXPECT_GT(hidden, 10) << report.text();
+  EXPECT_THAT(report.failure->story, testing::ContainsRegex(absl::StrCat("^  \\.\\.\\. ([0-9]+ earlier steps?, )?",
+                                                                         hidden, " earlier switches\n")));
 }
 
 }  // namespace

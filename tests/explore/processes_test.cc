@@ -580,6 +580,42 @@ TEST(ProcessesOnFibersTest, AProcessThatClosesAllFilesIsOneThatEnds) {
             "the process that made this run ended with exit code 0; what it printed stands above");
 }
 
+// The leader can tell it nothing any more and ends it, which nobody else did.
+TEST(ProcessesOnFibersTest, AProcessThatClosesItsConnectionAndLivesOnIsNamedAsThat) {
+  const pid_t here = getpid();
+  const ExploreReport report =
+      explore({.world = fibers(3), .strategies = {Strategy::exhaustive()}, .processes = 2}, [&](RankContext& rank) {
+        if (!is_backwards(rank) || getpid() == here) return;
+        for (int file = 3; file < 256; ++file) close(file);
+        for (;;) pause();
+      });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(report.failure->headline,
+            "the process that made this run ended with a closed connection; what it printed stands above");
+  EXPECT_THAT(report.process_notes, AllOf(testing::Not(IsEmpty()),
+                                          testing::Each(MatchesRegex("process [12] ended with a closed connection; its "
+                                                                     "work was given to others"))));
+}
+
+// Otherwise a second process would go on in this test.
+TEST(ProcessesOnFibersTest, AnExceptionOfAWorkerEndsItsProcess) {
+  const std::string text = output_of([] {
+    const pid_t here = getpid();
+    const auto run = [here](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
+      RunReport report = world->run(body);
+      if (getpid() != here) throw std::runtime_error("no run can be made");
+      return report;
+    };
+    const ExploreReport report = internal::search(
+        {.world = fibers(2), .strategies = {Strategy::random()}, .max_runs = 100, .processes = 2}, 1,
+        [](RankContext& rank) { rank.store().add("n", 1); }, run, CodeSite::here());
+    std::printf("%s\nthe end\n", report.text().c_str());
+  });
+  EXPECT_THAT(text, HasSubstr("rankloom: an exception ends a process of explore(): no run can be made\n"));
+  EXPECT_THAT(text, HasSubstr("the process that made this run ended with exit code 1; what it printed stands above\n"));
+  EXPECT_EQ(text.find("the end\n"), text.rfind("the end\n")) << text;
+}
+
 TEST(ProcessesOnFibersTest, AProgramThatReapsAllChildrenIsNoHindrance) {
   (void)output_of([] {
     std::signal(SIGCHLD, SIG_IGN);
@@ -659,6 +695,40 @@ TEST(ProcessesOnFibersTest, EndWithTheProcessThatLeadsThem) {
   char byte;
   EXPECT_EQ(read(ends[0], &byte, 1), 0);
   close(ends[0]);
+}
+
+// A worker does not come to look whether its leader is there.
+TEST(ProcessesOnFibersTest, EndWithTheProcessThatLeadsThemInARunWithoutEnd) {
+  for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const Shared<std::atomic<bool>> runs;
+    const pid_t leader = fork();
+    ASSERT_GE(leader, 0);
+    if (leader == 0) {
+      close(ends[0]);
+      setpgid(0, 0);
+      const pid_t here = getpid();
+      WorldOptions world = fibers(2);
+      world.engine = engine;
+      explore({.world = world, .strategies = {Strategy::random()}, .max_time = absl::Hours(1), .processes = 2},
+              [&](RankContext& rank) {
+                rank.store().append("log", "x");
+                if (getpid() == here) return;
+                *runs = true;
+                for (;;) pause();
+              });
+      _exit(0);
+    }
+    close(ends[1]);
+    while (!*runs) poll(nullptr, 0, 1);
+    kill(leader, SIGKILL);
+    ASSERT_EQ(waitpid(leader, nullptr, 0), leader);
+    pollfd end{.fd = ends[0], .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&end, 1, 10'000), 1) << "a worker goes on";
+    if (end.revents == 0) kill(-leader, SIGKILL);
+    close(ends[0]);
+  }
 }
 
 }  // namespace

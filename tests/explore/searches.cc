@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "harness/explore/campaign_messages.h"
 #include "rankloom/random.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_trunk.h"
@@ -134,6 +135,7 @@ class PartsSearch {
   }
 
  private:
+  using State = CampaignNews::State;
   struct Part {
     int64_t number;
     std::optional<TreePart> rest = {};
@@ -142,7 +144,7 @@ class PartsSearch {
   void go_on_with(size_t index, ScheduleTrunk* trunk) {
     Part& part = parts_[index];
     TreePart from = part.rest.has_value() ? trunk->part(part.number, *part.rest) : trunk->part(part.number);
-    from.completions_write |= completions_write_;
+    from.completions_write = completions_write_;
     ScheduleTree tree(std::move(from));
     tree.record().leave_out_for_tests(leave_out_);
     // Nobody hears of what a process did last.
@@ -156,11 +158,14 @@ class PartsSearch {
     if (tree.schedules() + tree.repeated() == 0) return;
     bool fits = tree.floor() == 0 || trunk->opened(part.number, tree.step_at_floor());
     if (prng_.below(2) == 0) fits = fits && trunk->give(part.number, tree.give());
-    for (const TreeWish& wish : tree.take_wishes()) {
+    // All else goes by a message, as between two processes.
+    const CampaignNews told =
+        *CampaignNews::decode(CampaignNews::of_part(&tree, tree.more() ? State::kGoing : State::kDone).encode());
+    for (const TreeWish& wish : told.wishes) {
       if (!fits || !trunk->wish(part.number, wish)) found.aborts.emplace("a part does not fit", "");
     }
     if (tree.more()) {
-      part.rest = tree.rest();
+      part.rest = told.rest;
     } else {
       trunk->finish(part.number);
       parts_.erase(parts_.begin() + static_cast<std::ptrdiff_t>(index));
@@ -169,9 +174,9 @@ class PartsSearch {
     found_.aborts.merge(found.aborts);
     found_.schedules += tree.schedules();
     found_.repeated += tree.repeated();
-    rooted_asked_ |= tree.rooted_asked();
-    completions_write_ |= tree.completions_write();
-    for (const std::string& why : tree.uncovered()) {
+    rooted_asked_ |= told.rooted_asked;
+    completions_write_ |= told.completions_write;
+    for (const std::string& why : told.uncovered) {
       if (absl::StrContains(why, "tells of nothing")) absl::StrAppend(&found_.untold, "  ", why, "\n");
     }
   }

@@ -8,9 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -18,6 +21,7 @@
 #include "harness/mpi/mpi_team.h"
 #include "rankloom/explore.h"
 #include "rankloom/mpi.h"
+#include "rankloom/sync.h"
 
 namespace {
 
@@ -39,9 +43,26 @@ int process() {
   return rank;
 }
 
+// Before MPI_Init(), as launchers tell it.
+int number_in_job() {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+    if (const char* const value = std::getenv(variable); value != nullptr) return std::atoi(value);
+  }
+  return 0;
+}
+
 class Job {
  public:
-  Job(std::string kind, const std::string& folder) : kind_(std::move(kind)), folder_(folder) {}
+  Job(std::string kind, const std::string& folder) : kind_(std::move(kind)), folder_(folder) {
+    // Process 0 has another past than the others, or makes more objects before it searches.
+    if (kind_ == "captured" && number_in_job() == 0) std::thread([] { const Mutex other; }).join();
+    if (kind_ == "captured_by_thread") {
+      std::thread([this] { captured_ = std::make_unique<Mutex>(); }).join();
+    } else {
+      captured_ = std::make_unique<Mutex>();
+    }
+    if (kind_ == "captured_in_other_numbers" && number_in_job() == 0) others_.push_back(std::make_unique<Mutex>());
+  }
 
   ExploreOptions options() const {
     ExploreOptions options{.world = {.world_size = 3, .engine = EngineKind::kFibers},
@@ -59,6 +80,12 @@ class Job {
     if (kind_ == "max_runs") options.max_runs = 0;
     if (kind_ == "max_runs_of_one" && process() == 1) options.max_runs = 0;
     if (kind_.starts_with("hang")) options.max_time = absl::Seconds(15);
+    if (kind_ == "first_hangs") options.max_time = absl::Seconds(1);
+    if (kind_ == "progress_throws") {
+      options.strategies = {Strategy::random()};
+      options.max_runs = int64_t{1} << 40;
+      options.progress = [](const ExploreOptions::Progress&) { throw std::runtime_error("no more of it"); };
+    }
     if (kind_ == "progress") {
       options.max_runs = 400;
       options.progress = [](const ExploreOptions::Progress& now) {
@@ -69,6 +96,8 @@ class Job {
   }
 
   void run(RankContext& rank) {
+    if (kind_ == "first_hangs" && process() == 1) hang_for_ever();
+    if (kind_.starts_with("captured")) return lock_captured(rank);
     const bool fails = kind_.find("fails") != std::string::npos;
     const bool hangs = kind_ == "hang_of_0" || kind_ == "hang_of_1";
     const bool ends = hangs || kind_ == "kill" || kind_ == "abort" || kind_ == "exit";
@@ -108,11 +137,22 @@ class Job {
     if (order_.size() < static_cast<size_t>(times * rank.world_size())) return "";
     return std::exchange(order_, "");
   }
+  // The lock is all that orders the ranks, which then note who came first.
+  void lock_captured(RankContext& rank) {
+    for (int i = 0; i < 3; ++i) {
+      const MutexLock lock(captured_.get());
+      order_ += absl::StrCat(rank.rank());
+    }
+    if (order_.size() == static_cast<size_t>(3 * rank.world_size())) note(std::exchange(order_, ""));
+  }
+  [[noreturn]] static void hang_for_ever() {
+    for (;;) pause();
+  }
   // Both processes have work before one hangs, so that the other comes to fail.
   void hang() const {
     if (!said("other works")) return say("works");
     say("hangs");
-    for (;;) pause();
+    hang_for_ever();
   }
   void fail_when_other_hangs() const {
     if (!said("works")) return;
@@ -131,6 +171,8 @@ class Job {
   const std::string folder_;
   std::string order_;  // of the run
   int made_ = 0;
+  std::vector<std::unique_ptr<Mutex>> others_;
+  std::unique_ptr<Mutex> captured_;
 };
 
 }  // namespace
@@ -154,10 +196,17 @@ int main(int argc, char** argv) {
   internal::grace_of_runs_ns = 1'000'000'000;
   Job job(kind, argv[2]);
   const auto program = [&](RankContext& rank) { job.run(rank); };
-  const ExploreReport report =
-      kind == "alone" ? explore(job.options(), program) : explore(&argc, &argv, job.options(), program);
-  const int code = job.tell(report);
-  if (low_level) MPI_Finalize();
-  if (kind.starts_with("options") || kind.starts_with("max_runs_of")) MPI_Finalize();
+  const auto search = [&] {
+    return kind == "alone" || kind == "captured_alone" ? explore(job.options(), program)
+                                                       : explore(&argc, &argv, job.options(), program);
+  };
+  int code = 0;
+  try {
+    code = job.tell(search());
+  } catch (const std::runtime_error& error) {
+    std::printf("process %d caught: %s\n", process(), error.what());
+  }
+  // A process that goes without it may take its output with it, under MPICH.
+  if (low_level || kind.starts_with("options") || kind.starts_with("max_runs_of")) MPI_Finalize();
   return code;
 }

@@ -130,6 +130,32 @@ class SearchesTest(Jobs):
         self.assertIn("the same run went well when it was made again by another process: it depends on more than the schedule",
                       done.text)
 
+    # A lock that the program made before the search has one name in all processes, whatever they did before.
+    def test_a_lock_from_outside_of_runs_orders_ranks_in_all_processes(self):
+        alone = self.alone("captured_alone")
+        self.assertEqual(len(alone.outcomes()), ALL_ORDERS, alone.text)
+        for processes in 2, 3:
+            with self.subTest(processes=processes):
+                done = self.job("captured", processes)
+                self.assertIn(f"summary: verified: all {ALL_ORDERS} schedules that can differ, in ", done.text)
+                self.assertEqual(set(done.outcomes()), set(alone.outcomes()))
+
+    def test_a_lock_that_processes_name_differently_is_not_covered(self):
+        for kind, reason in (("captured_by_thread", "objects that the thread of explore() did not make before the call: each process has "
+                                                    "its own names for them"),
+                             ("captured_in_other_numbers", "objects that were made before explore(), which other processes made in "
+                                                           "other numbers")):
+            with self.subTest(kind=kind):
+                done = self.job(kind)
+                self.assertEqual(done.numbers()["verified"], 0, done.text)
+                self.assertIn(f"not verified because of: {reason})", done.text)
+
+    def test_an_exception_of_progress_ends_the_search_of_all(self):
+        done = self.job("progress_throws")
+        self.assertIn("process 0 caught: no more of it\n", done.text)
+        self.assertEqual(len(done.reports), 1, done.text)
+        self.assertIn("explore: an exception ended the search of process 0", done.reports[0])
+
     def test_progress_is_told_by_process_0(self):
         done = self.job("progress", 2)
         self.assertEqual(done.text.count("progress told by process 0"), 1, done.text)
@@ -221,6 +247,14 @@ class EndsTest(Jobs):
                 self.assertIn("failed: the other one hangs", done.text)
                 self.assertRegex(done.text, r"rankloom: process 0 ends the job: explore: (its|a) run has not ended 1s after the search "
                                  + (r"was over\n" if process == 0 else r"was over: that of process 1\n"))
+
+
+    def test_a_first_run_without_end_ends_the_job_with_the_name_of_its_process(self):
+        done = self.job("first_hangs", 3)
+        self.assertNotEqual(done.code, 0, done.text)
+        self.assertIn("explore: a run has not ended 10s after max_time was over: that of process 1; ", done.text)
+        self.assertIn("rankloom: process 0 ends the job: explore: a run has not ended 1s after the search was over: that of process 1\n",
+                      done.text)
 
 
 if __name__ == "__main__":

@@ -1510,7 +1510,8 @@ function storyRows(story) {
   const lines = story.replace(/\n$/, "").split("\n"), rows = [];
   let columns = null;
   for (const line of lines) {
-    const head = /^ {3}step( +rank \d+)+ *$/.exec(line), gone = /^ +\.\.\. (\d+ earlier steps)$/.exec(line), row = /^ *(\d+)( +)(\S.*)$/.exec(line);
+    const head = /^ {3}step( +rank \d+)+ *$/.exec(line), row = /^ *(\d+)( +)(\S.*)$/.exec(line);
+    const gone = /^ +\.\.\. (\d+ earlier (?:steps?|switch(?:es)?)(?:, \d+ earlier switch(?:es)?)?)$/.exec(line);
     if (head && !columns) {
       columns = [...line.matchAll(/rank (\d+)/g)].map((found) => ({rank: +found[1], at: found.index}));
     } else if (gone) {

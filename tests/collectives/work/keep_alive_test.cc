@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A tensor whose end calls back.
 struct Guarded {
@@ -178,6 +179,58 @@ TEST_P(KeepAliveTest, AnOutputThatIsWrittenAfterTheWorkWasDroppedIsToldSo) {
     EXPECT_THAT(report.text(),
                 HasSubstr("], want it left alone until wait(); nobody can wait for the call: its work was dropped\n"));
   }
+}
+
+// The first message to a peer has number 1 in its channel, whatever the rank has sent to others before.
+TEST_P(KeepAliveTest, AMessageThatIsDroppedAfterOneToAnotherPeerIsToldSo) {
+  WorldOptions world = options(3);
+  world.poison = true;
+  const RunReport report = run_to_failure(world, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<float>>(2, 1.0F);
+    if (rank.rank() == 1) return pg->recv(*x, 0).wait();
+    if (rank.rank() == 2) {
+      rank.store().wait({"written"});
+      return pg->recv(*x, 0).wait();
+    }
+    pg->send(*x, 1).wait();
+    { Work dropped = pg->send(*x, 2, 0, {.keep_alive = x}); }
+    (*x)[1] = 3;
+    rank.store().set("written", "");
+    rank.store().wait({"never"});
+  });
+  EXPECT_THAT(report.text(),
+              HasSubstr("rank 0, group 0, send to rank 2: an input was changed or freed between the call"));
+  EXPECT_THAT(report.text(),
+              HasSubstr("], want it unchanged until wait(); nobody can wait for the call: its work was dropped\n"));
+}
+
+TEST_P(KeepAliveTest, AMessageThatIsHeldIsNotTakenForOneThatWasDropped) {
+  WorldOptions world = options(3);
+  world.poison = true;
+  const RunReport report = run_to_failure(world, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<float>>(2, 1.0F);
+    if (rank.rank() > 0) {
+      if (rank.rank() == 2) rank.store().wait({"written"});
+      pg->recv(*x, 0).wait();
+      return rank.store().set("received", "");
+    }
+    for (const int peer : {1, 2}) {
+      Work work = pg->send(*x, peer, 0, {.keep_alive = x});
+      if (peer == 1) {
+        work = Work();
+        rank.store().wait({"received"});
+      } else {
+        (*x)[1] = 3;
+        rank.store().set("written", "");
+        work.wait();
+      }
+    }
+  });
+  EXPECT_THAT(report.text(),
+              HasSubstr("rank 0, group 0, send to rank 2: an input was changed or freed between the call"));
+  EXPECT_THAT(report.text(), Not(HasSubstr("its work was dropped")));
 }
 
 // A rank that waits for a call and drops its handle has the owner back, whatever others still do with the call.

@@ -38,6 +38,9 @@ TEST(StackPoolTest, AStackIsIntactUntilItsLowEndIsWritten) {
   }
 }
 
+// The number that docs/performance.md and other pages give.
+TEST(StackPoolTest, AStackIsOf128KibUnlessOptionsSayOtherwise) { EXPECT_EQ(WorldOptions{}.stack_bytes, 128u << 10); }
+
 TEST(StackPoolTest, StacksDoNotOverlapAndAreColoured) {
   for (const bool guarded : {true, false}) {
     StackPool pool;
