@@ -1,6 +1,7 @@
 #include "fake_store/file_log.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -118,6 +119,32 @@ std::string_view file_type(mode_t mode) {
   }
 }
 
+#if defined(F_OFD_SETLKW) && !defined(RANKLOOM_POSIX_ONLY)
+
+int lock_file(int fd, FileLog::Access access) {
+  struct flock whole = {};
+  whole.l_type = access == FileLog::Access::kWrite ? F_WRLCK : F_RDLCK;
+  whole.l_whence = SEEK_SET;
+  return fcntl(fd, F_OFD_SETLKW, &whole);
+}
+
+void unlock_file(int fd) {
+  struct flock whole = {};
+  whole.l_type = F_UNLCK;
+  whole.l_whence = SEEK_SET;
+  fcntl(fd, F_OFD_SETLK, &whole);
+}
+
+#else
+
+int lock_file(int fd, FileLog::Access access) {
+  return flock(fd, access == FileLog::Access::kWrite ? LOCK_EX : LOCK_SH);
+}
+
+void unlock_file(int fd) { flock(fd, LOCK_UN); }
+
+#endif
+
 int open_file(const std::string& path) {
   int fd;
   do {
@@ -173,21 +200,13 @@ absl::Status FileLog::reopen_after_fork() {
 }
 
 absl::Status FileLog::lock(Access access) {
-  struct flock whole = {};
-  whole.l_type = access == Access::kWrite ? F_WRLCK : F_RDLCK;
-  whole.l_whence = SEEK_SET;
-  while (fcntl(fd_, F_OFD_SETLKW, &whole) != 0) {
+  while (lock_file(fd_, access) != 0) {
     if (errno != EINTR) return system_error("cannot be locked", errno);
   }
   return absl::OkStatus();
 }
 
-void FileLog::end() {
-  struct flock whole = {};
-  whole.l_type = F_UNLCK;
-  whole.l_whence = SEEK_SET;
-  fcntl(fd_, F_OFD_SETLK, &whole);  // cannot fail: the descriptor is good
-}
+void FileLog::end() { unlock_file(fd_); }  // cannot fail: the descriptor is good
 
 absl::Status FileLog::begin(Access access, KeyTable* table) {
   if (pid_ != getpid()) {

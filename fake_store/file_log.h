@@ -27,7 +27,8 @@ namespace rankloom::internal {
 // file look like a torn record.
 //
 // Locks: fcntl's open file description locks (F_OFD_SETLKW, in POSIX since 2024) on the whole file, shared to read and
-// exclusive to write. They exclude threads of one process too, and the kernel drops them when a process dies.
+// exclusive to write. They exclude threads of one process too, and the kernel drops them when a process dies. Systems
+// without them have flock()'s, of which the same is true on a local disk.
 // Writes go to the page cache and are not synced: what was acknowledged survives the death of every process, but not
 // the machine's.
 // Thread-safety: guarded by the mutex of the table, except changed().

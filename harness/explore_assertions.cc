@@ -11,6 +11,7 @@
 #include "harness/rank_failures.h"
 #include "rankloom/testing.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
@@ -53,7 +54,7 @@ std::string next_file_name() {
   const testing::TimeInMillis begun = test->result()->start_timestamp();
   if (failed.test != test || failed.begun != begun) failed = {.test = test, .begun = begun};
   ++failed.searches;
-  const std::string name = absl::StrCat(program_invocation_short_name, ".", test->test_suite_name(), ".", test->name(),
+  const std::string name = absl::StrCat(program_name(), ".", test->test_suite_name(), ".", test->name(),
                                         failed.searches > 1 ? absl::StrCat(".search", failed.searches) : "");
   return absl::StrReplaceAll(name, {{"/", "_"}});
 }
@@ -100,7 +101,7 @@ ExploreReport search_in_test(const ExploreOptions& options, absl::FunctionRef<vo
     report.failure->report.rerun.clear();
     if (report.failure->report.kept != nullptr) report.failure->report.kept->rerun = report.failure->rerun;
     *name = next_file_name();
-    if (name->empty()) *name = absl::StrCat(program_invocation_short_name, ".explore", number);
+    if (name->empty()) *name = absl::StrCat(program_name(), ".explore", number);
     write_failed_run(*name, &report.failure->report);
   }
   return report;

@@ -1,5 +1,3 @@
-#include <errno.h>  // program_invocation_short_name
-
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -14,6 +12,7 @@
 #include "rankloom/testing.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/run_file.h"
@@ -310,7 +309,7 @@ std::string MultiThreadedTestCase::State::save_run(const EndedRun& run) const {
 
 std::string MultiThreadedTestCase::State::file_name() const {
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-  const std::string name = absl::StrCat(program_invocation_short_name, ".", test.test_suite_name(), ".", test.name(),
+  const std::string name = absl::StrCat(program_name(), ".", test.test_suite_name(), ".", test.name(),
                                         runs > 1 ? absl::StrCat(".run", runs) : "");
   return absl::StrReplaceAll(name, {{"/", "_"}});
 }

@@ -1,5 +1,3 @@
-#include <errno.h>  // program_invocation_short_name
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -12,6 +10,7 @@
 #include "harness/rank_failures.h"
 #include "rankloom/schedule.h"
 #include "rankloom/testing.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "world/run_data.h"
 #include "world/run_file.h"
@@ -98,8 +97,7 @@ std::string save_runs(const RunReport& first, const RunReport& second) {
   const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
   const std::string of = test != nullptr ? absl::StrCat(".", test->test_suite_name(), ".", test->name()) : "";
   const std::string line = write_both_runs(
-      absl::StrCat(program_invocation_short_name, of, ".alike", differences > 1 ? absl::StrCat(differences) : ""),
-      first, second);
+      absl::StrCat(program_name(), of, ".alike", differences > 1 ? absl::StrCat(differences) : ""), first, second);
   return line.empty() ? "" : "\n  " + line;
 }
 

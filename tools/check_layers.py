@@ -102,6 +102,10 @@ BANNED = [
     ("getenv", r"\b(secure_)?getenv\s*\(", [*CORE, "harness"], "the environment is read in world/run_options.cc"),
     ("file", r"\b(ofstream|fstream)\b(?!>)|\bf(re)?open\s*\(|\bfwrite\s*\(|\bfputs\s*\(|(?<![\w.>])p?writev?\s*\(\s*\w*fd", [*CORE, "harness"],
      "write_file() looks at each step that can fail"),
+    ("Linux", r"<linux/|<sys/(syscall|prctl|epoll|eventfd|signalfd|timerfd|inotify|auxv|sendfile)\.h>|<(link|elf)\.h>"
+     r"|\b(gettid|pipe2|accept4|prctl|syscall|eventfd|sched_[gs]etaffinity|dl_iterate_phdr)\s*\(|\bprogram_invocation_\w+|\bSYS_\w+"
+     r"|\b(MAP_NORESERVE|SOCK_CLOEXEC|SOCK_NONBLOCK|MSG_NOSIGNAL|F_OFD_SETLKW?|MADV_NOHUGEPAGE)\b", [*CORE, "harness"],
+     "sim/base/system.h has it, or may, with a way for other systems"),
     ("opened record", r"\brecorder\(\)\s*\.\s*open(_again)?\s*\(", [*CORE, "harness"], "GroupFront opens a call's flight record"),
     ("closed record", r"\brecorder\(\)\s*\.\s*close\s*\(", [*CORE, "harness"], "close_record() closes a call's flight record"),
     ("thrown error", r"\bthrow\s+(rankloom::)?DistError\b", [*CORE, "harness"],
@@ -111,7 +115,16 @@ BANNED = [
 
 # (rule, files, reason)
 EXCEPTIONS = [
+    ("condition_variable", "sim/base/system.cc", "threads sleep on one where there is no futex"),
     ("steady_clock", "sim/*", "the monotonic clock of the free gear"),
+    ("Linux", "sim/base/system.cc", "the way of Linux beside that of others"),
+    ("Linux", "sim/base/parker.cc", "the same, on a hot path"),
+    ("Linux", "sim/base/thread_stack.cc", "the same, in a handler of signals"),
+    ("Linux", "sim/engine/stack_pool.cc", "flags that are left out elsewhere"),
+    ("Linux", "sim/engine/valgrind_stack.cc", "the same"),
+    ("Linux", "fake_store/file_log.cc", "locks of files, or flock()'s"),
+    ("Linux", "harness/explore/campaign_identity.cc", "build ids, or sizes and times of files"),
+    ("Linux", "harness/explore/forked_workers.cc", "a descriptor that tells of a process's end, or none"),
     ("getenv", "world/run_options.cc", "the one reader of the environment"),
     ("file", "sim/base/write_file.cc", "the one writer of files"),
     ("opened record", "collectives/group/group_front.cc", "the one place that opens a flight record"),

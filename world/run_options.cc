@@ -1,14 +1,12 @@
 #include "world/run_options.h"
 
-#include <unistd.h>  // environ
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -19,6 +17,7 @@
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -54,15 +53,9 @@ absl::Status bad_variable(const char* name, const char* value, std::string_view 
 
 // The command line of this process, quoted for a shell.
 std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   std::string line;
-  for (size_t begin = 0; begin < bytes.size();) {
-    const size_t end = std::min(bytes.find('\0', begin), bytes.size());
-    const std::string_view word = std::string_view(bytes).substr(begin, end - begin);
+  for (const std::string& word : program_arguments())
     absl::StrAppend(&line, line.empty() ? "" : " ", shell_quoted(word));
-    begin = end + 1;
-  }
   return line;
 }
 
@@ -122,7 +115,7 @@ namespace {
 
 // Whether any variable of the library is set. Most runs are made where none is.
 bool environment_speaks() {
-  for (char* const* variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+  for (char* const* variable = environment(); variable != nullptr && *variable != nullptr; ++variable) {
     if ((*variable)[0] == 'R' && std::strncmp(*variable, "RANKLOOM_", 9) == 0) return true;
   }
   return false;

@@ -1,7 +1,5 @@
 #include "rankloom/world.h"
 
-#include <errno.h>  // program_invocation_short_name
-
 #include <cstdio>
 #include <stdexcept>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "sim/base/library_scope.h"
 #include "sim/base/require.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
@@ -189,7 +188,7 @@ RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> 
   Scheduler& scheduler = world.scheduler();
   if (run > 1) scheduler.set_rerun(rerun_of_run(run, scheduler.rerun()));
   RunReport report = state_of(world).run_once(program, code);
-  if (!report.ok()) write_failed_run(absl::StrCat(program_invocation_short_name, ".run", run), &report);
+  if (!report.ok()) write_failed_run(absl::StrCat(program_name(), ".run", run), &report);
   return report;
 }
 

@@ -1,7 +1,5 @@
 #include "world/world_state.h"
 
-#include <errno.h>  // program_invocation_short_name
-
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -20,6 +18,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/stall_watch.h"
@@ -138,7 +137,7 @@ std::string hung_run_file(RunReport report, const std::string& now) {
   report.cause = make_error(ErrorKind::kAborted, "a rank hangs in its own code, and the process ended for it\n", now);
   std::string (*const running)() = running_test.load();
   const std::string test = running != nullptr ? running() : "";
-  write_failed_run(absl::StrCat(program_invocation_short_name, ".", test.empty() ? "hang" : test), &report);
+  write_failed_run(absl::StrCat(program_name(), ".", test.empty() ? "hang" : test), &report);
   return report.run_file.empty() ? "" : absl::StrCat("\n  ", report.run_file);
 }
 

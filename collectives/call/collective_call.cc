@@ -55,8 +55,12 @@ absl::Status one_device(const CollectiveCall& call) {
 }
 
 void renew(CollectiveCall* call) {
-  // A new field is seen to here, unless the front writes it in each call: the test compares with a new call.
-  static_assert(sizeof(void*) != 8 || sizeof(CollectiveCall) == 432);
+  // A new field is seen to here, unless the front writes it in each call: the test compares with a new call. Each list
+  // has as many names as there are fields, or does not compile.
+  [[maybe_unused]] const auto& [op, reduce_op, order, root, peer, tag, seq, inputs, outputs, in_splits, out_splits,
+                                timeout, timeout_is_default, warn_after, code, label, keep_alive, stream, parts, way] =
+      *call;
+  [[maybe_unused]] const auto& [record_id, request, ready, wait_until_ns, message_seq, gate] = way;
   const auto clear = [](auto& rare) {
     if (!rare.empty()) [[unlikely]]
       rare = {};

@@ -32,6 +32,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/schedule/run_hooks.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
@@ -280,8 +281,7 @@ RunReport run_on_processes(MPI_Comm processes, WorldOptions options, absl::Funct
   for (size_t rank = 0; rank < report.outcomes.size() && report.first_failed < 0; ++rank) {
     if (report.outcomes[rank].state == RunReport::Outcome::State::kFailed) report.first_failed = static_cast<int>(rank);
   }
-  if (engine.rank() == 0 && !report.ok())
-    write_failed_run(absl::StrCat(program_invocation_short_name, ".run", run), &report);
+  if (engine.rank() == 0 && !report.ok()) write_failed_run(absl::StrCat(program_name(), ".run", run), &report);
   share_text(processes, &report.run_file);
   return report;
 }

@@ -16,7 +16,14 @@ namespace rankloom::internal {
 class Completion {
  public:
   Completion() : outermost_(current_ == nullptr) {
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdangling-pointer"  // close(), in the destructor too, takes it back
+#endif
     if (outermost_) current_ = this;
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
   }
   ~Completion() { close(); }
   Completion(const Completion&) = delete;

@@ -1,9 +1,5 @@
 #include "harness/explore/campaign_identity.h"
 
-#include <elf.h>
-#include <link.h>
-#include <sys/stat.h>
-
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -13,7 +9,18 @@
 #include "absl/strings/str_join.h"
 #include "rankloom/version.h"
 #include "sim/base/fnv.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
+#ifdef RANKLOOM_LINUX
+#include <elf.h>
+#include <link.h>
+#include <sys/stat.h>
+#else
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <system_error>
+#endif
 
 namespace rankloom::internal {
 namespace {
@@ -23,6 +30,8 @@ uint64_t hash_of(std::string_view bytes) {
   for (const char c : bytes) hash = fnv_step(hash, static_cast<unsigned char>(c));
   return hash;
 }
+
+#ifdef RANKLOOM_LINUX
 
 std::string build_id(const dl_phdr_info& object) {
   for (int i = 0; i < object.dlpi_phnum; ++i) {
@@ -51,19 +60,42 @@ int add_object(dl_phdr_info* object, size_t, void* all) {
   std::string id = build_id(*object);
   if (id.empty()) {
     struct stat file = {};
-    if (stat(program ? "/proc/self/exe" : object->dlpi_name, &file) == 0)
+    if (stat(program ? program_file().c_str() : object->dlpi_name, &file) == 0)
       id = absl::StrCat(file.st_size, " ", file.st_mtim.tv_sec, " ", file.st_mtim.tv_nsec);
   }
   absl::StrAppend(static_cast<std::string*>(all), id, ";");
   return 0;
 }
 
+std::string objects_text() {
+  std::string objects;
+  dl_iterate_phdr(&add_object, &objects);
+  return objects;
+}
+
+#else
+
+// The program, and the file that has this code: another one where rankloom is a shared library.
+std::string objects_text() {
+  std::string objects;
+  Dl_info own = {};
+  const bool found = dladdr(reinterpret_cast<const void*>(&program_identity), &own) != 0 && own.dli_fname != nullptr;
+  for (const std::string& path : {program_file(), std::string(found ? own.dli_fname : "")}) {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(path, error);
+    const auto time = std::filesystem::last_write_time(path, error);
+    if (!error) absl::StrAppend(&objects, bytes, " ", time.time_since_epoch().count());
+    objects += ";";
+  }
+  return objects;
+}
+
+#endif
+
 }  // namespace
 
 std::string program_identity() {
-  std::string objects;
-  dl_iterate_phdr(&add_object, &objects);
-  return absl::StrCat("rankloom ", sv(version()), " ", absl::Hex(hash_of(objects)));
+  return absl::StrCat("rankloom ", sv(version()), " ", absl::Hex(hash_of(objects_text())));
 }
 
 CampaignIdentity campaign_identity(const ExploreOptions& options, const Baseline& baseline) {

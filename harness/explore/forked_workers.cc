@@ -6,7 +6,6 @@
 #include <sys/prctl.h>
 #endif
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +23,10 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "sim/base/parker.h"
+#include "sim/base/system.h"
+#ifdef RANKLOOM_LINUX
+#include <sys/syscall.h>
+#endif
 
 namespace rankloom::internal {
 namespace {
@@ -80,7 +83,7 @@ void write_buffers() {
 struct EndsAtExit {
   explicit EndsAtExit(int leader) : socket(leader), worker(getpid()) {}
   ~EndsAtExit() {
-    if (getpid() == worker) (void)::send(socket, &kExits, sizeof(kExits), MSG_NOSIGNAL);
+    if (getpid() == worker) (void)::send(socket, &kExits, sizeof(kExits), kNoSignal);
     write_buffers();
     _exit(EXIT_FAILURE);
   }
@@ -96,7 +99,7 @@ class SocketToLeader final : public LeaderLink {
     end_copies();
     const std::string bytes = framed(message);
     for (size_t sent = 0; sent < bytes.size() && !gone_;) {
-      const ssize_t went = ::send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      const ssize_t went = ::send(socket_, bytes.data() + sent, bytes.size() - sent, kNoSignal);
       if (went > 0) sent += static_cast<size_t>(went);
       gone_ = went < 0 && errno != EINTR;
     }
@@ -153,7 +156,7 @@ void end_with([[maybe_unused]] pid_t parent) {
 }
 
 int end_descriptor(pid_t process) {
-#ifdef SYS_pidfd_open
+#if defined(RANKLOOM_LINUX) && defined(SYS_pidfd_open)
   return static_cast<int>(syscall(SYS_pidfd_open, process, 0));
 #else
   return -1;
@@ -199,7 +202,7 @@ bool ForkedWorkers::replace(int worker) { return fork_one(&workers_[static_cast<
 
 bool ForkedWorkers::fork_one(Worker* worker) {
   std::array<int, 2> ends = {-1, -1};
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+  if (!make_socket_pair(ends.data())) {
     refused_ = std::strerror(errno);
     return false;
   }
@@ -263,7 +266,7 @@ void ForkedWorkers::write_out(Worker* worker) {
   size_t sent = 0;
   while (sent < worker->out.size()) {
     const ssize_t went =
-        ::send(worker->socket, worker->out.data() + sent, worker->out.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ::send(worker->socket, worker->out.data() + sent, worker->out.size() - sent, kNoSignal | MSG_DONTWAIT);
     if (went < 0 && errno == EINTR) continue;
     if (went <= 0) break;  // no room; or the worker is gone, which receive() finds out
     sent += static_cast<size_t>(went);

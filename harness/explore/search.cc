@@ -1,7 +1,5 @@
 #include "harness/explore/search.h"
 
-#include <errno.h>  // program_invocation_short_name
-
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -23,6 +21,7 @@
 #include "sim/base/library_scope.h"
 #include "sim/base/parker.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/schedule/schedule_tree.h"
@@ -508,7 +507,7 @@ ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(Rank
   const int number = next_run();
   ExploreReport report = internal::search(options, number, program, PlainRuns{code}, code);
   if (report.failure.has_value())
-    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", number), &report.failure->report);
+    write_failed_run(absl::StrCat(program_name(), ".explore", number), &report.failure->report);
   return report;
 }
 

@@ -1,4 +1,3 @@
-#include <errno.h>  // program_invocation_short_name
 #include <mpi.h>
 
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/parker.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
 
@@ -64,7 +64,7 @@ ExploreReport lead(MpiChannel* channel, const ExploreOptions& asked, int number,
   }
   team.end({});
   if (report.failure.has_value())
-    write_failed_run(absl::StrCat(program_invocation_short_name, ".explore", number), &report.failure->report);
+    write_failed_run(absl::StrCat(program_name(), ".explore", number), &report.failure->report);
   team.tell_report(encode_report(report), report.text());
   if (thrown != nullptr) std::rethrow_exception(thrown);
   return report;

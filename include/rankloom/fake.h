@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "rankloom/process_group.h"
 
@@ -42,7 +43,11 @@ class FakeProcessGroup : public ProcessGroup {
 
  private:
   friend class internal::FakeGroup;
-  using ProcessGroup::ProcessGroup;
+  // Written out: nvcc 13.0 ends with an internal error where constructors with such a default are inherited.
+  FakeProcessGroup(RankContext& rank, std::shared_ptr<const Group> group, CodeSite code = CodeSite::here())
+      : ProcessGroup(rank, std::move(group), code) {}
+  FakeProcessGroup(std::shared_ptr<const Group> group, int rank, CodeSite code = CodeSite::here())
+      : ProcessGroup(std::move(group), rank, code) {}
 };
 
 // Without any world or store: one member of a group of all ranks, named "0".

@@ -18,6 +18,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/fatal_told.h"
 #include "sim/base/sanitizers.h"
+#include "sim/base/system.h"
 #include "sim/base/thread_stack.h"
 
 namespace rankloom::internal {
@@ -96,7 +97,10 @@ void tell(const Task& task, const Handled& what, const siginfo_t& info, const vo
   const CrashFacts::Overflow overflow = CrashFacts::overflow.load();
   *overflowed = what.signal == SIGSEGV && overflow != nullptr && overflow(task, info, context, text, sizeof text);
   if (!*overflowed) {
-    const bool addressed = !sent(info) && info.si_code != SI_KERNEL;
+    bool addressed = !sent(info);
+#ifdef SI_KERNEL
+    addressed = addressed && info.si_code != SI_KERNEL;
+#endif
     std::snprintf(text, sizeof text, addressed ? "%s at address %p" : "%s", what.name, info.si_addr);
   }
   put_line("rankloom: fatal (%srank %d): %s", owner(task.info.kind), task.info.rank, text);
@@ -143,7 +147,7 @@ void pass_on(Handled& what, int signal, siginfo_t* info, void* context) {
   if (sent(*info)) raise(signal);
 }
 
-// The kernel's number of the thread that tells of its crash; 0: none yet.
+// The number of the thread that tells of its crash; 0: none yet.
 std::atomic<int> teller{0};
 
 [[maybe_unused]] void on_signal(int signal, siginfo_t* info, void* context) {
@@ -152,7 +156,7 @@ std::atomic<int> teller{0};
   const Task* const task = Task::current();
   const bool ignored = what.previous.sa_handler == SIG_IGN && sent(*info);
   if (task != nullptr && task->info.rank >= 0 && !ignored && !fatal_told.load()) {
-    const int self = gettid();
+    const int self = this_thread();
     int first = 0;
     if (teller.compare_exchange_strong(first, self)) {
       bool overflowed = false;

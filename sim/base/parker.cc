@@ -1,15 +1,19 @@
 #include "sim/base/parker.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <ctime>
 #include <limits>
+
+#include "sim/base/system.h"
+#ifdef RANKLOOM_LINUX
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace rankloom::internal {
 namespace {
@@ -59,6 +63,8 @@ bool Parker::prepare(bool counted) {
   return false;
 }
 
+#ifdef RANKLOOM_LINUX
+
 bool Parker::sleep(int64_t deadline_ns) {
   timespec until{};
   const bool timed = deadline_ns != std::numeric_limits<int64_t>::max();
@@ -77,5 +83,26 @@ bool Parker::sleep(int64_t deadline_ns) {
 }
 
 void Parker::wake() { syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
+
+#else
+
+bool Parker::sleep(int64_t deadline_ns) {
+  const int64_t until_ns = std::max<int64_t>(deadline_ns, 0);
+  for (uint32_t state = state_.load(); state >= kSleeping; state = state_.load()) {
+    const int64_t left_ns = until_ns - monotonic_ns();
+    if (left_ns > 0) {
+      sleep_at(
+          this, [this] { return asleep(); }, left_ns);
+    } else if (state_.compare_exchange_strong(state, kEmpty)) {
+      return false;
+    }
+  }
+  state_.exchange(kEmpty);
+  return true;
+}
+
+void Parker::wake() { wake_at(this); }
+
+#endif
 
 }  // namespace rankloom::internal

@@ -6,7 +6,7 @@
 namespace rankloom::internal {
 
 // Blocks one thread until another unparks it; keeps one permit, so the order of the two does not matter.
-// Sources: the protocol of Java's LockSupport; the sleep is a Linux futex.
+// Sources: the protocol of Java's LockSupport; the sleep is a futex, or sleep_at() where there is none.
 class Parker {
  public:
   // The state of the thread when a permit came.

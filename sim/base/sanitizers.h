@@ -21,22 +21,32 @@
 #endif
 
 // Entries of the sanitizers' runtimes. A program may have a sanitizer though this library was built without: they are
-// asked for at run time, and null where there is none.
+// asked for at run time, and null where there is none. The loader is asked where the linker would want each to be
+// there.
 // NOLINTBEGIN(bugprone-reserved-identifier)
-extern "C" {
-[[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, size_t size);
-[[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** bottom_old, size_t* size_old);
-[[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* address, size_t size);
-[[gnu::weak]] void* __asan_region_is_poisoned(void* begin, size_t size);
-[[gnu::weak]] void __asan_report_load_n(void* address, size_t size);
-[[gnu::weak]] void __asan_report_store_n(void* address, size_t size);
-[[gnu::weak]] void* __tsan_get_current_fiber();
-[[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
-[[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
-[[gnu::weak]] void __tsan_switch_to_fiber(void* fiber, unsigned flags);
-[[gnu::weak]] void __tsan_ignore_thread_begin();
-[[gnu::weak]] void __tsan_ignore_thread_end();
-[[gnu::weak]] void __tsan_acquire(void* address);
-[[gnu::weak]] void __tsan_release(void* address);
-}
+#if defined(__ELF__) && !defined(RANKLOOM_POSIX_ONLY)
+#define RANKLOOM_ENTRY(result, name, ...) extern "C" [[gnu::weak]] result name(__VA_ARGS__)
+#else
+#include <dlfcn.h>
+#define RANKLOOM_ENTRY(result, name, ...)                                                                           \
+  namespace rankloom::internal {                                                                                    \
+  inline result (*const name)(__VA_ARGS__) = reinterpret_cast<result (*)(__VA_ARGS__)>(dlsym(RTLD_DEFAULT, #name)); \
+  }                                                                                                                 \
+  static_assert(true)
+#endif
+RANKLOOM_ENTRY(void, __sanitizer_start_switch_fiber, void** fake_stack_save, const void* bottom, size_t size);
+RANKLOOM_ENTRY(void, __sanitizer_finish_switch_fiber, void* fake_stack_save, const void** bottom_old, size_t* size_old);
+RANKLOOM_ENTRY(void, __asan_unpoison_memory_region, const volatile void* address, size_t size);
+RANKLOOM_ENTRY(void*, __asan_region_is_poisoned, void* begin, size_t size);
+RANKLOOM_ENTRY(void, __asan_report_load_n, void* address, size_t size);
+RANKLOOM_ENTRY(void, __asan_report_store_n, void* address, size_t size);
+RANKLOOM_ENTRY(void*, __tsan_get_current_fiber);
+RANKLOOM_ENTRY(void*, __tsan_create_fiber, unsigned flags);
+RANKLOOM_ENTRY(void, __tsan_destroy_fiber, void* fiber);
+RANKLOOM_ENTRY(void, __tsan_switch_to_fiber, void* fiber, unsigned flags);
+RANKLOOM_ENTRY(void, __tsan_ignore_thread_begin);
+RANKLOOM_ENTRY(void, __tsan_ignore_thread_end);
+RANKLOOM_ENTRY(void, __tsan_acquire, void* address);
+RANKLOOM_ENTRY(void, __tsan_release, void* address);
+#undef RANKLOOM_ENTRY
 // NOLINTEND(bugprone-reserved-identifier)

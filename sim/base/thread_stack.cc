@@ -2,12 +2,7 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
-#ifdef __linux__
-#include <link.h>
-#include <sys/auxv.h>
-#endif
-#include <sys/syscall.h>
-#include <ucontext.h>
+#include <sys/ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,7 +18,12 @@
 #include "absl/debugging/symbolize.h"
 #include "absl/strings/str_cat.h"
 #include "sim/base/parker.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
+#ifdef RANKLOOM_LINUX
+#include <link.h>
+#include <sys/auxv.h>
+#endif
 
 namespace rankloom::internal {
 namespace {
@@ -43,9 +43,13 @@ Walked walked;
 // The instruction that a signal interrupted; null: not known.
 void* interrupted_at(const void* context) {
   [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
+#if defined(__APPLE__) && defined(__x86_64__)
+  return reinterpret_cast<void*>(machine->__ss.__rip);
+#elif defined(__APPLE__) && defined(__aarch64__)
+  return reinterpret_cast<void*>(__darwin_arm_thread_state64_get_pc(machine->__ss));
+#elif defined(__linux__) && defined(__x86_64__)
   return reinterpret_cast<void*>(machine.gregs[REG_RIP]);
-#elif defined(__aarch64__)
+#elif defined(__linux__) && defined(__aarch64__)
   return reinterpret_cast<void*>(machine.pc);
 #else
   return nullptr;
@@ -111,7 +115,7 @@ struct CodeRange {
 
 CodeRange executable_code() {
   CodeRange code;
-#ifdef __linux__
+#ifdef RANKLOOM_LINUX
   const auto* const headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
   const size_t count = headers != nullptr ? getauxval(AT_PHNUM) : 0;
   uintptr_t base = 0;  // where an executable that may lie anywhere has its first byte
@@ -164,14 +168,18 @@ std::string thread_stack_text(int thread, std::string_view indent) {
   if (thread == 0) return absl::StrCat(sv(indent), "not known: no thread of its own runs it");
   void* first[1];
   backtrace(first, 1);  // loads the unwinder, which the handler must not
+#ifdef SIGRTMAX
   const int signal = SIGRTMAX - 1;
+#else
+  const int signal = SIGUSR2;
+#endif
   walked.done.store(false, std::memory_order_relaxed);
   struct sigaction action {};
   action.sa_sigaction = &walk;
   action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
   sigfillset(&action.sa_mask);
-  if (sigaction(signal, &action, nullptr) != 0 || syscall(SYS_tgkill, getpid(), thread, signal) != 0)
-    return absl::StrCat(sv(indent), "not known: ", std::strerror(errno));
+  const int error = sigaction(signal, &action, nullptr) != 0 ? errno : signal_thread(thread, signal);
+  if (error != 0) return absl::StrCat(sv(indent), "not known: ", std::strerror(error));
   Parker nobody;
   const int64_t until_ns = monotonic_ns() + 2'000'000'000;
   while (!walked.done.load(std::memory_order_acquire)) {
@@ -198,9 +206,13 @@ std::string thread_stack_text(int thread, std::string_view indent) {
 
 const char* stack_pointer(const void* context) {
   [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
+#if defined(__APPLE__) && defined(__x86_64__)
+  return reinterpret_cast<const char*>(machine->__ss.__rsp);
+#elif defined(__APPLE__) && defined(__aarch64__)
+  return reinterpret_cast<const char*>(__darwin_arm_thread_state64_get_sp(machine->__ss));
+#elif defined(__linux__) && defined(__x86_64__)
   return reinterpret_cast<const char*>(machine.gregs[REG_RSP]);
-#elif defined(__aarch64__)
+#elif defined(__linux__) && defined(__aarch64__)
   return reinterpret_cast<const char*>(machine.sp);
 #else
   return nullptr;

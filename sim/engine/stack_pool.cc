@@ -16,7 +16,22 @@
 namespace rankloom::internal {
 namespace {
 
-constexpr size_t kPage = 4096;
+// Of the system, which protects memory by pages: 4 KiB, mostly; 16 or 64 KiB on some with Arm processors.
+size_t page() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+#ifdef MAP_NORESERVE
+constexpr int kUnreserved = MAP_NORESERVE;
+#else
+constexpr int kUnreserved = 0;
+#endif
+#if defined(MAP_STACK) && defined(__linux__)
+constexpr int kForStacks = MAP_STACK;
+#else
+constexpr int kForStacks = 0;  // elsewhere the flag may mean memory that grows
+#endif
 
 // Distinct tops modulo 4 KiB. Guarded stacks are large, so they can lose most of a page; slab stacks are small and
 // many, and a wide spread would touch a second page of each.
@@ -26,7 +41,7 @@ size_t colour(size_t index, bool guarded) { return guarded ? index % 63 * 64 : i
 
 StackPool::~StackPool() { release(); }
 
-size_t StackPool::whole_pages(size_t bytes) { return std::max((bytes + kPage - 1) / kPage * kPage, 2 * kPage); }
+size_t StackPool::whole_pages(size_t bytes) { return std::max((bytes + page() - 1) / page() * page(), 2 * page()); }
 
 void StackPool::begin(size_t bytes, bool guarded, int expected) {
   expected_ = expected;
@@ -67,7 +82,7 @@ void StackPool::give(void* top) {
 
 char* StackPool::map_slab(const Slab& slab) const {
   void* const base = mmap(nullptr, slab.count * stride(slab), guarded_ ? PROT_NONE : PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+                          MAP_PRIVATE | MAP_ANONYMOUS | kUnreserved | kForStacks, -1, 0);
   return base == MAP_FAILED ? nullptr : static_cast<char*>(base);
 }
 
@@ -75,13 +90,13 @@ void StackPool::add_slab() {
   const size_t wanted = std::max<size_t>(
       static_cast<size_t>(std::max(expected_, 1)) > made_ ? static_cast<size_t>(expected_) - made_ : 1, 16);
   Slab slab{};
-  if (guarded_) slab.guard = std::min(kMostGuard, kGuardSpace / wanted / kPage * kPage);
+  if (guarded_) slab.guard = std::min(kMostGuard, kGuardSpace / wanted / page() * page());
   // At most 1 GiB at once, so that a failure leaves what is there usable.
   const auto count = [&] { return std::max<size_t>(1, std::min(wanted, (size_t{1} << 30) / stride(slab))); };
   slab.count = count();
   slab.base = map_slab(slab);
-  if (slab.base == nullptr && slab.guard > kPage) {  // where address space is limited (ulimit -v)
-    slab.guard = kPage;
+  if (slab.base == nullptr && slab.guard > page()) {  // where address space is limited (ulimit -v)
+    slab.guard = page();
     slab.count = count();
     slab.base = map_slab(slab);
   }
@@ -90,7 +105,9 @@ void StackPool::add_slab() {
                        "; use a smaller stack_bytes or fewer ranks"));
   }
   // A huge page under a slab of small stacks would back them all at once.
+#ifdef MADV_NOHUGEPAGE
   madvise(slab.base, slab.count * stride(slab), MADV_NOHUGEPAGE);
+#endif
   slabs_.push_back(slab);
   taken_ = 0;
 }

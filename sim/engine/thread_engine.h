@@ -19,12 +19,6 @@ class ThreadEngine final : public Engine {
   const bool fresh_threads_;
 };
 
-// The id of the calling thread in the kernel.
-int this_thread();
-// Whether a thread of this process uses a core, or waits for one or for a disk. A thread that sleeps in a lock does
-// not.
-bool thread_runs(int thread);
-
 // The name of the thread in a debugger.
 std::string thread_name(const TaskInfo& info);
 

@@ -11,6 +11,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/parker.h"
+#include "sim/base/system.h"
 #include "sim/base/task.h"
 
 namespace rankloom::internal {
@@ -84,7 +85,7 @@ void* ThreadPool::thread_main(void* worker) {
 
 void ThreadPool::work(Worker* worker) {
   for (;;) {
-    pthread_setname_np(pthread_self(), worker->name.substr(0, 15).c_str());
+    name_this_thread(worker->name);
     worker->job();
     worker->job = nullptr;
     if (worker->fresh) {

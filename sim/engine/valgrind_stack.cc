@@ -13,20 +13,27 @@ void remove_valgrind_stack(unsigned number) { VALGRIND_STACK_DEREGISTER(number);
 
 #else
 
-#include <link.h>
-
 #include <cstdio>
 #include <cstring>
+
+#include "sim/base/system.h"
+#ifdef RANKLOOM_LINUX
+#include <link.h>
+#endif
 
 namespace rankloom::internal {
 namespace {
 
 // Valgrind loads a library of its own into each program.
 bool under_valgrind() {
+#ifdef RANKLOOM_LINUX
   const auto is_valgrinds = [](dl_phdr_info* info, size_t, void*) {
     return std::strstr(info->dlpi_name, "vgpreload_core") != nullptr ? 1 : 0;
   };
   return dl_iterate_phdr(is_valgrinds, nullptr) != 0;
+#else
+  return false;
+#endif
 }
 
 }  // namespace

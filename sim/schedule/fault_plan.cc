@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -87,8 +86,9 @@ std::string unescaped(absl::string_view text) {
     const bool hex = text[i] == '%' && digits.size() == 2 &&
                      absl::ascii_isxdigit(static_cast<unsigned char>(digits[0])) &&
                      absl::ascii_isxdigit(static_cast<unsigned char>(digits[1]));
-    if (hex) {
-      name += absl::HexStringToBytes(digits);
+    uint32_t byte = 0;
+    if (hex && absl::SimpleHexAtoi(digits, &byte)) {
+      name += static_cast<char>(byte);
       i += 2;
     } else {
       name += text[i];

@@ -8,7 +8,7 @@
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
-#include "sim/engine/thread_engine.h"
+#include "sim/base/system.h"
 #include "sim/scheduler/live_worlds.h"
 
 namespace rankloom::internal {

@@ -11,6 +11,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/prefetch.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_engine.h"
 #include "sim/engine/thread_engine.h"

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/system.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/engine/thread_pool.h"
 #include "sim/scheduler/call_scope.h"

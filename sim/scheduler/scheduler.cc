@@ -14,8 +14,8 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
-#include "sim/engine/thread_engine.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/live_worlds.h"
 

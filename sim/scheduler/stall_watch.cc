@@ -7,7 +7,6 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <iterator>
 #include <new>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "absl/time/time.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/site_text.h"
+#include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "sim/base/thread_stack.h"
 #include "sim/engine/thread_pool.h"
@@ -250,14 +250,6 @@ std::string stall_text(const Outstanding& who, int64_t stall_ns) {
 }
 
 std::atomic<std::string (*)()> running_test{nullptr};
-
-bool traced() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("TracerPid:")) return line.find_first_of("123456789") != std::string::npos;
-  }
-  return false;
-}
 
 void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns, absl::FunctionRef<std::string()> everybody) {
   // The rank that hangs may hold what is asked for below: a lock of the library, of stdio, of GoogleTest. The process

@@ -93,9 +93,6 @@ class StallWatch {
 // "rank 2 has come to no scheduling point for 10s of real time ...".
 std::string stall_text(const Outstanding& who, int64_t stall_ns);
 
-// Whether a debugger, or the like, has this process.
-bool traced();
-
 // Ends the process: prints the stalled ranks with their stacks, `everybody` and the name of the test that runs, if any.
 [[noreturn]] void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns,
                               absl::FunctionRef<std::string()> everybody);

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "sim/base/system.h"
 #include "tests/sim/scheduler_fixture.h"
 
 namespace rankloom {
