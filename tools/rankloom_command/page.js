@@ -1034,38 +1034,65 @@ class Timeline {
     c.fillText("first difference", x + 100 < this.width ? x + 2 : x - 96, this.named.y);
   }
 
-  // A row of pixels stands for one rank or several, in the colours of their calls, as in bars: pale until all members came.
   drawHeat(c, scale, ranks) {
-    const run = this.run, fits = this.fits(), place0 = Math.floor(scale.y0), whole = scale.lane >= 1;
-    const width = Math.max(1, Math.ceil((this.width - LEFT) / 2)), stride = width + 1;
-    const height = Math.max(1, whole ? Math.ceil(scale.y1) - place0 : Math.round(this.height - TOP - AXIS));
-    // Red, green, blue and the number of calls: how much more there is in a pixel than in the one left of it.
+    const map = this.mapFor(scale, ranks);
+    this.drawn = map.drawn;
+    c.imageSmoothingEnabled = false;
+    const left = scale.x(map.x0), top = scale.y(map.y0);
+    c.drawImage(map.canvas, left, top, scale.x(map.x0 + map.canvas.width * map.column) - left, scale.y(map.y0 + map.canvas.height * map.row) - top);
+    this.drawHeatOpen(c, scale, map.open);
+    this.drawHeatMarks(c, scale);
+    this.drawDifference(c, scale);
+  }
+  // A map that covers the view. While the view is only moved, one that reaches beyond it, which is moved along and seldom painted.
+  mapFor(scale, ranks) {
+    const old = this.map, shows = [view.axis, this.width, this.height, this.theme.back, ranks, this.fits(), legend];
+    const alike = (a, b) => Math.abs(a - b) <= 1e-9 * Math.abs(b);
+    const moved = old && alike(scale.px, old.scale.px) && alike(scale.lane, old.scale.lane) && shows.every((one, i) => one === old.shows[i]);
+    if (moved && old.x0 <= scale.x0 + 0.01 * old.column && old.x1 >= scale.x1 - 0.01 * old.column && old.y0 <= scale.y0 && old.y1 >= scale.y1) return old;
+    const across = Math.max(1, Math.ceil((this.width - LEFT) / 2)), column = (scale.x1 - scale.x0) / across;
+    const whole = scale.lane >= 1, row = whole ? 1 : 1 / scale.lane, first = whole ? Math.floor(scale.y0) : scale.y0;
+    const down = Math.max(1, whole ? Math.ceil(scale.y1) - first : Math.round(this.height - TOP - AXIS));
+    const beside = moved && !alike(scale.x0, old.scale.x0) ? Math.ceil(across / 2) : 0, above = moved && !alike(scale.y0, old.scale.y0) ? Math.ceil(down / 2) : 0;
+    const left = Math.min(beside, Math.ceil(scale.x0 / column)), right = Math.min(beside, Math.ceil(Math.max(0, this.fullEnd() - scale.x1) / column));
+    const over = Math.min(above, Math.floor(first / row)), under = Math.min(above, Math.floor(Math.max(0, ranks.length - scale.y1) / row));
+    const map = {shows, scale, column, row, x0: scale.x0 - left * column, x1: scale.x1 + right * column, y0: first - over * row,
+      y1: whole ? first + down + under : scale.y1 + under * row};
+    this.paintMap(map, ranks, left + across + right, over + down + under);
+    return (this.map = map);
+  }
+  // A row of pixels stands for one rank or several, in the colours of their calls, as in bars: pale until all members came.
+  paintMap(map, ranks, width, height) {
+    const run = this.run, fits = this.fits(), stride = width + 1, {x0, x1} = map, factor = 1 / map.column;
+    // Red, green, blue and the number of calls: how much more there is in a pixel than in the one left of it. Zero again, once it is read.
     if (!this.heatSums || this.heatSums.length < 4 * stride * height) this.heatSums = new Int32Array(4 * stride * height);
-    const sums = this.heatSums, per = new Uint16Array(height), factor = width / (scale.x1 - scale.x0), open = [];
-    sums.fill(0);
+    const sums = this.heatSums, per = new Uint16Array(height), open = map.open = [];
     const dark = document.documentElement.dataset.theme === "dark", back = dark ? [20, 24, 29] : [255, 255, 255];
     const full = run.kinds.map((kind) => rgb(this.colour(kind))), pale = full.map((one) => one.map((part, k) => Math.round(PALE * part + (1 - PALE) * back[k])));
-    const add = (base, a, b, colour) => {
+    const add = (base, a, b, [red, green, blue]) => {
       if (a >= b) return;
-      const begin = 4 * (base + a), end = 4 * (base + b);
-      for (let k = 0; k < 3; ++k) {
-        sums[begin + k] += colour[k];
-        sums[end + k] -= colour[k];
-      }
+      const begin = base + 4 * a, end = base + 4 * b;
+      sums[begin] += red;
+      sums[begin + 1] += green;
+      sums[begin + 2] += blue;
       ++sums[begin + 3];
+      sums[end] -= red;
+      sums[end + 1] -= green;
+      sums[end + 2] -= blue;
       --sums[end + 3];
     };
-    for (let place = place0; place < scale.y1; ++place) {
+    map.drawn = 0;
+    for (let place = Math.floor(map.y0); place < Math.min(map.y1, ranks.length); ++place) {
       const rank = ranks[place], lane = run.lanes[rank], {from, met, to} = lane[view.axis];
-      const row = whole ? place - place0 : Math.min(height - 1, Math.max(0, Math.floor((place - scale.y0) * scale.lane))), base = row * stride;
+      const row = Math.min(height - 1, Math.max(0, Math.floor((place - map.y0) / map.row))), base = 4 * row * stride;
       ++per[row];
-      for (let i = Timeline.firstIn(lane, lane[view.axis], scale.x0); i < lane.count && from[i] <= scale.x1; ++i) {
+      for (let i = Timeline.firstIn(lane, lane[view.axis], x0); i < lane.count && from[i] <= x1; ++i) {
         const kind = lane.kind[i];
-        if (to[i] < scale.x0 || !fits[kind]) continue;
-        ++this.drawn;
-        const a = Math.max(0, Math.floor((from[i] - scale.x0) * factor)), never = to[i] === Infinity;
-        const m = never ? width : Math.min(width, Math.max(a, Math.floor((met[i] - scale.x0) * factor)));
-        const b = never ? width : Math.min(width, Math.max(m + (met[i] < to[i] ? 1 : 0), a + 1, Math.ceil((to[i] - scale.x0) * factor)));
+        if (to[i] < x0 || !fits[kind]) continue;
+        ++map.drawn;
+        const a = Math.max(0, Math.floor((from[i] - x0) * factor)), never = to[i] === Infinity;
+        const m = never ? width : Math.min(width, Math.max(a, Math.floor((met[i] - x0) * factor)));
+        const b = never ? width : Math.min(width, Math.max(m + (met[i] < to[i] ? 1 : 0), a + 1, Math.ceil((to[i] - x0) * factor)));
         add(base, a, m, pale[kind]);
         add(base, m, b, full[kind]);
         if (never || lane.state[i] === "f") open.push({place, a: from[i], b: to[i]});
@@ -1073,30 +1100,27 @@ class Timeline {
     }
     const image = new ImageData(width, height), pixels = new Uint32Array(image.data.buffer), blank = (255 << 24) | (back[2] << 16) | (back[1] << 8) | back[0];
     for (let row = 0, at = 0; row < height; ++row) {
-      for (let x = 0, from = 4 * row * stride, red = 0, green = 0, blue = 0, calls = 0, last = blank; x < width; ++x, from += 4, ++at) {
-        if (sums[from] | sums[from + 1] | sums[from + 2] | sums[from + 3]) {
-          red += sums[from];
+      const ranksHere = Math.max(1, per[row]);
+      let red = 0, green = 0, blue = 0, calls = 0, last = blank, from = 4 * row * stride;
+      for (let x = 0; x < width; ++x, from += 4, ++at) {
+        const less = sums[from], more = sums[from + 3];
+        if (less | sums[from + 1] | sums[from + 2] | more) {
+          red += less;
           green += sums[from + 1];
           blue += sums[from + 2];
-          calls += sums[from + 3];
-          const all = Math.max(1, per[row], calls), rest = all - calls;
+          calls += more;
+          const all = Math.max(ranksHere, calls), rest = all - calls;
           last = (255 << 24) | (((blue + rest * back[2]) / all) << 16) | (((green + rest * back[1]) / all) << 8) | ((red + rest * back[0]) / all);
+          sums[from] = sums[from + 1] = sums[from + 2] = sums[from + 3] = 0;
         }
         pixels[at] = last;
       }
+      sums[from] = sums[from + 1] = sums[from + 2] = sums[from + 3] = 0;  // right of the last pixel
     }
-    if (!this.small) this.small = h("canvas");
-    if (this.small.width !== width || this.small.height !== height) {
-      this.small.width = width;
-      this.small.height = height;
-    }
-    this.small.getContext("2d").putImageData(image, 0, 0);
-    c.imageSmoothingEnabled = false;
-    const top = whole ? scale.y(place0) : TOP;
-    c.drawImage(this.small, LEFT, top, this.width - LEFT, whole ? height * scale.lane : this.height - TOP - AXIS);
-    this.drawHeatOpen(c, scale, open);
-    this.drawHeatMarks(c, scale);
-    this.drawDifference(c, scale);
+    map.canvas = this.small ||= h("canvas");
+    map.canvas.width = width;
+    map.canvas.height = height;
+    map.canvas.getContext("2d").putImageData(image, 0, 0);
   }
   // Boxes of lanes that stand together, from `a` to `b`, as one.
   static together(boxes) {
