@@ -48,7 +48,7 @@ std::string facts_text(const internal::FlightEntry& entry) {
   return text;
 }
 
-// What the rank's calls were beside their names, with their times and steps, and what it did with the store.
+// Facts, times and steps of the rank's calls, and what it did with the store.
 void write_log(RankState& rank, int64_t begin_ns, std::ofstream* out) {
   const auto since = [begin_ns](int64_t at_ns) { return at_ns < 0 ? -1 : at_ns - begin_ns; };
   const internal::FlightEntries entries = rank.recorder().entries();  // holds the groups

@@ -46,7 +46,7 @@ IMAGES = {
     "fault": (["faults"], "", ".gaps, .detail, section.matrix, details.sums"),
     "many_ranks": (["big"], "axis=time&x=0,40000", ".gaps, .detail, section.matrix, details.sums"),
     "two_runs": (["passes", "fails"], "", ".gaps, .detail, section.matrix, details.sums"),
-    "fake_world": (["step.json"], "", ".gaps, .detail, .keys"),
+    "fake_world": (["step"], "", ".gaps, .detail, .keys"),
 }
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,1300", "--hide-scrollbars"]
 WRITE_RUNS = WRITE_RANDOM_RUNS = ""
@@ -1051,6 +1051,39 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.one("svg.held").get_attribute("aria-label"), "Tensors of calls in flight hold 1 kB at most")
         self.assertEqual(self.fragment(), {"axis": ["time"]})
         self.assertEqual(self.all("section.matrix, table.outcomes"), [])
+
+    def test_the_run_file_of_a_fake_world_has_its_totals(self):
+        self.page("fake", fragment="#call=0.1.0")
+        self.assertEqual(self.one("h1").text, "Fake world: the calls of 2 of 8 ranks")
+        self.assertEqual(
+            self.texts("table.bytes:not(.fake) tr"),
+            [
+                "group ranks call calls bytes time",
+                "mesh_tp, 2 groups 4 all_reduce 3 30 kB 48 us",
+                "mesh_pp 2 send 1 1 kB 2 us",
+                "mesh_pp 2 recv 1 1 kB 2 us",
+                "computation, 2 groups 1 forward 2 0 B 30 us",
+                "computation 1 more 1 0 B 5 us",
+            ],
+        )
+        self.assertEqual(
+            self.texts("table.bytes.fake tr"), ["rank calls computes ends at buffers, at most", "0 2 15 us 24 us 4 kB", "4 3 20 us 58 us 16 kB"]
+        )
+        told = self.one("table.details").text
+        self.assertIn("call send seq 1 to 4 pp, tag 3, the 1st call of 0 pp\n", told)
+        self.assertIn("bytes 1 kB over a ring\n", told)
+        self.assertIn("matched with 4 pp", told)
+        self.assertEqual(self.one("canvas.bars").get_attribute("data-arrows"), "1")
+        # Computation has colours of its own.
+        colours = self.js("return [...document.querySelectorAll('.legend span i')].map((i) => i.style.background)")
+        self.assertEqual(len(colours), 5)
+        self.assertNotIn("", colours)
+        self.assertEqual(colours.count("rgb(0, 114, 178)"), 1)
+        self.page("fake", fragment="#call=0.5.1")
+        told = self.one("table.details").text
+        self.assertIn("issued 22 us\nbegun 40 us, when its group was through with the calls before\nended 58 us", told)
+        self.page("fake", fragment="#call=0.0.1")
+        self.assertEqual(self.one("table.details").text, "computation more, of 0 compute\nbegun 10 us\nended 15 us")
 
     # --- moving about
 

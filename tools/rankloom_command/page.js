@@ -13,11 +13,13 @@ const OP_COLOURS = {
   reduce_scatter_tensor_coalesced: "#55112f", monitored_barrier: "#f3c870", split_group: "#7d8894", new_group: "#4a535c", coalesced: "#b3bcc5",
 };
 const HASHED = Object.values(OP_COLOURS);
-function opColour(op) {
-  if (Object.hasOwn(OP_COLOURS, op)) return OP_COLOURS[op];
+const COMPUTED = ["#7d8894", "#4a535c", "#b3bcc5"];  // stretches of computation, which are no calls
+function opColour(op, computed) {
+  if (!computed && Object.hasOwn(OP_COLOURS, op)) return OP_COLOURS[op];
   let hash = 0x811c9dc5;
   for (let i = 0; i < op.length; ++i) hash = Math.imul(hash ^ op.charCodeAt(i), 0x01000193) >>> 0;
-  return HASHED[(hash ^ (hash >>> 15)) % HASHED.length];
+  const colours = computed ? COMPUTED : HASHED;
+  return colours[((hash ^ (hash >>> 15)) >>> 0) % colours.length];
 }
 const rgb = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 // Whether letters on it are dark.
@@ -522,7 +524,7 @@ class Run {
   }
   label(rank, i) {
     const lane = this.lanes[rank], kind = this.kinds[lane.kind[i]];
-    const peer = lane.peer && lane.peer[i] >= 0 ? ` ${kind.op === "send" ? "to" : "from"} rank ${lane.peer[i]}` : "";
+    const peer = lane.peer && lane.peer[i] >= 0 ? ` ${kind.op === "send" ? "to" : "from"} ${this.name(lane.peer[i])}` : "";
     return `${kind.op} seq ${lane.seq[i]}${peer}${kind.tag ? `, tag ${kind.tag}` : ""}${kind.root >= 0 ? ` root ${kind.root}` : ""}`;
   }
   // A call that its rank waited in at the end is failed in the file, since the end took the rank out of it.
@@ -2015,7 +2017,8 @@ function fillLegend() {
   const order = (all) => [...all].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
   const names = order(counts), byGroup = view.colour === "group", most = byGroup ? COLOURS.length - 1 : MOST_OPS;
   const shared = names.length > most + 1 ? names.slice(most) : [];
-  legend = new Map(names.map(([name], i) => [name, byGroup ? COLOURS[Math.min(i, COLOURS.length - 1)] : opColour(name)]));
+  const computed = new Set(runs.flatMap((run) => (run.run.lanes ? run.kinds.filter((kind) => kind.wire === undefined).map((kind) => kind.op) : [])));
+  legend = new Map(names.map(([name], i) => [name, byGroup ? COLOURS[Math.min(i, COLOURS.length - 1)] : opColour(name, computed.has(name))]));
   legendOps = order(made).map(([op]) => op);
   const what = byGroup ? "group " : "";
   legendElement.replaceChildren(...names.slice(0, names.length - shared.length).map(([name, count]) => h("span", {}, h("i", {style: `background:${legend.get(name)}`}), `${what}${name} (${count})`)),
@@ -2026,7 +2029,7 @@ function fillLegend() {
 function marksOnPage() {
   const every = runs.flatMap((run) => run.lanes), some = (true_) => every.some((lane) => { for (let i = 0; i < lane.count; ++i) if (true_(lane, i)) return true; return false; });
   return [
-    some((lane, i) => [lane.order, lane.time].some(({from, met}) => met[i] > from[i])) ? "pale: until all members came" : "",
+    some((lane, i) => [lane.order, lane.time].some(({from, met}) => met[i] > from[i])) ? `pale: until ${runs.some((run) => run.run.lanes) ? "its group is through with calls before" : "all members came"}` : "",
     some((lane, i) => lane.state[i] !== "c" || lane.order.to[i] === Infinity) ? "hatched: not complete or failed" : "",
     some((lane, i) => lane.odd[i] === 1) ? "\u2260, a thick frame: differs from most" : "",
     runs.some((run) => run.absent.some(({rank}) => !run.waiting.has(rank))) ? "dashed: never came" : "",
@@ -2064,11 +2067,15 @@ function showDetails() {
   }
   const run = timeline.run, lane = run.lanes[rank], {i} = at, kind = run.kinds[lane.kind[i]], group = run.group(rank, i);
   const meeting = run.meetings[lane.meeting[i]];
+  if (run.run.lanes) {
+    details.replaceChildren(...[h("table", {class: "details"}, fakeDetails(run, at).map(([name, value]) => h("tr", {}, h("th", {}, name), h("td", {}, value)))), sourceLines(kind)].filter((part) => part));
+    return;
+  }
   const came = meeting.members.map(([r]) => r).sort((a, b) => a - b);
   const missing = meeting.p2p ? [] : run.members(group).filter((r) => !came.includes(r));
   const last = meeting.members.reduce((a, b) => (run.lanes[b[0]].issued[b[1]] > run.lanes[a[0]].issued[a[1]] ? b : a));
   const waits = run.waiting.get(rank), stuck = Boolean(waits && waits.i === i), split = splitOf(run, meeting), timed = run.timeEnd > 0;
-  const members = run.run.lanes ? `${group.of || group.size} ranks` : `ranks ${membersText(run, group)}`;
+  const members = `ranks ${membersText(run, group)}`;
   const rows = [["call", `${run.label(rank, i)}, the ${ordinal(lane.first + i + 1)} call of ${run.name(rank)}`], ["group", `${group.name}${described(group) ? ` (${described(group)})` : ""}, ${members}`],
     ["tensors", run.sizes(kind) || "none"], ["line of code", `${kind.file}:${kind.line}`], ["state", run.callState(rank, i)]];
   if (timed) {
@@ -2092,6 +2099,16 @@ function showDetails() {
   if (kind.timeout_ns) rows.push(["timeout", timeText(kind.timeout_ns)]);
   details.replaceChildren(...[h("table", {class: "details"}, rows.map(([name, value]) => h("tr", {}, h("th", {}, name), h("td", {}, value)))),
     splits(run, meeting), sourceLines(kind)].filter((part) => part));
+}
+
+// Of a call of a fake rank, or a stretch of its computation.
+function fakeDetails(run, {rank, i}) {
+  const lane = run.lanes[rank], kind = run.kinds[lane.kind[i]], group = run.group(rank, i), times = [["ended", lane.ended[i] < 0 ? "not" : timeText(lane.ended[i])]];
+  if (kind.wire === undefined) return [["computation", `${kind.op}, of ${run.name(rank)}`], ["begun", timeText(lane.issued[i])], ...times];
+  const other = run.meetings[lane.meeting[i]].members.find(([r]) => r !== rank), waited = lane.arrived[i] > lane.issued[i];
+  return [["call", `${run.label(rank, i)}, the ${ordinal(lane.first + i + 1)} call of ${run.name(rank)}`], ["group", `${group.name}${described(group) ? ` (${described(group)})` : ""}, ${group.of || group.size} ranks`],
+    ["tensors", run.sizes(kind) || "none"], ["bytes", `${bytesText(kind.wire)} over a ring`], ["line of code", `${kind.file}:${kind.line}`], ["issued", timeText(lane.issued[i])],
+    ...(waited ? [["begun", `${timeText(lane.arrived[i])}, when its group was through with the calls before`]] : []), ...times, ...(kind.p2p ? [["matched with", other ? run.name(other[0]) : "a rank that was not traced"]] : [])];
 }
 
 // --- what ranks did with the store
@@ -2190,13 +2207,26 @@ function splits(run, meeting) {
 const MOST_SUMMED = 2_000_000;
 function sums(run) {
   const found = new Map();
+  const rowOf = (number, op) => {
+    const group = run.groups[number], name = described(group) || group.name, key = `${name}\n${group.of || group.size}\n${op}`;
+    let row = found.get(key);
+    if (!row) found.set(key, row = {name: name === group.name ? `group ${name}` : name, size: group.of || group.size, op, groups: new Set(), calls: 0, bytes: 0, waits: 0, works: 0});
+    row.groups.add(number);
+    return row;
+  };
+  for (const {totals} of run.fake ? run.fake.ranks : []) {
+    for (const {group, op, calls, ring_bytes, time_ns} of totals) {
+      const row = rowOf(group, op);
+      row.calls += calls;
+      row.bytes += ring_bytes;
+      row.works += time_ns;
+    }
+  }
   for (const lane of run.lanes) {
     for (let i = 0; i < lane.count; ++i) {
-      const kind = run.kinds[lane.kind[i]], group = run.groups[kind.group];
-      const name = described(group) || group.name, key = `${name}\n${group.of || group.size}\n${kind.op}`;
-      let row = found.get(key);
-      if (!row) found.set(key, row = {name: name === group.name ? `group ${name}` : name, size: group.of || group.size, op: kind.op, groups: new Set(), calls: 0, bytes: 0, waits: 0, works: 0});
-      row.groups.add(kind.group);
+      const kind = run.kinds[lane.kind[i]];
+      if (run.fake && kind.wire !== undefined) continue;  // a call: the totals have it
+      const row = rowOf(kind.group, kind.op);
       ++row.calls;
       row.bytes += kind.wire === undefined ? run.bytes(kind) : kind.wire;
       const to = Math.min(run.timeEnd, lane.time.to[i]), met = Math.min(to, lane.time.met[i]);
@@ -2226,6 +2256,16 @@ function inFlight(run, axis) {
   }
   return steps;
 }
+// What each traced rank of a fake world did in all, by its own record.
+function fakeRanks(run) {
+  if (!run.fake || !run.fake.ranks.length) return null;
+  const most = Math.max(1, ...run.fake.ranks.map((rank) => rank.peak_buffer_bytes));
+  return [h("table", {class: "bytes fake"}, h("tr", {}, ["rank", "calls", "computes", "ends at", "buffers, at most", ""].map((name) => h("th", {}, name))),
+    run.fake.ranks.slice(0, MOST_ROWS).map((rank) => h("tr", {}, [rank.rank, rank.calls, timeText(rank.compute_ns), timeText(rank.end_ns), bytesText(rank.peak_buffer_bytes)].map((text) => h("td", {}, text)),
+      h("td", {class: "bar"}, h("i", {style: `width:${Math.round((120 * Math.max(0, rank.peak_buffer_bytes)) / most)}px`}))))),
+  h("p", {class: "soft"}, "Buffers: inputs and outputs of calls that were issued and neither waited for nor dropped, of one rank.",
+    run.fake.ranks.length > MOST_ROWS ? ` The first ${MOST_ROWS} of ${run.fake.ranks.length} ranks.` : "")];
+}
 function bytesSection(run) {
   const calls = run.lanes.reduce((sum, lane) => sum + lane.count, 0);
   if (!calls) return null;
@@ -2254,10 +2294,11 @@ function bytesSection(run) {
           h("td", {}, bytesText(row.bytes)), h("td", {class: "bar"}, bar(row.bytes, bytes, "")),
           timed ? [run.run.lanes ? null : h("td", {}, timeText(row.waits)), h("td", {}, timeText(row.works)), h("td", {class: "bar"}, bar(row.waits, time, "waits"), bar(row.works, time, ""))] : null))),
       h("p", {class: "soft"}, run.run.lanes ? "Bytes: what a ring sends over the wire, added up over the traced ranks. " :
-        "Bytes: of each call the larger of its inputs and outputs, added up over all ranks; not what goes over a wire. ", timed ? "Times: added up over all ranks." : ""),
+        "Bytes: of each call the larger of its inputs and outputs, added up over all ranks; not what goes over a wire. ", timed ? `Times: added up over ${run.run.lanes ? "them" : "all ranks"}.` : ""),
+      fakeRanks(run),
       peak ? h("svg:svg", {class: "held", viewBox: "0 0 760 110", role: "img", "aria-label": `Tensors of calls in flight hold ${bytesText(peak)} at most`},
         h("svg:path", {d: path}), h("svg:text", {x: 64, y: 18, class: "row"}, bytesText(peak)), h("svg:text", {x: 64, y: 93, class: "row"}, "0"),
-        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null].filter((part) => part));
+        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null].flat().filter((part) => part));
   };
   const element = h("details", {class: "sums", toggle: () => {
     if (element.open && !content.childNodes.length) fill();
