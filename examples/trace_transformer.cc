@@ -1,6 +1,7 @@
 // Traces one training step of a 70B transformer on 16,384 ranks, on a laptop, without a GPU: fake groups check every
 // call and record it, a cost model says how long it would take. Prints a table for one rank of each pipeline stage and
-// writes the traces (traces/step.json for ui.perfetto.dev, PyTorch's execution trace and Chakra's .et a rank).
+// writes the traces (traces/step.rlrun for `rankloom report`, step.json for ui.perfetto.dev, PyTorch's execution trace
+// and Chakra's .et a rank).
 //   trace_transformer [--pp 4 --dp 512 --tp 8] [--micro_batches 16] [--out FOLDER] [--layers ... --hidden ... --ffn
 //     ...]
 
@@ -75,6 +76,7 @@ int run() {
   const std::string out = absl::GetFlag(FLAGS_out);
   if (out.empty()) return 0;
   std::filesystem::create_directories(out);
+  traces::write_run(stages, out + "/step.rlrun");
   traces::write_perfetto(stages, out + "/step.json");
   for (const std::shared_ptr<CallRecord>& record : stages)
     traces::write_pytorch_trace(*record, out + "/step." + std::to_string(record->global_rank()) + ".pytorch.json");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@ struct RunData {
     int first = 0;
     int stride = 1;
     int size = 0;
+    int of = 0;  // of a lane of fake ranks: the members of its group, most of which are not there; 0: it is none
   };
   // The facts that calls share that are alike.
   struct Kind {
@@ -39,6 +41,7 @@ struct RunData {
     uint16_t inputs = 0;
     uint16_t outputs = 0;
     int64_t timeout_ns = -1;
+    int64_t wire = -1;  // of a call of a fake rank: the bytes that a ring sends; -1: it is none
     FlightShapes shapes;
   };
   // Times since the world began; -1: not known, or not yet.
@@ -86,6 +89,33 @@ struct RunData {
     std::vector<int64_t> found_switch_steps;  // of that story
   };
 
+  // Calls of fake ranks, by a cost model's clock, instead of a world's. Ranks of the file are lanes: a group of one
+  // traced rank each, or its computation.
+  struct FakeWorld {
+    // Of one operation of one group, added up over the calls.
+    struct Totals {
+      const char* op = "";
+      int group = -1;  // index into `groups`
+      int64_t calls = 0;
+      int64_t payload = 0;  // bytes; of the next three, too
+      int64_t ring_bytes = 0;
+      int64_t tree_bytes = 0;
+      int64_t time_ns = 0;
+    };
+    struct Rank {
+      int rank = -1;
+      int64_t calls = 0;
+      int64_t compute_ns = 0;
+      int64_t end_ns = 0;
+      int64_t peak_buffer_bytes = 0;
+      std::vector<Totals> totals;
+    };
+    int world_size = 0;
+    std::vector<std::string> lanes;  // names
+    std::vector<Rank> ranks;         // those that were traced
+    std::deque<std::string> names;   // of stretches of computation, for Kind::op
+  };
+
   bool logged = false;   // steps of calls, and operations on the store
   int64_t begin_ns = 0;  // when the world began, by the clock of `store`
   int64_t end_ns = 0;    // when the report was made
@@ -102,6 +132,7 @@ struct RunData {
   std::string story;                  // what explore() tells of it
   Search search;                      // run is 0: no search found it
   std::string rerun;                  // the command that repeats it, if the report has none
+  std::optional<FakeWorld> fake;
 };
 
 // The calls of a world of `ranks`; `all` is its group of all ranks. Of more than two million calls: the last of each

@@ -90,11 +90,16 @@ int64_t nanoseconds(absl::Duration duration) {
   return duration == absl::InfiniteDuration() ? -1 : absl::ToInt64Nanoseconds(duration);
 }
 
+std::string fake_headline(const RunData::FakeWorld& fake) {
+  return absl::StrCat("Fake world: the calls of ", fake.ranks.size(), " of ", fake.world_size, " ranks");
+}
+
 void write_run_line(const RunReport& report, std::string* out) {
   Line line(out, "run");
   line.number("world_size", static_cast<int64_t>(report.outcomes.size()));
   line.boolean("ok", report.ok());
-  line.text("text", report.text());
+  const bool fake = report.kept != nullptr && report.kept->fake.has_value();
+  line.text("text", fake ? fake_headline(*report.kept->fake) : report.text());
   line.text("kind", report.cause.ok() ? std::string_view() : error_kind_name(error_kind(report.cause)));
   line.text("cause", message_of(report.cause));
   line.number("first_failed", report.first_failed);
@@ -107,6 +112,7 @@ void write_run_line(const RunReport& report, std::string* out) {
   if (report.kept == nullptr) return;
   const RunData& data = *report.kept;
   line.number("end_ns", data.end_ns);
+  if (data.fake.has_value()) return line.texts("lanes", data.fake->lanes);
   line.number("recorded_calls", data.recorded_calls);
   line.number("timeout_ns", nanoseconds(data.timeout));
   line.number("warn_after_ns", nanoseconds(data.warn_after));
@@ -181,6 +187,7 @@ void write_groups(const std::vector<RunData::GroupData>& groups, std::string* ou
   line.list("groups", groups, [&](const RunData::GroupData& group) {
     absl::StrAppend(out, "{\"id\":", group.id, ",\"name\":", json_string(group.name),
                     ",\"description\":", json_string(group.description), ",\"size\":", group.size);
+    if (group.of > 0) absl::StrAppend(out, ",\"of\":", group.of);
     if (group.ranks.empty()) {
       absl::StrAppend(out, ",\"first\":", group.first, ",\"stride\":", group.stride, "}");
     } else {
@@ -188,6 +195,21 @@ void write_groups(const std::vector<RunData::GroupData>& groups, std::string* ou
       line.append_list(group.ranks, [&](int rank) { absl::StrAppend(out, rank); });
       *out += '}';
     }
+  });
+}
+
+void write_fake(const RunData::FakeWorld& fake, std::string* out) {
+  Line line(out, "fake");
+  line.number("world_size", fake.world_size);
+  line.list("ranks", fake.ranks, [&](const RunData::FakeWorld::Rank& rank) {
+    absl::StrAppend(out, "{\"rank\":", rank.rank, ",\"calls\":", rank.calls, ",\"compute_ns\":", rank.compute_ns,
+                    ",\"end_ns\":", rank.end_ns, ",\"peak_buffer_bytes\":", rank.peak_buffer_bytes, ",\"totals\":");
+    line.append_list(rank.totals, [&](const RunData::FakeWorld::Totals& sum) {
+      absl::StrAppend(out, "{\"op\":", json_string(sum.op), ",\"group\":", sum.group, ",\"calls\":", sum.calls,
+                      ",\"payload\":", sum.payload, ",\"ring_bytes\":", sum.ring_bytes,
+                      ",\"tree_bytes\":", sum.tree_bytes, ",\"time_ns\":", sum.time_ns, "}");
+    });
+    *out += '}';
   });
 }
 
@@ -211,6 +233,7 @@ void write_kinds(const std::vector<RunData::Kind>& kinds, std::string* out) {
     if (kind.is_p2p) absl::StrAppend(out, ",\"p2p\":true,\"tag\":", kind.tag);
     if (!kind.is_p2p && kind.root >= 0) absl::StrAppend(out, ",\"root\":", kind.root);
     if (kind.timeout_ns >= 0) absl::StrAppend(out, ",\"timeout_ns\":", kind.timeout_ns);
+    if (kind.wire >= 0) absl::StrAppend(out, ",\"wire\":", kind.wire);
     size_t at = 0;
     *out += ",\"in\":";
     write_shapes(kind.shapes, kind.inputs, &at, out);
@@ -312,10 +335,22 @@ void append_log_gaps(const RunData& data, std::vector<std::string>* gaps) {
       "operations on stores that the program made itself; values of the world's, beyond their first bytes");
 }
 
+std::vector<std::string> fake_gaps(const RunData& data) {
+  std::vector<std::string> gaps;
+  int64_t left_out = 0;
+  for (const RunData::Rank& lane : data.ranks) left_out += lane.made - static_cast<int64_t>(lane.calls.size());
+  if (left_out > 0)
+    gaps.push_back(absl::StrCat("calls: the first ", left_out, " are too many; they are in the totals"));
+  gaps.emplace_back("ranks that were not traced: a fake call waits for nobody, and its time is the cost model's");
+  gaps.emplace_back("when a call was waited for; tensors' values, reduce operators");
+  return gaps;
+}
+
 // The parts that a reader might look for and this file does not have.
 std::vector<std::string> gaps_of(const RunReport& report) {
   if (report.kept == nullptr) return {"calls: a run that went well keeps them only with WorldOptions::keep_run"};
   const RunData& data = *report.kept;
+  if (data.fake.has_value()) return fake_gaps(data);
   std::vector<std::string> gaps;
   if (data.recorded_calls == 0) gaps.emplace_back("calls: WorldOptions::recorded_calls is 0");
   int64_t made = 0, kept = 0;
@@ -352,6 +387,7 @@ std::string run_file_text(const RunReport& report) {
     if (!data.stuck.waits.empty()) write_waits(data.stuck, &out);
     if (!data.story.empty()) write_story(data, &out);
     write_groups(data.groups, &out);
+    if (data.fake.has_value()) write_fake(*data.fake, &out);
     write_kinds(data.kinds, &out);
     for (size_t rank = 0; rank < data.ranks.size(); ++rank) {
       if (!data.ranks[rank].calls.empty()) write_calls(data, rank, &out);

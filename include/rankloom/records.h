@@ -302,6 +302,16 @@ std::string perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks,
 void write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path,
                     CodeSite code = CodeSite::here());
 
+// The same calls as the text of a run file, for `rankloom report` and `rankloom show`: a lane for the computation of a
+// rank and one for each of its groups, and of each rank the totals() and the most bytes that calls held.
+// docs/run-files.md has the format. A real world's run is written by RunReport::write_run().
+// Errors: InvalidArgument for a record that is null.
+std::string run_text(const std::vector<std::shared_ptr<CallRecord>>& ranks, CodeSite code = CodeSite::here());
+
+// The same, to a file. Errors: InvalidArgument if it cannot be written.
+void write_run(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path,
+               CodeSite code = CodeSite::here());
+
 // One rank's calls as PyTorch's execution trace observer writes them: JSON of the schema 1.1.1-chakra.0.0.4, a node
 // named record_param_comms a call, below a process and a thread, with a table of the groups before them. Times are
 // microseconds of virtual time. Tensors get numbers of their own in every call: a record knows shapes, not memory.

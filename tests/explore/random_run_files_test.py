@@ -1,4 +1,4 @@
-"""Run files of programs that are drawn read back as what the library says of the same calls.
+"""Run files of programs that are drawn read back as what the library says of the same runs.
 
     random_run_files_test.py WRITE_RANDOM_RUNS
 """
@@ -30,13 +30,33 @@ def as_the_library_says_it(call):
     return f"{said} ({call.state}) [group {call.group}, {call.site()}]"
 
 
+def lists_text(lists):
+    return " ".join(str(list(numbers)) for numbers in lists)
+
+
+def facts_text(run, call, kind):
+    group = run.groups[kind["group"]]
+    members = group["ranks"] if "ranks" in group else [group["first"] + group["stride"] * i for i in range(group["size"])]
+    return (
+        f"{call.dtype} root {call.root} in {lists_text(call.inputs)} out {lists_text(call.outputs)} splits {lists_text(call.splits)} "
+        f"timeout {kind.get('timeout_ns', -1)} members {' '.join(map(str, members))}"
+    )
+
+
 def log_as_the_library_says_it(run):
     for rank in range(run.world_size):
-        for call in run.of_rank(rank):
-            yield f"{rank} call {call.step} {call.done}"
+        for i, call in enumerate(run.of_rank(rank)):
+            facts = facts_text(run, call, run.kinds[run.calls[rank]["kind"][i]])
+            yield f"{rank} call {call.step} {call.done} at {call.issued} {call.arrived} {call.ended} {facts}"
         for op in run.store_of(rank):
             values = " ".join(f"'{value or ''}' {size}" for value, size in ((op.given, op.given_bytes), (op.got, op.got_bytes)))
             yield f"{rank} store {op.op} '{op.key}' {op.keys} {values} {LETTERS[op.state]} {op.step} {op.done}"
+
+
+def end_as_the_library_says_it(run):
+    circle = "".join(f" {rank}" for rank in run.cycle)
+    numbers = f"{run.run['first_failed']} {run.run['steps']} {run.run['choices']}"
+    return f"{run.states}\n{numbers}\ncycle{circle}\n{run.run['schedule']}\n{run.run['text']}\n"
 
 
 class RandomRunFilesTest(unittest.TestCase):
@@ -50,12 +70,19 @@ class RandomRunFilesTest(unittest.TestCase):
                     calls = [call for rank in range(run.world_size) for call in run.of_rank(rank)]
                     want = pathlib.Path(f"{folder}/{seed}.txt").read_text().splitlines()
                     self.assertEqual([as_the_library_says_it(call) for call in calls], want)
+                    end = pathlib.Path(f"{folder}/{seed}.end").read_text()
+                    self.assertEqual(end_as_the_library_says_it(run), end)
                     log = pathlib.Path(f"{folder}/{seed}.log").read_text().splitlines()
                     self.assertEqual(list(log_as_the_library_says_it(run)), log)
                     for rank in range(run.world_size):
                         steps = [call.step for call in run.of_rank(rank)]
                         self.assertEqual(steps, sorted(steps))
                         ends["operations"] += len(run.store_of(rank))
+                    for call in calls:
+                        ends["splits"] += bool(call.splits)
+                        ends["roots"] += call.root >= 0
+                        ends["lists"] += max(len(call.inputs), len(call.outputs)) > 1
+                        ends["dtypes"] += call.dtype != "float16"  # what a call without tensors has
                     for call in calls:
                         self.assertTrue(0 <= call.step <= run.run["steps"], call)
                         self.assertTrue(call.done == -1 or call.step <= call.done <= run.run["steps"], call)
@@ -75,6 +102,8 @@ class RandomRunFilesTest(unittest.TestCase):
         self.assertGreater(ends["calls"], COUNT)
         self.assertGreater(ends["matches"], COUNT // 20)
         self.assertGreater(ends["operations"], COUNT // 20)
+        for what in ("splits", "roots", "lists", "dtypes"):
+            self.assertGreater(ends[what], 0, what)
         self.assertGreater(ends["Deadlock"], 0)
         self.assertGreater(ends[""], 0)
 

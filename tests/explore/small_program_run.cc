@@ -394,10 +394,14 @@ class RankRun {
         with(n, 1, n, 1);
         work = pg.all_to_all(views(t->out), views(t->in), options);
         break;
-      case Kind::kAllToAllSingle:
-        with(1, n, 1, n);
-        work = pg.all_to_all_single(t->out[0], t->in[0], {}, {}, options);
+      case Kind::kAllToAllSingle: {
+        const size_t more = static_cast<size_t>(op.b);
+        with(1, n + more, 1, n + more);
+        std::vector<int64_t> splits(more == 0 ? 0 : n, 1);
+        if (more != 0) splits[static_cast<size_t>(pg.rank())] += op.b;
+        work = pg.all_to_all_single(t->out[0], t->in[0], splits, splits, options);
         break;
+      }
       case Kind::kBarrier:
         work = pg.barrier(with(0, 0, 0, 0));
         break;

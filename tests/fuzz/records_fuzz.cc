@@ -97,8 +97,25 @@ void check_pytorch(const CallRecord& record, const std::string& text) {
   }
 }
 
+void check_run_file(const std::string& text) {
+  size_t lines = 0;
+  std::string last;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    must(end != std::string::npos, "a run file's last line has no end");
+    const Value line = read_json(std::string_view(text).substr(begin, end - begin));
+    must(line.has(lines == 0 ? "rlrun" : "t"), "a line of a run file has no tag");
+    if (line.has("lines")) must(line.at("lines").integer == static_cast<int64_t>(lines) + 1, "a run file miscounts");
+    last = lines == 0 ? "" : line.at("t").text;
+    ++lines;
+    begin = end + 1;
+  }
+  must(last == "end", "a run file has no end");
+}
+
 void check_record(const CallRecord& record, const std::shared_ptr<CallRecord>& shared) {
   check_perfetto(record, traces::perfetto_json({shared}));
+  check_run_file(traces::run_text({shared}));
   check_pytorch(record, traces::pytorch_trace_json(record));
 #ifdef RANKLOOM_CHAKRA
   for (const bool lower : {false, true}) {
@@ -238,23 +255,6 @@ void check_flight_records(World& world, int rank, const Value& dump, bool pickle
   for (const auto& [id, name] : names) must(different.insert(name).second, "two groups of a dump have one name");
 }
 
-void check_run_file(const RunReport& report) {
-  const std::string text = internal::run_file_text(report);
-  size_t lines = 0;
-  std::string last;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    must(end != std::string::npos, "a run file's last line has no end");
-    const Value line = read_json(std::string_view(text).substr(begin, end - begin));
-    must(line.has(lines == 0 ? "rlrun" : "t"), "a line of a run file has no tag");
-    if (line.has("lines")) must(line.at("lines").integer == static_cast<int64_t>(lines) + 1, "a run file miscounts");
-    last = lines == 0 ? "" : line.at("t").text;
-    ++lines;
-    begin = end + 1;
-  }
-  must(last == "end", "a run file has no end");
-}
-
 void check_real(Input& in) {
   WorldOptions options = {.world_size = 2, .schedule = Schedule::seeded(static_cast<uint64_t>(in.below(256)))};
 #ifndef RANKLOOM_TSAN
@@ -284,10 +284,11 @@ void check_real(Input& in) {
     const std::string json = traces::flight_records(world, rank, {.format = Format::kJson, .backend = backend});
     check_flight_records(world, rank, read_json(json), false);
   }
-  check_run_file(report);
+  check_run_file(internal::run_file_text(report));
   const std::vector<std::shared_ptr<CallRecord>> records = CallRecord::of_world(world);
   for (const std::shared_ptr<CallRecord>& record : records) check_record(*record, record);
   read_json(traces::perfetto_json(records));
+  check_run_file(traces::run_text(records));
 }
 
 }  // namespace

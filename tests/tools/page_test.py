@@ -10,7 +10,9 @@ import base64
 import collections
 import contextlib
 import json
+import os
 import pathlib
+import statistics
 import struct
 import subprocess
 import sys
@@ -44,12 +46,16 @@ IMAGES = {
     "fault": (["faults"], "", ".gaps, .detail, section.matrix, details.sums"),
     "many_ranks": (["big"], "axis=time&x=0,40000", ".gaps, .detail, section.matrix, details.sums"),
     "two_runs": (["passes", "fails"], "", ".gaps, .detail, section.matrix, details.sums"),
-    "fake_world": (["step.json"], "", ".gaps, .detail, .keys"),
+    "fake_world": (["step"], "", ".gaps, .detail, .keys"),
 }
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,1300", "--hide-scrollbars"]
 WRITE_RUNS = WRITE_RANDOM_RUNS = ""
 RANDOM_RUNS = 100
 SLOW = 60  # seconds until a page must be ready, on a busy machine
+# Of the page of 1,024 ranks with 100 calls each.
+MOST_OPENING = 2  # seconds
+LEAST_RATE = 30  # pictures a second while it is panned
+TRIES = 6
 
 
 def browser():
@@ -833,37 +839,79 @@ class PageTest(unittest.TestCase):
         begun = time.monotonic()
         self.page("big")
         made = time.monotonic() - begun
-        opened = self.js("return rankloom.readyAfter") / 1000
         canvas = self.one("canvas.bars")
         self.assertEqual((canvas.get_attribute("data-heat"), canvas.get_attribute("data-drawn")), ("true", "102400"))
-        each = self.js(
-            """const t = rankloom.timelines[0], begun = performance.now();
-            for (let i = 0; i < 20; ++i) t.drawNow();
-            return (performance.now() - begun) / 20;"""
-        )
-        panned = self.driver.execute_async_script(
-            """const done = arguments[0], t = rankloom.timelines[0], begun = performance.now();
-            t.zoom(1.2);
-            let frames = 0;
-            const next = () => {
-              if (++frames > 60) return done(60 / ((performance.now() - begun) / 1000));
-              t.pan(frames % 30 < 15 ? 0.01 : -0.01, 0);
-              requestAnimationFrame(next);
-            };
-            requestAnimationFrame(next);"""
-        )
-        size = (self.folder / "big.html").stat().st_size / 1e6
-        print(
-            f"1024 ranks x 100 calls: made and opened in {made:.2f} s, opened in {opened:.2f} s, a picture in {each:.1f} ms, "
-            f"{panned:.0f} pictures a second while panning, {size:.2f} MB"
-        )
-        # docs/run-files.md has what an idle machine needs; this one may be busy.
-        self.assertLess(opened, 20)
-        self.assertGreater(panned, 3)
-        self.assertLess(size, 1)
+        self.assertLess((self.folder / "big.html").stat().st_size, 1e6)
+        # Of a few tries the best, since this machine may be busy.
+        opened, rates, empty = [], [], 0.0
+        while len(opened) < TRIES and (not opened or min(opened) >= MOST_OPENING or max(rates) < LEAST_RATE):
+            self.driver.get("about:blank")
+            empty = max(empty, 1000 / statistics.mean(self.frames_while("")))
+            self.page("big")
+            opened.append(self.js("return rankloom.readyAfter") / 1000)
+            self.js("rankloom.timelines[0].zoom(3); rankloom.timelines[0].zoomRows(2); rankloom.timelines[0].drawNow()")
+            apart = self.frames_while("rankloom.timelines[0].pan(frames < 60 ? 0.02 : -0.02, frames % 60 < 30 ? 0.01 : -0.01)")
+            rates.append(1000 / statistics.mean(apart))
+            self.assertEqual(canvas_count(self), "1024")
+            print(
+                f"1024 ranks x 100 calls: made and opened in {made:.2f} s, opened in {opened[-1]:.2f} s, {rates[-1]:.0f} pictures a second "
+                f"while panning, at most {max(apart):.0f} ms apart; an empty page {empty:.0f} a second; load {os.getloadavg()[0]:.1f}"
+            )
+        self.assertLess(min(opened), MOST_OPENING)
+        # No page has more pictures than an empty one.
+        self.assertGreaterEqual(max(rates), min(LEAST_RATE, 0.8 * empty))
         self.keys("0", *["*"] * 12)
+        canvas = self.one("canvas.bars")
         self.assertEqual(canvas.get_attribute("data-heat"), "false")
         self.assertLess(int(canvas.get_attribute("data-drawn")), 102400)
+
+    # Milliseconds between pictures of the browser, before each of which `script` runs.
+    def frames_while(self, script):
+        return self.driver.execute_async_script(
+            f"""const done = arguments[0], apart = [];
+            let frames = 0, last = 0;
+            const next = (now) => {{
+              if (frames > 0) apart.push(now - last);
+              last = now;
+              if (++frames > 120) return done(apart);
+              {script};
+              requestAnimationFrame(next);
+            }};
+            requestAnimationFrame(next);"""
+        )
+
+    def test_a_map_that_is_moved_shows_what_a_new_one_would(self):
+        pixels = """const t = rankloom.timelines[0], {width, height} = t.canvas;
+            const drawn = () => {
+              t.drawNow();
+              const c = Object.assign(document.createElement('canvas'), {width, height}).getContext('2d', {willReadFrequently: true});
+              c.drawImage(t.canvas, 0, 0);
+              return c.getImageData(0, 0, width, height).data;
+            };
+            const moved = drawn(), painted = [t.map.canvas.width, t.map.canvas.height];
+            t.map = null;
+            const fresh = drawn();
+            let other = 0;
+            for (let i = 0; i < moved.length; i += 4) other += moved[i] !== fresh[i] || moved[i + 1] !== fresh[i + 1] || moved[i + 2] !== fresh[i + 2];
+            return [other / (moved.length / 4), painted, [t.map.canvas.width, t.map.canvas.height]];"""
+        subprocess.run([WRITE_RUNS, self.folder, "big", "1024", "100"], check=True, capture_output=True)
+        self.page("big")
+        self.js("const t = rankloom.timelines[0]; t.zoom(4); t.zoomRows(1.3); t.drawNow()")
+        # By ten columns of the map, and by ten rows: first a larger one is painted, then it is moved.
+        move = "const t = rankloom.timelines[0], s = t.scale(); t.pan(arguments[0] * t.map.column / (s.x1 - s.x0), arguments[1] * t.map.row / (s.y1 - s.y0)); t.drawNow()"
+        self.js(move, 10, 10)
+        painted = self.js("return rankloom.timelines[0].map.x0")
+        self.js(move, 10, 10)
+        self.assertEqual(self.js("return rankloom.timelines[0].map.x0"), painted)
+        other, moved, fresh = self.js(pixels)
+        self.assertGreater(moved[0], fresh[0])
+        self.assertGreater(moved[1], fresh[1])
+        self.assertLess(other, 0.01)
+        # Another rank, text or theme is another map.
+        self.js("rankloom.view.text = 'barrier'; rankloom.timelines[0].drawNow()")
+        self.assertEqual(self.js(pixels)[0], 0)
+        self.js("document.querySelector('button.theme').click(); rankloom.timelines[0].drawNow()")
+        self.assertEqual(self.js(pixels)[0], 0)
 
     def test_a_run_of_a_million_calls_is_small_and_quick(self):
         folder = self.folder / "million"
@@ -1003,6 +1051,39 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.one("svg.held").get_attribute("aria-label"), "Tensors of calls in flight hold 1 kB at most")
         self.assertEqual(self.fragment(), {"axis": ["time"]})
         self.assertEqual(self.all("section.matrix, table.outcomes"), [])
+
+    def test_the_run_file_of_a_fake_world_has_its_totals(self):
+        self.page("fake", fragment="#call=0.1.0")
+        self.assertEqual(self.one("h1").text, "Fake world: the calls of 2 of 8 ranks")
+        self.assertEqual(
+            self.texts("table.bytes:not(.fake) tr"),
+            [
+                "group ranks call calls bytes time",
+                "mesh_tp, 2 groups 4 all_reduce 3 30 kB 48 us",
+                "mesh_pp 2 send 1 1 kB 2 us",
+                "mesh_pp 2 recv 1 1 kB 2 us",
+                "computation, 2 groups 1 forward 2 0 B 30 us",
+                "computation 1 more 1 0 B 5 us",
+            ],
+        )
+        self.assertEqual(
+            self.texts("table.bytes.fake tr"), ["rank calls computes ends at buffers, at most", "0 2 15 us 24 us 4 kB", "4 3 20 us 58 us 16 kB"]
+        )
+        told = self.one("table.details").text
+        self.assertIn("call send seq 1 to 4 pp, tag 3, the 1st call of 0 pp\n", told)
+        self.assertIn("bytes 1 kB over a ring\n", told)
+        self.assertIn("matched with 4 pp", told)
+        self.assertEqual(self.one("canvas.bars").get_attribute("data-arrows"), "1")
+        # Computation has colours of its own.
+        colours = self.js("return [...document.querySelectorAll('.legend span i')].map((i) => i.style.background)")
+        self.assertEqual(len(colours), 5)
+        self.assertNotIn("", colours)
+        self.assertEqual(colours.count("rgb(0, 114, 178)"), 1)
+        self.page("fake", fragment="#call=0.5.1")
+        told = self.one("table.details").text
+        self.assertIn("issued 22 us\nbegun 40 us, when its group was through with the calls before\nended 58 us", told)
+        self.page("fake", fragment="#call=0.0.1")
+        self.assertEqual(self.one("table.details").text, "computation more, of 0 compute\nbegun 10 us\nended 15 us")
 
     # --- moving about
 

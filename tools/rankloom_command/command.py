@@ -15,7 +15,7 @@ EXAMPLES = """examples:
   RANKLOOM_REPORT=runs ./train            a run that fails writes runs/train.run1.rlrun
   rankloom report runs/train.run1.rlrun -o run.html
   rankloom report passes.rlrun fails.rlrun -o both.html
-  rankloom report step.json -o step.html  what fake ranks called: traces::write_perfetto()
+  rankloom report step.rlrun -o step.html what fake ranks called: traces::write_run()
   rankloom show runs/train.run1.rlrun     the same as text
   rankloom show runs/train.run1.rlrun --rank 3
   rankloom diff passes.rlrun fails.rlrun  the first call that differs
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="one HTML page that needs nothing else; of two runs: beside each other")
-    report.add_argument("run", nargs="+", help="one run file, or two; or a record of fake ranks, *.json")
+    report.add_argument("run", nargs="+", help="one run file, or two; or what traces::write_perfetto() wrote of fake ranks, *.json")
     report.add_argument("-o", "--output", default="run.html", help="the page (run.html)")
     report.add_argument(
         "--source", action="append", metavar="FOLDER", help="where sources are whose lines the page shows (the current folder); may be repeated"

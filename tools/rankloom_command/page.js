@@ -13,11 +13,13 @@ const OP_COLOURS = {
   reduce_scatter_tensor_coalesced: "#55112f", monitored_barrier: "#f3c870", split_group: "#7d8894", new_group: "#4a535c", coalesced: "#b3bcc5",
 };
 const HASHED = Object.values(OP_COLOURS);
-function opColour(op) {
-  if (Object.hasOwn(OP_COLOURS, op)) return OP_COLOURS[op];
+const COMPUTED = ["#7d8894", "#4a535c", "#b3bcc5"];  // stretches of computation, which are no calls
+function opColour(op, computed) {
+  if (!computed && Object.hasOwn(OP_COLOURS, op)) return OP_COLOURS[op];
   let hash = 0x811c9dc5;
   for (let i = 0; i < op.length; ++i) hash = Math.imul(hash ^ op.charCodeAt(i), 0x01000193) >>> 0;
-  return HASHED[(hash ^ (hash >>> 15)) % HASHED.length];
+  const colours = computed ? COMPUTED : HASHED;
+  return colours[((hash ^ (hash >>> 15)) >>> 0) % colours.length];
 }
 const rgb = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 // Whether letters on it are dark.
@@ -522,7 +524,7 @@ class Run {
   }
   label(rank, i) {
     const lane = this.lanes[rank], kind = this.kinds[lane.kind[i]];
-    const peer = lane.peer && lane.peer[i] >= 0 ? ` ${kind.op === "send" ? "to" : "from"} rank ${lane.peer[i]}` : "";
+    const peer = lane.peer && lane.peer[i] >= 0 ? ` ${kind.op === "send" ? "to" : "from"} ${this.name(lane.peer[i])}` : "";
     return `${kind.op} seq ${lane.seq[i]}${peer}${kind.tag ? `, tag ${kind.tag}` : ""}${kind.root >= 0 ? ` root ${kind.root}` : ""}`;
   }
   // A call that its rank waited in at the end is failed in the file, since the end took the rank out of it.
@@ -1034,38 +1036,65 @@ class Timeline {
     c.fillText("first difference", x + 100 < this.width ? x + 2 : x - 96, this.named.y);
   }
 
-  // A row of pixels stands for one rank or several, in the colours of their calls, as in bars: pale until all members came.
   drawHeat(c, scale, ranks) {
-    const run = this.run, fits = this.fits(), place0 = Math.floor(scale.y0), whole = scale.lane >= 1;
-    const width = Math.max(1, Math.ceil((this.width - LEFT) / 2)), stride = width + 1;
-    const height = Math.max(1, whole ? Math.ceil(scale.y1) - place0 : Math.round(this.height - TOP - AXIS));
-    // Red, green, blue and the number of calls: how much more there is in a pixel than in the one left of it.
+    const map = this.mapFor(scale, ranks);
+    this.drawn = map.drawn;
+    c.imageSmoothingEnabled = false;
+    const left = scale.x(map.x0), top = scale.y(map.y0);
+    c.drawImage(map.canvas, left, top, scale.x(map.x0 + map.canvas.width * map.column) - left, scale.y(map.y0 + map.canvas.height * map.row) - top);
+    this.drawHeatOpen(c, scale, map.open);
+    this.drawHeatMarks(c, scale);
+    this.drawDifference(c, scale);
+  }
+  // A map that covers the view. While the view is only moved, one that reaches beyond it, which is moved along and seldom painted.
+  mapFor(scale, ranks) {
+    const old = this.map, shows = [view.axis, this.width, this.height, this.theme.back, ranks, this.fits(), legend];
+    const alike = (a, b) => Math.abs(a - b) <= 1e-9 * Math.abs(b);
+    const moved = old && alike(scale.px, old.scale.px) && alike(scale.lane, old.scale.lane) && shows.every((one, i) => one === old.shows[i]);
+    if (moved && old.x0 <= scale.x0 + 0.01 * old.column && old.x1 >= scale.x1 - 0.01 * old.column && old.y0 <= scale.y0 && old.y1 >= scale.y1) return old;
+    const across = Math.max(1, Math.ceil((this.width - LEFT) / 2)), column = (scale.x1 - scale.x0) / across;
+    const whole = scale.lane >= 1, row = whole ? 1 : 1 / scale.lane, first = whole ? Math.floor(scale.y0) : scale.y0;
+    const down = Math.max(1, whole ? Math.ceil(scale.y1) - first : Math.round(this.height - TOP - AXIS));
+    const beside = moved && !alike(scale.x0, old.scale.x0) ? Math.ceil(across / 2) : 0, above = moved && !alike(scale.y0, old.scale.y0) ? Math.ceil(down / 2) : 0;
+    const left = Math.min(beside, Math.ceil(scale.x0 / column)), right = Math.min(beside, Math.ceil(Math.max(0, this.fullEnd() - scale.x1) / column));
+    const over = Math.min(above, Math.floor(first / row)), under = Math.min(above, Math.floor(Math.max(0, ranks.length - scale.y1) / row));
+    const map = {shows, scale, column, row, x0: scale.x0 - left * column, x1: scale.x1 + right * column, y0: first - over * row,
+      y1: whole ? first + down + under : scale.y1 + under * row};
+    this.paintMap(map, ranks, left + across + right, over + down + under);
+    return (this.map = map);
+  }
+  // A row of pixels stands for one rank or several, in the colours of their calls, as in bars: pale until all members came.
+  paintMap(map, ranks, width, height) {
+    const run = this.run, fits = this.fits(), stride = width + 1, {x0, x1} = map, factor = 1 / map.column;
+    // Red, green, blue and the number of calls: how much more there is in a pixel than in the one left of it. Zero again, once it is read.
     if (!this.heatSums || this.heatSums.length < 4 * stride * height) this.heatSums = new Int32Array(4 * stride * height);
-    const sums = this.heatSums, per = new Uint16Array(height), factor = width / (scale.x1 - scale.x0), open = [];
-    sums.fill(0);
+    const sums = this.heatSums, per = new Uint16Array(height), open = map.open = [];
     const dark = document.documentElement.dataset.theme === "dark", back = dark ? [20, 24, 29] : [255, 255, 255];
     const full = run.kinds.map((kind) => rgb(this.colour(kind))), pale = full.map((one) => one.map((part, k) => Math.round(PALE * part + (1 - PALE) * back[k])));
-    const add = (base, a, b, colour) => {
+    const add = (base, a, b, [red, green, blue]) => {
       if (a >= b) return;
-      const begin = 4 * (base + a), end = 4 * (base + b);
-      for (let k = 0; k < 3; ++k) {
-        sums[begin + k] += colour[k];
-        sums[end + k] -= colour[k];
-      }
+      const begin = base + 4 * a, end = base + 4 * b;
+      sums[begin] += red;
+      sums[begin + 1] += green;
+      sums[begin + 2] += blue;
       ++sums[begin + 3];
+      sums[end] -= red;
+      sums[end + 1] -= green;
+      sums[end + 2] -= blue;
       --sums[end + 3];
     };
-    for (let place = place0; place < scale.y1; ++place) {
+    map.drawn = 0;
+    for (let place = Math.floor(map.y0); place < Math.min(map.y1, ranks.length); ++place) {
       const rank = ranks[place], lane = run.lanes[rank], {from, met, to} = lane[view.axis];
-      const row = whole ? place - place0 : Math.min(height - 1, Math.max(0, Math.floor((place - scale.y0) * scale.lane))), base = row * stride;
+      const row = Math.min(height - 1, Math.max(0, Math.floor((place - map.y0) / map.row))), base = 4 * row * stride;
       ++per[row];
-      for (let i = Timeline.firstIn(lane, lane[view.axis], scale.x0); i < lane.count && from[i] <= scale.x1; ++i) {
+      for (let i = Timeline.firstIn(lane, lane[view.axis], x0); i < lane.count && from[i] <= x1; ++i) {
         const kind = lane.kind[i];
-        if (to[i] < scale.x0 || !fits[kind]) continue;
-        ++this.drawn;
-        const a = Math.max(0, Math.floor((from[i] - scale.x0) * factor)), never = to[i] === Infinity;
-        const m = never ? width : Math.min(width, Math.max(a, Math.floor((met[i] - scale.x0) * factor)));
-        const b = never ? width : Math.min(width, Math.max(m + (met[i] < to[i] ? 1 : 0), a + 1, Math.ceil((to[i] - scale.x0) * factor)));
+        if (to[i] < x0 || !fits[kind]) continue;
+        ++map.drawn;
+        const a = Math.max(0, Math.floor((from[i] - x0) * factor)), never = to[i] === Infinity;
+        const m = never ? width : Math.min(width, Math.max(a, Math.floor((met[i] - x0) * factor)));
+        const b = never ? width : Math.min(width, Math.max(m + (met[i] < to[i] ? 1 : 0), a + 1, Math.ceil((to[i] - x0) * factor)));
         add(base, a, m, pale[kind]);
         add(base, m, b, full[kind]);
         if (never || lane.state[i] === "f") open.push({place, a: from[i], b: to[i]});
@@ -1073,30 +1102,27 @@ class Timeline {
     }
     const image = new ImageData(width, height), pixels = new Uint32Array(image.data.buffer), blank = (255 << 24) | (back[2] << 16) | (back[1] << 8) | back[0];
     for (let row = 0, at = 0; row < height; ++row) {
-      for (let x = 0, from = 4 * row * stride, red = 0, green = 0, blue = 0, calls = 0, last = blank; x < width; ++x, from += 4, ++at) {
-        if (sums[from] | sums[from + 1] | sums[from + 2] | sums[from + 3]) {
-          red += sums[from];
+      const ranksHere = Math.max(1, per[row]);
+      let red = 0, green = 0, blue = 0, calls = 0, last = blank, from = 4 * row * stride;
+      for (let x = 0; x < width; ++x, from += 4, ++at) {
+        const less = sums[from], more = sums[from + 3];
+        if (less | sums[from + 1] | sums[from + 2] | more) {
+          red += less;
           green += sums[from + 1];
           blue += sums[from + 2];
-          calls += sums[from + 3];
-          const all = Math.max(1, per[row], calls), rest = all - calls;
+          calls += more;
+          const all = Math.max(ranksHere, calls), rest = all - calls;
           last = (255 << 24) | (((blue + rest * back[2]) / all) << 16) | (((green + rest * back[1]) / all) << 8) | ((red + rest * back[0]) / all);
+          sums[from] = sums[from + 1] = sums[from + 2] = sums[from + 3] = 0;
         }
         pixels[at] = last;
       }
+      sums[from] = sums[from + 1] = sums[from + 2] = sums[from + 3] = 0;  // right of the last pixel
     }
-    if (!this.small) this.small = h("canvas");
-    if (this.small.width !== width || this.small.height !== height) {
-      this.small.width = width;
-      this.small.height = height;
-    }
-    this.small.getContext("2d").putImageData(image, 0, 0);
-    c.imageSmoothingEnabled = false;
-    const top = whole ? scale.y(place0) : TOP;
-    c.drawImage(this.small, LEFT, top, this.width - LEFT, whole ? height * scale.lane : this.height - TOP - AXIS);
-    this.drawHeatOpen(c, scale, open);
-    this.drawHeatMarks(c, scale);
-    this.drawDifference(c, scale);
+    map.canvas = this.small ||= h("canvas");
+    map.canvas.width = width;
+    map.canvas.height = height;
+    map.canvas.getContext("2d").putImageData(image, 0, 0);
   }
   // Boxes of lanes that stand together, from `a` to `b`, as one.
   static together(boxes) {
@@ -1992,7 +2018,8 @@ function fillLegend() {
   const order = (all) => [...all].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
   const names = order(counts), byGroup = view.colour === "group", most = byGroup ? COLOURS.length - 1 : MOST_OPS;
   const shared = names.length > most + 1 ? names.slice(most) : [];
-  legend = new Map(names.map(([name], i) => [name, byGroup ? COLOURS[Math.min(i, COLOURS.length - 1)] : opColour(name)]));
+  const computed = new Set(runs.flatMap((run) => (run.run.lanes ? run.kinds.filter((kind) => kind.wire === undefined).map((kind) => kind.op) : [])));
+  legend = new Map(names.map(([name], i) => [name, byGroup ? COLOURS[Math.min(i, COLOURS.length - 1)] : opColour(name, computed.has(name))]));
   legendOps = order(made).map(([op]) => op);
   const what = byGroup ? "group " : "";
   legendElement.replaceChildren(...names.slice(0, names.length - shared.length).map(([name, count]) => h("span", {}, h("i", {style: `background:${legend.get(name)}`}), `${what}${name} (${count})`)),
@@ -2003,7 +2030,7 @@ function fillLegend() {
 function marksOnPage() {
   const every = runs.flatMap((run) => run.lanes), some = (true_) => every.some((lane) => { for (let i = 0; i < lane.count; ++i) if (true_(lane, i)) return true; return false; });
   return [
-    some((lane, i) => [lane.order, lane.time].some(({from, met}) => met[i] > from[i])) ? "pale: until all members came" : "",
+    some((lane, i) => [lane.order, lane.time].some(({from, met}) => met[i] > from[i])) ? `pale: until ${runs.some((run) => run.run.lanes) ? "its group is through with calls before" : "all members came"}` : "",
     some((lane, i) => lane.state[i] !== "c" || lane.order.to[i] === Infinity) ? "hatched: not complete or failed" : "",
     some((lane, i) => lane.odd[i] === 1) ? "\u2260, a thick frame: differs from most" : "",
     runs.some((run) => run.absent.some(({rank}) => !run.waiting.has(rank))) ? "dashed: never came" : "",
@@ -2041,11 +2068,15 @@ function showDetails() {
   }
   const run = timeline.run, lane = run.lanes[rank], {i} = at, kind = run.kinds[lane.kind[i]], group = run.group(rank, i);
   const meeting = run.meetings[lane.meeting[i]];
+  if (run.run.lanes) {
+    details.replaceChildren(...[h("table", {class: "details"}, fakeDetails(run, at).map(([name, value]) => h("tr", {}, h("th", {}, name), h("td", {}, value)))), sourceLines(kind)].filter((part) => part));
+    return;
+  }
   const came = meeting.members.map(([r]) => r).sort((a, b) => a - b);
   const missing = meeting.p2p ? [] : run.members(group).filter((r) => !came.includes(r));
   const last = meeting.members.reduce((a, b) => (run.lanes[b[0]].issued[b[1]] > run.lanes[a[0]].issued[a[1]] ? b : a));
   const waits = run.waiting.get(rank), stuck = Boolean(waits && waits.i === i), split = splitOf(run, meeting), timed = run.timeEnd > 0;
-  const members = run.run.lanes ? `${group.of || group.size} ranks` : `ranks ${membersText(run, group)}`;
+  const members = `ranks ${membersText(run, group)}`;
   const rows = [["call", `${run.label(rank, i)}, the ${ordinal(lane.first + i + 1)} call of ${run.name(rank)}`], ["group", `${group.name}${described(group) ? ` (${described(group)})` : ""}, ${members}`],
     ["tensors", run.sizes(kind) || "none"], ["line of code", `${kind.file}:${kind.line}`], ["state", run.callState(rank, i)]];
   if (timed) {
@@ -2069,6 +2100,16 @@ function showDetails() {
   if (kind.timeout_ns) rows.push(["timeout", timeText(kind.timeout_ns)]);
   details.replaceChildren(...[h("table", {class: "details"}, rows.map(([name, value]) => h("tr", {}, h("th", {}, name), h("td", {}, value)))),
     splits(run, meeting), sourceLines(kind)].filter((part) => part));
+}
+
+// Of a call of a fake rank, or a stretch of its computation.
+function fakeDetails(run, {rank, i}) {
+  const lane = run.lanes[rank], kind = run.kinds[lane.kind[i]], group = run.group(rank, i), times = [["ended", lane.ended[i] < 0 ? "not" : timeText(lane.ended[i])]];
+  if (kind.wire === undefined) return [["computation", `${kind.op}, of ${run.name(rank)}`], ["begun", timeText(lane.issued[i])], ...times];
+  const other = run.meetings[lane.meeting[i]].members.find(([r]) => r !== rank), waited = lane.arrived[i] > lane.issued[i];
+  return [["call", `${run.label(rank, i)}, the ${ordinal(lane.first + i + 1)} call of ${run.name(rank)}`], ["group", `${group.name}${described(group) ? ` (${described(group)})` : ""}, ${group.of || group.size} ranks`],
+    ["tensors", run.sizes(kind) || "none"], ["bytes", `${bytesText(kind.wire)} over a ring`], ["line of code", `${kind.file}:${kind.line}`], ["issued", timeText(lane.issued[i])],
+    ...(waited ? [["begun", `${timeText(lane.arrived[i])}, when its group was through with the calls before`]] : []), ...times, ...(kind.p2p ? [["matched with", other ? run.name(other[0]) : "a rank that was not traced"]] : [])];
 }
 
 // --- what ranks did with the store
@@ -2167,13 +2208,26 @@ function splits(run, meeting) {
 const MOST_SUMMED = 2_000_000;
 function sums(run) {
   const found = new Map();
+  const rowOf = (number, op) => {
+    const group = run.groups[number], name = described(group) || group.name, key = `${name}\n${group.of || group.size}\n${op}`;
+    let row = found.get(key);
+    if (!row) found.set(key, row = {name: name === group.name ? `group ${name}` : name, size: group.of || group.size, op, groups: new Set(), calls: 0, bytes: 0, waits: 0, works: 0});
+    row.groups.add(number);
+    return row;
+  };
+  for (const {totals} of run.fake ? run.fake.ranks : []) {
+    for (const {group, op, calls, ring_bytes, time_ns} of totals) {
+      const row = rowOf(group, op);
+      row.calls += calls;
+      row.bytes += ring_bytes;
+      row.works += time_ns;
+    }
+  }
   for (const lane of run.lanes) {
     for (let i = 0; i < lane.count; ++i) {
-      const kind = run.kinds[lane.kind[i]], group = run.groups[kind.group];
-      const name = described(group) || group.name, key = `${name}\n${group.of || group.size}\n${kind.op}`;
-      let row = found.get(key);
-      if (!row) found.set(key, row = {name: name === group.name ? `group ${name}` : name, size: group.of || group.size, op: kind.op, groups: new Set(), calls: 0, bytes: 0, waits: 0, works: 0});
-      row.groups.add(kind.group);
+      const kind = run.kinds[lane.kind[i]];
+      if (run.fake && kind.wire !== undefined) continue;  // a call: the totals have it
+      const row = rowOf(kind.group, kind.op);
       ++row.calls;
       row.bytes += kind.wire === undefined ? run.bytes(kind) : kind.wire;
       const to = Math.min(run.timeEnd, lane.time.to[i]), met = Math.min(to, lane.time.met[i]);
@@ -2203,6 +2257,16 @@ function inFlight(run, axis) {
   }
   return steps;
 }
+// What each traced rank of a fake world did in all, by its own record.
+function fakeRanks(run) {
+  if (!run.fake || !run.fake.ranks.length) return null;
+  const most = Math.max(1, ...run.fake.ranks.map((rank) => rank.peak_buffer_bytes));
+  return [h("table", {class: "bytes fake"}, h("tr", {}, ["rank", "calls", "computes", "ends at", "buffers, at most", ""].map((name) => h("th", {}, name))),
+    run.fake.ranks.slice(0, MOST_ROWS).map((rank) => h("tr", {}, [rank.rank, rank.calls, timeText(rank.compute_ns), timeText(rank.end_ns), bytesText(rank.peak_buffer_bytes)].map((text) => h("td", {}, text)),
+      h("td", {class: "bar"}, h("i", {style: `width:${Math.round((120 * Math.max(0, rank.peak_buffer_bytes)) / most)}px`}))))),
+  h("p", {class: "soft"}, "Buffers: inputs and outputs of calls that were issued and neither waited for nor dropped, of one rank.",
+    run.fake.ranks.length > MOST_ROWS ? ` The first ${MOST_ROWS} of ${run.fake.ranks.length} ranks.` : "")];
+}
 function bytesSection(run) {
   const calls = run.lanes.reduce((sum, lane) => sum + lane.count, 0);
   if (!calls) return null;
@@ -2231,10 +2295,11 @@ function bytesSection(run) {
           h("td", {}, bytesText(row.bytes)), h("td", {class: "bar"}, bar(row.bytes, bytes, "")),
           timed ? [run.run.lanes ? null : h("td", {}, timeText(row.waits)), h("td", {}, timeText(row.works)), h("td", {class: "bar"}, bar(row.waits, time, "waits"), bar(row.works, time, ""))] : null))),
       h("p", {class: "soft"}, run.run.lanes ? "Bytes: what a ring sends over the wire, added up over the traced ranks. " :
-        "Bytes: of each call the larger of its inputs and outputs, added up over all ranks; not what goes over a wire. ", timed ? "Times: added up over all ranks." : ""),
+        "Bytes: of each call the larger of its inputs and outputs, added up over all ranks; not what goes over a wire. ", timed ? `Times: added up over ${run.run.lanes ? "them" : "all ranks"}.` : ""),
+      fakeRanks(run),
       peak ? h("svg:svg", {class: "held", viewBox: "0 0 760 110", role: "img", "aria-label": `Tensors of calls in flight hold ${bytesText(peak)} at most`},
         h("svg:path", {d: path}), h("svg:text", {x: 64, y: 18, class: "row"}, bytesText(peak)), h("svg:text", {x: 64, y: 93, class: "row"}, "0"),
-        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null].filter((part) => part));
+        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null].flat().filter((part) => part));
   };
   const element = h("details", {class: "sums", toggle: () => {
     if (element.open && !content.childNodes.length) fill();

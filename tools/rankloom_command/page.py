@@ -49,6 +49,7 @@ def _as_data(run: Run) -> dict[str, Any]:
         "store": [run.store[rank] for rank in sorted(run.store)],
         "last": last_text(run),
         "gaps": run.gaps,
+        "fake": run.fake,
         "named": [{"file": file, "line": line} for file, line in source.named(run)],
     }
 

@@ -58,12 +58,13 @@ class Call:
     step: int = -1  # scheduling points of all ranks when it was issued, and when it ended
     done: int = -1
     splits: tuple[tuple[int, ...], ...] = ()  # of the input and of the output, in rows; empty: equal
+    peer_lane: str = ""  # of fake ranks: the name of the peer's lane
 
     def label(self) -> str:
         """The call, as reports print it: "all_reduce seq 3 [group 0]"."""
         text = f"{self.op} seq {self.seq}"
         if self.p2p and self.peer >= 0:
-            text += f" {'to' if self.op == 'send' else 'from'} rank {self.peer}"
+            text += f" {'to' if self.op == 'send' else 'from'} {self.peer_lane or f'rank {self.peer}'}"
         if self.tag:
             text += f", tag {self.tag}"
         if self.root >= 0:
@@ -157,6 +158,7 @@ class Run:
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     store: dict[int, dict[str, Any]] = field(default_factory=dict)
     gaps: list[str] = field(default_factory=list)
+    fake: dict[str, Any] | None = None  # of a fake world: its size, and the totals of each traced rank
 
     @property
     def world_size(self) -> int:
@@ -222,7 +224,7 @@ class Run:
             return []
         calls, issued, step, count = [], 0, 0, len(line["kind"])
         first = line["made"] - count
-        steps = line.get("step")
+        steps, lanes = line.get("step"), self.run.get("lanes", [])
         for i in range(count):
             kind = self.kinds[line["kind"][i]]
             issued += line["issued"][i]
@@ -253,6 +255,7 @@ class Run:
                     step=step if steps is not None else -1,
                     done=step + done if steps is not None and done >= 0 else -1,
                     splits=tuple(map(tuple, kind.get("splits", ()))),
+                    peer_lane=lanes[line["peer"][i]] if lanes and line.get("peer", [-1] * count)[i] >= 0 else "",
                 )
             )
         return calls
@@ -395,6 +398,21 @@ def _check_store(line: dict[str, Any], size: int) -> None:
         _check(isinstance(op["state"], str) and op["state"] in OPERATION_STATES, f"a state of rank {rank} that is none")
 
 
+def _check_fake(line: dict[str, Any], run: Run) -> None:
+    """Totals of fake ranks."""
+    _check("lanes" in run.run, "totals of fake ranks in the file of real ones")
+    _check(type(line["world_size"]) is int and isinstance(line["ranks"], list), "a fake world that is none")
+    for rank in line["ranks"]:
+        numbers = [rank[key] for key in ("rank", "calls", "compute_ns", "end_ns", "peak_buffer_bytes")]
+        _check(all(type(number) is int for number in numbers), "a fake rank whose numbers are none")
+        _check(isinstance(rank["totals"], list), f"totals of fake rank {rank['rank']} that are none")
+        for total in rank["totals"]:
+            _check(isinstance(total["op"], str), f"a total of fake rank {rank['rank']} without an operation")
+            numbers = [total[key] for key in ("group", "calls", "payload", "ring_bytes", "tree_bytes", "time_ns")]
+            _check(all(type(number) is int for number in numbers), f"a total of fake rank {rank['rank']} whose numbers are none")
+            _check(0 <= total["group"] < len(run.groups), f"a total of fake rank {rank['rank']} of a group that the file does not have")
+
+
 def _take(run: Run, line: dict[str, Any]) -> None:
     tag = line["t"]
     size = run.world_size
@@ -418,7 +436,10 @@ def _take(run: Run, line: dict[str, Any]) -> None:
         run.waits, run.cycle = line["waits"], line["cycle"]
     elif tag == "groups":
         for group in line["groups"]:
-            group.pop("of", None)
+            if "lanes" in run.run:
+                _check(type(group["of"]) is int and group["of"] > 0, "a lane of a group without members")
+            else:
+                group.pop("of", None)
             _check(all(isinstance(group[key], str) for key in ("name", "description")), "a group without a name")
             _check(all(type(group[key]) is int for key in ("id", "size")) and group["size"] > 0, "a group whose numbers are none")
             if "ranks" in group:
@@ -432,7 +453,9 @@ def _take(run: Run, line: dict[str, Any]) -> None:
         run.groups = line["groups"]
     elif tag == "kinds":
         for kind in line["kinds"]:
-            kind.pop("wire", None)
+            if "lanes" not in run.run:
+                kind.pop("wire", None)
+            _check(type(kind.get("wire", 0)) is int, "a call whose numbers are none")
             _check(type(kind["group"]) is int and 0 <= kind["group"] < len(run.groups), "a call of a group that the file does not have")
             _check(isinstance(kind["op"], str) and isinstance(kind["file"], str), "a call without a name")
             _check(all(type(kind[key]) is int for key in ("line", "dtype")) and kind["dtype"] >= 0, "a call whose numbers are none")
@@ -454,6 +477,9 @@ def _take(run: Run, line: dict[str, Any]) -> None:
         _check(all(-1 <= peer < size for peer in line.get("peer", [])), f"a peer of rank {rank} that the world does not have")
         _check("step" in line or "done" not in line, f"calls of rank {rank} that end at steps and begin at none")
         run.calls[rank] = line
+    elif tag == "fake":
+        _check_fake(line, run)
+        run.fake = {"world_size": line["world_size"], "ranks": line["ranks"]}
     elif tag == "store":
         _check_store(line, size)
         run.store[line["rank"]] = line
@@ -472,7 +498,10 @@ def _begin(run_line: dict[str, Any], outcomes: dict[str, Any], path: str, writer
         _check(isinstance(run_line.get(key, ""), str), f'"{key}" is no text')
     failures = run_line.get("failures", [])
     _check(isinstance(failures, list) and all(isinstance(failure, str) for failure in failures), '"failures" are no texts')
-    run_line.pop("lanes", None)  # of a record of fake ranks, as are `of` of a group and `wire` of a kind
+    if "lanes" in run_line:  # of fake ranks, as are `of` of a group and `wire` of a kind
+        lanes = run_line["lanes"]
+        _check(isinstance(lanes, list) and len(lanes) == run_line["world_size"], "not one name a lane")
+        _check(all(isinstance(lane, str) for lane in lanes), "a lane without a name")
     _check(-1 <= run_line["first_failed"] < run_line["world_size"], '"first_failed" is no rank')
     _check(isinstance(run_line["ok"], bool), '"ok" is neither true nor false')
     states = outcomes["states"]
@@ -528,6 +557,7 @@ def parse(data: bytes, path: str) -> Run:
                 run = _begin(run_line, line, path, str(head.get("writer", "")))
             elif line["t"] == "end":
                 _check(line["lines"] == number, f"it is to be line {line['lines']}")
+                _check(run is not None and ("lanes" in run.run) == (run.fake is not None), "lanes of fake ranks without their totals")
                 ended = True
             elif run is not None:
                 _take(run, line)

@@ -37,6 +37,27 @@ def time_text(ns: int) -> str:
     return f"{ns} ns"
 
 
+def bytes_text(size: int) -> str:
+    """Bytes for people: "1.5 MB"."""
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"
+
+
+def fake_text(run: Run) -> list[str]:
+    """The totals of each fake rank that was traced, a line each, and below it one for each operation of a group."""
+    lines = []
+    for rank in run.fake["ranks"] if run.fake else ():
+        ends = f"computes {time_text(rank['compute_ns'])}, ends at {time_text(rank['end_ns'])}"
+        lines.append(f"rank {rank['rank']}: {rank['calls']} calls, {ends}; buffers of calls hold {bytes_text(rank['peak_buffer_bytes'])} at most")
+        for total in rank["totals"]:
+            group = run.groups[total["group"]]
+            cost = f"{bytes_text(total['ring_bytes'])} by a ring, {bytes_text(total['tree_bytes'])} by a tree, {time_text(total['time_ns'])}"
+            lines.append(f"  {total['calls']} x {total['op']} on {group['description'] or group['name']} ({group['of']} ranks): {cost}")
+    return lines
+
+
 def call_text(call: Call, timed: bool = True, waits: bool = False) -> str:
     """One line for a call; `waits`: its rank waited in it when the run ended."""
     text = call.label()
@@ -101,6 +122,7 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
         lines.append(f"{run.world_size} lanes, each a group of a rank: {', '.join(run.run['lanes'][:MOST_LINES])}")
     else:
         lines.append(f"{run.world_size} ranks, engine {run.run['engine']}, schedule {run.run['schedule']}, {run.run['steps']} scheduling points")
+    lines += fake_text(run)
     if last_operation := last_text(run):
         lines.append(last_operation)
     if run.run["rerun"] and run.run["rerun"] not in lines[0]:

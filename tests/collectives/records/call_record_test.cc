@@ -357,6 +357,43 @@ TEST(CallMatchersTest, CountCalls) {
             "has exactly 2 x all_reduce on tp");
 }
 
+// ---- as a run file; the tests of the command `rankloom` read one back
+
+TEST(CallRecordTest, BecomesARunFileWithItsTotals) {
+  Recorded r(2, 4);
+  r.record->compute(absl::Microseconds(3), "forward");
+  std::vector<float> x(100), in(6), out(8);
+  {
+    const Work open = r.pg->all_reduce(x);
+    (void)r.pg->all_reduce(x);
+  }
+  r.pg->all_to_all_single(out, in, {2, 2, 2, 2}, {3, 1, 1, 1}).wait();
+  const std::string text = traces::run_text({r.record});
+  EXPECT_THAT(text, HasSubstr("\"text\":\"Fake world: the calls of 1 of 4 ranks\""));
+  EXPECT_THAT(text, HasSubstr("\"lanes\":[\"2 compute\",\"2 group 0\"]"));
+  EXPECT_THAT(text, HasSubstr("\"name\":\"0\",\"description\":\"default_pg\",\"size\":1,\"of\":4,"));
+  // An all_reduce of 400 bytes takes six steps of 1 us and 600 ns; the second waits for the first.
+  EXPECT_THAT(text, HasSubstr("\"fake\",\"world_size\":4,\"ranks\":[{\"rank\":2,\"calls\":3,\"compute_ns\":3000,"));
+  EXPECT_THAT(text, HasSubstr("\"peak_buffer_bytes\":800,\"totals\":[{\"op\":\"all_reduce\",\"group\":1,\"calls\":2,"
+                              "\"payload\":800,\"ring_bytes\":1200,\"tree_bytes\":1600,\"time_ns\":13200}"));
+  EXPECT_THAT(text, HasSubstr("\"splits\":[[3,1,1,1],[2,2,2,2]]"));
+  EXPECT_THAT(text, HasSubstr("\"rank\":1,\"made\":3,\"kind\":[1,2,3],\"seq\":[1,2,3],\"issued\":[3000,0,0],"
+                              "\"arrived\":[0,6600,13200],\"ended\":[6600,13200,16218]"));
+}
+
+TEST(CallRecordTest, ARunFileHasTimesUpToTheEndOfTime) {
+  Recorded r;
+  r.record->compute(absl::InfiniteDuration(), "forever");
+  r.record->compute(absl::InfiniteDuration(), "and on");
+  EXPECT_THAT(traces::run_text({r.record}), HasSubstr("\"calls\":0,\"compute_ns\":9223372036854775807,"));
+}
+
+TEST(CallRecordTest, ARunFileOfNoRecordIsRefused) {
+  EXPECT_THAT(
+      [] { traces::run_text({nullptr}); },
+      ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("run_text: record 0 is null, want one [call_record")));
+}
+
 // ---- real worlds
 
 class RecordOfARealRankTest : public EveryWorldTest {};
@@ -416,6 +453,7 @@ TEST_P(RecordOfARealRankTest, TellsOfCallsThatHaveNotEnded) {
     if (rank.rank() == 0) {
       work = pg->recv(x, 1);
       EXPECT_LT((*CallRecord::of_rank(rank))[0].duration, absl::ZeroDuration());
+      EXPECT_THAT(traces::run_text({CallRecord::of_rank(rank)}), HasSubstr("\"ended\":[-1],\"state\":\"s\""));
       pg->barrier().wait();
       work.wait();
     } else {

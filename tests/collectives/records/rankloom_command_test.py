@@ -489,7 +489,7 @@ class CommandTest(unittest.TestCase):
     def test_altered_files_are_refused_or_shown(self):
         """Nothing else may be raised, and all that is printed is UTF-8 that no terminal obeys."""
         shown = refused = 0
-        for name in ("deadlock", "explored", "faults", "store"):
+        for name in ("deadlock", "explored", "faults", "store", "fake"):
             for what, data in altered((self.folder / f"{name}.rlrun").read_bytes()):
                 try:
                     run = run_file.parse(data, "x.rlrun")
@@ -504,19 +504,79 @@ class CommandTest(unittest.TestCase):
                     shown += 1
         self.assertGreater(min(shown, refused), 200)
 
-    def test_what_only_records_of_fake_ranks_have_is_not_taken_from_a_file(self):
+    def test_a_fake_world_has_lanes_and_the_totals_of_its_ranks(self):
+        run = self.run_of("fake")
+        self.assertEqual(run.headline(), "Fake world: the calls of 2 of 8 ranks")
+        self.assertEqual(run.run["lanes"], ["0 compute", "0 pp", "0 tp", "4 compute", "4 pp", "4 tp"])
+        self.assertEqual([group["of"] for group in run.groups], [1, 2, 4, 1, 2, 4])
+        (sent,) = run.of_rank(1)
+        self.assertEqual((sent.label(), sent.issued, sent.ended), ("send seq 1 to 4 pp, tag 3 [group 0.1.pp[0]]", 22_000, 24_000))
+        self.assertEqual(sent.shapes(), "float32 [10, 25] -> nothing")
+        self.assertEqual([(a.rank, b.rank) for a, b in run.matches()], [(1, 4)])
+        # The second waits for its group.
+        self.assertEqual([(call.issued, call.arrived, call.ended) for call in run.of_rank(5)], [(22_000, 22_000, 40_000), (22_000, 40_000, 58_000)])
+        self.assertEqual([(call.op, call.issued, call.ended) for call in run.of_rank(0)], [("forward", 0, 10_000), ("more", 10_000, 15_000)])
+        first, second = run.fake["ranks"]
+        self.assertEqual({key: first[key] for key in ("rank", "calls", "compute_ns", "end_ns", "peak_buffer_bytes")},
+                         {"rank": 0, "calls": 2, "compute_ns": 15_000, "end_ns": 24_000, "peak_buffer_bytes": 4000})  # fmt: skip
+        self.assertEqual((second["rank"], second["end_ns"], second["peak_buffer_bytes"]), (4, 58_000, 16_000))
+        self.assertEqual(second["totals"][1], {"op": "all_reduce", "group": 5, "calls": 2, "payload": 16_000, "ring_bytes": 24_000, "tree_bytes": 32_000,
+                                               "time_ns": 36_000})  # fmt: skip
+        code, out, _ = command("show", self.folder / "fake.rlrun")
+        self.assertEqual(code, 0)
+        self.assertIn(
+            "rank 4: 3 calls, computes 20 us, ends at 58 us; buffers of calls hold 16 kB at most\n"
+            "  1 x recv on mesh_pp (2 ranks): 1 kB by a ring, 1 kB by a tree, 2 us\n"
+            "  2 x all_reduce on mesh_tp (4 ranks): 24 kB by a ring, 32 kB by a tree, 36 us\n",
+            out,
+        )
+        self.assertIn("send seq 1 to 4 pp, tag 3", command("show", self.folder / "fake.rlrun", "--rank", 1)[1])
+
+    def test_totals_of_fake_ranks_that_do_not_fit_are_refused(self):
+        lines = (self.folder / "fake.rlrun").read_bytes().split(b"\n")
+        tags = [json.loads(line).get("t") for line in lines[:-1]]
+
+        def changed(tag, change):
+            at = tags.index(tag)
+            line = json.loads(lines[at])
+            change(line)
+            return b"\n".join([*lines[:at], json.dumps(line).encode(), *lines[at + 1 :]])
+
+        for tag, change, why in (
+            ("run", lambda line: line["lanes"].pop(), "not one name a lane"),
+            ("run", lambda line: line.update(lanes=7), "not one name a lane"),
+            ("run", lambda line: line["lanes"].__setitem__(2, 7), "a lane without a name"),
+            ("run", lambda line: line.pop("lanes"), "totals of fake ranks in the file of real ones"),
+            ("groups", lambda line: line["groups"][1].update(of="<b>"), "a lane of a group without members"),
+            ("groups", lambda line: line["groups"][1].update(of=0), "a lane of a group without members"),
+            ("kinds", lambda line: line["kinds"][1].update(wire={}), "a call whose numbers are none"),
+            ("fake", lambda line: line.update(world_size="8"), "a fake world that is none"),
+            ("fake", lambda line: line.update(ranks={}), "a fake world that is none"),
+            ("fake", lambda line: line["ranks"][1].update(peak_buffer_bytes="x"), "a fake rank whose numbers are none"),
+            ("fake", lambda line: line["ranks"][1].update(totals={}), "totals of fake rank 4 that are none"),
+            ("fake", lambda line: line["ranks"][1]["totals"][0].update(op=3), "a total of fake rank 4 without an operation"),
+            ("fake", lambda line: line["ranks"][1]["totals"][0].update(time_ns=[]), "a total of fake rank 4 whose numbers are none"),
+            ("fake", lambda line: line["ranks"][1]["totals"][0].update(group=6), "a total of fake rank 4 of a group that the file does not have"),
+            ("fake", lambda line: line["ranks"][0].pop("end_ns"), r"not as a run file has it \(KeyError: 'end_ns'\)"),
+        ):
+            with self.subTest(why):
+                self.assert_refused(changed(tag, change), rf"line \d+: {why}")
+        at = tags.index("fake")
+        end = json.loads(lines[-2])
+        without = [*lines[:at], *lines[at + 1 : -2], json.dumps({**end, "lines": end["lines"] - 1}).encode(), b""]
+        self.assert_refused(b"\n".join(without), rf"line {len(without) - 1}: lanes of fake ranks without their totals")
+
+    def test_what_only_fake_ranks_have_is_not_taken_from_the_file_of_others(self):
         lines = (self.folder / "deadlock.rlrun").read_bytes().split(b"\n")
         for i, text_of_line in enumerate(lines[1:-1], 1):
             line = json.loads(text_of_line)
-            if line["t"] == "run":
-                line["lanes"] = 5
             for group in line.get("groups", []):
                 group["of"] = "<b>"
             for kind in line.get("kinds", []):
                 kind["wire"] = {}
             lines[i] = json.dumps(line).encode()
         shown = page.page_data([run_file.parse(b"\n".join(lines), "x")])
-        for name in ('"lanes"', '"of"', '"wire"'):
+        for name in ('"of"', '"wire"'):
             self.assertNotIn(name, shown)
 
     def test_a_later_writers_lines_are_passed_over(self):

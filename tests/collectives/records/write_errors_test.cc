@@ -48,6 +48,8 @@ INSTANTIATE_TEST_SUITE_P(
     Writers, WriteErrorsTest,
     testing::Values(Writer{"perfetto", "write_perfetto: ", "",
                            [](const std::string& path) { traces::write_perfetto({small_record()}, path); }},
+                    Writer{"run", "write_run: ", "",
+                           [](const std::string& path) { traces::write_run({small_record()}, path); }},
                     Writer{"pytorch_trace", "write_pytorch_trace: ", "",
                            [](const std::string& path) { traces::write_pytorch_trace(*small_record(), path); }},
                     Writer{"pickled_records", "dump_flight_records: ", "0",

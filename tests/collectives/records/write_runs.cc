@@ -11,8 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "rankloom/device_mesh.h"
 #include "rankloom/explore.h"
+#include "rankloom/fake.h"
 #include "rankloom/process_group.h"
+#include "rankloom/records.h"
 #include "rankloom/world.h"
 
 namespace rankloom {
@@ -219,6 +222,32 @@ void write_others(const std::string& folder) {
         folder + "/many.rlrun");
 }
 
+// The first rank of each of two stages, of four ranks each. The numbers that tests expect are worked out by hand.
+void write_fake(const std::string& folder) {
+  const CostModel model{.link = links::Link{.latency = absl::Microseconds(1), .bytes_per_second = 1e9}};
+  std::vector<std::shared_ptr<CallRecord>> records;
+  for (const int rank : {0, 4}) {
+    CallRecord& record = *records.emplace_back(std::make_shared<CallRecord>(model));
+    const auto pg = make_fake_process_group({.rank = rank, .world_size = 8, .options = {.record = records.back()}});
+    const DeviceMesh mesh = init_device_mesh(pg, {2, 4}, {"pp", "tp"});
+    const auto &pp = mesh.get_group("pp"), &tp = mesh.get_group("tp");
+    if (rank == 0) {
+      record.compute(absl::Microseconds(10), "forward");
+      Work reduced = tp->all_reduce(TensorView::meta({1000}, DType::kFloat32));
+      record.compute(absl::Microseconds(5), "more");
+      reduced.wait();
+      pp->send(TensorView::meta({10, 25}, DType::kFloat32), 1, 3).wait();
+    } else {
+      pp->recv(TensorView::meta({10, 25}, DType::kFloat32), 0, 3).wait();
+      record.compute(absl::Microseconds(20), "forward");
+      std::vector<Work> open;
+      for (int i = 0; i < 2; ++i) open.push_back(tp->all_reduce(TensorView::meta({2000}, DType::kFloat32)));
+      for (Work& work : open) work.wait();
+    }
+  }
+  traces::write_run(records, folder + "/fake.rlrun");
+}
+
 void all(const std::string& folder) {
   write(run_world(fibers(5), stuck), folder + "/deadlock.rlrun");
   write(run_world(fibers(4), different), folder + "/mismatch.rlrun");
@@ -254,6 +283,7 @@ void all(const std::string& folder) {
 
   write_explored(folder);
   write_others(folder);
+  write_fake(folder);
 }
 
 void big(const std::string& folder, int ranks, int calls) {
