@@ -1295,7 +1295,8 @@ def picture(driver, folder, runs, fragment, hidden):
     # Where the program lies on the machine that makes the picture is nobody's business.
     height = driver.execute_script(
         """document.querySelectorAll(arguments[0] + ', #plain, details.keys').forEach((e) => e.remove());
-        const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        // Not in the script with the data: a text of many characters without a space takes this pattern minutes.
+        const walk = document.createTreeWalker(document.getElementById('page'), NodeFilter.SHOW_TEXT);
         while (walk.nextNode()) {
           const text = walk.currentNode;
           text.data = text.data.replace(/[^\\s[(]*write_runs .*$/, './train').replace(/[^\\s[(]*write_runs\\.cc/g, 'train.cc');

@@ -766,7 +766,7 @@ class Timeline {
     c.textBaseline = "middle";
     const step = Math.max(1, Math.ceil(14 / scale.lane));
     for (let place = Math.ceil(scale.y0 / step) * step; place < scale.y1; place += step) {
-      const rank = ranks[place], y = scale.y(place) + (scale.lane * Math.min(step, 1)) / 2;
+      const rank = ranks[place], y = Math.max(TOP + 5, scale.y(place) + (scale.lane * Math.min(step, 1)) / 2);
       const state = this.run.states[rank];
       const inCircle = this.run.cycle.includes(rank), alike = this.ranksAt(place);
       const ranges = rangesOf(alike), name = alike.length === 1 ? this.run.name(rank) : ranges.length === 1 ? `${ranges[0][0]}-${ranges[0][1]}` : `${alike.length} ranks`;
@@ -875,7 +875,7 @@ class Timeline {
     for (const {i, y, tall, from, end, colour} of labels) {
       const kind = run.kinds[lane.kind[i]], odd = lane.odd[i] === 1;
       c.font = `${Math.min(11, Math.round(tall))}px system-ui, sans-serif`;
-      const text = fitted(c, end - from - 6, `${odd ? "\u2260 " : ""}${run.struck.get(rank) === i ? "\u26a1 fault: " : ""}`, kind.op, ` ${lane.seq[i]}`,
+      const text = fitted(c, end - from - 6, `${odd ? "\u2260 " : ""}${run.struck.get(rank) === i ? "\u26a1 fault: " : ""}`, kind.op, run.run.lanes && kind.wire === undefined ? "" : ` ${lane.seq[i]}`,
         [odd && kind.root >= 0 ? ` root ${kind.root}` : "", waits && waits.i === i ? `: ${waits.whom}` : ""]);
       if (!text) continue;
       c.fillStyle = colour;
@@ -2299,7 +2299,7 @@ function bytesSection(run) {
       fakeRanks(run),
       peak ? h("svg:svg", {class: "held", viewBox: "0 0 760 110", role: "img", "aria-label": `Tensors of calls in flight hold ${bytesText(peak)} at most`},
         h("svg:path", {d: path}), h("svg:text", {x: 64, y: 18, class: "row"}, bytesText(peak)), h("svg:text", {x: 64, y: 93, class: "row"}, "0"),
-        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null].flat().filter((part) => part));
+        h("svg:text", {x: 70, y: 106, class: "left"}, `tensors of calls in flight, of all ${run.run.lanes ? "traced " : ""}ranks, along ${timed ? "time" : "the order of calls"}`), h("svg:text", {x: 750, y: 106, class: "row"}, timed ? timeText(end) : "")) : null].flat().filter((part) => part));
   };
   const element = h("details", {class: "sums", toggle: () => {
     if (element.open && !content.childNodes.length) fill();
