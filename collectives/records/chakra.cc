@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,16 +107,28 @@ class Dependencies {
     if (call.is_compute) {
       done_ = {index};
     } else {
-      const auto [last, first] = last_of_group_.emplace(call.group, index);
+      const auto [last, first] = last_of_line_.emplace(line_of(call), index);
       if (!first) mine.insert(std::exchange(last->second, index));
     }
     return mine;
   }
 
  private:
+  // Collectives of a group follow each other. Messages wait for no collective, and for those alone that go the same way
+  // between the same two: stages of a pipeline send and receive at once, each its send first, and none of the sends is
+  // done before the other side's receive is there.
+  enum class Way { kCollective, kSend, kRecv };
+  using Line = std::tuple<int, Way, int>;  // group, way, peer
+
+  static Line line_of(const CallRecord::Call& call) {
+    if (call.op == OpType::kSend) return {call.group, Way::kSend, call.peer};
+    if (call.op == OpType::kRecv) return {call.group, Way::kRecv, call.peer};
+    return {call.group, Way::kCollective, 0};
+  }
+
   std::map<size_t, std::vector<size_t>> waits_;  // by the node that comes after the wait
   std::set<size_t> done_;                        // what the program has behind it, but for what that depends on
-  std::map<int, size_t> last_of_group_;
+  std::map<Line, size_t> last_of_line_;
   std::map<size_t, std::set<size_t>> dependencies_;  // of calls that were not waited for yet
 };
 

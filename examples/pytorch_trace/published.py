@@ -34,6 +34,7 @@ class Point:
     tokens_per_second: float  # of a GPU
     source: str
     assumed: str = ""
+    memory: float = 0  # the most of all ranks, in GiB; 0: it is not published
 
     @property
     def time(self) -> float:
@@ -42,21 +43,29 @@ class Point:
 
 
 POINTS = {
-    "8b": Point(_8B, 5605, f"{_TITAN}, table 3", "sequences of 8192"),
-    "8b-compile": Point(dataclasses.replace(_8B, compiled=True), 6514, f"{_TITAN}, table 3", "sequences of 8192"),
-    "8b-float8": Point(dataclasses.replace(_8B, compiled=True, float8=True), 8380, f"{_TITAN}, table 3", "sequences of 8192"),
-    "405b-1f1b": Point(_405B, 100, f"{_TITAN}, table 5", "sequences of 8192, 8 microbatches; asynchronous TP is not modelled"),
+    "8b": Point(_8B, 5605, f"{_TITAN}, table 3", "sequences of 8192", 67.0),
+    "8b-compile": Point(dataclasses.replace(_8B, compiled=True), 6514, f"{_TITAN}, table 3", "sequences of 8192", 62.0),
+    "8b-float8": Point(dataclasses.replace(_8B, compiled=True, float8=True), 8380, f"{_TITAN}, table 3", "sequences of 8192", 61.8),
+    "405b-1f1b": Point(
+        _405B,
+        100,
+        f"{_TITAN}, table 5",
+        "sequences of 8192, 8 microbatches; the figure has asynchronous TP, which is not modelled",
+        82.5,
+    ),
     "405b-interleaved": Point(
         dataclasses.replace(_405B, schedule="Interleaved1F1B", stages_per_rank=2),
         128,
         f"{_TITAN}, table 5",
         "as before, 2 stages a rank",
+        72.7,
     ),
     "405b-8192": Point(
         _405B_8192,
         430e12 / (6 * _405B_8192.config.parameters),
-        f"{_LLAMA}: 430 TFLOP/s, taken for 6 a parameter and token",
-        "8 stages a rank with a layer each but for the first and the last, microbatches of one sequence, no recomputation",
+        f"{_LLAMA}: 430 TFLOP/s",
+        "430 TFLOP/s are 6 FLOPs a parameter and token (6ND), without attention; 8 stages a rank with a layer each but for the first "
+        "and the last, microbatches of one sequence, no recomputation",
     ),
     "175b": Point(_175B, 825, _NEMO, "no recomputation; FSDP instead of a sharded optimizer; overlap of TP is not modelled"),
 }
@@ -123,7 +132,8 @@ def main() -> int:
             ratio = steps["405b-1f1b"].at(at).time / steps["405b-interleaved"].at(at).time
             print(f"\n405B, 1F1B to interleaved, at {at}: {ratio:.3f}, published 1.28")
     for name in names:
-        print(f"\n{name}: {POINTS[name].source}; taken for granted: {POINTS[name].assumed}")
+        memory = f"; memory {POINTS[name].memory} GiB" if POINTS[name].memory else ""
+        print(f"\n{name}: {POINTS[name].source}{memory}; taken for granted: {POINTS[name].assumed}")
     return 0
 
 

@@ -22,12 +22,18 @@ def launch(
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, input=stdin, env=variables)
 
 
+def _state() -> tuple[object, ...]:
+    # A variable that torch's compiler sets for good when it is first asked for.
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    return sys.modules["__main__"], list(sys.path), list(sys.argv), environment, type(sys), sys.breakpointhook
+
+
 def launch_here(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As launch(), in this process: a run leaves nothing behind that the next would see."""
     before, out, err = os.getcwd(), io.StringIO(), io.StringIO()
     # The value that `python -m rankloom.torch` has there; pytest has its own, and each of its workers -c.
     argv, sys.argv = sys.argv, [str(pathlib.Path(_torchrun.__file__).with_name("__main__.py"))]
-    state = sys.modules["__main__"], list(sys.path), list(sys.argv), dict(os.environ), type(sys), sys.breakpointhook
+    state = _state()
     handlers, logging.root.handlers = logging.root.handlers, []  # pytest's
     os.chdir(folder)
     try:
@@ -36,7 +42,7 @@ def launch_here(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedPr
     finally:
         os.chdir(before)
         logging.root.handlers = handlers
-        left = sys.modules["__main__"], list(sys.path), list(sys.argv), dict(os.environ), type(sys), sys.breakpointhook
+        left = _state()
         sys.argv = argv
     assert state == left
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())

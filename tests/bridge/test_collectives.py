@@ -119,6 +119,49 @@ def test_all_to_all(seed: int | None) -> None:
     on_ranks(body, seed=seed)
 
 
+def test_all_to_all_with_splits_of_tensors(seed: int | None) -> None:
+    """Programs that route tokens to experts have the counts in tensors."""
+
+    def body(rank: int) -> list[Any]:
+        sent = torch.tensor([rank + 1 + i for i in range(RANKS)])  # rows to each rank
+        got = torch.empty_like(sent)
+        dist.all_to_all_single(got, sent)
+        mine = torch.repeat_interleave(torch.arange(RANKS), sent).view(-1, 1) + 10.0 * rank
+        out = torch.empty(int(got.sum()), 1)
+        dist.all_to_all_single(out, mine, list(got), list(sent))
+        back = torch.empty_like(mine)
+        dist.all_to_all_single(back, out, list(sent.int()), got.tolist(), async_op=True).wait()
+        assert torch.equal(back, mine)
+        return [got.tolist(), out.view(-1).tolist()]
+
+    made = on_ranks(body, seed=seed).results
+    for rank, (got, rows) in enumerate(made):
+        assert got == [source + 1 + rank for source in range(RANKS)]
+        assert rows == [10.0 * source + rank for source in range(RANKS) for _ in range(source + 1 + rank)]
+
+
+def test_splits_of_tensors_that_do_not_add_up() -> None:
+    def body() -> None:
+        dist.all_to_all_single(torch.empty(4), torch.ones(4), list(torch.tensor([2, 2])), list(torch.tensor([3, 2])))
+
+    assert "all_to_all_single seq 1: input_splits add up to 3 + 2, want dimension 0 of input = 4" in failing(body).text
+
+
+def test_splits_that_are_one_tensor_are_refused_by_pytorch_itself() -> None:
+    def body() -> str:
+        with pytest.raises(TypeError) as caught:
+            dist.all_to_all_single(torch.empty(4), torch.ones(4), torch.tensor([2, 2]), torch.tensor([2, 2]))
+        return str(caught.value).split("\n")[0]
+
+    text = "all_to_all_single(): incompatible function arguments. The following argument types are supported:"
+    assert on_ranks(body, 2).results == [text] * 2
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # PyTorch's own
+    try:
+        assert body() == text
+    finally:
+        dist.destroy_process_group()
+
+
 def test_objects_and_barrier(seed: int | None) -> None:
     def body(rank: int) -> None:
         dist.barrier()

@@ -529,15 +529,37 @@ def test_points_that_are_published() -> None:
     assert published.POINTS["175b"].plan.ranks == 512 and published.POINTS["175b"].time == pytest.approx(9.93, abs=0.005)
 
 
-def test_the_table_of_the_docs_is_of_these_points() -> None:
+def published_rows(*columns: str) -> dict[str, list[str]]:
+    """Of the table in docs/fake.md whose first columns are these, by their points."""
     text = (pathlib.Path(__file__).parents[2] / "docs" / "fake.md").read_text().split("### Against published steps")[1]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
-    rows = [row for row in rows if row[0] in published.POINTS and len(row) == 9]
-    assert [row[0] for row in rows] == list(published.POINTS)
-    for name, ranks, time, estimated, error, *_ in rows:
+    table = text.split(f"\n| {' | '.join(columns)} |")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_the_table_of_the_docs_is_of_these_points() -> None:
+    rows = published_rows("point", "GPUs")
+    assert list(rows) == list(published.POINTS)
+    for name, (ranks, time, estimated, error, *_) in rows.items():
         point = published.POINTS[name]
         assert (int(ranks), time) == (point.plan.ranks, f"{point.time:.2f} s")
         assert float(error.rstrip("%")) / 100 == pytest.approx(float(estimated.rstrip(" s")) / point.time - 1, abs=0.004)
+
+
+def test_the_docs_compare_the_memory_that_is_published() -> None:
+    rows, estimates = published_rows("point", "published"), published_rows("point", "GPUs")
+    assert list(rows) == [name for name, point in published.POINTS.items() if point.memory]
+    for name, (memory, estimated, error) in rows.items():
+        assert (memory, estimated) == (f"{published.POINTS[name].memory} GiB", estimates[name][-1])
+        assert error == f"{float(estimated.split()[0]) / published.POINTS[name].memory - 1:+.0%}"
+
+
+def test_the_docs_name_all_that_a_point_takes_for_granted() -> None:
+    said = {one: row for names, row in published_rows("point", "source").items() for one in names.split(", ")}
+    assert list(said) == list(published.POINTS)
+    for name, (source, assumed) in said.items():
+        point = published.POINTS[name]
+        assert assumed == point.assumed and source.replace("the same", published._TITAN) == point.source
 
 
 def test_one_constant_for_all_points() -> None:

@@ -5,6 +5,7 @@ import inspect
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -215,6 +216,37 @@ def test_a_message_that_nobody_receives_is_found() -> None:
     found = rankloom.torch.explore(sends, 2)
     assert found.failure is not None and found.failure.headline == "Deadlock: no rank can move", found.text
     assert "rank 1 waits in send seq 1 for rank 0 (returned) [group 0, " in found.text  # in destroy_process_group()
+
+
+def _leaves(what: str) -> Callable[[int], None]:
+    """Rank 1 calls in a group that `destroy_process_group()` does not know of, and nobody comes."""
+
+    def program(rank: int) -> None:
+        part: Any = dist.group.WORLD.split_group([0, 1], group_name="part")  # type: ignore[union-attr]
+        if rank == 1:
+            x = torch.full((2,), rank + 0.5)
+            part.send([x], 0, 7) if what == "send" else part.allreduce([x])
+        dist.barrier()
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("send", "send to rank 0, tag 7: was never received [group part, "), ("all_reduce", "all_reduce seq 1: rank 0 never came [")],
+)
+def test_what_a_run_leaves_over_is_a_leak(what: str, text: str) -> None:
+    program = _leaves(what)
+    found = rankloom.torch.explore(program, 2)
+    assert found.failure is not None and found.failure.first_failed == -1
+    [left] = found.failure.failures
+    assert left == found.failure.headline and left.startswith(f"left over: rank 1, group part, {text}test_explore.py:"), left
+    assert f"\n{left}\n" in found.text and found.failure.results == [None, None]
+    allowed = rankloom.torch.explore(program, 2, leaks=False)
+    assert allowed.verified, allowed.text
+    # Of a run by itself a leak is a note.
+    report = rankloom.torch.run(program, 2, seed=3)
+    assert report.ok and report.notes == [left.removeprefix("left over: ")]
 
 
 def test_a_work_that_nobody_waits_for_is_verified() -> None:

@@ -491,17 +491,6 @@ def test_traces_have_the_module(tmp_path: pathlib.Path) -> None:
     nodes = json.loads((tmp_path / "b" / "t.json").read_text())["nodes"]
     attributes = {attribute["name"]: attribute["value"] for attribute in nodes[-1]["attrs"]}
     assert (attributes["module"], attributes["pg_desc"]) == ("inner.deep", "mesh_tp")
-    if rankloom.torch._ext.has_chakra:
-        assert world.write_chakra(tmp_path / "c" / "step") == [str(tmp_path / "c" / "step.1.et")]
-        as_it_is = (tmp_path / "c" / "step.1.et").read_bytes()
-        assert b"inner.deep" in as_it_is
-        with fake_world(rank=1, mesh={"tp": 2}) as world:
-            dist.barrier()
-        barriers = []
-        for lower in (False, True):
-            world.write_chakra(tmp_path / "c" / "barrier", lower=lower)
-            barriers.append((tmp_path / "c" / "barrier.1.et").read_bytes())
-        assert barriers[0] != barriers[1] and all(b"barrier" in trace for trace in barriers)
 
 
 def test_a_world_that_was_never_open_has_no_trace(tmp_path: pathlib.Path) -> None:
@@ -597,11 +586,23 @@ def test_tensors_with_data_are_told_of_once() -> None:
     assert texts[0].endswith(f"[test_fake_world.py:{code('dist.all_reduce(torch.ones(2))  # real')}]")
 
 
-def test_real_and_meta_tensors_in_one_call_are_refused() -> None:
+@pytest.mark.parametrize("real", ["input", "output"])
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_real_and_other_tensors_in_one_call_are_refused(kind: str, real: str) -> None:
     with fake_world(rank=1, mesh={"tp": 2}) as world:
-        text = r"^rank 1, group tp, all_gather_into_tensor: have tensors with data and fake or meta ones in one call, want all of one kind"
-        with pytest.raises(RuntimeError, match=text):
-            dist.all_gather_into_tensor(torch.ones(4), torch.ones(2, device="meta"), group=world.mesh.get_group())
+        tp = world.mesh.get_group()
+        with FakeTensorMode() if kind == "fake" else torch.device("meta"):
+            other = torch.ones(2 if real == "output" else 4)
+        with_data = torch.ones(4 if real == "output" else 2)
+        out, given = (with_data, other) if real == "output" else (other, with_data)
+        for op, call in (
+            ("all_gather_into_tensor", lambda: dist.all_gather_into_tensor(out, given, group=tp)),
+            ("all_gather", lambda: dist.all_gather([out[:2], given], given, group=tp)),
+            ("all_to_all_single", lambda: dist.all_to_all_single(out[:2], given[:2], group=tp)),
+        ):
+            text = rf"^rank 1, group tp, {op}: have tensors with data and fake or meta ones in one call, want all of one kind"
+            with pytest.raises(RuntimeError, match=text):
+                call()
         assert world.calls == []
 
 

@@ -1,5 +1,6 @@
 """Features of torch.distributed beside the plain collectives, in every gear. Data differs by rank."""
 
+import inspect
 import pathlib
 from datetime import timedelta
 from typing import Any
@@ -34,6 +35,59 @@ def test_batches_of_sends_and_receives(seed: int | None) -> None:
         return [value.item() for value in got]
 
     assert results(body, 3, seed=seed) == [[2.5, 1.5], [0.5, 2.5], [1.5, 0.5]]
+
+
+def test_messages_to_oneself(seed: int | None) -> None:
+    def body(rank: int) -> list[float]:
+        sent, got = [torch.tensor([10.0 * rank + i]) for i in range(3)], [torch.zeros(1) for _ in range(3)]
+        work = dist.isend(sent[0], rank)
+        dist.irecv(got[0], rank).wait()
+        work.wait()
+        receive = dist.irecv(got[1], rank, tag=3)  # the other way round
+        dist.isend(sent[1], rank, tag=3).wait()
+        receive.wait()
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent[2], rank), dist.P2POp(dist.irecv, got[2], rank)]):
+            work.wait()
+        return [value.item() for value in got]
+
+    assert results(body, 3, seed=seed) == [[10.0 * rank + i for i in range(3)] for rank in range(3)]
+
+
+def test_pytorch_refuses_a_message_to_oneself_that_would_block(seed: int | None) -> None:
+    def body(rank: int) -> list[str | float]:
+        with pytest.raises(ValueError) as caught:
+            dist.send(torch.ones(1), rank)
+        work, got = dist.isend(torch.tensor([rank + 0.5]), rank), torch.zeros(1)
+        assert dist.recv(got, rank) == rank  # that one is allowed: the message may be on its way
+        work.wait()
+        with pytest.raises(ValueError) as from_any:
+            work = dist.isend(torch.ones(1), rank)
+            dist.recv(got)
+        return [got.item(), str(caught.value), str(from_any.value)]
+
+    rest = "rank should not be the same as the rank of the current process."
+    want = [f"Invalid destination rank: destination {rest}", f"Invalid source rank: source {rest}"]
+    assert results(body, 2, seed=seed) == [[1.0, *want]] * 2
+
+
+def test_a_rank_that_waits_for_its_own_message_is_stuck(seed: int | None) -> None:
+    def receives(rank: int) -> None:
+        if rank == 1:
+            dist.recv(torch.zeros(1), rank)
+
+    def sends(rank: int) -> None:
+        if rank == 1:
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(2), rank)]):
+                work.wait()
+            dist.irecv(torch.zeros(2), rank).wait()
+
+    for body, call in ((receives, "recv"), (sends, "send")):
+        report = rankloom.torch.run(body, 2, seed=seed)
+        assert not report.ok and report.text.startswith("Deadlock: no rank can move\n"), report.text
+        place = inspect.getsourcelines(body)
+        line = place[1] + next(i for i, line in enumerate(place[0]) if "dist.recv" in line or ".wait()" in line)
+        assert f"  rank 1 waits in {call} seq 1 for rank 1 [group 0, test_features.py:{line}]\n" in report.text, report.text
+        assert "cycle: rank 1 -> rank 1\n" in report.text, report.text
 
 
 def test_objects(seed: int | None) -> None:

@@ -244,6 +244,39 @@ def test_torch_is_not_imported_for_tests_without_ranks(tmp_path: pathlib.Path) -
     assert "1 passed in" in done.stdout, done.stdout + done.stderr
 
 
+def test_without_the_plugin_pytest_is_as_it_was(tmp_path: pathlib.Path) -> None:
+    """Of an installed rankloom, whose plugin pytest finds by itself."""
+    without = ["-p", "no:rankloom"]
+    assert plugin_arguments() == ["-p", "no:cacheprovider"], "rankloom is not installed: pytest does not know its plugin"
+    done = run_pytest(tmp_path, PLAIN + "    assert 'rankloom.pytest_plugin' not in sys.modules\n", *without, "test_it.py")
+    assert "1 passed in" in done.stdout, done.stdout + done.stderr
+    marked = run_pytest(tmp_path, FILE, *without, "-k", "test_fails", "test_it.py")
+    assert "fixture 'rank' not found" in marked.stdout and "PytestUnknownMarkWarning: Unknown pytest.mark.ranks" in marked.stdout
+    option = run_pytest(tmp_path, PLAIN, *without, "--rankloom", "test_it.py")
+    assert option.returncode == 4 and "unrecognized arguments: --rankloom" in option.stderr, option.stderr
+    classes = run_pytest(tmp_path, UNCHANGED, *without, "test_it.py")
+    assert "1 passed in" in classes.stdout, classes.stdout + classes.stderr
+
+
+UNCHANGED = '''
+import os, sys, threading
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+PARENT = os.getpid()
+
+class Test(MultiProcessTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def test_it(self):
+        assert os.getpid() != PARENT or threading.current_thread() is threading.main_thread()
+        assert "rankloom.torch" not in sys.modules
+'''
+
+
 EXPLORES = '''
 import pytest, torch
 import torch.distributed as dist

@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import pytest
+import torch.distributed as dist
 from test_pytest_plugin import run_pytest
 
 CLASSES = '''
@@ -334,3 +335,177 @@ class Sharded(FSDPTest):
 def test_drop_ins(tmp_path: pathlib.Path) -> None:
     done = run_pytest(tmp_path, DROP_INS, "test_it.py")
     assert "4 passed" in done.stdout, done.stdout[-5000:] + done.stderr
+
+
+SUBTESTS = '''
+import torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase, MultiThreadedTestCase
+
+class Processes(MultiProcessTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def test_sizes(self):
+        store = dist.FileStore(self.file_name, self.world_size)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+        for size in (1, 2, 3):
+            with self.subTest(size=size):
+                x = torch.full((size,), self.rank + 1.0)
+                dist.all_reduce(x)
+                self.assertEqual(x.sum().item(), 6.0 if self.rank == 1 else 3.0 * size)
+        dist.barrier()
+
+class Threads(MultiThreadedTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_threads()
+
+    def test_sizes(self):
+        for size in (1, 2):
+            with self.subTest(size=size):
+                self.assertEqual((self.rank, size), (self.rank, 1))
+        dist.barrier()
+'''
+
+
+@pytest.mark.parametrize("options", [["--rankloom"], ["--rankloom-seeds", "2"]])
+def test_a_subtest_that_fails_fails_its_test(options: list[str], tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, SUBTESTS, *options, "test_it.py")
+    out = done.stdout
+    assert done.returncode == 1 and "2 failed in" in out, out
+    assert "rank 1 failed: AssertionError: " in out and "self.assertEqual(x.sum().item(), 6.0 if self.rank == 1 else 3.0 * size)" in out, out
+    assert "self.assertEqual((self.rank, size), (self.rank, 1))" in out, out
+
+
+EXPIRES = '''
+import time
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+class Test(MultiProcessTestCase):
+    world_size = 3
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def _init(self):
+        store = dist.FileStore(self.file_name, self.world_size)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+
+    def test_a_hangs(self):
+        self._init()
+        while self.rank == 1:
+            time.sleep(0.01)
+        dist.barrier()
+
+    def test_b_after(self):
+        self._init()
+        dist.barrier()
+'''
+
+
+@pytest.mark.parametrize("method", ["signal", "thread"])
+def test_a_timeout_that_expires_ends_the_ranks(method: str, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pytest_timeout")
+    done = run_pytest(tmp_path, EXPIRES, "--rankloom", "--timeout=5", f"--timeout-method={method}", "test_it.py")
+    both = done.stdout + done.stderr
+    assert done.returncode == 1 and "Timeout" in both, both
+    assert "time.sleep(0.01)" in both, both  # where the rank hung
+    if method == "signal":  # the other method ends the process
+        assert "1 failed, 1 passed in" in done.stdout, both
+        assert "Timeout (>5.0s) from pytest-timeout" in done.stdout, both
+
+
+BACKENDS = '''
+import threading
+import torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import DistributedTestBase, MultiProcContinuousTest, MultiProcessTestCase
+from torch.testing._internal.common_fsdp import FSDPTest
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+def on_threads():
+    return threading.current_thread().name.startswith("rank ")
+
+class Processes(MultiProcessTestCase):
+    world_size = 3
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def test_nccl(self):
+        store = dist.FileStore(self.file_name, self.world_size)
+        dist.init_process_group("nccl", store=store, rank=self.rank, world_size=self.world_size)
+        self.assertEqual((dist.get_backend(), on_threads()), ("nccl", True))
+        x = torch.tensor([10.0 ** self.rank])
+        dist.all_reduce(x)
+        part = dist.new_group([0, 2], backend="nccl")
+        y = torch.tensor([self.rank + 1.0])
+        if self.rank != 1:
+            dist.broadcast(y, src=2, group=part)
+        self.assertEqual((x.item(), y.item()), (111.0, 2.0 if self.rank == 1 else 3.0))
+
+    def test_fake(self):
+        dist.init_process_group("fake", store=FakeStore(), rank=self.rank + 5, world_size=64)
+        self.assertEqual((dist.get_backend(), dist.get_rank(), dist.get_world_size()), ("fake", self.rank + 5, 64))
+        x = torch.tensor([self.rank + 1.0])
+        dist.all_reduce(x)
+        gathered = torch.zeros(64)
+        dist.all_gather_into_tensor(gathered, x)
+        self.assertEqual((x.item(), on_threads()), (self.rank + 1.0, True))
+
+    def test_each_device_its_own(self):
+        store = dist.FileStore(self.file_name, self.world_size)
+        dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=self.rank, world_size=self.world_size)
+        x = torch.tensor([self.rank])
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+        self.assertEqual(x.item(), 2)
+
+class Devices(DistributedTestBase):
+    world_size = 2
+
+    def test_created(self):
+        self.create_pg("cpu")
+        x = torch.tensor([self.rank + 4])
+        dist.all_reduce(x, group=dist.new_group(backend="nccl"))
+        self.assertEqual((x.item(), dist.get_backend()), (9, "gloo"))
+
+class Continuous(MultiProcContinuousTest):
+    world_size = 2
+
+    @classmethod
+    def backend_str(cls):
+        return "nccl"
+
+    def test_sum(self):
+        x = torch.tensor([self.rank + 4])
+        dist.all_reduce(x)
+        self.assertEqual((x.item(), dist.get_backend()), (9, "nccl"))
+
+class Sharded(FSDPTest):
+    world_size = 2
+    fake_pg = False
+
+    def test_group(self):
+        x = torch.tensor([self.rank + 4])
+        dist.all_reduce(x, group=dist.new_group(backend="nccl"))
+        self.assertEqual(x.item(), 9)
+'''
+
+
+@pytest.mark.parametrize("options", [["--rankloom"], ["--rankloom-seeds", "2"]])
+def test_classes_whose_groups_are_nccls_or_fake(options: list[str], tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, BACKENDS, *options, "-rs", "--timeout=100", "test_it.py")
+    want = "6 passed"
+    if not dist.is_nccl_available():  # which one of these classes asks for itself
+        want = "5 passed, 1 skipped"
+        assert "Backend 'nccl' is not available" in done.stdout
+    assert want in done.stdout and "failed" not in done.stdout, done.stdout[-6000:] + done.stderr[-2000:]

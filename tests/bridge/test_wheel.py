@@ -77,3 +77,136 @@ def test_an_extension_that_does_not_load_is_told_with_both_versions() -> None:
         r".*rankloom\.torch\._ext.*\. If this torch is another build than that one: build rankloom for the torch here, in a checkout: pip install "
     )
     assert done.returncode == 1 and re.match(text, done.stderr.splitlines()[-1]), done.stderr
+
+
+USERS = '''
+import contextlib
+from collections.abc import Callable, Iterator
+
+import rankloom.torch
+import torch
+import torch.distributed as dist
+from rankloom.torch import Call, Device, Estimate, Exploration, FakeWorld, Fault, FaultPlan, Link, RankFailedError, Report, Totals
+from rankloom.torch.testing import (
+    DistributedTestBase, DTensorTestBase, FSDPTest, MultiProcContinuousTest, MultiProcessTestCase, MultiThreadedTestCase,
+    spawn_threads_and_init_comms,
+)
+
+
+class Threads(MultiThreadedTestCase):
+    seed = 7
+    world_size = 4
+
+    def setUp(self) -> None:
+        super().setUp()
+        self._spawn_threads()
+
+    def test_it(self) -> None:
+        dist.barrier()
+
+
+class Processes(MultiProcessTestCase):
+    schedule = "pct:5:2"
+
+    def test_it(self) -> None:
+        x = torch.tensor([float(self.rank)])
+        dist.all_reduce(x)
+
+
+class Base(DistributedTestBase): ...
+class Tensors(DTensorTestBase): ...
+class Continuous(MultiProcContinuousTest): ...
+class Sharded(FSDPTest): ...
+
+
+@spawn_threads_and_init_comms(world_size=2)
+def test_decorated(self: object) -> None: ...
+
+
+def program(rank: int) -> float:
+    rankloom.torch.observe("rank", rank)
+    rankloom.torch.yield_now()
+    return float(rank)
+
+
+def runs() -> list[float]:
+    report: Report = rankloom.torch.run(
+        program, 4, seed=7, timeout=30.0, stall=60, swap_random=True, faults=FaultPlan(Fault("crash", rank=1, op="all_reduce", seq=2)),
+    )
+    try:
+        report.raise_if_failed()
+    except RankFailedError as failed:
+        print(failed.report.text, failed.report.first_failed, failed.report.outcomes[1][0])
+    report.save_trace("trace")
+    report.write_run("run")
+    report.dump_flight_records("folder")
+    for call in report.flight_records(rank=2)["entries"]:
+        print(call["profiling_name"])
+    last: Report | None = rankloom.torch.last_report()
+    print(last.rerun if last is not None else "")
+    rankloom.torch.spawn(print, args=(1, "two"), nprocs=2, seed=1)
+    return [float(result) for result in report.results]
+
+
+def explores() -> bool:
+    found: Exploration = rankloom.torch.explore(
+        program, ranks=3, runs=500, seconds=None, strategies=["exhaustive", "pct(3)"], leaks=False, compare=False, min_ranks=2,
+        faults="crash@rank=1", progress=lambda strategy, runs, seconds: print(strategy.upper(), runs + 1, seconds + 0.5),
+    )
+    if found.failure is not None:
+        print(found.failure.story.upper(), found.failure.ranks + found.failure.switches, found.failure.rerun)
+    return found.verified and all(share.finished for share in found.shares)
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    rankloom.torch.install("gloo", "nccl")
+    try:
+        yield
+    finally:
+        rankloom.torch.uninstall()
+
+
+def step(world: FakeWorld) -> Callable[[], object]:
+    x = torch.empty(8)
+    return lambda: dist.all_reduce(x, group=world.mesh.get_group("dp"))
+
+
+def estimates() -> Estimate:
+    cost = {"dp": rankloom.torch.across_nodes("nvlink4", "infiniband_ndr"), "tp": Link(1e-6, 1e9), "*": rankloom.torch.links["pcie5"]}
+    with rankloom.torch.fake_world(rank=5, world_size=64, mesh={"dp": 8, "tp": 8}, cost=cost) as world:
+        with rankloom.torch.expect_calls(all_gather=3, group="tp", exactly=True):
+            step(world)()
+        first: Call = world.calls[0]
+        totals: Totals = world.totals[0]
+        print(first.op, first.line + 1, first.payload, totals.calls, world.table())
+    one, *others = rankloom.torch.trace(step, mesh={"pp": 4, "dp": 8}, cost="nvlink4")
+    one.write_perfetto("step.json", *others)
+    print([path.upper() for path in one.write_chakra("step", *others, lower=True)])
+    device = Device("own", {"bfloat16": 1e15, "float32": 1e14}, 3e12)
+    made = rankloom.torch.estimate(step, mesh={"dp": 128}, cost="nvlink4", device=device, efficiency=0.5)
+    print(made.time + made.mfu, made.exposed["dp"], made.ranks[0].slices[0].name, made.at(0.6).table())
+    return made
+
+
+def wrong() -> None:
+    rankloom.torch.run(program, "four")
+    rankloom.torch.explore(program, leeks=True)
+    rankloom.torch.last_report().text
+    made: int = rankloom.torch.links["nvlink4"].bytes_per_second
+'''
+
+
+def test_a_users_file_is_typed(tmp_path: pathlib.Path) -> None:
+    """Under mypy --strict; a file that is not right shows that the types are seen."""
+    pytest.importorskip("mypy")
+    (tmp_path / "users.py").write_text(USERS)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "users.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    lines = USERS.splitlines()
+    wrong = 1 + lines.index("def wrong() -> None:")
+    told = [re.fullmatch(r"users\.py:(\d+): error: (.*)  \[([\w-]+)\]", line) for line in done.stdout.splitlines() if ": note: " not in line]
+    assert None not in told, done.stdout + done.stderr
+    assert [(int(one[1]) - wrong, one[3]) for one in told if one is not None] == [
+        (1, "arg-type"), (2, "call-arg"), (3, "union-attr"), (4, "assignment"),
+    ], done.stdout  # fmt: skip

@@ -129,6 +129,24 @@ TEST(CallRecordTest, TellsCallsApartThatDifferInAnything) {
   }
 }
 
+TEST(CallRecordTest, HoldsACallIn48Bytes) {
+  Recorded r;
+  std::vector<float> x(1024);
+  const auto call_each_kind_once = [&] {
+    for (size_t i = 1; i <= x.size(); ++i) r.pg->all_reduce(std::span(x).first(i)).wait();
+  };
+  for (int round = 0; round < 4; ++round) call_each_kind_once();
+  ASSERT_EQ(r.record->size(), CallRecordState::kChunk);
+  const size_t before = r.record->memory_bytes();  // with the descriptions of all kinds
+  constexpr size_t kChunks = 25;
+  for (size_t round = 0; round < 4 * kChunks; ++round) call_each_kind_once();
+  const size_t calls = r.record->size() - CallRecordState::kChunk;
+  ASSERT_EQ(calls, kChunks * CallRecordState::kChunk);
+  // And a pointer for 4,096 calls.
+  EXPECT_EQ(r.record->memory_bytes() - before, calls * 48 + kChunks * sizeof(void*));
+  EXPECT_EQ((r.record->memory_bytes() - before) / calls, 48);
+}
+
 TEST(CallRecordTest, LetsVirtualTimePass) {
   // An all_reduce of S bytes among 4: 6 us and 1.5 S ns.
   Recorded r;

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed import _functional_collectives as functional
+from torch.utils import _pytree as pytree
 
 try:
     from torch.distributed._meta_registrations import _META_FUNCTIONS
@@ -49,16 +50,31 @@ _open = False
 _libraries: list[torch.library.Library] = []
 
 
+_validate: Any = FakeTensorMode.validate_and_convert_non_fake_tensors
+
+
+def _validate_call(self: FakeTensorMode, func: Any, converter: Any, flat_args: Any, args_spec: Any) -> Any:
+    """Without this torch refuses real tensors beside fake ones before a group sees the call, and names neither rank nor group."""
+    if getattr(func, "namespace", None) in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
+        kinds = {isinstance(tensor, FakeTensor) for tensor in _tensors(flat_args) if tensor.numel() > 0}
+        if len(kinds) == 2 and not self.allow_non_fake_inputs:
+            args, kwargs = pytree.tree_unflatten(flat_args, args_spec)
+            func.redispatch(_CPU, *args, **kwargs)  # refuses it
+    return _validate(self, func, converter, flat_args, args_spec)
+
+
 def enter() -> None:
     global _open
     if not _libraries:
         _register()
+    FakeTensorMode.validate_and_convert_non_fake_tensors = _validate_call  # type: ignore[method-assign]
     _open = True
 
 
 def leave() -> None:
     global _open
     _open = False
+    FakeTensorMode.validate_and_convert_non_fake_tensors = _validate  # type: ignore[method-assign]
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -27,9 +27,9 @@ _Value = TypeVar("_Value")
 
 
 class RankFailedError(RuntimeError):
-    """A rank failed. __cause__ is what it raised, if that was an exception of Python. report: of the run, if one is at hand."""
+    """A rank failed. __cause__ is what it raised, if that was an exception of Python."""
 
-    report: Report | None = None
+    report: Report  # of the run; set by what raises this
 
 
 class _Bytes(NamedTuple):
