@@ -169,7 +169,7 @@ int ScheduleTree::last_step() const {
   return last;
 }
 
-void ScheduleTree::race(int first, int second) {
+void ScheduleTree::race(int first, int second, bool known) {
   const auto& steps = record_.steps();
   const size_t at = static_cast<size_t>(node_of_step_[static_cast<size_t>(first)]);
   const Node& node = nodes_[at];
@@ -203,13 +203,15 @@ void ScheduleTree::race(int first, int second) {
     for (const std::vector<Tried>* const done : {&node.asleep, &node.tried}) {
       for (const Tried& tried : *done) {
         if (tried.id != step.id) continue;
-        if (touched_more(tried, k)) surplus_.push_back({.first = first, .task = step.task, .ops = tried.ops});
+        if (touched_more(tried, k))
+          surplus_.push_back({.first = first, .second = second, .task = step.task, .ops = tried.ops});
         return;
       }
     }
     if (contains(node.todo, step.id)) return;
     able.push_back(step.id);
   }
+  if (known) return;
   if (!able.empty()) return want(at, std::move(able));
   // No task that could do it was ready: the step that made one ready may have to come earlier, too.
   for (const TaskId id : node.candidates) {
@@ -283,7 +285,6 @@ void ScheduleTree::find_more() {
       want(at, {step.id});
     }
   }
-  surplus_.clear();
 }
 
 // The happens-before order of the last run, step by step, and with it the pairs of steps that might have come the
@@ -314,11 +315,12 @@ class ScheduleTree::Races {
       for_ops([&](const StepRecord::Op& op) {
         if (op.what == What::kBorn) join(&now_[op.object], clock());
       });
-      for (const auto& [first, second] : races_) tree_.race(first, second);
+      for (const auto& [first, second] : races_) tree_.race(first, second, /*known=*/second < tree_.new_from_);
       races_.clear();
       if (time_passed) all_before();
     }
     tree_.find_more();
+    tree_.knows_surplus_ = true;
   }
 
  private:
@@ -331,6 +333,8 @@ class ScheduleTree::Races {
     }
     tree_.born_.assign(tasks_, -1);
     tree_.settles_.clear();
+    // A race of steps that earlier runs made, too, may show now what else has to be tried: by steps that come only now.
+    std::erase_if(tree_.surplus_, [this](const Surplus& more) { return more.second >= tree_.new_from_; });
     if (tree_.clocks_.size() < steps_.size()) tree_.clocks_.resize(steps_.size());
   }
 
@@ -356,7 +360,7 @@ class ScheduleTree::Races {
   }
   // The same, but it might have come before step i.
   void meet(int i) {
-    if (follow(i) && step_ >= tree_.new_from_) races_.emplace_back(i, step_);
+    if (follow(i) && (step_ >= tree_.new_from_ || !tree_.knows_surplus_)) races_.emplace_back(i, step_);
   }
 
   void look_at(const StepRecord::Op& op) {

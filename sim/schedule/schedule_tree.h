@@ -96,9 +96,11 @@ class ScheduleTree final : public PolicySource {
   using Node = TreeNode;
   // The things that a step touches may depend on what the step finds. A race with step `first` need not be reversed,
   // since the task was tried or sleeps at that node, with ops that its step in this run lacks: what conflicts with
-  // these commutes here, and no race shows that it may come before the task's step.
+  // these commutes here, and no race shows that it may come before the task's step. Kept for all runs that have both
+  // steps of the race: the conflicting step may be one that only a later run makes.
   struct Surplus {
     int first;
+    int second;
     int task;  // number
     std::vector<StepRecord::Op> ops;
   };
@@ -115,7 +117,8 @@ class ScheduleTree final : public PolicySource {
   // The steps of the run that count.
   int last_step() const;
   class Races;
-  void race(int first, int second);
+  // `known`: of steps that an earlier run made, too, and of which only the surplus is asked for.
+  void race(int first, int second, bool known);
   // Has one of these tasks tried at a node.
   void want(size_t node, std::vector<TaskId> any_of);
   // The chosen task, with what its step touched in the last run.
@@ -155,7 +158,8 @@ class ScheduleTree final : public PolicySource {
   std::vector<Clock> clocks_;  // [step], after it
   std::vector<bool> settles_;  // [step] a call completes in it; empty: in none
   std::vector<Surplus> surplus_;
-  std::vector<int> born_;  // [number of a task] the step that made it
+  bool knows_surplus_ = false;  // that of the steps before new_from_: a part begins in the middle of a search
+  std::vector<int> born_;       // [number of a task] the step that made it
 };
 
 }  // namespace rankloom::internal

@@ -826,6 +826,11 @@ std::vector<DrawnRace> drawn_races() {
       {"an output written early, read before and after its call fails",
        {.ranks = {{{.kind = Kind::kAllReduce}, {.kind = Kind::kDrop}},
                   {{.kind = Kind::kAllReduce}, {.kind = Kind::kEarlyWrite}, {.kind = Kind::kEarlyRead}}}}},
+      // Whether the set and the drop behind it are one step is settled by the watch.
+      {"a recv from oneself dropped behind a set that another rank watches",
+       {.eager_bytes = 64,
+        .ranks = {{{.kind = Kind::kSend, .a = 1}, {.kind = Kind::kRecv, .a = 1}, {.kind = Kind::kSet}},
+                  {{.kind = Kind::kWatchKey, .b = 1}}}}},
   };
 }
 

@@ -173,8 +173,9 @@ TEST_P(RootedTest, AMismatchNamesWhoWentAhead) {
     std::vector<int32_t> x(rank.rank() == 2 ? 3 : 2, rank.rank());
     if (rank.rank() == 2) rank.store().wait({"0", "1"});
     pg->broadcast(x, 0).wait();
+    Work barrier = pg->barrier();  // before rank 2 makes the group fail
     rank.store().set(absl::StrCat(rank.rank()), "through");
-    pg->barrier().wait();
+    barrier.wait();
   });
   EXPECT_THAT(report.text(), HasSubstr("ranks 0-2 failed: Mismatch: group 0, seq 1: members issued different calls"));
   EXPECT_THAT(report.text(), HasSubstr("shape | [2]   | 0-1"));
