@@ -263,6 +263,49 @@ class PageTest(unittest.TestCase):
         self.assertIn("float32 [18, 2], splits [3, 4, 5, 6] -> [4, 3, 5, 6]", self.one(".detail").text)
         self.assertEqual(len(self.all("td.odd")), 3)
 
+    def test_of_many_ranks_those_that_called_alike_share_a_column(self):
+        kinds = {"t": "kinds", "kinds": [small_runs.kind("all_reduce", 40, 4), small_runs.kind("all_reduce", 40, 6)]}
+        made = [small_runs.calls(rank, (0, 1, 2, 3, "c"), (int(rank == 13), 2, 4, 5, "f")) for rank in range(14)]
+        self.small_page("fourteen", small_runs.run_file({"ok": False, "text": "Mismatch"}, "f" * 14, kinds, *made))
+        self.assertEqual(self.texts("table.calls tr:first-child th"), ["call", "ranks 0-12", "rank 13"])
+        self.assertEqual(self.texts("td.odd"), ["all_reduce\nint32 [6] write_runs.cc:40"])
+        self.assertEqual([label["text"] for label in self.labels(13)], ["all_reduce 1", "\u2260 all_reduce 2 int32 [6]"])
+
+    def test_calls_of_several_groups_are_told_apart(self):
+        groups = [{"id": 0, "name": "0", "description": "", "size": 6, "first": 0, "stride": 1}]
+        groups += [{"id": i + 1, "name": f"0.1:{i}", "description": "", "size": 3, "first": 3 * i, "stride": 1} for i in range(2)]
+        kinds = [small_runs.kind("all_reduce", 40, 4, group=group) for group in range(3)] + [small_runs.kind("barrier", 41, 1)]
+        # Rank 5 leaves the call of its half out.
+        made = [small_runs.calls(rank, (3, 1, 1, 1, "c"), (1, 1, 2, 3, "c"), (0, 2, 4, -1, "s")) for rank in range(3)]
+        made += [small_runs.calls(rank, (3, 1, 1, 1, "c"), (2, 1, 2, -1, "s")) for rank in (3, 4)]
+        made.append(small_runs.calls(5, (3, 1, 1, 1, "c"), (0, 2, 2, -1, "s")))
+        data = small_runs.run_file(
+            {"ok": False, "text": "Deadlock"}, "s" * 6, {"t": "groups", "groups": groups}, {"t": "kinds", "kinds": kinds}, *made
+        )
+        self.small_page("halves", data)
+        told = [[label["text"] for label in self.labels(rank)] for rank in range(6)]
+        self.assertEqual(told[0], ["barrier 1", "all_reduce 1, group 0.1:0", "all_reduce 2, group 0"])
+        self.assertEqual(told[4:], [["barrier 1", "all_reduce 1, group 0.1:1"], ["barrier 1", "all_reduce 2, group 0"]])
+        # First the call that fewer have not come to.
+        self.assertEqual(self.texts("table.calls tr th:first-child"), ["call", "group 0.1:1 seq 1", "group 0 seq 2"])
+
+    def test_a_run_without_calls_begins_along_the_steps(self):
+        self.page("adds")
+        self.assertEqual(self.fragment()["axis"], ["step"])
+        places = "return new Set(rankloom.timelines[0].ticks.map((tick) => tick.x)).size"
+        self.assertGreater(self.js(places), 1)
+        self.page("adds", fragment="#axis=order")
+        self.assertEqual(self.fragment()["axis"], ["order"])
+        self.assertEqual(self.js(places), 1)
+        # Its end is a wait: a box behind what the rank did before.
+        ops = [("set", 40, 1, "c", {"key": "a"}), ("wait", 41, 3, "f", {"key": "b"})]
+        wait = {"ranks": [[0, 0]], "for": [], "task": "rank", "what": "store wait", "group": "", "seq": -1, "detail": 'key "b"', "remark": ""}
+        waits = {"t": "waits", "waits": [wait | {"file": small_runs.SITE, "line": 41}], "cycle": []}
+        data = small_runs.run_file({"ok": False, "kind": "Deadlock", "text": "Deadlock"}, "s", waits, small_runs.store(0, *ops))
+        self.small_page("waits_only", data)
+        scale = self.js("const t = rankloom.timelines[0], s = t.scale(); return [84, s.x(1), s.x(3), t.width].map((x) => (x - 84) / (t.width - 84))")
+        self.assertEqual((self.hot(0, scale[1] + 0.02), self.hot(0, scale[2] - 0.01)), (False, True))
+
     def test_a_call_of_which_others_made_another_has_no_members_that_came(self):
         self.page("mismatch", fragment="#call=0.1.5")
         told = self.one("table.details").text
@@ -892,13 +935,15 @@ class PageTest(unittest.TestCase):
             t.map = null;
             const fresh = drawn();
             let other = 0;
-            for (let i = 0; i < moved.length; i += 4) other += moved[i] !== fresh[i] || moved[i + 1] !== fresh[i + 1] || moved[i + 2] !== fresh[i + 2];
+            for (let i = 0; i < moved.length; i += 4) other += [0, 1, 2].some((k) => moved[i + k] !== fresh[i + k]);
             return [other / (moved.length / 4), painted, [t.map.canvas.width, t.map.canvas.height]];"""
         subprocess.run([WRITE_RUNS, self.folder, "big", "1024", "100"], check=True, capture_output=True)
         self.page("big")
         self.js("const t = rankloom.timelines[0]; t.zoom(4); t.zoomRows(1.3); t.drawNow()")
         # By ten columns of the map, and by ten rows: first a larger one is painted, then it is moved.
-        move = "const t = rankloom.timelines[0], s = t.scale(); t.pan(arguments[0] * t.map.column / (s.x1 - s.x0), arguments[1] * t.map.row / (s.y1 - s.y0)); t.drawNow()"
+        move = """const t = rankloom.timelines[0], s = t.scale();
+            t.pan(arguments[0] * t.map.column / (s.x1 - s.x0), arguments[1] * t.map.row / (s.y1 - s.y0));
+            t.drawNow();"""
         self.js(move, 10, 10)
         painted = self.js("return rankloom.timelines[0].map.x0")
         self.js(move, 10, 10)

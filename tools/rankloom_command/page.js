@@ -33,6 +33,7 @@ const stateText = (run, rank) => (run.states[rank] === "s" && run.waiting.has(ra
 const isBad = (run, rank) => run.states[rank] === "f" || run.asserted.has(rank);
 const CALL_STATES = {s: "not complete", c: "completed", f: "failed"};
 const FOLD_RANKS = 32;
+const MOST_COLUMNS = 12;  // of ranks, in the table of calls: of more, those that called alike share one
 const FOLD_LANES = 16;  // so many lanes or fewer: a failed run of many ranks begins folded
 const MOST_MARKS = 200;
 const MOST_FRAMES = 2000;
@@ -134,6 +135,13 @@ class Run {
   constructor(data, dtypes) {
     Object.assign(this, data);
     this.asserted = new Map(data.asserted || []);
+    // Operations that several groups were asked for: their names and numbers alone do not tell calls apart.
+    const groupOf = new Map();
+    this.repeated = new Set();
+    for (const {op, group} of data.run.lanes ? [] : data.kinds) {
+      if (!groupOf.has(op)) groupOf.set(op, group);
+      else if (groupOf.get(op) !== group) this.repeated.add(op);
+    }
     this.dtypes = dtypes;
     this.size = data.run.world_size;
     this.lanes = Array.from({length: this.size}, () => ({count: 0, first: 0}));
@@ -221,6 +229,8 @@ class Run {
     this.lanes[rank].meeting[i] = meeting;
   }
   op(rank, i) { return this.kinds[this.lanes[rank].kind[i]].op; }
+  // Whether the order of calls says nothing, since there are none.
+  onlyStores() { return this.stepped && this.did.length > 0 && this.lanes.every((lane) => !lane.count); }
 
   // Columns: a call stands right of what its rank had waited for before it, and ends right of all its members' issues.
   order() {
@@ -558,7 +568,7 @@ function readFragment() {
       view[name] = value;
     }
   }
-  if (!["order", "time", "step"].includes(view.axis)) view.axis = runs.some((run) => run.run.schedule === "free" || run.run.lanes) ? "time" : "order";
+  if (!["order", "time", "step"].includes(view.axis)) view.axis = runs.some((run) => run.run.schedule === "free" || run.run.lanes) ? "time" : runs.every((run) => run.onlyStores()) ? "step" : "order";
   if (view.axis === "step" && !runs.every((run) => run.stepped)) view.axis = "order";
   if (view.axis === "time" && !runs.some((run) => run.timeEnd > 0)) view.axis = "order";
 }
@@ -859,7 +869,7 @@ class Timeline {
         for (const label of labels) if (label.y === y) label.end = Math.min(label.end, a);
         if (wide > LEAST_LABEL && tall >= LEAST_SUBROW) {
           const onPale = open || m - a >= b - m;
-          labels.push({i, y, tall, from: onPale ? a : m, end: onPale && !open ? m : a + wide, colour: onPale ? this.theme.front : isBright(colour) ? "#101418" : "#ffffff"});
+          labels.push({i, y, tall, from: onPale ? a : m, end: Math.min(this.width - 2, onPale && !open ? m : a + wide), colour: onPale ? this.theme.front : isBright(colour) ? "#101418" : "#ffffff"});
         }
       }
       this.drawLabels(c, rank, labels);
@@ -876,7 +886,8 @@ class Timeline {
       const kind = run.kinds[lane.kind[i]], odd = lane.odd[i] === 1;
       c.font = `${Math.min(11, Math.round(tall))}px system-ui, sans-serif`;
       const text = fitted(c, end - from - 6, `${odd ? "\u2260 " : ""}${run.struck.get(rank) === i ? "\u26a1 fault: " : ""}`, kind.op, run.run.lanes && kind.wire === undefined ? "" : ` ${lane.seq[i]}`,
-        [odd && kind.root >= 0 ? ` root ${kind.root}` : "", waits && waits.i === i ? `: ${waits.whom}` : ""]);
+        [odd && kind.root >= 0 ? ` root ${kind.root}` : "", odd && run.sizes(kind) ? ` ${run.sizes(kind)}` : "", waits && waits.i === i ? `: ${waits.whom}` : "",
+          run.repeated.has(kind.op) ? `, group ${run.groups[kind.group].name}` : ""]);
       if (!text) continue;
       c.fillStyle = colour;
       c.fillText(text, from + 4, y + tall / 2);
@@ -921,7 +932,9 @@ class Timeline {
     if (waits ? waits.i >= 0 : !absent) return;
     let end = 0;
     for (let i = 0; i < lane.count; ++i) if (Number.isFinite(axis.to[i])) end = Math.max(end, axis.to[i]);
-    const a = scale.x(absent && !waits ? Math.max(end, absent[view.axis]) : end) + 1;
+    const op = waits && lane.did.findLast((one) => one.waits), aside = op && view.axis === "order" ? 4 + 6 * Math.min(op.nth, 8) : 0;
+    if (op) end = Math.max(end, op.at[view.axis]);
+    const a = scale.x(absent && !waits ? Math.max(end, absent[view.axis]) : end) + 1 + aside;
     const wide = waits ? this.width - a - 3 : view.axis === "order" ? Math.max(scale.px - 3, 12) : Math.max(12, this.width - a - 3);
     if (a > this.width || wide < 8) return;
     c.save();
@@ -940,7 +953,7 @@ class Timeline {
       c.fillStyle = this.theme.front;
       c.font = "11px system-ui, sans-serif";
       c.textBaseline = "middle";
-      c.fillText(fitted(c, wide - 8, "", waits ? `${waits.what}: ${waits.whom}` : `never came to ${absent.label}`, "", []), a + 4, y + tall / 2);
+      c.fillText(fitted(c, wide - 8 - 6 * Boolean(op), "", waits ? `${waits.what}: ${waits.whom}` : `never came to ${absent.label}`, "", []), a + 4 + 6 * Boolean(op), y + tall / 2);
     }
     c.restore();
   }
@@ -1916,7 +1929,7 @@ function matrixRows(run) {
     const x = Math.min(...meeting.members.map(([rank, i]) => run.lanes[rank].order.from[i]));
     rows.push({meeting, group, cells, major, missing, clash, split: counts.size > 1, odd: counts.size > 1 || missing.length > 0 || clash.size > 0, x});
   }
-  return rows.sort((a, b) => a.x - b.x || a.meeting.group - b.meeting.group || a.meeting.seq - b.meeting.seq);
+  return rows.sort((a, b) => a.x - b.x || a.missing.length - b.missing.length || a.meeting.group - b.meeting.group || a.meeting.seq - b.meeting.seq);
 }
 
 function matrix(run, number) {
@@ -1933,7 +1946,7 @@ function matrix(run, number) {
       return row.missing.includes(rank) ? {kind: "none"} : {kind: ""};
     };
     let columns = Array.from({length: run.size}, (_, rank) => [rank]);
-    if (run.size > FOLD_RANKS) {
+    if (run.size > MOST_COLUMNS) {
       const alike = new Map();
       for (let rank = 0; rank < run.size; ++rank) {
         const key = rows.map((row) => `${cell(row, rank).kind}${row.cells.has(rank) ? row.cells.get(rank).text : ""}`).join("\n");
@@ -1954,11 +1967,11 @@ function matrix(run, number) {
       h("h2", {}, whose(run), odd.length ? `Calls in which members differ (${odd.length} of ${every.length})` : "Calls: no member differs"),
       !chosen.length ? null : h("p", {class: "soft"}, "Grey: what most members called. Framed: what differs. Hatched: a member that never came.",
         rows.length < chosen.length ? ` The last ${rows.length} of ${chosen.length} rows.` : "",
-        run.size > FOLD_RANKS ? " Ranks that called alike share a column." : ""),
+        run.size > MOST_COLUMNS ? " Ranks that called alike share a column." : ""),
       h("button", {class: "rows", click: () => { view.rows = view.rows === "all" ? "" : "all"; writeFragment(); fill(); }},
         view.rows === "all" ? "fewer rows" : "all rows"),
       !chosen.length ? null : h("div", {class: "scroll"}, h("table", {class: "calls"},
-        h("tr", {}, h("th", {}, "call"), columns.map((ranks) => h("th", {}, run.size > FOLD_RANKS ? ranksText(ranks) : ranks[0]))), body))].filter((part) => part));
+        h("tr", {}, h("th", {}, "call"), columns.map((ranks) => h("th", {}, run.size > MOST_COLUMNS ? ranksText(ranks) : ranks[0]))), body))].filter((part) => part));
   };
   section.fill = fill;
   fill();

@@ -517,11 +517,11 @@ class CommandTest(unittest.TestCase):
         self.assertEqual([(call.issued, call.arrived, call.ended) for call in run.of_rank(5)], [(22_000, 22_000, 40_000), (22_000, 40_000, 58_000)])
         self.assertEqual([(call.op, call.issued, call.ended) for call in run.of_rank(0)], [("forward", 0, 10_000), ("more", 10_000, 15_000)])
         first, second = run.fake["ranks"]
-        self.assertEqual({key: first[key] for key in ("rank", "calls", "compute_ns", "end_ns", "peak_buffer_bytes")},
-                         {"rank": 0, "calls": 2, "compute_ns": 15_000, "end_ns": 24_000, "peak_buffer_bytes": 4000})  # fmt: skip
+        facts = {"rank": 0, "calls": 2, "compute_ns": 15_000, "end_ns": 24_000, "peak_buffer_bytes": 4000}
+        self.assertEqual({key: first[key] for key in facts}, facts)
         self.assertEqual((second["rank"], second["end_ns"], second["peak_buffer_bytes"]), (4, 58_000, 16_000))
-        self.assertEqual(second["totals"][1], {"op": "all_reduce", "group": 5, "calls": 2, "payload": 16_000, "ring_bytes": 24_000, "tree_bytes": 32_000,
-                                               "time_ns": 36_000})  # fmt: skip
+        total = {"op": "all_reduce", "group": 5, "calls": 2, "payload": 16_000, "ring_bytes": 24_000, "tree_bytes": 32_000, "time_ns": 36_000}
+        self.assertEqual(second["totals"][1], total)
         code, out, _ = command("show", self.folder / "fake.rlrun")
         self.assertEqual(code, 0)
         self.assertIn(
