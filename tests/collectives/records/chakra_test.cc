@@ -126,6 +126,25 @@ std::vector<std::pair<int64_t, int64_t>> types_and_bytes(int rank, bool lower) {
   return result;
 }
 
+TEST(ChakraTest, LetsMessagesPassEachOther) {
+  const auto record = std::make_shared<CallRecord>(CostModel{.link = links::kNvlink4});
+  const auto pg = make_fake_process_group({.rank = 1, .world_size = 3, .options = {.record = record}});
+  std::vector<float> x(8);
+  std::vector<Work> works;  // that nobody has waited for
+  works.push_back(pg->send(x, 2));
+  works.push_back(pg->recv(x, 2));
+  works.push_back(pg->all_reduce(x));
+  works.push_back(pg->send(x, 0));
+  works.push_back(pg->send(x, 2));  // after the first
+  works.push_back(pg->recv(x, 2));
+  works.push_back(pg->barrier());
+  std::vector<std::vector<uint64_t>> dependencies;
+  for (const chakra::Node& node : parsed(traces::chakra_trace(*record)).nodes)
+    dependencies.emplace_back(node.data_dependencies().begin(), node.data_dependencies().end());
+  const std::vector<uint64_t> none;
+  EXPECT_THAT(dependencies, ElementsAre(none, none, none, none, ElementsAre(1), ElementsAre(2), ElementsAre(3)));
+}
+
 TEST(ChakraTest, LowersWhatSimulatorsDoNotRunToWhatMovesAsManyBytes) {
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(types_and_bytes(rank, true),
