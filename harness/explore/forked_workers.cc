@@ -149,13 +149,13 @@ bool sent_by_others(int status) {
 // This process ends when its parent does, also in a run that never ends. The system looks at the thread that forked,
 // and that is the one on which the parent searches: it goes on until the search, and with it this process, has ended.
 void end_with([[maybe_unused]] pid_t parent) {
-#ifdef __linux__
+#if defined(RANKLOOM_LINUX)
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(EXIT_FAILURE);  // the parent had ended before
 #endif
 }
 
-int end_descriptor(pid_t process) {
+int end_descriptor([[maybe_unused]] pid_t process) {
 #if defined(RANKLOOM_LINUX) && defined(SYS_pidfd_open)
   return static_cast<int>(syscall(SYS_pidfd_open, process, 0));
 #else
@@ -277,6 +277,7 @@ void ForkedWorkers::write_out(Worker* worker) {
 std::optional<WorkerLinks::Event> ForkedWorkers::receive(int64_t ns) {
   const int64_t end_ns = monotonic_ns() + ns;
   while (events_.empty()) {
+    // Those that are not there are left out: poll() takes no more than a process may have open.
     std::vector<pollfd> descriptors;
     std::vector<int> numbers;
     for (int i = 0; i < count(); ++i) {
@@ -284,19 +285,20 @@ std::optional<WorkerLinks::Event> ForkedWorkers::receive(int64_t ns) {
       if (worker.socket < 0) continue;
       const auto events = static_cast<short>(worker.out.empty() ? POLLIN : POLLIN | POLLOUT);
       descriptors.push_back({.fd = worker.socket, .events = events, .revents = 0});
-      descriptors.push_back({.fd = worker.end, .events = POLLIN, .revents = 0});
+      if (worker.end >= 0) descriptors.push_back({.fd = worker.end, .events = POLLIN, .revents = 0});
       numbers.push_back(i);
     }
     const int64_t left_ns = std::max<int64_t>(0, end_ns - monotonic_ns());
     const int ready = poll(descriptors.data(), descriptors.size(), static_cast<int>((left_ns + 999'999) / 1'000'000));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return std::nullopt;
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      Worker& worker = workers_[static_cast<size_t>(numbers[i])];
-      const pollfd& socket = descriptors[2 * i];
+    auto next = descriptors.begin();
+    for (const int number : numbers) {
+      Worker& worker = workers_[static_cast<size_t>(number)];
+      const pollfd& socket = *next++;
+      const bool over = worker.end >= 0 && (next++)->revents != 0;
       if ((socket.revents & POLLOUT) != 0) write_out(&worker);
-      const bool over = descriptors[2 * i + 1].revents != 0;
-      if (((socket.revents & ~POLLOUT) != 0 && !read_in(numbers[i])) || over) ended(numbers[i]);
+      if (((socket.revents & ~POLLOUT) != 0 && !read_in(number)) || over) ended(number);
     }
   }
   Event event = std::move(events_.front());

@@ -26,6 +26,14 @@
 #include "sim/engine/stack_pool.h"
 #include "sim/engine/thread_pool.h"
 
+#ifdef _LIBCPP_VERSION
+// libc++abi has the function, as the ABI wants it, and declares it in no header.
+namespace __cxxabiv1 {
+struct __cxa_eh_globals;
+extern "C" __cxa_eh_globals* __cxa_get_globals();
+}  // namespace __cxxabiv1
+#endif
+
 namespace rankloom::internal {
 namespace {
 
