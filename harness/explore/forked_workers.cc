@@ -2,9 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "sim/base/parker.h"
 #include "sim/base/system.h"
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #ifdef RANKLOOM_LINUX
 #include <sys/syscall.h>
 #endif
@@ -149,7 +149,7 @@ bool sent_by_others(int status) {
 // This process ends when its parent does, also in a run that never ends. The system looks at the thread that forked,
 // and that is the one on which the parent searches: it goes on until the search, and with it this process, has ended.
 void end_with([[maybe_unused]] pid_t parent) {
-#if defined(RANKLOOM_LINUX)
+#ifdef __linux__  // it has no twin, so where twins are tried, too
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(EXIT_FAILURE);  // the parent had ended before
 #endif
