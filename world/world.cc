@@ -14,6 +14,7 @@
 #include "sim/base/text.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/end_hooks.h"
 #include "world/run_file.h"
 #include "world/run_options.h"
 #include "world/world_state.h"
@@ -165,6 +166,8 @@ void World::note(std::string text) {
 int64_t World::at_end(std::function<void()> hook, CodeSite code) {
   const LibraryScope library;
   require(hook, {.rank = -1, .group = {}, .op = "at_end"}, code, "World::at_end: hook");
+  if (StepRecord* const record = Task::current() != nullptr ? state_->scheduler().record() : nullptr; record != nullptr)
+    record->access(end_hooks_object(), Access::kWrite);
   return state_->at_end(std::move(hook));
 }
 void World::forget_at_end(int64_t hook) {

@@ -22,6 +22,7 @@
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/stall_watch.h"
+#include "world/end_hooks.h"
 #include "world/group_access.h"
 #include "world/logged_store.h"
 #include "world/run_data.h"
@@ -547,14 +548,18 @@ void WorldState::warn(const std::string& text) {
 
 int64_t WorldState::at_end(std::function<void()> hook) {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // hooks run after all steps
+  if (StepRecord* const record = Task::current() != nullptr ? scheduler_->record() : nullptr; record != nullptr) {
+    record->access(end_hooks_object(), Access::kCommute);
+  } else {
+    lock.apart();  // before or after all steps
+  }
   end_hooks_.emplace(++hook_ids_, std::move(hook));
   return hook_ids_;
 }
 
 void WorldState::forget_at_end(int64_t hook) {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // as at_end()
+  lock.apart();  // the order of the others stays
   end_hooks_.erase(hook);
 }
 

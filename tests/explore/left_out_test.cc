@@ -417,6 +417,34 @@ std::vector<Shown> shown() {
       {"write: WorldState::unshare",
        by_ranks(
            {{{.kind = Kind::kShared}, {.kind = Kind::kYield}, {.kind = Kind::kUnshare}}, {{.kind = Kind::kShared}}})},
+      {"write: World::at_end", written(2,
+                                       [](RankContext& rank) -> std::string {
+                                         static bool first;
+                                         first = true;
+                                         rank.world().at_end([&world = rank.world(), number = rank.rank()] {
+                                           if (std::exchange(first, false))
+                                             world.note(absl::StrCat("the first hook is of rank ", number));
+                                         });
+                                         return "";
+                                       })},
+      // The end of the group, which the rank that comes first makes, ends the call.
+      {"commute: WorldState::at_end", written(2,
+                                              [](RankContext& rank) -> std::string {
+                                                static std::vector<float> x(1);
+                                                static Work left;
+                                                static bool told;
+                                                if (rank.rank() == 0) {
+                                                  told = false;
+                                                  rank.world().at_end([&world = rank.world()] {
+                                                    world.note(told ? "the call has ended" : "the call is open");
+                                                    left = Work();
+                                                  });
+                                                  return "";
+                                                }
+                                                left = init_process_group(rank)->recv_any(x);
+                                                left.then([](const absl::Status&) { told = true; });
+                                                return "";
+                                              })},
       {"read: WorldState::groups", second_group},
       {"write: WorldState::next_world_group", second_group},
       {"read: WorldState::next_world_group", named},
