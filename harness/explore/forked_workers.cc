@@ -149,7 +149,7 @@ bool sent_by_others(int status) {
 // This process ends when its parent does, also in a run that never ends. The system looks at the thread that forked,
 // and that is the one on which the parent searches: it goes on until the search, and with it this process, has ended.
 void end_with([[maybe_unused]] pid_t parent) {
-#ifdef __linux__  // it has no twin, so where twins are tried, too
+#ifdef __linux__  // prctl() has no twin, so wherever twins are tried, too
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(EXIT_FAILURE);  // the parent had ended before
 #endif
