@@ -11,8 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/fake.h"
-#include "rankloom/testing.h"
 #include "rankloom/records.h"
+#include "rankloom/testing.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 

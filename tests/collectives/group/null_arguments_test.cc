@@ -13,8 +13,8 @@
 #include "rankloom/fake.h"
 #include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
-#include "rankloom/testing.h"
 #include "rankloom/records.h"
+#include "rankloom/testing.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
