@@ -24,7 +24,7 @@ constexpr size_t kMostCalls = size_t{1} << 21;  // of all ranks together, as in 
 class LanesOfRecords {
  public:
   explicit LanesOfRecords(const std::vector<std::shared_ptr<CallRecord>>& records)
-      : records_(records), fake_(data_.fake.emplace()) {}
+      : records_(records), fake_(data_.fake.emplace(RunData::FakeWorld())) {}
 
   RunReport report() {
     for (const std::shared_ptr<CallRecord>& record : records_) make_lanes(*record);
