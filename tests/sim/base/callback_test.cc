@@ -67,7 +67,8 @@ TEST(OwnedTest, EndsItsObjectOnce) {
     Owned<Counted> first(new Counted(&ends));
     Owned<Counted> second = std::move(first);
     EXPECT_EQ(first.get(), nullptr);  // NOLINT: what is left
-    second = std::move(*&second);
+    Owned<Counted>& same = second;
+    second = std::move(same);
     EXPECT_EQ(ends, 0);
     second = Owned<Counted>(new Counted(&ends));
     EXPECT_EQ(ends, 1);
