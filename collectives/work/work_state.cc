@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -168,7 +169,9 @@ absl::Status WorkState::await_from(absl::Duration timeout, bool timeout_is_defau
   return ended_as(await_until(deadline, code, site));
 }
 
-absl::Status WorkState::ended_as(absl::Status waited) const { return waited.ok() || !is_over() ? waited : status(); }
+absl::Status WorkState::ended_as(absl::Status waited) const {
+  return waited.ok() || !is_over() ? std::move(waited) : status();
+}
 
 absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
   ObservedMutexLock lock(&mu_);
