@@ -210,6 +210,36 @@ def test_a_backend_makes_devices_as_gloos_does() -> None:
 
 
 @gears
+def test_the_ddp_whose_forward_runs_is_the_ranks_own(gear: dict[str, Any]) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Meets(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            dist.barrier()  # all forwards are on their way
+            active.append(DistributedDataParallel._get_active_ddp_module())
+            # Ranks leave in their order, which is that in which they came, or not.
+            for rank in range(3):
+                if rank == dist.get_rank():
+                    return super().forward(x)
+                dist.barrier()
+            raise AssertionError("no rank is left")
+
+    active: list[Any] = []
+
+    def body(rank: int) -> Any:
+        ddp = DistributedDataParallel(Meets(2, 2))
+        ddp(torch.ones(1, 2))
+        for _ in range(2 - rank):
+            dist.barrier()
+        return ddp, DistributedDataParallel._get_active_ddp_module()
+
+    found = results(body, 3, **gear)
+    assert {id(ddp) for ddp, _ in found} == {id(ddp) for ddp in active}
+    assert [after for _, after in found] == [None] * 3
+    assert DistributedDataParallel._get_active_ddp_module() is None
+
+
+@gears
 def test_hooks_on_all_modules_are_the_ranks_that_set_them(gear: dict[str, Any]) -> None:
     from torch.distributed.tensor.debug import CommDebugMode
 

@@ -1,4 +1,7 @@
-"""State that torch keeps once for all threads, and a rank means for itself: hooks on all modules, loss_parallel's handlers."""
+"""State that torch keeps once for all threads, and a rank means for itself.
+
+Hooks on all modules, loss_parallel's handlers, the DistributedDataParallel whose forward runs.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.nn.modules import module
+from torch.nn.parallel import DistributedDataParallel
 
 from rankloom.torch import _ext
 
@@ -41,12 +45,36 @@ class _Hooks(collections.OrderedDict[int, Any]):
         super().__setitem__(key, _of_rank(hook, owner) if owner[0] >= 0 else hook)
 
 
+_active: dict[tuple[int, int], Any] = {}
+
+
+class _ActivePerRank(type(DistributedDataParallel)):  # type: ignore[misc]
+    """Of DistributedDataParallel: each rank has its own module whose forward runs, by which torch.compile splits what it compiles.
+
+    Ranks that put back the one before theirs would leave another's behind, for good.
+    """
+
+    @property
+    def _active_ddp_module(cls) -> Any:
+        return _active.get(_ext.acts_for())
+
+    @_active_ddp_module.setter
+    def _active_ddp_module(cls, ddp: Any) -> None:
+        if ddp is None:
+            _active.pop(_ext.acts_for(), None)
+        else:
+            _active[_ext.acts_for()] = ddp
+
+
 def per_rank() -> None:
     """For good, and once. A table that somebody uses already stays, since those handles remove from that one."""
     for name in _CALLED:
         table = getattr(module, name)
         if not isinstance(table, _Hooks) and not table:
             setattr(module, name, _Hooks())
+    # The class itself is asked and told, by DDP, by replicate() and by torch.compile.
+    if not isinstance(DistributedDataParallel, _ActivePerRank):
+        DistributedDataParallel.__class__ = _ActivePerRank  # type: ignore[method-assign]
 
 
 _loss_mu = threading.Lock()
