@@ -14,7 +14,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 # Texts that differ from run to run, and those that stand for them.
-DIFFERS = [(r"in [\d.e-]+ s \(\d+ a second\)", "in N s (N a second)"), (re.escape(sys.executable), "python")]
+DIFFERS = [
+    (r"in [\d.e-]+ s \(\d+ a second\)", "in N s (N a second)"),
+    (re.escape(sys.executable), "python"),
+    (r'File "[^"]*/([^/"]+)"', r'File "\1"'),
+]
 
 
 def block(begin: str) -> str:
