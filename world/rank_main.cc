@@ -12,6 +12,7 @@
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/exception_text.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -75,6 +76,12 @@ std::optional<Blame> blame_for(const std::exception_ptr& exception) {
   }
 }
 
+// In a process that the task has forked.
+void end_if_forked(const Scheduler& run) {
+  if (is_forked_copy(&run)) [[unlikely]]
+    end_forked_copy();
+}
+
 }  // namespace
 
 void WorldState::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program) {
@@ -85,9 +92,11 @@ void WorldState::run_rank(int rank, Task& task, absl::FunctionRef<void(RankConte
       const ProgramScope own;
       program(context);
     }
+    end_if_forked(*scheduler_);
     context.task_returned();
     rank_returned(rank);
   } catch (...) {
+    end_if_forked(*scheduler_);
     rank_failed(rank, std::current_exception());
   }
 }
@@ -98,8 +107,10 @@ void WorldState::run_helper(int rank, absl::FunctionRef<void()> body) {
       const ProgramScope own;
       body();
     }
+    end_if_forked(*scheduler_);
     context(rank).task_returned();
   } catch (...) {
+    end_if_forked(*scheduler_);
     if (!scheduler_->aborted()) rank_failed(rank, std::current_exception());
   }
 }

@@ -16,6 +16,7 @@
 #include "rankloom/random.h"
 #include "rankloom/store.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
@@ -280,6 +281,7 @@ void WorldState::run_all(absl::FunctionRef<void(RankContext&)> program, CodeSite
                     : "run: this world has run before, want another world for another run",
            site_place(Site{.code = code}));
   }
+  watch_forks();
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
 }
 

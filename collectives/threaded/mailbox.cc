@@ -701,6 +701,15 @@ absl::Status Mailbox::unwound_cause(const Message& message) const {
   return absl::OkStatus();
 }
 
+void Mailbox::begin_failed(const absl::Status& cause) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // the post that follows tells
+  if (!failure_.ok()) return;
+  failure_ = cause;
+  failed_.store(true, std::memory_order_release);
+  emptied_.store(true, std::memory_order_release);
+}
+
 void Mailbox::fail(const absl::Status& cause) {
   {
     ObservedMutexLock lock(&mu_);

@@ -128,6 +128,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
 
   // Ends all messages on their way and refuses later ones.
   void fail(const absl::Status& cause);
+  // The group had failed before its mailbox was made, in whichever step that was: no search need know of it.
+  void begin_failed(const absl::Status& cause);
 
   // The messages that member `rank` has not finished, oldest first.
   std::vector<std::shared_ptr<Message>> unfinished(int rank);

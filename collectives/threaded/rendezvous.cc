@@ -710,18 +710,11 @@ void Rendezvous::spread(Failure failure) {
   completion.end();
 }
 
-void Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
-  absl::Status failed;
-  {
-    ObservedMutexLock lock(&mu_);
-    lock.apart();  // the first rank to come makes the mailbox; the post that follows tells
-    if (failed_.ok()) {
-      on_failure_ = std::move(told);
-      return;
-    }
-    failed = failed_;
-  }
-  told(failed);
+absl::Status Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // the first rank to come makes the mailbox; the post that follows tells
+  if (failed_.ok()) on_failure_ = std::move(told);
+  return failed_;
 }
 
 absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {

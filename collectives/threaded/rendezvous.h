@@ -118,8 +118,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // Ends all calls on their way and refuses later ones. The first cause stays.
   void fail(const absl::Status& cause);
-  // `told` is called once with why the group can do no more, without a lock; at once, if that is so already.
-  void when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
+  // `told` is called once with why the group can do no more, without a lock. Result: why, if that is so already; `told`
+  // is not called then.
+  absl::Status when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
 
   // At the world's end: leaves a note of each call that some members made and others did not.
   void note_left() const;

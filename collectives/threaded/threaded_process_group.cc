@@ -80,9 +80,11 @@ std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
     // A group fails as a whole: a rank that waits for a member whose other call failed would wait for ever.
     mailbox_ = std::make_shared<Mailbox>(
         &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
-    rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
-      if (const std::shared_ptr<Mailbox> other = mailbox.lock(); other != nullptr) other->fail(cause);
-    });
+    const absl::Status failed =
+        rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
+          if (const std::shared_ptr<Mailbox> other = mailbox.lock(); other != nullptr) other->fail(cause);
+        });
+    if (!failed.ok()) mailbox_->begin_failed(failed);
   }
   return mailbox_;
 }

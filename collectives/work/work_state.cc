@@ -81,8 +81,12 @@ bool WorkState::settled_elsewhere(const char* op, CodeSite code) {
 bool WorkState::polled(const char* what, CodeSite code) {
   if (settled(what, code)) return true;
   const auto poll = [&](Scheduler* clock) {
-    const Site site{.what = what, .code = code, .group = group(), .seq = seq(), .detail = std::string_view(op())};
-    clock->poll(site);
+    clock->poll({.what = what,
+                 .code = code,
+                 .group = group(),
+                 .seq = seq(),
+                 .detail = std::string_view(op()),
+                 .waits_for = wait_site(code).waits_for});
     if (is_completed()) return true;
     // A loop of questions to an aborted world would not end. A destructor may not throw.
     if (clock->aborted() && std::uncaught_exceptions() == 0)

@@ -56,8 +56,11 @@ std::string share_text(const ExploreReport::Share& share) {
         share.unseen.empty() ? "" : absl::StrCat(" (not seen: ", absl::StrJoin(share.unseen, "; "), ")"));
   }
   if (share.schedules > 0 || share.open > 0) {
-    return absl::StrCat(counted(share.schedules, "schedule"), " that can differ, at least ", share.open,
-                        share.open == 1 ? " more was not run" : " more were not run");
+    // All that is known of is under way, by another process perhaps.
+    const std::string open = share.open == 0 ? "and perhaps more that were not run"
+                                             : absl::StrCat("at least ", share.open,
+                                                            share.open == 1 ? " more was" : " more were", " not run");
+    return absl::StrCat(counted(share.schedules, "schedule"), " that can differ, ", open);
   }
   return counted(share.runs, "run");
 }

@@ -14,11 +14,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <iostream>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/parker.h"
 #include "sim/base/system.h"
 #ifdef __linux__
@@ -70,13 +70,6 @@ bool read_some(int socket, bool wait, std::string* bytes) {
   }
 }
 
-// Buffered output, of C++ as well: what a process has in its buffers when it forks, both would write.
-void write_buffers() {
-  std::cout.flush();
-  std::clog.flush();
-  std::fflush(nullptr);
-}
-
 // exit() destroys the objects of its thread first: without those of a fiber thread a rank that calls exit() would go
 // wrong in another way before. The last object that was made is destroyed first. In a process that a run of a worker's
 // has forked, nobody is told.
@@ -120,12 +113,7 @@ class SocketToLeader final : public LeaderLink {
  private:
   // A process that a run has forked and that comes back from it would speak for the worker as well.
   void end_copies() const {
-    if (getpid() == worker_) return;
-    std::fprintf(stderr,
-                 "rankloom: a process that a run forked has come back from the run, and is ended: want it to "
-                 "end by itself, by _exit()\n");
-    write_buffers();
-    _exit(EXIT_FAILURE);
+    if (getpid() != worker_) end_forked_copy();
   }
 
   const int socket_;
@@ -206,7 +194,7 @@ bool ForkedWorkers::fork_one(Worker* worker) {
     refused_ = std::strerror(errno);
     return false;
   }
-  write_buffers();
+  write_buffers();  // both processes would write what is there
   const pid_t here = getpid();
   const pid_t process = fork();
   if (process < 0) {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/system.h"
 #include "sim/engine/thread_pool.h"
 
@@ -18,6 +19,12 @@ std::string thread_name(const TaskInfo& info) {
 void ThreadEngine::attach(Task& task) {
   task.thread = this_thread();
   Task::set_current(&task);
+}
+
+void ThreadEngine::park(Task& task) {
+  if (is_forked_copy(task.scheduler)) [[unlikely]]
+    end_forked_copy();
+  task.parker.park(Deadline::kNever);
 }
 
 void ThreadEngine::spawn(Task& task, void (*entry)(Task&)) {

@@ -12,7 +12,7 @@ class ThreadEngine final : public Engine {
   void run_host(absl::FunctionRef<void()> main) override { main(); }
   void spawn(Task& task, void (*entry)(Task&)) override;
   void attach(Task& task) override;
-  void park(Task& task) override { task.parker.park(Deadline::kNever); }
+  void park(Task& task) override;
   void unpark(Task& task) override { task.parker.unpark(); }
 
  private:

@@ -568,11 +568,13 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
   }
   if (asks_ >= kAsks || busy_.points >= kBusyPoints) [[unlikely]]
     let_busy_time_pass();
-  if (threads_ && goes_on()) return;
-  stop_running(*self, Task::State::kReady);
-  make_ready(*self);
-  yields_ = step == Step::kYield;
-  give_way(*self, lock);
+  if (!threads_ || !goes_on()) {
+    stop_running(*self, Task::State::kReady);
+    make_ready(*self);
+    yields_ = step == Step::kYield;
+    give_way(*self, lock);
+  }
+  self->site.waits_for = nullptr;
 }
 
 void DeterministicScheduler::count_yield(StateLock& lock) {
@@ -743,11 +745,20 @@ void DeterministicScheduler::prefetch() {
 }
 
 void DeterministicScheduler::end_endless(ErrorKind kind, std::string text, StateLock& lock) {
-  for (const Task* task : live_tasks()) {
-    absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
+  // A task that stands at its point can be asked for whom it waits.
+  const Task* const here = Task::current();
+  std::vector<Task*> waiting;
+  for (Task* task : live_tasks()) {
+    const bool stands = task->state == Task::State::kParked || task->state == Task::State::kReady || task == here;
+    if (task->state == Task::State::kParked || (stands && task->site.waits_for != nullptr)) {
+      waiting.push_back(task);
+    } else {
+      absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
+    }
   }
   lock.unlock();
-  abort(make_error(kind, text));
+  if (record_ != nullptr) record_->stop();  // before the report looks at everything
+  end_stuck(wait_reporter_.end ? wait_reporter_.end(waiting, kind, text) : make_error(kind, text, wait_lines(waiting)));
   lock.lock();
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/system.h"
 #include "sim/engine/thread_engine.h"
 #include "sim/engine/thread_pool.h"
@@ -160,6 +161,8 @@ WakeCause FreeScheduler::park(const Site& site, Deadline deadline) {
   if (self.parker.spin()) return WakeCause::kUnparked;
   self.site = site;
   const bool counted = deadline.weak || deadline.at_ns == Deadline::kNever;  // nothing but others ends the wait
+  if (is_forked_copy(this)) [[unlikely]]
+    end_forked_copy();
   if (!self.parker.prepare(counted)) return WakeCause::kUnparked;
   if (counted) {
     counts_.fetch_add(1);

@@ -630,7 +630,11 @@ TEST(ExploreOnFibersTest, EndsARunThatAsksForAWorkWithoutEnd) {
         }
       });
   ASSERT_TRUE(report.failure.has_value());
-  EXPECT_THAT(report.text(), HasSubstr("the run did not end within 200000 scheduling points"));
+  EXPECT_THAT(report.text(),
+              AllOf(HasSubstr("Deadlock: the run did not end within 200000 scheduling points\n"
+                              "  rank 0 waits in is_completed seq 1 all_reduce for rank 1 (returned) [group 0, "
+                              "explore_test.cc:"),
+                    HasSubstr("\n  last calls of rank 0: all_reduce seq 1 (scheduled) [group 0, explore_test.cc:")));
   EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
 }
 

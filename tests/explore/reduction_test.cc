@@ -10,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rankloom/error.h"
+#include "rankloom/explore.h"
 #include "rankloom/process_group.h"
 #include "rankloom/random.h"
 #include "rankloom/world.h"
@@ -179,6 +181,26 @@ TEST(ReductionOnFibersTest, RunsEachClassOfSchedulesOnce) {
   EXPECT_TRUE(explored.all);
   EXPECT_EQ(explored.schedules, 6);
   EXPECT_EQ(explored.repeated, 0);
+}
+
+// A rank on fibers makes what its call needs before the call's point, one on a thread after it.
+TEST(ReductionTest, TheEngineDoesNotChangeTheNumberOfSchedules) {
+  for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
+    ExploreOptions options;
+    options.world = {.world_size = 2, .engine = engine};
+    options.strategies = {Strategy::exhaustive()};
+    options.checks = {.results = false, .groups = false, .store_keys = false, .leaks = false};
+    const ExploreReport report = explore(options, [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      if (rank.rank() == 1) pg->abort("enough");
+      std::vector<int32_t> x = {-1 - rank.rank()};
+      try {
+        pg->recv_any(x).wait(absl::Milliseconds(5));
+      } catch (const DistError&) {
+      }
+    });
+    EXPECT_EQ(report.summary(), "verified: all 3 schedules that can differ, in 3 runs");
+  }
 }
 
 TEST(ReductionOnFibersTest, NamesAProgramThatDoesNotRepeatItself) {
