@@ -24,10 +24,15 @@ SOON = 40  # seconds, of a busy machine
 
 
 class JobsTest(unittest.TestCase):
-    def job(self, kind, processes=2, arguments=()):
+    def job(self, kind, processes=2, arguments=(), fails=False):
         begun = time.monotonic()
-        done = mpi_job.run(IMPLEMENTATION, processes, PROGRAM, [kind, *arguments], timeout=SOON)
+        done = mpi_job.run(IMPLEMENTATION, processes, PROGRAM, [kind, *arguments], timeout=SOON, fails=fails)
         self.assertLess(time.monotonic() - begun, SOON)
+        return done
+
+    def failed_job(self, kind, processes=2, arguments=()):
+        done = self.job(kind, processes, arguments, fails=True)
+        self.assertNotEqual(done.returncode, 0, f"{kind}\n{done.stdout}")
         return done
 
     def test_runs(self):
@@ -41,19 +46,16 @@ class JobsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_an_exception_ends_all_with_its_text(self):
-        done = self.job("throw")
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job("throw")
         self.assertIn("report: rank 1 failed: the disk is full", done.stdout)
         self.assertIn("rank 0 stopped for it", done.stdout)
 
     def test_a_rank_that_goes_on_after_an_abort_ends_the_job(self):
-        done = self.job("go_on")
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job("go_on")
         self.assertIn("rankloom: rank 1 ends the job: a rank has not ended 1s after the run was aborted; still running: rank 0\n", done.stdout)
 
     def test_an_error_of_mpi_between_the_processes_ends_the_job(self):
-        done = self.job("no_probe")
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job("no_probe")
         self.assertRegex(done.stdout, r"rankloom: rank 1 ends the job: messages between the processes: MPI_Improbe: \S")
 
     def test_a_wait_ends_while_all_else_moves(self):
@@ -77,20 +79,17 @@ class JobsTest(unittest.TestCase):
     # The launcher ends the others and names the signal, unless the transport of one (UCX) has ended that before.
     def test_a_killed_process_ends_the_job(self):
         for kind in "kill", "kill_in_call":
-            done = self.job(kind)
-            self.assertNotEqual(done.returncode, 0, kind)
+            done = self.failed_job(kind)
             self.assertRegex(done.stdout, r"signal 9|EXIT CODE: 9|KILLED BY SIGNAL: 9|Killed|No such process", kind)
 
     def test_the_thread_level(self):
-        done = self.job("level")
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job("level")
         self.assertRegex(done.stdout, r"refused: InvalidArgument: run_mpi_world: MPI gives MPI_THREAD_\w+, want MPI_THREAD_MULTIPLE "
                                       r"from MPI_Init_thread\(\), or no MPI_Init\(\) before this call \[mpi_job.cc:\d+\]")
 
     # Where one process refuses, the others say so instead of waiting for it.
     def refused(self, kind, *texts):
-        done = self.job(kind)
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job(kind)
         self.assertNotIn("sum", done.stdout)
         for text in texts:
             self.assertRegex(done.stdout, r"refused: InvalidArgument: run_mpi_world: " + text + r" \[mpi_job.cc:\d+\]")
@@ -103,8 +102,7 @@ class JobsTest(unittest.TestCase):
         self.refused("size_of_one", r"world_size is 5 and the job has 2 processes, want the same, or 1 .*", "rank 1 refuses the run, and says why")
 
     def test_another_version(self):
-        done = self.job("version")
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job("version")
         self.assertEqual(len(re.findall(r"rank 1 has rankloom 0.0.9 and rank 0 has [\d.]+, want the same in all processes", done.stdout)), 2,
                          done.stdout)
 
@@ -113,14 +111,12 @@ class JobsTest(unittest.TestCase):
 
     # MPI itself ends the job, with a text that Open MPI loses now and then.
     def test_init_in_a_rank_program(self):
-        done = self.job("init")
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job("init")
         self.assertNotIn("sum", done.stdout)
 
     def test_every_rank_leaves_its_records(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, RANKLOOM_REPORT=folder):
-            done = self.job("flight", processes=3, arguments=[folder])
-            self.assertNotEqual(done.returncode, 0)
+            done = self.failed_job("flight", processes=3, arguments=[folder])
             path = os.path.join(folder, "PROGRAM.run1.rlrun".replace("PROGRAM", os.path.basename(PROGRAM)))
             self.assertIn(f"run file: {path}; see it: rankloom report {path} -o run.html", done.stdout)
             # One dump of each rank, by its own process.
@@ -155,13 +151,11 @@ class JobsTest(unittest.TestCase):
         self.assertIn("run_mpi_world: MPI is finalized, want run_mpi_world() before MPI_Finalize()", done.stdout)
 
     def test_finalize_in_a_rank_program(self):
-        done = self.job("finalize")
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job("finalize")
         self.assertIn("MPI_Finalize() was called while run_mpi_world() runs", done.stdout)
 
     def test_another_size(self):
-        done = self.job("size")
-        self.assertNotEqual(done.returncode, 0)
+        done = self.failed_job("size")
         self.assertIn("run_mpi_world: world_size is 5 and the job has 2 processes, want the same, or 1", done.stdout)
 
 

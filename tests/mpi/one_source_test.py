@@ -31,7 +31,7 @@ class OneSourceTest(unittest.TestCase):
         self.assertEqual(done.stdout.count(SAID), 1, done.stdout)
 
     def test_under_mpirun_with_another_number_of_ranks(self):
-        done = mpi_job.run(IMPLEMENTATION, 2, PROGRAM)
+        done = mpi_job.run(IMPLEMENTATION, 2, PROGRAM, fails=True)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("ranks 0-1 failed: the sum is wrong (std::runtime_error)", done.stdout)
 

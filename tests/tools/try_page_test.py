@@ -87,6 +87,10 @@ class TryPageTest(unittest.TestCase):
         self.assertEqual(self.follow(GOOD.replace("$ bash say.sh\n1\n", "$ bash say.sh\n1\n2\n"))[0], 1)
         self.assertEqual(self.follow(GOOD.replace("b\n```\n", "```\n"), "Two")[0], 1)
 
+    def test_empty_lines_may_be_more_than_the_page_has_but_not_fewer(self):
+        page = "## One\n\n```console\n$ echo a; echo; echo; echo b\na\n{}b\n```\n"
+        self.assertEqual([self.follow(page.format("\n" * empty))[0] for empty in range(4)], [0, 0, 0, 1])
+
     def test_a_command_that_fails_in_silence_is_seen(self):
         status, said, _ = self.follow("## One\n\n```console\n$ exit 3\n```\n")
         self.assertEqual((status, said), (1, "page.md:4: the page shows\n$ exit 3\n"
