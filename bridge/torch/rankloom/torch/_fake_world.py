@@ -533,9 +533,13 @@ class FakeWorld:
     def write_perfetto(self, path: str | os.PathLike[str], *others: FakeWorld) -> None:
         """Chrome trace events for ui.perfetto.dev, of this rank and of other worlds' ranks. Makes the file's folder.
 
-        Errors: ValueError for a file that cannot be written, as for the two below.
+        Errors: ValueError for a file that cannot be written, as for the three below.
         """
         _ext.write_perfetto(self._records(others), _writable(path))
+
+    def write_run(self, path: str | os.PathLike[str], *others: FakeWorld) -> None:
+        """A run file for the command `rankloom`: calls and totals of this rank and of other worlds' ranks. Makes the file's folder."""
+        _ext.write_run(self._records(others), _writable(path))
 
     def write_pytorch_trace(self, path: str | os.PathLike[str]) -> None:
         """PyTorch's execution trace, schema 1.1.1-chakra.0.0.4. Makes the file's folder."""
