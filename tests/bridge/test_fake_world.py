@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import init_process_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -516,6 +517,20 @@ def test_a_run_file_has_the_calls_and_totals_of_each_rank(tmp_path: pathlib.Path
     assert run.run["lanes"] == ["2 compute", "2 dp", "2 tp", "5 compute", "5 dp", "5 tp"]
     line = code("dist.broadcast(x, 2, group=mesh")
     assert {(os.path.basename(kind["file"]), kind["line"]) for kind in run.kinds if kind["op"] == "broadcast"} == {(os.path.basename(__file__), line)}
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((7, 3), 0), ((8, 3), 0), ((3, 10), 1), ((1,), 0), ((130, 2), 0)])
+def test_parts_of_a_parameter_are_those_of_fsdp2(shape: tuple[int, ...], dim: int) -> None:
+    original = _fsdp_param._chunk_with_empty
+    with fake_world(world_size=2):
+        lazily = _fsdp_param._chunk_with_empty
+    whole = torch.arange(float(math.prod(shape))).view(shape)
+    for count in (1, 2, 3, 4, 5, 8, 200):
+        want, have = original(whole, count, dim), lazily(whole, count, dim=dim)
+        assert [part.tolist() for part in have] == [part.tolist() for part in want]
+        assert [part.stride() for part in have] == [part.stride() for part in want]
+        assert len(have) == count and have[-1].shape == want[-1].shape
+    assert _fsdp_param._chunk_with_empty is original
 
 
 def test_a_world_that_was_never_open_has_no_trace(tmp_path: pathlib.Path) -> None:

@@ -30,6 +30,7 @@ from rankloom.torch import (
     _device_peaks,
     _estimate,
     _ext,
+    _fsdp_parts,
     _meta,
     _module_names,
     _names,
@@ -306,6 +307,7 @@ class FakeWorld:
             exits.enter_context(_meshes_of_numbers())
             exits.enter_context(_pipelining.stages(self))
             exits.enter_context(_context_parallel.rings())
+            exits.enter_context(_fsdp_parts.asked_for())
             if self._compute is not None:
                 exits.enter_context(self._compute.open())
             self._exits = exits.pop_all()

@@ -395,6 +395,7 @@ def _write_record(world: FakeWorld, file: str) -> None:
 def _main_of_record(options: argparse.Namespace, world: FakeWorld, environment: dict[str, str | None], script: _Script) -> int:
     """The script runs in this thread, with no rank's prefix. Exit code: the script's, and 1 if it raises."""
     variables = dict(os.environ)
+    importlib.import_module("torch.distributed.fsdp")  # for _fsdp_parts
     try:
         with world:
             os.environ.update({name: value for name, value in environment.items() if value is not None})
