@@ -24,6 +24,8 @@
 #include "sim/scheduler/scheduler.h"
 #include "world/run_options.h"
 
+PYBIND11_DECLARE_HOLDER_TYPE(T, rankloom::bridge::WorkHolder<T>, true)
+
 namespace rankloom::bridge {
 
 using namespace internal;
@@ -374,6 +376,13 @@ PYBIND11_MODULE(_ext, m) {
         [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<HashStore>())); });
   m.def("make_fake_store",
         [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<FakeStore>())); });
+
+  // Known to Python by its own type: no lookup for each call goes through the bases, and wait() lets go of the
+  // interpreter lock only where it waits. c10d's takes a timeout of Python's even if none is given.
+  py::class_<TorchWork, c10d::Work, WorkHolder<TorchWork>>(m, "Work")
+      .def("wait", [](TorchWork& self) { return self.wait(); })
+      .def(
+          "wait", [](TorchWork& self, Milliseconds timeout) { return self.wait(timeout); }, py::arg("timeout"));
 
   // As ProcessGroupGloo has them: programs make devices through a group's backend. Ours needs none.
   py::class_<TorchBackend, c10d::Backend, c10::intrusive_ptr<TorchBackend>> backend(m, "Backend");

@@ -53,10 +53,14 @@ struct FileOfCode {
   PyObject* name = nullptr;
   const char* file = "";
   bool in_library = false;
+  // The line that was asked for last: loops ask for the same one, and a table of lines is read from its beginning.
+  const PyObject* table = nullptr;
+  int instruction = -1;
+  int line = 0;
 };
 
 // Code objects come and go, so an entry is checked by the name that it was made for.
-const FileOfCode& file_of(PyCodeObject* code) {
+FileOfCode& file_of(PyCodeObject* code) {
   static thread_local std::unordered_map<PyCodeObject*, FileOfCode> files;
   FileOfCode& entry = files[code];
   PyObject* const name = code->co_filename;
@@ -66,6 +70,7 @@ const FileOfCode& file_of(PyCodeObject* code) {
                                     ? std::string_view(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(name)),
                                                        static_cast<size_t>(PyUnicode_GET_LENGTH(name)))
                                     : std::string_view("(a file whose name is not ASCII)");
+  entry = {};
   entry.name = name;
   entry.file = interned(text);
   entry.in_library =
@@ -89,21 +94,34 @@ void set_library_folders(std::vector<std::string> libraries, std::vector<std::st
 
 #if defined(RANKLOOM_READ_FRAMES)
 
+namespace {
+
+CodeSite site_of(_PyInterpreterFrame* frame, FileOfCode& file) {
+  PyCodeObject* const code = frame->f_code;
+  const int instruction = _PyInterpreterFrame_LASTI(frame);
+  if (file.instruction != instruction || file.table != code->co_linetable) {
+    const int line = PyCode_Addr2Line(code, instruction * static_cast<int>(sizeof(_Py_CODEUNIT)));
+    file.line = line > 0 ? line : code->co_firstlineno;
+    file.instruction = instruction;
+    file.table = code->co_linetable;
+  }
+  return {file.file, file.line};
+}
+
+}  // namespace
+
 CodeSite callers_site(CodeSite* library) {
   PyThreadState* const state = PyGILState_GetThisThreadState();
   if (state == nullptr || state->cframe == nullptr) return {};
-  CodeSite innermost;
+  _PyInterpreterFrame* innermost = nullptr;
   for (_PyInterpreterFrame* frame = state->cframe->current_frame; frame != nullptr; frame = frame->previous) {
     PyCodeObject* const code = frame->f_code;
     if (code == nullptr || !PyCode_Check(code)) continue;
-    const FileOfCode& file = file_of(code);
-    if (file.in_library && innermost.line != 0) continue;
-    const int line = PyCode_Addr2Line(code, _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT)));
-    const CodeSite site{file.file, line > 0 ? line : code->co_firstlineno};
-    if (!file.in_library) return site;
-    innermost = site;
+    FileOfCode& file = file_of(code);
+    if (!file.in_library) return site_of(frame, file);
+    if (innermost == nullptr) innermost = frame;
   }
-  if (library != nullptr) *library = innermost;
+  if (library != nullptr && innermost != nullptr) *library = site_of(innermost, file_of(innermost->f_code));
   return {};
 }
 

@@ -59,6 +59,7 @@ struct TorchBackend::Coalesced {
 void TorchBackend::startCoalescing() {
   const std::lock_guard<std::mutex> lock(mu_);
   coalesced_ = std::make_unique<Coalesced>();
+  coalesces_ = true;
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::endCoalescing() {
@@ -66,11 +67,12 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::endCoalescing() {
   {
     const std::lock_guard<std::mutex> lock(mu_);
     all = std::move(coalesced_);
+    coalesces_ = false;
   }
   TORCH_CHECK(all != nullptr, "end of coalescing without its start");
   return c10::make_intrusive<TorchWork>(job_, group_->global_rank(), c10d::OpType::COALESCED, std::move(all->works),
-                                        HeldTensors::of(std::move(all->held)), std::move(all->results),
-                                        std::vector<size_t>(), record_);
+                                        HeldTensors::of(std::move(all->held)), all->results, std::vector<size_t>(),
+                                        record_);
 }
 
 c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
@@ -225,7 +227,7 @@ void TorchBackend::issue_real(const Buffers& buffers, std::chrono::milliseconds 
 
 template <typename Body>
 c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers,
-                                                   std::chrono::milliseconds timeout, std::vector<at::Tensor> results,
+                                                   std::chrono::milliseconds timeout, at::ArrayRef<at::Tensor> results,
                                                    int times, const Body& body, std::vector<size_t> lists) {
   std::vector<rankloom::Work> works;
   const int rank = group_->global_rank();
@@ -241,7 +243,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
   } else {
     issue_real(buffers, timeout, times, body, works);
   }
-  {
+  if (coalesces_) {
     const std::lock_guard<std::mutex> lock(mu_);
     if (coalesced_ != nullptr) {
       coalesced_->works.insert(coalesced_->works.end(), works.begin(), works.end());
@@ -249,8 +251,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
       coalesced_->results.insert(coalesced_->results.end(), results.begin(), results.end());
     }
   }
-  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), std::move(results),
-                                        std::move(lists), record_);
+  return c10::make_intrusive<TorchWork>(job_, rank, type, std::move(works), buffers.held(), results, std::move(lists),
+                                        record_);
 }
 
 // The words that programs look for are those of PyTorch's own groups.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -95,7 +96,7 @@ class TorchBackend final : public c10d::Backend {
   // next.
   template <typename Body>
   c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
-                                       std::vector<at::Tensor> results, int times, const Body& body,
+                                       at::ArrayRef<at::Tensor> results, int times, const Body& body,
                                        std::vector<size_t> lists = {});
   template <typename Body>
   void issue_real(const Buffers& buffers, std::chrono::milliseconds timeout, int times, const Body& body,
@@ -127,6 +128,7 @@ class TorchBackend final : public c10d::Backend {
   std::mutex mu_;
   int64_t monitored_ = 0;                 // monitored barriers so far
   std::unique_ptr<Coalesced> coalesced_;  // guarded by mu_; null: not between start and end
+  std::atomic<bool> coalesces_ = false;   // whether it is there, so that most calls take no lock
 };
 
 }  // namespace rankloom::bridge

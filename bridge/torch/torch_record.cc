@@ -313,6 +313,10 @@ void bind_records(py::module_& m) {
           traces::write_perfetto(records, path, code);
         }),
         py::arg("records"), py::arg("path"));
+  m.def("write_run", written([](const auto& records, const std::string& path, CodeSite code) {
+          traces::write_run(records, path, code);
+        }),
+        py::arg("records"), py::arg("path"));
   m.def("write_pytorch_trace", written([](const auto& records, const std::string& path, CodeSite code) {
           traces::write_pytorch_trace(*records.at(0), path, code);
         }),

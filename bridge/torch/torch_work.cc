@@ -101,7 +101,7 @@ int TorchWork::sourceRank() const { return works_.empty() ? -1 : works_.front().
 
 std::vector<at::Tensor> TorchWork::result() {
   wait(kNoTimeout);
-  return results_;
+  return {results_.begin(), results_.end()};
 }
 
 void TorchWork::await(std::chrono::milliseconds timeout) {
@@ -319,7 +319,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
                                                      .job = job_,
                                                      .rank = rank_,
                                                      .held = held_,
-                                                     .results = results_,
+                                                     .results = {results_.begin(), results_.end()},
                                                      .lists = lists_,
                                                      .begun = nullptr,
                                                      .ended = nullptr,

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -7,6 +9,7 @@
 
 #include "bridge/torch/buffers.h"
 #include "bridge/torch/job.h"
+#include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_record.h"
 #include "rankloom/rankloom.h"
 
@@ -20,13 +23,13 @@ class TorchWork final : public c10d::Work {
   // give one tensor for so many of them each, stacked, as those of NCCL's all_gather do and as DDP's hooks expect.
   // `record`: that the works belong to, and that is told of waits; may be null.
   TorchWork(std::shared_ptr<Job> job, int rank, c10d::OpType type, std::vector<rankloom::Work> works,
-            std::shared_ptr<HeldTensors> held, std::vector<at::Tensor> results, std::vector<size_t> lists = {},
+            std::shared_ptr<HeldTensors> held, at::ArrayRef<at::Tensor> results, std::vector<size_t> lists = {},
             std::shared_ptr<TorchRecord> record = nullptr)
       : c10d::Work(rank, type),
         job_(std::move(job)),
         works_(std::move(works)),
         held_(std::move(held)),
-        results_(std::move(results)),
+        results_(results.begin(), results.end()),
         lists_(std::move(lists)),
         record_(std::move(record)) {}
   ~TorchWork() override;
@@ -44,6 +47,10 @@ class TorchWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override { return 0; }
   uint64_t getSequencenumber() const override;
+
+  // The work is of a fake group, which was done when it was made: no method waits, or takes a lock under which another
+  // thread would want the interpreter's.
+  bool is_fake() const { return job_ == nullptr; }
 
   // Waits as wait() does; how the calls ended is in their future. Under a schedule, for a rank that waits for it.
   void settle();
@@ -63,12 +70,34 @@ class TorchWork final : public c10d::Work {
   const std::shared_ptr<Job> job_;
   std::vector<rankloom::Work> works_;
   const std::shared_ptr<HeldTensors> held_;
-  const std::vector<at::Tensor> results_;
+  const c10::SmallVector<at::Tensor, 1> results_;  // one, mostly: no memory of its own
   const std::vector<size_t> lists_;
   const std::shared_ptr<TorchRecord> record_;
   mutable std::mutex future_mu_;
   c10::intrusive_ptr<c10::ivalue::Future> futures_[2];  // of the tensors, of the outcome
   std::vector<std::shared_ptr<Pending>> pending_;       // under a schedule: of futures that came later
+};
+
+// What Python holds a work by. As c10d's own holder of works it lets go of the interpreter lock where the last reference
+// goes, but for works of fake groups, for which that would cost more than they do.
+template <typename T>
+class WorkHolder {
+ public:
+  WorkHolder() = default;
+  explicit WorkHolder(T* work) : work_(c10::intrusive_ptr<T>::unsafe_steal_from_new(work)) {}
+  WorkHolder(const WorkHolder&) = default;
+  WorkHolder(WorkHolder&&) noexcept = default;
+  WorkHolder& operator=(const WorkHolder&) = default;
+  WorkHolder& operator=(WorkHolder&&) noexcept = default;
+  ~WorkHolder() {
+    if (!work_.defined() || work_->is_fake()) return;
+    const GilRelease no_gil;
+    work_.reset();
+  }
+  T* get() const { return work_.get(); }
+
+ private:
+  c10::intrusive_ptr<T> work_;
 };
 
 }  // namespace rankloom::bridge

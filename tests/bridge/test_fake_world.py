@@ -21,11 +21,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from rankloom.torch import Call, FakeWorld, Link, _fake_world, expect_calls, fake_world, links, trace
+from rankloom_command import run_file
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import init_process_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -493,10 +495,48 @@ def test_traces_have_the_module(tmp_path: pathlib.Path) -> None:
     assert (attributes["module"], attributes["pg_desc"]) == ("inner.deep", "mesh_tp")
 
 
+def test_a_run_file_has_the_calls_and_totals_of_each_rank(tmp_path: pathlib.Path) -> None:
+    worlds = []
+    for rank in (2, 5):
+        with fake_world(rank=rank, mesh={"dp": 2, "tp": 3}, cost=rankloom.torch.Link(0.0, 1e9)) as world:
+            mesh = world.mesh
+            x = torch.empty(60 + rank, dtype=torch.bfloat16, device="meta")
+            for _ in range(rank):
+                dist.all_reduce(x, group=mesh.get_group("tp"))
+            world.compute(0.25, "forward")
+            dist.broadcast(x, 2, group=mesh.get_group("dp"))
+        worlds.append(world)
+    worlds[0].write_run(tmp_path / "new" / "step.rlrun", worlds[1])
+    run = run_file.read(str(tmp_path / "new" / "step.rlrun"))
+    assert run.fake is not None and run.fake["world_size"] == 6
+    totals = [[(of["op"], of["calls"], of["payload"]) for of in rank["totals"]] for rank in run.fake["ranks"]]
+    assert totals == [[(sums.op, sums.calls, sums.payload) for sums in world.totals] for world in worlds]
+    assert totals == [[("broadcast", 1, 124), ("all_reduce", 2, 2 * 124)], [("broadcast", 1, 130), ("all_reduce", 5, 5 * 130)]]
+    assert [rank["compute_ns"] for rank in run.fake["ranks"]] == [250_000_000] * 2
+    assert [rank["end_ns"] for rank in run.fake["ranks"]] == [round(world.end * 1e9) for world in worlds]
+    assert run.run["lanes"] == ["2 compute", "2 dp", "2 tp", "5 compute", "5 dp", "5 tp"]
+    line = code("dist.broadcast(x, 2, group=mesh")
+    assert {(os.path.basename(kind["file"]), kind["line"]) for kind in run.kinds if kind["op"] == "broadcast"} == {(os.path.basename(__file__), line)}
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((7, 3), 0), ((8, 3), 0), ((3, 10), 1), ((1,), 0), ((130, 2), 0)])
+def test_parts_of_a_parameter_are_those_of_fsdp2(shape: tuple[int, ...], dim: int) -> None:
+    original = _fsdp_param._chunk_with_empty
+    with fake_world(world_size=2):
+        lazily = _fsdp_param._chunk_with_empty
+    whole = torch.arange(float(math.prod(shape))).view(shape)
+    for count in (1, 2, 3, 4, 5, 8, 200):
+        want, have = original(whole, count, dim), lazily(whole, count, dim=dim)
+        assert [part.tolist() for part in have] == [part.tolist() for part in want]
+        assert [part.stride() for part in have] == [part.stride() for part in want]
+        assert len(have) == count and have[-1].shape == want[-1].shape
+    assert _fsdp_param._chunk_with_empty is original
+
+
 def test_a_world_that_was_never_open_has_no_trace(tmp_path: pathlib.Path) -> None:
     world = fake_world(world_size=2)
     assert (world.calls, world.text(), world.now) == ([], "no calls", 0)
-    for write in (world.write_perfetto, world.write_pytorch_trace):
+    for write in (world.write_perfetto, world.write_run, world.write_pytorch_trace):
         with pytest.raises(ValueError, match=r"^fake_world: rank 0 of 2: it was never open, and a trace is of what is called"):
             write(tmp_path / "trace")
 
@@ -515,7 +555,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
     with fake_world(world_size=2) as world:
         dist.barrier()
     (tmp_path / "file").write_text("")
-    for write in (world.write_perfetto, world.write_pytorch_trace):
+    for write in (world.write_perfetto, world.write_run, world.write_pytorch_trace):
         with pytest.raises(ValueError, match=r"write_\w+: .*file/trace.*test_fake_world.py"):
             write(tmp_path / "file" / "trace")
         with pytest.raises(ValueError, match=r"write_\w+: .*/dev/full.*: No space left on device"):

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from cases import needs_chakra, read_traces
 from launching import SCRIPTS, launch, launch_here, launch_text, launch_text_here, lines
+from rankloom_command import run_file
 
 # Script, its arguments, and a line that each rank prints once.
 ALL: dict[str, tuple[list[str], str]] = {
@@ -410,7 +411,7 @@ if "fail" in sys.argv:
 
 def test_the_record_of_a_script_as_it_is(tmp_path: pathlib.Path) -> None:
     options = ["--fake=64", "--rank=37", "--nproc-per-node=8", "--cost=nvlink4"]
-    for file in ("step.txt", "step.csv", "step.json", "step.pt.json"):
+    for file in ("step.txt", "step.csv", "step.rlrun", "step.json", "step.pt.json"):
         done = launch_text_here(tmp_path, RECORDED, *options, f"--record={file}")
         assert (done.returncode, done.stdout) == (0, "37 5 8 __main__ []\n"), done.stderr
     table = (tmp_path / "step.txt").read_text()
@@ -421,6 +422,8 @@ def test_the_record_of_a_script_as_it_is(tmp_path: pathlib.Path) -> None:
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     assert [event["name"] for event in events if event["ph"] == "X"] == ["all_reduce"]
     assert json.loads((tmp_path / "step.pt.json").read_text())["schema"] == "1.1.1-chakra.0.0.4"
+    run = run_file.read(str(tmp_path / "step.rlrun"))
+    assert [(rank["rank"], rank["calls"], rank["totals"][0]["payload"]) for rank in run.fake["ranks"]] == [(37, 1, 4 * 8 * 64)]
 
 
 def test_the_record_of_a_script_for_chakra(tmp_path: pathlib.Path) -> None:
@@ -467,7 +470,7 @@ def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
         (["--fake=6", "--nproc-per-node=4", "script.py"], "--fake 6: want a multiple of --nproc-per-node = 4"),
         (["--fake=4", "--explore=3", "script.py"], "--explore goes with ranks that meet, and --fake has one alone"),
         (["--record=a.txt", "script.py"], "--record a.txt: want --fake WORLD_SIZE beside it"),
-        (["--fake=4", "--record=a.dat", "script.py"], "--record a.dat: want a file that ends in one of .txt, .csv, .pt.json, .json, .et"),
+        (["--fake=4", "--record=a.dat", "script.py"], "--record a.dat: want a file that ends in one of .txt, .csv, .rlrun, .pt.json, .json, .et"),
         (["--fake=4", "--device=h100_sxm", "script.py"], "--device h100_sxm: want --fake WORLD_SIZE and --record FILE beside it"),
         (["--fake=4", "--record=a.txt", "--device=h1", "script.py"], "device is 'h1', want a Device or one of the presets"),
         (["--fake=4", "--record=a.txt", "--cost=nvlink9", "script.py"], "cost is 'nvlink9', want a Link or one of the presets"),

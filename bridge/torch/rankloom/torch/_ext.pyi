@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, overload
 
 from torch.distributed import Store as Store
 
@@ -61,6 +61,12 @@ class Asked:
     groups: bool
     store_keys: bool
     store_values: bool
+
+class Work:
+    @overload
+    def wait(self) -> bool: ...
+    @overload
+    def wait(self, timeout: timedelta) -> bool: ...
 
 class Backend:
     @staticmethod
@@ -166,6 +172,7 @@ links: list[tuple[str, float, float, str]]
 has_chakra: bool
 
 def write_perfetto(records: list[FakeRecord], path: str) -> None: ...
+def write_run(records: list[FakeRecord], path: str) -> None: ...
 def write_pytorch_trace(records: list[FakeRecord], path: str) -> None: ...
 def write_chakra(records: list[FakeRecord], path: str, lower: bool) -> list[str]: ...
 def make_checker(backend: Any) -> Any: ...

@@ -30,6 +30,7 @@ from rankloom.torch import (
     _device_peaks,
     _estimate,
     _ext,
+    _fsdp_parts,
     _meta,
     _module_names,
     _names,
@@ -306,6 +307,7 @@ class FakeWorld:
             exits.enter_context(_meshes_of_numbers())
             exits.enter_context(_pipelining.stages(self))
             exits.enter_context(_context_parallel.rings())
+            exits.enter_context(_fsdp_parts.asked_for())
             if self._compute is not None:
                 exits.enter_context(self._compute.open())
             self._exits = exits.pop_all()
@@ -533,9 +535,13 @@ class FakeWorld:
     def write_perfetto(self, path: str | os.PathLike[str], *others: FakeWorld) -> None:
         """Chrome trace events for ui.perfetto.dev, of this rank and of other worlds' ranks. Makes the file's folder.
 
-        Errors: ValueError for a file that cannot be written, as for the two below.
+        Errors: ValueError for a file that cannot be written, as for the three below.
         """
         _ext.write_perfetto(self._records(others), _writable(path))
+
+    def write_run(self, path: str | os.PathLike[str], *others: FakeWorld) -> None:
+        """A run file for the command `rankloom`: calls and totals of this rank and of other worlds' ranks. Makes the file's folder."""
+        _ext.write_run(self._records(others), _writable(path))
 
     def write_pytorch_trace(self, path: str | os.PathLike[str]) -> None:
         """PyTorch's execution trace, schema 1.1.1-chakra.0.0.4. Makes the file's folder."""

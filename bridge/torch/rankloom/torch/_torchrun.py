@@ -70,8 +70,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     ours.add_argument(
         "--record",
         metavar="FILE",
-        help="with --fake: what the rank called, by FILE's ending: .txt (a table), .csv (a row a call), .json (Perfetto), .pt.json "
-        "(PyTorch's execution trace), .et (Chakra); with --device .txt has the estimate, too",
+        help="with --fake: what the rank called, by FILE's ending: .txt (a table), .csv (a row a call), .rlrun (for rankloom report), "
+        ".json (Perfetto), .pt.json (PyTorch's execution trace), .et (Chakra); with --device .txt has the estimate, too",
     )
     ours.add_argument("--mesh", metavar="DIM=SIZE,...", help="with --record: dp=8,tp=4, to call groups by the dimension they are along")
     ours.add_argument("--cost", metavar="LINK", help="with --record: what calls take; nvlink4, or, with --mesh, dp=infiniband_ndr,tp=nvlink4")
@@ -330,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torch.set_num_threads(threads)
 
 
-_RECORDS = (".txt", ".csv", ".pt.json", ".json", ".et")  # the longer one first
+_RECORDS = (".txt", ".csv", ".rlrun", ".pt.json", ".json", ".et")  # the longer one first
 
 
 def _by_dim(option: str, text: str) -> dict[str, str]:
@@ -373,6 +373,8 @@ def _write_record(world: FakeWorld, file: str) -> None:
             world.write_perfetto(file)
         else:
             world.estimate().write_perfetto(file)
+    elif ending == ".rlrun":
+        world.write_run(file)
     elif ending == ".pt.json":
         world.write_pytorch_trace(file)
     elif ending == ".et":
@@ -393,6 +395,7 @@ def _write_record(world: FakeWorld, file: str) -> None:
 def _main_of_record(options: argparse.Namespace, world: FakeWorld, environment: dict[str, str | None], script: _Script) -> int:
     """The script runs in this thread, with no rank's prefix. Exit code: the script's, and 1 if it raises."""
     variables = dict(os.environ)
+    importlib.import_module("torch.distributed.fsdp")  # for _fsdp_parts
     try:
         with world:
             os.environ.update({name: value for name, value in environment.items() if value is not None})
