@@ -40,9 +40,8 @@ CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& r
   }
   for (const int64_t numel : shape.outputs) outputs_.push_back(add(numel));
   if (in_place) {
-    inputs_.push_back(call.type() == OpType::kAllGather
-                          ? outputs_[static_cast<size_t>(member)]
-                          : outputs_[0].slice(own * shape.inputs[0], shape.inputs[0]));
+    inputs_.push_back(call.type() == OpType::kAllGather ? outputs_[static_cast<size_t>(member)]
+                                                        : outputs_[0].slice(own * shape.inputs[0], shape.inputs[0]));
     return;
   }
   for (const int64_t numel : shape.inputs) inputs_.push_back(add(numel));

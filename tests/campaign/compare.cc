@@ -35,7 +35,8 @@ std::string without(std::string text, std::string_view word) {
 // What two runs of one seed may differ in: the engine's name.
 std::string comparable(const RunReport& report) {
   std::string text = report.text();
-  for (const std::string_view name : {"RANKLOOM_ENGINE=threads", "RANKLOOM_ENGINE=fibers", "engine threads", "engine fibers"}) {
+  for (const std::string_view name :
+       {"RANKLOOM_ENGINE=threads", "RANKLOOM_ENGINE=fibers", "engine threads", "engine fibers"}) {
     text = without(std::move(text), name);
   }
   return text;
@@ -75,7 +76,8 @@ class Comparer {
       const Gear replay = {EngineKind::kFibers, Schedule::replay(fibers.report.trace)};
       const JobRun again = run(replay);
       for (size_t rank = 0; rank < again.log.size(); ++rank) {
-        if (again.log[rank].seen != fibers.log[rank].seen) note("a replay", absl::StrCat("rank ", rank, " saw other things"));
+        if (again.log[rank].seen != fibers.log[rank].seen)
+          note("a replay", absl::StrCat("rank ", rank, " saw other things"));
       }
     }
     if (full || turn == 2 || turn == 3) run({EngineKind::kFibers, Schedule::fifo()});

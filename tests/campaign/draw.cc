@@ -13,13 +13,20 @@ using namespace internal;
 namespace {
 
 constexpr std::array kOps = {
-    OpType::kBroadcast,          OpType::kAllReduce,
-    OpType::kReduce,             OpType::kAllGather,
-    OpType::kAllGatherIntoTensor, OpType::kGather,
-    OpType::kScatter,            OpType::kReduceScatter,
-    OpType::kReduceScatterTensor, OpType::kAllToAll,
-    OpType::kAllToAllSingle,     OpType::kBarrier,
-    OpType::kAllReduceCoalesced, OpType::kAllGatherIntoTensorCoalesced,
+    OpType::kBroadcast,
+    OpType::kAllReduce,
+    OpType::kReduce,
+    OpType::kAllGather,
+    OpType::kAllGatherIntoTensor,
+    OpType::kGather,
+    OpType::kScatter,
+    OpType::kReduceScatter,
+    OpType::kReduceScatterTensor,
+    OpType::kAllToAll,
+    OpType::kAllToAllSingle,
+    OpType::kBarrier,
+    OpType::kAllReduceCoalesced,
+    OpType::kAllGatherIntoTensorCoalesced,
     OpType::kReduceScatterTensorCoalesced,
 };
 
@@ -94,8 +101,8 @@ class Drawer {
   Act& put_in_group(ActKind kind) {
     Act& act = put(kind);
     if (!groups_.empty() && !chance(3)) {
-      const auto& [id, dim] = groups_[static_cast<size_t>(std::max(below(static_cast<int>(groups_.size())),
-                                                                   below(static_cast<int>(groups_.size()))))];
+      const auto& [id, dim] = groups_[static_cast<size_t>(
+          std::max(below(static_cast<int>(groups_.size())), below(static_cast<int>(groups_.size()))))];
       act.group = id;
       act.dim = dim;
     }
@@ -144,8 +151,8 @@ class Drawer {
       case 3: {
         Act& act = put_in_group(ActKind::kCollective);
         act.call = draw_call();
-        act.way = chance(2) ? static_cast<int>(Way::kAtOnce)
-                            : below(in_one_process() ? static_cast<int>(Way::kCount) : 2);
+        act.way =
+            chance(2) ? static_cast<int>(Way::kAtOnce) : below(in_one_process() ? static_cast<int>(Way::kCount) : 2);
         return made_work(act);
       }
       case 4: {

@@ -11,10 +11,10 @@ namespace rankloom {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<size_t>(ActKind::kCount)> kActNames = {
-    "collective", "coalesced",     "message",       "any_source",    "ring",         "wait",        "monitored_barrier",
-    "new_group",  "split_group",   "mesh",          "init_group",    "destroy_group", "options",    "refused",
-    "store",      "store_meeting", "store_timeout", "shared_count",  "yield",        "sleep",       "random",
-    "helper",     "nested_world",  "throw",         "abort_world",   "abort_group",  "drop_work",   "leave",
+    "collective", "coalesced",     "message",       "any_source",   "ring",          "wait",      "monitored_barrier",
+    "new_group",  "split_group",   "mesh",          "init_group",   "destroy_group", "options",   "refused",
+    "store",      "store_meeting", "store_timeout", "shared_count", "yield",         "sleep",     "random",
+    "helper",     "nested_world",  "throw",         "abort_world",  "abort_group",   "drop_work", "leave",
     "other_call", "group_timeout",
 };
 
@@ -32,9 +32,9 @@ constexpr Field<Act> kActFields[] = {
     {"b", &Act::b},   {"c", &Act::c},         {"way", &Act::way}, {"seed", &Act::seed},
 };
 constexpr Field<JobCall> kCallFields[] = {
-    {"op", &JobCall::op},         {"dtype", &JobCall::dtype}, {"reduce", &JobCall::reduce},
+    {"op", &JobCall::op},         {"dtype", &JobCall::dtype},   {"reduce", &JobCall::reduce},
     {"count", &JobCall::count},   {"uneven", &JobCall::uneven}, {"root", &JobCall::root},
-    {"values", &JobCall::values}, {"order", &JobCall::order}, {"in_place", &JobCall::in_place},
+    {"values", &JobCall::values}, {"order", &JobCall::order},   {"in_place", &JobCall::in_place},
     {"rows", &JobCall::rows},
 };
 
@@ -42,7 +42,8 @@ template <typename T, size_t N>
 void write(const T& object, const Field<T> (&fields)[N], std::string* text) {
   const T usual = {};
   for (const Field<T>& field : fields) {
-    if (object.*field.number != usual.*field.number) absl::StrAppend(text, " ", std::string(field.name), "=", object.*field.number);
+    if (object.*field.number != usual.*field.number)
+      absl::StrAppend(text, " ", std::string(field.name), "=", object.*field.number);
   }
 }
 
@@ -102,7 +103,8 @@ absl::StatusOr<Job> parse_job(std::string_view text) {
   const auto wrong = [&](const std::string& what) {
     return make_error(ErrorKind::kInvalidArgument, absl::StrCat("line ", number, " of a job: ", what));
   };
-  for (const std::string& line : std::vector<std::string>(absl::StrSplit(absl::string_view(text.data(), text.size()), '\n'))) {
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(absl::string_view(text.data(), text.size()), '\n'))) {
     ++number;
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     if (words.empty() || words[0][0] == '#') continue;
@@ -110,8 +112,8 @@ absl::StatusOr<Job> parse_job(std::string_view text) {
       if (!read(words, kJobFields, &job)) return wrong("a number has no name, or another one");
       continue;
     }
-    if (words[0] == "fault" && words.size() == 2) {
-      const absl::StatusOr<FaultPlan> plan = FaultPlan::parse(words[1]);
+    if (words[0] == "fault") {
+      const absl::StatusOr<FaultPlan> plan = FaultPlan::parse(line.substr(line.find("fault ") + 6));
       if (!plan.ok()) return wrong(std::string(plan.status().message()));
       for (const Fault& fault : plan->faults()) job.faults.push_back(fault);
       continue;

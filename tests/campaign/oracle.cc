@@ -21,8 +21,8 @@ Bytes part(const Bytes& bytes, size_t begin, size_t count) {
 
 class Oracle {
  public:
-  explicit Oracle(const Plan& plan)
-      : plan_(plan), job_(plan.job()), log_(ranks()), open_(ranks()), state_(ranks()) {
+  Oracle(const Plan& plan, Given* given)
+      : plan_(plan), job_(plan.job()), log_(ranks()), open_(ranks()), state_(ranks()), given_(given) {
     for (size_t rank = 0; rank < ranks(); ++rank) state_[rank] = first_state(static_cast<int>(rank));
   }
 
@@ -126,7 +126,10 @@ class Oracle {
     const int n = static_cast<int>(members.size());
     const auto given = [&](int member) {
       const int rank = members[at(member)];
-      return message_bytes(act, rank, state_[at(rank)]);
+      Bytes bytes = message_bytes(act, rank, state_[at(rank)]);
+      if (given_ != nullptr) (*given_)[{rank, act.id}].resize(act.parts.size() + 1);
+      if (given_ != nullptr) (*given_)[{rank, act.id}].back() = {bytes};
+      return bytes;
     };
     std::vector<std::string> saw(members.size());
     std::vector<bool> takes_part(members.size(), true);
@@ -170,7 +173,12 @@ class Oracle {
                   std::vector<std::string>* saw) {
     std::vector<std::vector<Bytes>> inputs;
     for (int member = 0; member < static_cast<int>(members.size()); ++member) {
-      inputs.push_back(inputs_of(call, act.id, part, members, member, state_[at(members[at(member)])]));
+      const int rank = members[at(member)];
+      inputs.push_back(inputs_of(call, act.id, part, members, member, state_[at(rank)]));
+      if (given_ == nullptr) continue;
+      std::vector<std::vector<Bytes>>& parts = (*given_)[{rank, act.id}];
+      parts.resize(std::max(parts.size(), static_cast<size_t>(part) + 1));
+      parts[static_cast<size_t>(part)] = inputs.back();
     }
     for (int member = 0; member < static_cast<int>(members.size()); ++member) {
       (*saw)[at(member)] += result_of(call, act.id, inputs, member);
@@ -182,6 +190,7 @@ class Oracle {
   JobLog log_;
   std::vector<std::map<int, std::string>> open_;  // by rank: [act] what its calls will have given
   std::vector<uint64_t> state_;
+  Given* const given_;  // null: nobody asks
 };
 
 }  // namespace
@@ -191,8 +200,7 @@ std::vector<Bytes> inputs_of(const JobCall& call, int act, int part, const std::
   const CallShape shape = shape_of(call, static_cast<int>(ranks.size()), member);
   std::vector<Bytes> inputs;
   for (size_t i = 0; i < shape.inputs.size(); ++i) {
-    inputs.push_back(
-        input_bytes(call, act, part, ranks[static_cast<size_t>(member)], i, shape.inputs[i], state));
+    inputs.push_back(input_bytes(call, act, part, ranks[static_cast<size_t>(member)], i, shape.inputs[i], state));
   }
   return inputs;
 }
@@ -269,6 +277,8 @@ std::string result_of(const JobCall& call, int act, const std::vector<std::vecto
   return out;
 }
 
-JobLog oracle(const Plan& plan) { return Oracle(plan).run(); }
+JobLog oracle(const Plan& plan) { return Oracle(plan, nullptr).run(); }
+
+JobLog oracle(const Plan& plan, Given* given) { return Oracle(plan, given).run(); }
 
 }  // namespace rankloom

@@ -176,10 +176,9 @@ void RankRun::nested(const Act& act) {
   const Job job = draw_job(static_cast<uint64_t>(act.seed), Palette::kNested);
   const Plan plan(job);
   const auto seed = static_cast<uint64_t>(act.seed);
-  const std::array gears = {Gear{EngineKind::kFibers, Schedule::fifo()},
-                            Gear{EngineKind::kFibers, Schedule::seeded(seed)},
-                            Gear{EngineKind::kThreads, Schedule::free()},
-                            Gear{EngineKind::kThreads, Schedule::seeded(seed)}};
+  const std::array gears = {
+      Gear{EngineKind::kFibers, Schedule::fifo()}, Gear{EngineKind::kFibers, Schedule::seeded(seed)},
+      Gear{EngineKind::kThreads, Schedule::free()}, Gear{EngineKind::kThreads, Schedule::seeded(seed)}};
   const JobRun run = run_job(plan, gears[static_cast<size_t>(act.a)]);
   see(act.id, wrong_with(plan, oracle(plan), run).value_or(kNestedWentWell));
 }
@@ -201,16 +200,15 @@ void RankRun::make_groups(const Act& act, const Partition& where) {
     }
     case ActKind::kSplitGroup: {
       const bool none = act.b == 1 && member == parent->size() - 1;
-      made = parent->split_group(none ? ProcessGroup::kNoColor : member / std::max(1, act.a),
-                                 act.c == 1 ? -member : 0, group_options());
+      made = parent->split_group(none ? ProcessGroup::kNoColor : member / std::max(1, act.a), act.c == 1 ? -member : 0,
+                                 group_options());
       break;
     }
     case ActKind::kMesh: {
       const int width = std::max(1, act.a);
-      const DeviceMesh mesh = init_device_mesh(parent, {parent->size() / width, width},
-                                               act.b == 1 ? std::vector<std::string>{"dp", "tp"}
-                                                          : std::vector<std::string>{},
-                                               group_options());
+      const DeviceMesh mesh = init_device_mesh(
+          parent, {parent->size() / width, width},
+          act.b == 1 ? std::vector<std::string>{"dp", "tp"} : std::vector<std::string>{}, group_options());
       groups_[{act.id, 1}] = mesh.get_group(1);
       made = act.b == 1 ? mesh.get_group("dp") : mesh.get_group(0);
       break;

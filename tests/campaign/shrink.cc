@@ -30,7 +30,8 @@ class Shrinker {
         }
       }
       for (size_t i = 0; i < job_.faults.size();) {
-        const bool gone = try_with([&](Job& job) { job.faults.erase(job.faults.begin() + static_cast<std::ptrdiff_t>(i)); });
+        const bool gone =
+            try_with([&](Job& job) { job.faults.erase(job.faults.begin() + static_cast<std::ptrdiff_t>(i)); });
         smaller = smaller || gone;
         if (!gone) ++i;
       }

@@ -29,8 +29,9 @@ T special(Prng& prng) {
   } else {
     using Limits = std::numeric_limits<std::conditional_t<std::is_same_v<T, double>, double, float>>;
     constexpr auto kInfinity = Limits::infinity();
-    const decltype(Limits::max()) values[] = {0, -0.0f, kInfinity, -kInfinity, Limits::quiet_NaN(), Limits::max(),
-                                              Limits::denorm_min(), 1, -1.5f, 65504, 0.1f};
+    const decltype(Limits::max()) values[] = {
+        0, -0.0f, kInfinity, -kInfinity, Limits::quiet_NaN(), Limits::max(), Limits::denorm_min(),
+        1, -1.5f, 65504,     0.1f};
     return T(values[prng.below(11)]);
   }
 }
@@ -132,8 +133,8 @@ CallShape shape_of(const JobCall& call, int size, int member) {
 
 Bytes input_bytes(const JobCall& call, int act, int part, int global_rank, size_t tensor, int64_t numel,
                   uint64_t state) {
-  Prng prng(mixed(mixed(state, static_cast<uint64_t>(act * 64 + part)),
-                  static_cast<uint64_t>(global_rank) * 64 + tensor));
+  Prng prng(
+      mixed(mixed(state, static_cast<uint64_t>(act * 64 + part)), static_cast<uint64_t>(global_rank) * 64 + tensor));
   Bytes bytes(static_cast<size_t>(numel) * dtype_size(call.element()));
   const auto values = static_cast<Values>(call.values);
   if (values == Values::kBits) {

@@ -169,7 +169,8 @@ T reduce_element(ReduceOp op, const ReduceOp::Order& order, const std::vector<T>
 
 // All elements of the inputs' tensors; chunk_of(element) is the ring's chunk.
 template <typename T>
-Bytes reduce_tensors(ReduceOp op, const ReduceOp::Order& order, const std::vector<Bytes>& inputs, absl::FunctionRef<size_t(size_t)> chunk_of) {
+Bytes reduce_tensors(ReduceOp op, const ReduceOp::Order& order, const std::vector<Bytes>& inputs,
+                     absl::FunctionRef<size_t(size_t)> chunk_of) {
   const size_t numel = inputs[0].size() / sizeof(T);
   Bytes result(inputs[0].size());
   std::vector<T> values(inputs.size());
