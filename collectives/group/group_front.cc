@@ -125,6 +125,28 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   return *std::move(work);
 }
 
+void GroupFront::queued_on_stream(const std::shared_ptr<WorkState>& work) {
+  if (on_streams_.size() >= sweep_streams_at_) {
+    std::erase_if(on_streams_, [](const std::weak_ptr<WorkState>& weak) {
+      const std::shared_ptr<WorkState> kept = weak.lock();
+      return kept == nullptr || kept->is_over();
+    });
+    sweep_streams_at_ = std::max<size_t>(16, 2 * on_streams_.size());
+  }
+  on_streams_.push_back(work);
+}
+
+absl::Status GroupFront::await_streams(CodeSite code) {
+  absl::Status first;
+  for (const std::weak_ptr<WorkState>& weak : std::exchange(on_streams_, {})) {
+    const std::shared_ptr<WorkState> work = weak.lock();
+    if (work == nullptr || work->is_over()) continue;
+    const absl::Status ended = work->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+    if (first.ok()) first = ended;
+  }
+  return first;
+}
+
 [[gnu::always_inline]] inline void GroupFront::record_in_world(CollectiveCall& call, CallMemo* memo) {
   const bool message = call.seq < 0;
   const FlightNumbers numbers = {.seq = message ? p2p_seq_ : call.seq,

@@ -76,6 +76,12 @@ class GroupFront : public Kept {
     return known_timeout_ns_;
   }
 
+  // A call that waits in a stream for its turn, which the group's end waits for.
+  void queued_on_stream(const std::shared_ptr<WorkState>& work);
+  // Waits until streams have made this member's calls and these are done, as long as the calls' own timeouts say.
+  // Returns the first error.
+  absl::Status await_streams(CodeSite code);
+
   // Calls that make groups: the request of one, the agreement of the members on it, and this member's handle.
   GroupRequest request_of(const GroupOptions& options);
   void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
@@ -141,6 +147,8 @@ class GroupFront : public Kept {
   int request_count_ = 0;                              // calls that make groups
   std::vector<std::weak_ptr<ProcessGroup>> children_;  // those that went are swept out now and then
   size_t sweep_children_at_ = 8;
+  std::vector<std::weak_ptr<WorkState>> on_streams_;  // those that are done are swept out now and then
+  size_t sweep_streams_at_ = 16;
   bool shut_down_ = false;
   bool left_ = false;                       // end() has run
   bool destroyed_ = false;                  // destroy_process_group() was called for this group itself

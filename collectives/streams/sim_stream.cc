@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/held_by_stream.h"
 #include "collectives/streams/stream_call.h"
@@ -351,6 +352,7 @@ absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call
   const std::shared_ptr<StreamCall> held =
       StreamCall::make(queue_->context, group, std::move(call), absl::StrCat("stream ", queue_->name), queue_);
   Work work = WorkState::handle(held->outer());
+  GroupFront::of(group).queued_on_stream(held->outer());
   auto run = [queue = queue_.get(), held](const absl::Status& cause) {
     if (cause.ok()) queue->learn_waited_for();
     return held->run(cause);

@@ -56,6 +56,43 @@ TEST_P(StreamTest, KernelsRunAsTheirRank) {
   });
 }
 
+// A call in a stream was made, and counts, before the group's end.
+TEST_P(StreamTest, TheEndOfAGroupWaitsForCallsThatAreQueued) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<float> x = {1.0f * rank.rank()};
+    std::vector<float> y = {10.0f * rank.rank()};
+    stream.launch([&] {
+      for (int i = 0; i < 5; ++i) rank.yield();
+      x[0] += 1;
+    });
+    Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    pg->all_reduce(y).wait();
+    destroy_process_group(pg);
+    EXPECT_TRUE(work.is_success());
+    EXPECT_EQ(x[0], 1 + 2 + 3);
+    EXPECT_EQ(y[0], 30);
+    stream.synchronize();
+  });
+}
+
+// The same of one that waits for others: it comes to its end, or says why not.
+TEST_P(StreamTest, TheEndOfAGroupTellsOfACallInAStreamThatFails) {
+  run(1, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<float> x = {1};
+    stream.launch([&] {
+      for (int i = 0; i < 5; ++i) rank.yield();
+      pg->abort("enough");
+    });
+    Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    EXPECT_THAT(error_of([&] { destroy_process_group(pg); }), HasSubstr("rank 0 aborted group 0: enough"));
+    EXPECT_FALSE(work.is_success());
+  });
+}
+
 TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
   run(1, [](RankContext& rank) {
     SimStream stream(rank, "compute");

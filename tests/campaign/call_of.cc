@@ -1,0 +1,103 @@
+#include "tests/campaign/call_of.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace rankloom {
+
+namespace {
+
+// Whether the member's input may be its own part of the output, or the other way.
+bool may_be_in_place(OpType op) {
+  return op == OpType::kAllGather || op == OpType::kAllGatherIntoTensor || op == OpType::kReduceScatterTensor;
+}
+
+}  // namespace
+
+CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& ranks, int member, uint64_t state,
+               Tensors* tensors)
+    : call_(call),
+      act_(act),
+      size_(static_cast<int>(ranks.size())),
+      member_(member),
+      values_(inputs_of(call, act, part, ranks, member, state)) {
+  const CallShape shape = shape_of(call, size_, member);
+  const DType dtype = call.element();
+  const auto add = [&](int64_t numel) {
+    if (call.type() != OpType::kAllToAllSingle) return tensors->add(dtype, numel);
+    return tensors->add(dtype, numel, {numel / call.rows, call.rows});
+  };
+  const bool in_place = call.in_place != 0 && may_be_in_place(call.type());
+  const auto own = static_cast<int64_t>(member);
+  if (shape.same) {
+    for (const int64_t numel : shape.inputs) inputs_.push_back(add(numel));
+    outputs_ = inputs_;
+    return;
+  }
+  if (in_place && call.type() == OpType::kReduceScatterTensor) {
+    inputs_.push_back(add(shape.inputs[0]));
+    outputs_.push_back(inputs_[0].slice(own * shape.outputs[0], shape.outputs[0]));
+    return;
+  }
+  for (const int64_t numel : shape.outputs) outputs_.push_back(add(numel));
+  if (in_place) {
+    inputs_.push_back(call.type() == OpType::kAllGather ? outputs_[static_cast<size_t>(member)]
+                                                        : outputs_[0].slice(own * shape.inputs[0], shape.inputs[0]));
+    return;
+  }
+  for (const int64_t numel : shape.inputs) inputs_.push_back(add(numel));
+}
+
+void CallOf::fill() {
+  for (size_t i = 0; i < inputs_.size(); ++i) Tensors::write(inputs_[i], values_[i]);
+}
+
+Work CallOf::make(ProcessGroup& pg, const CallOptions& given) {
+  CallOptions options = given;
+  if (call_.order != 0) options.order = order_of(call_, act_);
+  const ReduceOp op = reduce_of(call_);
+  const int root = call_.root % size_;
+  switch (call_.type()) {
+    case OpType::kBroadcast:
+      return pg.broadcast(outputs_[0], root, options);
+    case OpType::kAllReduce:
+      return pg.all_reduce(outputs_[0], op, options);
+    case OpType::kAllReduceCoalesced:
+      return pg.all_reduce_coalesced(outputs_, op, options);
+    case OpType::kReduce:
+      return pg.reduce(outputs_[0], root, op, options);
+    case OpType::kAllGather:
+      return pg.all_gather(outputs_, inputs_[0], options);
+    case OpType::kAllGatherIntoTensor:
+      return pg.all_gather_into_tensor(outputs_[0], inputs_[0], options);
+    case OpType::kAllGatherIntoTensorCoalesced:
+      return pg.all_gather_into_tensor_coalesced(outputs_, inputs_, options);
+    case OpType::kGather:
+      return pg.gather(outputs_, inputs_[0], root, options);
+    case OpType::kScatter:
+      return pg.scatter(outputs_[0], inputs_, root, options);
+    case OpType::kReduceScatter:
+      return pg.reduce_scatter(outputs_[0], inputs_, op, options);
+    case OpType::kReduceScatterTensor:
+      return pg.reduce_scatter_tensor(outputs_[0], inputs_[0], op, options);
+    case OpType::kReduceScatterTensorCoalesced:
+      return pg.reduce_scatter_tensor_coalesced(outputs_, inputs_, op, options);
+    case OpType::kAllToAll:
+      return pg.all_to_all(outputs_, inputs_, options);
+    case OpType::kAllToAllSingle: {
+      std::vector<int64_t> out, in;
+      for (int i = 0; call_.uneven != 0 && i < size_; ++i) {
+        out.push_back(between(call_, i, member_));
+        in.push_back(between(call_, member_, i));
+      }
+      return pg.all_to_all_single(outputs_[0], inputs_[0], out, in, options);
+    }
+    default:
+      return pg.barrier(options, absl::StrCat("barrier ", act_));
+  }
+}
+
+void CallOf::read(std::string* text) const {
+  for (const TensorView& output : outputs_) Tensors::read(output, text);
+}
+
+}  // namespace rankloom

@@ -1,0 +1,204 @@
+// Random jobs (job.h) in several processes, each in several gears, against the oracle and against each other.
+//   campaign [--programs N] [--minutes M] [--seed S] [--processes P] [--quick] [--keep FOLDER]
+//   campaign --show SEED | --replay FILE | --cpp FILE    one job: what it is and does; as C++
+// The seed of the first program is S (the day, if not given), of the next S + 1. A failure is shrunk, printed as text
+// and as C++, and kept in FOLDER, whose files the test campaign_test replays. A process that crashes, or hangs for
+// two minutes in one program, is a failure, too; another one goes on after it.
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/campaign/compare.h"
+#include "tests/campaign/todays_seed.h"
+#include "tests/temp_dir.h"
+
+namespace {
+
+using namespace rankloom;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxProcesses = 64;
+constexpr int kHangs = 120;  // seconds in one program
+
+struct Options {
+  uint64_t programs = 20'000;
+  double minutes = 60;
+  uint64_t seed = todays_seed();
+  int processes = 2;
+  Effort effort = Effort::kFull;
+  std::string keep;
+};
+
+// Messages between the processes, in memory that they share.
+struct Told {
+  std::atomic<uint64_t> next, done, runs, acts, ended_badly, wrong;
+  struct Process {
+    std::atomic<uint64_t> program;
+    std::atomic<int64_t> since;  // seconds
+  } process[kMaxProcesses];
+};
+
+int64_t now_s() { return std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count(); }
+
+void say(const std::string& text) {
+  if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::abort();
+}
+
+void tell_failure(const Options& options, uint64_t seed, const Job& job, const std::string& wrong) {
+  std::string text = absl::StrCat("== seed ", seed, ": ", wrong, "\n");
+  // Numbers in the texts differ from job to job.
+  const std::string kind = wrong.substr(0, wrong.find_first_of("0123456789"));
+  const Job small = shrink(job, [&](const Job& smaller) {
+    return compare_gears(smaller, Effort::kFull).wrong.value_or("").substr(0, kind.size()) == kind;
+  });
+  const std::string why = compare_gears(small, Effort::kFull).wrong.value_or("it went well when run once more");
+  absl::StrAppend(&text, "shrunk to:\n", to_text(small), why, "\n", to_cpp(small));
+  say(text);
+  if (options.keep.empty()) return;
+  std::filesystem::create_directories(options.keep);
+  std::ofstream file(absl::StrCat(options.keep, "/", seed, ".job"));
+  file << "# Found by seed " << seed << ".\n" << to_text(small);
+}
+
+void work(const Options& options, Told* told, int process, int64_t end) {
+  while (true) {
+    const uint64_t i = told->next++;
+    if (i >= options.programs || now_s() >= end) return;
+    const uint64_t seed = options.seed + i;
+    told->process[process].program = seed;
+    told->process[process].since = now_s();
+    const Job job = draw_job(seed);
+    const Comparison result = compare_gears(job, options.effort);
+    ++told->done;
+    told->runs += static_cast<uint64_t>(result.runs);
+    told->acts += job.acts.size();
+    told->ended_badly += job.may_fail();
+    if (!result.wrong.has_value()) continue;
+    ++told->wrong;
+    tell_failure(options, seed, job, *result.wrong);
+  }
+}
+
+pid_t start(const Options& options, Told* told, int process, int64_t end) {
+  told->process[process].program = 0;
+  std::fflush(stdout);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    work(options, told, process, end);
+    std::exit(0);
+  }
+  return pid;
+}
+
+int run(const Options& options) {
+  Told* const told =
+      static_cast<Told*>(mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  std::printf("seeds from %lu on, %d processes\n", options.seed, options.processes);
+  const auto began = Clock::now();
+  const int64_t end = now_s() + static_cast<int64_t>(options.minutes * 60);
+  std::map<pid_t, int> processes;
+  for (int p = 0; p < options.processes; ++p) processes[start(options, told, p, end)] = p;
+  uint64_t crashes = 0;
+  int64_t told_at = now_s();
+  while (!processes.empty()) {
+    int status = 0;
+    const pid_t pid = waitpid(-1, &status, WNOHANG);
+    if (pid > 0) {
+      const int p = processes[pid];
+      processes.erase(pid);
+      if (status == 0) continue;
+      ++crashes;
+      const uint64_t seed = told->process[p].program;
+      say(absl::StrCat("== seed ", seed, WIFSIGNALED(status) ? ": ended by signal " : ": exited with ",
+                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), "\n", to_text(draw_job(seed))));
+      processes[start(options, told, p, end)] = p;
+      continue;
+    }
+    for (const auto& [child, p] : processes) {
+      // Shrinking takes up to a minute.
+      if (told->process[p].program != 0 && now_s() - told->process[p].since > kHangs) kill(child, SIGABRT);
+    }
+    if (now_s() - told_at >= 60) {
+      told_at = now_s();
+      std::printf("%lu programs, %lu runs, %lu wrong, %lu crashes\n", told->done.load(), told->runs.load(),
+                  told->wrong.load(), crashes);
+      std::fflush(stdout);
+    }
+    usleep(20'000);
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
+  std::printf("%lu programs of %lu acts in %.1f s: %lu runs; %lu may end badly; %lu wrong, %lu crashes\n",
+              told->done.load(), told->acts.load(), seconds, told->runs.load(), told->ended_badly.load(),
+              told->wrong.load(), crashes);
+  return told->wrong + crashes == 0 ? 0 : 1;
+}
+
+int show(const Job& job) {
+  std::printf("%s", to_text(job).c_str());
+  std::fflush(stdout);
+  const Comparison result = compare_gears(job, Effort::kFull);
+  std::printf("%s\n", result.wrong.value_or("nothing is wrong").c_str());
+  return result.wrong.has_value() ? 1 : 0;
+}
+
+int with_file(const std::string& path, int (*use)(const Job&)) {
+  const absl::StatusOr<Job> job = parse_job(read_file(path));
+  if (job.ok()) return use(*job);
+  std::fprintf(stderr, "%s: %s\n", path.c_str(), std::string(job.status().message()).c_str());
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--quick") {
+      options.effort = Effort::kQuick;
+      continue;
+    }
+    if (i + 1 == argc) {
+      std::fprintf(stderr, "%s: no value\n", argv[i]);
+      return 2;
+    }
+    const char* const value = argv[++i];
+    const uint64_t number = std::strtoull(value, nullptr, 10);
+    if (flag == "--programs") {
+      options.programs = number;
+    } else if (flag == "--minutes") {
+      options.minutes = std::strtod(value, nullptr);
+    } else if (flag == "--seed") {
+      options.seed = number;
+    } else if (flag == "--processes") {
+      options.processes = std::clamp(static_cast<int>(number), 1, kMaxProcesses);
+    } else if (flag == "--keep") {
+      options.keep = value;
+    } else if (flag == "--show") {
+      return show(draw_job(number));
+    } else if (flag == "--replay") {
+      return with_file(value, show);
+    } else if (flag == "--cpp") {
+      return with_file(value, [](const Job& job) { return std::puts(to_cpp(job).c_str()) < 0 ? 1 : 0; });
+    } else {
+      std::fprintf(stderr, "%s: not known\n", flag.c_str());
+      return 2;
+    }
+  }
+  return run(options);
+}

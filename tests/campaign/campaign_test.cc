@@ -1,0 +1,235 @@
+// Random jobs in every gear against the oracle: those of today's seed, which is printed, and those of the corpus, which
+// failed once. `./dev campaign` runs more. CAMPAIGN_PROGRAMS, CAMPAIGN_SEED: how many, and from which seed on.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "sim/base/sanitizers.h"
+#include "tests/campaign/compare.h"
+#include "tests/campaign/todays_seed.h"
+#include "tests/temp_dir.h"
+
+namespace rankloom {
+
+namespace {
+
+using testing::HasSubstr;
+
+#if defined(RANKLOOM_ASAN) || defined(RANKLOOM_TSAN)
+constexpr uint64_t kPrograms = 1'000;
+#else
+constexpr uint64_t kPrograms = 20'000;
+#endif
+constexpr int kParts = 4;  // each a case, so that cores share them
+// Where a machine is too slow for all, the log says how many there were time for.
+constexpr absl::Duration kMost = absl::Seconds(20);
+
+uint64_t number(const char* variable, uint64_t usual) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : usual;
+}
+
+bool runs_fibers() {
+#ifdef RANKLOOM_TSAN
+  return false;
+#else
+  return true;
+#endif
+}
+
+class TodaysJobsTest : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Parts, TodaysJobsTest, testing::Range(0, kParts));
+
+TEST_P(TodaysJobsTest, SeeWhatTheOracleSays) {
+  if (!runs_fibers()) GTEST_SKIP() << "ThreadSanitizer cannot follow fibers; JobsOnThreadsTest has threads";
+  const uint64_t programs = number("CAMPAIGN_PROGRAMS", kPrograms) / kParts;
+  const uint64_t first = number("CAMPAIGN_SEED", todays_seed()) + programs * static_cast<uint64_t>(GetParam());
+  const absl::Time end = absl::Now() + kMost;
+  uint64_t done = 0, runs = 0;
+  for (; done < programs && absl::Now() < end; ++done) {
+    const Job job = draw_job(first + done);
+    const Comparison result = compare_gears(job, Effort::kQuick);
+    runs += static_cast<uint64_t>(result.runs);
+    ASSERT_FALSE(result.wrong.has_value())
+        << "CAMPAIGN_SEED=" << first + done << ": " << *result.wrong << "\n"
+        << to_text(job) << "\n./dev campaign --seed " << first + done << " --programs 1 shrinks it";
+  }
+  std::printf("seeds %lu to %lu: %lu jobs, %lu runs\n", first, first + done - 1, done, runs);
+  EXPECT_GT(done, 0u);
+}
+
+// ThreadSanitizer sees these.
+TEST(JobsOnThreadsTest, SeeWhatTheOracleSays) {
+  const uint64_t first = number("CAMPAIGN_SEED", todays_seed()) + 900'000;
+  for (uint64_t seed = first; seed < first + 300; ++seed) {
+    const Job job = draw_job(seed);
+    const Plan plan(job);
+    const Gear gear = {EngineKind::kThreads, Schedule::free()};
+    const auto wrong = wrong_with(plan, oracle(plan), run_job(plan, gear));
+    ASSERT_FALSE(wrong.has_value()) << "CAMPAIGN_SEED=" << seed << ": " << *wrong << "\n" << to_text(job);
+  }
+}
+
+TEST(CorpusTest, JobsThatFailedOnceGoWell) {
+  int jobs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(CAMPAIGN_CORPUS)) {
+    const std::string path = entry.path().string();
+    const absl::StatusOr<Job> job = parse_job(read_file(path));
+    ASSERT_TRUE(job.ok()) << path << ": " << job.status();
+    ++jobs;
+    for (int seed = 0; seed < 12; ++seed) {
+      Job again = *job;
+      again.seed += seed;
+      const Effort effort = runs_fibers() ? Effort::kFull : Effort::kQuick;
+      if (!runs_fibers()) break;
+      const Comparison result = compare_gears(again, effort);
+      ASSERT_FALSE(result.wrong.has_value()) << path << ", seed " << again.seed << ": " << *result.wrong;
+    }
+  }
+  EXPECT_GT(jobs, 2);
+}
+
+// A drawn job without faults that has at least `acts` acts.
+Job good_job(size_t acts) {
+  for (uint64_t seed = 1;; ++seed) {
+    const Job job = draw_job(seed, Palette::kGood, /*world_size=*/3);
+    if (job.acts.size() >= acts) return job;
+  }
+}
+
+JobRun on_fifo(const Plan& plan) { return run_job(plan, {EngineKind::kFibers, Schedule::fifo()}); }
+
+TEST(JobTextTest, IsReadBackAsTheSameJob) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    const std::string text = to_text(draw_job(seed));
+    const absl::StatusOr<Job> job = parse_job(text);
+    ASSERT_TRUE(job.ok()) << job.status() << "\n" << text;
+    ASSERT_EQ(to_text(*job), text);
+  }
+}
+
+TEST(JobTextTest, NamesTheLineThatIsWrong) {
+  const auto refusal = [](const std::string& text) { return std::string(parse_job(text).status().message()); };
+  EXPECT_EQ(refusal("job world_size=2\nall_reduce id=1\n"), "line 2 of a job: no act is called all_reduce");
+  EXPECT_EQ(refusal("job world_size=2 ranks=3\n"), "line 1 of a job: a number has no name, or another one");
+  EXPECT_EQ(refusal("job\n\n  call op=1\n"), "line 3 of a job: a call before the first act");
+  EXPECT_EQ(refusal("job world_size=0\n"), "line 2 of a job: a world without ranks");
+}
+
+// A library that did wrong would be found: the run of a job, with one thing changed.
+TEST(OracleTest, FindsAByteThatIsWrong) {
+  const Job job = good_job(12);
+  const Plan plan(job);
+  const JobLog expected = oracle(plan);
+  JobRun run = on_fifo(plan);
+  ASSERT_EQ(wrong_with(plan, expected, run), std::nullopt);
+  int flips = 0;
+  for (RankLog& log : run.log) {
+    for (Sight& sight : log.seen) {
+      if (sight.saw.empty()) continue;
+      ++flips;
+      sight.saw.back() = static_cast<char>(sight.saw.back() ^ 1);
+      EXPECT_THAT(wrong_with(plan, expected, run).value_or("nothing"), HasSubstr("the oracle says act"));
+      sight.saw.back() = static_cast<char>(sight.saw.back() ^ 1);
+    }
+  }
+  EXPECT_GT(flips, 5);
+}
+
+TEST(OracleTest, FindsWhatARankDidNotSee) {
+  const Job job = good_job(12);
+  const Plan plan(job);
+  const JobLog expected = oracle(plan);
+  JobRun run = on_fifo(plan);
+  run.log[1].seen.pop_back();
+  EXPECT_THAT(wrong_with(plan, expected, run).value_or("nothing"), HasSubstr("rank 1 did not come to act"));
+  run = on_fifo(plan);
+  run.log[2].seen.push_back({7, "more"});
+  EXPECT_THAT(wrong_with(plan, expected, run).value_or("nothing"), HasSubstr("rank 2 saw more than the oracle: act 7"));
+  run = on_fifo(plan);
+  run.report.notes.push_back("something is left over");
+  EXPECT_EQ(wrong_with(plan, expected, run), "a note: something is left over");
+}
+
+// Values depend on what the rank saw before, so that a wrong order shows.
+TEST(OracleTest, ALaterSightDependsOnAnEarlierOne) {
+  const auto job = parse_job(
+      "job world_size=2\n"
+      "collective id=1 way=1\n  call op=1 dtype=8 count=2\n"
+      "collective id=2 way=1\n  call op=1 dtype=8 count=2\n");
+  Job without = *job;
+  without.acts.erase(without.acts.begin());
+  const JobLog both = oracle(Plan(*job));
+  const JobLog second = oracle(Plan(without));
+  EXPECT_NE(both[0].seen[1].saw, second[0].seen[0].saw);
+}
+
+TEST(ShrinkTest, LeavesOnlyWhatIsNeeded) {
+  // The "failure": an uneven reduce_scatter on a group that was split off.
+  const auto fails = [](const Job& job) {
+    const Plan plan(job);
+    for (size_t i = 0; i < job.acts.size(); ++i) {
+      const Act& act = job.acts[i];
+      if (plan.where(i) != nullptr && act.type() == ActKind::kCollective && act.group != 0 && act.call.uneven != 0) {
+        return true;
+      }
+    }
+    return false;
+  };
+  Job job;
+  for (uint64_t seed = 1; !fails(job); ++seed) job = draw_job(seed);
+  const Job small = shrink(job, fails);
+  EXPECT_TRUE(fails(small));
+  EXPECT_EQ(small.acts.size(), 2u) << to_text(small);
+  EXPECT_EQ(small.world_size, 1) << to_text(small);
+}
+
+TEST(DrawTest, DrawsEveryKindOfActAndCall) {
+  std::set<int> kinds, ops, dtypes, ways, waits, reduce_ops;
+  for (uint64_t seed = 1; seed <= 2'000; ++seed) {
+    for (const Act& act : draw_job(seed).acts) {
+      kinds.insert(act.kind);
+      if (act.type() == ActKind::kWait) waits.insert(act.b);
+      if (act.type() != ActKind::kCollective) continue;
+      ops.insert(act.call.op);
+      dtypes.insert(act.call.dtype);
+      reduce_ops.insert(act.call.reduce);
+      ways.insert(act.way);
+    }
+  }
+  EXPECT_EQ(kinds.size(), static_cast<size_t>(ActKind::kCount));
+  EXPECT_EQ(ops.size(), 15u);
+  EXPECT_EQ(dtypes.size(), static_cast<size_t>(internal::kDTypeCount));
+  EXPECT_EQ(reduce_ops.size(), 9u);
+  EXPECT_EQ(ways.size(), static_cast<size_t>(Way::kCount));
+  EXPECT_EQ(waits.size(), static_cast<size_t>(WaitWay::kCount));
+}
+
+TEST(PrintTest, PrintsCallsWithWhatTheyGiveAndMustSee) {
+  const auto job = parse_job(
+      "job world_size=2 seed=7\n"
+      "split_group id=1 a=2\n"
+      "collective id=2 group=1 way=1\n  call op=1 dtype=7 count=1\n"
+      "message id=3 b=1\n  call dtype=5 count=2\n");
+  ASSERT_TRUE(job.ok());
+  const std::string text = to_cpp(*job);
+  EXPECT_THAT(text, HasSubstr("auto g1_0 = g0_0->split_group(g0_0->rank() / 2, 0, options);"));
+  EXPECT_THAT(text, HasSubstr("{g1_0->all_reduce(t2_0_in0->as(DType::kInt32, {1}), ReduceOp::kSum, {})}"));
+  EXPECT_THAT(text, HasSubstr("w3.push_back(g0_0->send(t3_in->as(DType::kUInt8, {2}), 1, 3));"));
+  EXPECT_THAT(text, HasSubstr("void rank_1(RankContext& rank)"));
+}
+
+}  // namespace
+
+}  // namespace rankloom

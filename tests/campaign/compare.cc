@@ -1,0 +1,125 @@
+#include "tests/campaign/compare.h"
+
+#include <array>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankloom {
+
+using namespace internal;
+
+namespace {
+
+Schedule exploring(const Job& job) {
+  const auto seed = static_cast<uint64_t>(job.seed);
+  switch (seed % 6) {
+    case 0:
+      return Schedule::pct(seed, 3);
+    case 1:
+      return Schedule::starve(seed);
+    case 2:
+      return Schedule::late_completion(seed);
+    case 3:
+      return Schedule::round_robin();
+    default:
+      return Schedule::seeded(seed);
+  }
+}
+
+std::string without(std::string text, std::string_view word) {
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word)) text.erase(at, word.size());
+  return text;
+}
+
+// What two runs of one seed may differ in: the engine's name.
+std::string comparable(const RunReport& report) {
+  std::string text = report.text();
+  for (const std::string_view name :
+       {"RANKLOOM_ENGINE=threads", "RANKLOOM_ENGINE=fibers", "engine threads", "engine fibers"}) {
+    text = without(std::move(text), name);
+  }
+  return text;
+}
+
+std::optional<std::string> first_difference_of(const JobRun& a, const JobRun& b) {
+  const std::string traces = first_difference(a.report.trace, b.report.trace);
+  if (traces != "equal") return absl::StrCat("one seed, two traces: ", traces);
+  if (a.report.steps != b.report.steps) {
+    return absl::StrCat("one seed, ", a.report.steps, " and ", b.report.steps, " steps");
+  }
+  if (comparable(a.report) != comparable(b.report)) {
+    return absl::StrCat("one seed, two reports:\n", comparable(a.report), "\n-- and --\n", comparable(b.report));
+  }
+  for (size_t rank = 0; rank < a.log.size(); ++rank) {
+    if (a.log[rank].seen != b.log[rank].seen) return absl::StrCat("one seed, and rank ", rank, " saw other things");
+    if (a.drawn[rank] != b.drawn[rank]) return absl::StrCat("one seed, and rank ", rank, " drew other numbers");
+  }
+  return std::nullopt;
+}
+
+class Comparer {
+ public:
+  Comparer(const Job& job, Effort effort) : job_(job), plan_(job), expected_(oracle(plan_)), effort_(effort) {}
+
+  Comparison compare() {
+    const Schedule schedule = exploring(job_);
+    const bool full = effort_ == Effort::kFull;
+    const int turn = job_.seed % 8;
+    const JobRun fibers = run({EngineKind::kFibers, schedule});
+    if (full || turn == 0) {
+      const Gear baton = {EngineKind::kThreads, schedule};
+      const JobRun threads = run(baton);
+      note(baton.text() + ", beside fibers", first_difference_of(fibers, threads));
+    }
+    if ((full || turn == 1) && !fibers.report.trace.empty()) {
+      const Gear replay = {EngineKind::kFibers, Schedule::replay(fibers.report.trace)};
+      const JobRun again = run(replay);
+      for (size_t rank = 0; rank < again.log.size(); ++rank) {
+        if (again.log[rank].seen != fibers.log[rank].seen)
+          note("a replay", absl::StrCat("rank ", rank, " saw other things"));
+      }
+    }
+    if (full || turn == 2 || turn == 3) run({EngineKind::kFibers, Schedule::fifo()});
+    if (full || turn == 4) run({EngineKind::kThreads, Schedule::free()});
+    if (job_.two_worlds != 0) beside_each_other(schedule, fibers);
+    return std::move(result_);
+  }
+
+ private:
+  void note(const std::string& where, const std::optional<std::string>& wrong) {
+    if (wrong.has_value() && !result_.wrong.has_value()) result_.wrong = absl::StrCat(where, ": ", *wrong);
+  }
+
+  JobRun run(const Gear& gear) {
+    JobRun run = run_job(plan_, gear);
+    ++result_.runs;
+    note(gear.text(), wrong_with(plan_, expected_, run));
+    return run;
+  }
+
+  // Two worlds of two threads at the same time know nothing of each other.
+  void beside_each_other(const Schedule& schedule, const JobRun& alone) {
+    std::array<JobRun, 2> runs;
+    std::thread other([&] { runs[1] = run_job(plan_, {EngineKind::kFibers, schedule}); });
+    runs[0] = run_job(plan_, {EngineKind::kThreads, schedule});
+    other.join();
+    for (const JobRun& run : runs) {
+      ++result_.runs;
+      note("one of two worlds", wrong_with(plan_, expected_, run));
+      note("one of two worlds", first_difference_of(alone, run));
+    }
+  }
+
+  const Job& job_;
+  const Plan plan_;
+  const JobLog expected_;
+  const Effort effort_;
+  Comparison result_;
+};
+
+}  // namespace
+
+Comparison compare_gears(const Job& job, Effort effort) { return Comparer(job, effort).compare(); }
+
+}  // namespace rankloom

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "tests/campaign/run_job.h"
+
+namespace rankloom {
+
+// How many runs a job is given.
+enum class Effort : uint8_t {
+  kQuick,  // fibers under a schedule that explores; one job in four on threads as well
+  kFull,  // fibers under a schedule that explores, the same on threads one at a time, its replay, fifo, and threads free
+};
+
+struct Comparison {
+  int runs = 0;
+  std::optional<std::string> wrong;  // in which gear, and what
+};
+
+// Blocking: the calling thread. Runs a job in several gears; each must give what the oracle says, and one seed one run.
+Comparison compare_gears(const Job& job, Effort effort);
+
+// The smallest job found for which `fails` holds, as it does for `job`: acts, parts, faults and ranks are left out one
+// by one, numbers made small. Takes no longer than `most`.
+Job shrink(const Job& job, const std::function<bool(const Job&)>& fails, absl::Duration most = absl::Minutes(1));
+
+}  // namespace rankloom

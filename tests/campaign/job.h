@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rankloom/collective_call.h"
+#include "rankloom/faults.h"
+#include "rankloom/process_group.h"
+#include "rankloom/tensor.h"
+
+namespace rankloom {
+
+// A random job, as data: what every rank does, in one order for all. A rank makes those acts in which it has a part, one
+// after another, so the job ends under every schedule, and a loop over the acts, the oracle, knows what each rank sees.
+
+enum class ActKind : uint8_t {
+  kCollective,    // a call of each member of a group
+  kCoalesced,     // several calls between start_coalescing() and end_coalescing()
+  kMessage,       // member `a` sends to member `b`; they may be the same
+  kAnySource,     // all members but `a` send to that one, which receives from anyone
+  kRing,          // each member sends to the `a`-th behind it by batch_isend_irecv()
+  kWait,          // rank `rank` waits for its part of act `a`, in the way `b`
+  kMonitored,     // monitored_barrier()
+  kNewGroup,      // of the members whose bit of `a` is set, and of all with `b` = 1
+  kSplitGroup,    // member i: color i / a, or none for the last one with `b` = 1; key downwards with `c` = 1
+  kMesh,          // of two dimensions, the last one of `a` ranks
+  kInitGroup,     // init_process_group() once more: of all ranks, or of those whose bit of `a` is set
+  kDestroyGroup,  // by all members
+  kOptions,       // rank `rank` sets timeout and warn_after, and reads what a group says of itself
+  kRefused,       // wrong argument number `a`, by each member; nothing comes of it
+  kStoreScript,   // rank `rank` makes operations that are drawn from `seed`, on keys of its own, in a store of kind `a`
+  kStoreMeeting,  // all ranks of the world, in the way `a`
+  kStoreTimeout,  // rank `rank` waits for a key that nobody sets
+  kSharedCount,   // all ranks add up in memory, with a Mutex and a CondVar (`a` = 0) or a Watched and a Latch
+  kYield,         // rank `rank`, as are the next
+  kSleep,         // `a` microseconds
+  kRandom,        // RankContext::rng()
+  kHelper,        // a helper runs a script in the store, the rank waits for its Latch
+  kNestedWorld,   // another job, drawn from `seed`, within the rank's program
+  kThrow,         // from here on acts after which the job fails
+  kAbortWorld,
+  kAbortGroup,
+  kDropWork,      // of the rank's part of act `a`
+  kLeave,         // the rank returns
+  kOtherCall,     // the rank makes another call than the other members, who make all_reduce of one float32
+  kGroupTimeout,  // the rank waits 1 ms for a barrier to which nobody else comes
+  kCount,
+};
+
+// How a call gets the values of its inputs.
+enum class Values : uint8_t { kSmall, kBits, kSpecial, kCount };
+// What a rank does with a call once it is made.
+enum class Way : uint8_t {
+  kPlain,
+  kAtOnce,     // waits
+  kStream,     // on a stream, behind a kernel that writes the inputs
+  kBlocks,     // a stream waits for it, and a kernel behind that reads the outputs
+  kGivesAway,  // keep_alive: the work is dropped, and the owner of the tensors sees the outputs
+  kCount,
+};
+// How a rank waits.
+enum class WaitWay : uint8_t {
+  kWait,
+  kTimed,
+  kPoll,
+  kAll,
+  kAny,
+  kFuture,
+  kResult,
+  kThen,
+  kHelper,
+  kSynchronize,
+  kCount,
+};
+
+// One collective, as all members make it; what they give differs.
+struct JobCall {
+  int op = static_cast<int>(OpType::kBarrier);
+  int dtype = 0;
+  int reduce = 0;  // ReduceOp::Kind
+  int count = 0;   // elements of the smallest part
+  int uneven = 0;  // how much sizes grow from member to member
+  int root = 0;    // modulo the group's size
+  int values = 0;  // Values
+  int order = 0;   // ReduceOp::Order::Kind; 8 more: rounds after each step
+  int in_place = 0;
+  int rows = 1;  // elements of a row of all_to_all_single
+
+  OpType type() const { return static_cast<OpType>(op); }
+  DType element() const { return static_cast<DType>(dtype); }
+};
+
+struct Act {
+  int kind = 0;   // ActKind
+  int id = 0;     // names groups, works, tags and keys, and draws values: stays when other acts go
+  int group = 0;  // the act that made it; 0: that of all ranks
+  int dim = 0;    // of a mesh
+  int rank = 0;
+  int a = 0;
+  int b = 0;
+  int c = 0;
+  int way = 0;  // Way
+  int seed = 0;
+  JobCall call = {};
+  std::vector<JobCall> parts = {};  // kCoalesced
+
+  ActKind type() const { return static_cast<ActKind>(kind); }
+  bool ends_badly() const { return type() >= ActKind::kThrow; }
+};
+
+struct Job {
+  int world_size = 1;
+  int seed = 0;  // of schedules and of the ranks' randomness
+  int eager_bytes = 0;
+  int rooted = 0;      // GroupOptions::Rooted
+  int recorded = 8;    // WorldOptions::recorded_calls
+  int two_worlds = 0;  // one more at the same time, on another thread
+  std::vector<Fault> faults = {};
+  std::vector<Act> acts = {};
+
+  // It may end badly: by an act, or by a fault that is no delay.
+  bool may_fail() const;
+};
+
+// What a job is drawn for: some can do less.
+enum class Palette : uint8_t { kAll, kGood, kNested, kMpi, kTorch };
+
+// The same job for the same seed on every machine.
+Job draw_job(uint64_t seed, Palette palette = Palette::kAll, int world_size = 0);
+
+// A line for the job and one for each act, as kept in the corpus. Only numbers that are not 0 are written.
+std::string to_text(const Job& job);
+// Errors: InvalidArgument that names the line.
+absl::StatusOr<Job> parse_job(std::string_view text);
+// As a program in C++ that ends with 1 unless every rank sees what the oracle says.
+std::string to_cpp(const Job& job);
+
+std::string_view act_name(ActKind kind);
+
+}  // namespace rankloom

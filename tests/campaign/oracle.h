@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/campaign/plan.h"
+#include "tests/campaign/values.h"
+
+namespace rankloom {
+
+// Something that a rank saw, as bytes or text.
+struct Sight {
+  int act = 0;
+  std::string saw;
+  friend bool operator==(const Sight&, const Sight&) = default;
+};
+
+// All that one rank saw.
+struct RankLog {
+  std::vector<Sight> seen;          // in the rank's order
+  std::map<int, std::string> late;  // [act] by owners of tensors, whose works nobody waited for
+};
+using JobLog = std::vector<RankLog>;  // by rank
+
+// What each rank must see, whatever the schedule: computed act by act, without ranks, threads or kernels. Of a job that
+// ends badly: what it would see otherwise, of which it sees a beginning.
+JobLog oracle(const Plan& plan);
+// What a rank gives in an act: of each part the tensors; of messages one part with one tensor.
+using Given = std::map<std::pair<int, int>, std::vector<std::vector<Bytes>>>;  // [rank, act]
+JobLog oracle(const Plan& plan, Given* given);
+
+// The outputs of the member with rank `me`, one tensor after another, from what all members give.
+std::string result_of(const JobCall& call, int act, const std::vector<std::vector<Bytes>>& inputs, int me);
+// What a member gives.
+std::vector<Bytes> inputs_of(const JobCall& call, int act, int part, const std::vector<int>& ranks, int member,
+                             uint64_t state);
+// The call of messages: `act` of the kind kMessage, kAnySource or kRing has a call whose dtype and count count.
+Bytes message_bytes(const Act& act, int global_rank, uint64_t state);
+
+}  // namespace rankloom

@@ -1,0 +1,284 @@
+// Acts of a rank that are no calls on data.
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/campaign/rank_run.h"
+#include "tests/campaign/store_script.h"
+
+namespace rankloom {
+
+std::string group_text(const std::vector<int>& ranks, int member) {
+  return absl::StrCat("rank ", member, " of ", absl::StrJoin(ranks, ","), ";");
+}
+
+std::string shared_count_text(int world_size) { return absl::StrCat("all ", world_size * (world_size + 1) / 2); }
+
+// Ways to meet in the store: 0 each sets a key and reads all, 1 all add up, 2 the first pushes and the last pops,
+// 3 all want one key, 4 the last watches what the first sets, 5 the first appends and all wait for the end.
+std::string meeting_text(const Act& act, int world_size, int rank) {
+  const auto value = [&](int i) { return absl::StrCat(act.id, ".", i); };
+  std::string saw;
+  switch (act.a) {
+    case 0:
+      for (int i = 0; i < world_size; ++i) absl::StrAppend(&saw, value(i), ",");
+      return saw;
+    case 1:
+      return absl::StrCat((1 << world_size) - 1);
+    case 2:
+      if (rank == world_size - 1) {
+        for (int i = 0; i < 3; ++i) absl::StrAppend(&saw, value(i), ",");
+      }
+      return saw;
+    case 3:
+      return "one wins";
+    case 4:
+      if (rank != world_size - 1) return "";
+      return absl::StrCat("->", value(0), "->", value(1), "->", value(2));
+    default:
+      return absl::StrCat(value(0), value(1), value(2));
+  }
+}
+
+void RankRun::meet(const Act& act) {
+  Store& store = rank_.store();
+  const int n = job_.world_size;
+  const bool first = me() == 0, last = me() == n - 1;
+  const std::string key = absl::StrCat("meeting ", act.id, ".");
+  const auto value = [&](int i) { return absl::StrCat(act.id, ".", i); };
+  const auto all_come = [&](std::string_view where) {
+    store_barrier(store, absl::StrCat(key, std::string(where)), me(), n);
+  };
+  std::string saw;
+  switch (act.a) {
+    case 0: {
+      std::vector<std::string> keys;
+      for (int i = 0; i < n; ++i) keys.push_back(absl::StrCat(key, i));
+      if (act.b == 1) {
+        const std::string own = value(me());
+        store.multi_set({keys[static_cast<size_t>(me())]}, {own});
+      } else {
+        store.set(keys[static_cast<size_t>(me())], value(me()));
+      }
+      if (act.c == 1) store.wait(keys);
+      for (const std::string& got : store.multi_get(keys)) absl::StrAppend(&saw, got, ",");
+      break;
+    }
+    case 1: {
+      const int64_t sum = store.add(key, int64_t{1} << me());
+      if ((sum >> me() & 1) == 0) saw = "its own is not in the sum ";
+      all_come("");
+      saw += store.get(key);
+      break;
+    }
+    case 2:
+      if (first) {
+        for (int i = 0; i < 3; ++i) store.queue_push(key, value(i));
+      }
+      if (last) {
+        for (int i = 0; i < 3; ++i) absl::StrAppend(&saw, store.queue_pop(key), ",");
+      }
+      break;
+    case 3: {
+      const std::string won = store.compare_set(key, "", value(me()));
+      all_come("");
+      saw = won == store.get(key) ? "one wins" : "another one won";
+      break;
+    }
+    case 4: {
+      const auto changes = std::make_shared<Watched<std::string>>();
+      if (last) {
+        store.watch_key(key, [changes](std::optional<std::string_view>, std::optional<std::string_view> after) {
+          changes->update([&](std::string& all) { absl::StrAppend(&all, "->", std::string(after.value_or("none"))); });
+        });
+      }
+      all_come(" before");
+      if (first) {
+        for (int i = 0; i < 3; ++i) store.set(key, value(i));
+      }
+      all_come(" after");
+      saw = changes->get();
+      break;
+    }
+    default:
+      if (first) {
+        for (int i = 0; i < 3; ++i) store.append(key, value(i));
+        store.set(key + " is whole", "");
+      }
+      store.wait({key + " is whole"});
+      saw = store.get(key);
+  }
+  see(act.id, saw);
+}
+
+void RankRun::store_timeout(const Act& act) {
+  std::string saw = "went well";
+  try {
+    rank_.store().wait({absl::StrCat("nobody sets ", act.id)}, absl::Microseconds(act.b == 1 ? 0 : 100));
+  } catch (const DistError& error) {
+    if (error.kind() != ErrorKind::kTimeout) throw;
+    saw = kTimedOut;
+  }
+  see(act.id, saw);
+}
+
+void RankRun::shared_count(const Act& act) {
+  const int n = job_.world_size;
+  struct Shared {
+    explicit Shared(int ranks) : latch(ranks, "shared") {}
+    Mutex mu{"shared"};
+    CondVar changed{"shared"};
+    int came = 0, sum = 0;  // under mu
+    Latch latch;
+    Watched<int> watched{0};
+  };
+  const WorldLocal<Shared> local(absl::StrCat("count ", act.id));
+  const auto shared = local.get(rank_.world(), [n] { return std::make_shared<Shared>(n); });
+  int sum = 0;
+  if (act.a == 0) {
+    const MutexLock lock(&shared->mu);
+    shared->sum += me() + 1;
+    if (++shared->came == n) {
+      shared->changed.notify_all();
+    } else if (act.b == 1 && !job_.may_fail()) {
+      if (!shared->changed.wait_for(&shared->mu, absl::Hours(1), [&] { return shared->came == n; })) return;
+    } else {
+      shared->changed.wait(&shared->mu, [&] { return shared->came == n; });
+    }
+    sum = shared->sum;
+  } else {
+    shared->watched.update([&](int& value) { value += me() + 1; });
+    if (act.b == 1) {
+      shared->latch.arrive_and_wait();
+    } else {
+      shared->latch.count_down();
+      shared->latch.wait();
+    }
+    sum = shared->watched.get();
+  }
+  see(act.id, absl::StrCat("all ", sum));
+}
+
+void RankRun::helper(const Act& act) {
+  const auto latch = std::make_shared<Latch>(1, "helper");
+  const auto saw = std::make_shared<std::string>();
+  rank_.world().spawn_helper([this, latch, saw, act] {
+    *saw = run_script(rank_, script_of(act), act.id);
+    latch->count_down();
+  });
+  latch->wait();
+  see(act.id, *saw);
+}
+
+void RankRun::nested(const Act& act) {
+  const Job job = draw_job(static_cast<uint64_t>(act.seed), Palette::kNested);
+  const Plan plan(job);
+  const auto seed = static_cast<uint64_t>(act.seed);
+  const std::array gears = {
+      Gear{EngineKind::kFibers, Schedule::fifo()}, Gear{EngineKind::kFibers, Schedule::seeded(seed)},
+      Gear{EngineKind::kThreads, Schedule::free()}, Gear{EngineKind::kThreads, Schedule::seeded(seed)}};
+  const JobRun run = run_job(plan, gears[static_cast<size_t>(act.a)]);
+  see(act.id, wrong_with(plan, oracle(plan), run).value_or(kNestedWentWell));
+}
+
+void RankRun::make_groups(const Act& act, const Partition& where) {
+  const std::shared_ptr<ProcessGroup> parent =
+      act.type() == ActKind::kInitGroup ? nullptr : groups_.at({act.group, act.dim});
+  const int member = where.member(me());
+  std::shared_ptr<ProcessGroup> made;
+  switch (act.type()) {
+    case ActKind::kNewGroup: {
+      std::vector<int> ranks;
+      for (int i = 0; i < parent->size(); ++i) {
+        if ((act.a >> i & 1) != 0) ranks.push_back(i);
+      }
+      if (ranks.empty()) ranks = {0};
+      made = act.b == 1 ? parent->new_group(group_options()) : parent->new_group(ranks, group_options());
+      break;
+    }
+    case ActKind::kSplitGroup: {
+      const bool none = act.b == 1 && member == parent->size() - 1;
+      made = parent->split_group(none ? ProcessGroup::kNoColor : member / std::max(1, act.a), act.c == 1 ? -member : 0,
+                                 group_options());
+      break;
+    }
+    case ActKind::kMesh: {
+      const int width = std::max(1, act.a);
+      const DeviceMesh mesh = init_device_mesh(
+          parent, {parent->size() / width, width},
+          act.b == 1 ? std::vector<std::string>{"dp", "tp"} : std::vector<std::string>{}, group_options());
+      groups_[{act.id, 1}] = mesh.get_group(1);
+      made = act.b == 1 ? mesh.get_group("dp") : mesh.get_group(0);
+      break;
+    }
+    default: {
+      if (!plan_.made(act.id, 0)->has(me())) return;
+      GroupOptions options = group_options();
+      if (act.a != 0) options.ranks = plan_.made(act.id, 0)->of(me());
+      made = init_process_group(rank_, options);
+    }
+  }
+  groups_[{act.id, 0}] = made;
+  const auto text = [](const ProcessGroup* pg) -> std::string {
+    if (pg == nullptr) return "none";
+    std::vector<int> ranks;
+    for (int i = 0; i < pg->size(); ++i) ranks.push_back(pg->global_rank(i));
+    return group_text(ranks, pg->rank());
+  };
+  std::string saw = text(made.get());
+  if (act.type() == ActKind::kMesh) saw += text(groups_[{act.id, 1}].get());
+  see(act.id, saw);
+}
+
+void RankRun::refused(const Act& act, ProcessGroup& pg, int member) {
+  const int64_t before = pg.sequence_number();
+  const int n = pg.size();
+  std::vector<float> two = {1, 2};
+  std::vector<int32_t> whole = {1};
+  std::vector<float> wrong(static_cast<size_t>(2 * n + 1));
+  std::string saw = "went well";
+  try {
+    switch (act.a) {
+      case 0:
+        (void)pg.broadcast(two, n);
+        break;
+      case 1:
+        (void)pg.send(two, n);
+        break;
+      case 2:
+        (void)pg.recv(two, member, -1);
+        break;
+      case 3:
+        (void)pg.all_reduce(TensorView(two.data(), DType::kFloat32, {2, -1}));
+        break;
+      case 4:
+        (void)pg.all_reduce(whole, ReduceOp::kAvg);
+        break;
+      case 5:
+        (void)pg.all_gather_into_tensor(wrong, two);
+        break;
+      case 6:
+        (void)pg.new_group({0, 0});
+        break;
+      default:
+        (void)pg.split_group(-2);
+    }
+  } catch (const DistError& error) {
+    if (error.kind() != ErrorKind::kInvalidArgument) throw;
+    saw = kRefused;
+  }
+  if (pg.sequence_number() != before) saw += ", and it took a number";
+  see(act.id, saw);
+}
+
+void RankRun::other_call(const Act& act, ProcessGroup& pg, int member) {
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const TensorView one = tensors->add(DType::kFloat32, 1);
+  Tensors::write(one, Bytes(4));
+  Work work = act.rank == me() ? pg.broadcast(one, member) : pg.all_reduce(one);
+  work.wait();
+}
+
+}  // namespace rankloom

@@ -1,0 +1,399 @@
+#include "tests/campaign/rank_run.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "tests/campaign/store_script.h"
+
+namespace rankloom {
+
+namespace {
+
+// Sees a call whose work nobody keeps, when the last owner of its tensors goes.
+class Owner {
+ public:
+  Owner(std::shared_ptr<Tensors> tensors, CallOf call, RankLog* log, int act)
+      : tensors_(std::move(tensors)), call_(std::move(call)), log_(*log), act_(act) {}
+  ~Owner() {
+    std::string saw;
+    call_.read(&saw);
+    static std::mutex mu;  // of all ranks: an owner may end on any of their threads
+    const std::lock_guard lock(mu);
+    log_.late[act_] = std::move(saw);
+  }
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+
+  CallOf& call() { return call_; }
+
+ private:
+  const std::shared_ptr<Tensors> tensors_;
+  CallOf call_;
+  RankLog& log_;
+  const int act_;
+};
+
+}  // namespace
+
+RankRun::RankRun(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn)
+    : plan_(plan),
+      job_(plan.job()),
+      rank_(rank),
+      log_(*log),
+      drawn_(*drawn),
+      shadow_(rank.rng_seed()),
+      state_(first_state(rank.rank())) {}
+
+void RankRun::run() {
+  groups_[{0, 0}] = init_process_group(rank_, group_options());
+  for (size_t i = 0; i < job_.acts.size(); ++i) {
+    if (plan_.where(i) != nullptr && !step(job_.acts[i], *plan_.where(i))) return;
+  }
+  while (!open_.empty()) finish(open_.begin()->first, WaitWay::kWait);
+}
+
+void RankRun::see(int act, std::string saw) {
+  state_ = fold(state_, act, saw);
+  log_.seen.push_back({act, std::move(saw)});
+}
+
+GroupOptions RankRun::group_options() const {
+  return {.eager_bytes = static_cast<size_t>(job_.eager_bytes),
+          .rooted = static_cast<GroupOptions::Rooted>(job_.rooted)};
+}
+
+SimStream& RankRun::stream(int i) {
+  std::unique_ptr<SimStream>& own = streams_[i];
+  if (own == nullptr) own = std::make_unique<SimStream>(rank_, absl::StrCat("s", i));
+  return *own;
+}
+
+bool RankRun::step(const Act& act, const Partition& where) {
+  const bool mine = act.rank == me();
+  const bool member = where.has(me());
+  switch (act.type()) {
+    case ActKind::kCollective:
+    case ActKind::kCoalesced:
+    case ActKind::kMessage:
+    case ActKind::kAnySource:
+    case ActKind::kRing:
+      if (member) call(act, where);
+      break;
+    case ActKind::kWait:
+      if (mine) finish(act.a, static_cast<WaitWay>(act.b));
+      break;
+    case ActKind::kMonitored:
+      if (member) group(act).monitored_barrier({}, act.a == 1);
+      break;
+    case ActKind::kNewGroup:
+    case ActKind::kSplitGroup:
+    case ActKind::kMesh:
+    case ActKind::kInitGroup:
+      if (member) make_groups(act, where);
+      break;
+    case ActKind::kDestroyGroup:
+      if (member) destroy_process_group(groups_.at({act.group, act.dim}));
+      break;
+    case ActKind::kOptions:
+      if (mine && member) {
+        ProcessGroup& pg = group(act);
+        pg.set_timeout(absl::Hours(2));
+        pg.set_warn_after(absl::InfiniteDuration());
+        std::vector<int> ranks;
+        for (int i = 0; i < pg.size(); ++i) ranks.push_back(pg.global_rank(i));
+        see(act.id, group_text(ranks, pg.rank()));
+      }
+      break;
+    case ActKind::kRefused:
+      if (member) refused(act, group(act), where.member(me()));
+      break;
+    case ActKind::kStoreScript:
+      if (mine) see(act.id, run_script(rank_, script_of(act), act.id));
+      break;
+    case ActKind::kStoreMeeting:
+      meet(act);
+      break;
+    case ActKind::kStoreTimeout:
+      if (mine) store_timeout(act);
+      break;
+    case ActKind::kSharedCount:
+      shared_count(act);
+      break;
+    case ActKind::kYield:
+      if (mine) rank_.yield();
+      break;
+    case ActKind::kSleep:
+      if (mine) rank_.sleep_for(absl::Microseconds(act.a));
+      break;
+    case ActKind::kRandom:
+      if (mine) {
+        const uint64_t number = rank_.rng().next();
+        absl::StrAppend(&drawn_, number, " ");
+        see(act.id, number == shadow_.next() ? kDrawn : "numbers of another seed");
+      }
+      break;
+    case ActKind::kHelper:
+      if (mine) helper(act);
+      break;
+    case ActKind::kNestedWorld:
+      if (mine) nested(act);
+      break;
+    case ActKind::kThrow:
+      if (mine) throw PlannedError(absl::StrCat("planned in act ", act.id));
+      break;
+    case ActKind::kAbortWorld:
+      if (mine) rank_.world().abort("planned");
+      break;
+    case ActKind::kAbortGroup:
+      if (mine && member) group(act).abort("planned");
+      break;
+    case ActKind::kDropWork:
+      if (mine) open_.erase(act.a);
+      break;
+    case ActKind::kLeave:
+      return !mine;
+    case ActKind::kOtherCall:
+      if (member) other_call(act, group(act), where.member(me()));
+      break;
+    case ActKind::kGroupTimeout:
+      if (mine && member && where.of(me()).size() > 1) {
+        group(act).barrier({.timeout = absl::Milliseconds(1)}).wait();
+      }
+      break;
+    case ActKind::kCount:
+      break;
+  }
+  return true;
+}
+
+void RankRun::call(const Act& act, const Partition& where) {
+  ProcessGroup& pg = group(act);
+  const std::vector<int>& ranks = where.of(me());
+  const int member = where.member(me());
+  switch (act.type()) {
+    case ActKind::kMessage:
+      return message(act, pg, member);
+    case ActKind::kAnySource:
+      return any_source(act, pg, member);
+    case ActKind::kRing:
+      return ring(act, pg, member);
+    case ActKind::kCoalesced:
+      return coalesced(act, pg, ranks, member);
+    default:
+      return collective(act, pg, ranks, member);
+  }
+}
+
+void RankRun::collective(const Act& act, ProcessGroup& pg, const std::vector<int>& ranks, int member) {
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  CallOf call(act.call, act.id, 0, ranks, member, state_, tensors.get());
+  const auto way = static_cast<Way>(act.way);
+  if (way == Way::kGivesAway) {
+    const auto owner = std::make_shared<Owner>(tensors, std::move(call), &log_, act.id);
+    owner->call().fill();
+    (void)owner->call().make(pg, {.keep_alive = owner});
+    return;
+  }
+  const auto shared = std::make_shared<CallOf>(std::move(call));
+  Open open(tensors);
+  open.read = [shared] {
+    std::string saw;
+    shared->read(&saw);
+    return saw;
+  };
+  if (way == Way::kStream) {
+    stream(0).launch([shared] { shared->fill(); });
+    open.works.push_back(shared->make(pg, {.stream = &stream(0)}));
+    open.streamed = true;
+  } else {
+    shared->fill();
+    open.works.push_back(shared->make(pg, {}));
+  }
+  if (way == Way::kBlocks) {
+    open.snapshot = std::make_shared<std::string>();
+    open.works[0].block_current_stream(stream(1));
+    stream(1).launch([shared, snapshot = open.snapshot] { shared->read(snapshot.get()); });
+  }
+  keep(act, std::move(open));
+}
+
+void RankRun::coalesced(const Act& act, ProcessGroup& pg, const std::vector<int>& ranks, int member) {
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  std::vector<CallOf> calls;
+  for (size_t p = 0; p < act.parts.size(); ++p) {
+    calls.emplace_back(act.parts[p], act.id, static_cast<int>(p), ranks, member, state_, tensors.get());
+    calls.back().fill();
+  }
+  TensorView received;
+  pg.start_coalescing();
+  std::vector<Work> parts;  // dropped before the end, as programs do
+  for (CallOf& call : calls) parts.push_back(call.make(pg, {}));
+  if (act.a == 1) {
+    const int n = pg.size();
+    const Bytes bytes = message_bytes(act, me(), state_);
+    const TensorView sent = tensors->add(act.call.element(), act.call.count);
+    received = tensors->add(act.call.element(), act.call.count);
+    Tensors::write(sent, bytes);
+    parts.push_back(pg.send(sent, (member + 1) % n, act.id));
+    parts.push_back(pg.recv(received, (member + n - 1) % n, act.id));
+  }
+  if (act.b == 1) parts.clear();
+  Open open(tensors);
+  open.works.push_back(pg.end_coalescing());
+  open.read = [calls = std::move(calls), received, with_ring = act.a == 1] {
+    std::string saw;
+    for (const CallOf& call : calls) call.read(&saw);
+    if (with_ring) Tensors::read(received, &saw);
+    return saw;
+  };
+  keep(act, std::move(open));
+}
+
+void RankRun::message(const Act& act, ProcessGroup& pg, int member) {
+  const int n = pg.size();
+  const int from = act.a % n, to = act.b % n;
+  if (member != from && member != to) return;
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  Open open(tensors);
+  open.read = [] { return std::string(); };
+  const auto receive = [&] {
+    if (member != to) return;
+    const TensorView output = tensors->add(act.call.element(), act.call.count);
+    open.works.push_back(pg.recv(output, from, act.id));
+    open.read = [output] {
+      std::string saw;
+      Tensors::read(output, &saw);
+      return saw;
+    };
+  };
+  if (act.c == 1) receive();
+  if (member == from) {
+    const TensorView input = tensors->add(act.call.element(), act.call.count);
+    Tensors::write(input, message_bytes(act, me(), state_));
+    open.works.push_back(pg.send(input, to, act.id));
+  }
+  if (act.c != 1) receive();
+  keep(act, std::move(open));
+}
+
+void RankRun::any_source(const Act& act, ProcessGroup& pg, int member) {
+  const int n = pg.size();
+  const int to = act.a % n;
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  Open open(tensors);
+  open.read = [] { return std::string(); };
+  if (member != to) {
+    const TensorView input = tensors->add(act.call.element(), act.call.count);
+    Tensors::write(input, message_bytes(act, me(), state_));
+    open.works.push_back(pg.send(input, to, act.id));
+  } else {
+    auto outputs = std::make_shared<std::vector<TensorView>>();
+    for (int i = 1; i < n; ++i) {
+      outputs->push_back(tensors->add(act.call.element(), act.call.count));
+      open.works.push_back(pg.recv_any(outputs->back(), act.id));
+    }
+    open.read = [outputs, works = open.works]() {
+      std::map<int, std::string> by_source;
+      for (size_t i = 0; i < works.size(); ++i) Tensors::read((*outputs)[i], &by_source[works[i].source()]);
+      std::string saw;
+      for (const auto& [source, bytes] : by_source) absl::StrAppend(&saw, source, ":", bytes);
+      return saw;
+    };
+  }
+  keep(act, std::move(open));
+}
+
+void RankRun::ring(const Act& act, ProcessGroup& pg, int member) {
+  const int n = pg.size();
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const TensorView input = tensors->add(act.call.element(), act.call.count);
+  const TensorView output = tensors->add(act.call.element(), act.call.count);
+  Tensors::write(input, message_bytes(act, me(), state_));
+  const int shift = act.a % n;
+  Open open(tensors);
+  open.works = batch_isend_irecv({{P2POp::Kind::kSend, input, (member + shift) % n, &pg, act.id},
+                                  {P2POp::Kind::kRecv, output, (member + n - shift) % n, &pg, act.id}});
+  open.read = [output] {
+    std::string saw;
+    Tensors::read(output, &saw);
+    return saw;
+  };
+  keep(act, std::move(open));
+}
+
+void RankRun::keep(const Act& act, Open open) {
+  open_[act.id] = std::move(open);
+  if (static_cast<Way>(act.way) == Way::kAtOnce) finish(act.id, WaitWay::kWait);
+}
+
+void RankRun::finish(int act, WaitWay way) {
+  const auto it = open_.find(act);
+  if (it == open_.end()) return;
+  Open& open = it->second;
+  if (open.streamed) stream(0).synchronize();
+  if (open.snapshot != nullptr) stream(1).synchronize();
+  for (Work& work : open.works) wait(work, way, open);
+  std::string saw = open.snapshot != nullptr ? *open.snapshot : open.read();
+  if (!open.tensors->guards_are_whole()) saw += " and bytes beside a tensor were written";
+  open_.erase(it);
+  see(act, std::move(saw));
+}
+
+void RankRun::wait(Work& work, WaitWay way, Open& open) {
+  switch (way) {
+    case WaitWay::kTimed:
+      // A timeout of its own would keep a job that is stuck from being a deadlock.
+      if (!job_.may_fail()) work.wait(absl::Hours(1));
+      break;
+    case WaitWay::kPoll:
+      while (!work.is_completed()) rank_.yield();
+      break;
+    case WaitWay::kAll: {
+      std::vector<Work> all;
+      for (auto& [act, other] : open_) all.insert(all.end(), other.works.begin(), other.works.end());
+      wait_all(all);
+      break;
+    }
+    case WaitWay::kAny:
+      (void)wait_any(open.works);
+      break;
+    case WaitWay::kFuture: {
+      Future future = work.get_future();
+      (void)future.value();
+      if (!future.done()) throw std::logic_error("a future that has a value is not done");
+      break;
+    }
+    case WaitWay::kResult:
+      (void)work.result();
+      break;
+    case WaitWay::kThen: {
+      const auto latch = std::make_shared<Latch>(1, "callback");
+      work.then([latch](const absl::Status&) { latch->count_down(); });
+      latch->wait();
+      break;
+    }
+    case WaitWay::kHelper: {
+      const auto latch = std::make_shared<Latch>(1, "helper");
+      rank_.world().spawn_helper([latch, copy = work]() mutable {
+        copy.wait();
+        latch->count_down();
+      });
+      latch->wait();
+      break;
+    }
+    case WaitWay::kSynchronize:
+      work.synchronize();
+      break;
+    default:
+      break;
+  }
+  work.wait();
+  if (!work.is_success() || work.exception() != nullptr) throw std::logic_error("a work that was waited for failed");
+}
+
+void run_rank(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn) {
+  RankRun(plan, rank, log, drawn).run();
+}
+
+}  // namespace rankloom

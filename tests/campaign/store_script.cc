@@ -1,0 +1,74 @@
+#include "tests/campaign/store_script.h"
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "rankloom/random.h"
+#include "rankloom/store.h"
+#include "rankloom/world.h"
+#include "tests/temp_dir.h"
+
+namespace rankloom {
+
+namespace {
+
+using Kind = ModelOp::Kind;
+
+// Whoever shares the store has other keys, and no operation on it may wait.
+bool is_shared(ScriptStore store) { return store == ScriptStore::kWorld || store == ScriptStore::kNested; }
+
+std::shared_ptr<Store> borrowed(Store* store) { return {std::shared_ptr<Store>(), store}; }
+
+}  // namespace
+
+StoreScript script_of(const Act& act) {
+  StoreScript script;
+  script.store = static_cast<ScriptStore>(act.a);
+  Prng prng(static_cast<uint64_t>(act.seed));
+  ModelStore model;
+  const int ops = 1 + static_cast<int>(prng.below(10));
+  for (int i = 0; i < ops; ++i) {
+    const ModelOp op = random_op(prng.next());
+    if (is_shared(script.store) && op.kind == Kind::kNumKeys) continue;
+    const std::string saw = model.perform(op);
+    if (is_shared(script.store) && saw == "absent") continue;
+    script.ops.push_back(op);
+    absl::StrAppend(&script.saw, saw, ";");
+  }
+  return script;
+}
+
+std::string run_script(RankContext& rank, const StoreScript& script, int act) {
+  std::shared_ptr<Store> store;
+  std::string path;
+  switch (script.store) {
+    case ScriptStore::kHash:
+      store = std::make_shared<HashStore>(&rank.world().scheduler());
+      break;
+    case ScriptStore::kHashOfNoWorld:
+      store = std::make_shared<HashStore>();
+      break;
+    case ScriptStore::kFile: {
+      static const TempDir folder;
+      static std::atomic<int> files;
+      path = folder.file(absl::StrCat("store ", files++));
+      store = FileStore::open(path, {.scheduler = &rank.world().scheduler(), .shared = false});
+      break;
+    }
+    case ScriptStore::kNested:
+      store = std::make_shared<PrefixStore>("script", borrowed(&rank.store()));
+      store = std::make_shared<PrefixStore>(absl::StrCat("of ", act), store);
+      break;
+    default:
+      store = std::make_shared<PrefixStore>(absl::StrCat("script ", act), borrowed(&rank.store()));
+  }
+  if (!is_shared(script.store)) store->set_timeout(absl::ZeroDuration());
+  std::string saw;
+  for (const ModelOp& op : script.ops) absl::StrAppend(&saw, perform(*store, op), ";");
+  if (!path.empty()) std::remove(path.c_str());
+  return saw;
+}
+
+}  // namespace rankloom

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/campaign/job.h"
+
+namespace rankloom {
+
+using Bytes = std::vector<uint8_t>;
+
+// The sizes of one member's tensors, in elements.
+struct CallShape {
+  std::vector<int64_t> inputs;
+  std::vector<int64_t> outputs;
+  bool same = false;  // the inputs are the outputs: broadcast, all_reduce, reduce
+};
+CallShape shape_of(const JobCall& call, int size, int member);
+// Elements, or rows of all_to_all_single, that pass from member i to member j.
+int64_t between(const JobCall& call, int i, int j);
+ReduceOp reduce_of(const JobCall& call);
+ReduceOp::Order order_of(const JobCall& call, int act);
+
+// What a rank gives: drawn from the act, its part, the rank, the number of the tensor and all that the rank has seen.
+Bytes input_bytes(const JobCall& call, int act, int part, int global_rank, size_t tensor, int64_t numel,
+                  uint64_t state);
+
+// All that a rank has seen, as one word.
+uint64_t first_state(int global_rank);
+uint64_t fold(uint64_t state, int act, std::string_view saw);
+
+}  // namespace rankloom
