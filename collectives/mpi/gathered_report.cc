@@ -104,8 +104,8 @@ StoreOperation read_operation(int64_t begin_ns, WireReader* in) {
   return operation;
 }
 
-// The part of a run file that is of this process's rank.
-std::string written(const RunData& data, size_t rank, bool with_calls) {
+// The part of a run file that is of this process's ranks.
+std::string written(const RunData& data, RanksHere here, bool with_calls) {
   WireWriter out;
   out.number(data.logged).number(data.end_ns);
   out.number(static_cast<uint32_t>(data.groups.size()));
@@ -116,11 +116,14 @@ std::string written(const RunData& data, size_t rank, bool with_calls) {
     write_kind(kind, &facts);
     out.number(kind.group).text(facts.bytes());
   }
-  const RunData::Rank& own = data.ranks[rank];
-  out.number(own.made).number(static_cast<uint32_t>(with_calls ? own.calls.size() : 0));
-  for (size_t i = 0; with_calls && i < own.calls.size(); ++i) out.number(own.calls[i]);
-  out.number(own.store.made).number(static_cast<uint32_t>(own.store.last.size()));
-  for (const StoreOperation& operation : own.store.last) write_operation(operation, data.begin_ns, &out);
+  out.number(static_cast<uint32_t>(here.count));
+  for (int rank = here.first; rank < here.first + here.count; ++rank) {
+    const RunData::Rank& own = data.ranks[static_cast<size_t>(rank)];
+    out.number(rank).number(own.made).number(static_cast<uint32_t>(with_calls ? own.calls.size() : 0));
+    for (size_t i = 0; with_calls && i < own.calls.size(); ++i) out.number(own.calls[i]);
+    out.number(own.store.made).number(static_cast<uint32_t>(own.store.last.size()));
+    for (const StoreOperation& operation : own.store.last) write_operation(operation, data.begin_ns, &out);
+  }
   return out.take();
 }
 
@@ -133,7 +136,7 @@ class Merger {
     for (RunData::Rank& rank : data_->ranks) rank = {};
   }
 
-  void add(size_t rank, std::string_view bytes) {
+  void add(std::string_view bytes) {
     WireReader in(bytes);
     data_->logged = in.number<bool>() && data_->logged;
     data_->end_ns = std::max(data_->end_ns, in.number<int64_t>());
@@ -149,21 +152,26 @@ class Merger {
       if (group < 0 || static_cast<size_t>(group) >= groups.size()) return;
       kinds.push_back(kind_of(groups[static_cast<size_t>(group)], facts));
     }
-    RunData::Rank& to = data_->ranks[rank];
-    to.made = in.number<int64_t>();
-    for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
-      to.calls.push_back(in.number<RunData::Call>());
-      uint32_t& kind = to.calls.back().kind;
-      kind = kind < kinds.size() ? kinds[kind] : 0;
-    }
-    to.store.made = in.number<int64_t>();
-    for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left)
-      to.store.last.push_back(read_operation(data_->begin_ns, &in));
+    for (auto ranks = in.number<uint32_t>(); ranks > 0 && in.ok(); --ranks) add_rank(kinds, &in);
   }
 
   std::shared_ptr<RunData> take() { return std::move(data_); }
 
  private:
+  void add_rank(const std::vector<uint32_t>& kinds, WireReader* in) {
+    const auto rank = static_cast<size_t>(in->number<int>());
+    if (rank >= data_->ranks.size()) return;
+    RunData::Rank& to = data_->ranks[rank];
+    to.made = in->number<int64_t>();
+    for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) {
+      to.calls.push_back(in->number<RunData::Call>());
+      uint32_t& kind = to.calls.back().kind;
+      kind = kind < kinds.size() ? kinds[kind] : 0;
+    }
+    to.store.made = in->number<int64_t>();
+    for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left)
+      to.store.last.push_back(read_operation(data_->begin_ns, in));
+  }
   int group_of(RunData::GroupData group, std::map<std::string, int>* before) {
     WireWriter key;
     write_group(group, &key);
@@ -193,7 +201,9 @@ class Merger {
 
 // The part of this process, in at most `most` bytes: without calls, without all that is for a run file, or without
 // notes and faults, if need be.
-std::string told_of(const RunReport& report, size_t rank, size_t most) {
+std::string told_of(const RunReport& report, RanksHere here, size_t most) {
+  const std::string who = here.count == 1 ? absl::StrCat("rank ", here.first)
+                                          : absl::StrCat("ranks ", here.first, "-", here.first + here.count - 1);
   std::vector<std::string> notes = report.notes;
   std::vector<std::string> faults;
   for (const Fault& fault : report.faults) faults.push_back(fault.text());
@@ -209,16 +219,15 @@ std::string told_of(const RunReport& report, size_t rank, size_t most) {
   } else {
     std::string all;
     for (const bool with_calls : {true, false}) {
-      all = told(written(*report.kept, rank, with_calls));
+      all = told(written(*report.kept, here, with_calls));
       if (all.size() <= most) return all;
     }
-    notes.push_back(absl::StrCat("rank ", rank, ": its part of the run file is left out: have ", all.size(),
-                                 " bytes, want at most ", most));
+    notes.push_back(
+        absl::StrCat(who, ": its part of the run file is left out: have ", all.size(), " bytes, want at most ", most));
     if (all = told(""); all.size() <= most) return all;
   }
   const size_t left_out = notes.size() + faults.size();
-  notes = {
-      absl::StrCat("rank ", rank, ": ", left_out, " notes and faults are left out, of more than ", most, " bytes")};
+  notes = {absl::StrCat(who, ": ", left_out, " notes and faults are left out, of more than ", most, " bytes")};
   faults.clear();
   return told("");
 }
@@ -245,13 +254,11 @@ std::vector<std::string> of_all(MPI_Comm processes, const std::string& mine) {
 
 }  // namespace
 
-void gather_report(MPI_Comm processes, int64_t most_bytes, RunReport* report) {
-  int rank = 0;
+void gather_report(MPI_Comm processes, RanksHere here, int64_t most_bytes, RunReport* report) {
   int size = 1;
-  MPI_Comm_rank(processes, &rank);
   MPI_Comm_size(processes, &size);
   const size_t most = static_cast<size_t>(most_bytes) / static_cast<size_t>(size);
-  const std::vector<std::string> all = of_all(processes, told_of(*report, static_cast<size_t>(rank), most));
+  const std::vector<std::string> all = of_all(processes, told_of(*report, here, most));
   report->notes.clear();
   report->faults.clear();
   std::unique_ptr<Merger> merger;
@@ -264,7 +271,7 @@ void gather_report(MPI_Comm processes, int64_t most_bytes, RunReport* report) {
       if (parsed.ok()) report->faults.insert(report->faults.end(), parsed->faults().begin(), parsed->faults().end());
     }
     const std::string data = in.text();
-    if (merger != nullptr && !data.empty()) merger->add(process, data);
+    if (merger != nullptr && !data.empty()) merger->add(data);
   }
   if (merger != nullptr) report->kept = merger->take();
 }

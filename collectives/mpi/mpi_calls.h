@@ -1,6 +1,7 @@
 #pragma once
 
 #include <mpi.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <string>
@@ -37,6 +38,17 @@ inline MPI_Datatype mpi_element(size_t bytes) {
     default:
       return MPI_BYTE;
   }
+}
+
+// Whether the processes of this machine are more than its cores.
+inline bool is_crowded(MPI_Comm processes) {
+  MPI_Comm here = MPI_COMM_NULL;
+  int count = 1;
+  if (MPI_Comm_split_type(processes, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) == MPI_SUCCESS) {
+    MPI_Comm_size(here, &count);
+    MPI_Comm_free(&here);
+  }
+  return count > sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 }  // namespace rankloom::internal

@@ -32,41 +32,6 @@ constexpr int kMostMessages = 64;
 // The longest wait for what is on its way at the end.
 constexpr int64_t kDrainNs = 30'000'000'000;
 
-void write_outcome(const RunReport::Outcome& outcome, WireWriter* out) {
-  out->number(outcome.state).text(outcome.text);
-  absl::Status failure;
-  if (outcome.exception != nullptr) {
-    failure = make_error(ErrorKind::kRankFailed, outcome.text);
-    try {
-      std::rethrow_exception(outcome.exception);
-    } catch (const DistError& error) {
-      failure = error.status();
-    } catch (...) {  // an exception of the program
-    }
-  }
-  write_status(failure, out);
-}
-
-RunReport::Outcome read_outcome(int rank, WireReader* in) {
-  RunReport::Outcome outcome;
-  outcome.state = in->number<RunReport::Outcome::State>();
-  outcome.text = in->text();
-  if (const absl::Status failure = read_status(in); !failure.ok())
-    outcome.exception = std::make_exception_ptr(DistError(failure, {.rank = rank, .group = {}, .op = {}}));
-  return outcome;
-}
-
-// Whether the processes of this machine are more than its cores.
-bool is_crowded(MPI_Comm processes) {
-  MPI_Comm here = MPI_COMM_NULL;
-  int count = 1;
-  if (MPI_Comm_split_type(processes, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) == MPI_SUCCESS) {
-    MPI_Comm_size(here, &count);
-    MPI_Comm_free(&here);
-  }
-  return count > sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 void throw_unless_ok(const absl::Status& status) {
   throw_if_error(status, {.rank = -1, .group = {}, .op = "run_mpi_world"});
 }

@@ -31,7 +31,9 @@ struct TravellingCall {
   std::optional<StoreBarrier> barrier;  // without its name, which waits tell of
 };
 
-std::string written(const StoreCall& call) {
+}  // namespace
+
+std::string written_call(const StoreCall& call) {
   WireWriter out;
   out.number(call.op).number(static_cast<uint32_t>(call.keys.size()));
   for (const std::string_view key : call.keys) out.text(key);
@@ -41,6 +43,8 @@ std::string written(const StoreCall& call) {
   if (call.way.barrier != nullptr) out.number(call.way.barrier->rank).number(call.way.barrier->size);
   return out.take();
 }
+
+namespace {
 
 std::optional<TravellingCall> read(std::string_view bytes) {
   WireReader in(bytes);
@@ -60,8 +64,7 @@ std::optional<TravellingCall> read(std::string_view bytes) {
   return call;
 }
 
-// Looks once, whatever the call waits for.
-absl::StatusOr<StoreReply> look(Store& store, const TravellingCall& call) {
+absl::StatusOr<StoreReply> execute(Store& store, const TravellingCall& call, absl::Duration timeout) {
   const std::vector<std::string_view> keys(call.keys.begin(), call.keys.end());
   const std::vector<std::string_view> values(call.values.begin(), call.values.end());
   return store.execute({.op = call.op,
@@ -70,8 +73,13 @@ absl::StatusOr<StoreReply> look(Store& store, const TravellingCall& call) {
                         .expected = call.expected,
                         .amount = call.amount,
                         .block = call.block,
-                        .timeout = absl::ZeroDuration(),
+                        .timeout = timeout,
                         .way = {.barrier = call.barrier.has_value() ? &*call.barrier : nullptr}});
+}
+
+// Looks once, whatever the call waits for.
+absl::StatusOr<StoreReply> look(Store& store, const TravellingCall& call) {
+  return execute(store, call, absl::ZeroDuration());
 }
 
 // "MpiStore set key "a": have 3000000000 bytes of keys and values, want at most 2147479552 in one call over MPI".
@@ -92,19 +100,58 @@ int64_t bytes_of(const Texts& texts) {
 
 }  // namespace
 
-absl::StatusOr<StoreReply> MpiStore::execute(const StoreCall& call) {
-  if (call.op == StoreCall::Op::kWatchKey) {
-    return make_error(ErrorKind::kStoreError, "MpiStore watch_key key \"", sv(call.key()),
-                      "\": no process hears of the changes of others, want get() or wait()");
+absl::Status fits(const StoreCall& call) {
+  const int64_t bytes = bytes_of(call.keys) + bytes_of(call.values) + static_cast<int64_t>(call.expected.size());
+  if (bytes > most_store_bytes) return too_large(call.op, call.key(), bytes, "keys and values", "call");
+  return absl::OkStatus();
+}
+
+absl::Status refused_watch(const StoreCall& call) {
+  return make_error(ErrorKind::kStoreError, "MpiStore watch_key key \"", sv(call.key()),
+                    "\": no process hears of the changes of others, want get() or wait()");
+}
+
+void write_reply(const absl::StatusOr<StoreReply>& reply, WireWriter* out) {
+  write_status(reply.status(), out);
+  if (!reply.ok()) return;
+  out->text(reply->value);
+  write_texts(reply->values, out);
+  out->number(reply->number).number(reply->found);
+}
+
+absl::StatusOr<StoreReply> read_reply(WireReader* in) {
+  if (absl::Status error = read_status(in); !error.ok()) return error;
+  StoreReply reply;
+  reply.value = in->text();
+  reply.values = read_texts(in);
+  reply.number = in->number<int64_t>();
+  reply.found = in->number<bool>();
+  return reply;
+}
+
+absl::StatusOr<StoreReply> execute_written(Store& store, std::string_view bytes, absl::Duration timeout) {
+  const std::optional<TravellingCall> call = read(bytes);
+  if (!call.has_value()) {
+    return make_error(ErrorKind::kStoreError, "MpiStore: a call of another process cannot be read, of ", bytes.size(),
+                      " bytes");
   }
+  absl::StatusOr<StoreReply> reply = execute(store, *call, timeout);
+  if (!reply.ok()) return reply;
+  const int64_t most = bytes_of(reply->values) + static_cast<int64_t>(reply->value.size());
+  const std::string_view key = call->keys.empty() ? std::string_view() : call->keys[0];
+  if (most > most_store_bytes) return too_large(call->op, key, most, "values", "reply");
+  return reply;
+}
+
+absl::StatusOr<StoreReply> MpiStore::execute(const StoreCall& call) {
+  if (call.op == StoreCall::Op::kWatchKey) return refused_watch(call);
   return engine_.store_call(call, own_timeout());
 }
 
 absl::StatusOr<StoreReply> MpiEngine::store_call(const StoreCall& call, absl::Duration own_timeout) {
   const absl::Duration timeout = call.timeout.value_or(own_timeout);
   // The same for all ranks, though rank 0's call does not travel: its value may, to another one.
-  const int64_t bytes = bytes_of(call.keys) + bytes_of(call.values) + static_cast<int64_t>(call.expected.size());
-  if (bytes > most_store_bytes) return too_large(call.op, call.key(), bytes, "keys and values", "call");
+  if (absl::Status fit = fits(call); !fit.ok()) return fit;
   if (rank_ == 0) {
     StoreCall mine = call;
     mine.timeout = timeout;
@@ -122,7 +169,7 @@ absl::StatusOr<StoreReply> MpiEngine::store_call(const StoreCall& call, absl::Du
     WireWriter out = message(Kind::kStoreCall);
     out.number(number)
         .number(timeout == absl::InfiniteDuration() ? int64_t{-1} : absl::ToInt64Nanoseconds(timeout))
-        .text(written(call));
+        .text(written_call(call));
     tell(0, std::move(out));
   });
   drive([&] { return work->is_over(); }, kDriveNs);
@@ -145,29 +192,14 @@ void MpiEngine::handle_store(Kind kind, int from, WireReader* in) {
   }
   const auto at = store_waits_.find(number);
   if (at == store_waits_.end()) return;  // the rank waits no longer
-  absl::Status error = read_status(in);
-  if (error.ok()) {
-    StoreReply reply;
-    reply.value = in->text();
-    for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) reply.values.push_back(in->text());
-    reply.number = in->number<int64_t>();
-    reply.found = in->number<bool>();
-    *at->second.reply = std::move(reply);
-  } else {
-    *at->second.reply = std::move(error);
-  }
+  *at->second.reply = read_reply(in);
   finished(at->second.work, absl::OkStatus());
 }
 
 void MpiEngine::answer_store(int from, uint64_t number, const absl::StatusOr<StoreReply>& reply) {
   WireWriter out = message(Kind::kStoreReply);
   out.number(number);
-  write_status(reply.status(), &out);
-  if (reply.ok()) {
-    out.text(reply->value).number(static_cast<uint32_t>(reply->values.size()));
-    for (const std::string& value : reply->values) out.text(value);
-    out.number(reply->number).number(reply->found);
-  }
+  write_reply(reply, &out);
   tell(from, std::move(out));
 }
 

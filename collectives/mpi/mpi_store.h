@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/mpi/wire.h"
 #include "rankloom/store.h"
 
 namespace rankloom::internal {
@@ -25,5 +28,16 @@ class MpiStore final : public Store {
  private:
   MpiEngine& engine_;
 };
+
+// A call of the store, as it travels, and a reply.
+std::string written_call(const StoreCall& call);
+void write_reply(const absl::StatusOr<StoreReply>& reply, WireWriter* out);
+absl::StatusOr<StoreReply> read_reply(WireReader* in);
+// Executes such a call. Errors: StoreError if the bytes are none.
+absl::StatusOr<StoreReply> execute_written(Store& store, std::string_view bytes, absl::Duration timeout);
+// OK, or StoreError: the call is too large to travel.
+absl::Status fits(const StoreCall& call);
+// watch_key(), of a store that several processes have.
+absl::Status refused_watch(const StoreCall& call);
 
 }  // namespace rankloom::internal

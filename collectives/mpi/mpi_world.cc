@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/mpi/abort_job.h"
 #include "collectives/mpi/gathered_report.h"
+#include "collectives/mpi/host_engine.h"
 #include "collectives/mpi/mpi_calls.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/mpi_process_group.h"
@@ -98,23 +99,42 @@ void finalize_at_exit() {
   if (finalized == 0) MPI_Finalize();
 }
 
-// The option that does not fit, and why; empty: all do.
-std::string wrong_options(const WorldOptions& options, int processes) {
-  if (options.world_size != 1 && options.world_size != processes) {
-    return absl::StrCat("world_size is ", options.world_size, " and the job has ", processes,
-                        processes == 1 ? " process" : " processes",
-                        ", want the same, or 1 for as many as there are (mpirun -n ", options.world_size, ")");
-  }
-  if (options.engine != EngineKind::kThreads) return "engine is fibers, want threads: ranks are processes";
-  const Schedule::Kind kind = options.schedule.kind();
-  if (kind != Schedule::Kind::kUnset && kind != Schedule::Kind::kFree)
-    return absl::StrCat("schedule is ", options.schedule.text(), ", want free: processes run as they like");
+std::string wrong_everywhere(const WorldOptions& options) {
   if (options.poison.value_or(false) || options.late_completion.value_or(false)) {
     return absl::StrCat(options.poison.value_or(false) ? "poison" : "late_completion",
                         " is on, want it off: when a call is done is MPI's to say");
   }
   if (options.break_at.has_value()) return "break_at is set, want it unset: there is no schedule to repeat";
   return "";
+}
+
+// The option that does not fit, and why; empty: all do.
+std::string wrong_options(const WorldOptions& options, int ranks_per_process, int processes) {
+  const Schedule::Kind kind = options.schedule.kind();
+  if (ranks_per_process < 1) return absl::StrCat("ranks_per_process is ", ranks_per_process, ", want 1 or more");
+  if (ranks_per_process > 1) {
+    const int64_t most = int64_t{ranks_per_process} * processes;
+    const int64_t least = most - ranks_per_process + 1;
+    if (options.world_size != 1 && (options.world_size < least || options.world_size > most)) {
+      const int64_t wanted = (int64_t{options.world_size} + ranks_per_process - 1) / ranks_per_process;
+      return absl::StrCat("world_size is ", options.world_size, " and ranks_per_process ", ranks_per_process,
+                          ", which is ", wanted, wanted == 1 ? " process" : " processes", "; the job has ", processes,
+                          ", want as many (mpirun -n ", wanted, ")");
+    }
+    if (most > INT_MAX) return absl::StrCat("the world has ", most, " ranks, want at most 2^31 - 1");
+    if (kind != Schedule::Kind::kUnset && kind != Schedule::Kind::kFifo)
+      return absl::StrCat("schedule is ", options.schedule.text(), ", want fifo: processes run as they like");
+    return wrong_everywhere(options);
+  }
+  if (options.world_size != 1 && options.world_size != processes) {
+    return absl::StrCat("world_size is ", options.world_size, " and the job has ", processes,
+                        processes == 1 ? " process" : " processes",
+                        ", want the same, or 1 for as many as there are (mpirun -n ", options.world_size, ")");
+  }
+  if (options.engine != EngineKind::kThreads) return "engine is fibers, want threads: ranks are processes";
+  if (kind != Schedule::Kind::kUnset && kind != Schedule::Kind::kFree)
+    return absl::StrCat("schedule is ", options.schedule.text(), ", want free: processes run as they like");
+  return wrong_everywhere(options);
 }
 
 // The first words of a process, which the others compare with theirs: of this form in all versions.
@@ -124,7 +144,10 @@ struct Greeting {
   uint32_t fields = 0;
   uint8_t refuses = 0;
   uint8_t compares = 0;
-  std::array<uint8_t, 14> reserved = {};
+  std::array<uint8_t, 2> reserved = {};
+  int32_t world_size = 0;
+  int32_t ranks_per_process = 0;
+  std::array<uint8_t, 4> more_reserved = {};
 };
 static_assert(sizeof(Greeting) == 64 && std::is_trivially_copyable_v<Greeting>);
 
@@ -139,6 +162,8 @@ struct Greeted {
   const char* process;  // "rank"
   const char* what;     // "run"
   CodeSite code;
+  int world_size = 0;
+  int ranks_per_process = 1;
 };
 
 // Says no, in all processes, unless all of them have the same library and want the call. `refusal`: of this one, or
@@ -150,6 +175,8 @@ void greet(MPI_Comm processes, const std::string& refusal, bool compares, const 
   mine.fields = static_cast<uint32_t>(kCallFields.size());
   mine.refuses = refusal.empty() ? 0 : 1;
   mine.compares = compares ? 1 : 0;
+  mine.world_size = greeted.world_size;
+  mine.ranks_per_process = greeted.ranks_per_process;
   int size = 1;
   MPI_Comm_size(processes, &size);
   std::vector<Greeting> all(static_cast<size_t>(size));
@@ -168,6 +195,15 @@ void greet(MPI_Comm processes, const std::string& refusal, bool compares, const 
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].refuses != 0) no(greeted.process, " ", rank, " refuses the ", greeted.what, ", and says why");
   }
+  const auto differs = [&](const char* option, int32_t Greeting::*value) {
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank].*value == first.*value) continue;
+      no(option, " is ", first.*value, " for process 0 and ", all[rank].*value, " for process ", rank,
+         ", want the same");
+    }
+  };
+  differs("ranks_per_process", &Greeting::ranks_per_process);
+  if (first.ranks_per_process > 1) differs("world_size", &Greeting::world_size);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].compares != first.compares) {
       no("compare_calls is ", first.compares != 0, " for rank 0 and ", all[rank].compares != 0, " for rank ", rank,
@@ -234,13 +270,90 @@ std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) 
   return "";
 }
 
+// Where ranks of a world over several processes meet: process 0 has the keys.
+class HostedStore final : public Store {
+ public:
+  HostedStore(Scheduler* scheduler, HostEngine* engine) : Store(scheduler), engine_(*engine), keys_(scheduler) {
+    if (engine->process() == 0) engine->keep_keys(&keys_);
+  }
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override { return engine_.store_call(call, own_timeout()); }
+  std::string_view kind() const override { return "MpiStore"; }
+
+ private:
+  HostEngine& engine_;
+  HashStore keys_;
+};
+
+// What the reports of all processes have in common, told by each of its own.
+void finish_report(MPI_Comm processes, RanksHere here, int run, const absl::Status& cause, RunReport* report) {
+  report->engine = "mpi";
+  report->rerun.clear();
+  if (!cause.ok()) report->cause = cause;
+  gather_report(processes, here, most_report_bytes, report);
+  // The same in all processes, whoever heard of what first.
+  report->first_failed = -1;
+  for (size_t rank = 0; rank < report->outcomes.size() && report->first_failed < 0; ++rank) {
+    if (report->outcomes[rank].state == RunReport::Outcome::State::kFailed)
+      report->first_failed = static_cast<int>(rank);
+  }
+  if (here.first == 0 && !report->ok()) write_failed_run(absl::StrCat(program_name(), ".run", run), report);
+  share_text(processes, &report->run_file);
+}
+
+// Ranks are fibers, several in each process.
+RunReport run_hosted(MPI_Comm processes, WorldOptions options, int ranks_per_process,
+                     absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
+  const int run = next_run();
+  HostEngine engine(processes, options.world_size, ranks_per_process);
+  const RanksHere here{.first = engine.first_here(), .count = engine.ranks_here()};
+  options.engine = EngineKind::kFibers;
+  options.schedule = Schedule::fifo();
+  RunReport report;
+  {
+    const MpiInUse in_use("run_mpi_world");
+    const std::unique_ptr<World> face = WorldState::make(std::move(options), RunHooks{});
+    WorldState& world = WorldState::of(*face);
+    world.ranks_elsewhere(/*own=*/-1, std::make_unique<HostedStore>(&world.scheduler(), &engine), &engine);
+    {
+      const World::OutsideWaker others(&world.scheduler());
+      engine.begin(&world);
+      int running = here.count;
+      const RunReport own = world.run(
+          [&](RankContext& rank) {
+            struct Ended {
+              HostEngine& engine;
+              int& running;
+              ~Ended() {
+                if (--running == 0) engine.ranks_ended();
+              }
+            } const ended{engine, running};
+            program(rank);
+          },
+          code);
+      engine.finish(own.outcomes);
+    }
+    report = world.report();
+  }
+  finish_report(processes, here, run, engine.cause(), &report);
+  return report;
+}
+
 // `refusal`: why this process will not run, or empty.
-RunReport run_on_processes(MPI_Comm processes, WorldOptions options, absl::FunctionRef<void(RankContext&)> program,
-                           bool compare_calls, std::string refusal, CodeSite code) {
+RunReport run_on_processes(MPI_Comm processes, WorldOptions options, int ranks_per_process,
+                           absl::FunctionRef<void(RankContext&)> program, bool compare_calls, std::string refusal,
+                           CodeSite code) {
   int size = 1;
   MPI_Comm_size(processes, &size);
-  if (refusal.empty()) refusal = wrong_options(options, size);
-  greet(processes, refusal, compare_calls, {.call = "run_mpi_world", .process = "rank", .what = "run", .code = code});
+  if (refusal.empty()) refusal = wrong_options(options, ranks_per_process, size);
+  if (refusal.empty() && options.world_size == 1) options.world_size = size * ranks_per_process;
+  greet(processes, refusal, compare_calls,
+        {.call = "run_mpi_world",
+         .process = "rank",
+         .what = "run",
+         .code = code,
+         .world_size = options.world_size,
+         .ranks_per_process = ranks_per_process});
+  if (ranks_per_process > 1) return run_hosted(processes, std::move(options), ranks_per_process, program, code);
   const int run = next_run();
   options.world_size = size;
   options.schedule = Schedule::free();
@@ -271,18 +384,23 @@ RunReport run_on_processes(MPI_Comm processes, WorldOptions options, absl::Funct
     report = world.report();
   }
   report.schedule = "free";
-  report.engine = "mpi";
-  report.rerun.clear();
-  if (const absl::Status& cause = engine.cause(); !cause.ok()) report.cause = cause;
   for (const std::string& note : engine.discarded()) report.notes.push_back(note);
-  gather_report(processes, most_report_bytes, &report);
-  // The same in all processes, whoever heard of what first.
-  report.first_failed = -1;
-  for (size_t rank = 0; rank < report.outcomes.size() && report.first_failed < 0; ++rank) {
-    if (report.outcomes[rank].state == RunReport::Outcome::State::kFailed) report.first_failed = static_cast<int>(rank);
-  }
-  if (engine.rank() == 0 && !report.ok()) write_failed_run(absl::StrCat(program_name(), ".run", run), &report);
-  share_text(processes, &report.run_file);
+  finish_report(processes, {.first = engine.rank(), .count = 1}, run, engine.cause(), &report);
+  return report;
+}
+
+// By the first processes of the job; the others get the report.
+RunReport run_some(int processes, WorldOptions options, int ranks_per_process,
+                   absl::FunctionRef<void(RankContext&)> program, bool compare_calls, CodeSite code) {
+  const int ranks = ranks_per_process > 1 ? options.world_size : processes;
+  const bool here = process_of_job() < processes;
+  MPI_Comm some = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, here ? 0 : MPI_UNDEFINED, 0, &some);
+  if (!here) return told_report(nullptr, ranks);
+  RunReport report = run_on_processes(some, std::move(options), ranks_per_process, program, compare_calls,
+                                      /*refusal=*/"", code);
+  MPI_Comm_free(&some);
+  told_report(process_of_job() == 0 ? &report : nullptr, ranks);
   return report;
 }
 
@@ -330,27 +448,40 @@ void bare_all_reduce(float* values, int count) {
 
 RunReport run_on_first(int processes, WorldOptions options, absl::FunctionRef<void(RankContext&)> program,
                        bool compare_calls, CodeSite code) {
-  const bool here = process_of_job() < processes;
-  MPI_Comm some = MPI_COMM_NULL;
-  MPI_Comm_split(MPI_COMM_WORLD, here ? 0 : MPI_UNDEFINED, 0, &some);
-  if (!here) return told_report(nullptr, processes);
-  RunReport report = run_on_processes(some, std::move(options), program, compare_calls, /*refusal=*/"", code);
-  MPI_Comm_free(&some);
-  told_report(process_of_job() == 0 ? &report : nullptr, processes);
-  return report;
+  return run_some(processes, std::move(options), /*ranks_per_process=*/1, program, compare_calls, code);
+}
+
+RunReport run_on_first(int processes, WorldOptions options, int ranks_per_process,
+                       absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
+  return run_some(processes, std::move(options), ranks_per_process, program, /*compare_calls=*/true, code);
 }
 
 }  // namespace internal
 
+namespace internal {
+namespace {
+
+RunReport run_of_job(WorldOptions options, int ranks_per_process, absl::FunctionRef<void(RankContext&)> program,
+                     bool compare_calls, CodeSite code) {
+  const LibraryScope library;
+  if (RankContext* const rank = RankContext::current(); rank != nullptr)
+    refuse_run(code, "called by rank ", rank->rank(), " of a world, want it outside of rank programs");
+  std::string refusal = begin_mpi(code, "run_mpi_world", nullptr, nullptr);
+  return run_on_processes(MPI_COMM_WORLD, std::move(options), ranks_per_process, program, compare_calls,
+                          std::move(refusal), code);
+}
+
+}  // namespace
+}  // namespace internal
+
 RunReport run_mpi_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program, bool compare_calls,
                         CodeSite code) {
-  const internal::LibraryScope library;
-  if (RankContext* const rank = RankContext::current(); rank != nullptr) {
-    internal::refuse_run(code, "called by rank ", rank->rank(), " of a world, want it outside of rank programs");
-  }
-  std::string refusal = internal::begin_mpi(code, "run_mpi_world", nullptr, nullptr);
-  return internal::run_on_processes(MPI_COMM_WORLD, std::move(options), program, compare_calls, std::move(refusal),
-                                    code);
+  return internal::run_of_job(std::move(options), /*ranks_per_process=*/1, program, compare_calls, code);
+}
+
+RunReport run_mpi_world(WorldOptions options, int ranks_per_process, absl::FunctionRef<void(RankContext&)> program,
+                        CodeSite code) {
+  return internal::run_of_job(std::move(options), ranks_per_process, program, /*compare_calls=*/true, code);
 }
 
 }  // namespace rankloom

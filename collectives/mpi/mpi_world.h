@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
+#include "rankloom/options.h"
 #include "rankloom/world.h"
 
 namespace rankloom::internal {
@@ -36,6 +37,10 @@ void bare_all_reduce(float* values, int count);
 // run_mpi_world() on the first `processes` processes of the job only. All call; the others get the report, too.
 RunReport run_on_first(int processes, WorldOptions options, absl::FunctionRef<void(RankContext&)> program,
                        bool compare_calls = true, CodeSite code = CodeSite::here());
+
+// The same with several ranks in each of them.
+RunReport run_on_first(int processes, WorldOptions options, int ranks_per_process,
+                       absl::FunctionRef<void(RankContext&)> program, CodeSite code = CodeSite::here());
 
 // The most bytes that processes tell each other of a run when it has ended, all of them together: 2^31 - 1, since MPI
 // counts in int. Tests have less room.

@@ -1,6 +1,7 @@
 #include "collectives/mpi/wire.h"
 
 #include <bit>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -180,6 +181,30 @@ absl::Status read_status(WireReader* in) {
   const int rank = in->number<int>();
   const auto blamed = in->number<ErrorKind>();
   return blamed_as(std::move(status), blamed_on(rank, make_error(blamed, in->text())));
+}
+
+void write_outcome(const RunReport::Outcome& outcome, WireWriter* out) {
+  out->number(outcome.state).text(outcome.text);
+  absl::Status failure;
+  if (outcome.exception != nullptr) {
+    failure = make_error(ErrorKind::kRankFailed, outcome.text);
+    try {
+      std::rethrow_exception(outcome.exception);
+    } catch (const DistError& error) {
+      failure = error.status();
+    } catch (...) {  // an exception of the program
+    }
+  }
+  write_status(failure, out);
+}
+
+RunReport::Outcome read_outcome(int rank, WireReader* in) {
+  RunReport::Outcome outcome;
+  outcome.state = in->number<RunReport::Outcome::State>();
+  outcome.text = in->text();
+  if (const absl::Status failure = read_status(in); !failure.ok())
+    outcome.exception = std::make_exception_ptr(DistError(failure, {.rank = rank, .group = {}, .op = {}}));
+  return outcome;
 }
 
 uint64_t likeness_of(const CollectiveCall& call) {

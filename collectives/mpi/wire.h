@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "collectives/ops/group_request.h"
 #include "rankloom/collective_call.h"
+#include "rankloom/world.h"
 
 namespace rankloom::internal {
 
@@ -67,6 +68,10 @@ std::vector<std::string> read_texts(WireReader* in);
 // A status with its kind, its text and whose doing it was. Bytes that are none read as OK.
 void write_status(const absl::Status& status, WireWriter* out);
 absl::Status read_status(WireReader* in);
+
+// The end of a rank. Its exception reads as a DistError.
+void write_outcome(const RunReport::Outcome& outcome, WireWriter* out);
+RunReport::Outcome read_outcome(int rank, WireReader* in);
 
 // A number that two calls share if their rows hold them for the same (OpRow::same), and with high odds only then.
 uint64_t likeness_of(const CollectiveCall& call);

@@ -228,6 +228,7 @@ void Message::begin(int64_t timeout_ns) {
   source_ = -1;
   state_ = State::kNew;
   channel_ = nullptr;
+  travels_ = 0;
   if (payload_.capacity() > kMostKept) payload_ = {};
   if (launch_ != nullptr) [[unlikely]]
     launch_ = nullptr;
@@ -342,11 +343,12 @@ struct Mailbox::UnwoundMessage {
 };
 
 Mailbox::Mailbox(WorldState* world, std::shared_ptr<const Group> group,
-                 absl::AnyInvocable<void(const absl::Status&)> on_failure)
+                 absl::AnyInvocable<void(const absl::Status&)> on_failure, std::shared_ptr<MembersElsewhere> elsewhere)
     : world_(*world),
       scheduler_(world->scheduler()),
       record_(scheduler_.record()),
       group_(std::move(group)),
+      elsewhere_(std::move(elsewhere)),
       poison_(world->poison()),
       late_(world->late_completion()),
       mu_(&scheduler_, LockLevel::kMailbox),
@@ -407,6 +409,10 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
       mine.state_ = Message::State::kPending;
       mine.self_ = message;
       inbox.link(mine);
+      if (elsewhere_ != nullptr && mine.sends() && !elsewhere_->is_here(mine.receiver())) [[unlikely]] {
+        mine.travels_ = ++travelled_;
+        travelling_.emplace(mine.travels_, message);
+      }
     } else {
       inbox.unlink(*match);
       other = std::move(match->self_);
@@ -417,6 +423,8 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
       }
     }
     if (match == nullptr || late_) eager ? copy_aside(mine) : count(mine);
+    if (match == nullptr && mine.travels_ != 0 && elsewhere_->is_here(mine.sender())) [[unlikely]]
+      elsewhere_->send(mine.travels_, mine.sender(), mine.call_);
     if (match == nullptr && !eager && !any_unwound_.load(std::memory_order_relaxed)) [[likely]]
       return absl::OkStatus();
   }
@@ -437,6 +445,35 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
                     if (self->unpair(*send, *recv)) self->move(send, recv);
                   });
   return absl::OkStatus();
+}
+
+void Mailbox::arrive(int64_t number, int sender, CollectiveCall&& call, std::string_view bytes) {
+  RankState& context = world_.context(group_->global_rank(sender));
+  const auto send = std::make_shared<Message>(shared_from_this(), &context, sender, std::move(call), Deadline::kNever);
+  send->travels_ = number;
+  send->payload_.assign(bytes.begin(), bytes.end());
+  const TensorView& input = send->tensor();
+  send->call_.inputs = TensorList(TensorView(send->payload_.data(), input.dtype(), Dims(input.sizes())));
+  if (const absl::Status posted = post(send, /*eager_bytes=*/0); !posted.ok()) finish(*send, posted);
+}
+
+void Mailbox::received(int64_t number, const absl::Status& status) {
+  const auto at = travelling_.find(number);
+  if (at == travelling_.end()) return;
+  const std::shared_ptr<Message> send = std::move(at->second);
+  travelling_.erase(at);
+  {
+    Inbox& inbox = inbox_of(send->receiver());
+    ObservedMutexLock lock(&inbox.mu);
+    if (send->state_ != Message::State::kPending) return;  // taken back, or the group has failed
+    inbox.unlink(*send);
+    send->self_.reset();
+    send->state_ = Message::State::kTaken;
+  }
+  Completion completion;
+  if (!status.ok()) fail(status);
+  finish(*send, send->eager_ ? absl::OkStatus() : status);
+  completion.end();
 }
 
 bool Mailbox::unpair(Message& send, Message& recv) {
@@ -573,6 +610,8 @@ void Mailbox::uncount(Message& message) {
 void Mailbox::finish(Message& message, const absl::Status& status) {
   const bool put_back = message.unpoison(!status.ok());
   if (message.is_over()) return;  // an eager send was done long ago
+  if (message.travels_ != 0 && !elsewhere_->is_here(message.group_rank_)) [[unlikely]]
+    elsewhere_->received(message.group_rank_, message.travels_, status);
   if (record_ != nullptr) record_->settle_memory(message.rank(), put_back);
   message.complete(status);
   uncount(message);
@@ -735,6 +774,7 @@ void Mailbox::fail(const absl::Status& cause) {
       Completion::drop(std::move(message));
     }
   }
+  travelling_.clear();
   emptied_.store(true, std::memory_order_release);
   if (on_failure_) on_failure_(cause);
   completion.end();

@@ -8,9 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "collectives/threaded/members_elsewhere.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
 #include "world/world_state.h"
@@ -90,10 +93,11 @@ class Message final : public MemberWork {
   int64_t order_ = 0;     // when it was posted, among all messages of the inbox
   Message* before_ = nullptr;
   Message* after_ = nullptr;
-  void* channel_ = nullptr;               // Mailbox::Channel; null for recv_any
-  std::shared_ptr<Message> self_;         // while it is in a queue
-  std::shared_ptr<Message> partner_;      // kMatched
-  std::vector<char> payload_;             // an eager send's own copy, unless it moved at once
+  void* channel_ = nullptr;           // Mailbox::Channel; null for recv_any
+  std::shared_ptr<Message> self_;     // while it is in a queue
+  std::shared_ptr<Message> partner_;  // kMatched
+  int64_t travels_ = 0;        // the number by which the other process knows a send, from 1; 0: both sides are here
+  std::vector<char> payload_;  // an eager send's own copy, unless it moved at once
   std::shared_ptr<DeviceLaunch> launch_;  // kTaken, while a device moves it
   struct Aside;
   std::unique_ptr<Aside> aside_;   // poisoned runs only
@@ -114,14 +118,22 @@ class Message final : public MemberWork {
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
  public:
   // `on_failure` is told once why the group can do no more.
+  // `elsewhere`: null if all members run in this process.
   Mailbox(WorldState* world, std::shared_ptr<const Group> group,
-          absl::AnyInvocable<void(const absl::Status&)> on_failure);
+          absl::AnyInvocable<void(const absl::Status&)> on_failure,
+          std::shared_ptr<MembersElsewhere> elsewhere = nullptr);
   ~Mailbox();
 
   // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at
   // once, whatever becomes of the message.
   // Never blocks on another member.
   absl::Status post(const std::shared_ptr<Message>& message, size_t eager_bytes);
+
+  // A send of a member elsewhere has come: its peer is a member here. `number`: by which its process knows it, which
+  // is told how it ended. `bytes`: its data, which `call` has no memory for.
+  void arrive(int64_t number, int sender, CollectiveCall&& call, std::string_view bytes);
+  // A send to a member elsewhere has ended there.
+  void received(int64_t number, const absl::Status& status);
 
   // Takes a message back whose data has not moved; waits for a move under way. False: the message was done before.
   bool withdraw(Message& message, const Withdrawal& why);
@@ -201,6 +213,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   Scheduler& scheduler_;
   StepRecord* const record_;  // explored runs only
   const std::shared_ptr<const Group> group_;
+  const std::shared_ptr<MembersElsewhere> elsewhere_;
+  int64_t travelled_ = 0;                                              // sends to members elsewhere so far; of fibers
+  absl::flat_hash_map<int64_t, std::shared_ptr<Message>> travelling_;  // those that have not ended there
   const bool poison_;
   const bool late_;
 

@@ -238,12 +238,15 @@ bool CollectiveWork::output_written() const {
                       [](const Aside::Saved& saved) { return holds_poison(saved.user); });
 }
 
-Rendezvous::Rendezvous(WorldState* world, std::shared_ptr<const Group> group)
+Rendezvous::Rendezvous(WorldState* world, std::shared_ptr<const Group> group,
+                       std::shared_ptr<MembersElsewhere> elsewhere)
     : world_(*world),
       scheduler_(world->scheduler()),
       record_(scheduler_.record()),
       group_(std::move(group)),
       size_(group_->size()),
+      elsewhere_(std::move(elsewhere)),
+      here_(elsewhere_ != nullptr ? elsewhere_->here() : size_),
       poison_(world->poison()),
       late_(world->late_completion()),
       object_(GroupAccess::calls_object(*group_)),
@@ -356,24 +359,65 @@ absl::Status Rendezvous::file(const std::shared_ptr<CollectiveWork>& state) {
       record_->signal(object_of(*slot));
     }
     enter(*slot, state);
-    if (slot->arrived < size_) {
+    if (slot->arrived < here_) {
       if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
         return absl::OkStatus();
       slot = nullptr;
     } else {
-      slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+      slot->state = late_ || elsewhere_ != nullptr ? Slot::State::kReady : Slot::State::kRunning;
     }
   }
   if (slot == nullptr) [[unlikely]] {
     look_at_unwound();
     return absl::OkStatus();
   }
-  if (late_) {
+  if (elsewhere_ != nullptr) [[unlikely]] {
+    elsewhere_->meet(slot->seq, MemberCalls(slot->calls), !slot->mismatch);
+  } else if (late_) {
     run_later(slot, call, static_cast<int>(rank));
   } else {
     run(slot);
   }
   return absl::OkStatus();
+}
+
+void Rendezvous::met(int64_t seq, absl::FunctionRef<bool(std::vector<const CollectiveCall*>& calls)> bring) {
+  Slot* slot = nullptr;
+  {
+    ObservedMutexLock lock(&mu_);
+    slot = find(seq);
+    if (slot == nullptr || slot->state != Slot::State::kReady) return;
+    slot->state = Slot::State::kRunning;
+  }
+  const int64_t started_ns = scheduler_.now_ns();
+  if (!bring(slot->calls)) return end(slot, absl::OkStatus(), started_ns);
+  const CollectiveCall& first = *slot->calls[static_cast<size_t>(slot->first)];
+  for (const CollectiveCall* const call : slot->calls)
+    slot->mismatch = slot->mismatch || !op_row(first.op).same(first, *call);
+  run(slot);
+}
+
+void Rendezvous::look(int64_t seq, absl::FunctionRef<void(MemberCalls calls)> reader) const {
+  const Slot* slot = nullptr;
+  {
+    ObservedMutexLock lock(&mu_);
+    slot = find(seq);
+    if (slot == nullptr || slot->state != Slot::State::kReady) return;
+  }
+  reader(MemberCalls(slot->calls));
+}
+
+std::vector<Rendezvous::Arrived> Rendezvous::arrived() const {
+  ObservedMutexLock lock(&mu_);
+  std::vector<Arrived> all;
+  for (const Slot* const slot : window_) {
+    if (slot == nullptr || slot->arrived == 0) continue;
+    all.push_back({.seq = slot->seq, .ranks = {}});
+    for (int rank = 0; rank < size_; ++rank) {
+      if (slot->calls[static_cast<size_t>(rank)] != nullptr) all.back().ranks.push_back(rank);
+    }
+  }
+  return all;
 }
 
 struct Rendezvous::Early {
@@ -570,11 +614,14 @@ absl::Status Rendezvous::agree(const Slot& slot) const {
 
 absl::Status Rendezvous::describe_difference(const Slot& slot) const {
   const auto global = [this](int rank) { return group_->global_rank(rank); };
+  const auto is_here = [this](int rank) { return elsewhere_ == nullptr || elsewhere_->is_here(rank); };
   const auto last_calls = [&](int rank) {
+    if (!is_here(rank)) return elsewhere_->last_calls(slot.seq, rank);
     return world_.context(group_->global_rank(rank)).recorder().last_calls(5, group_.get());
   };
   const auto whereabouts = [&](int rank) {
     const std::string ended = world_.ended_text(group_->global_rank(rank));
+    if (ended.empty() && !is_here(rank)) return std::string("is in another process");
     return ended.empty() ? std::string("has not called") : ended;
   };
   return describe_mismatch({.group = group_->name(),
@@ -617,6 +664,8 @@ void Rendezvous::run(Slot* slot) {
       }
     } else {
       op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
+      if (elsewhere_ != nullptr) [[unlikely]]
+        elsewhere_->ran(MemberCalls(slot->calls));
     }
   }
   end(slot, status, started_ns);
@@ -624,7 +673,8 @@ void Rendezvous::run(Slot* slot) {
 
 [[gnu::noinline]] void Rendezvous::look_for_freed_memory(const Slot& slot) const {
   for (int rank = 0; rank < size_; ++rank) {
-    if (slot.states[static_cast<size_t>(rank)]->served_) continue;  // its memory is the rank's own again
+    const CollectiveWork* const state = slot.states[static_cast<size_t>(rank)].get();
+    if (state == nullptr || state->served_) continue;  // in another process; its memory is the rank's own again
     const CollectiveCall& call = *slot.calls[static_cast<size_t>(rank)];
     if (call_device(call).kind == Device::Kind::kCpu) report_freed_memory(call, rank);
   }
@@ -707,6 +757,7 @@ void Rendezvous::spread(Failure failure) {
   Completion completion;
   for (Slot* slot : failure.slots) finish(slot, failure.cause);
   if (failure.told) failure.told(failure.cause);
+  if (elsewhere_ != nullptr && !failure.cause.ok()) elsewhere_->failed(failure.cause);
   completion.end();
 }
 
@@ -719,7 +770,7 @@ absl::Status Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&
 
 absl::Status Rendezvous::buffers_untouched(const Slot& slot) const {
   for (const std::shared_ptr<CollectiveWork>& state : slot.states) {
-    if (state->served_) continue;
+    if (state == nullptr || state->served_) continue;
     const bool input = state->input_changed();
     if (!input && !state->output_written()) [[likely]]
       continue;
@@ -865,7 +916,7 @@ void Rendezvous::note_left() const {
       const CollectiveCall* first = nullptr;
       for (int rank = 0; rank < size_; ++rank) {
         const CollectiveCall* const call = slot->calls[static_cast<size_t>(rank)];
-        (call != nullptr ? came : missing).push_back(group_->global_rank(rank));
+        (has_come(*slot, rank) ? came : missing).push_back(group_->global_rank(rank));
         if (first == nullptr) first = call;
       }
       std::sort(came.begin(), came.end());
@@ -909,7 +960,7 @@ void Rendezvous::append_missing(int64_t seq, int rank, std::vector<int>* ranks) 
   touched_group(Access::kRead);  // a warning and a timeout name the missing members, too
   const Slot* const slot = find(seq);
   if (slot == nullptr) return;
-  const auto came = [slot](int member) { return slot->calls[static_cast<size_t>(member)] != nullptr; };
+  const auto came = [this, slot](int member) { return has_come(*slot, member); };
   const CollectiveWork* const mine = slot->states[static_cast<size_t>(rank)].get();
   if (mine != nullptr && mine->early_) {
     const int root = mine->call_.root;

@@ -10,6 +10,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "collectives/threaded/members_elsewhere.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
 #include "sim/base/kept_memory.h"
@@ -95,7 +96,9 @@ class CollectiveWork final : public MemberWork {
 // Thread-safety: all methods.
 class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
  public:
-  Rendezvous(WorldState* world, std::shared_ptr<const Group> group);
+  // `elsewhere`: null if all members run in this process.
+  Rendezvous(WorldState* world, std::shared_ptr<const Group> group,
+             std::shared_ptr<MembersElsewhere> elsewhere = nullptr);
 
   // Files a call; runs it if this member is the last. Never blocks on another member.
   absl::Status file(const std::shared_ptr<CollectiveWork>& state);
@@ -103,6 +106,18 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // as soon as the root has come. Not for the root of a reduce or gather. The slot stays until all have come, so that
   // calls are compared as ever.
   absl::Status file_early(const std::shared_ptr<CollectiveWork>& state);
+
+  // Members elsewhere have made their calls of `seq`, too. `bring` puts them beside those that are here, and the kernel
+  // runs; or it has moved the data itself, and returns false. Nothing happens if a member here has taken its call back.
+  void met(int64_t seq, absl::FunctionRef<bool(std::vector<const CollectiveCall*>& calls)> bring);
+  // The calls of the members here, before met(), which read their inputs. Not called if one was taken back.
+  void look(int64_t seq, absl::FunctionRef<void(MemberCalls calls)> reader) const;
+  // The collectives on their way, and who has made them, for the members elsewhere.
+  struct Arrived {
+    int64_t seq;
+    std::vector<int> ranks;  // in the group
+  };
+  std::vector<Arrived> arrived() const;
 
   // How many calls before `seq` there are that some members have not made.
   int64_t ahead(int64_t seq) const {
@@ -140,6 +155,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   const Group& group() const { return *group_; }
   WorldState& world() const { return world_; }
+  const std::shared_ptr<MembersElsewhere>& elsewhere() const { return elsewhere_; }
 
  private:
   struct Slot : Kept {
@@ -204,6 +220,11 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     if (record_ != nullptr) [[unlikely]]
       record_->access(object_, how);
   }
+  // Of a call that a member here may not have made.
+  bool has_come(const Slot& slot, int rank) const {
+    return slot.calls[static_cast<size_t>(rank)] != nullptr ||
+           (elsewhere_ != nullptr && !elsewhere_->is_here(rank) && elsewhere_->has_come(slot.seq, rank));
+  }
   void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The one place that makes the group fail: takes out all that no kernel has. spread() follows, without the lock. Only
   // the first cause counts.
@@ -233,6 +254,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   StepRecord* const record_;  // explored runs only
   const std::shared_ptr<const Group> group_;
   const int size_;
+  const std::shared_ptr<MembersElsewhere> elsewhere_;
+  const int here_;  // members of this process
   const bool poison_;
   const bool late_;
 

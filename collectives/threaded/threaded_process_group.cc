@@ -67,10 +67,11 @@ std::string core_key(const Group& group) { return absl::StrCat("core of group ",
 
 }  // namespace
 
-ThreadedGroupCore::ThreadedGroupCore(WorldState* world, std::shared_ptr<const Group> group)
+ThreadedGroupCore::ThreadedGroupCore(WorldState* world, std::shared_ptr<const Group> group,
+                                     std::shared_ptr<MembersElsewhere> elsewhere)
     : world_(*world),
       group_(std::move(group)),
-      rendezvous_(make_kept<Rendezvous>(world, group_)),
+      rendezvous_(make_kept<Rendezvous>(world, group_, std::move(elsewhere))),
       mu_(&world->scheduler(), LockLevel::kGroupCore) {}
 
 std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
@@ -79,7 +80,8 @@ std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
   if (mailbox_ == nullptr) {
     // A group fails as a whole: a rank that waits for a member whose other call failed would wait for ever.
     mailbox_ = std::make_shared<Mailbox>(
-        &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); });
+        &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); },
+        rendezvous_->elsewhere());
     const absl::Status failed =
         rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
           if (const std::shared_ptr<Mailbox> other = mailbox.lock(); other != nullptr) other->fail(cause);
@@ -90,6 +92,7 @@ std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
 }
 
 void ThreadedGroupCore::close(const absl::Status& cause) {
+  if (rendezvous_->elsewhere() != nullptr) rendezvous_->elsewhere()->left();
   rendezvous_->note_left();
   std::shared_ptr<Mailbox> mailbox;
   {
@@ -108,7 +111,8 @@ void ThreadedGroupCore::leave(int rank) {
     gone_.resize(static_cast<size_t>(group_->size()));
     if (gone_[static_cast<size_t>(rank)]) return;
     gone_[static_cast<size_t>(rank)] = true;
-    if (++left_ < group_->size()) return;
+    const int members = rendezvous_->elsewhere() != nullptr ? rendezvous_->elsewhere()->here() : group_->size();
+    if (++left_ < members) return;
   }
   // Messages that nobody received hold the mailbox.
   close(make_error(ErrorKind::kAborted, "all members have left group ", sv(group_->name())));
@@ -234,6 +238,9 @@ std::shared_ptr<ProcessGroup> ThreadedProcessGroup::make_member(const std::share
                                                                 const GroupOptions& options) {
   GroupOptions mine = options;
   if (!mine.rooted.has_value()) mine.rooted = rooted_;
+  RankState& rank = *front().rank_state();
+  if (GroupBackend* const backend = rank.world().group_backend(); backend != nullptr)
+    return backend->make_member(rank, group, mine);
   return make_threaded_member(*front().rank_state(), group, mine);
 }
 
@@ -287,7 +294,7 @@ absl::Status ThreadedProcessGroup::file_begun(const std::shared_ptr<CollectiveWo
 
 bool ThreadedProcessGroup::done_early(const CollectiveCall& call, bool on_host) const {
   using Semantics = GroupOptions::Rooted;
-  if (!on_host || call.stream != nullptr || group()->size() == 1) return false;
+  if (!on_host || call.stream != nullptr || group()->size() == 1 || rendezvous_->elsewhere() != nullptr) return false;
   const bool takes_all = op_row(call.op).rooted == Rooted::kTakes && ProcessGroup::rank() == call.root;
   if (takes_all) return false;
   WorldState& world = front().rank_state()->world();
@@ -386,11 +393,15 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
 
 std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                                    const GroupOptions& options) {
-  WorldState& world = rank.world();
-  std::shared_ptr<ThreadedGroupCore> core = world.shared<ThreadedGroupCore>(
+  return make_threaded_member(rank, group, options, [&] { return make_kept<ThreadedGroupCore>(&rank.world(), group); });
+}
+
+std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,
+                                                   const GroupOptions& options, MakeGroupCore make_core) {
+  std::shared_ptr<ThreadedGroupCore> core = rank.world().shared<ThreadedGroupCore>(
       core_key(*group),
       [&] {
-        auto made = make_kept<ThreadedGroupCore>(&world, group);
+        std::shared_ptr<ThreadedGroupCore> made = make_core();
         made->listen();
         return made;
       },

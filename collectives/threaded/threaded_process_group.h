@@ -14,7 +14,9 @@ namespace rankloom::internal {
 // The objects that the members of a threaded group share. Thread-safety: all methods.
 class ThreadedGroupCore : public std::enable_shared_from_this<ThreadedGroupCore> {
  public:
-  ThreadedGroupCore(WorldState* world, std::shared_ptr<const Group> group);
+  // `elsewhere`: null if all members run in this process.
+  ThreadedGroupCore(WorldState* world, std::shared_ptr<const Group> group,
+                    std::shared_ptr<MembersElsewhere> elsewhere = nullptr);
 
   const std::shared_ptr<const Group>& group() const { return group_; }
   const std::shared_ptr<Rendezvous>& rendezvous() const { return rendezvous_; }
@@ -48,7 +50,7 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
  public:
   ThreadedProcessGroup(RankState* context, std::shared_ptr<ThreadedGroupCore> core, const GroupOptions& options);
 
-  std::string backend_name() const override { return "threaded"; }
+  std::string backend_name() const override { return rendezvous_->elsewhere() != nullptr ? "mpi" : "threaded"; }
   void abort(std::string_view reason, CodeSite code) override;
   void shutdown(CodeSite code) override;
   absl::StatusOr<Work> execute(CollectiveCall&& call) override;
@@ -89,7 +91,11 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   std::unique_ptr<KeptWorks<Message>> kept_messages_;  // null until this member sends or receives
 };
 
+// `make_core`: makes what members share, for the first of them; without it all members are in this process.
+using MakeGroupCore = absl::FunctionRef<std::shared_ptr<ThreadedGroupCore>()>;
 std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                                    const GroupOptions& options);
+std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,
+                                                   const GroupOptions& options, MakeGroupCore make_core);
 
 }  // namespace rankloom::internal

@@ -38,6 +38,21 @@ namespace rankloom {
 RunReport run_mpi_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program, bool compare_calls = true,
                         CodeSite code = CodeSite::here());
 
+// The same with `ranks_per_process` ranks in each process: worlds that outgrow one machine, of millions of ranks.
+//
+//   run_mpi_world({.world_size = 4'000'000}, /*ranks_per_process=*/500'000, program);       // mpirun -n 8 ./train
+//
+// Ranks: fibers, under fifo, whatever `options.engine` says; process p has those from p * ranks_per_process on, and the
+//   last one has fewer if the world cannot be divided. Time is virtual, and the same in all processes. Which message
+//   comes first depends on the processes, so that runs do not repeat as those of one process do.
+// Calls: a collective meets in its process first, then travels once for all ranks of it. Groups whose members are in
+//   one process need no MPI. Results have the bits of one process. Calls are always compared.
+// Deadlock: found at once, by counting messages; the report names the ranks of all processes.
+// Options: world_size left at 1: ranks_per_process times the number of processes. With ranks_per_process = 1: as above.
+// Errors: also InvalidArgument for a world_size that needs more or fewer processes than there are.
+RunReport run_mpi_world(WorldOptions options, int ranks_per_process, absl::FunctionRef<void(RankContext&)> program,
+                        CodeSite code = CodeSite::here());
+
 struct ExploreOptions;  // rankloom/explore.h
 struct ExploreReport;
 

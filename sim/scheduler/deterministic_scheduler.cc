@@ -220,6 +220,7 @@ void DeterministicScheduler::await_baton(Task& self, StateLock& lock) {
 DeterministicScheduler::DeterministicScheduler(WorldOptions&& options, const RunHooks& hooks)
     : Scheduler(std::move(options), /*deterministic=*/true, hooks.record),
       threads_(options_.engine == EngineKind::kThreads),
+      ranks_here_(options_.world_size),
       engine_(make_engine(options_)),
       policy_(make_policy(options_.schedule, hooks)),
       uniform_(policy_->uniform()),
@@ -335,8 +336,8 @@ void DeterministicScheduler::run(absl::FunctionRef<void(int rank, Task& task)> b
     if (!threads_) fibers_thread_.store(this_thread(), std::memory_order_relaxed);
     {
       StateLock lock(this);
-      live_ += options_.world_size;
-      for (int rank = 0; rank < options_.world_size; ++rank) {
+      live_ += ranks_here_;
+      for (int rank = first_here_; rank < first_here_ + ranks_here_; ++rank) {
         engine_->spawn(rank_tasks_[static_cast<size_t>(rank)], &task_main);
         make_ready(rank_tasks_[static_cast<size_t>(rank)]);
       }
@@ -768,6 +769,7 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   if (inbox_full_.load(std::memory_order_acquire)) return;
   // The task at the point has stopped already: tasks that run are threads beside the baton.
   const bool due = next_timer_ns() <= now_ns();  // time need not go on for these
+  if (outside && !due && idler_ && !aborted()) return idle_outside(lock);
   if (outside && !due && wait_beside(/*grace_ns=*/0, lock)) return;
   if (!due && any_timer() && (running_ > 0 ? wait_beside(kGraceNs, lock) : away() > 0 && await_strangers(lock))) return;
   if (advance_clock()) return;
@@ -787,6 +789,45 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   if (record_ != nullptr) record_->stop();  // before the report looks at everything
   end_stuck(deadlock_error(blocked));
   lock.lock();
+}
+
+void DeterministicScheduler::idle_outside(StateLock& lock) {
+  Idle idle{.deadline_ns = next_timer_ns(), .weak_deadline_ns = weak_floor_ns_, .beside = running_ > 0 || away() > 0};
+  note_running(nullptr);
+  lock.unlock();
+  idler_(idle);
+  lock.lock();
+}
+
+bool DeterministicScheduler::post_from_outside(const TaskInfo& info, const Site& site,
+                                               absl::AnyInvocable<void()> body) {
+  const auto post = [this, info, site](absl::AnyInvocable<void()> step) { post_here(info, site, std::move(step)); };
+  return start_before_end(&body, post);
+}
+
+absl::Status DeterministicScheduler::deadlock_here() const {
+  std::vector<Task*> waiting = parked_tasks();
+  // Those that stand for a rank of another process, which tells of it itself.
+  std::erase_if(waiting, [this](const Task* task) {
+    return task->info.rank < first_here_ || task->info.rank >= first_here_ + ranks_here_;
+  });
+  return deadlock_error(waiting);
+}
+
+void DeterministicScheduler::let_time_pass(int64_t at_ns) {
+  while (next_timer_ns() <= at_ns) advance_clock();
+  clock_ns_.store(std::max(now_ns(), at_ns), std::memory_order_relaxed);
+  if (weak_floor_ns_ > at_ns) return;
+  weak_floor_ns_ = Deadline::kNever;
+  for (Task* task : live_tasks()) {
+    if (task->state != Task::State::kParked || task->timer != 0 || task->deadline_ns == Deadline::kNever) continue;
+    if (task->deadline_ns > at_ns) {
+      weak_floor_ns_ = std::min(weak_floor_ns_, task->deadline_ns);
+      continue;
+    }
+    task->cause = WakeCause::kTimeout;
+    make_ready(*task);
+  }
 }
 
 std::vector<const Task*> DeterministicScheduler::ready_tasks() const {
@@ -1128,7 +1169,7 @@ std::vector<Task*> DeterministicScheduler::live_tasks() const {
         task->info.kind != TaskKind::kCompletion)
       tasks.push_back(task);
   };
-  for (int rank = 0; rank < options_.world_size; ++rank) add(&rank_tasks_[static_cast<size_t>(rank)]);
+  for (int rank = first_here_; rank < first_here_ + ranks_here_; ++rank) add(&rank_tasks_[static_cast<size_t>(rank)]);
   for (const std::unique_ptr<Task>& task : extra_) add(task.get());
   return tasks;
 }

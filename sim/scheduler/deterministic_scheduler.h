@@ -50,6 +50,30 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void asked_outside() override;
   void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
 
+  // --- a world over several processes, on fibers: with an outside waker, so that this one alone finds no deadlock
+
+  // Only these ranks run in this process. Before anything else.
+  void host_only(int first, int ranks) {
+    first_here_ = first;
+    ranks_here_ = ranks;
+  }
+  // The moment at which no task here can move and time alone would have one move.
+  struct Idle {
+    int64_t deadline_ns = Deadline::kNever;       // the earliest own deadline
+    int64_t weak_deadline_ns = Deadline::kNever;  // no default timeout ends before this
+    bool beside = false;                          // threads of ranks may still act
+  };
+  // Called on the fibers' thread when no task can move, in the place of its sleep: returns when asked() says that
+  // somebody sent something. Set once, before run().
+  void set_idler(std::function<void(const Idle& idle)> idler) { idler_ = std::move(idler); }
+  bool asked() const { return inbox_full_.load(std::memory_order_acquire); }
+  // Has a body run as a step of its own, on the fibers' thread; from any thread. False: all tasks have ended.
+  bool post_from_outside(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body);
+  // By such a step: time goes on to `at_ns`, and ends waits on its way.
+  void let_time_pass(int64_t at_ns);
+  // By such a step: the error that a deadlock of all processes ends with, as far as this one's tasks are concerned.
+  absl::Status deadlock_here() const;
+
  protected:
   void deterministic_point(const Site& site, Step step) override;
   void wake_all() override;
@@ -122,6 +146,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // On a thread of its own: picks the next task.
   void move_on_thread();
   void nobody_ready(StateLock& lock);
+  void idle_outside(StateLock& lock);
   // Fetches what switches to the next tasks in the queue will touch.
   void prefetch();
   // max_steps have passed.
@@ -168,6 +193,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   static constexpr int64_t kShortestPassNs = 1'000'000;
 
   const bool threads_;
+  int first_here_ = 0;  // ranks that run in this process: so many, from this one on
+  int ranks_here_;
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<SchedulePolicy> policy_;
   Prng* const uniform_;  // the policy's; null: it is asked
@@ -235,6 +262,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   int64_t weak_floor_ns_ = Deadline::kNever;
 
   // Requests of threads outside the fibers'.
+  std::function<void(const Idle& idle)> idler_;
   OrderedMutex inbox_mu_{LockLevel::kSchedulerInbox};
   std::vector<absl::AnyInvocable<void()>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
   std::atomic<bool> inbox_full_{false};

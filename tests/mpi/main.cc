@@ -1,6 +1,7 @@
 // Runs the tests of this program in every process of a job: a failure in one fails the job. Process 0 tells of all,
 // the others of failures only. `--worlds=N` fails a job in which fewer worlds have run: tests whose worlds have more
-// ranks than the job has processes are left out.
+// ranks than the job has processes are left out. `--ranks-per-process=N`: so many ranks
+// of a world are fibers of one process.
 
 #include <cstdio>
 #include <cstdlib>
@@ -38,10 +39,15 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_xml_generator());
     listeners.Append(new OfOtherProcess(process));
   }
+  const auto number = [&](std::string_view name, int without) {
+    for (int i = 1; i < argc; ++i) {
+      if (std::string_view(argv[i]).starts_with(name)) return std::atoi(argv[i] + name.size());
+    }
+    return without;
+  };
+  const int wanted = number("--worlds=", 0);
+  rankloom::ranks_per_process = number("--ranks-per-process=", 1);
   bool failed = RUN_ALL_TESTS() != 0;
-  constexpr std::string_view kWorlds = "--worlds=";
-  const std::string_view argument = argc > 1 ? argv[1] : "";
-  const int wanted = argument.starts_with(kWorlds) ? std::atoi(argv[1] + kWorlds.size()) : 0;
   if (rankloom::worlds_run < wanted) {
     std::fprintf(stderr, "%d worlds of processes have run, want %d or more\n", rankloom::worlds_run, wanted);
     failed = true;

@@ -12,10 +12,12 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/mpi_member.h"
 #include "collectives/mpi/mpi_world.h"
@@ -137,6 +139,32 @@ void give_up_while_sizes_travel(RankContext& rank) {
   while (rank.store().get("told") != "2") rank.yield();
 }
 
+// What goes wrong in a world with several ranks in each process.
+void host(const std::string& kind, RankContext& rank) {
+  auto pg = init_process_group(rank);
+  const int last = pg->size() - 1;
+  const bool is_last = rank.rank() == last;
+  std::vector<int> x(kind == "differ" && is_last ? 3 : 2, rank.rank() + 1);
+  if (kind == "deadlock" && is_last) return pg->recv(x, 0, 3).wait();
+  if (kind == "deadlock_of_stores" && is_last) return rank.store().wait({"never"});
+  if (kind == "deadlock_of_groups") {
+    // In the first half nobody waits for the other one.
+    auto half = pg->split_group(rank.rank() <= last / 2 ? 0 : 1);
+    if (rank.rank() <= last / 2 || !is_last) half->barrier().wait();
+    return;
+  }
+  if (kind == "throw" && is_last) throw std::runtime_error("the disk is full");
+  pg->all_reduce(x).wait();
+  if (kind == "kill" && is_last) kill(getpid(), SIGKILL);
+  if (kind == "kill_in_call" && is_last) {
+    Work work = pg->all_reduce(x);
+    kill(getpid(), SIGKILL);
+  }
+  if (kind == "sleep") rank.sleep_for(absl::Minutes(rank.rank() + 1));
+  pg->all_reduce(x).wait();
+  if (rank.rank() == 0) std::printf("sum %d at %s\n", x[0], absl::FormatDuration(rank.now()).c_str());
+}
+
 int tell(const RunReport& report) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -171,6 +199,12 @@ int run(const std::string& kind, const std::string& folder) {
     return 0;
   }
   if (kind == "gives_up_sizes") return tell(run_mpi_world(options, give_up_while_sizes_travel));
+  if (kind == "each_of_one") return tell(run_mpi_world(options, process() == 1 ? 3 : 2, [](RankContext&) {}));
+  if (constexpr std::string_view kHosted = "host_"; kind.starts_with(kHosted)) {
+    options.world_size = std::atoi(folder.c_str());
+    const std::string what = kind.substr(kHosted.size());
+    return tell(run_mpi_world(options, /*ranks_per_process=*/3, [&](RankContext& rank) { host(what, rank); }));
+  }
   const auto program = [&](RankContext& rank) {
     if (kind == "flight") {
       World& world = rank.world();

@@ -159,5 +159,74 @@ class JobsTest(unittest.TestCase):
         self.assertIn("run_mpi_world: world_size is 5 and the job has 2 processes, want the same, or 1", done.stdout)
 
 
+class HostsTest(unittest.TestCase):
+    """Worlds with three ranks in each process, the last one with what is left."""
+
+    def job(self, kind, ranks=6, processes=2):
+        return mpi_job.run(IMPLEMENTATION, processes, PROGRAM, ["host_" + kind, str(ranks)], timeout=SOON)
+
+    def test_runs_on_two_and_four_processes(self):
+        for ranks, processes in (6, 2), (5, 2), (4, 2), (11, 4):
+            done = self.job("run", ranks, processes)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn(f"sum {ranks * ranks * (ranks + 1) // 2} at 0\n", done.stdout)
+            self.assertIn("report: ok\n", done.stdout)
+
+    def test_a_deadlock_names_the_ranks_of_all_processes(self):
+        done = self.job("deadlock", ranks=11, processes=4)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("report: Deadlock: no rank can move\n", done.stdout)
+        for line in ("ranks 0-2 wait in all_reduce seq 1 for rank 10 [group 0, mpi_job.cc:",
+                     "ranks 6-8 wait in all_reduce seq 1 for rank 10 [group 0, mpi_job.cc:",
+                     "rank 9 waits in all_reduce seq 1 for rank 10 [group 0, mpi_job.cc:",
+                     "rank 10 waits in recv seq 1 tag 3 for rank 0 [group 0, mpi_job.cc:"):
+            self.assertIn("  " + line, done.stdout)
+        self.assertIn("ranks 0-10 stopped for it\n", done.stdout)
+
+    def test_a_deadlock_of_the_store_names_its_key(self):
+        done = self.job("deadlock_of_stores")
+        self.assertIn("report: Deadlock: no rank can move\n", done.stdout)
+        self.assertRegex(done.stdout, r"rank 5 waits in store wait never")
+        self.assertIn("ranks 3-4 wait in all_reduce seq 1 for rank 5 ", done.stdout)
+
+    def test_a_deadlock_within_one_process_is_found_too(self):
+        done = self.job("deadlock_of_groups")
+        self.assertIn("report: Deadlock: no rank can move\n", done.stdout)
+        self.assertRegex(done.stdout, r"ranks 3-4 wait in barrier seq 1 for rank 5 \(returned\)")
+        self.assertNotRegex(done.stdout, r"ranks 0-2 wait")
+
+    def test_members_that_differ_get_one_table(self):
+        done = self.job("differ", ranks=11, processes=4)
+        self.assertIn("report: ranks 0-10 failed: Mismatch: group 0, seq 1: members issued different calls\n", done.stdout)
+        self.assertRegex(done.stdout, r"shape \| \[2\]   \| 0-9   \|.*\n +\| \[3\]   \| 10 ")
+
+    def test_an_exception_ends_all_with_its_text(self):
+        done = self.job("throw")
+        self.assertIn("report: rank 5 failed: the disk is full", done.stdout)
+        self.assertIn("ranks 0-4 stopped for it", done.stdout)
+
+    def test_time_is_virtual_and_the_same_for_all(self):
+        done = self.job("sleep")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("at 6m\n", done.stdout)
+
+    def test_a_killed_process_ends_the_job(self):
+        for kind in "kill", "kill_in_call":
+            done = self.job(kind)
+            self.assertNotEqual(done.returncode, 0, kind)
+            self.assertRegex(done.stdout, r"signal 9|EXIT CODE: 9|KILLED BY SIGNAL: 9|Killed|No such process", kind)
+
+    def test_a_world_that_needs_more_processes_is_refused(self):
+        done = self.job("run", ranks=7)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stdout.count("refused: InvalidArgument: run_mpi_world: world_size is 7 and ranks_per_process 3, which is 3 "
+                                           "processes; the job has 2, want as many (mpirun -n 3) [mpi_job.cc:"), 2, done.stdout)
+
+    def test_another_number_of_ranks_in_one_process_is_refused(self):
+        done = mpi_job.run(IMPLEMENTATION, 2, PROGRAM, ["each_of_one"], timeout=SOON)
+        self.assertEqual(done.stdout.count("refused: InvalidArgument: run_mpi_world: ranks_per_process is 2 for process 0 and 3 for process 1, "
+                                           "want the same [mpi_job.cc:"), 2, done.stdout)
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

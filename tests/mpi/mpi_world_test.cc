@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -27,6 +28,7 @@
 #include "rankloom/mpi.h"
 #include "tests/collectives/threaded/random_program.h"
 #include "tests/error_of.h"
+#include "tests/world/every_world.h"
 #include "world/run_data.h"
 
 namespace rankloom {
@@ -43,30 +45,38 @@ using testing::StartsWith;
 using Bytes = std::string;
 using Program = std::function<Bytes(RankContext&)>;
 
-// Bytes that this process's rank of a world of all processes leaves, and how the run went.
+int ranks_of_job() { return ranks_per_process * processes_of_job(); }
+
+// Bytes that this process's ranks of a world of all processes leave, and how the run went.
 struct Ran {
   RunReport report;
-  Bytes mine;
+  std::vector<Bytes> mine;  // by rank of the world
 };
 Ran run_all(const Program& program, WorldOptions options = {}) {
   Ran ran;
-  ran.report = run_mpi_world(std::move(options), [&](RankContext& rank) { ran.mine = program(rank); });
+  ran.mine.resize(static_cast<size_t>(ranks_of_job()));
+  ran.report = run_mpi_world(std::move(options), ranks_per_process,
+                             [&](RankContext& rank) { ran.mine[static_cast<size_t>(rank.rank())] = program(rank); });
   return ran;
 }
 
 // The same program on threads of this process.
-Bytes in_one_process(const Program& program) {
-  std::vector<Bytes> all(static_cast<size_t>(processes_of_job()));
-  const RunReport report = run_world({.world_size = processes_of_job()},
+std::vector<Bytes> in_one_process(const Program& program) {
+  std::vector<Bytes> all(static_cast<size_t>(ranks_of_job()));
+  const RunReport report = run_world({.world_size = ranks_of_job()},
                                      [&](RankContext& rank) { all[static_cast<size_t>(rank.rank())] = program(rank); });
   EXPECT_TRUE(report.ok()) << report.text();
-  return all[static_cast<size_t>(process_of_job())];
+  return all;
 }
 
 void expect_same(const Program& program, const std::string& what) {
   const Ran ran = run_all(program);
   ASSERT_TRUE(ran.report.ok()) << what << ": " << ran.report.text();
-  EXPECT_TRUE(ran.mine == in_one_process(program)) << what;
+  const std::vector<Bytes> all = in_one_process(program);
+  for (int i = 0; i < ranks_per_process; ++i) {
+    const auto rank = static_cast<size_t>(process_of_job() * ranks_per_process + i);
+    EXPECT_TRUE(ran.mine[rank] == all[rank]) << what << ", rank " << rank;
+  }
 }
 
 // A tensor of any dtype whose elements are different and exact, or not: a third of 7.
@@ -257,14 +267,15 @@ TEST(MpiWorldTest, RandomProgramsComputeWhatTheOracleSays) {
   int ran = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const RandomProgram program(seed);
-    if (program.ranks() > processes_of_job()) continue;
+    if (program.ranks() > ranks_of_job() || program.ranks() < 2) continue;
     ++ran;
-    RandomProgram::State state;
-    const RunReport report =
-        run_on_first(program.ranks(), {}, [&](RankContext& rank) { state = program.run_rank(rank); });
+    std::map<int, RandomProgram::State> states;
+    const int processes = (program.ranks() + ranks_per_process - 1) / ranks_per_process;
+    const RunReport report = run_on_first(processes, {.world_size = program.ranks()}, ranks_per_process,
+                                          [&](RankContext& rank) { states[rank.rank()] = program.run_rank(rank); });
     ASSERT_TRUE(report.ok()) << "seed " << seed << ": " << report.text() << "\n" << program;
-    if (process_of_job() >= program.ranks()) continue;
-    ASSERT_EQ(state, program.outcome()[static_cast<size_t>(process_of_job())]) << "seed " << seed << "\n" << program;
+    for (const auto& [rank, state] : states)
+      ASSERT_EQ(state, program.outcome()[static_cast<size_t>(rank)]) << "seed " << seed << "\n" << program;
   }
   EXPECT_GT(ran, 5);
 }
@@ -350,7 +361,7 @@ TEST(MpiWorldTest, ABarrierInTheStoreEndsWhoeverIsCountedLast) {
 }
 
 TEST(MpiWorldTest, ARankThatComesToABarrierOfTheStoreAgainIsRefused) {
-  const int last = processes_of_job() - 1;
+  const int last = ranks_of_job() - 1;
   const Ran ran = run_all([last](RankContext& rank) {
     if (rank.rank() != last) return Bytes();
     const auto come = [&] { store_barrier(rank.store(), "twice", last, last + 2, absl::Milliseconds(20)); };
@@ -515,7 +526,7 @@ TEST(MpiWorldTest, EveryProcessHasTheWholeReport) {
     pg->all_reduce(x).wait();
     return "";
   });
-  const int last = processes_of_job() - 1;
+  const int last = ranks_of_job() - 1;
   EXPECT_FALSE(ran.report.ok());
   EXPECT_EQ(ran.report.first_failed, last);
   EXPECT_THAT(ran.report.text(), StartsWith(absl::StrCat("rank ", last, " failed: the disk is full")));
@@ -775,7 +786,7 @@ TEST(MpiWorldTest, ARunThatWentWellHasTheCallsOfAllRanks) {
 
 TEST(MpiWorldTest, WhatNoMessageOfAReportHoldsIsLeftOut) {
   const int64_t most = std::exchange(most_report_bytes, int64_t{1'500} * processes_of_job());
-  const int last = processes_of_job() - 1;
+  const int last = ranks_of_job() - 1;
   const auto run = [last](int calls, int operations) {
     return run_all(
         [=](RankContext& rank) {

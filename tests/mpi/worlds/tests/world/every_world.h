@@ -23,12 +23,15 @@ struct WorldMode {
 
 // Of all tests so far; the same in all processes.
 inline int worlds_run = 0;
+// How many ranks, at least, a process of these worlds has, where they have so many: 1: ranks are processes. Else they
+// are fibers of some, and a world that needs more ranks has more of them in each process.
+inline int ranks_per_process = 1;
 
 class EveryWorldTest : public testing::TestWithParam<WorldMode> {
  protected:
   using Program = absl::FunctionRef<void(RankContext&)>;
 
-  bool deterministic() const { return false; }
+  bool deterministic() const { return ranks_per_process > 1; }
   bool seeded() const { return false; }
   const char* backend() const { return "mpi"; }
 
@@ -58,7 +61,14 @@ class EveryWorldTest : public testing::TestWithParam<WorldMode> {
  private:
   RunReport run_here(WorldOptions world, Program program) {
     const int ranks = world.world_size;
-    if (ranks > internal::processes_of_job()) {
+    const int processes = internal::processes_of_job();
+    if (ranks_per_process > 1 && ranks > 1) {
+      ++ran_;
+      ++worlds_run;
+      const int each = std::max(ranks_per_process, (ranks + processes - 1) / processes);
+      return internal::run_on_first((ranks + each - 1) / each, std::move(world), each, program);
+    }
+    if (ranks > processes) {
       fewest_ = fewest_ == 0 ? ranks : std::min(fewest_, ranks);
       return {};
     }

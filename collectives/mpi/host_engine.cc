@@ -1,0 +1,618 @@
+#include "collectives/mpi/host_engine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "collectives/mpi/abort_job.h"
+#include "collectives/mpi/hosted_group.h"
+#include "collectives/mpi/mpi_calls.h"
+#include "collectives/mpi/mpi_engine.h"
+#include "collectives/mpi/mpi_store.h"
+#include "rankloom/error.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/ranks_text.h"
+#include "sim/base/text.h"
+#include "sim/scheduler/deadlock_report.h"
+
+namespace rankloom::internal {
+namespace {
+
+// How often the thread looks for messages while ranks run.
+constexpr int64_t kLookNs = 500'000;
+// How long the fibers' thread looks without a pause when no rank can move, and how long its pauses are then.
+constexpr int64_t kSpinNs = 2'000'000;
+constexpr int64_t kPauseNs = 50'000;
+// A process that has been idle for so long says so: most waits are shorter, and end by a message.
+constexpr int64_t kIdleNs = 100'000;
+// Messages of a turn: others may send all the time.
+constexpr int kMostMessages = 64;
+// The longest wait for what is on its way at the end.
+constexpr int64_t kDrainNs = 30'000'000'000;
+
+MPI_Comm duplicate(MPI_Comm comm) {
+  MPI_Comm made = MPI_COMM_NULL;
+  throw_if_error(mpi_status(MPI_Comm_dup(comm, &made), "MPI_Comm_dup"),
+                 {.rank = -1, .group = {}, .op = "run_mpi_world"});
+  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
+  return made;
+}
+
+}  // namespace
+
+HostEngine::HostEngine(MPI_Comm processes, int world_size, int ranks_per_process)
+    : world_size_(world_size),
+      ranks_per_process_(ranks_per_process),
+      comm_(duplicate(processes)),
+      crowded_(is_crowded(processes)) {
+  MPI_Comm_rank(comm_, &process_);
+  MPI_Comm_size(comm_, &processes_);
+  const auto all = static_cast<size_t>(processes_);
+  heard_.resize(all);
+  probed_.resize(all);
+  stuck_here_.resize(all);
+  causes_.resize(all);
+  has_ended_.resize(all);
+}
+
+HostEngine::~HostEngine() {
+  if (!thread_.joinable()) return;
+  over_.store(true);
+  parker_.unpark();
+  thread_.join();
+}
+
+void HostEngine::begin(WorldState* world) {
+  world_ = world;
+  scheduler_ = static_cast<DeterministicScheduler*>(&world->scheduler());
+  scheduler_->host_only(first_here(), ranks_here());
+  scheduler_->set_idler([this](const Idle& now) { idle(now); });
+  on_abort_ = world->on_abort([this](const absl::Status& cause) { aborted_here(cause); });
+  scheduler_->spawn({.rank = -1, .kind = TaskKind::kHelper}, [this] { keep_running(); });
+  thread_ = std::thread([this] { thread_main(); });
+}
+
+// Ranks elsewhere may need the store that is here, or messages that ranks here have sent.
+void HostEngine::keep_running() {
+  keeper_ = Task::current();
+  while (ranks_ended_ < processes_ && !scheduler_->aborted())
+    scheduler_->park(Site{.what = "ranks of other processes"}, Deadline{});
+  keeper_ = nullptr;
+}
+
+void HostEngine::ranks_ended() {
+  std::vector<int> all;
+  for (int process = 0; process < processes_; ++process) all.push_back(process);
+  tell(all, message(Kind::kRanksEnded));
+}
+
+// ---- messages
+
+void HostEngine::must(int code, const char* call) {
+  if (code != MPI_SUCCESS) end_job(absl::StrCat("messages between the processes: ", message_of(mpi_error(code, call))));
+}
+
+void HostEngine::end_job(const std::string& why) {
+  std::fprintf(stderr, "rankloom: process %d ends the job: %s\n", process_, why.c_str());
+  abort_job();
+}
+
+void HostEngine::tell(int process, WireWriter message) { tell(std::vector<int>{process}, std::move(message)); }
+
+void HostEngine::tell(const std::vector<int>& processes, WireWriter message) {
+  const auto bytes = std::make_shared<const std::string>(message.take());
+  OrderedMutexLock lock(&mu_);
+  for (const int process : processes) {
+    ++counts_.sent;
+    send(process, bytes);
+  }
+}
+
+void HostEngine::send(int process, std::shared_ptr<const std::string> bytes) {
+  if (process == process_) {
+    to_self_.push_back(*bytes);
+    return;
+  }
+  if (bytes->size() > INT_MAX) {
+    end_job(absl::StrCat("messages between the processes: one to process ", process, " has ", bytes->size(),
+                         " bytes, want less than 2^31"));
+  }
+  Sent& sent = sent_.emplace_back(Sent{.request = MPI_REQUEST_NULL, .bytes = std::move(bytes)});
+  must(MPI_Isend(sent.bytes->data(), static_cast<int>(sent.bytes->size()), MPI_BYTE, process, 0, comm_, &sent.request),
+       "MPI_Isend");
+}
+
+bool HostEngine::progress() {
+  OrderedMutexLock lock(&mu_);
+  return progress_locked();
+}
+
+bool HostEngine::progress_locked() {
+  bool moved = false;
+  while (!to_self_.empty()) {
+    std::string bytes = std::move(to_self_.front());
+    to_self_.pop_front();
+    handle(process_, std::move(bytes));
+    moved = true;
+  }
+  for (int taken = 0; taken < kMostMessages; ++taken) {
+    int found = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    must(MPI_Improbe(MPI_ANY_SOURCE, 0, comm_, &found, &message, &status), "MPI_Improbe");
+    if (found == 0) break;
+    int size = 0;
+    must(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
+    std::string bytes(static_cast<size_t>(size), '\0');
+    must(MPI_Mrecv(bytes.data(), size, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
+    handle(status.MPI_SOURCE, std::move(bytes));
+    moved = true;
+  }
+  if (!sent_.empty()) {
+    sent_.remove_if([this](Sent& sent) {
+      int done = 0;
+      must(MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      return done != 0;
+    });
+  }
+  return moved;
+}
+
+void HostEngine::deliver(absl::AnyInvocable<void()> step) {
+  delivered_.push_back(std::move(step));
+  if (delivering_) return;
+  delivering_ = scheduler_->post_from_outside({.rank = -1, .kind = TaskKind::kCompletion}, Site{.what = "mpi"},
+                                              [this] { run_delivered(); });
+  if (!delivering_) delivered_.clear();  // the run has ended here
+}
+
+void HostEngine::run_delivered() {
+  for (;;) {
+    absl::AnyInvocable<void()> step;
+    {
+      OrderedMutexLock lock(&mu_);
+      if (delivered_.empty()) {
+        delivering_ = false;
+        return;
+      }
+      step = std::move(delivered_.front());
+      delivered_.pop_front();
+    }
+    step();
+  }
+}
+
+void HostEngine::handle(int from, std::string bytes) {
+  WireReader in(bytes);
+  const auto kind = in.number<Kind>();
+  switch (kind) {
+    case Kind::kGroup:
+      ++counts_.received;
+      return deliver([this, from, bytes = std::move(bytes)]() mutable { read_group(from, std::move(bytes)); });
+    case Kind::kStoreCall: {
+      ++counts_.received;
+      const auto number = in.number<uint64_t>();
+      const auto rank = in.number<int>();
+      const auto timeout = in.number<absl::Duration>();
+      return deliver([this, from, number, rank, timeout, call = in.text()]() mutable {
+        serve_store(from, number, rank, timeout, std::move(call));
+      });
+    }
+    case Kind::kStoreReply:
+      ++counts_.received;
+      return deliver([this, bytes = std::move(bytes)] {
+        WireReader in(std::string_view(bytes).substr(sizeof(Kind)));
+        const auto at = store_waits_.find(in.number<uint64_t>());
+        if (at == store_waits_.end()) return;  // the rank waits no longer
+        StoreWait& wait = *at->second;
+        wait.reply = read_reply(&in);
+        wait.done = true;
+        Scheduler::wake(*wait.task);
+      });
+    case Kind::kRanksEnded:
+      ++counts_.received;
+      return deliver([this] {
+        if (++ranks_ended_ == processes_ && keeper_ != nullptr) Scheduler::wake(*keeper_);
+      });
+    case Kind::kAbort: {
+      const absl::Status cause = read_status(&in);
+      causes_[static_cast<size_t>(from)] = cause;
+      if (aborted_.exchange(true)) return;
+      aborted_ns_.store(monotonic_ns());
+      return deliver([this, cause] { scheduler_->abort(cause); });
+    }
+    case Kind::kEnded: {
+      for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
+        const auto rank = in.number<int>();
+        RunReport::Outcome outcome = read_outcome(rank, &in);
+        if (from != process_) outcomes_.emplace_back(rank, std::move(outcome));  // the world knows its own
+      }
+      has_ended_[static_cast<size_t>(from)] = true;
+      ++ended_;
+      return;
+    }
+    case Kind::kDrained:
+      ++drained_;
+      return;
+    default:
+      return handle_stuck(kind, from, &in);
+  }
+}
+
+void HostEngine::thread_main() {
+  while (!over_.load()) {
+    if (!driven_.load(std::memory_order_relaxed)) progress();
+    if (parker_.prepare()) parker_.sleep(monotonic_ns() + kLookNs);
+  }
+}
+
+// ---- when no rank can move
+
+// On the fibers' thread, which has nothing else to do.
+void HostEngine::idle(const Idle& now) {
+  driven_.store(true, std::memory_order_relaxed);
+  const int64_t begun_ns = monotonic_ns();
+  {
+    OrderedMutexLock lock(&mu_);
+    idling_ = !now.beside;
+    idle_ = now;
+  }
+  bool told = false;
+  for (int64_t quiet_since_ns = begun_ns;;) {
+    bool moved = false;
+    {
+      OrderedMutexLock lock(&mu_);
+      moved = progress_locked();
+      if (delivering_ || scheduler_->asked()) break;
+      if (!told && is_idle() && monotonic_ns() - begun_ns >= kIdleNs) {
+        told = true;
+        tell_idle();
+        progress_locked();
+      }
+      if (delivering_ || scheduler_->asked()) break;
+    }
+    const int64_t now_ns = monotonic_ns();
+    if (moved) quiet_since_ns = now_ns;
+    if (now_ns - quiet_since_ns < kSpinNs) {
+      if (crowded_) sched_yield();
+    } else if (parker_.prepare()) {
+      parker_.sleep(now_ns + kPauseNs);
+    }
+  }
+  OrderedMutexLock lock(&mu_);
+  idling_ = false;
+  driven_.store(false, std::memory_order_relaxed);
+}
+
+bool HostEngine::is_idle() const { return idling_ && !delivering_ && to_self_.empty() && !scheduler_->asked(); }
+
+void HostEngine::write_idle(WireWriter* out) const {
+  out->number(is_idle()).number(counts_).number(idle_.deadline_ns).number(idle_.weak_deadline_ns);
+}
+
+HostEngine::Heard HostEngine::read_idle(WireReader* in) {
+  Heard heard;
+  heard.idle = in->number<bool>();
+  heard.counts = in->number<Counts>();
+  heard.deadline_ns = in->number<int64_t>();
+  heard.weak_deadline_ns = in->number<int64_t>();
+  return heard;
+}
+
+void HostEngine::tell_idle() {
+  WireWriter out = message(Kind::kIdle);
+  write_idle(&out);
+  send(0, std::make_shared<const std::string>(out.take()));
+}
+
+void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
+  switch (kind) {
+    case Kind::kIdle:
+      heard_[static_cast<size_t>(from)] = read_idle(in);
+      return look_for_quiet();
+    case Kind::kProbe: {
+      WireWriter out = message(Kind::kProbed);
+      out.number(in->number<uint64_t>());
+      write_idle(&out);
+      return send(0, std::make_shared<const std::string>(out.take()));
+    }
+    case Kind::kProbed: {
+      if (in->number<uint64_t>() != probe_ || !probing_) return;
+      probed_[static_cast<size_t>(from)] = read_idle(in);
+      if (++answers_ < processes_) return;
+      probing_ = false;
+      return decide();
+    }
+    case Kind::kPass: {
+      const auto at_ns = in->number<int64_t>();
+      return deliver([this, at_ns] { scheduler_->let_time_pass(at_ns); });
+    }
+    case Kind::kStuck:
+      return deliver([this] { tell_arrived(); });
+    case Kind::kArrived: {
+      // Bytes of a view: the step outlives it.
+      return deliver([this, from, bytes = in->text()] {
+        WireReader in(bytes);
+        for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
+          const std::string key = in.text();
+          const std::string calls = in.text();
+          WireReader of_group(calls);
+          if (const auto at = groups_.find(key); at != groups_.end() && from != process_)
+            at->second->read_arrived(&of_group);
+        }
+        if (++arrived_ < processes_) return;
+        WireWriter out = message(Kind::kStuckHere);
+        write_status(scheduler_->deadlock_here(), &out);
+        OrderedMutexLock lock(&mu_);
+        send(0, std::make_shared<const std::string>(out.take()));
+      });
+    }
+    case Kind::kStuckHere: {
+      stuck_here_[static_cast<size_t>(from)] = read_status(in);
+      if (++stuck_answers_ < processes_) return;
+      const absl::Status cause = merged_deadlock();
+      return deliver([this, cause] { scheduler_->abort(cause); });
+    }
+    default:
+      end_job(absl::StrCat("messages between the processes: one of process ", from, " is of kind ",
+                           static_cast<int>(kind)));
+  }
+}
+
+// Process 0: all have said that no rank of theirs can move, and nothing was on its way then.
+void HostEngine::look_for_quiet() {
+  if (probing_ || stuck_) return;
+  Counts all;
+  for (const Heard& heard : heard_) {
+    if (!heard.idle) return;
+    all.sent += heard.counts.sent;
+    all.received += heard.counts.received;
+  }
+  if (all.sent != all.received) return;
+  probing_ = true;
+  answers_ = 0;
+  WireWriter out = message(Kind::kProbe);
+  out.number(++probe_);
+  const auto bytes = std::make_shared<const std::string>(out.take());
+  for (int process = 0; process < processes_; ++process) send(process, bytes);
+}
+
+// All are as they were: nobody has moved since, and nobody will.
+void HostEngine::decide() {
+  int64_t own_ns = Deadline::kNever;
+  int64_t weak_ns = Deadline::kNever;
+  for (size_t process = 0; process < heard_.size(); ++process) {
+    const Heard& now = probed_[process];
+    if (!now.idle || now.counts != heard_[process].counts) {
+      if (!now.idle) heard_[process].idle = false;  // says so again
+      if (now.idle) heard_[process] = now;
+      return;
+    }
+    own_ns = std::min(own_ns, now.deadline_ns);
+    weak_ns = std::min(weak_ns, now.weak_deadline_ns);
+  }
+  for (Heard& heard : heard_) heard.idle = false;
+  WireWriter out = message(own_ns == Deadline::kNever ? Kind::kStuck : Kind::kPass);
+  if (own_ns == Deadline::kNever) {
+    stuck_ = true;
+  } else {
+    out.number(std::min(own_ns, weak_ns));
+  }
+  const auto bytes = std::make_shared<const std::string>(out.take());
+  for (int process = 0; process < processes_; ++process) send(process, bytes);
+}
+
+void HostEngine::tell_arrived() {
+  WireWriter body;
+  body.number(static_cast<uint32_t>(groups_.size()));
+  for (const auto& [key, group] : groups_) {
+    WireWriter calls;
+    group->write_arrived(&calls);
+    body.text(key).text(calls.bytes());
+  }
+  WireWriter out = message(Kind::kArrived);
+  out.text(body.bytes());
+  const auto bytes = std::make_shared<const std::string>(out.take());
+  OrderedMutexLock lock(&mu_);
+  for (int process = 0; process < processes_; ++process) send(process, bytes);
+}
+
+// One text of what all processes know; a better cause than that nobody can move comes first.
+absl::Status HostEngine::merged_deadlock() const {
+  std::string lines;
+  const absl::Status* better = nullptr;
+  for (const absl::Status& status : stuck_here_) {
+    if (status.ok()) continue;
+    std::string text = message_of(status);
+    const size_t at = text.find(kNoRankCanMove);
+    if (error_kind(status) != ErrorKind::kDeadlock && better == nullptr) better = &status;
+    if (at != std::string::npos) lines += text.substr(at + std::string_view(kNoRankCanMove).size());
+  }
+  if (better == nullptr) return make_error(ErrorKind::kDeadlock, kNoRankCanMove, lines);
+  std::string text = message_of(*better);
+  text.resize(std::min(text.size(), text.find(kNoRankCanMove)));
+  return make_error(error_kind(*better), text, kNoRankCanMove, lines);
+}
+
+// ---- groups
+
+std::string HostEngine::key_of(const std::shared_ptr<const Group>& group, const GroupOptions& options) {
+  const auto at = keys_of_groups_.find(group.get());
+  if (at != keys_of_groups_.end()) return at->second.second;
+  // Ranks ask for their groups in one order, so that the first here to ask for the n-th finds those before it named.
+  std::string key;
+  if (options.ranks.empty()) {
+    key = absl::StrCat("all ", world_groups_++);
+  } else {
+    const std::string of = absl::StrCat(absl::StrJoin(options.ranks, ","), " ", options.name);
+    key = absl::StrCat("some ", groups_of_[of]++, " ", of);
+  }
+  keys_of_groups_[group.get()] = {group, key};
+  return key;
+}
+
+void HostEngine::name_group(const std::shared_ptr<const Group>& group, std::string key) {
+  keys_of_groups_[group.get()] = {group, std::move(key)};
+}
+
+std::shared_ptr<ProcessGroup> HostEngine::make_member(RankState& rank, const std::shared_ptr<const Group>& group,
+                                                      const GroupOptions& options) {
+  const std::string key = key_of(group, options);
+  std::shared_ptr<HostedGroup>& hosted = groups_[key];
+  if (hosted == nullptr) hosted = std::make_shared<HostedGroup>(this, group, key);
+  if (hosted->all_here()) return make_threaded_member(rank, group, options);
+  std::shared_ptr<ProcessGroup> member = make_threaded_member(rank, group, options, [&] {
+    auto core = make_kept<ThreadedGroupCore>(world_, group, hosted);
+    hosted->enter(core);
+    return core;
+  });
+  // What came before anybody here had asked for the group.
+  if (const auto early = early_.extract(key); !early.empty()) {
+    OrderedMutexLock lock(&mu_);
+    for (auto& [from, bytes] : early.mapped()) {
+      deliver([this, from = from, bytes = std::move(bytes)]() mutable { read_group(from, std::move(bytes)); });
+    }
+  }
+  return member;
+}
+
+void HostEngine::read_group(int from, std::string bytes) {
+  WireReader in(bytes);
+  in.number<Kind>();
+  const std::string key = in.text();
+  const auto at = groups_.find(key);
+  if (at == groups_.end()) {
+    early_[key].emplace_back(from, std::move(bytes));
+    return;
+  }
+  at->second->hear(from, std::move(bytes), sizeof(Kind) + sizeof(uint64_t) + key.size());
+}
+
+// ---- the store
+
+absl::StatusOr<StoreReply> HostEngine::store_call(const StoreCall& call, absl::Duration own_timeout) {
+  if (call.op == StoreCall::Op::kWatchKey) return refused_watch(call);
+  if (absl::Status fit = fits(call); !fit.ok()) return fit;
+  const absl::Duration timeout = call.timeout.value_or(own_timeout);
+  if (process_ == 0) {
+    StoreCall mine = call;
+    mine.timeout = timeout;
+    return keys_->execute(mine);
+  }
+  Task* const self = Task::current();
+  if (self == nullptr || self->scheduler != scheduler_) {
+    return make_error(ErrorKind::kStoreError, "MpiStore: ", sv(call.name()),
+                      ": called by a thread of no rank, want a rank's: its process waits for process 0");
+  }
+  StoreWait wait{.task = self, .reply = StoreReply()};
+  const uint64_t number = ++store_number_;
+  store_waits_[number] = &wait;
+  WireWriter out = message(Kind::kStoreCall);
+  out.number(number).number(self->info.rank).number(timeout).text(written_call(call));
+  tell(0, std::move(out));
+  const std::string key(call.keys.empty() ? std::string_view() : call.key());
+  while (!wait.done && !scheduler_->aborted())
+    scheduler_->park(Site{.what = call.name(), .code = call.code, .detail = key}, Deadline{});
+  store_waits_.erase(number);
+  if (!wait.done) return scheduler_->abort_cause();
+  return std::move(wait.reply);
+}
+
+// As a task of its own, which may wait.
+void HostEngine::serve_store(int from, uint64_t number, int rank, absl::Duration timeout, std::string call) {
+  scheduler_->spawn({.rank = rank, .kind = TaskKind::kHelper}, [this, from, number, timeout, call = std::move(call)] {
+    WireWriter out = message(Kind::kStoreReply);
+    out.number(number);
+    write_reply(execute_written(*keys_, call, timeout), &out);
+    tell(from, std::move(out));
+  });
+}
+
+// ---- ends
+
+void HostEngine::aborted_here(const absl::Status& cause) {
+  if (aborted_.exchange(true)) return;
+  aborted_ns_.store(monotonic_ns());
+  WireWriter out = message(Kind::kAbort);
+  write_status(cause, &out);
+  const auto bytes = std::make_shared<const std::string>(out.take());
+  OrderedMutexLock lock(&mu_);
+  causes_[static_cast<size_t>(process_)] = cause;
+  for (int process = 0; process < processes_; ++process) {
+    if (process != process_) send(process, bytes);
+  }
+}
+
+void HostEngine::await_all(const char* what, absl::FunctionRef<bool()> done) {
+  const int64_t begun_ns = monotonic_ns();
+  for (;;) {
+    {
+      OrderedMutexLock lock(&mu_);
+      const bool moved = progress_locked();
+      if (done()) return;
+      if (moved) continue;
+    }
+    sched_yield();  // this thread has nothing else to do
+    const int64_t since_ns = aborted_.load() ? aborted_ns_.load() : drained_ > 0 ? begun_ns : 0;
+    if (since_ns == 0 || monotonic_ns() - since_ns < std::max(abort_grace_ns, int64_t{1})) continue;
+    std::vector<int> missing;
+    for (int process = 0; process < processes_; ++process) {
+      if (!has_ended_[static_cast<size_t>(process)]) missing.push_back(process);
+    }
+    end_job(absl::StrCat(
+        what, missing.empty() ? "" : absl::StrCat("; still running: process ", absl::StrJoin(missing, ", "))));
+  }
+}
+
+void HostEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  driven_.store(true);  // this thread moves everything now
+  over_.store(true);
+  parker_.unpark();
+  thread_.join();
+  {
+    OrderedMutexLock lock(&mu_);
+    delivered_.clear();
+    WireWriter out = message(Kind::kEnded);
+    uint32_t told = 0;
+    WireWriter body;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const RunReport::Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+      if (!is_here(rank) && outcome.state != RunReport::Outcome::State::kFailed) continue;
+      body.number(rank);
+      write_outcome(outcome, &body);
+      ++told;
+    }
+    out.number(told);
+    const auto bytes = std::make_shared<const std::string>(absl::StrCat(out.bytes(), body.bytes()));
+    for (int process = 0; process < processes_; ++process) send(process, bytes);
+  }
+  const std::string late = absl::StrCat(
+      "a rank has not ended ", absl::FormatDuration(absl::Nanoseconds(abort_grace_ns)), " after the run was aborted");
+  await_all(late.c_str(), [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_ == processes_; });
+  {
+    OrderedMutexLock lock(&mu_);
+    const auto bytes = std::make_shared<const std::string>(message(Kind::kDrained).take());
+    for (int process = 0; process < processes_; ++process) send(process, bytes);
+  }
+  await_all("messages on their way at the end do not come to an end",
+            [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return drained_ == processes_ && sent_.empty(); });
+  world_->forget_on_abort(on_abort_);
+  // A rank that has failed for what another one did says whose doing it was, though that one may have returned.
+  std::stable_sort(outcomes_.begin(), outcomes_.end(), [](const auto& a, const auto& b) {
+    return a.second.state != RunReport::Outcome::State::kFailed && b.second.state == RunReport::Outcome::State::kFailed;
+  });
+  for (auto& [rank, outcome] : outcomes_) world_->ended_elsewhere(rank, std::move(outcome));
+  for (const absl::Status& cause : causes_) {
+    if (cause_.ok()) cause_ = cause;
+  }
+  must(MPI_Barrier(comm_), "MPI_Barrier");
+  MPI_Comm_free(&comm_);
+}
+
+}  // namespace rankloom::internal

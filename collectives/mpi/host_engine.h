@@ -1,0 +1,216 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/group/group_front.h"
+#include "collectives/mpi/wire.h"
+#include "rankloom/process_group.h"
+#include "rankloom/store.h"
+#include "sim/base/lock_order.h"
+#include "sim/base/parker.h"
+#include "sim/scheduler/deterministic_scheduler.h"
+#include "world/world_state.h"
+
+namespace rankloom::internal {
+
+class HostedGroup;
+
+// All that one process of a job does with MPI during a run in which it hosts several ranks, which are fibers: messages
+// to the other processes, each about a group, the store, time, or the end of ranks. What a message asks for happens on
+// the fibers' thread, in steps of its own, in the order in which messages came.
+// Progress: the fibers' thread itself moves messages while no rank can move; else a thread that looks now and then.
+// Stuck: process 0 hears of each that no rank of it can move. When all have said so, as many messages have come as were
+//   sent, and a second look finds nothing changed, then nothing can come any more: time goes on, in all processes to the
+//   earliest deadline of any; or, where there is none, the run is a deadlock. No clock is asked.
+// Thread-safety: all methods, but where a comment says who calls.
+class HostEngine final : public GroupBackend {
+ public:
+  // Collective over `processes`. Process p has the ranks from p * ranks_per_process on.
+  HostEngine(MPI_Comm processes, int world_size, int ranks_per_process);
+  ~HostEngine();
+  HostEngine(const HostEngine&) = delete;
+  HostEngine& operator=(const HostEngine&) = delete;
+
+  int process() const { return process_; }
+  int processes() const { return processes_; }
+  int process_of(int rank) const { return rank / ranks_per_process_; }
+  int first_here() const { return process_ * ranks_per_process_; }
+  int ranks_here() const { return std::min(ranks_per_process_, world_size_ - first_here()); }
+  bool is_here(int rank) const { return process_of(rank) == process_; }
+  WorldState& world() const { return *world_; }
+
+  // Before the run.
+  void begin(WorldState* world);
+  // By the last rank of this process to end. The run goes on until those of all processes have, unless it is aborted.
+  void ranks_ended();
+  // After the run: tells the world how the ranks of the others ended, and lets go of MPI. Collective.
+  void finish(const std::vector<RunReport::Outcome>& outcomes);
+  // After finish(): why the run was aborted, as all processes have it.
+  const absl::Status& cause() const { return cause_; }
+
+  // On the fibers' thread.
+  std::shared_ptr<ProcessGroup> make_member(RankState& rank, const std::shared_ptr<const Group>& group,
+                                            const GroupOptions& options) override;
+  // A group that a call of all its parent's members has made has this key from now on, which all processes know it by.
+  void name_group(const std::shared_ptr<const Group>& group, std::string key);
+
+  enum class Kind : uint8_t {
+    kGroup,       // key, what HostedGroup::hear() reads
+    kStoreCall,   // number, rank, timeout, call: to process 0
+    kStoreReply,  // number, reply
+    kAbort,       // the run: status
+    kRanksEnded,  // those of the sender
+    kEnded,       // the outcomes of the sender's ranks, and of others that are to blame for them
+    kDrained,     // the sender sends nothing more
+    kIdle,        // to process 0: counts and deadlines
+    kProbe,       // by process 0: number
+    kProbed,      // to process 0: number, whether idle, counts and deadlines
+    kPass,        // by process 0: until when time passes
+    kStuck,       // by process 0
+    kArrived,     // who has come to which calls: to all
+    kStuckHere,   // to process 0: status
+  };
+  static WireWriter message(Kind kind) {
+    WireWriter out;
+    out.number(kind);
+    return out;
+  }
+  void tell(int process, WireWriter message);
+  // The same to several others.
+  void tell(const std::vector<int>& processes, WireWriter message);
+
+  // The keys are those of process 0. By tasks of the world.
+  absl::StatusOr<StoreReply> store_call(const StoreCall& call, absl::Duration own_timeout);
+  // Process 0: where the keys are.
+  void keep_keys(Store* keys) { keys_ = keys; }
+
+ private:
+  using Idle = DeterministicScheduler::Idle;
+  struct Sent {
+    MPI_Request request;
+    std::shared_ptr<const std::string> bytes;
+  };
+  struct Counts {
+    int64_t sent = 0;
+    int64_t received = 0;
+    friend bool operator==(const Counts&, const Counts&) = default;
+  };
+  struct Heard {
+    bool idle = false;
+    Counts counts;
+    int64_t deadline_ns = 0;
+    int64_t weak_deadline_ns = 0;
+  };
+
+  void must(int code, const char* call);
+  void send(int process, std::shared_ptr<const std::string> bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool progress();
+  bool progress_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void handle(int from, std::string bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void handle_stuck(Kind kind, int from, WireReader* in) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A step on the fibers' thread.
+  void deliver(absl::AnyInvocable<void()> step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void run_delivered();
+  void keep_running();
+  void read_group(int from, std::string bytes);
+  void thread_main();
+  void idle(const Idle& idle);
+  bool is_idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void tell_idle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void write_idle(WireWriter* out) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static Heard read_idle(WireReader* in);
+  void look_for_quiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void decide() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void tell_arrived();
+  void all_arrived() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status merged_deadlock() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void aborted_here(const absl::Status& cause);
+  void serve_store(int from, uint64_t number, int rank, absl::Duration timeout, std::string call);
+  void await_all(const char* what, absl::FunctionRef<bool()> done);
+  [[noreturn]] void end_job(const std::string& why);
+  std::string key_of(const std::shared_ptr<const Group>& group, const GroupOptions& options);
+
+  OrderedMutex mu_{LockLevel::kMpi};
+  WorldState* world_ = nullptr;
+  DeterministicScheduler* scheduler_ = nullptr;
+  int process_ = 0;
+  int processes_ = 1;
+  const int world_size_;
+  const int ranks_per_process_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  bool crowded_ = false;
+
+  std::list<Sent> sent_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::string> to_self_ ABSL_GUARDED_BY(mu_);
+  Counts counts_ ABSL_GUARDED_BY(mu_);
+  std::deque<absl::AnyInvocable<void()>> delivered_ ABSL_GUARDED_BY(mu_);
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+
+  // idle
+  bool idling_ ABSL_GUARDED_BY(mu_) = false;
+  Idle idle_ ABSL_GUARDED_BY(mu_);
+  std::vector<Heard> heard_ ABSL_GUARDED_BY(mu_);   // process 0: the last kIdle of each
+  std::vector<Heard> probed_ ABSL_GUARDED_BY(mu_);  // process 0: the answers to the probe
+  int answers_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t probe_ ABSL_GUARDED_BY(mu_) = 0;  // the number of the last one
+  bool probing_ ABSL_GUARDED_BY(mu_) = false;
+  bool stuck_ ABSL_GUARDED_BY(mu_) = false;
+  int arrived_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<absl::Status> stuck_here_ ABSL_GUARDED_BY(mu_);
+  int stuck_answers_ ABSL_GUARDED_BY(mu_) = 0;
+
+  // groups: of the fibers' thread
+  std::map<std::string, std::shared_ptr<HostedGroup>> groups_;
+  std::map<std::string, std::vector<std::pair<int, std::string>>> early_;  // messages for groups that nobody here has
+  std::map<const Group*, std::pair<std::shared_ptr<const Group>, std::string>> keys_of_groups_;
+  int world_groups_ = 0;
+  std::map<std::string, int> groups_of_;
+
+  // the store
+  Store* keys_ = nullptr;
+  // Of ranks here that wait for an answer, on their stacks. Of the fibers' thread.
+  struct StoreWait {
+    Task* task = nullptr;
+    bool done = false;
+    absl::StatusOr<StoreReply> reply;
+  };
+  uint64_t store_number_ = 0;
+  std::map<uint64_t, StoreWait*> store_waits_;
+
+  // ends
+  std::vector<absl::Status> causes_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::pair<int, RunReport::Outcome>> outcomes_ ABSL_GUARDED_BY(mu_);  // of ranks elsewhere, and blamed
+  int ranks_ended_ = 0;  // processes whose ranks have; of the fibers' thread
+  Task* keeper_ = nullptr;
+  std::vector<bool> has_ended_ ABSL_GUARDED_BY(mu_);
+  int ended_ ABSL_GUARDED_BY(mu_) = 0;
+  int drained_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<bool> aborted_{false};
+  std::atomic<int64_t> aborted_ns_{0};
+  int64_t on_abort_ = 0;
+  absl::Status cause_;
+
+  std::atomic<bool> driven_{false};  // the fibers' thread, or that of finish(), moves everything itself now
+  std::atomic<bool> over_{false};
+  Parker parker_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace rankloom::internal
