@@ -2,7 +2,10 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -53,8 +56,10 @@ struct FileOfCode {
   PyObject* name = nullptr;
   const char* file = "";
   bool in_library = false;
-  // The line that was asked for last: loops ask for the same one, and a table of lines is read from its beginning.
-  const PyObject* table = nullptr;
+  // The line that was asked for last: loops ask for the same one, and a table of lines is read from its beginning. Kept
+  // with the begin of that table, by which another code object at the same address is told.
+  std::string table;
+  int first_line = -1;
   int instruction = -1;
   int line = 0;
 };
@@ -96,14 +101,21 @@ void set_library_folders(std::vector<std::string> libraries, std::vector<std::st
 
 namespace {
 
+std::string_view begin_of_lines(PyCodeObject* code) {
+  constexpr size_t kMost = 512;
+  return {PyBytes_AS_STRING(code->co_linetable), std::min(kMost, static_cast<size_t>(Py_SIZE(code->co_linetable)))};
+}
+
 CodeSite site_of(_PyInterpreterFrame* frame, FileOfCode& file) {
   PyCodeObject* const code = frame->f_code;
   const int instruction = _PyInterpreterFrame_LASTI(frame);
-  if (file.instruction != instruction || file.table != code->co_linetable) {
+  const std::string_view table = begin_of_lines(code);
+  if (file.instruction != instruction || file.first_line != code->co_firstlineno || file.table != table) {
     const int line = PyCode_Addr2Line(code, instruction * static_cast<int>(sizeof(_Py_CODEUNIT)));
     file.line = line > 0 ? line : code->co_firstlineno;
     file.instruction = instruction;
-    file.table = code->co_linetable;
+    file.first_line = code->co_firstlineno;
+    file.table = table;
   }
   return {file.file, file.line};
 }

@@ -78,8 +78,8 @@ class TorchWork final : public c10d::Work {
   std::vector<std::shared_ptr<Pending>> pending_;       // under a schedule: of futures that came later
 };
 
-// What Python holds a work by. As c10d's own holder of works it lets go of the interpreter lock where the last reference
-// goes, but for works of fake groups, for which that would cost more than they do.
+// Python's reference to a work. As c10d's own it lets go of the interpreter lock where the last reference goes, but for
+// works of fake groups, for which that would cost more than they do.
 template <typename T>
 class WorkHolder {
  public:

@@ -23,6 +23,22 @@ def test_a_decorated_function_of_torch_is_called_where_the_user_calls_it() -> No
     assert "typing_extensions.py:" not in report.text.split("Traceback")[0]
 
 
+def test_lines_of_code_that_comes_and_goes() -> None:
+    """A code object may lie where another one lay, whose lines are known."""
+    want = []
+    with rankloom.torch.fake_world(world_size=2) as world:
+        for before, between in ((0, 0), (3, 0), (0, 2), (0, 1), (0, 2), (7, 1), (7, 2), (7, 1)):
+            source = [*[""] * before, "def f():", "    dist.barrier()", *["    0"] * between, "    for i in range(2):"]
+            source.append("        dist.barrier(), dist.barrier()")
+            names = {"dist": dist}
+            exec(compile("\n".join(source), "made.py", "exec"), names)
+            names["f"]()  # type: ignore[operator]
+            want += [before + 2, *[before + between + 4] * 4]
+            del names
+    assert [call.line for call in world.calls] == want
+    assert {call.file for call in world.calls} == {"made.py"}
+
+
 def test_a_mismatch_is_told_once_and_every_rank_folds() -> None:
     def body(rank: int) -> None:
         x = torch.ones(3)

@@ -1,6 +1,7 @@
 """Every collective of c10d on rankloom: values, views that are not contiguous, dtypes, and errors by their text."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -36,6 +37,17 @@ def test_all_reduce(seed: int | None) -> None:
         assert z.item() == 1.0
 
     on_ranks(body, seed=seed)
+
+
+def test_a_work_is_one_of_torchs() -> None:
+    def body(rank: int) -> None:
+        tensors = [torch.tensor([rank + added]) for added in range(3)]
+        works = [dist.all_reduce(x, async_op=True) for x in tensors]
+        assert all(isinstance(work, dist.Work) for work in works)
+        assert works[0].wait() and works[1].wait(timedelta(seconds=9)) and works[2].wait(timeout=timedelta(seconds=9))
+        assert works[2].is_completed() and [x.item() for x in tensors] == [3, 6, 9]
+
+    on_ranks(body)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import math
 import pathlib
 import pickle
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from rankloom.torch import Device, Estimate, FakeWorld, Link, across_nodes, devices, estimate, fake_world, links
+from rankloom_command import run_file
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
@@ -643,6 +645,21 @@ def test_the_program_of_the_docs(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     # Forward, and backward of what was before it: of the first layer by its weight alone.
     assert step.model_flops == (3 * 8 - 1) * 2 * 16384 * 8192 * 8192
     assert "not modelled:" in capsys.readouterr().out and (tmp_path / "step.json").stat().st_size > 1000
+
+
+def test_the_tool_of_the_docs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    section = (pathlib.Path(__file__).parents[2] / "docs" / "fake.md").read_text().split("### A tool of one's own")[1]
+    program, shown = section.split("```python\n")[1].split("\n- ")[0].split("```\n")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(program, "tool.py", "exec"), names)
+    assert capsys.readouterr().out == textwrap.dedent(shown).strip() + "\n"
+    # Of a block's float32 parameters, cut in 8 by tensor parallelism but for the last bias, a ring of 4 brings three parts.
+    block = 4 * (2 * 1024 * 4096 // 8 + 4096 // 8 + 1024)
+    gathers = [call for call in names["first"].calls if call.op == "all_gather_into_tensor" and call.module == "0"]
+    assert {call.payload for call in gathers} == {block} and {call.ring_bytes for call in gathers} == {block * 3 // 4}
+    run = run_file.read(str(tmp_path / "step.rlrun"))
+    assert run.fake is not None and [rank["rank"] for rank in run.fake["ranks"]] == [0, 32]
 
 
 def test_a_model_with_data_is_told_of_once() -> None:
