@@ -14,8 +14,9 @@ bool may_be_in_place(OpType op) {
 }  // namespace
 
 CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& ranks, int member, uint64_t state,
-               Tensors* tensors)
-    : call_(call),
+               std::shared_ptr<Tensors> tensors)
+    : tensors_(std::move(tensors)),
+      call_(call),
       act_(act),
       size_(static_cast<int>(ranks.size())),
       member_(member),
@@ -23,8 +24,8 @@ CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& r
   const CallShape shape = shape_of(call, size_, member);
   const DType dtype = call.element();
   const auto add = [&](int64_t numel) {
-    if (call.type() != OpType::kAllToAllSingle) return tensors->add(dtype, numel);
-    return tensors->add(dtype, numel, {numel / call.rows, call.rows});
+    if (call.type() != OpType::kAllToAllSingle) return tensors_->add(dtype, numel);
+    return tensors_->add(dtype, numel, {numel / call.rows, call.rows});
   };
   const bool in_place = call.in_place != 0 && may_be_in_place(call.type());
   const auto own = static_cast<int64_t>(member);

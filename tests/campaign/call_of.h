@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,17 +13,18 @@ namespace rankloom {
 // One member's part of a collective: its tensors, made and filled, and the call.
 class CallOf {
  public:
-  // Tensors are taken from `tensors`, which stays until the call is done.
   CallOf(const JobCall& call, int act, int part, const std::vector<int>& ranks, int member, uint64_t state,
-         Tensors* tensors);
+         std::shared_ptr<Tensors> tensors);
 
   // Writes the inputs. Once, before the call is made, or in front of it on its stream.
   void fill();
   Work make(ProcessGroup& pg, const CallOptions& options);
-  // What the outputs hold.
+  // Appends the bytes of the outputs.
   void read(std::string* text) const;
 
  private:
+  // A stream may use them when the rank's program has ended.
+  const std::shared_ptr<Tensors> tensors_;
   const JobCall call_;
   const int act_;
   const int size_, member_;

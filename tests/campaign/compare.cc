@@ -32,7 +32,7 @@ std::string without(std::string text, std::string_view word) {
   return text;
 }
 
-// What two runs of one seed may differ in: the engine's name.
+// Without the engine's name, in which two runs of one seed may differ.
 std::string comparable(const RunReport& report) {
   std::string text = report.text();
   for (const std::string_view name :

@@ -13,7 +13,8 @@ namespace rankloom {
 // How many runs a job is given.
 enum class Effort : uint8_t {
   kQuick,  // fibers under a schedule that explores; one job in four on threads as well
-  kFull,  // fibers under a schedule that explores, the same on threads one at a time, its replay, fifo, and threads free
+  // Fibers under a schedule that explores, the same on threads one at a time, its replay, fifo, and threads free.
+  kFull,
 };
 
 struct Comparison {

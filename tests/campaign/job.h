@@ -14,8 +14,9 @@
 
 namespace rankloom {
 
-// A random job, as data: what every rank does, in one order for all. A rank makes those acts in which it has a part, one
-// after another, so the job ends under every schedule, and a loop over the acts, the oracle, knows what each rank sees.
+// A random job, as data: what every rank does, in one order for all. A rank makes those acts in which it has a part,
+// one after another, so the job ends under every schedule, and a loop over the acts, the oracle, knows what each rank
+// sees.
 
 enum class ActKind : uint8_t {
   kCollective,    // a call of each member of a group
@@ -53,7 +54,7 @@ enum class ActKind : uint8_t {
 
 // How a call gets the values of its inputs.
 enum class Values : uint8_t { kSmall, kBits, kSpecial, kCount };
-// What a rank does with a call once it is made.
+// The ways of a rank with a call once it is made.
 enum class Way : uint8_t {
   kPlain,
   kAtOnce,     // waits
@@ -122,11 +123,11 @@ struct Job {
   std::vector<Fault> faults = {};
   std::vector<Act> acts = {};
 
-  // It may end badly: by an act, or by a fault that is no delay.
+  // Whether it may end badly: by an act, or by a fault that is no delay.
   bool may_fail() const;
 };
 
-// What a job is drawn for: some can do less.
+// The runner that a job is drawn for: some can do less.
 enum class Palette : uint8_t { kAll, kGood, kNested, kMpi, kTorch };
 
 // The same job for the same seed on every machine.

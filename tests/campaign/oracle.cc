@@ -215,7 +215,8 @@ std::string result_of(const JobCall& call, int act, const std::vector<std::vecto
   const size_t root = static_cast<size_t>(call.root) % n;
   const size_t width = dtype_size(call.element());
   std::string out;
-  // Tensor `i` of all members, or a part of it, reduced. A ring's chunks are parts of the tensor, or the members' parts.
+  // Tensor `i` of all members, or a part of it, reduced. A ring's chunks are parts of the tensor, or the members'
+  // parts.
   const auto reduced = [&](size_t i, size_t begin, size_t count, bool scattered) {
     std::vector<Bytes> all;
     for (const auto& own : inputs) all.push_back(part(own[i], begin, count));

@@ -23,16 +23,16 @@ struct RankLog {
 };
 using JobLog = std::vector<RankLog>;  // by rank
 
-// What each rank must see, whatever the schedule: computed act by act, without ranks, threads or kernels. Of a job that
-// ends badly: what it would see otherwise, of which it sees a beginning.
+// The sights that each rank must have, whatever the schedule: computed act by act, without ranks, threads or kernels.
+// Of a job that ends badly: what it would see otherwise, of which it sees a beginning.
 JobLog oracle(const Plan& plan);
-// What a rank gives in an act: of each part the tensors; of messages one part with one tensor.
+// The inputs of a rank in an act: of each part the tensors; of messages one part with one tensor.
 using Given = std::map<std::pair<int, int>, std::vector<std::vector<Bytes>>>;  // [rank, act]
 JobLog oracle(const Plan& plan, Given* given);
 
 // The outputs of the member with rank `me`, one tensor after another, from what all members give.
 std::string result_of(const JobCall& call, int act, const std::vector<std::vector<Bytes>>& inputs, int me);
-// What a member gives.
+// The inputs of a member.
 std::vector<Bytes> inputs_of(const JobCall& call, int act, int part, const std::vector<int>& ranks, int member,
                              uint64_t state);
 // The call of messages: `act` of the kind kMessage, kAnySource or kRing has a call whose dtype and count count.

@@ -13,7 +13,7 @@
 #include "tests/campaign/run_job.h"
 #include "tests/campaign/store_script.h"
 
-// What programs that to_cpp() prints are written with.
+// The words of programs that to_cpp() prints.
 namespace rankloom::printed {
 
 // Memory of one tensor, from hexadecimal digits or of so many bytes.

@@ -187,7 +187,7 @@ void RankRun::call(const Act& act, const Partition& where) {
 
 void RankRun::collective(const Act& act, ProcessGroup& pg, const std::vector<int>& ranks, int member) {
   const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
-  CallOf call(act.call, act.id, 0, ranks, member, state_, tensors.get());
+  CallOf call(act.call, act.id, 0, ranks, member, state_, tensors);
   const auto way = static_cast<Way>(act.way);
   if (way == Way::kGivesAway) {
     const auto owner = std::make_shared<Owner>(tensors, std::move(call), &log_, act.id);
@@ -222,7 +222,7 @@ void RankRun::coalesced(const Act& act, ProcessGroup& pg, const std::vector<int>
   const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
   std::vector<CallOf> calls;
   for (size_t p = 0; p < act.parts.size(); ++p) {
-    calls.emplace_back(act.parts[p], act.id, static_cast<int>(p), ranks, member, state_, tensors.get());
+    calls.emplace_back(act.parts[p], act.id, static_cast<int>(p), ranks, member, state_, tensors);
     calls.back().fill();
   }
   TensorView received;

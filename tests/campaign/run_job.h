@@ -11,7 +11,7 @@
 
 namespace rankloom {
 
-// What ranks see of acts that say more than whether they went well.
+// The sights of ranks in acts that say more than whether they went well.
 inline constexpr const char* kRefused = "InvalidArgument";
 inline constexpr const char* kTimedOut = "Timeout";
 inline constexpr const char* kNestedWentWell = "went well";
@@ -38,7 +38,7 @@ JobRun run_job(const Plan& plan, const Gear& gear);
 // The same as the program of one rank in a world that runs already; `log` outlives the world.
 void run_rank(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn);
 
-// What is wrong with a run, by the oracle; nullopt: nothing.
+// The first thing that is wrong with a run, by the oracle; nullopt: nothing.
 std::optional<std::string> wrong_with(const Plan& plan, const JobLog& expected, const JobRun& run);
 
 }  // namespace rankloom

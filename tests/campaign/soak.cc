@@ -1,9 +1,10 @@
 // Worlds that live long, and many of them: memory, descriptors and threads of the process must stay where they are.
 //   soak [--calls N] [--worlds N] [--at-once N] [--csv FILE]
 // Prints a table for each part, with a line for every twentieth of it, and ends with 1 if the last one shows more than
-// the one at a quarter. FILE gets all of them.
+// the one in the middle. FILE gets all of them.
 
 #include <dirent.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,7 @@ constexpr long kSlackKb = 1'024;  // what an allocator may keep of one part's up
 struct Sample {
   int64_t done = 0;
   long resident_kb = 0;
+  long allocated_kb = 0;  // and not freed
   int descriptors = 0;
   int threads = 0;
 };
@@ -41,6 +43,7 @@ Sample sample(int64_t done) {
   long pages = 0;
   statm >> pages >> now.resident_kb;
   now.resident_kb *= sysconf(_SC_PAGESIZE) / 1024;
+  now.allocated_kb = static_cast<long>(mallinfo2().uordblks / 1024);
   const auto entries = [](const char* path) {
     int count = -2;  // "." and ".."
     DIR* const folder = opendir(path);
@@ -57,19 +60,20 @@ Sample sample(int64_t done) {
 class Part {
  public:
   Part(const char* name, const char* unit, std::ofstream* csv) : name_(name), csv_(csv) {
-    std::printf("%s\n%14s %12s %12s %8s\n", name, unit, "resident KB", "descriptors", "threads");
+    std::printf("%s\n%14s %12s %12s %12s %8s\n", name, unit, "resident KB", "allocated KB", "descriptors", "threads");
   }
   void add(const Sample& at) {
     samples_.push_back(at);
-    std::printf("%14ld %12ld %12d %8d\n", at.done, at.resident_kb, at.descriptors, at.threads);
+    std::printf("%14ld %12ld %12ld %12d %8d\n", at.done, at.resident_kb, at.allocated_kb, at.descriptors, at.threads);
     std::fflush(stdout);
     if (csv_->is_open()) {
-      *csv_ << name_ << "," << at.done << "," << at.resident_kb << "," << at.descriptors << "," << at.threads << "\n";
+      *csv_ << name_ << "," << at.done << "," << at.resident_kb << "," << at.allocated_kb << "," << at.descriptors
+            << "," << at.threads << "\n";
     }
   }
-  // Nothing grew after the first quarter.
+  // Nothing grew in the second half.
   bool flat() const {
-    const Sample& early = samples_[samples_.size() / 4];
+    const Sample& early = samples_[samples_.size() / 2];
     const Sample& last = samples_.back();
     const bool flat = last.resident_kb <= early.resident_kb + kSlackKb && last.descriptors <= early.descriptors &&
                       last.threads <= early.threads;
@@ -190,7 +194,7 @@ int main(int argc, char** argv) {
       at_once = number;
     } else if (flag == "--csv") {
       csv.open(argv[i + 1]);
-      csv << "part,done,resident_kb,descriptors,threads\n";
+      csv << "part,done,resident_kb,allocated_kb,descriptors,threads\n";
     } else {
       std::fprintf(stderr, "%s: not known\n", flag.c_str());
       return 2;

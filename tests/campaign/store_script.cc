@@ -16,7 +16,7 @@ namespace {
 
 using Kind = ModelOp::Kind;
 
-// Whoever shares the store has other keys, and no operation on it may wait.
+// Others that share the store have other keys, and no operation on it may wait.
 bool is_shared(ScriptStore store) { return store == ScriptStore::kWorld || store == ScriptStore::kNested; }
 
 std::shared_ptr<Store> borrowed(Store* store) { return {std::shared_ptr<Store>(), store}; }

@@ -24,7 +24,8 @@ int64_t between(const JobCall& call, int i, int j);
 ReduceOp reduce_of(const JobCall& call);
 ReduceOp::Order order_of(const JobCall& call, int act);
 
-// What a rank gives: drawn from the act, its part, the rank, the number of the tensor and all that the rank has seen.
+// The values that a rank gives, drawn from the act, its part, the rank, the number of the tensor and all that the rank
+// has seen.
 Bytes input_bytes(const JobCall& call, int act, int part, int global_rank, size_t tensor, int64_t numel,
                   uint64_t state);
 
