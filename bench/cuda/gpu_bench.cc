@@ -1,8 +1,10 @@
 // The cost of CUDA calls, against what the same device does by itself in the same run:
 //   all_reduce of 8 ranks x 64 MiB float32   2 * bytes / speed of a device-to-device copy, 1.0 is the roofline
-//   small calls                              8 ranks x 1 element, on a stream and waited for
+//   small calls                              8 ranks x 1 element, on a stream and waited for, and their launches
+//   1 to 64 ranks                            a small call, and 16 MiB of each rank, one call behind the other
 //   block_current_stream                     time of the call on the host
-// Prints a line each, and the list as JSON with --json FILE. Exits with 77 if there is no device.
+// Prints a line each, and the list as JSON with --json FILE: ns_per_op, and where there is one floor_ns with their
+// ratio, launches of a call, and whether a goal was met. Exits with 77 if there is no device.
 
 #include <cuda_runtime_api.h>
 
@@ -11,8 +13,10 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "collectives/cuda/launch_count.h"
 #include "rankloom/cuda.h"
 #include "sim/base/parker.h"
 
@@ -24,9 +28,22 @@ namespace {
 
 struct Result {
   std::string name;
-  double ns;
-  double floor_ns;  // 0: none
+  double ns = 0;
+  double floor_ns = 0;   // 0: none
+  double launches = -1;  // of one call; -1: not counted
+  double most_ns = 0;    // the goals; 0: none
+  double most_launches = 0;
+
+  bool has_goal() const { return most_ns > 0 || most_launches > 0; }
+  bool met() const {
+    return (most_ns == 0 || ns <= most_ns) && (most_launches == 0 || (launches >= 0 && launches <= most_launches));
+  }
 };
+
+// The goals: this part of the roofline for large calls, and these for small ones.
+constexpr double kRooflinePart = 0.7;
+constexpr double kSmallLaunches = 3;
+constexpr double kBlockNs = 10'000;
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
@@ -66,8 +83,9 @@ double copy_ns(size_t bytes) {
 }
 
 // One operation is one call of every rank, from the first rank's call to the end of its wait.
-double all_reduce_ns(int ranks, int64_t count, int rounds, bool on_stream) {
-  double result = 0;
+Result all_reduces(std::string name, int ranks, int64_t count, int rounds, bool on_stream) {
+  Result result{.name = std::move(name)};
+  const int64_t launches_before = cuda::launches_made();
   run_world({.world_size = ranks}, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
     CudaStream stream(rank);
@@ -85,14 +103,15 @@ double all_reduce_ns(int ranks, int64_t count, int rounds, bool on_stream) {
       }
       if (i >= 3) times.push_back(static_cast<double>(monotonic_ns() - begin));
     }
-    if (rank.rank() == 0) result = median(times);
+    if (rank.rank() == 0) result.ns = median(times);
   }).throw_if_failed();
+  result.launches = static_cast<double>(cuda::launches_made() - launches_before) / rounds;
   return result;
 }
 
 // Of `calls` all_reduces put on streams one behind the other, so that the host's part is hidden by the device's.
-double pipelined_all_reduce_ns(int ranks, int64_t count, int calls) {
-  double result = 0;
+Result pipelined_all_reduces(std::string name, int ranks, int64_t count, int calls) {
+  Result result{.name = std::move(name)};
   run_world({.world_size = ranks}, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
     CudaStream stream(rank);
@@ -103,7 +122,7 @@ double pipelined_all_reduce_ns(int ranks, int64_t count, int calls) {
       const int64_t begin = monotonic_ns();
       for (int i = 0; i < calls; ++i) (void)pg->all_reduce(x, ReduceOp::kMax, options);
       stream.synchronize();
-      if (rank.rank() == 0) result = static_cast<double>(monotonic_ns() - begin) / calls;
+      if (rank.rank() == 0) result.ns = static_cast<double>(monotonic_ns() - begin) / calls;
     }
   }).throw_if_failed();
   return result;
@@ -128,38 +147,73 @@ double block_ns() {
   return result;
 }
 
+std::vector<Result> measure() {
+  std::vector<Result> results;
+  constexpr int kRanks = 8;
+  constexpr size_t kLarge = 64 << 20;
+  const auto elements = [](size_t bytes) { return static_cast<int64_t>(bytes / sizeof(float)); };
+  const auto large = [&results](Result result, double floor) {
+    result.floor_ns = floor;
+    results.push_back(std::move(result));
+  };
+  const double floor = copy_ns(kRanks * kLarge);
+  large(all_reduces("all_reduce/8 x 64 MiB, waited for", kRanks, elements(kLarge), 23, false), floor);
+  large(pipelined_all_reduces("all_reduce/8 x 64 MiB, one behind the other", kRanks, elements(kLarge), 20), floor);
+  results.back().most_ns = floor / kRooflinePart;
+  results.push_back(all_reduces("all_reduce/8 x 1, waited for", kRanks, 1, 203, false));
+  results.back().most_launches = kSmallLaunches;
+  results.push_back(all_reduces("all_reduce/8 x 1, on a stream", kRanks, 1, 203, true));
+  results.back().most_launches = kSmallLaunches;
+  results.push_back({.name = "block_current_stream", .ns = block_ns(), .most_ns = kBlockNs});
+  constexpr size_t kMiddle = 16 << 20;
+  for (int ranks = 1; ranks <= 64; ranks *= 2) {
+    const std::string of = "all_reduce/" + std::to_string(ranks) + " x ";
+    results.push_back(all_reduces(of + "1, by ranks, waited for", ranks, 1, 103, false));
+    large(pipelined_all_reduces(of + "16 MiB, by ranks, one behind the other", ranks, elements(kMiddle), 20),
+          copy_ns(static_cast<size_t>(ranks) * kMiddle));
+  }
+  return results;
+}
+
+std::string fixed(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof(text), format, value);
+  return text;
+}
+
+void print(const Result& result) {
+  std::string line = result.name;
+  line.resize(std::max<size_t>(line.size(), 52), ' ');
+  line += fixed("%12.1f us", result.ns / 1e3);
+  if (result.floor_ns > 0) line += fixed("   %5.1f %% of the roofline", 100 * result.floor_ns / result.ns);
+  if (result.launches >= 0) line += fixed("   %.2f launches", result.launches);
+  if (result.has_goal()) line += result.met() ? "   goal met" : "   GOAL MISSED";
+  std::puts(line.c_str());
+}
+
+std::string json_of(const Result& result) {
+  std::string json = "{\"name\": \"" + result.name + "\", \"ns_per_op\": " + fixed("%.1f", result.ns);
+  if (result.floor_ns > 0) {
+    json += ", \"floor_ns\": " + fixed("%.1f", result.floor_ns);
+    json += ", \"ratio\": " + fixed("%.3f", result.ns / result.floor_ns);
+  }
+  if (result.launches >= 0) json += ", \"launches\": " + fixed("%.2f", result.launches);
+  if (result.has_goal()) json += std::string(", \"goal_met\": ") + (result.met() ? "true" : "false");
+  return json + "}";
+}
+
 int run(int argc, char** argv) {
   if (const std::string missing = cuda_missing(); !missing.empty()) {
     std::fprintf(stderr, "gpu-bench: no GPU: %s\n", missing.c_str());
     return 77;
   }
-  std::vector<Result> results;
-  constexpr int kRanks = 8;
-  constexpr int64_t kCount = (64 << 20) / static_cast<int64_t>(sizeof(float));
-  const double floor = copy_ns(size_t{kRanks} * 64 << 20);
-  results.push_back({"all_reduce/8 x 64 MiB, waited for", all_reduce_ns(kRanks, kCount, 23, false), floor});
-  results.push_back(
-      {"all_reduce/8 x 64 MiB, one behind the other", pipelined_all_reduce_ns(kRanks, kCount, 20), floor});
-  results.push_back({"all_reduce/8 x 1, waited for", all_reduce_ns(kRanks, 1, 203, false), 0});
-  results.push_back({"all_reduce/8 x 1, on a stream", all_reduce_ns(kRanks, 1, 203, true), 0});
-  results.push_back({"block_current_stream", block_ns(), 0});
+  const std::vector<Result> results = measure();
   std::string json = "{\"benchmarks\": [";
-  const char* separator = "\n";
+  const char* separator = "\n  ";
   for (const Result& result : results) {
-    char line[256];
-    if (result.floor_ns > 0) {
-      std::printf("%-48s %12.1f us   %5.1f %% of the roofline\n", result.name.c_str(), result.ns / 1e3,
-                  100 * result.floor_ns / result.ns);
-      std::snprintf(line, sizeof(line),
-                    "%s  {\"name\": \"%s\", \"ns_per_op\": %.1f, \"floor_ns\": %.1f, \"ratio\": %.3f}", separator,
-                    result.name.c_str(), result.ns, result.floor_ns, result.ns / result.floor_ns);
-    } else {
-      std::printf("%-48s %12.1f us\n", result.name.c_str(), result.ns / 1e3);
-      std::snprintf(line, sizeof(line), "%s  {\"name\": \"%s\", \"ns_per_op\": %.1f}", separator, result.name.c_str(),
-                    result.ns);
-    }
-    json += line;
-    separator = ",\n";
+    print(result);
+    json += separator + json_of(result);
+    separator = ",\n  ";
   }
   json += "\n]}\n";
   if (argc == 3 && std::strcmp(argv[1], "--json") == 0) {

@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "collectives/cuda/cuda_status.h"
 #include "collectives/cuda/launch.h"
+#include "collectives/cuda/launch_count.h"
 #include "collectives/cuda/plan_tables.h"
 #include "collectives/streams/device_runtime.h"
 #include "rankloom/cuda.h"
@@ -43,6 +44,8 @@ constexpr uint64_t kForeverNs = ~uint64_t{0};
 
 cudaStream_t native(DeviceDriver::StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(DeviceDriver::EventHandle event) { return static_cast<cudaEvent_t>(event); }
+
+std::atomic<int64_t> launches = 0;
 
 // The runtime needs more of a stack than a fiber may have when it loads code.
 absl::Status on_a_thread(absl::FunctionRef<absl::Status()> body) {
@@ -116,6 +119,7 @@ class CudaLane final : public DeviceDriver::Lane {
       if (absl::Status status = to_status(launched, batch.copies ? "launch of copies" : "launch of reductions");
           !status.ok())
         return status;
+      launches.fetch_add(1, std::memory_order_relaxed);
     }
     return absl::OkStatus();
   }
@@ -152,6 +156,7 @@ class CudaLane final : public DeviceDriver::Lane {
     if (absl::Status status = to_status(cudaHostGetDevicePointer(&seen, staging_, 0), "cudaHostGetDevicePointer");
         !status.ok())
       return status;
+    launches.fetch_add(1, std::memory_order_relaxed);
     return to_status(cuda::launch_fetch(scratch_, seen, size, stream_), "launch of fetch");
   }
 
@@ -311,6 +316,8 @@ const std::shared_ptr<CudaDriver>& the_driver() {
 }
 
 }  // namespace
+
+int64_t internal::cuda::launches_made() { return launches.load(std::memory_order_relaxed); }
 
 std::string cuda_missing() {
   int count = 0;
