@@ -5,13 +5,19 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <map>
 #include <optional>
+#include <string_view>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "collectives/mpi/abort_job.h"
-#include "collectives/mpi/hosted_group.h"
 #include "collectives/mpi/mpi_calls.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/mpi_store.h"
@@ -199,7 +205,8 @@ void HostEngine::handle(int from, std::string bytes) {
       ++counts_.received;
       const auto number = in.number<uint64_t>();
       const auto rank = in.number<int>();
-      const auto timeout = in.number<absl::Duration>();
+      std::optional<absl::Duration> timeout;
+      if (in.number<bool>()) timeout = in.number<absl::Duration>();
       return deliver([this, from, number, rank, timeout, call = in.text()]() mutable {
         serve_store(from, number, rank, timeout, std::move(call));
       });
@@ -290,7 +297,9 @@ void HostEngine::idle(const Idle& now) {
   driven_.store(false, std::memory_order_relaxed);
 }
 
-bool HostEngine::is_idle() const { return idling_ && !delivering_ && to_self_.empty() && !scheduler_->asked(); }
+bool HostEngine::is_idle() const {
+  return idling_ && !gathering_ && !delivering_ && to_self_.empty() && !scheduler_->asked();
+}
 
 void HostEngine::write_idle(WireWriter* out) const {
   out->number(is_idle()).number(counts_).number(idle_.deadline_ns).number(idle_.weak_deadline_ns);
@@ -330,11 +339,18 @@ void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
       return decide();
     }
     case Kind::kPass: {
-      const auto at_ns = in->number<int64_t>();
-      return deliver([this, at_ns] { scheduler_->let_time_pass(at_ns); });
+      gathering_ = true;
+      return deliver([this, at_ns = in->number<int64_t>()] {
+        pass_at_ns_ = at_ns;
+        tell_arrived();
+      });
     }
     case Kind::kStuck:
-      return deliver([this] { tell_arrived(); });
+      gathering_ = true;
+      return deliver([this] {
+        pass_at_ns_ = Deadline::kNever;
+        tell_arrived();
+      });
     case Kind::kArrived: {
       // Bytes of a view: the step outlives it.
       return deliver([this, from, bytes = in->text()] {
@@ -346,7 +362,25 @@ void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
           if (const auto at = groups_.find(key); at != groups_.end() && from != process_)
             at->second->read_arrived(&of_group);
         }
+        for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
+          using State = RunReport::Outcome::State;
+          RunReport::Outcome how;
+          how.state = in.number<bool>() ? State::kReturned : State::kStopped;
+          how.text = in.text();
+          for (auto ranks = in.number<uint32_t>(); ranks > 0 && in.ok(); --ranks) {
+            const auto rank = in.number<int>();
+            if (from != process_) world_->ended_elsewhere(rank, how);
+          }
+        }
         if (++arrived_ < processes_) return;
+        arrived_ = 0;
+        if (pass_at_ns_ != Deadline::kNever) {
+          {
+            OrderedMutexLock lock(&mu_);
+            gathering_ = false;
+          }
+          return scheduler_->let_time_pass(pass_at_ns_);
+        }
         WireWriter out = message(Kind::kStuckHere);
         write_status(scheduler_->deadlock_here(), &out);
         OrderedMutexLock lock(&mu_);
@@ -416,6 +450,16 @@ void HostEngine::tell_arrived() {
     group->write_arrived(&calls);
     body.text(key).text(calls.bytes());
   }
+  // Ranks that have ended, for those that wait for them.
+  std::map<std::string, std::vector<int>> ended;
+  for (int rank = first_here(); rank < first_here() + ranks_here(); ++rank) {
+    if (std::string how = world_->ended_text(rank); !how.empty()) ended[std::move(how)].push_back(rank);
+  }
+  body.number(static_cast<uint32_t>(ended.size()));
+  for (const auto& [how, ranks] : ended) {
+    body.number(how == "returned").text(how).number(static_cast<uint32_t>(ranks.size()));
+    for (const int rank : ranks) body.number(rank);
+  }
   WireWriter out = message(Kind::kArrived);
   out.text(body.bytes());
   const auto bytes = std::make_shared<const std::string>(out.take());
@@ -423,21 +467,77 @@ void HostEngine::tell_arrived() {
   for (int process = 0; process < processes_; ++process) send(process, bytes);
 }
 
+namespace {
+
+// Lines of reports: ranks that wait alike share one, whichever process they are in.
+class WaitLines {
+ public:
+  // "  ranks 0-2 wait in all_reduce seq 3 for rank 7 [group 0, train.cc:12]", or any other line.
+  void add(absl::string_view line) {
+    std::vector<int> ranks;
+    absl::string_view rest = line;
+    if (!read_ranks(&rest, &ranks)) {
+      if (std::find(others_.begin(), others_.end(), line) == others_.end()) others_.emplace_back(line);
+      return;
+    }
+    const auto alike = std::find_if(waits_.begin(), waits_.end(), [&](const Wait& wait) { return wait.rest == rest; });
+    Wait& wait = alike != waits_.end() ? *alike : waits_.emplace_back(Wait{.rest = std::string(rest), .ranks = {}});
+    wait.ranks.insert(wait.ranks.end(), ranks.begin(), ranks.end());
+  }
+  std::string text() const {
+    std::string text;
+    for (const Wait& wait : waits_)
+      absl::StrAppend(&text, "\n  ", ranks_text(wait.ranks), wait.ranks.size() == 1 ? " waits" : " wait", wait.rest);
+    for (const std::string& other : others_) absl::StrAppend(&text, "\n", other);
+    return text;
+  }
+
+ private:
+  struct Wait {
+    std::string rest;
+    std::vector<int> ranks;
+  };
+  static bool read_ranks(absl::string_view* line, std::vector<int>* ranks) {
+    const bool several = absl::ConsumePrefix(line, "  ranks ");
+    if (!several && !absl::ConsumePrefix(line, "  rank ")) return false;
+    const size_t end = line->find(" wait");
+    if (end == absl::string_view::npos) return false;
+    for (const absl::string_view part : absl::StrSplit(line->substr(0, end), ", ")) {
+      const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(part, absl::MaxSplits('-', 1));
+      int first = 0;
+      int last = 0;
+      if (!absl::SimpleAtoi(ends.first, &first)) return false;
+      if (!absl::SimpleAtoi(ends.second.empty() ? ends.first : ends.second, &last)) return false;
+      for (int rank = first; rank <= last; ++rank) ranks->push_back(rank);
+    }
+    line->remove_prefix(end);
+    return absl::ConsumePrefix(line, several ? " wait" : " waits");
+  }
+
+  std::vector<Wait> waits_;
+  std::vector<std::string> others_;
+};
+
+}  // namespace
+
 // One text of what all processes know; a better cause than that nobody can move comes first.
 absl::Status HostEngine::merged_deadlock() const {
-  std::string lines;
+  WaitLines lines;
   const absl::Status* better = nullptr;
   for (const absl::Status& status : stuck_here_) {
     if (status.ok()) continue;
-    std::string text = message_of(status);
-    const size_t at = text.find(kNoRankCanMove);
+    const std::string text = message_of(status);
     if (error_kind(status) != ErrorKind::kDeadlock && better == nullptr) better = &status;
-    if (at != std::string::npos) lines += text.substr(at + std::string_view(kNoRankCanMove).size());
+    const size_t at = text.find(kNoRankCanMove);
+    if (at == std::string::npos) continue;
+    const std::string rest = text.substr(at + std::string_view(kNoRankCanMove).size());
+    for (const absl::string_view line : absl::StrSplit(absl::string_view(rest), '\n', absl::SkipEmpty()))
+      lines.add(line);
   }
-  if (better == nullptr) return make_error(ErrorKind::kDeadlock, kNoRankCanMove, lines);
+  if (better == nullptr) return make_error(ErrorKind::kDeadlock, kNoRankCanMove, lines.text());
   std::string text = message_of(*better);
   text.resize(std::min(text.size(), text.find(kNoRankCanMove)));
-  return make_error(error_kind(*better), text, kNoRankCanMove, lines);
+  return make_error(error_kind(*better), text, kNoRankCanMove, lines.text());
 }
 
 // ---- groups
@@ -472,7 +572,7 @@ std::shared_ptr<ProcessGroup> HostEngine::make_member(RankState& rank, const std
     hosted->enter(core);
     return core;
   });
-  // What came before anybody here had asked for the group.
+  // Messages that came before anybody here had asked for the group.
   if (const auto early = early_.extract(key); !early.empty()) {
     OrderedMutexLock lock(&mu_);
     for (auto& [from, bytes] : early.mapped()) {
@@ -499,7 +599,9 @@ void HostEngine::read_group(int from, std::string bytes) {
 absl::StatusOr<StoreReply> HostEngine::store_call(const StoreCall& call, absl::Duration own_timeout) {
   if (call.op == StoreCall::Op::kWatchKey) return refused_watch(call);
   if (absl::Status fit = fits(call); !fit.ok()) return fit;
-  const absl::Duration timeout = call.timeout.value_or(own_timeout);
+  // Unset: the world's, which keeps no stuck run from being a deadlock.
+  std::optional<absl::Duration> timeout = call.timeout;
+  if (!timeout.has_value() && own_timeout != world_->options().timeout) timeout = own_timeout;
   if (process_ == 0) {
     StoreCall mine = call;
     mine.timeout = timeout;
@@ -514,7 +616,9 @@ absl::StatusOr<StoreReply> HostEngine::store_call(const StoreCall& call, absl::D
   const uint64_t number = ++store_number_;
   store_waits_[number] = &wait;
   WireWriter out = message(Kind::kStoreCall);
-  out.number(number).number(self->info.rank).number(timeout).text(written_call(call));
+  out.number(number).number(self->info.rank).number(timeout.has_value());
+  if (timeout.has_value()) out.number(*timeout);
+  out.text(written_call(call));
   tell(0, std::move(out));
   const std::string key(call.keys.empty() ? std::string_view() : call.key());
   while (!wait.done && !scheduler_->aborted())
@@ -525,7 +629,8 @@ absl::StatusOr<StoreReply> HostEngine::store_call(const StoreCall& call, absl::D
 }
 
 // As a task of its own, which may wait.
-void HostEngine::serve_store(int from, uint64_t number, int rank, absl::Duration timeout, std::string call) {
+void HostEngine::serve_store(int from, uint64_t number, int rank, std::optional<absl::Duration> timeout,
+                             std::string call) {
   scheduler_->spawn({.rank = rank, .kind = TaskKind::kHelper}, [this, from, number, timeout, call = std::move(call)] {
     WireWriter out = message(Kind::kStoreReply);
     out.number(number);

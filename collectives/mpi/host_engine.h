@@ -2,12 +2,14 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -20,6 +22,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/group/group_front.h"
+#include "collectives/mpi/host_channel.h"
+#include "collectives/mpi/hosted_group.h"
 #include "collectives/mpi/wire.h"
 #include "rankloom/process_group.h"
 #include "rankloom/store.h"
@@ -30,17 +34,15 @@
 
 namespace rankloom::internal {
 
-class HostedGroup;
-
 // All that one process of a job does with MPI during a run in which it hosts several ranks, which are fibers: messages
-// to the other processes, each about a group, the store, time, or the end of ranks. What a message asks for happens on
-// the fibers' thread, in steps of its own, in the order in which messages came.
+// to the other processes, each about a group, the store, time, or the end of ranks. They are carried out on the fibers'
+// thread, in steps of its own, in the order in which they came.
 // Progress: the fibers' thread itself moves messages while no rank can move; else a thread that looks now and then.
-// Stuck: process 0 hears of each that no rank of it can move. When all have said so, as many messages have come as were
-//   sent, and a second look finds nothing changed, then nothing can come any more: time goes on, in all processes to the
-//   earliest deadline of any; or, where there is none, the run is a deadlock. No clock is asked.
+// Stuck: process 0 hears of each that no rank of it can move. When all have said so, as many messages have come as
+//   were sent, and a second look finds nothing changed, then nothing can come any more: time goes on, in all processes
+//   to the earliest deadline of any; or, where there is none, the run is a deadlock. No clock is asked.
 // Thread-safety: all methods, but where a comment says who calls.
-class HostEngine final : public GroupBackend {
+class HostEngine final : public GroupBackend, public HostChannel {
  public:
   // Collective over `processes`. Process p has the ranks from p * ranks_per_process on.
   HostEngine(MPI_Comm processes, int world_size, int ranks_per_process);
@@ -48,13 +50,12 @@ class HostEngine final : public GroupBackend {
   HostEngine(const HostEngine&) = delete;
   HostEngine& operator=(const HostEngine&) = delete;
 
-  int process() const { return process_; }
+  int process() const override { return process_; }
   int processes() const { return processes_; }
-  int process_of(int rank) const { return rank / ranks_per_process_; }
+  int process_of(int rank) const override { return rank / ranks_per_process_; }
   int first_here() const { return process_ * ranks_per_process_; }
   int ranks_here() const { return std::min(ranks_per_process_, world_size_ - first_here()); }
-  bool is_here(int rank) const { return process_of(rank) == process_; }
-  WorldState& world() const { return *world_; }
+  WorldState& world() const override { return *world_; }
 
   // Before the run.
   void begin(WorldState* world);
@@ -68,33 +69,10 @@ class HostEngine final : public GroupBackend {
   // On the fibers' thread.
   std::shared_ptr<ProcessGroup> make_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                             const GroupOptions& options) override;
-  // A group that a call of all its parent's members has made has this key from now on, which all processes know it by.
-  void name_group(const std::shared_ptr<const Group>& group, std::string key);
+  void name_group(const std::shared_ptr<const Group>& group, std::string key) override;
 
-  enum class Kind : uint8_t {
-    kGroup,       // key, what HostedGroup::hear() reads
-    kStoreCall,   // number, rank, timeout, call: to process 0
-    kStoreReply,  // number, reply
-    kAbort,       // the run: status
-    kRanksEnded,  // those of the sender
-    kEnded,       // the outcomes of the sender's ranks, and of others that are to blame for them
-    kDrained,     // the sender sends nothing more
-    kIdle,        // to process 0: counts and deadlines
-    kProbe,       // by process 0: number
-    kProbed,      // to process 0: number, whether idle, counts and deadlines
-    kPass,        // by process 0: until when time passes
-    kStuck,       // by process 0
-    kArrived,     // who has come to which calls: to all
-    kStuckHere,   // to process 0: status
-  };
-  static WireWriter message(Kind kind) {
-    WireWriter out;
-    out.number(kind);
-    return out;
-  }
-  void tell(int process, WireWriter message);
-  // The same to several others.
-  void tell(const std::vector<int>& processes, WireWriter message);
+  void tell(int process, WireWriter message) override;
+  void tell(const std::vector<int>& processes, WireWriter message) override;
 
   // The keys are those of process 0. By tasks of the world.
   absl::StatusOr<StoreReply> store_call(const StoreCall& call, absl::Duration own_timeout);
@@ -142,7 +120,7 @@ class HostEngine final : public GroupBackend {
   void all_arrived() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status merged_deadlock() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void aborted_here(const absl::Status& cause);
-  void serve_store(int from, uint64_t number, int rank, absl::Duration timeout, std::string call);
+  void serve_store(int from, uint64_t number, int rank, std::optional<absl::Duration> timeout, std::string call);
   void await_all(const char* what, absl::FunctionRef<bool()> done);
   [[noreturn]] void end_job(const std::string& why);
   std::string key_of(const std::shared_ptr<const Group>& group, const GroupOptions& options);
@@ -172,7 +150,10 @@ class HostEngine final : public GroupBackend {
   uint64_t probe_ ABSL_GUARDED_BY(mu_) = 0;  // the number of the last one
   bool probing_ ABSL_GUARDED_BY(mu_) = false;
   bool stuck_ ABSL_GUARDED_BY(mu_) = false;
-  int arrived_ ABSL_GUARDED_BY(mu_) = 0;
+  // Before time passes, or a report is written, all tell which calls their ranks have come to.
+  bool gathering_ ABSL_GUARDED_BY(mu_) = false;
+  int arrived_ = 0;         // of the fibers' thread, as the next one
+  int64_t pass_at_ns_ = 0;  // kNever: a report is written
   std::vector<absl::Status> stuck_here_ ABSL_GUARDED_BY(mu_);
   int stuck_answers_ ABSL_GUARDED_BY(mu_) = 0;
 

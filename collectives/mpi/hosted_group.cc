@@ -7,7 +7,6 @@
 #include "absl/container/fixed_array.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/kernels/kernels.h"
-#include "collectives/mpi/host_engine.h"
 #include "collectives/ops/group_request.h"
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
@@ -99,12 +98,12 @@ const char* kept_name(std::string name) {
 
 }  // namespace
 
-HostedGroup::HostedGroup(HostEngine* engine, std::shared_ptr<const Group> group, std::string key)
-    : engine_(*engine), group_(std::move(group)), key_(std::move(key)) {
+HostedGroup::HostedGroup(HostChannel* channel, std::shared_ptr<const Group> group, std::string key)
+    : channel_(*channel), group_(std::move(group)), key_(std::move(key)) {
   std::map<int, size_t> index;
   int last = -1;
   for (int rank = 0; rank < group_->size(); ++rank) {
-    const int process = engine_.process_of(group_->global_rank(rank));
+    const int process = channel_.process_of(group_->global_rank(rank));
     const auto [at, added] = index.try_emplace(process, processes_.size());
     if (added) {
       processes_.push_back(process);
@@ -115,25 +114,25 @@ HostedGroup::HostedGroup(HostEngine* engine, std::shared_ptr<const Group> group,
     members_[at->second].push_back(rank);
     last = process;
   }
-  mine_ = index[engine_.process()];
+  mine_ = index[channel_.process()];
   for (const int process : processes_) {
-    if (process != engine_.process()) others_.push_back(process);
+    if (process != channel_.process()) others_.push_back(process);
   }
 }
 
-bool HostedGroup::is_here(int rank) const { return engine_.is_here(group_->global_rank(rank)); }
+bool HostedGroup::is_here(int rank) const { return channel_.is_here(group_->global_rank(rank)); }
 
 size_t HostedGroup::index_of(int process) const {
   return static_cast<size_t>(std::find(processes_.begin(), processes_.end(), process) - processes_.begin());
 }
 
 WireWriter HostedGroup::message(Kind kind) const {
-  WireWriter out = HostEngine::message(HostEngine::Kind::kGroup);
+  WireWriter out = HostChannel::message(HostChannel::Kind::kGroup);
   out.text(key_).number(kind);
   return out;
 }
 
-void HostedGroup::tell_others(WireWriter message) const { engine_.tell(others_, std::move(message)); }
+void HostedGroup::tell_others(WireWriter message) const { channel_.tell(others_, std::move(message)); }
 
 std::shared_ptr<Rendezvous> HostedGroup::rendezvous() const {
   const std::shared_ptr<ThreadedGroupCore> core = core_.lock();
@@ -214,7 +213,7 @@ void HostedGroup::meet(int64_t seq, MemberCalls calls, bool alike) {
   const CollectiveCall& first = *calls[static_cast<size_t>(members[0])];
   mine.here = true;
   mine.sum = alike ? sum_of(first) : Sum::kNone;
-  if (first.op == OpType::kReduce) mine.root_process = engine_.process_of(group_->global_rank(first.root));
+  if (first.op == OpType::kReduce) mine.root_process = channel_.process_of(group_->global_rank(first.root));
   const bool barrier = first.op == OpType::kBarrier || first.op == OpType::kMonitoredBarrier;
   const bool as_one = alike && (barrier || first.op == OpType::kBroadcast || mine.sum != Sum::kNone);
   WireWriter packet = message(Kind::kCalls);
@@ -262,7 +261,7 @@ Head head_of(const std::string& packet) {
   return head;
 }
 
-// What goes with calls that are alike.
+// The data that go with calls that are alike.
 std::string data_of(const std::string& packet) {
   WireReader in(packet);
   in.number<uint8_t>();
@@ -304,7 +303,7 @@ void HostedGroup::advance(int64_t seq) {
   if (meeting.sum == Sum::kChain) return advance_chain(seq, meeting);
   std::string data;
   if (call->call.op == OpType::kBroadcast) {
-    const int process = engine_.process_of(group_->global_rank(call->call.root));
+    const int process = channel_.process_of(group_->global_rank(call->call.root));
     data = data_of(meeting.packets[index_of(process)]);
   } else if (meeting.sum == Sum::kExact) {
     std::vector<std::string> sums;
@@ -343,15 +342,15 @@ void HostedGroup::advance_chain(int64_t seq, Meeting& meeting) {
     WireWriter out = message(Kind::kSum);
     out.number(seq).number(last).text(sum);
     if (!last) {
-      engine_.tell(processes_[mine_ + 1], std::move(out));
+      channel_.tell(processes_[mine_ + 1], std::move(out));
     } else if (meeting.root_process < 0) {
       tell_others(std::move(out));
-    } else if (meeting.root_process != engine_.process()) {
-      engine_.tell(meeting.root_process, std::move(out));
+    } else if (meeting.root_process != channel_.process()) {
+      channel_.tell(meeting.root_process, std::move(out));
     }
   }
   if (meeting.came < processes_.size()) return;
-  const bool gets_result = meeting.root_process < 0 || meeting.root_process == engine_.process();
+  const bool gets_result = meeting.root_process < 0 || meeting.root_process == channel_.process();
   if (gets_result ? meeting.result.empty() : !meeting.added) return;
   const std::string result = std::move(meeting.result);
   finish_alike(seq, result);
@@ -365,7 +364,7 @@ void HostedGroup::begin_describing(int64_t seq, Meeting& meeting) {
   out.number(seq).number(static_cast<uint32_t>(members));
   for (size_t i = 0; i < members; ++i) {
     const int rank = group_->global_rank(members_[mine_][i]);
-    write_texts(engine_.world().context(rank).recorder().last_calls(5, group_.get()), &out);
+    write_texts(channel_.world().context(rank).recorder().last_calls(5, group_.get()), &out);
   }
   ++meeting.described;
   tell_others(std::move(out));
@@ -447,7 +446,7 @@ void HostedGroup::ran(MemberCalls calls) {
     const GroupRequest* const request = calls[static_cast<size_t>(rank)]->way.request;
     if (request == nullptr) return;
     for (const std::shared_ptr<const Group>& group : request->made)
-      engine_.name_group(group, absl::StrCat(key_, "/", request->number, "/", group->name()));
+      channel_.name_group(group, absl::StrCat(key_, "/", request->number, "/", group->name()));
   }
 }
 
@@ -457,13 +456,13 @@ bool HostedGroup::has_come(int64_t seq, int rank) const {
   if (const auto at = arrived_.find(seq); at != arrived_.end() && at->second.contains(rank)) return true;
   const auto at = meetings_.find(seq);
   if (at == meetings_.end()) return false;
-  return !at->second.packets[index_of(engine_.process_of(group_->global_rank(rank)))].empty();
+  return !at->second.packets[index_of(channel_.process_of(group_->global_rank(rank)))].empty();
 }
 
 std::vector<std::string> HostedGroup::last_calls(int64_t seq, int rank) const {
   const auto at = meetings_.find(seq);
   if (at == meetings_.end() || at->second.last_calls.empty()) return {};
-  const size_t process = index_of(engine_.process_of(group_->global_rank(rank)));
+  const size_t process = index_of(channel_.process_of(group_->global_rank(rank)));
   const std::vector<int>& members = members_[process];
   const size_t i = static_cast<size_t>(std::lower_bound(members.begin(), members.end(), rank) - members.begin());
   const auto& told = at->second.last_calls[process];
@@ -496,19 +495,19 @@ void HostedGroup::send(int64_t number, int sender, const CollectiveCall& call) {
   std::string data;
   append_given(call, sender, &data);
   out.text(data);
-  engine_.tell(engine_.process_of(group_->global_rank(call.peer)), std::move(out));
+  channel_.tell(channel_.process_of(group_->global_rank(call.peer)), std::move(out));
 }
 
 void HostedGroup::received(int sender, int64_t number, const absl::Status& status) {
   WireWriter out = message(Kind::kReceived);
   out.number(number);
   write_status(status, &out);
-  engine_.tell(engine_.process_of(group_->global_rank(sender)), std::move(out));
+  channel_.tell(channel_.process_of(group_->global_rank(sender)), std::move(out));
 }
 
 void HostedGroup::failed(const absl::Status& cause) {
-  if (std::exchange(told_failure_, true) || engine_.world().scheduler().aborted()) return;
-  if (engine_.world().scheduler().closed()) return;
+  if (std::exchange(told_failure_, true) || channel_.world().scheduler().aborted()) return;
+  if (channel_.world().scheduler().closed()) return;
   WireWriter out = message(Kind::kFailed);
   write_status(cause, &out);
   tell_others(std::move(out));

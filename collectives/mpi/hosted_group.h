@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "collectives/mpi/host_channel.h"
 #include "collectives/mpi/wire.h"
 #include "collectives/threaded/members_elsewhere.h"
 #include "collectives/threaded/threaded_process_group.h"
@@ -16,8 +17,6 @@
 #include "rankloom/group.h"
 
 namespace rankloom::internal {
-
-class HostEngine;
 
 // A group whose members are ranks of several processes, as one of these sees it: what members here have made all of
 // goes to the other processes, and what comes from there goes to the members here.
@@ -31,7 +30,7 @@ class HostEngine;
 // All is called on the fibers' thread.
 class HostedGroup final : public MembersElsewhere, public std::enable_shared_from_this<HostedGroup> {
  public:
-  HostedGroup(HostEngine* engine, std::shared_ptr<const Group> group, std::string key);
+  HostedGroup(HostChannel* channel, std::shared_ptr<const Group> group, std::string key);
 
   void enter(const std::shared_ptr<ThreadedGroupCore>& core) { core_ = core; }
   const std::string& key() const { return key_; }
@@ -95,7 +94,7 @@ class HostedGroup final : public MembersElsewhere, public std::enable_shared_fro
   std::shared_ptr<Rendezvous> rendezvous() const;
   void tell_others(WireWriter message) const;
 
-  HostEngine& engine_;
+  HostChannel& channel_;
   const std::shared_ptr<const Group> group_;
   const std::string key_;
   std::vector<int> processes_;  // that have members, by their first one

@@ -64,7 +64,7 @@ std::optional<TravellingCall> read(std::string_view bytes) {
   return call;
 }
 
-absl::StatusOr<StoreReply> execute(Store& store, const TravellingCall& call, absl::Duration timeout) {
+absl::StatusOr<StoreReply> execute(Store& store, const TravellingCall& call, std::optional<absl::Duration> timeout) {
   const std::vector<std::string_view> keys(call.keys.begin(), call.keys.end());
   const std::vector<std::string_view> values(call.values.begin(), call.values.end());
   return store.execute({.op = call.op,
@@ -129,7 +129,8 @@ absl::StatusOr<StoreReply> read_reply(WireReader* in) {
   return reply;
 }
 
-absl::StatusOr<StoreReply> execute_written(Store& store, std::string_view bytes, absl::Duration timeout) {
+absl::StatusOr<StoreReply> execute_written(Store& store, std::string_view bytes,
+                                           std::optional<absl::Duration> timeout) {
   const std::optional<TravellingCall> call = read(bytes);
   if (!call.has_value()) {
     return make_error(ErrorKind::kStoreError, "MpiStore: a call of another process cannot be read, of ", bytes.size(),

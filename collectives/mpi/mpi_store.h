@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,7 +35,7 @@ std::string written_call(const StoreCall& call);
 void write_reply(const absl::StatusOr<StoreReply>& reply, WireWriter* out);
 absl::StatusOr<StoreReply> read_reply(WireReader* in);
 // Executes such a call. Errors: StoreError if the bytes are none.
-absl::StatusOr<StoreReply> execute_written(Store& store, std::string_view bytes, absl::Duration timeout);
+absl::StatusOr<StoreReply> execute_written(Store& store, std::string_view bytes, std::optional<absl::Duration> timeout);
 // OK, or StoreError: the call is too large to travel.
 absl::Status fits(const StoreCall& call);
 // watch_key(), of a store that several processes have.

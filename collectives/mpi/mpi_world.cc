@@ -26,6 +26,7 @@
 #include "collectives/mpi/mpi_store.h"
 #include "collectives/mpi/wire.h"
 #include "collectives/ops/op_table.h"
+#include "fake_store/store_state.h"
 #include "rankloom/error.h"
 #include "rankloom/faults.h"
 #include "rankloom/mpi.h"
@@ -273,7 +274,9 @@ std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) 
 // Where ranks of a world over several processes meet: process 0 has the keys.
 class HostedStore final : public Store {
  public:
-  HostedStore(Scheduler* scheduler, HostEngine* engine) : Store(scheduler), engine_(*engine), keys_(scheduler) {
+  HostedStore(Scheduler* scheduler, HostEngine* engine, absl::Duration timeout)
+      : Store(scheduler), engine_(*engine), keys_(scheduler) {
+    StoreAccess::state(keys_).set_timeout(timeout);
     if (engine->process() == 0) engine->keep_keys(&keys_);
   }
   absl::StatusOr<StoreReply> execute(const StoreCall& call) override { return engine_.store_call(call, own_timeout()); }
@@ -284,7 +287,7 @@ class HostedStore final : public Store {
   HashStore keys_;
 };
 
-// What the reports of all processes have in common, told by each of its own.
+// The part of a report that is the same in all processes, each of which tells of its own ranks.
 void finish_report(MPI_Comm processes, RanksHere here, int run, const absl::Status& cause, RunReport* report) {
   report->engine = "mpi";
   report->rerun.clear();
@@ -313,7 +316,8 @@ RunReport run_hosted(MPI_Comm processes, WorldOptions options, int ranks_per_pro
     const MpiInUse in_use("run_mpi_world");
     const std::unique_ptr<World> face = WorldState::make(std::move(options), RunHooks{});
     WorldState& world = WorldState::of(*face);
-    world.ranks_elsewhere(/*own=*/-1, std::make_unique<HostedStore>(&world.scheduler(), &engine), &engine);
+    world.ranks_elsewhere(/*own=*/-1,
+                          std::make_unique<HostedStore>(&world.scheduler(), &engine, world.options().timeout), &engine);
     {
       const World::OutsideWaker others(&world.scheduler());
       engine.begin(&world);

@@ -410,6 +410,8 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
       mine.self_ = message;
       inbox.link(mine);
       if (elsewhere_ != nullptr && mine.sends() && !elsewhere_->is_here(mine.receiver())) [[unlikely]] {
+        ObservedMutexLock travels(&mu_);
+        travels.apart();  // of no explored run
         mine.travels_ = ++travelled_;
         travelling_.emplace(mine.travels_, message);
       }
@@ -458,13 +460,19 @@ void Mailbox::arrive(int64_t number, int sender, CollectiveCall&& call, std::str
 }
 
 void Mailbox::received(int64_t number, const absl::Status& status) {
-  const auto at = travelling_.find(number);
-  if (at == travelling_.end()) return;
-  const std::shared_ptr<Message> send = std::move(at->second);
-  travelling_.erase(at);
+  std::shared_ptr<Message> send;
+  {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // of no explored run
+    const auto at = travelling_.find(number);
+    if (at == travelling_.end()) return;
+    send = std::move(at->second);
+    travelling_.erase(at);
+  }
   {
     Inbox& inbox = inbox_of(send->receiver());
     ObservedMutexLock lock(&inbox.mu);
+    lock.apart();                                          // the same
     if (send->state_ != Message::State::kPending) return;  // taken back, or the group has failed
     inbox.unlink(*send);
     send->self_.reset();
@@ -756,6 +764,7 @@ void Mailbox::fail(const absl::Status& cause) {
     if (!failure_.ok()) return;
     failure_ = cause;
     unwound_.clear();
+    travelling_.clear();
     any_unwound_.store(false, std::memory_order_relaxed);
     failed_.store(true, std::memory_order_release);
   }
@@ -774,7 +783,6 @@ void Mailbox::fail(const absl::Status& cause) {
       Completion::drop(std::move(message));
     }
   }
-  travelling_.clear();
   emptied_.store(true, std::memory_order_release);
   if (on_failure_) on_failure_(cause);
   completion.end();

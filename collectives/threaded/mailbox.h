@@ -214,8 +214,6 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   StepRecord* const record_;  // explored runs only
   const std::shared_ptr<const Group> group_;
   const std::shared_ptr<MembersElsewhere> elsewhere_;
-  int64_t travelled_ = 0;                                              // sends to members elsewhere so far; of fibers
-  absl::flat_hash_map<int64_t, std::shared_ptr<Message>> travelling_;  // those that have not ended there
   const bool poison_;
   const bool late_;
 
@@ -224,6 +222,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
   std::atomic<bool> emptied_{false};
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  int64_t travelled_ ABSL_GUARDED_BY(mu_) =
+      0;  // sends to members elsewhere so far, and those that have not ended there
+  absl::flat_hash_map<int64_t, std::shared_ptr<Message>> travelling_ ABSL_GUARDED_BY(mu_);
   struct UnwoundMessage;
   std::vector<UnwoundMessage> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};                  // written under mu_

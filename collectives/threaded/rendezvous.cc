@@ -385,6 +385,7 @@ void Rendezvous::met(int64_t seq, absl::FunctionRef<bool(std::vector<const Colle
   Slot* slot = nullptr;
   {
     ObservedMutexLock lock(&mu_);
+    lock.apart();  // of no explored run, as the two below
     slot = find(seq);
     if (slot == nullptr || slot->state != Slot::State::kReady) return;
     slot->state = Slot::State::kRunning;
@@ -401,6 +402,7 @@ void Rendezvous::look(int64_t seq, absl::FunctionRef<void(MemberCalls calls)> re
   const Slot* slot = nullptr;
   {
     ObservedMutexLock lock(&mu_);
+    lock.apart();
     slot = find(seq);
     if (slot == nullptr || slot->state != Slot::State::kReady) return;
   }
@@ -409,6 +411,7 @@ void Rendezvous::look(int64_t seq, absl::FunctionRef<void(MemberCalls calls)> re
 
 std::vector<Rendezvous::Arrived> Rendezvous::arrived() const {
   ObservedMutexLock lock(&mu_);
+  lock.apart();
   std::vector<Arrived> all;
   for (const Slot* const slot : window_) {
     if (slot == nullptr || slot->arrived == 0) continue;
@@ -621,7 +624,7 @@ absl::Status Rendezvous::describe_difference(const Slot& slot) const {
   };
   const auto whereabouts = [&](int rank) {
     const std::string ended = world_.ended_text(group_->global_rank(rank));
-    if (ended.empty() && !is_here(rank)) return std::string("is in another process");
+    if (ended.empty() && has_come(slot, rank)) return std::string("has called, in another process");
     return ended.empty() ? std::string("has not called") : ended;
   };
   return describe_mismatch({.group = group_->name(),

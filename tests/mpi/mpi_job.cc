@@ -139,7 +139,7 @@ void give_up_while_sizes_travel(RankContext& rank) {
   while (rank.store().get("told") != "2") rank.yield();
 }
 
-// What goes wrong in a world with several ranks in each process.
+// A world with several ranks in each process, and its faults.
 void host(const std::string& kind, RankContext& rank) {
   auto pg = init_process_group(rank);
   const int last = pg->size() - 1;

@@ -176,9 +176,7 @@ class HostsTest(unittest.TestCase):
         done = self.job("deadlock", ranks=11, processes=4)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("report: Deadlock: no rank can move\n", done.stdout)
-        for line in ("ranks 0-2 wait in all_reduce seq 1 for rank 10 [group 0, mpi_job.cc:",
-                     "ranks 6-8 wait in all_reduce seq 1 for rank 10 [group 0, mpi_job.cc:",
-                     "rank 9 waits in all_reduce seq 1 for rank 10 [group 0, mpi_job.cc:",
+        for line in ("ranks 0-9 wait in all_reduce seq 1 for rank 10 [group 0, mpi_job.cc:",
                      "rank 10 waits in recv seq 1 tag 3 for rank 0 [group 0, mpi_job.cc:"):
             self.assertIn("  " + line, done.stdout)
         self.assertIn("ranks 0-10 stopped for it\n", done.stdout)
@@ -187,7 +185,7 @@ class HostsTest(unittest.TestCase):
         done = self.job("deadlock_of_stores")
         self.assertIn("report: Deadlock: no rank can move\n", done.stdout)
         self.assertRegex(done.stdout, r"rank 5 waits in store wait never")
-        self.assertIn("ranks 3-4 wait in all_reduce seq 1 for rank 5 ", done.stdout)
+        self.assertIn("ranks 0-4 wait in all_reduce seq 1 for rank 5 ", done.stdout)
 
     def test_a_deadlock_within_one_process_is_found_too(self):
         done = self.job("deadlock_of_groups")
