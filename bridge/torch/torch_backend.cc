@@ -51,7 +51,7 @@ TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGrou
 
 TorchBackend::~TorchBackend() = default;
 
-// What a call asks for beside its tensors.
+// The wishes of a call beside its tensors.
 struct TorchBackend::Asked {
   Asked() = default;
   template <typename Options>
