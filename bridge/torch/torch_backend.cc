@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <tuple>
 #include <utility>
 
@@ -49,6 +50,15 @@ TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGrou
       who_(record_ != nullptr ? absl::StrCat("rank ", group_->global_rank(), ", group ", label_of(*group_)) : "") {}
 
 TorchBackend::~TorchBackend() = default;
+
+// The wishes of a call beside its tensors.
+struct TorchBackend::Asked {
+  Asked() = default;
+  template <typename Options>
+  explicit Asked(const Options& options) : timeout(options.timeout), waits(!options.asyncOp) {}
+  std::chrono::milliseconds timeout{0};
+  bool waits = false;  // the call is to be done when it returns: no work is wanted
+};
 
 struct TorchBackend::Coalesced {
   std::vector<rankloom::Work> works;
@@ -177,7 +187,7 @@ bool TorchBackend::passes_through(const at::Tensor& output) const {
 }
 
 template <typename Body>
-void TorchBackend::issue_recorded(const Buffers& buffers, int times, const Body& body,
+void TorchBackend::issue_recorded(const Buffers& buffers, bool waits, int times, const Body& body,
                                   std::vector<rankloom::Work>& works) {
   const CodeSite code = python_site();
   if (const std::string closed = record_->closed(); !closed.empty()) {
@@ -195,6 +205,10 @@ void TorchBackend::issue_recorded(const Buffers& buffers, int times, const Body&
       works.clear();
       throw_to_torch(error, nullptr, code);
     }
+    if (waits) {
+      for (rankloom::Work& work : works) work.wait(code);
+      works.clear();
+    }
   }
   try {
     if (buffers.has_real_numbers()) record_->met_data(buffers.op(), code);
@@ -207,32 +221,39 @@ void TorchBackend::issue_recorded(const Buffers& buffers, int times, const Body&
 }
 
 template <typename Body>
-void TorchBackend::issue_real(const Buffers& buffers, std::chrono::milliseconds timeout, int times, const Body& body,
+void TorchBackend::issue_real(const Buffers& buffers, const Asked& asked, int times, const Body& body,
                               std::vector<rankloom::Work>& works) {
   const GilRelease no_gil;
   const CodeSite code = python_site();
   CallOptions options;
   // c10d passes the group's timeout on, which is no wish of this call.
-  if (timeout.count() > 0 && timeout != options_->timeout) options.timeout = absl::FromChrono(timeout);
+  if (asked.timeout.count() > 0 && asked.timeout != options_->timeout)
+    options.timeout = absl::FromChrono(asked.timeout);
   options.keep_alive = buffers.held();
   works.reserve(static_cast<size_t>(times));
   const int rank = group_->global_rank();
   try {
     for (int i = 0; i < times; ++i) works.push_back(body(i, options, code));
+    if (asked.waits) {
+      for (rankloom::Work& work : works) work.wait(code);
+    }
   } catch (...) {
     rethrow_to_torch(job_.get(), rank, code);
   }
   job_->after_point(rank);
+  if (asked.waits) buffers.held()->copy_back();
 }
 
 template <typename Body>
-c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers,
-                                                   std::chrono::milliseconds timeout, at::ArrayRef<at::Tensor> results,
-                                                   int times, const Body& body, std::vector<size_t> lists) {
+c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers, Asked asked,
+                                                   at::ArrayRef<at::Tensor> results, int times, const Body& body,
+                                                   std::vector<size_t> lists) {
+  // Parts of a coalesced call are waited for at its end. A compiler may ask for works of calls that were waited for.
+  if (coalesces_ || c10d::allow_inflight_collective_as_graph_input()) asked.waits = false;
   std::vector<rankloom::Work> works;
   const int rank = group_->global_rank();
   if (record_ != nullptr) {
-    issue_recorded(buffers, times, body, works);
+    issue_recorded(buffers, asked.waits, times, body, works);
   } else if (fake_) {
     // Done at once, and nobody waits: the interpreter lock stays, and the caller's line is looked up for errors only.
     try {
@@ -241,8 +262,9 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
       throw_to_torch(error, nullptr, python_site());
     }
   } else {
-    issue_real(buffers, timeout, times, body, works);
+    issue_real(buffers, asked, times, body, works);
   }
+  if (asked.waits) return nullptr;
   if (coalesces_) {
     const std::lock_guard<std::mutex> lock(mu_);
     if (coalesced_ != nullptr) {
@@ -270,7 +292,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& 
   Buffers held = buffers("broadcast", true);
   const TensorView view =
       tensors.size() == 1 ? held.out(tensors[0]) : held.copied(tensors, static_cast<size_t>(opts.rootTensor));
-  return issue(c10d::OpType::BROADCAST, held, opts.timeout, tensors, 1,
+  return issue(c10d::OpType::BROADCAST, held, Asked(opts), tensors, 1,
                [&](int, const CallOptions& options, CodeSite code) {
                  return group_->broadcast(view, static_cast<int>(opts.rootRank), options, code);
                });
@@ -284,7 +306,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce(std::vector<at::Tensor>& 
   const ReduceOp op = reduce_op(opts.reduceOp);
   const TensorView view = tensors.size() == 1 ? held.out(tensors[0]) : held.reduced(tensors, opts.reduceOp);
   return issue(
-      c10d::OpType::ALLREDUCE, held, opts.timeout, tensors, 1,
+      c10d::OpType::ALLREDUCE, held, Asked(opts), tensors, 1,
       [&](int, const CallOptions& options, CodeSite code) { return group_->all_reduce(view, op, options, code); });
 }
 
@@ -293,7 +315,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_coalesced(std::vector<at:
   Buffers held = buffers("all_reduce_coalesced", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const std::vector<TensorView> views = held.outs(tensors);
-  return issue(c10d::OpType::ALLREDUCE_COALESCED, held, opts.timeout, tensors, 1,
+  return issue(c10d::OpType::ALLREDUCE_COALESCED, held, Asked(opts), tensors, 1,
                [&](int, const CallOptions& options, CodeSite code) {
                  return group_->all_reduce_coalesced(views, op, options, code);
                });
@@ -348,7 +370,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::reduce(std::vector<at::Tensor>& ten
   Buffers held = buffers("reduce", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const TensorView view = held.out(only("reduce", "input", tensors));
-  return issue(c10d::OpType::REDUCE, held, opts.timeout, tensors, 1,
+  return issue(c10d::OpType::REDUCE, held, Asked(opts), tensors, 1,
                [&](int, const CallOptions& options, CodeSite code) {
                  return group_->reduce(view, static_cast<int>(opts.rootRank), op, options, code);
                });
@@ -370,7 +392,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
   // Futures of gloo's hold the one list that a call may have.
   if (name_ == "gloo" && outputs.size() == 1) lists.clear();
   auto work = issue(
-      c10d::OpType::ALLGATHER, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
+      c10d::OpType::ALLGATHER, held, Asked(opts), flat(outputs), static_cast<int>(in.size()),
       [&](int i, const CallOptions& options, CodeSite code) {
         return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
       },
@@ -389,7 +411,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at:
   Buffers held = buffers("all_gather_into_tensor", true);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
-  auto work = issue(c10d::OpType::_ALLGATHER_BASE, held, opts.timeout, {output}, 1,
+  auto work = issue(c10d::OpType::_ALLGATHER_BASE, held, Asked(opts), {output}, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->all_gather_into_tensor(out, in, options, code);
                     });
@@ -415,7 +437,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std
                 " tensors, want one an input = ", inputs.size());
     for (size_t i = 0; i < list.size(); ++i) out[i].push_back(held.out(list[i]));
   }
-  auto work = issue(c10d::OpType::ALLGATHER_COALESCED, held, opts.timeout, flat(outputs), static_cast<int>(in.size()),
+  auto work = issue(c10d::OpType::ALLGATHER_COALESCED, held, Asked(opts), flat(outputs), static_cast<int>(in.size()),
                     [&](int i, const CallOptions& options, CodeSite code) {
                       return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
                     });
@@ -433,7 +455,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COA
   Buffers held = buffers("all_gather_into_tensor_coalesced", true);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
-  auto work = issue(c10d::OpType::COALESCED, held, opts.timeout, outputs, 1,
+  auto work = issue(c10d::OpType::COALESCED, held, Asked(opts), outputs, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->all_gather_into_tensor_coalesced(out, in, options, code);
                     });
@@ -454,7 +476,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::
   const std::vector<at::Tensor> all = flat(outputs);
   const std::vector<TensorView> out = held.outs(all);
   auto work =
-      issue(c10d::OpType::GATHER, held, opts.timeout, all, 1, [&](int, const CallOptions& options, CodeSite code) {
+      issue(c10d::OpType::GATHER, held, Asked(opts), all, 1, [&](int, const CallOptions& options, CodeSite code) {
         return group_->gather(out, in, static_cast<int>(opts.rootRank), options, code);
       });
   if (passes_through(all)) {
@@ -473,7 +495,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& ou
   const std::vector<TensorView> in = held.ins(all);
   const TensorView out = held.out(only("scatter", "output", outputs));
   auto work =
-      issue(c10d::OpType::SCATTER, held, opts.timeout, outputs, 1, [&](int, const CallOptions& options, CodeSite code) {
+      issue(c10d::OpType::SCATTER, held, Asked(opts), outputs, 1, [&](int, const CallOptions& options, CodeSite code) {
         return group_->scatter(out, in, static_cast<int>(opts.rootRank), options, code);
       });
   if (!all.empty() && passes_through(outputs)) {
@@ -494,7 +516,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tens
   for (const std::vector<at::Tensor>& list : inputs) in.push_back(held.ins(list));
   const std::vector<TensorView> out = held.outs(outputs);
   auto work =
-      issue(c10d::OpType::REDUCE_SCATTER, held, opts.timeout, outputs, static_cast<int>(out.size()),
+      issue(c10d::OpType::REDUCE_SCATTER, held, Asked(opts), outputs, static_cast<int>(out.size()),
             [&](int i, const CallOptions& options, CodeSite code) {
               return group_->reduce_scatter(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], op, options, code);
             });
@@ -511,7 +533,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
   const ReduceOp op = reduce_op(opts.reduceOp);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
-  auto work = issue(c10d::OpType::_REDUCE_SCATTER_BASE, held, opts.timeout, {output}, 1,
+  auto work = issue(c10d::OpType::_REDUCE_SCATTER_BASE, held, Asked(opts), {output}, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->reduce_scatter_tensor(out, in, op, options, code);
                     });
@@ -528,7 +550,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
   const ReduceOp op = reduce_op(opts.reduceOp);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
-  auto work = issue(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, held, opts.timeout, outputs, 1,
+  auto work = issue(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, held, Asked(opts), outputs, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->reduce_scatter_tensor_coalesced(out, in, op, options, code);
                     });
@@ -547,7 +569,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_TO_ALL_SINGLE(at:
   Buffers held = buffers("all_to_all_single", true);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
-  auto work = issue(c10d::OpType::ALLTOALL_BASE, held, opts.timeout, {output}, 1,
+  auto work = issue(c10d::OpType::ALLTOALL_BASE, held, Asked(opts), {output}, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->all_to_all_single(out, in, output_splits, input_splits, options, code);
                     });
@@ -579,7 +601,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& o
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
   auto work =
-      issue(c10d::OpType::ALLTOALL, held, opts.timeout, outputs, 1,
+      issue(c10d::OpType::ALLTOALL, held, Asked(opts), outputs, 1,
             [&](int, const CallOptions& options, CodeSite code) { return group_->all_to_all(out, in, options, code); });
   if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
@@ -614,7 +636,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::recvAnysource(std::vector<at::Tenso
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::barrier(const c10d::BarrierOptions& opts) {
   const Buffers held = buffers("barrier", true);
-  return issue(c10d::OpType::BARRIER, held, opts.timeout, {}, 1,
+  return issue(c10d::OpType::BARRIER, held, Asked(opts), {}, 1,
                [&](int, const CallOptions& options, CodeSite code) { return group_->barrier(options, {}, code); });
 }
 
@@ -630,7 +652,7 @@ void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_
       group_->monitored_barrier(std::nullopt, wait_all_ranks, {}, code);
       return rankloom::Work();
     };
-    issue_recorded(buffers("monitored_barrier", true), 1, call, works);
+    issue_recorded(buffers("monitored_barrier", true), /*waits=*/false, 1, call, works);
     return;
   }
   const std::string name = absl::StrCat("group ", group_->group()->id(), " barrier ", ++monitored_);

@@ -92,18 +92,20 @@ class TorchBackend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
  private:
-  // One call or several of the core, as one work. `body(options, code)` issues one and may be called again for the
-  // next.
+  struct Asked;
+  // One call or several of the core, as one work; null for calls that were to be waited for, which torch.distributed
+  // takes for just that. `body(options, code)` issues one and may be called again for the next.
   template <typename Body>
-  c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, std::chrono::milliseconds timeout,
+  c10::intrusive_ptr<c10d::Work> issue(c10d::OpType type, const Buffers& buffers, Asked asked,
                                        at::ArrayRef<at::Tensor> results, int times, const Body& body,
                                        std::vector<size_t> lists = {});
   template <typename Body>
-  void issue_real(const Buffers& buffers, std::chrono::milliseconds timeout, int times, const Body& body,
+  void issue_real(const Buffers& buffers, const Asked& asked, int times, const Body& body,
                   std::vector<rankloom::Work>& works);
   // Of a fake world's group: the calls are recorded, and its works wait in virtual time.
   template <typename Body>
-  void issue_recorded(const Buffers& buffers, int times, const Body& body, std::vector<rankloom::Work>& works);
+  void issue_recorded(const Buffers& buffers, bool waits, int times, const Body& body,
+                      std::vector<rankloom::Work>& works);
   Buffers buffers(const char* op, bool moves_only) const;
   // Whether the outputs of a fake group's call are filled here, as PyTorch's fake group fills them. Tensors without
   // data have nothing to fill.

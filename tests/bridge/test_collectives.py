@@ -39,6 +39,23 @@ def test_all_reduce(seed: int | None) -> None:
     on_ranks(body, seed=seed)
 
 
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"parallel": True}], ids=["fifo", "seed", "parallel"])
+def test_a_call_that_waits_gives_no_work(options: dict[str, Any]) -> None:
+    def body(rank: int) -> None:
+        wish = dist.AllreduceOptions()
+        wish.asyncOp = False
+        x, strided = torch.tensor([rank, 5]), torch.arange(6.0).view(3, 2)[:, rank % 2]
+        group = dist.group.WORLD
+        assert group is not None and group.allreduce([x], wish) is None and group.allreduce([strided], wish) is None
+        assert x.tolist() == [3, 15] and strided.tolist() == [1.0, 7.0, 13.0]
+        if rank == 2:
+            x = torch.ones(3)
+        with pytest.raises(RuntimeError, match="members issued different calls"):
+            group.allreduce([x], wish)
+
+    assert rankloom.torch.run(body, RANKS, **options).results == [None] * RANKS
+
+
 def test_a_work_is_one_of_torchs() -> None:
     def body(rank: int) -> None:
         tensors = [torch.tensor([rank + added]) for added in range(3)]
