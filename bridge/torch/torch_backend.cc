@@ -4,12 +4,14 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "bridge/torch/device_streams.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_work.h"
 #include "rankloom/fake.h"
@@ -216,7 +218,16 @@ void TorchBackend::issue_real(const Buffers& buffers, std::chrono::milliseconds 
   works.reserve(static_cast<size_t>(times));
   const int rank = group_->global_rank();
   try {
+    DeviceStreams& streams = job_->device_streams();
+    const HeldTensors& held = *buffers.held();
+    std::shared_ptr<TorchStream> stream;
+    if (held.device().has_value()) {
+      stream = streams.current(rank, *held.device());
+      streams.order(rank, *held.device(), held.device_uses(), code);
+      options.stream = stream.get();
+    }
     for (int i = 0; i < times; ++i) works.push_back(body(i, options, code));
+    if (stream != nullptr) streams.made(rank, held.device_uses(), works);
   } catch (...) {
     rethrow_to_torch(job_.get(), rank, code);
   }
@@ -325,7 +336,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Te
                 all_counts[0][i][1].item<int64_t>(), " sparse dimensions, rank ", rank_, " has ", dims);
     std::vector<int64_t> sizes = mine.values().sizes().vec();
     sizes[0] = nnz;
-    all_indices[0].push_back(at::empty({dims, nnz}, at::kLong));
+    all_indices[0].push_back(at::empty({dims, nnz}, mine.indices().options()));
     all_values[0].push_back(at::empty(sizes, mine.values().options()));
   }
   std::vector<at::Tensor> indices{mine.indices().contiguous()}, values{mine.values().contiguous()};
