@@ -69,7 +69,8 @@ std::optional<DType> dtype_of_size(size_t bytes) {
 
 // A FakeTensor says that it is on the CPU and has no memory.
 Device device_of(const at::Tensor& tensor, const void* data) {
-  return data == nullptr && tensor.numel() > 0 ? Device{Device::Kind::kMeta, 0} : Device{};
+  if (data == nullptr && tensor.numel() > 0) return {Device::Kind::kMeta, 0};
+  return tensor.is_cuda() ? Device{Device::Kind::kCuda, tensor.device().index()} : Device{};
 }
 
 }  // namespace
@@ -81,13 +82,25 @@ void HeldTensors::copy_back() {
   if (aside_.empty()) return;
   std::call_once(copied_, [this] {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    for (auto& [theirs, ours] : aside_) theirs.copy_(ours);
+    for (auto& [theirs, ours] : aside_) {
+      theirs.copy_(ours);
+      if (ours.is_cuda()) keep_for_current_stream(ours);
+    }
   });
 }
 
 std::shared_ptr<HeldTensors> HeldTensors::of(std::vector<std::shared_ptr<HeldTensors>> parts) {
   auto held = std::make_shared<HeldTensors>();
   held->parts_ = std::move(parts);
+  bool one_device = true;
+  for (const std::shared_ptr<HeldTensors>& part : held->parts_) {
+    if (part == nullptr) continue;
+    held->copies_on_host_ |= part->copies_on_host_;
+    if (part->tensors_.empty() && part->parts_.empty()) continue;
+    if (!held->device_.has_value()) held->device_ = part->device_;
+    one_device = one_device && part->device_ == held->device_;
+  }
+  if (!one_device) held->device_ = std::nullopt;
   return held;
 }
 
@@ -129,10 +142,32 @@ void Buffers::check_kind(const at::Tensor& tensor) {
               ": have tensors with data and fake or meta ones in one call, want all of one kind");
 }
 
-TensorView Buffers::view_of(const at::Tensor& used, DType dtype) {
+TensorView Buffers::view_of(const at::Tensor& used, DType dtype, Use use) {
   void* const data = used.unsafeGetTensorImpl()->has_storage() ? used.mutable_data_ptr() : nullptr;
   held_->tensors_.push_back(used);
+  if (used.is_cuda()) {
+    held_->device_ = used.device();
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    DeviceUses& uses = held_->device_uses_;
+    (use == Use::kRead ? uses.reads : uses.writes).push_back({begin, begin + used.nbytes()});
+  }
   return TensorView(data, dtype, Dims(used.sizes().begin(), used.sizes().end()), device_of(used, data));
+}
+
+// The host writes the outputs of fake groups.
+bool Buffers::reaches(const at::Tensor& tensor) const {
+  return tensor.is_cpu() || (data_ == Data::kReal && calls_reach(tensor.device()));
+}
+
+at::Tensor Buffers::aside(const at::Tensor& tensor) const {
+  return at::empty(tensor.sizes(), tensor.options()
+                                       .device(reaches(tensor) ? tensor.device() : at::Device(at::kCPU))
+                                       .memory_format(at::MemoryFormat::Contiguous));
+}
+
+void Buffers::write_back(const at::Tensor& theirs, const at::Tensor& ours) {
+  held_->aside_.emplace_back(theirs, ours);
+  held_->copies_on_host_ |= ours.is_cpu();
 }
 
 TensorView Buffers::view(const at::Tensor& tensor, Use use) {
@@ -141,15 +176,14 @@ TensorView Buffers::view(const at::Tensor& tensor, Use use) {
     Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
     return TensorView(nullptr, dtype, std::move(sizes), Device{Device::Kind::kMeta, 0});
   }
-  if (use != Use::kWrittenAside && tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg())
-    return view_of(tensor, dtype);
-  // The ranks meet in this process's memory. Copies from and to a GPU are in the order of the current stream.
+  if (use != Use::kWrittenAside && reaches(tensor) && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg())
+    return view_of(tensor, dtype, use);
+  // Copies from, to and on a GPU are in the order of the current stream.
   const at::AutoDispatchBelowADInplaceOrView guard;
-  const at::Tensor used =
-      at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
+  const at::Tensor used = aside(tensor);
   used.copy_(tensor);
-  if (use != Use::kRead) held_->aside_.emplace_back(tensor, used);
-  return view_of(used, dtype);
+  if (use != Use::kRead) write_back(tensor, used);
+  return view_of(used, dtype, use);
 }
 
 void Buffers::check_alike(at::ArrayRef<at::Tensor> tensors) const {
@@ -201,12 +235,11 @@ TensorView Buffers::reduced(at::ArrayRef<at::Tensor> tensors, const c10d::Reduce
   DType dtype = DType::kFloat32;
   for (const at::Tensor& tensor : tensors) dtype = check(tensor);
   const at::AutoDispatchBelowADInplaceOrView guard;
-  at::Tensor sum =
-      at::empty(tensors[0].sizes(), tensors[0].options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
+  at::Tensor sum = aside(tensors[0]);
   sum.copy_(tensors[0]);
-  for (const at::Tensor& tensor : tensors.slice(1)) reduce_into(sum, tensor.cpu(), op_, op);
-  for (const at::Tensor& tensor : tensors) held_->aside_.emplace_back(tensor, sum);
-  return view_of(sum, dtype);
+  for (const at::Tensor& tensor : tensors.slice(1)) reduce_into(sum, tensor.to(sum.device()), op_, op);
+  for (const at::Tensor& tensor : tensors) write_back(tensor, sum);
+  return view_of(sum, dtype, Use::kWritten);
 }
 
 TensorView Buffers::copied(at::ArrayRef<at::Tensor> tensors, size_t root) {
@@ -215,7 +248,7 @@ TensorView Buffers::copied(at::ArrayRef<at::Tensor> tensors, size_t root) {
   if (data_ != Data::kReal) return made;
   const at::Tensor used = held_->tensors_.back();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (i != root) held_->aside_.emplace_back(tensors[i], used);
+    if (i != root) write_back(tensors[i], used);
   }
   return made;
 }
@@ -236,7 +269,7 @@ std::vector<TensorView> Buffers::outs(at::ArrayRef<at::Tensor> tensors) {
   Range hull{UINTPTR_MAX, 0};
   for (const at::Tensor& tensor : tensors) {
     Range range{0, 0};
-    if (data_ != Data::kNone && tensors.size() > 1 && tensor.defined() && !is_fake(tensor) && tensor.is_cpu() &&
+    if (data_ != Data::kNone && tensors.size() > 1 && tensor.defined() && !is_fake(tensor) && reaches(tensor) &&
         tensor.layout() == at::kStrided && tensor.numel() > 0 && tensor.is_contiguous() && tensor.has_storage()) {
       range.first = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
       range.second = range.first + tensor.nbytes();

@@ -10,16 +10,24 @@
 #include <utility>
 #include <vector>
 
+#include "bridge/torch/device_streams.h"
 #include "rankloom/rankloom.h"
 
 namespace rankloom::bridge {
 
 // The tensors of one call: held until it is done, by the core's call and by torch's work. A tensor passes without a
-// copy if it is contiguous and on the CPU; another is copied aside, and back when the call is done.
+// copy if it is contiguous and on the CPU, or on a device that calls reach; another is copied aside, and back when the
+// call is done.
 class HeldTensors {
  public:
-  // Writes what was copied aside back to where it belongs. The first call only; safe from any thread.
+  // Writes what was copied aside back to where it belongs. The first call only; safe from any thread. On a device:
+  // behind what is queued in the calling thread's stream, which waits for the call, or the call is done.
   void copy_back();
+  // The device on which the call uses all its tensors; null: memory of the host, or there are no tensors.
+  std::optional<at::Device> device() const { return device_; }
+  const DeviceUses& device_uses() const { return device_uses_; }
+  // Whether memory of the host has to be written when the call is done.
+  bool copies_on_host() const { return copies_on_host_; }
   // One for several, of which some may be null.
   static std::shared_ptr<HeldTensors> of(std::vector<std::shared_ptr<HeldTensors>> parts);
 
@@ -28,6 +36,9 @@ class HeldTensors {
   std::vector<at::Tensor> tensors_;
   std::vector<std::pair<at::Tensor, at::Tensor>> aside_;  // the caller's, ours
   std::vector<std::shared_ptr<HeldTensors>> parts_;
+  std::optional<at::Device> device_;
+  DeviceUses device_uses_;
+  bool copies_on_host_ = false;
   std::once_flag copied_;
 };
 
@@ -66,8 +77,13 @@ class Buffers {
 
  private:
   enum class Use { kRead, kWritten, kWrittenAside };
+  // Whether the call uses such a tensor where it is, if its elements lie one after the other.
+  bool reaches(const at::Tensor& tensor) const;
+  // A contiguous tensor like this one, that the call reaches.
+  at::Tensor aside(const at::Tensor& tensor) const;
+  void write_back(const at::Tensor& theirs, const at::Tensor& ours);
   TensorView view(const at::Tensor& tensor, Use use);
-  TensorView view_of(const at::Tensor& used, DType dtype);
+  TensorView view_of(const at::Tensor& used, DType dtype, Use use);
   DType check(const at::Tensor& tensor);
   void check_kind(const at::Tensor& tensor);
   bool is_fake(const at::Tensor& tensor) const;

@@ -152,6 +152,7 @@ Job::Job(std::shared_ptr<World> world, int number, bool swap_python_random)
       swap_python_random_(swap_python_random),
       number_(number),
       world_(std::move(world)),
+      device_streams_(world_.get()),
       swaps_random_(world_->scheduler().deterministic()),
       failed_(static_cast<size_t>(world_->size())),
       told_(static_cast<size_t>(world_->size()) + 1) {

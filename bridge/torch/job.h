@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "bridge/torch/device_streams.h"
 #include "rankloom/rankloom.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -57,6 +58,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // The store of the job's world, which lives as long as the result.
   std::shared_ptr<rankloom::Store> store() { return {shared_from_this(), &world_->store()}; }
   bool deterministic() { return world_->scheduler().deterministic(); }
+  DeviceStreams& device_streams() { return device_streams_; }
 
   // The calling thread becomes `rank` until detach(), or until it ends.
   void attach(int rank);
@@ -115,6 +117,7 @@ class Job : public std::enable_shared_from_this<Job> {
   const bool swap_python_random_;
   const int number_;
   const std::shared_ptr<World> world_;
+  DeviceStreams device_streams_;
   const bool swaps_random_;
 
   mutable std::mutex mu_;

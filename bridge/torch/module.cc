@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bridge/torch/compat.h"
+#include "bridge/torch/device_streams.h"
 #include "bridge/torch/explore.h"
 #include "bridge/torch/job.h"
 #include "bridge/torch/python_frames.h"
@@ -23,6 +24,10 @@
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/run_options.h"
+
+#ifdef RANKLOOM_TORCH_CUDA
+#include "rankloom/cuda.h"
+#endif
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, rankloom::bridge::WorkHolder<T>, true)
 
@@ -224,6 +229,24 @@ void bind_futures(py::module_& m) {
   });
 }
 
+// The choice of how calls of CUDA tensors are carried out.
+void bind_devices(py::module_& m) {
+#ifdef RANKLOOM_TORCH_CUDA
+  set_use_device([](RankContext& rank, int device) { use_cuda(rank, device); });
+  m.attr("has_cuda") = true;
+#else
+  m.attr("has_cuda") = false;
+#endif
+  // Another driver in CUDA's place, by a capsule with a std::shared_ptr<DeviceDriver>: tests play one.
+  m.def(
+      "set_device_driver",
+      [](const py::capsule& capsule) {
+        const auto driver = *capsule.get_pointer<std::shared_ptr<DeviceDriver>>();
+        set_use_device([driver](RankContext& rank, int) { use_device(state_of(rank).world(), driver); });
+      },
+      py::arg("driver"));
+}
+
 PYBIND11_MODULE(_ext, m) {
   py::module_::import("torch.distributed");  // the types that we return
   m.attr("torch_version") = absl::StrCat(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
@@ -322,6 +345,7 @@ PYBIND11_MODULE(_ext, m) {
       },
       py::arg("tensor"));
 
+  bind_devices(m);
   bind_records(m);
   m.def("current", []() -> std::optional<std::pair<std::shared_ptr<Job>, int>> {
     int rank = -1;

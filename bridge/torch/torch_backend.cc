@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "bridge/torch/device_streams.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_work.h"
 #include "rankloom/fake.h"
@@ -233,7 +235,16 @@ void TorchBackend::issue_real(const Buffers& buffers, const Asked& asked, int ti
   works.reserve(static_cast<size_t>(times));
   const int rank = group_->global_rank();
   try {
+    DeviceStreams& streams = job_->device_streams();
+    const HeldTensors& held = *buffers.held();
+    std::shared_ptr<TorchStream> stream;
+    if (held.device().has_value()) {
+      stream = streams.current(rank, *held.device());
+      streams.order(rank, *held.device(), held.device_uses(), code);
+      options.stream = stream.get();
+    }
     for (int i = 0; i < times; ++i) works.push_back(body(i, options, code));
+    if (stream != nullptr) streams.made(rank, held.device_uses(), works);
     if (asked.waits) {
       for (rankloom::Work& work : works) work.wait(code);
     }
@@ -248,8 +259,10 @@ template <typename Body>
 c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buffers& buffers, Asked asked,
                                                    at::ArrayRef<at::Tensor> results, int times, const Body& body,
                                                    std::vector<size_t> lists) {
-  // Parts of a coalesced call are waited for at its end. A compiler may ask for works of calls that were waited for.
-  if (coalesces_ || c10d::allow_inflight_collective_as_graph_input()) asked.waits = false;
+  // Parts of a coalesced call are waited for at its end. A compiler may ask for works of calls that were waited for. A
+  // call of device tensors is waited for by a stream, where its work can have one wait.
+  const bool on_device = buffers.held() != nullptr && buffers.held()->device().has_value();
+  if (coalesces_ || on_device || c10d::allow_inflight_collective_as_graph_input()) asked.waits = false;
   std::vector<rankloom::Work> works;
   const int rank = group_->global_rank();
   if (record_ != nullptr) {
@@ -349,7 +362,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Te
                 all_counts[0][i][1].item<int64_t>(), " sparse dimensions, rank ", rank_, " has ", dims);
     std::vector<int64_t> sizes = mine.values().sizes().vec();
     sizes[0] = nnz;
-    all_indices[0].push_back(at::empty({dims, nnz}, at::kLong));
+    all_indices[0].push_back(at::empty({dims, nnz}, mine.indices().options()));
     all_values[0].push_back(at::empty(sizes, mine.values().options()));
   }
   std::vector<at::Tensor> indices{mine.indices().contiguous()}, values{mine.values().contiguous()};

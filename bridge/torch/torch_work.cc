@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "absl/cleanup/cleanup.h"
+#include "bridge/torch/device_streams.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_future.h"
 #include "collectives/work/work_state.h"
@@ -44,6 +45,15 @@ std::vector<at::Tensor> stacked(const std::vector<at::Tensor>& tensors, const st
     from += size;
   }
   return all;
+}
+
+// Those that a future of the tensors orders the streams of who waits for it behind.
+std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.is_cuda()) devices.push_back(tensor.device());
+  }
+  return devices;
 }
 
 }  // namespace
@@ -123,15 +133,41 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
     for (rankloom::Work& work : works_) work.wait(code);
     return true;
   }
+  await_on(held_->device(), timeout);
+  return true;
+}
+
+void TorchWork::await_on(std::optional<at::Device> device, std::chrono::milliseconds timeout) {
   const GilRelease no_gil;
   try {
-    await(timeout);
+    if (timeout != kNoTimeout || !block_stream(device)) await(timeout);
   } catch (...) {
     rethrow_to_torch(job_.get(), rank_, python_site());
   }
   if (job_ != nullptr) job_->after_point(rank_);
   held_->copy_back();
+}
+
+bool TorchWork::block_stream(std::optional<at::Device> device) {
+  if (job_ == nullptr || !device.has_value() || done()) return false;
+  const std::shared_ptr<TorchStream> stream = job_->device_streams().to_block(rank_, *device);
+  if (stream == nullptr) return false;
+  const CodeSite code = python_site();
+  for (const rankloom::Work& work : works_) stream->wait_for(work, absl::InfiniteDuration(), code);
+  if (const absl::Status status = stream->status(); !status.ok())
+    throw DistError(status, {.rank = rank_, .group = {}, .op = "wait"});
   return true;
+}
+
+void TorchWork::blockCurrentStream() {
+  if (works_.empty()) return;
+  std::optional<at::Device> device = held_ != nullptr ? held_->device() : std::nullopt;
+  if (!device.has_value() && held_ != nullptr && !held_->copies_on_host()) device = current_device();
+  if (record_ != nullptr || !device.has_value()) {
+    wait(kNoTimeout);
+  } else {
+    await_on(device, kNoTimeout);
+  }
 }
 
 void TorchWork::abort() {
@@ -311,7 +347,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::future(bool of_result) {
     c10::intrusive_ptr<c10::ivalue::Future>& slot = futures_[of_result ? 1 : 0];
     if (slot != nullptr) return slot;
     c10::TypePtr type = of_result ? c10::TypePtr(c10::IntType::get()) : c10::TypePtr(c10::ListType::ofTensors());
-    slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
+    slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type), devices_of(results_));
     future = slot;
   }
   const std::shared_ptr<Pending> pending(new Pending{.future = future,

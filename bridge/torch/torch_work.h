@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -41,7 +42,8 @@ class TorchWork final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  void blockCurrentStream() override { wait(kNoTimeout); }
+  // The calling thread goes on, and only its stream waits, where TorchStreams may be blocked; else as wait().
+  void blockCurrentStream() override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
@@ -60,6 +62,11 @@ class TorchWork final : public c10d::Work {
  private:
   struct Pending;
   void await(std::chrono::milliseconds timeout);
+  // Makes all that is queued in the calling thread's stream of `device` from now on wait for the works. False: the
+  // thread has to wait itself.
+  bool block_stream(std::optional<at::Device> device);
+  // As wait(), by block_stream() if that can be.
+  void await_on(std::optional<at::Device> device, std::chrono::milliseconds timeout);
   bool done() const;
   c10::intrusive_ptr<c10::ivalue::Future> future(bool of_result);
   // Under a schedule: the future may be complete later than it is given out; else this waits for the calls.

@@ -43,13 +43,15 @@ class DeviceStream : public Stream {
   absl::Status status() const override;
   absl::StatusOr<Work> issue(ProcessGroup& group, CollectiveCall&& call) override;
 
+ protected:
+  // A mark behind all that is queued now. `hold`: kept as long as the mark is.
+  absl::StatusOr<std::shared_ptr<DeviceMark>> mark(std::shared_ptr<const void> hold = nullptr);
+
  private:
   CalledHandle called(const char* what, CodeSite code) const;
   // A scheduling point of the calling task. Throws if its rank is not the stream's.
   void point(const char* what, CodeSite code, bool polls = false) const;
   void check(const absl::Status& status, const char* what, CodeSite code) const;
-  // `hold`: kept as long as the mark is.
-  absl::StatusOr<std::shared_ptr<DeviceMark>> mark(std::shared_ptr<const void> hold = nullptr);
   absl::Status block(const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held, absl::Duration timeout,
                      CodeSite code);
   // issue(), from the mark `here` of the stream on. On the device: the call is made now, and its kernel waits for the
