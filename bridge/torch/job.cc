@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -70,6 +72,12 @@ struct Job::RandomState {
     const std::lock_guard<std::mutex> lock(generator.mutex());
     auto* const impl = at::check_generator<at::CPUGeneratorImpl>(generator);
     return {impl->engine(), impl->next_float_normal_sample(), impl->next_double_normal_sample()};
+  }
+  // Bytes between its fields may differ where nothing else does: then two states count as two.
+  bool is(const RandomState& other) const {
+    static_assert(std::is_trivially_copyable_v<at::mt19937>);
+    return std::memcmp(&engine, &other.engine, sizeof(engine)) == 0 && next_float == other.next_float &&
+           next_double == other.next_double;
   }
   void restore() const {
     at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -157,8 +165,8 @@ Job::Job(std::shared_ptr<World> world, int number, bool swap_python_random)
       failed_(static_cast<size_t>(world_->size())),
       told_(static_cast<size_t>(world_->size()) + 1) {
   if (swaps_random_)
-    random_ =
-        std::make_unique<std::vector<RandomState>>(static_cast<size_t>(world_->size()) + 1, RandomState::current());
+    random_.assign(static_cast<size_t>(world_->size()) + 1,
+                   std::make_shared<const RandomState>(RandomState::current()));
 }
 
 Job::~Job() {
@@ -242,7 +250,7 @@ void Job::leave(int rank, std::string_view failure) {
     failed = failed_[static_cast<size_t>(rank)];
     is_last = --running_ == 0;
   }
-  if (is_last && swaps_random_) random_->back().restore();
+  if (is_last && swaps_random_) random_.back()->restore();
   world_->detach(failed);
   {
     const std::lock_guard<std::mutex> lock(mu_);
@@ -329,11 +337,22 @@ std::string Job::skip_reason() const {
   return skip_reason_.value_or("");
 }
 
+// A state is 2.5 KiB. Ranks that have drawn the same numbers, or none, share one, and nothing is put back between them.
 void Job::swap_random(int rank) {
   const int from = random_owner_.load(std::memory_order_relaxed);
-  std::vector<RandomState>& states = *random_;
-  if (from >= 0) states[static_cast<size_t>(from)] = RandomState::current();
-  states[static_cast<size_t>(rank)].restore();
+  const std::shared_ptr<const RandomState>& next = random_[static_cast<size_t>(rank)];
+  std::shared_ptr<const RandomState> here;
+  if (from >= 0) {
+    std::shared_ptr<const RandomState>& last = random_[static_cast<size_t>(from)];
+    const RandomState now = RandomState::current();
+    if (last != next && now.is(*next)) {
+      last = next;
+    } else if (!now.is(*last)) {
+      last = std::make_shared<const RandomState>(now);
+    }
+    here = last;
+  }
+  if (next != here) next->restore();
   random_owner_.store(rank, std::memory_order_relaxed);
   if (swap_python_random_ && python_hooks().swap_random) python_hooks().swap_random(id_, from, rank);
 }

@@ -135,8 +135,9 @@ class Job : public std::enable_shared_from_this<Job> {
 
   std::mutex report_mu_;  // held while a report is made: the last rank's thread and the job's owner may ask at once
 
-  std::atomic<int> random_owner_{-1};                 // the baton holder writes
-  std::unique_ptr<std::vector<RandomState>> random_;  // by rank, and last the state that was there before
+  std::atomic<int> random_owner_{-1};  // the baton holder writes
+  // By rank, and last the state that was there before.
+  std::vector<std::shared_ptr<const RandomState>> random_;
 };
 
 // The report of the job whose last rank left last, or of the last run of a search.

@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 import unittest
+from typing import Any
 
 import pytest
 import rankloom.torch
@@ -54,6 +55,29 @@ def test_torchs_random_state_is_the_ranks_under_a_seed() -> None:
     assert torch.equal(report.results[0], report.results[1])
     assert torch.equal(report.results[0], report.results[2])
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"seed": 4}], ids=["fifo", "seed 3", "seed 4"])
+def test_random_states_that_are_equal_for_a_while(options: dict[str, Any]) -> None:
+    """Ranks begin alike, some draw and some do not, are alike again, and draw more."""
+
+    def body(rank: int) -> None:
+        torch.manual_seed(5)
+        own = torch.Generator().manual_seed(5)
+        for step in range(18):
+            if step % 3 == rank or step > 12 or step == 7:
+                drawn = torch.randn(3), torch.rand(2)  # of an odd number of the first one is kept for the next time
+                want = torch.randn(3, generator=own), torch.rand(2, generator=own)
+                assert all(map(torch.equal, drawn, want)), (step, drawn, want)
+            if step == 10:
+                torch.manual_seed(9)
+                own.manual_seed(9)
+            dist.barrier()
+
+    before = torch.get_rng_state()
+    report = rankloom.torch.run(body, 3, **options)
+    report.raise_if_failed()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_pythons_random_states_on_request() -> None:
