@@ -268,11 +268,13 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
       const std::string key = in->text();
       const auto call = in->number<int64_t>();
       MpiMember* const member = known(key);
-      const bool known = member != nullptr && (member->has_communicator() || member->wants_communicator());
-      if (known && ended_[static_cast<size_t>(rank_)]) member->close_up_to(call);
+      // The others may need this member for the communicator only: it comes though its rank makes no call, or has ended.
+      if (member != nullptr) member->want();
+      const bool ended = ended_[static_cast<size_t>(rank_)];
+      if (member != nullptr && ended) member->close_up_to(call);
       const std::vector<int32_t> tags = member != nullptr ? member->sends_to(from) : std::vector<int32_t>();
       WireWriter nothing = message(Kind::kNothing);
-      nothing.text(key).number(!known).number(static_cast<uint32_t>(tags.size()));
+      nothing.text(key).number(member == nullptr && ended).number(static_cast<uint32_t>(tags.size()));
       for (const int32_t tag : tags) nothing.number(tag);
       return tell(from, std::move(nothing));
     }

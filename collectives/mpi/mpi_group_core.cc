@@ -182,11 +182,7 @@ bool MpiGroupCore::advance(int64_t now_ns) {
     absl::Status status;
     if (call.stage == Stage::kQueued) {
       if (size_ > 1 && comm_ == MPI_COMM_NULL) {
-        if (!wanted_) {
-          wanted_ = true;
-          wanted_ns_ = now_ns;
-          engine_.want_communicator(*this);
-        }
+        want();
         return moved;
       }
       status = begin(call, now_ns);
@@ -555,6 +551,23 @@ void MpiGroupCore::ask_ended(std::vector<int>* asked, int64_t call) {
   }
 }
 
+void MpiGroupCore::want() {
+  if (wanted_ || has_communicator() || size_ == 1) return;
+  wanted_ = true;
+  wanted_ns_ = monotonic_ns();
+  engine_.want_communicator(*this);
+}
+
+void MpiGroupCore::press_others(int64_t now_ns) {
+  if (now_ns - pressed_ns_ < kStuckNs) return;
+  pressed_ns_ = now_ns;
+  for (int member = 0; member < size_; ++member) {
+    if (member != rank_ && !engine_.has_ended(global_rank(member))) {
+      engine_.tell_stuck(*this, global_rank(member), 0);
+    }
+  }
+}
+
 void MpiGroupCore::close_up_to(int64_t calls) {
   while (this->calls() < calls) {
     auto closed = std::make_unique<Call>();
@@ -616,7 +629,10 @@ void MpiGroupCore::nothing_from(int rank, bool unknown, const std::vector<int32_
 
 bool MpiGroupCore::progress(int64_t now_ns) {
   bool moved = advance(now_ns);
-  if (wanted_ && comm_ == MPI_COMM_NULL && now_ns - wanted_ns_ > kStuckNs) ask_ended(&asked_, 0);
+  if (wanted_ && comm_ == MPI_COMM_NULL && now_ns - wanted_ns_ > kStuckNs) {
+    ask_ended(&asked_, 0);
+    press_others(now_ns);
+  }
   if (!sends_waiting_.empty() && has_communicator()) {
     std::deque<std::pair<std::shared_ptr<MpiMessage>, size_t>> waiting;
     waiting.swap(sends_waiting_);

@@ -54,6 +54,7 @@ class MpiGroupCore final : public MpiMember {
   }
   int64_t calls() const override { return frames_ + waiting_calls(); }
   int64_t call_number(const MpiCollective& work) const override;
+  void want() override;
   void close_up_to(int64_t calls) override;
   void nothing_from(int rank, bool unknown, const std::vector<int32_t>& tags) override;
   std::vector<int32_t> sends_to(int rank) const override;
@@ -187,6 +188,8 @@ class MpiGroupCore final : public MpiMember {
   const FrameHead& head_of(int member) const;
   const char* inline_of(int member) const;
   // Asks the members that have ended, each once.
+  // Has members want the communicator that may not call for long, or only when this call is done.
+  void press_others(int64_t now_ns);
   void ask_ended(std::vector<int>* asked, int64_t call);
 
   absl::Status begin_send(const std::shared_ptr<MpiMessage>& message, size_t eager_bytes);
@@ -201,6 +204,7 @@ class MpiGroupCore final : public MpiMember {
 
   const size_t payload_;  // of a frame
   int64_t wanted_ns_ = 0;
+  int64_t pressed_ns_ = 0;  // when other members were last told that this one waits for the communicator
   std::vector<int> asked_;  // members that have ended, which were asked whether they know the group
 
   absl::Status failed_;

@@ -36,7 +36,6 @@ class MpiMember {
   int global_rank(int rank) const { return group_->global_rank(rank); }
 
   bool has_communicator() const { return comm_ != MPI_COMM_NULL; }
-  bool wants_communicator() const { return wanted_; }
   void set_communicator(MPI_Comm comm) { comm_ = comm; }
   void free_communicator() {
     if (comm_ != MPI_COMM_NULL) MPI_Comm_free(&comm_);
@@ -58,6 +57,9 @@ class MpiMember {
   virtual int64_t calls() const = 0;
   // Which of them that is, from 1.
   virtual int64_t call_number(const MpiCollective& work) const = 0;
+
+  // Asks for the group's communicator, which all members make: for others' calls, if not for one of this rank.
+  virtual void want() = 0;
 
   // --- ends
   // This rank makes no more calls: the others are told so in each of theirs, up to this many.

@@ -34,11 +34,7 @@ absl::Status MpiGroupCore::post(const std::shared_ptr<MpiMessage>& message, size
   if (size_ == 1 && comm_ == MPI_COMM_NULL) {
     if (absl::Status s = mpi_status(MPI_Comm_dup(MPI_COMM_SELF, &comm_), "MPI_Comm_dup"); !s.ok()) return s;
   }
-  if (!has_communicator() && !wanted_) {
-    wanted_ = true;
-    wanted_ns_ = monotonic_ns();
-    engine_.want_communicator(*this);
-  }
+  want();
   absl::Status status;
   if (!message->sends()) {
     recvs_.push_back({.work = message, .begun_ns = monotonic_ns(), .asked = {}, .nothing_from = {}});

@@ -1,3 +1,5 @@
+#include <sched.h>
+
 #include <atomic>
 #include <deque>
 #include <exception>
@@ -140,8 +142,10 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   std::deque<Item> items ABSL_GUARDED_BY(mu);
   bool draining ABSL_GUARDED_BY(mu) = false;                  // a task empties `items`
   std::shared_ptr<HeldByStream> current ABSL_GUARDED_BY(mu);  // of the item that runs
-  std::atomic<bool> unwound{false};                           // an exception took what kernels use
-  RankCondVar idle ABSL_GUARDED_BY(mu);                       // not draining any more
+  // An exception takes what kernels use, and what waits in the stream is being given up; or it has been.
+  enum class Unwound : uint8_t { kNo, kNow, kYes };
+  std::atomic<Unwound> unwound{Unwound::kNo};
+  RankCondVar idle ABSL_GUARDED_BY(mu);  // not draining any more
   absl::Status failure ABSL_GUARDED_BY(mu);
   WaitedFor waited_for ABSL_GUARDED_BY(mu);  // of those that the rank may not know to be done
   size_t sweep_at ABSL_GUARDED_BY(mu) = 16;  // out of `waited_for` those that it knows
@@ -180,7 +184,8 @@ void SimStream::Queue::push(Item item) {
 void SimStream::Queue::give_up() noexcept {
   const WorldPin alive(world);
   if (!alive) return;  // all has ended with the world
-  if (context.unwinding()) unwound.store(true);
+  const bool unwinds = context.unwinding();
+  if (unwinds) unwound.store(Unwound::kNow);
   std::vector<std::shared_ptr<HeldByStream>> held;
   {
     RankMutexLock lock(&mu);
@@ -190,6 +195,7 @@ void SimStream::Queue::give_up() noexcept {
     }
   }
   for (const std::shared_ptr<HeldByStream>& each : held) each->give_up();
+  if (unwinds) unwound.store(Unwound::kYes);
 }
 
 void SimStream::Queue::drain() {
@@ -208,7 +214,9 @@ void SimStream::Queue::drain() {
     }
     scheduler.point(Site{.what = item.what, .code = item.code, .detail = name});
     absl::Status cause = scheduler.aborted() ? scheduler.abort_cause() : absl::OkStatus();
-    if (cause.ok() && item.kernel && unwound.load())
+    // A call behind a kernel that was left out is given up before it is made: nobody gets data that was never computed.
+    while (item.held != nullptr && unwound.load() == Unwound::kNow) sched_yield();
+    if (cause.ok() && item.kernel && unwound.load() != Unwound::kNo)
       cause = make_error(ErrorKind::kAborted, who(), "an exception unwound before ", item.what);
     const absl::Status status = item.run(cause);
     item.run = nullptr;  // works and tensors that it held go here, not under the lock

@@ -36,26 +36,6 @@ bool reduces(OpType op) {
          op == OpType::kReduceScatterTensorCoalesced;
 }
 
-bool has_kernel(ReduceOp::Kind op, DType dtype) {
-  using Kind = ReduceOp::Kind;
-  if (dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2) return false;
-  switch (op) {
-    case Kind::kAvg:
-      return is_floating(dtype) || is_complex(dtype);
-    case Kind::kPremulSum:
-      return is_floating(dtype);
-    case Kind::kMin:
-    case Kind::kMax:
-      return !is_complex(dtype);
-    case Kind::kBand:
-    case Kind::kBor:
-    case Kind::kBxor:
-      return is_integral(dtype) || dtype == DType::kBool;
-    default:
-      return true;
-  }
-}
-
 class Drawer {
  public:
   Drawer(uint64_t seed, Palette palette, int world_size)
@@ -316,6 +296,26 @@ class Drawer {
 };
 
 }  // namespace
+
+bool has_kernel(ReduceOp::Kind op, DType dtype) {
+  using Kind = ReduceOp::Kind;
+  if (dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2) return false;
+  switch (op) {
+    case Kind::kAvg:
+      return is_floating(dtype) || is_complex(dtype);
+    case Kind::kPremulSum:
+      return is_floating(dtype);
+    case Kind::kMin:
+    case Kind::kMax:
+      return !is_complex(dtype);
+    case Kind::kBand:
+    case Kind::kBor:
+    case Kind::kBxor:
+      return is_integral(dtype) || dtype == DType::kBool;
+    default:
+      return true;
+  }
+}
 
 bool Job::may_fail() const {
   return std::any_of(acts.begin(), acts.end(), [](const Act& act) { return act.ends_badly(); }) ||

@@ -127,6 +127,9 @@ struct Job {
   bool may_fail() const;
 };
 
+// Whether there is a reduction of the kind for the dtype.
+bool has_kernel(ReduceOp::Kind op, DType dtype);
+
 // The runner that a job is drawn for: some can do less.
 enum class Palette : uint8_t { kAll, kGood, kNested, kMpi, kTorch };
 

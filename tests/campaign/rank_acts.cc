@@ -164,8 +164,8 @@ void RankRun::shared_count(const Act& act) {
 void RankRun::helper(const Act& act) {
   const auto latch = std::make_shared<Latch>(1, "helper");
   const auto saw = std::make_shared<std::string>();
-  rank_.world().spawn_helper([this, latch, saw, act] {
-    *saw = run_script(rank_, script_of(act), act.id);
+  rank_.world().spawn_helper([&rank = rank_, latch, saw, act] {
+    *saw = run_script(rank, script_of(act), act.id);
     latch->count_down();
   });
   latch->wait();

@@ -347,7 +347,8 @@ void RankRun::wait(Work& work, WaitWay way, Open& open) {
       if (!job_.may_fail()) work.wait(absl::Hours(1));
       break;
     case WaitWay::kPoll:
-      while (!work.is_completed()) rank_.yield();
+      // A loop that asks for what nobody completes has no end in the free gear.
+      while (!job_.may_fail() && !work.is_completed()) rank_.yield();
       break;
     case WaitWay::kAll: {
       std::vector<Work> all;

@@ -89,6 +89,16 @@ TEST_P(RunFileTest, ARelativeFolderIsThatOfTheBeginning) {
   EXPECT_FALSE(std::filesystem::is_empty(folder_.file("kept")));
 }
 
+TEST_P(RunFileTest, AnEmptyFolderIsNoneFromAnywhere) {
+  (void)run(1, [](RankContext&) {});
+  const std::filesystem::path here = std::filesystem::current_path();
+  setenv("RANKLOOM_REPORT", "", 1);
+  std::filesystem::current_path("/");
+  const RunReport report = fails();
+  std::filesystem::current_path(here);
+  EXPECT_EQ(report.run_file, "");
+}
+
 TEST_P(RunFileTest, SaysWhyThereIsNoFile) {
   std::ofstream(folder_.file("file")) << "no folder";
   setenv("RANKLOOM_REPORT", folder_.file("file").c_str(), 1);
