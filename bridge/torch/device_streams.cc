@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "sim/scheduler/scheduler.h"
@@ -104,9 +105,13 @@ void DeviceStreams::order(int rank, c10::Device device, const DeviceUses& uses, 
 }
 
 void DeviceStreams::made(int rank, const DeviceUses& uses, const std::vector<rankloom::Work>& works) {
+  std::vector<OnItsWay> over;  // goes without the lock: tensors go with their calls
   const std::lock_guard<std::mutex> lock(mu_);
   std::vector<OnItsWay>& calls = on_their_way_[rank];
-  std::erase_if(calls, [](const OnItsWay& call) { return call.work->is_over(); });
+  const auto first_over =
+      std::partition(calls.begin(), calls.end(), [](const OnItsWay& call) { return !call.work->is_over(); });
+  over.assign(std::make_move_iterator(first_over), std::make_move_iterator(calls.end()));
+  calls.erase(first_over, calls.end());
   for (const rankloom::Work& work : works) {
     if (std::shared_ptr<WorkState> state = WorkState::shared(work); state != nullptr && !state->is_over())
       calls.push_back({std::move(state), uses});
