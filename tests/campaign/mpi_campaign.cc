@@ -1,5 +1,5 @@
-// Random jobs over MPI: a process a rank, each with run_mpi_world() for one job after another. What ranks see must be
-// what the oracle says, which has no part of MPI in it; and each reduction whose arithmetic is exact is made by MPI's own
+// Random jobs over MPI: a process a rank, each with run_mpi_world() for one job after another. Ranks must see what the
+// oracle says, which has no part of MPI in it; and each reduction whose arithmetic is exact is made by MPI's own
 // MPI_Allreduce() as well, beside rankloom, for a comparison of the bits.
 //   mpirun -n N mpi_campaign [--jobs N] [--seed S]
 
