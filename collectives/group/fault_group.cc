@@ -106,10 +106,8 @@ FaultGroup::FaultGroup(RankState* context, std::shared_ptr<ProcessGroup> group, 
     : ProcessGroup(*context, group->group()), inner_(std::move(group)), injector_(injector) {}
 
 void FaultGroup::shutdown(CodeSite code) {
-  const absl::Status first = GroupFront::of(*this).await_streams(code);
   inner_->shutdown(code);
   ProcessGroup::shutdown(code);
-  throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = "shutdown"});
 }
 
 std::shared_ptr<ProcessGroup> FaultGroup::make_member(const std::shared_ptr<const Group>& group,

@@ -76,7 +76,7 @@ class GroupFront : public Kept {
     return known_timeout_ns_;
   }
 
-  // A call that waits in a stream for its turn, which the group's end waits for.
+  // A call that waits in a stream for its turn, which destroy_process_group() waits for; shutdown() does not.
   void queued_on_stream(const std::shared_ptr<WorkState>& work);
   // Waits until streams have made this member's calls and these are done, as long as the calls' own timeouts say.
   // Returns the first error.

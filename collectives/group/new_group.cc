@@ -172,6 +172,10 @@ void GroupFront::end(CodeSite code) {
   }
   children_.clear();
   drop_coalescing();
+  attempt([&] {
+    throw_if_error(await_streams(code),
+                   {.rank = handle_.global_rank(), .group = group_->name(), .op = "destroy_process_group"});
+  });
   attempt([&] { handle_.shutdown(code); });
   shut_down_ = true;  // whatever a subclass makes of it
   if (!std::exchange(left_, true)) {

@@ -268,8 +268,7 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
       const std::string key = in->text();
       const auto call = in->number<int64_t>();
       MpiMember* const member = known(key);
-      // The others may need this member for the communicator only, which comes though the rank makes no call, or has
-      // ended.
+      // Others may need this member for the communicator only: it comes though its rank makes no call, or has ended.
       if (member != nullptr) member->want();
       const bool ended = ended_[static_cast<size_t>(rank_)];
       if (member != nullptr && ended) member->close_up_to(call);

@@ -212,13 +212,13 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
   if (front().world_ref().ended())
     return ProcessGroup::shutdown(code);  // all that was on its way has ended with the world
   const CallScope call = front().enter("shutdown", code);
-  absl::Status first = front().await_streams(code);
-  std::string op = first.ok() ? "" : "shutdown";
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {
     for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
       works.push_back(std::move(message));
   }
+  absl::Status first;
+  std::string op;
   for (const std::shared_ptr<WorkState>& work : works) {
     // A caller without a line of its own tells those of the calls.
     const CodeSite site = code.line != 0 ? code : static_cast<const MemberWork&>(*work).call().code;

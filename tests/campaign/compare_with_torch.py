@@ -18,9 +18,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 RANKS = 3
-DTYPES = {"bool": torch.bool} | {
-    name: getattr(torch, name) for name in "float16 bfloat16 float32 float64 int8 uint8 int16 int32 int64 complex64 complex128".split()
-}
+NAMES = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "complex64", "complex128"]
+DTYPES = {"bool": torch.bool} | {name: getattr(torch, name) for name in NAMES}
 OPS = {
     "sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "product": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN,
     "max": dist.ReduceOp.MAX, "band": dist.ReduceOp.BAND, "bor": dist.ReduceOp.BOR, "bxor": dist.ReduceOp.BXOR,

@@ -1,7 +1,7 @@
-// Random jobs over MPI: a process a rank, each with run_mpi_world() for one job after another. Ranks must see what the
-// oracle says, which has no part of MPI in it; and each reduction whose arithmetic is exact is made by MPI's own
-// MPI_Allreduce() as well, beside rankloom, for a comparison of the bits.
-//   mpirun -n N mpi_campaign [--jobs N] [--seed S]
+// Random jobs over MPI: a process a rank, each with run_mpi_world() for one job after another. The ranks' sights must
+// be those of the oracle, which has no part of MPI in it; and each all_reduce of all ranks that MPI has an operation
+// for is made by MPI_Allreduce() as well, for a comparison of the bits.
+//   python3 tests/mpi/mpi_job.py ompi 4 build/tests/campaign/mpi_campaign_ompi [--jobs N] [--seed S]
 
 #include <mpi.h>
 

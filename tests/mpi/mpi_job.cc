@@ -68,6 +68,7 @@ class IdleMember final : public internal::MpiMember {
   void fail(const absl::Status&, bool) override {}
   int64_t calls() const override { return calls_; }
   int64_t call_number(const internal::MpiCollective&) const override { return 0; }
+  void want() override {}
   void close_up_to(int64_t) override {}
   void nothing_from(int, bool, const std::vector<int32_t>&) override {}
   std::vector<int32_t> sends_to(int) const override { return {}; }
