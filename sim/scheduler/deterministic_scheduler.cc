@@ -568,7 +568,7 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
     yields_in_a_row_ = 0;
   }
   if (asks_ >= kAsks || busy_.points >= kBusyPoints) [[unlikely]]
-    let_busy_time_pass();
+    let_busy_time_pass(lock);
   if (threads_ && goes_on()) return;
   stop_running(*self, Task::State::kReady);
   make_ready(*self);
@@ -638,12 +638,14 @@ bool DeterministicScheduler::all_ask() const {
          std::none_of(extra_.begin(), extra_.end(), [&other](const auto& task) { return other(*task); });
 }
 
-void DeterministicScheduler::let_busy_time_pass() {
+void DeterministicScheduler::let_busy_time_pass(StateLock& lock) {
   const bool asked = asks_ >= kAsks;
   const bool alone = busy_.points >= kBusyPoints;
   if (asked) asks_ = 0;
   if (alone) busy_.points = 0;
-  if ((!alone && !all_ask()) || !outside_lets_pass()) return;
+  if (!alone && !all_ask()) return;
+  if (idler_ && outside_.load(std::memory_order_acquire) > 0 && !aborted()) return idle_outside(/*polls=*/true, lock);
+  if (!outside_lets_pass()) return;
   const int64_t step_ns = busy_.step_ns;
   if (!in_real_time(step_ns)) return;
   if (record_ != nullptr) record_->uncovered("tasks that ask or act again and again: time passes for them at last");

@@ -121,7 +121,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // `self` yields: the clock goes on if nobody did anything else for long.
   void count_yield(StateLock& lock);
   // Tasks asked and acted again and again, often enough: time passes for them, if nothing holds it up.
-  void let_busy_time_pass();
+  void let_busy_time_pass(StateLock& lock);
   // Whether all tasks that could run ask every now and then.
   bool all_ask() const;
   // Whether time may pass for tasks that ask: not as long as, nor right after, a thread outside may answer.
