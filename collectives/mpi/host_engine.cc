@@ -35,6 +35,9 @@ constexpr int64_t kLookNs = 500'000;
 // How long the fibers' thread looks without a pause when no rank can move, and how long its pauses are then.
 constexpr int64_t kSpinNs = 2'000'000;
 constexpr int64_t kPauseNs = 50'000;
+// So long a process whose ranks only poll looks for messages before they ask again; so much time passes for them.
+constexpr int64_t kPollNs = 300'000;
+constexpr int64_t kPassNs = 1'000'000;
 // A process that has been idle for so long says so: most waits are shorter, and end by a message.
 constexpr int64_t kIdleNs = 100'000;
 // Messages of a turn: others may send all the time.
@@ -62,6 +65,7 @@ HostEngine::HostEngine(MPI_Comm processes, int world_size, int ranks_per_process
   const auto all = static_cast<size_t>(processes_);
   heard_.resize(all);
   probed_.resize(all);
+  before_.resize(all);
   stuck_here_.resize(all);
   causes_.resize(all);
   has_ended_.resize(all);
@@ -172,6 +176,7 @@ bool HostEngine::progress_locked() {
 
 void HostEngine::deliver(absl::AnyInvocable<void()> step) {
   delivered_.push_back(std::move(step));
+  told_ = false;
   if (delivering_) return;
   delivering_ = scheduler_->post_from_outside({.rank = -1, .kind = TaskKind::kCompletion}, Site{.what = "mpi"},
                                               [this] { run_delivered(); });
@@ -269,31 +274,33 @@ void HostEngine::idle(const Idle& now) {
     OrderedMutexLock lock(&mu_);
     idling_ = !now.beside;
     idle_ = now;
+    told_ = told_ && now.polls;
   }
-  bool told = false;
   for (int64_t quiet_since_ns = begun_ns;;) {
     bool moved = false;
+    const int64_t now_ns = monotonic_ns();
     {
       OrderedMutexLock lock(&mu_);
       moved = progress_locked();
       if (delivering_ || scheduler_->asked()) break;
-      if (!told && is_idle() && monotonic_ns() - begun_ns >= kIdleNs) {
-        told = true;
+      if (!told_ && is_idle() && (now.polls || now_ns - begun_ns >= kIdleNs)) {
+        told_ = true;
         tell_idle();
         progress_locked();
       }
       if (delivering_ || scheduler_->asked()) break;
     }
-    const int64_t now_ns = monotonic_ns();
+    if (now.polls && now_ns - begun_ns >= kPollNs) break;
     if (moved) quiet_since_ns = now_ns;
     if (now_ns - quiet_since_ns < kSpinNs) {
       if (crowded_) sched_yield();
-    } else if (parker_.prepare()) {
-      parker_.sleep(now_ns + kPauseNs);
+    } else if (idle_parker_.prepare()) {
+      idle_parker_.sleep(now_ns + kPauseNs);
     }
   }
   OrderedMutexLock lock(&mu_);
   idling_ = false;
+  if (delivering_) told_ = false;
   driven_.store(false, std::memory_order_relaxed);
 }
 
@@ -303,6 +310,7 @@ bool HostEngine::is_idle() const {
 
 void HostEngine::write_idle(WireWriter* out) const {
   out->number(is_idle()).number(counts_).number(idle_.deadline_ns).number(idle_.weak_deadline_ns);
+  out->number(idle_.polls).number(idle_.now_ns);
 }
 
 HostEngine::Heard HostEngine::read_idle(WireReader* in) {
@@ -311,6 +319,8 @@ HostEngine::Heard HostEngine::read_idle(WireReader* in) {
   heard.counts = in->number<Counts>();
   heard.deadline_ns = in->number<int64_t>();
   heard.weak_deadline_ns = in->number<int64_t>();
+  heard.polls = in->number<bool>();
+  heard.now_ns = in->number<int64_t>();
   return heard;
 }
 
@@ -329,11 +339,13 @@ void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
       WireWriter out = message(Kind::kProbed);
       out.number(in->number<uint64_t>());
       write_idle(&out);
+      if (!is_idle()) told_ = false;
       return send(0, std::make_shared<const std::string>(out.take()));
     }
     case Kind::kProbed: {
       if (in->number<uint64_t>() != probe_ || !probing_) return;
-      probed_[static_cast<size_t>(from)] = read_idle(in);
+      // Later than any kIdle of that process that has come.
+      heard_[static_cast<size_t>(from)] = probed_[static_cast<size_t>(from)] = read_idle(in);
       if (++answers_ < processes_) return;
       probing_ = false;
       return decide();
@@ -411,6 +423,7 @@ void HostEngine::look_for_quiet() {
   if (all.sent != all.received) return;
   probing_ = true;
   answers_ = 0;
+  for (size_t process = 0; process < heard_.size(); ++process) before_[process] = heard_[process].counts;
   WireWriter out = message(Kind::kProbe);
   out.number(++probe_);
   const auto bytes = std::make_shared<const std::string>(out.take());
@@ -421,20 +434,38 @@ void HostEngine::look_for_quiet() {
 void HostEngine::decide() {
   int64_t own_ns = Deadline::kNever;
   int64_t weak_ns = Deadline::kNever;
+  int64_t latest_ns = 0;
+  bool polls = false;
+  bool same = true;
+  Counts all;
   for (size_t process = 0; process < heard_.size(); ++process) {
     const Heard& now = probed_[process];
-    if (!now.idle || now.counts != heard_[process].counts) {
-      if (!now.idle) heard_[process].idle = false;  // says so again
-      if (now.idle) heard_[process] = now;
-      return;
-    }
+    same = same && now.idle && now.counts == before_[process];
     own_ns = std::min(own_ns, now.deadline_ns);
     weak_ns = std::min(weak_ns, now.weak_deadline_ns);
+    latest_ns = std::max(latest_ns, now.now_ns);
+    polls = polls || now.polls;
+    all.sent += now.counts.sent;
+    all.received += now.counts.received;
   }
+  if (!same) return look_for_quiet();  // all may have said so again meanwhile
   for (Heard& heard : heard_) heard.idle = false;
+  // Nobody sleeps, but a task may poll until some time has passed.
+  if (own_ns == Deadline::kNever && polls) {
+    const int64_t real_ns = monotonic_ns();
+    if (all != polled_ || polling_since_ns_ == 0) polling_since_ns_ = real_ns;
+    polled_ = all;
+    if (real_ns - polling_since_ns_ < absl::ToInt64Nanoseconds(world_->options().stuck_after)) {
+      own_ns = latest_ns + kPassNs;
+      weak_ns = Deadline::kNever;
+    }
+  } else {
+    polling_since_ns_ = 0;
+  }
   WireWriter out = message(own_ns == Deadline::kNever ? Kind::kStuck : Kind::kPass);
   if (own_ns == Deadline::kNever) {
     stuck_ = true;
+    polls_only_ = polls;
   } else {
     out.number(std::min(own_ns, weak_ns));
   }
@@ -533,6 +564,10 @@ absl::Status HostEngine::merged_deadlock() const {
     const std::string rest = text.substr(at + std::string_view(kNoRankCanMove).size());
     for (const absl::string_view line : absl::StrSplit(absl::string_view(rest), '\n', absl::SkipEmpty()))
       lines.add(line);
+  }
+  if (polls_only_) {
+    return make_error(ErrorKind::kTimeout, "stuck for ", absl::FormatDuration(world_->options().stuck_after),
+                      " of real time: all that can run only poll", lines.text());
   }
   if (better == nullptr) return make_error(ErrorKind::kDeadlock, kNoRankCanMove, lines.text());
   std::string text = message_of(*better);

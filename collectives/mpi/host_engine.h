@@ -95,6 +95,8 @@ class HostEngine final : public GroupBackend, public HostChannel {
     Counts counts;
     int64_t deadline_ns = 0;
     int64_t weak_deadline_ns = 0;
+    bool polls = false;
+    int64_t now_ns = 0;
   };
 
   void must(int code, const char* call);
@@ -144,12 +146,17 @@ class HostEngine final : public GroupBackend, public HostChannel {
   // idle
   bool idling_ ABSL_GUARDED_BY(mu_) = false;
   Idle idle_ ABSL_GUARDED_BY(mu_);
-  std::vector<Heard> heard_ ABSL_GUARDED_BY(mu_);   // process 0: the last kIdle of each
-  std::vector<Heard> probed_ ABSL_GUARDED_BY(mu_);  // process 0: the answers to the probe
+  std::vector<Heard> heard_ ABSL_GUARDED_BY(mu_);    // process 0: the last kIdle of each
+  std::vector<Counts> before_ ABSL_GUARDED_BY(mu_);  // process 0: the counts when the probe began
+  std::vector<Heard> probed_ ABSL_GUARDED_BY(mu_);   // process 0: the answers to the probe
   int answers_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t probe_ ABSL_GUARDED_BY(mu_) = 0;  // the number of the last one
   bool probing_ ABSL_GUARDED_BY(mu_) = false;
   bool stuck_ ABSL_GUARDED_BY(mu_) = false;
+  bool polls_only_ ABSL_GUARDED_BY(mu_) = false;
+  bool told_ ABSL_GUARDED_BY(mu_) = false;  // process 0 has heard that this one is idle
+  Counts polled_ ABSL_GUARDED_BY(mu_);      // process 0: of all, since when nobody did anything but poll, in real time
+  int64_t polling_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
   // Before time passes, or a report is written, all tell which calls their ranks have come to.
   bool gathering_ ABSL_GUARDED_BY(mu_) = false;
   int arrived_ = 0;         // of the fibers' thread, as the next one
@@ -190,7 +197,8 @@ class HostEngine final : public GroupBackend, public HostChannel {
 
   std::atomic<bool> driven_{false};  // the fibers' thread, or that of finish(), moves everything itself now
   std::atomic<bool> over_{false};
-  Parker parker_;
+  Parker parker_;       // of the thread
+  Parker idle_parker_;  // of the fibers' thread
   std::thread thread_;  // last: it uses all of the above
 };
 

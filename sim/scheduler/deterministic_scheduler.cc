@@ -568,7 +568,7 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
     yields_in_a_row_ = 0;
   }
   if (asks_ >= kAsks || busy_.points >= kBusyPoints) [[unlikely]]
-    let_busy_time_pass();
+    let_busy_time_pass(lock);
   if (!threads_ || !goes_on()) {
     stop_running(*self, Task::State::kReady);
     make_ready(*self);
@@ -583,6 +583,7 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   const int64_t most = 4 * (ready_.size() + 16);
   if (++yields_in_a_row_ <= most) return;
   yields_in_a_row_ = 0;
+  if (idler_ && outside_.load(std::memory_order_acquire) > 0 && !aborted()) return idle_outside(/*polls=*/true, lock);
   const int64_t timer_ns = next_timer_ns();
   // Nobody sleeps, but a task may poll until some time has passed.
   const int64_t pass_ns = timer_ns != Deadline::kNever ? std::max<int64_t>(timer_ns - now_ns(), 0) : kShortestPassNs;
@@ -639,12 +640,14 @@ bool DeterministicScheduler::all_ask() const {
          std::none_of(extra_.begin(), extra_.end(), [&other](const auto& task) { return other(*task); });
 }
 
-void DeterministicScheduler::let_busy_time_pass() {
+void DeterministicScheduler::let_busy_time_pass(StateLock& lock) {
   const bool asked = asks_ >= kAsks;
   const bool alone = busy_.points >= kBusyPoints;
   if (asked) asks_ = 0;
   if (alone) busy_.points = 0;
-  if ((!alone && !all_ask()) || !outside_lets_pass()) return;
+  if (!alone && !all_ask()) return;
+  if (idler_ && outside_.load(std::memory_order_acquire) > 0 && !aborted()) return idle_outside(/*polls=*/true, lock);
+  if (!outside_lets_pass()) return;
   const int64_t step_ns = busy_.step_ns;
   if (!in_real_time(step_ns)) return;
   if (record_ != nullptr) record_->uncovered("tasks that ask or act again and again: time passes for them at last");
@@ -769,7 +772,7 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   if (inbox_full_.load(std::memory_order_acquire)) return;
   // The task at the point has stopped already: tasks that run are threads beside the baton.
   const bool due = next_timer_ns() <= now_ns();  // time need not go on for these
-  if (outside && !due && idler_ && !aborted()) return idle_outside(lock);
+  if (outside && !due && idler_ && !aborted()) return idle_outside(/*polls=*/false, lock);
   if (outside && !due && wait_beside(/*grace_ns=*/0, lock)) return;
   if (!due && any_timer() && (running_ > 0 ? wait_beside(kGraceNs, lock) : away() > 0 && await_strangers(lock))) return;
   if (advance_clock()) return;
@@ -791,9 +794,13 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   lock.lock();
 }
 
-void DeterministicScheduler::idle_outside(StateLock& lock) {
-  Idle idle{.deadline_ns = next_timer_ns(), .weak_deadline_ns = weak_floor_ns_, .beside = running_ > 0 || away() > 0};
-  note_running(nullptr);
+void DeterministicScheduler::idle_outside(bool polls, StateLock& lock) {
+  const Idle idle{.deadline_ns = next_timer_ns(),
+                  .weak_deadline_ns = weak_floor_ns_,
+                  .beside = (running_ > 0 && !polls) || away() > 0,
+                  .polls = polls,
+                  .now_ns = now_ns()};
+  if (!polls) note_running(nullptr);
   lock.unlock();
   idler_(idle);
   lock.lock();

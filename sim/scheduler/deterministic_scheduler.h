@@ -62,9 +62,11 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
     int64_t deadline_ns = Deadline::kNever;       // the earliest own deadline
     int64_t weak_deadline_ns = Deadline::kNever;  // no default timeout ends before this
     bool beside = false;                          // threads of ranks may still act
+    bool polls = false;                           // tasks can run, but do nothing but ask whether something happened
+    int64_t now_ns = 0;
   };
   // Called on the fibers' thread when no task can move, in the place of its sleep: returns when asked() says that
-  // somebody sent something. Set once, before run().
+  // somebody sent something; if tasks poll, soon, so that they ask again. Set once, before run().
   void set_idler(std::function<void(const Idle& idle)> idler) { idler_ = std::move(idler); }
   bool asked() const { return inbox_full_.load(std::memory_order_acquire); }
   // Has a body run as a step of its own, on the fibers' thread; from any thread. False: all tasks have ended.
@@ -119,7 +121,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // `self` yields: the clock goes on if nobody did anything else for long.
   void count_yield(StateLock& lock);
   // Tasks asked and acted again and again, often enough: time passes for them, if nothing holds it up.
-  void let_busy_time_pass();
+  void let_busy_time_pass(StateLock& lock);
   // Whether all tasks that could run ask every now and then.
   bool all_ask() const;
   // Whether time may pass for tasks that ask: not as long as, nor right after, a thread outside may answer.
@@ -146,7 +148,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // On a thread of its own: picks the next task.
   void move_on_thread();
   void nobody_ready(StateLock& lock);
-  void idle_outside(StateLock& lock);
+  void idle_outside(bool polls, StateLock& lock);
   // Fetches what switches to the next tasks in the queue will touch.
   void prefetch();
   // max_steps have passed.

@@ -161,6 +161,12 @@ void host(const std::string& kind, RankContext& rank) {
     Work work = pg->all_reduce(x);
     kill(getpid(), SIGKILL);
   }
+  if (kind == "poll") {
+    // Rank 0 asks until a rank of the other process has slept.
+    if (is_last) rank.sleep_for(absl::Minutes(1));
+    if (is_last) rank.store().set("slept", "");
+    while (rank.rank() == 0 && !rank.store().check({"slept"})) rank.yield();
+  }
   if (kind == "sleep") rank.sleep_for(absl::Minutes(rank.rank() + 1));
   pg->all_reduce(x).wait();
   if (rank.rank() == 0) std::printf("sum %d at %s\n", x[0], absl::FormatDuration(rank.now()).c_str());

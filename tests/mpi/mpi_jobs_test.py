@@ -208,6 +208,11 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("at 6m\n", done.stdout)
 
+    def test_time_passes_for_a_rank_that_only_asks(self):
+        done = self.job("poll")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("at 1m", done.stdout)
+
     def test_a_killed_process_ends_the_job(self):
         for kind in "kill", "kill_in_call":
             done = self.job(kind)
