@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bridge/torch/compat.h"
+#include "bridge/torch/cuda_device.h"
 #include "bridge/torch/device_streams.h"
 #include "bridge/torch/explore.h"
 #include "bridge/torch/job.h"
@@ -24,10 +25,6 @@
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/run_options.h"
-
-#ifdef RANKLOOM_TORCH_CUDA
-#include "rankloom/cuda.h"
-#endif
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, rankloom::bridge::WorkHolder<T>, true)
 
@@ -231,12 +228,8 @@ void bind_futures(py::module_& m) {
 
 // The choice of how calls of CUDA tensors are carried out.
 void bind_devices(py::module_& m) {
-#ifdef RANKLOOM_TORCH_CUDA
-  set_use_device([](RankContext& rank, int device) { use_cuda(rank, device); });
-  m.attr("has_cuda") = true;
-#else
-  m.attr("has_cuda") = false;
-#endif
+  set_use_device(use_gpu());
+  m.attr("has_cuda") = use_gpu() != nullptr;
   // Another driver in CUDA's place, by a capsule with a std::shared_ptr<DeviceDriver>: tests play one.
   m.def(
       "set_device_driver",

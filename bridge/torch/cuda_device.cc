@@ -1,0 +1,11 @@
+#include "bridge/torch/cuda_device.h"
+
+#include "rankloom/cuda.h"
+
+namespace rankloom::bridge {
+
+UseDevice use_gpu() {
+  return [](RankContext& rank, int device) { use_cuda(rank, device); };
+}
+
+}  // namespace rankloom::bridge
