@@ -48,7 +48,7 @@ std::vector<at::Tensor> stacked(const std::vector<at::Tensor>& tensors, const st
 }
 
 // Those that a future of the tensors orders the streams of who waits for it behind.
-std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
+std::vector<c10::Device> devices_of(at::ArrayRef<at::Tensor> tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined() && tensor.is_cuda()) devices.push_back(tensor.device());

@@ -48,6 +48,7 @@ MPI_Comm duplicate(MPI_Comm comm) {
 void FinishedWorks::tell() {
   for (auto& [work, status] : works) work->complete(status);
   works.clear();
+  if (telling != nullptr) telling->fetch_sub(1, std::memory_order_release);
   if (!abort.ok()) scheduler->abort(abort);
 }
 

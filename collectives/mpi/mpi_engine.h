@@ -39,6 +39,7 @@ struct FinishedWorks {
   std::vector<std::pair<std::shared_ptr<WorkState>, absl::Status>> works;
   absl::Status abort;  // of the run, by another process; an abort tells listeners, which may call
   Scheduler* scheduler = nullptr;
+  std::atomic<int>* telling = nullptr;  // counts the threads that are about to tell of works; null: nobody asks
   void tell();
 };
 
@@ -180,8 +181,13 @@ class MpiEngine {
     FinishedWorks taken;
     taken.scheduler = finished_.scheduler;
     if (finished_.works.empty() && finished_.abort.ok()) return taken;
-    std::swap(taken, finished_);
-    finished_.scheduler = taken.scheduler;
+    taken.works.swap(finished_.works);
+    // A work that ended before an abort, by a Mismatch perhaps, is told of first, also where another thread does that.
+    if (telling_.load(std::memory_order_acquire) == 0) taken.abort = std::exchange(finished_.abort, absl::OkStatus());
+    if (!taken.works.empty()) {
+      telling_.fetch_add(1, std::memory_order_relaxed);
+      taken.telling = &telling_;
+    }
     return taken;
   }
   static WireWriter message(Kind kind) {
@@ -230,6 +236,7 @@ class MpiEngine {
   int bulk_tag_ ABSL_GUARDED_BY(mu_) = 0;
 
   FinishedWorks finished_ ABSL_GUARDED_BY(mu_);
+  std::atomic<int> telling_{0};
   std::list<Sent> sent_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> to_self_ ABSL_GUARDED_BY(mu_);
 
