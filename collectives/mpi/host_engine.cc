@@ -118,6 +118,7 @@ void HostEngine::tell(int process, WireWriter message) { tell(std::vector<int>{p
 void HostEngine::tell(const std::vector<int>& processes, WireWriter message) {
   const auto bytes = std::make_shared<const std::string>(message.take());
   OrderedMutexLock lock(&mu_);
+  if (comm_ == MPI_COMM_NULL) return;  // after finish(): the world's end is each process's own
   for (const int process : processes) {
     ++counts_.sent;
     send(process, bytes);
@@ -363,42 +364,9 @@ void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
         pass_at_ns_ = Deadline::kNever;
         tell_arrived();
       });
-    case Kind::kArrived: {
+    case Kind::kArrived:
       // Bytes of a view: the step outlives it.
-      return deliver([this, from, bytes = in->text()] {
-        WireReader in(bytes);
-        for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
-          const std::string key = in.text();
-          const std::string calls = in.text();
-          WireReader of_group(calls);
-          if (const auto at = groups_.find(key); at != groups_.end() && from != process_)
-            at->second->read_arrived(&of_group);
-        }
-        for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
-          using State = RunReport::Outcome::State;
-          RunReport::Outcome how;
-          how.state = in.number<bool>() ? State::kReturned : State::kStopped;
-          how.text = in.text();
-          for (auto ranks = in.number<uint32_t>(); ranks > 0 && in.ok(); --ranks) {
-            const auto rank = in.number<int>();
-            if (from != process_) world_->ended_elsewhere(rank, how);
-          }
-        }
-        if (++arrived_ < processes_) return;
-        arrived_ = 0;
-        if (pass_at_ns_ != Deadline::kNever) {
-          {
-            OrderedMutexLock lock(&mu_);
-            gathering_ = false;
-          }
-          return scheduler_->let_time_pass(pass_at_ns_);
-        }
-        WireWriter out = message(Kind::kStuckHere);
-        write_status(scheduler_->deadlock_here(), &out);
-        OrderedMutexLock lock(&mu_);
-        send(0, std::make_shared<const std::string>(out.take()));
-      });
-    }
+      return deliver([this, from, bytes = in->text()] { read_arrived(from, bytes); });
     case Kind::kStuckHere: {
       stuck_here_[static_cast<size_t>(from)] = read_status(in);
       if (++stuck_answers_ < processes_) return;
@@ -409,6 +377,41 @@ void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
       end_job(absl::StrCat("messages between the processes: one of process ", from, " is of kind ",
                            static_cast<int>(kind)));
   }
+}
+
+// Which calls the ranks of another process have come to, and which of its ranks have ended. With the last process time
+// passes, or this one's part of the report goes to process 0.
+void HostEngine::read_arrived(int from, const std::string& bytes) {
+  WireReader in(bytes);
+  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
+    const std::string key = in.text();
+    const std::string calls = in.text();
+    WireReader of_group(calls);
+    if (const auto at = groups_.find(key); at != groups_.end() && from != process_) at->second->read_arrived(&of_group);
+  }
+  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
+    using State = RunReport::Outcome::State;
+    RunReport::Outcome how;
+    how.state = in.number<bool>() ? State::kReturned : State::kStopped;
+    how.text = in.text();
+    for (auto ranks = in.number<uint32_t>(); ranks > 0 && in.ok(); --ranks) {
+      const auto rank = in.number<int>();
+      if (from != process_) world_->ended_elsewhere(rank, how);
+    }
+  }
+  if (++arrived_ < processes_) return;
+  arrived_ = 0;
+  if (pass_at_ns_ != Deadline::kNever) {
+    {
+      OrderedMutexLock lock(&mu_);
+      gathering_ = false;
+    }
+    return scheduler_->let_time_pass(pass_at_ns_);
+  }
+  WireWriter out = message(Kind::kStuckHere);
+  write_status(scheduler_->deadlock_here(), &out);
+  OrderedMutexLock lock(&mu_);
+  send(0, std::make_shared<const std::string>(out.take()));
 }
 
 // Process 0: all have said that no rank of theirs can move, and nothing was on its way then.
@@ -626,7 +629,7 @@ void HostEngine::read_group(int from, std::string bytes) {
     early_[key].emplace_back(from, std::move(bytes));
     return;
   }
-  at->second->hear(from, std::move(bytes), sizeof(Kind) + sizeof(uint64_t) + key.size());
+  at->second->hear(from, bytes, sizeof(Kind) + sizeof(uint64_t) + key.size());
 }
 
 // ---- the store
@@ -692,19 +695,21 @@ void HostEngine::aborted_here(const absl::Status& cause) {
 void HostEngine::await_all(const char* what, absl::FunctionRef<bool()> done) {
   const int64_t begun_ns = monotonic_ns();
   for (;;) {
+    std::vector<int> missing;
+    bool drains = false;
     {
       OrderedMutexLock lock(&mu_);
       const bool moved = progress_locked();
       if (done()) return;
       if (moved) continue;
+      drains = drained_ > 0;
+      for (int process = 0; process < processes_; ++process) {
+        if (!has_ended_[static_cast<size_t>(process)]) missing.push_back(process);
+      }
     }
     sched_yield();  // this thread has nothing else to do
-    const int64_t since_ns = aborted_.load() ? aborted_ns_.load() : drained_ > 0 ? begun_ns : 0;
+    const int64_t since_ns = aborted_.load() ? aborted_ns_.load() : drains ? begun_ns : 0;
     if (since_ns == 0 || monotonic_ns() - since_ns < std::max(abort_grace_ns, int64_t{1})) continue;
-    std::vector<int> missing;
-    for (int process = 0; process < processes_; ++process) {
-      if (!has_ended_[static_cast<size_t>(process)]) missing.push_back(process);
-    }
     end_job(absl::StrCat(
         what, missing.empty() ? "" : absl::StrCat("; still running: process ", absl::StrJoin(missing, ", "))));
   }
@@ -752,6 +757,7 @@ void HostEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO
     if (cause_.ok()) cause_ = cause;
   }
   must(MPI_Barrier(comm_), "MPI_Barrier");
+  const OrderedMutexLock lock(&mu_);
   MPI_Comm_free(&comm_);
 }
 

@@ -119,6 +119,7 @@ class HostEngine final : public GroupBackend, public HostChannel {
   void look_for_quiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void decide() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void tell_arrived();
+  void read_arrived(int from, const std::string& bytes);
   void all_arrived() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status merged_deadlock() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void aborted_here(const absl::Status& cause);

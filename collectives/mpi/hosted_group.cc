@@ -513,7 +513,7 @@ void HostedGroup::failed(const absl::Status& cause) {
   tell_others(std::move(out));
 }
 
-void HostedGroup::hear(int from, std::string bytes, size_t at) {
+void HostedGroup::hear(int from, const std::string& bytes, size_t at) {
   WireReader in(std::string_view(bytes).substr(at));
   const auto kind = in.number<Kind>();
   const std::shared_ptr<ThreadedGroupCore> core = core_.lock();

@@ -37,7 +37,7 @@ class HostedGroup final : public MembersElsewhere, public std::enable_shared_fro
   bool all_here() const { return processes_.size() == 1; }
 
   // A message of this group's from another process, from the byte `at` on.
-  void hear(int from, std::string bytes, size_t at);
+  void hear(int from, const std::string& bytes, size_t at);
   // Which calls members have come to, for a report of all processes.
   void write_arrived(WireWriter* out) const;
   void read_arrived(WireReader* in);

@@ -384,6 +384,14 @@ absl::Status Mailbox::refusal(const Message& message) const {
                    failure_);
 }
 
+void Mailbox::note_travel(const std::shared_ptr<Message>& message) {
+  if (!message->sends() || elsewhere_->is_here(message->receiver())) return;
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // of no explored run
+  message->travels_ = ++travelled_;
+  travelling_.emplace(message->travels_, message);
+}
+
 absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager_bytes) {
   Message& mine = *message;
   const bool on_host = mine.tensor().device().kind == Device::Kind::kCpu;
@@ -409,12 +417,8 @@ absl::Status Mailbox::post(const std::shared_ptr<Message>& message, size_t eager
       mine.state_ = Message::State::kPending;
       mine.self_ = message;
       inbox.link(mine);
-      if (elsewhere_ != nullptr && mine.sends() && !elsewhere_->is_here(mine.receiver())) [[unlikely]] {
-        ObservedMutexLock travels(&mu_);
-        travels.apart();  // of no explored run
-        mine.travels_ = ++travelled_;
-        travelling_.emplace(mine.travels_, message);
-      }
+      if (elsewhere_ != nullptr) [[unlikely]]
+        note_travel(message);
     } else {
       inbox.unlink(*match);
       other = std::move(match->self_);

@@ -162,6 +162,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   struct Channel;
   struct Inbox;
 
+  // A send that has been filed and whose receiver is elsewhere: gives it its number.
+  void note_travel(const std::shared_ptr<Message>& message);
+
   // The messages that a withdrawal found in the inbox. Both are held alive.
   struct TakenOut {
     std::shared_ptr<Message> self;

@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <boost/fiber/algo/algorithm.hpp>
 #include <boost/fiber/context.hpp>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -19,6 +21,7 @@
 #include "rankloom/error.h"
 #include "sim/base/crash.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/sanitizers.h"
 #include "sim/base/thread_stack.h"
@@ -62,6 +65,22 @@ struct FiberState {
   const void* asan_bottom = nullptr;
   size_t asan_size = 0;
   void* tsan_fiber = nullptr;  // TSan's state of this fiber, as of a thread
+};
+
+// exit() destroys the objects of its thread first. Called by a rank, it would so take Boost's record of the fibers from
+// under them, and the host would go on as if the run were over. Whatever has to be said of an exit() before that (by a
+// process of a search, say) is an object of the thread that is made later than this one.
+struct ExitWatch {
+  ~ExitWatch() {
+    const Task* const task = Task::current();
+    if (task == nullptr) return;
+    std::fprintf(stderr,
+                 "rankloom: rank %d called exit() on a fiber: the process ends with code 1, want it called after the "
+                 "run, or the ranks to be threads\n",
+                 task->info.rank);
+    write_buffers();
+    _exit(EXIT_FAILURE);
+  }
 };
 
 // One per pool thread that ever ran fibers: Boost.Fiber's scheduler of that thread, which asks us for the fiber to run.
@@ -109,6 +128,8 @@ struct FiberThread {
   static FiberThread& of_this_thread() {
     static thread_local FiberThread* thread = nullptr;
     if (thread == nullptr) thread = new FiberThread;  // as long as the pool thread: until the process ends
+    static thread_local const ExitWatch watch;  // made after Boost's record of the thread, so that it goes before that
+    (void)watch;
     current = thread;
     return *thread;
   }

@@ -155,6 +155,13 @@ void host(const std::string& kind, RankContext& rank) {
     return;
   }
   if (kind == "throw" && is_last) throw std::runtime_error("the disk is full");
+  if (kind == "exit" && is_last) std::exit(0);
+  if (kind == "leftover" && is_last) {
+    auto eager = init_process_group(rank, {.eager_bytes = 64});
+    eager->send(x, 0, 5).wait();
+  } else if (kind == "leftover") {
+    (void)init_process_group(rank, {.eager_bytes = 64});
+  }
   pg->all_reduce(x).wait();
   if (kind == "kill" && is_last) kill(getpid(), SIGKILL);
   if (kind == "kill_in_call" && is_last) {

@@ -203,6 +203,16 @@ class HostsTest(unittest.TestCase):
         self.assertIn("report: rank 5 failed: the disk is full", done.stdout)
         self.assertIn("ranks 0-4 stopped for it", done.stdout)
 
+    def test_a_message_that_nobody_received_is_a_note(self):
+        done = self.job("leftover")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("report: ok\nnote: rank 5, group 1, send to rank 0, tag 5: was never received [group 1, mpi_job.cc:", done.stdout)
+
+    def test_exit_in_a_rank_ends_the_job(self):
+        done = self.job("exit")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("rankloom: rank 5 called exit() on a fiber: the process ends with code 1", done.stdout)
+
     def test_time_is_virtual_and_the_same_for_all(self):
         done = self.job("sleep")
         self.assertEqual(done.returncode, 0, done.stdout)

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -177,6 +178,21 @@ TEST_P(CrashDeathTest, AnOverflowOfTheStackHasItsStack) {
                          : "^rankloom: fatal \\(rank 1\\): SIGSEGV at address 0x[0-9a-f]+\n"
                            "  it has come to no point yet\n  its stack:\n"
                            "    #0 .*recurse\\(\\)\n    #1 .*recurse\\(\\)\n"));
+}
+
+TEST_P(CrashDeathTest, ARankThatCallsExitEndsTheProcess) {
+  const auto ends = [this] {
+    (void)run_world(GetParam().options(2), [](RankContext& rank) {
+      if (rank.rank() == 1) std::exit(3);
+      rank.store().wait({"never"});
+    });
+    _exit(0);
+  };
+  const bool fibers = GetParam().options(2).engine == EngineKind::kFibers;
+  EXPECT_EXIT(ends(), testing::ExitedWithCode(fibers ? 1 : 3),
+              fibers ? "^rankloom: rank 1 called exit\\(\\) on a fiber: the process ends with code 1, want it called "
+                       "after the run, or the ranks to be threads\n$"
+                     : "");
 }
 
 TEST_P(CrashDeathTest, OnAThreadThatRunsNoRankNothingIsTold) {
