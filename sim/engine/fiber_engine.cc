@@ -68,8 +68,8 @@ struct FiberState {
 };
 
 // exit() destroys the objects of its thread first. Called by a rank, it would so take Boost's record of the fibers from
-// under them, and the host would go on as if the run were over. Whatever has to be said of an exit() before that (by a
-// process of a search, say) is an object of the thread that is made later than this one.
+// under them, and the host would go on as if the run were over. An object of the thread that is made later (by a process
+// of a search, say) has its say before this one.
 struct ExitWatch {
   ~ExitWatch() {
     const Task* const task = Task::current();
