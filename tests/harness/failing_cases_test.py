@@ -140,9 +140,9 @@ class FailingCasesTest(unittest.TestCase):
 
     def ends_by_a_stall(self, case, engine, named=True):
         """The output of the case, which must end its process for a rank that hangs. `named`: the harness runs it, and names the test."""
-        result = Result(f"{case}/{engine}", {"RANKLOOM_STALL_IS_FATAL": "200ms"})
+        result = Result(f"{case}/{engine}", {"RANKLOOM_STALL_IS_FATAL": "1s"})
         self.assertEqual(result.status, 1, result.output)
-        self.assertRegex(result.output, r"rankloom: rank 1 has come to no scheduling point for 200ms of real time: ")
+        self.assertRegex(result.output, r"rankloom: rank 1 has come to no scheduling point for 1s of real time: ")
         self.assertIn("the process ends (WorldOptions::stall_is_fatal, RANKLOOM_STALL_IS_FATAL=0: it goes on)\n",
                       result.output)
         self.assertEqual(f"\n[  FAILED  ] Engines/Failing.{case}/{engine}\n" in result.output, named, result.output)
@@ -187,11 +187,11 @@ class FailingCasesTest(unittest.TestCase):
 
     def test_a_hang_of_a_search_is_repeated_by_its_test_alone(self):
         hangs = "Engines/Failing.HangingWhenExplored/fibers"
-        result = Result(None, {"RANKLOOM_STALL_IS_FATAL": "200ms"}, [PROGRAM, f"--gtest_filter=Engines/Failing.Passes/*:{hangs}"])
+        result = Result(None, {"RANKLOOM_STALL_IS_FATAL": "1s"}, [PROGRAM, f"--gtest_filter=Engines/Failing.Passes/*:{hangs}"])
         # No schedule names a run of a search that has not ended: the search comes to it again.
         line = f"\n  run it again: {PROGRAM} --gtest_filter={hangs}\n"
         self.assertIn(line, result.output)
-        again = Result(None, {"RANKLOOM_STALL_IS_FATAL": "200ms"}, [PROGRAM, f"--gtest_filter={hangs}"])
+        again = Result(None, {"RANKLOOM_STALL_IS_FATAL": "1s"}, [PROGRAM, f"--gtest_filter={hangs}"])
         self.assertIn(line, again.output)
 
     def test_the_rerun_line_of_a_rerun_is_the_same(self):
@@ -221,7 +221,7 @@ class FailingCasesTest(unittest.TestCase):
         for case, ranks in (("HangingInItsOwnCode", "uur"), ("HoldingAMutexAcrossACollective", "uu"), ("HangingWhenExplored", "uu")):
             for engine in ENGINES:
                 with self.subTest(case=case, engine=engine), tempfile.TemporaryDirectory() as folder:
-                    env = {"RANKLOOM_STALL_IS_FATAL": "200ms", "RANKLOOM_REPORT": folder}
+                    env = {"RANKLOOM_STALL_IS_FATAL": "1s", "RANKLOOM_REPORT": folder}
                     result = Result(f"{case}/{engine}", env)
                     path = f"{folder}/{os.path.basename(PROGRAM)}.Engines_Failing.{case}_{engine}.rlrun"
                     line = f"\n  run file: {path}; see it: rankloom report {path} -o run.html\n"

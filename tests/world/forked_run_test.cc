@@ -71,7 +71,7 @@ TEST_P(ForkedRunTest, MayEndByItself) {
   EXPECT_EQ(end_of([](RankContext&) { _exit(7); }), "exit code 7: ");
 }
 
-TEST_P(ForkedRunTest, MayRunAWorldOfItsOwnBefore) {
+TEST_P(ForkedRunTest, AForkedProcessMayRunAWorldOfItsOwn) {
   const WorldOptions own = options(2);
   const auto act = [&own](RankContext&) {
     // Of the threads that ran ranks only this one is there; those of the new world are made anew.
