@@ -45,14 +45,6 @@ constexpr int kMostMessages = 64;
 // The longest wait for what is on its way at the end.
 constexpr int64_t kDrainNs = 30'000'000'000;
 
-MPI_Comm duplicate(MPI_Comm comm) {
-  MPI_Comm made = MPI_COMM_NULL;
-  throw_if_error(mpi_status(MPI_Comm_dup(comm, &made), "MPI_Comm_dup"),
-                 {.rank = -1, .group = {}, .op = "run_mpi_world"});
-  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
-  return made;
-}
-
 }  // namespace
 
 HostEngine::HostEngine(MPI_Comm processes, int world_size, int ranks_per_process)

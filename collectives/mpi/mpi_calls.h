@@ -24,6 +24,15 @@ inline absl::Status mpi_status(int code, const char* call) {
   return code == MPI_SUCCESS ? absl::OkStatus() : mpi_error(code, call);
 }
 
+// A communicator of an engine's own, which returns errors. Collective. Throws CollectiveError.
+inline MPI_Comm duplicate(MPI_Comm comm) {
+  MPI_Comm made = MPI_COMM_NULL;
+  throw_if_error(mpi_status(MPI_Comm_dup(comm, &made), "MPI_Comm_dup"),
+                 {.rank = -1, .group = {}, .op = "run_mpi_world"});
+  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
+  return made;
+}
+
 // An element of so many bytes, as MPI moves it. No arithmetic is asked of MPI, so the type of the same size does.
 inline MPI_Datatype mpi_element(size_t bytes) {
   switch (bytes) {

@@ -36,13 +36,6 @@ void throw_unless_ok(const absl::Status& status) {
   throw_if_error(status, {.rank = -1, .group = {}, .op = "run_mpi_world"});
 }
 
-MPI_Comm duplicate(MPI_Comm comm) {
-  MPI_Comm made = MPI_COMM_NULL;
-  throw_unless_ok(mpi_status(MPI_Comm_dup(comm, &made), "MPI_Comm_dup"));
-  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
-  return made;
-}
-
 }  // namespace
 
 void FinishedWorks::tell() {

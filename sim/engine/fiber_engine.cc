@@ -68,8 +68,8 @@ struct FiberState {
 };
 
 // exit() destroys the objects of its thread first. Called by a rank, it would so take Boost's record of the fibers from
-// under them, and the host would go on as if the run were over. An object of the thread that is made later has its say
-// before this one: that of a process of a search, say.
+// under them, and the host would go on as if the run were over. An object of the thread that is made later, as
+// a process of a search has one, is destroyed before this one.
 struct ExitWatch {
   ~ExitWatch() {
     const Task* const task = Task::current();
