@@ -1,7 +1,5 @@
 #include "collectives/streams/device_runtime.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "collectives/work/completion.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -152,9 +151,9 @@ absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, 
 
 void DeviceRuntime::await_device(const DeviceLaunch& launch) {
   if (scheduler_.aborted()) open_all(scheduler_.abort_cause());
-  while (!launch.off_device.load(std::memory_order_acquire) && launch.closed.load(std::memory_order_acquire) == 0) {
-    sched_yield();
-  }
+  WaitTurns turns;
+  while (!launch.off_device.load(std::memory_order_acquire) && launch.closed.load(std::memory_order_acquire) == 0)
+    turns.next();
 }
 
 absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch, const Site& site, KernelPlan* plan,

@@ -1,5 +1,3 @@
-#include <sched.h>
-
 #include <atomic>
 #include <deque>
 #include <exception>
@@ -18,6 +16,7 @@
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/require.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -215,7 +214,7 @@ void SimStream::Queue::drain() {
     scheduler.point(Site{.what = item.what, .code = item.code, .detail = name});
     absl::Status cause = scheduler.aborted() ? scheduler.abort_cause() : absl::OkStatus();
     // A call behind a kernel that was left out is given up before it is made: nobody gets data that was never computed.
-    while (item.held != nullptr && unwound.load() == Unwound::kNow) sched_yield();
+    for (WaitTurns turns; item.held != nullptr && unwound.load() == Unwound::kNow;) turns.next();
     if (cause.ok() && item.kernel && unwound.load() != Unwound::kNo)
       cause = make_error(ErrorKind::kAborted, who(), "an exception unwound before ", item.what);
     const absl::Status status = item.run(cause);

@@ -1,7 +1,5 @@
 #include "collectives/threaded/mailbox.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -20,6 +18,7 @@
 #include "rankloom/error.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
@@ -669,7 +668,8 @@ void Mailbox::await_move(Inbox& inbox, const Message& message) {
     launch = message.launch_;
   };
   // No scheduling point: destructors come here.
-  for (look(); launch == nullptr && !message.is_over(); look()) sched_yield();
+  WaitTurns turns;
+  for (look(); launch == nullptr && !message.is_over(); look()) turns.next();
   if (launch != nullptr) DeviceRuntime::of(world_)->await_device(*launch);
 }
 
@@ -819,13 +819,14 @@ void Mailbox::await_moves(int rank) {
   if (scheduler_.deterministic()) return;  // nobody moves anything beside the calling step
   const Inbox* const own = existing_inbox(rank);
   // Messages that a stream has posted meanwhile are not on the move, and nobody waits for them here.
-  while (own != nullptr && own->unfinished_of_owner.value() > 0 && unfinished(rank).empty()) sched_yield();
+  WaitTurns turns;
+  while (own != nullptr && own->unfinished_of_owner.value() > 0 && unfinished(rank).empty()) turns.next();
 }
 
 void Mailbox::await_failed(int rank, const absl::Status& cause) {
   if (scheduler_.deterministic()) return;
   fail(cause);  // the other thread may not have come so far
-  while (!emptied_.load(std::memory_order_acquire)) sched_yield();
+  for (WaitTurns turns; !emptied_.load(std::memory_order_acquire);) turns.next();
   await_moves(rank);
 }
 

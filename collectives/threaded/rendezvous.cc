@@ -1,7 +1,5 @@
 #include "collectives/threaded/rendezvous.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "rankloom/error.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/prefetch.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
@@ -647,7 +646,7 @@ absl::Status Rendezvous::known_cause(int64_t seq) const {
 
 void Rendezvous::await_completing() const {
   if (scheduler_.deterministic()) return;  // nobody completes anything beside the calling step
-  while (completing_.value() > 0) sched_yield();
+  for (WaitTurns turns; completing_.value() > 0;) turns.next();
 }
 
 void Rendezvous::run(Slot* slot) {
@@ -854,7 +853,7 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why) {
     return true;
   }
   // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
-  while (!state.is_over()) {
+  for (WaitTurns turns; !state.is_over();) {
     std::shared_ptr<DeviceLaunch> launch;
     {
       ObservedMutexLock lock(&mu_);
@@ -866,7 +865,7 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why) {
       DeviceRuntime::of(world_)->await_device(*launch);
       return false;
     }
-    sched_yield();
+    turns.next();
   }
   return false;
 }

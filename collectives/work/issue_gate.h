@@ -1,9 +1,9 @@
 #pragma once
 
-#include <sched.h>
-
 #include <atomic>
 #include <cstdint>
+
+#include "sim/base/forked_run.h"
 
 namespace rankloom::internal {
 
@@ -27,10 +27,10 @@ class IssueGate {
   // Nobody gets in any more. kBefore: as it was already; kInside: the issuer is inside, and the next leave() is false.
   // `waits`: for an issuer that is inside, on another thread.
   Closed close(bool waits) {
-    while (!change(State::kOut, State::kClosed)) {
+    for (WaitTurns turns; !change(State::kOut, State::kClosed);) {
       if (state_.load() == State::kClosed) return Closed::kBefore;
       if (!waits && change(State::kIn, State::kClosed)) return Closed::kInside;
-      if (waits) sched_yield();
+      if (waits) turns.next();
     }
     return Closed::kOutside;
   }

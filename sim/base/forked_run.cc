@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "sim/base/parker.h"
 #include "sim/base/task.h"
 
 namespace rankloom::internal {
@@ -26,6 +27,13 @@ void watch_forks() {
 bool is_forked_copy(const Scheduler* run) { return forked_in != nullptr && forked_in == run; }
 
 bool is_forked_thread() { return forked_in != nullptr; }
+
+void WaitTurns::end_if_late() {
+  constexpr int64_t kLongestNs = 2'000'000'000;
+  const int64_t now_ns = monotonic_ns();
+  if (until_ns_ == 0) until_ns_ = now_ns + kLongestNs;
+  if (now_ns > until_ns_) end_forked_copy();
+}
 
 void end_forked_copy() {
   std::fprintf(stderr,

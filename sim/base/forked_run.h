@@ -1,5 +1,9 @@
 #pragma once
 
+#include <sched.h>
+
+#include <cstdint>
+
 namespace rankloom::internal {
 
 class Scheduler;
@@ -15,6 +19,21 @@ bool is_forked_copy(const Scheduler* run);
 // Whether this thread came out of a task's fork: the other threads of its run are not there, though their locks are.
 bool is_forked_thread();
 [[noreturn]] void end_forked_copy();
+
+// The turns of a loop in which a thread waits for what another thread does in a moment. In a forked process that other
+// thread may not be there: the process is ended after 2 s, long for threads of a world that it runs itself.
+class WaitTurns {
+ public:
+  void next() {
+    if (is_forked_thread()) [[unlikely]]
+      end_if_late();
+    sched_yield();
+  }
+
+ private:
+  void end_if_late();
+  int64_t until_ns_ = 0;
+};
 
 // Writes out what the process has in its buffers, those of C++ as well.
 void write_buffers();

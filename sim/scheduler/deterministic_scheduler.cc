@@ -553,7 +553,7 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
   if (!threads_ && asks) ++asks_;
   if (!threads_ && asks_ < kAsks && goes_on()) {
     // The site is not stored: only reports read it, and none is written while this task runs.
-    yields_in_a_row_ = 0;
+    if (!asks) yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
     return;
   }
@@ -564,7 +564,7 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
   busy_.points += threads_ ? 1 : std::max(points_in_a_row_, 1);
   if (step == Step::kYield) {
     count_yield(lock);
-  } else {
+  } else if (!asks) {
     yields_in_a_row_ = 0;
   }
   if (asks_ >= kAsks || busy_.points >= kBusyPoints) [[unlikely]]
@@ -581,8 +581,9 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
 void DeterministicScheduler::count_yield(StateLock& lock) {
   // Often enough that each task that can run had its turn, under any policy that is not unfair on purpose.
   const int64_t most = 4 * (ready_.size() + 16);
-  if (++yields_in_a_row_ <= most) return;
-  yields_in_a_row_ = 0;
+  if (passed_at_ > yields_in_a_row_++) passed_at_ = 0;  // somebody has acted
+  if (yields_in_a_row_ - passed_at_ <= most) return;
+  const bool polls_only = std::exchange(passed_at_, yields_in_a_row_) > 0;
   if (idler_ && outside_.load(std::memory_order_acquire) > 0 && !aborted()) return idle_outside(/*polls=*/true, lock);
   const int64_t timer_ns = next_timer_ns();
   // Nobody sleeps, but a task may poll until some time has passed.
@@ -592,9 +593,6 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   const bool outside = busy_.outside;
   advance_clock_by(pass_ns);
   if (timer_ns != Deadline::kNever) return;
-  const uint64_t steps = steps_.load(std::memory_order_relaxed);
-  const bool polls_only = steps - polled_at_step_ <= static_cast<uint64_t>(most) + 1;
-  polled_at_step_ = steps;
   if (outside) {
     polling_since_ns_ = 0;  // another process may answer when it likes to
   } else if (!polls_only || polling_since_ns_ == 0) {

@@ -227,8 +227,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   Trace trace_;
   const char* last_what_ = nullptr;  // of the last choice, and what the trace calls it
   uint16_t last_name_ = 0;
-  int64_t yields_in_a_row_ = 0;
-  int64_t asks_ = 0;  // polls and yields since they were last looked at
+  int64_t yields_in_a_row_ = 0;  // since the last act of any task; polls are none
+  int64_t passed_at_ = 0;        // of them, when the clock last went on for tasks that poll
+  int64_t asks_ = 0;             // polls and yields since they were last looked at
   // Progress of tasks that ask or act in a loop and never wait. Reset whenever a task waits, wakes, begins or ends.
   struct Busy {
     int64_t points = 0;                 // since the last look
@@ -238,7 +239,6 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   };
   Busy busy_;
   uint64_t outside_went_seen_ = 0;  // by outside_lets_pass()
-  uint64_t polled_at_step_ = 0;     // where the clock last went on for tasks that poll
   int64_t polling_since_ns_ = 0;    // real time since which tasks do nothing else; 0: they do
   bool misled_ = false;             // choose() asked a policy that cannot go on: the next pick() aborts the run
   bool yields_ = false;             // the task that gives way said so

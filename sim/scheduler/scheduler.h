@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "rankloom/options.h"
 #include "rankloom/schedule.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/kept_memory.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/task.h"
@@ -105,7 +106,10 @@ class Scheduler : public Kept {
   // if all tasks that can run only yield.
   void yield(const Site& site) {
     arrive(site, Step::kYield);
-    if (!deterministic_) sched_yield();
+    if (deterministic_) return;
+    if (is_forked_copy(this)) [[unlikely]]
+      end_forked_copy();
+    sched_yield();
   }
 
   // Under fifo on fibers the caller's turn ends at its next point, as it does after a thousand of them. No policy but

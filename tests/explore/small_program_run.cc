@@ -223,6 +223,7 @@ class RankRun {
         return absl::StrCat(++*local);
       }
       case Kind::kNote:
+        if (rank_->world().scheduler().aborted()) return "";  // what ranks do after a deadlock is no outcome
         rank_->world().note("planned");
         state_of(*rank_).world().warn("planned");
         return "";

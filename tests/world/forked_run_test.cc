@@ -9,8 +9,10 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "rankloom/store.h"
 #include "tests/world/every_world.h"
 
@@ -26,7 +28,9 @@ class ForkedRunTest : public EveryWorldTest {
   // The end and the stderr of a process that rank 1 of 3 forks, and that then does `act`: "exit code N: TEXT".
   std::string end_of(const std::function<void(RankContext&)>& act) {
     std::string text;
-    run(3, [&](RankContext& rank) {
+    WorldOptions world = options(3);
+    world.stuck_after = absl::Seconds(1);  // for the copy, under a schedule
+    run(std::move(world), [&](RankContext& rank) {
       if (rank.rank() != 1) return rank.store().wait({"over"});
       std::array<int, 2> ends = {-1, -1};
       ASSERT_EQ(pipe(ends.data()), 0);
@@ -66,6 +70,13 @@ TEST_P(ForkedRunTest, IsEndedWhereItsRankThrows) {
 TEST_P(ForkedRunTest, IsEndedWhereItsRankWaits) {
   EXPECT_THAT(end_of([](RankContext& rank) { rank.store().wait({"never"}); }),
               testing::AllOf(testing::StartsWith("exit code 1: "), testing::EndsWith(kEnded)));
+}
+
+TEST_P(ForkedRunTest, IsEndedWhereItsRankPolls) {
+  const auto poll = [](RankContext& rank) {
+    while (!rank.store().check({"never"})) rank.yield();
+  };
+  EXPECT_THAT(end_of(poll), testing::AllOf(testing::StartsWith("exit code 1: "), testing::EndsWith(kEnded)));
 }
 
 TEST_P(ForkedRunTest, MayEndByItself) {

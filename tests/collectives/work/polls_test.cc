@@ -293,6 +293,26 @@ TEST_P(PollsTest, ThatNobodyCanAnswerAreNamed) {
                                    HasSubstr("\n  last calls of rank 0: all_reduce seq 1 (")));
 }
 
+// As people write such loops: several questions in turn, and a yield between them.
+TEST_P(PollsTest, BetweenWhichRanksYieldAreNamedToo) {
+  if (!deterministic()) return;
+  WorldOptions stuck = options(3);
+  stuck.stuck_after = absl::Milliseconds(30);
+  const RunReport report = run_to_failure(std::move(stuck), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {1};
+    if (rank.rank() == 1) return rank.store().wait({"never"});
+    Work work = pg->all_reduce(x);
+    while (!work.is_completed() || !rank.store().check({"never", "ever"})) {
+      for (int i = 0; i < rank.rank(); ++i) rank.yield();
+      (void)rank.store().check({"never"});
+      if (rank.rank() == 0) rank.yield();
+    }
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Timeout: stuck for 30ms of real time: all that can run only poll\n"),
+                                   HasSubstr("\n  rank 1 waits in store wait key \"never\" [polls_test.cc:")));
+}
+
 // The acts of a device are outside, but a stream that is blocked waits for the ranks.
 TEST_P(PollsTest, OfADeviceThatNobodyCanAnswerAreNamed) {
   if (!deterministic()) return;
