@@ -338,6 +338,7 @@ RunReport run_hosted(MPI_Comm processes, WorldOptions options, int ranks_per_pro
     }
     report = world.report();
   }
+  if (report.kept != nullptr) report.kept->stuck = engine.stuck_run();
   finish_report(processes, here, run, engine.cause(), &report);
   return report;
 }
