@@ -20,7 +20,7 @@ class HostChannel {
   virtual int process_of(int rank) const = 0;  // of a rank of the world
   bool is_here(int rank) const { return process_of(rank) == process(); }
   virtual WorldState& world() const = 0;
-  // What the process of a rank elsewhere has told of it, for the texts of waits that end.
+  // Lines on a rank elsewhere, as its process has told them, for the texts of waits that end.
   virtual RankTold told_of(int rank) const = 0;
 
   enum class Kind : uint8_t {
@@ -35,7 +35,7 @@ class HostChannel {
     kProbe,       // by process 0: number
     kProbed,      // to process 0: number, whether idle, counts and deadlines
     kEndless,     // to process 0: kind of error, headline
-    // What all tell each other before time passes or a report is written; each with the number of its gathering.
+    // Words of all to each other before time passes or a report is written; each with the number of its gathering.
     kPass,     // by process 0: until when time is to pass
     kStuck,    // by process 0
     kArrived,  // the calls that ranks have come to, and how ranks have ended

@@ -17,7 +17,6 @@
 #include "collectives/mpi/mpi_calls.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/mpi_store.h"
-#include "collectives/mpi/mpi_world.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
@@ -46,11 +45,10 @@ constexpr size_t kMostAsked = 64;
 
 }  // namespace
 
-int64_t endless_grace_ns = 5'000'000'000;
-
-HostEngine::HostEngine(MPI_Comm processes, int world_size, int ranks_per_process)
+HostEngine::HostEngine(MPI_Comm processes, int world_size, int ranks_per_process, int64_t endless_grace_ns)
     : world_size_(world_size),
       ranks_per_process_(ranks_per_process),
+      endless_grace_ns_(endless_grace_ns),
       comm_(duplicate(processes)),
       crowded_(is_crowded(processes)) {
   MPI_Comm_rank(comm_, &process_);
@@ -280,7 +278,7 @@ void HostEngine::idle(const Idle& now) {
       OrderedMutexLock lock(&mu_);
       moved = progress_locked();
       if (delivering_ || scheduler_->asked()) break;
-      if (endless_since_ns_ != 0 && now_ns - endless_since_ns_ >= endless_grace_ns) break;
+      if (endless_since_ns_ != 0 && now_ns - endless_since_ns_ >= endless_grace_ns_) break;
       if (!told_ && is_idle() && (now.polls || now_ns - begun_ns >= kIdleNs)) {
         told_ = true;
         tell_idle();
@@ -646,7 +644,7 @@ void HostEngine::endless(ErrorKind kind, const std::string& headline) {
 }
 
 void HostEngine::end_alone_if_due() {
-  if (endless_since_ns_ == 0 || monotonic_ns() - endless_since_ns_ < endless_grace_ns || scheduler_->aborted()) return;
+  if (endless_since_ns_ == 0 || monotonic_ns() - endless_since_ns_ < endless_grace_ns_ || scheduler_->aborted()) return;
   OrderedMutexLock lock(&mu_);
   endless_since_ns_ = Deadline::kNever;
   deliver([this] {

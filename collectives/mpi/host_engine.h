@@ -47,7 +47,9 @@ namespace rankloom::internal {
 class HostEngine final : public GroupBackend, public HostChannel {
  public:
   // Collective over `processes`. Process p has the ranks from p * ranks_per_process on.
-  HostEngine(MPI_Comm processes, int world_size, int ranks_per_process);
+  // `endless_grace_ns`: how long, in real time, a process that has come to max_steps waits for the others to tell where
+  // their ranks are.
+  HostEngine(MPI_Comm processes, int world_size, int ranks_per_process, int64_t endless_grace_ns);
   ~HostEngine();
   HostEngine(const HostEngine&) = delete;
   HostEngine& operator=(const HostEngine&) = delete;
@@ -126,7 +128,7 @@ class HostEngine final : public GroupBackend, public HostChannel {
   // Process 0: the run ends, once all have told where their ranks are.
   void all_end(ErrorKind kind, std::string headline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void send_all(std::string message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What all tell each other before time passes, or a report is written: steps on the fibers' thread.
+  // The words of all processes to each other before time passes, or a report is written: steps on the fibers' thread.
   struct Gathering {
     int64_t pass_at_ns = 0;  // kNever: a report is written
     std::set<const Task*> due;
@@ -163,6 +165,7 @@ class HostEngine final : public GroupBackend, public HostChannel {
   int processes_ = 1;
   const int world_size_;
   const int ranks_per_process_;
+  const int64_t endless_grace_ns_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   bool crowded_ = false;
 

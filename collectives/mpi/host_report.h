@@ -10,7 +10,7 @@
 #include "collectives/mpi/wire.h"
 #include "collectives/work/ranks_elsewhere.h"
 #include "rankloom/error.h"
-#include "sim/scheduler/wait_table.h"
+#include "sim/scheduler/deadlock_report.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
@@ -27,8 +27,8 @@ absl::Status cause_of(const std::vector<Task*>& waiting);
 void write_waits(const ToldWaits& waits, WireWriter* out);
 ToldWaits read_waits(WireReader* in);
 
-// What all processes tell each other of their ranks before a report is written, or before time ends a wait, whose text
-// tells of them, too. Of the fibers' thread.
+// Facts on the ranks of all processes, which they tell each other before a report is written, or before time ends a
+// wait, whose text tells of them, too. Of the fibers' thread.
 class HostReport {
  public:
   // `process`: this one, which has the ranks `here`.

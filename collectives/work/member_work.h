@@ -95,7 +95,7 @@ class MemberWork : public WorkState, public WaitsFor {
   std::string who(std::string_view what) const;
   // The consequence for texts, if its rank drops the call.
   virtual const char* lost() const { return "the call can never be complete"; }
-  // What is known of ranks of other processes; null: all run in this one.
+  // Facts on ranks of other processes; null: all run in this one.
   virtual const RanksElsewhere* elsewhere() const { return nullptr; }
   // The awaited party for texts, if no rank is known.
   virtual const char* otherwise() const { return "any rank"; }

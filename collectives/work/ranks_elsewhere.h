@@ -10,7 +10,7 @@ struct RankTold {
   bool calls = false;  // its last call is among them
 };
 
-// What this process knows of ranks that run in others, for texts.
+// The knowledge of this process about ranks that run in others, for texts.
 class RanksElsewhere {
  public:
   // Of a rank of the world, as its process has told when a wait was about to end; no lines: nothing is known.

@@ -30,7 +30,7 @@ struct MemberWait {
 // some of those that still run.
 absl::Status timeout_error(const MemberWait& wait);
 
-// What such a text tells of a rank of this process that still runs.
+// The lines of such a text on a rank of this process that still runs.
 RankTold told_of(WorldState& world, int rank);
 
 // Warns "WHO: has waited 1s for rank 2, times out after 30m [group 0, train.cc:12]".

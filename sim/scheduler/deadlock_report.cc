@@ -13,7 +13,6 @@
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
-#include "sim/scheduler/wait_table.h"
 
 namespace rankloom::internal {
 namespace {
