@@ -3,6 +3,7 @@
 
     tools/test_summary.py build
 
+Each failure comes with lines of its own words, so that the last lines of a log that was cut still name the reason.
 The last line is `N passed, N failed, N skipped`. Exit status 1 if anything failed or nothing ran. A program that
 died, timed out or failed at exit (a sanitizer's report) counts as a failure even if all of its cases passed.
 Before the run, `tools/test_summary.py --clear build` removes older results.
@@ -10,10 +11,14 @@ Before the run, `tools/test_summary.py --clear build` removes older results.
 
 import json
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
 GOOD = {"OK", "EXPECTEDFAIL"}
+MOST_LINES = 12  # of what one failure says
+# Where a program tells of a failure: GoogleTest, a process of a job other than the first, Python, sanitizers.
+TELLS = re.compile(r": Failure$|^process \d+: |^(FAIL|ERROR): |Error: |ERROR: \w+Sanitizer|runtime error: ")
 
 
 def logs(build):
@@ -56,6 +61,23 @@ def count(record, build):
     return len(cases) - len(bad) - len(skipped), len(names), len(skipped), names
 
 
+def lines_of(case):
+    """The first lines of what a GoogleTest case says of its failures."""
+    said = "\n".join(f.get("message") or f.text or "" for f in case.findall("failure") + case.findall("error"))
+    return said.splitlines()[:MOST_LINES]
+
+
+def reasons(record, build):
+    """Lines of an entry that failed: of its failed cases; else those with failures of all that the program wrote; or the last."""
+    failed = [c for c in find_cases(record, build) or [] if lines_of(c)]
+    if failed:
+        return [line for case in failed for line in [f"{case.get('classname')}.{case.get('name')}:", *lines_of(case)]]
+    written = re.sub(r"\x1b\[[0-9;]*[mK]", "", record.get("stdout", "") + record.get("stderr", "")).splitlines()
+    told = [at for at, line in enumerate(written) if TELLS.search(line)]
+    lines = sorted({at for first in told for at in range(first, min(first + 5, len(written)))})[: 2 * MOST_LINES]
+    return [written[at] for at in lines] or written[-MOST_LINES:]
+
+
 def main(arguments):
     build = pathlib.Path(arguments[-1]).resolve()
     if arguments[0] == "--clear":
@@ -68,6 +90,8 @@ def main(arguments):
         passed, failed, skipped = passed + p, failed + f, skipped + s
         for name in names:
             print(f"FAILED {name}")
+        for line in reasons(record, build) if names else []:
+            print(f"    {line[:400]}")
     if passed + failed == 0:
         print("no test ran")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")

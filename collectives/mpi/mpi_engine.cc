@@ -32,10 +32,6 @@ constexpr int kMostMessages = 64;
 // The longest wait for what is on its way at the end.
 constexpr int64_t kDrainNs = 30'000'000'000;
 
-void throw_unless_ok(const absl::Status& status) {
-  throw_if_error(status, {.rank = -1, .group = {}, .op = "run_mpi_world"});
-}
-
 }  // namespace
 
 void FinishedWorks::tell() {
@@ -144,6 +140,15 @@ bool MpiEngine::progress_locked() {
     });
   }
   return moved;
+}
+
+void MpiEngine::append_untold(const Group& group,
+                              std::vector<std::shared_ptr<WorkState>>* works) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto add = [&](const std::shared_ptr<WorkState>& work) {
+    if (work != nullptr && work->open_group() == &group && !work->is_over()) works->push_back(work);
+  };
+  for (const auto& [work, status] : finished_.works) add(work);
+  for (const std::weak_ptr<WorkState>& work : being_told_) add(work.lock());
 }
 
 // ---- messages of engines

@@ -131,6 +131,8 @@ class MpiEngine {
   absl::StatusOr<StoreReply> store_call(const StoreCall& call, absl::Duration own_timeout);
 
   // For groups, under the lock.
+  // Works whose end is known but not told of yet, by this thread or another: an end is told without the lock.
+  void append_untold(const Group& group, std::vector<std::shared_ptr<WorkState>>* works) const;
   void want_communicator(const MpiMember& member);
   // This process's call of a group, or a message, waits for others that have ended: they are asked to say so there.
   void tell_stuck(const MpiMember& member, int rank, int64_t call);
@@ -182,6 +184,8 @@ class MpiEngine {
     taken.scheduler = finished_.scheduler;
     if (finished_.works.empty() && finished_.abort.ok()) return taken;
     taken.works.swap(finished_.works);
+    if (telling_.load(std::memory_order_acquire) == 0) being_told_.clear();
+    for (const auto& [work, status] : taken.works) being_told_.push_back(work);
     // A work that ended before an abort, by a Mismatch perhaps, is told of first, also where another thread does that.
     if (telling_.load(std::memory_order_acquire) == 0) taken.abort = std::exchange(finished_.abort, absl::OkStatus());
     if (!taken.works.empty()) {
@@ -237,6 +241,7 @@ class MpiEngine {
 
   FinishedWorks finished_ ABSL_GUARDED_BY(mu_);
   std::atomic<int> telling_{0};
+  std::vector<std::weak_ptr<WorkState>> being_told_ ABSL_GUARDED_BY(mu_);  // by threads that `telling_` counts
   std::list<Sent> sent_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> to_self_ ABSL_GUARDED_BY(mu_);
 

@@ -89,6 +89,7 @@ std::vector<std::shared_ptr<WorkState>> MpiGroupCore::unfinished() const {
   for (const Send& send : sends_) add(send.work);
   for (const Recv& recv : recvs_) add(recv.work);
   for (const Move& move : moves_) add(move.work);
+  engine_.append_untold(*group_, &works);
   return works;
 }
 

@@ -25,6 +25,8 @@ void watch_forks() {
 
 bool is_forked_copy(const Scheduler* run) { return forked_in != nullptr && forked_in == run; }
 
+bool is_forked_thread() { return forked_in != nullptr; }
+
 void end_forked_copy() {
   std::fprintf(stderr,
                "rankloom: a process that a run forked has come back from the run, and is ended: want it to end by "

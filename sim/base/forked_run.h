@@ -12,6 +12,8 @@ class Scheduler;
 void watch_forks();
 // Whether a task of that run forked this process. For the thread that came out of the fork.
 bool is_forked_copy(const Scheduler* run);
+// Whether this thread came out of a task's fork: the other threads of its run are not there, though their locks are.
+bool is_forked_thread();
 [[noreturn]] void end_forked_copy();
 
 // Writes out what the process has in its buffers, those of C++ as well.

@@ -1,11 +1,15 @@
 #include "sim/base/lock_order.h"
 
+#include <sched.h>
+
 #include <array>
 #include <bit>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
+#include "sim/base/parker.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
@@ -25,6 +29,9 @@ constexpr std::array<std::string_view, kLockLevels> kNames = {
 };
 static_assert(kLockLevels <= 64 && !kNames.back().empty());
 
+// The longest that a live thread of a forked process, which may run a world of its own, holds a lock.
+constexpr int64_t kForkedLockNs = 2'000'000'000;
+
 }  // namespace
 
 std::string_view lock_level_name(LockLevel level) { return kNames[static_cast<size_t>(level)]; }
@@ -36,6 +43,15 @@ void HeldLocks::wrong_order(uint64_t held, LockLevel level) {
   for (const std::string_view name : kNames) absl::StrAppend(&order, order.empty() ? "" : ", ", sv(name));
   fatal(absl::StrCat("wrong order of locks: a thread that holds \"", sv(lock_level_name(last)), "\" takes \"",
                      sv(lock_level_name(level)), "\", want them in this order: ", order));
+}
+
+void lock_contended(absl::Mutex* mu) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (!is_forked_thread()) return mu->Lock();
+  const int64_t until_ns = monotonic_ns() + kForkedLockNs;
+  while (!mu->TryLock()) {
+    if (monotonic_ns() > until_ns) end_forked_copy();
+    sched_yield();
+  }
 }
 
 }  // namespace rankloom::internal

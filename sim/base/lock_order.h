@@ -85,6 +85,10 @@ class HeldLocks {
   static inline constinit thread_local uint64_t held_ = 0;
 };
 
+// After a TryLock() that failed. In a process that a run forked, a thread that is not there any more may hold the lock:
+// such a process is ended after a while (sim/base/forked_run.h).
+void lock_contended(absl::Mutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
+
 // An absl::Mutex with a level. State that ranks share is guarded by a RankMutex or an ObservedMutex (sim/sync).
 class ABSL_LOCKABLE OrderedMutex {
  public:
@@ -92,9 +96,10 @@ class ABSL_LOCKABLE OrderedMutex {
   OrderedMutex(const OrderedMutex&) = delete;
   OrderedMutex& operator=(const OrderedMutex&) = delete;
 
-  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     HeldLocks::take(level_);
-    mu_.Lock();
+    if (!mu_.TryLock()) [[unlikely]]
+      lock_contended(&mu_);
   }
   void unlock() ABSL_UNLOCK_FUNCTION() {
     HeldLocks::drop(level_);  // first: the next owner of the lock may destroy this

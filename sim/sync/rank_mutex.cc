@@ -21,7 +21,10 @@ bool has_threads(const Scheduler* scheduler) {
 RankMutex::RankMutex(const Scheduler* scheduler, LockLevel level) : real_(has_threads(scheduler)), level_(level) {}
 RankCounter::RankCounter(const Scheduler* scheduler) : real_(has_threads(scheduler)) {}
 
-void RankMutex::lock_real() { mu_.Lock(); }
+void RankMutex::lock_real() {
+  if (!mu_.TryLock()) [[unlikely]]
+    lock_contended(&mu_);
+}
 void RankMutex::unlock_real() { mu_.Unlock(); }
 
 absl::Status RankCondVar::await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site, Deadline deadline) {

@@ -66,6 +66,7 @@ Outcome outcome_of(RunReport report, const std::vector<std::string>& seen) {
     outcome.text = deadlock ? "Deadlock: no rank can move: " : text.substr(0, text.find('\n'));
     outcome.aborted = !deadlock;
     if (outcome.aborted) return outcome;
+    if (deadlock) report.notes.clear();
   }
   outcome.text += absl::StrJoin(seen, " |");
   std::sort(report.notes.begin(), report.notes.end());

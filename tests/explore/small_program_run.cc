@@ -71,6 +71,7 @@ using Floats = std::vector<float>;
 struct Tensors {
   std::vector<Floats> in;
   std::vector<Floats> out;
+  bool on_stream = false;  // wait() does not wait for `out`
 };
 
 std::vector<TensorView> views(std::vector<Floats>& floats) { return {floats.begin(), floats.end()}; }
@@ -436,6 +437,7 @@ class RankRun {
     }
     // Data that a stream writes may be read once it was synchronized, not after wait(): a race within the rank.
     if (op.streamed && !program_.reads_early) t = nullptr;
+    if (t != nullptr) t->on_stream = op.streamed;
     keep(slot, std::move(work), std::move(t));
     return "";
   }
@@ -510,7 +512,11 @@ class RankRun {
     return "";
   }
 
-  std::string values(size_t slot) const { return tensors_[slot] == nullptr ? "" : floats_text(tensors_[slot]->out); }
+  // After wait().
+  std::string values(size_t slot) const {
+    if (tensors_[slot] == nullptr) return "";
+    return tensors_[slot]->on_stream ? early_values(slot) : floats_text(tensors_[slot]->out);
+  }
 
   std::string do_work(const SmallOp& op, int number) {
     const size_t slot = static_cast<size_t>(op.a);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -82,6 +83,35 @@ TEST_P(ForkedRunTest, AForkedProcessMayRunAWorldOfItsOwn) {
     _exit(report.ok() ? 0 : 2);
   };
   EXPECT_EQ(end_of(act), "exit code 0: ");
+}
+
+// A thread that holds a lock at the fork, here that of the store, never gives it back in the new process.
+TEST(ForkedRunOnThreadsTest, IsEndedWhereALockStaysTaken) {
+  std::atomic<bool> over = false;
+  std::array<int, 12> ends = {};
+  const RunReport report = run_world({.world_size = 3, .engine = EngineKind::kThreads}, [&](RankContext& rank) {
+    if (rank.rank() != 1) {
+      while (!over) (void)rank.store().check({"never"});
+      return;
+    }
+    std::array<pid_t, ends.size()> children = {};
+    for (pid_t& child : children) {
+      child = fork();
+      ASSERT_GE(child, 0);
+      if (child > 0) continue;
+      close(STDERR_FILENO);
+      (void)rank.store().check({"never"});
+      _exit(7);
+    }
+    for (size_t i = 0; i < children.size(); ++i) {
+      int status = 0;
+      EXPECT_EQ(waitpid(children[i], &status, 0), children[i]);
+      ends[i] = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    }
+    over = true;
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_THAT(ends, testing::Each(testing::AnyOf(1, 7)));  // 1: the lock was taken
 }
 
 }  // namespace
