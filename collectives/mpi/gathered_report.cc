@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,22 +17,6 @@
 namespace rankloom::internal {
 
 namespace {
-
-// For fields of run data that point to texts of the program: those of another process live here for ever.
-const char* kept_text(std::string text) {
-  static OrderedMutex mu(LockLevel::kMpi);
-  static auto* const texts = new std::set<std::string>;
-  OrderedMutexLock lock(&mu);
-  return texts->insert(std::move(text)).first->c_str();
-}
-
-void write_code(CodeSite code, WireWriter* out) {
-  out->text(code.file != nullptr ? code.file : "").number(static_cast<int32_t>(code.line));
-}
-CodeSite read_code(WireReader* in) {
-  std::string file = in->text();
-  return {kept_text(std::move(file)), in->number<int32_t>()};
-}
 
 void write_group(const RunData::GroupData& group, WireWriter* out) {
   out->text(group.name).text(group.description);

@@ -13,6 +13,7 @@ namespace rankloom::internal {
 struct RanksHere {
   int first = 0;
   int count = 1;
+  bool has(int rank) const { return rank >= first && rank < first + count; }
 };
 
 // Puts together what the reports of all processes have of their own ranks, so that each has the whole: notes and faults

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/mpi/wire.h"
+#include "collectives/work/ranks_elsewhere.h"
 #include "rankloom/group.h"
 #include "world/world_state.h"
 
@@ -19,6 +20,8 @@ class HostChannel {
   virtual int process_of(int rank) const = 0;  // of a rank of the world
   bool is_here(int rank) const { return process_of(rank) == process(); }
   virtual WorldState& world() const = 0;
+  // Lines on a rank elsewhere, as its process has told them, for the texts of waits that end.
+  virtual RankTold told_of(int rank) const = 0;
 
   enum class Kind : uint8_t {
     kGroup,       // key, what HostedGroup::hear() reads
@@ -31,10 +34,13 @@ class HostChannel {
     kIdle,        // to process 0: counts and deadlines
     kProbe,       // by process 0: number
     kProbed,      // to process 0: number, whether idle, counts and deadlines
-    kPass,        // by process 0: until when time is to pass
-    kStuck,       // by process 0
-    kArrived,     // the calls that ranks have come to: to all
-    kStuckHere,   // to process 0: status
+    kEndless,     // to process 0: kind of error, headline
+    // Words of all to each other before time passes or a report is written; each with the number of its gathering.
+    kPass,     // by process 0: until when time is to pass
+    kStuck,    // by process 0
+    kArrived,  // the calls that ranks have come to, and how ranks have ended
+    kWaits,    // if a report is written, or waits end: what ranks wait for
+    kRanks,    // what is known of ranks that waits of others are for
   };
   static WireWriter message(Kind kind) {
     WireWriter out;

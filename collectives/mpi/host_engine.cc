@@ -10,20 +10,16 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "collectives/mpi/abort_job.h"
 #include "collectives/mpi/mpi_calls.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/mpi_store.h"
+#include "fake_store/store_text.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
-#include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/deadlock_report.h"
 
@@ -44,12 +40,15 @@ constexpr int64_t kIdleNs = 100'000;
 constexpr int kMostMessages = 64;
 // The longest wait for what is on its way at the end.
 constexpr int64_t kDrainNs = 30'000'000'000;
+// Ranks of other processes that a process asks about, for its texts.
+constexpr size_t kMostAsked = 64;
 
 }  // namespace
 
-HostEngine::HostEngine(MPI_Comm processes, int world_size, int ranks_per_process)
+HostEngine::HostEngine(MPI_Comm processes, int world_size, int ranks_per_process, int64_t endless_grace_ns)
     : world_size_(world_size),
       ranks_per_process_(ranks_per_process),
+      endless_grace_ns_(endless_grace_ns),
       comm_(duplicate(processes)),
       crowded_(is_crowded(processes)) {
   MPI_Comm_rank(comm_, &process_);
@@ -58,7 +57,6 @@ HostEngine::HostEngine(MPI_Comm processes, int world_size, int ranks_per_process
   heard_.resize(all);
   probed_.resize(all);
   before_.resize(all);
-  stuck_here_.resize(all);
   causes_.resize(all);
   has_ended_.resize(all);
 }
@@ -75,6 +73,10 @@ void HostEngine::begin(WorldState* world) {
   scheduler_ = static_cast<DeterministicScheduler*>(&world->scheduler());
   scheduler_->host_only(first_here(), ranks_here());
   scheduler_->set_idler([this](const Idle& now) { idle(now); });
+  scheduler_->set_endless([this](ErrorKind kind, const std::string& headline) { endless(kind, headline); });
+  scheduler_->set_wait_lines([this](const std::vector<Task*>& waiting) {
+    return report_.has_value() ? report_->lines(waiting) : empty_report().lines(waiting);
+  });
   on_abort_ = world->on_abort([this](const absl::Status& cause) { aborted_here(cause); });
   scheduler_->spawn({.rank = -1, .kind = TaskKind::kHelper}, [this] { keep_running(); });
   thread_ = std::thread([this] { thread_main(); });
@@ -276,6 +278,7 @@ void HostEngine::idle(const Idle& now) {
       OrderedMutexLock lock(&mu_);
       moved = progress_locked();
       if (delivering_ || scheduler_->asked()) break;
+      if (endless_since_ns_ != 0 && now_ns - endless_since_ns_ >= endless_grace_ns_) break;
       if (!told_ && is_idle() && (now.polls || now_ns - begun_ns >= kIdleNs)) {
         told_ = true;
         tell_idle();
@@ -291,10 +294,12 @@ void HostEngine::idle(const Idle& now) {
       idle_parker_.sleep(now_ns + kPauseNs);
     }
   }
-  OrderedMutexLock lock(&mu_);
-  idling_ = false;
-  if (delivering_) told_ = false;
-  driven_.store(false, std::memory_order_relaxed);
+  {
+    OrderedMutexLock lock(&mu_);
+    idling_ = false;
+    if (delivering_) told_ = false;
+    driven_.store(false, std::memory_order_relaxed);
+  }
 }
 
 bool HostEngine::is_idle() const {
@@ -343,67 +348,31 @@ void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
       probing_ = false;
       return decide();
     }
-    case Kind::kPass: {
-      gathering_ = true;
-      return deliver([this, at_ns = in->number<int64_t>()] {
-        pass_at_ns_ = at_ns;
-        tell_arrived();
-      });
+    case Kind::kEndless: {
+      const auto kind = in->number<ErrorKind>();
+      if (!stuck_) all_end(kind, in->text());
+      return;
     }
-    case Kind::kStuck:
+    case Kind::kPass:
+    case Kind::kStuck: {
       gathering_ = true;
-      return deliver([this] {
-        pass_at_ns_ = Deadline::kNever;
-        tell_arrived();
-      });
+      const auto number = in->number<uint64_t>();
+      const int64_t at_ns = kind == Kind::kPass ? in->number<int64_t>() : Deadline::kNever;
+      return deliver([=, this] { begin_gathering(number, at_ns); });
+    }
+    // Bytes of a view: the steps outlive it.
     case Kind::kArrived:
-      // Bytes of a view: the step outlives it.
-      return deliver([this, from, bytes = in->text()] { read_arrived(from, bytes); });
-    case Kind::kStuckHere: {
-      stuck_here_[static_cast<size_t>(from)] = read_status(in);
-      if (++stuck_answers_ < processes_) return;
-      const absl::Status cause = merged_deadlock();
-      return deliver([this, cause] { scheduler_->abort(cause); });
-    }
+      return deliver(
+          [this, from, number = in->number<uint64_t>(), bytes = in->text()] { read_arrived(from, number, bytes); });
+    case Kind::kWaits:
+      return deliver(
+          [this, from, number = in->number<uint64_t>(), bytes = in->text()] { read_waits_of(from, number, bytes); });
+    case Kind::kRanks:
+      return deliver([this, number = in->number<uint64_t>(), bytes = in->text()] { read_ranks_of(number, bytes); });
     default:
       end_job(absl::StrCat("messages between the processes: one of process ", from, " is of kind ",
                            static_cast<int>(kind)));
   }
-}
-
-// Which calls the ranks of another process have come to, and which of its ranks have ended. With the last process time
-// passes, or this one's part of the report goes to process 0.
-void HostEngine::read_arrived(int from, const std::string& bytes) {
-  WireReader in(bytes);
-  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
-    const std::string key = in.text();
-    const std::string calls = in.text();
-    WireReader of_group(calls);
-    if (const auto at = groups_.find(key); at != groups_.end() && from != process_) at->second->read_arrived(&of_group);
-  }
-  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
-    using State = RunReport::Outcome::State;
-    RunReport::Outcome how;
-    how.state = in.number<bool>() ? State::kReturned : State::kStopped;
-    how.text = in.text();
-    for (auto ranks = in.number<uint32_t>(); ranks > 0 && in.ok(); --ranks) {
-      const auto rank = in.number<int>();
-      if (from != process_) world_->ended_elsewhere(rank, how);
-    }
-  }
-  if (++arrived_ < processes_) return;
-  arrived_ = 0;
-  if (pass_at_ns_ != Deadline::kNever) {
-    {
-      OrderedMutexLock lock(&mu_);
-      gathering_ = false;
-    }
-    return scheduler_->let_time_pass(pass_at_ns_);
-  }
-  WireWriter out = message(Kind::kStuckHere);
-  write_status(scheduler_->deadlock_here(), &out);
-  OrderedMutexLock lock(&mu_);
-  send(0, std::make_shared<const std::string>(out.take()));
 }
 
 // Process 0: all have said that no rank of theirs can move, and nothing was on its way then.
@@ -457,19 +426,54 @@ void HostEngine::decide() {
   } else {
     polling_since_ns_ = 0;
   }
-  WireWriter out = message(own_ns == Deadline::kNever ? Kind::kStuck : Kind::kPass);
   if (own_ns == Deadline::kNever) {
-    stuck_ = true;
-    polls_only_ = polls;
-  } else {
-    out.number(std::min(own_ns, weak_ns));
+    if (!polls) return all_end(ErrorKind::kDeadlock, kNoRankCanMove);
+    return all_end(ErrorKind::kTimeout, absl::StrCat("stuck for ", absl::FormatDuration(world_->options().stuck_after),
+                                                     " of real time: all that can run only poll"));
   }
-  const auto bytes = std::make_shared<const std::string>(out.take());
+  WireWriter out = message(Kind::kPass);
+  out.number(++gathering_number_).number(std::min(own_ns, weak_ns));
+  send_all(out.take());
+}
+
+void HostEngine::all_end(ErrorKind kind, std::string headline) {
+  stuck_ = true;
+  end_kind_ = kind;
+  headline_ = std::move(headline);
+  WireWriter out = message(Kind::kStuck);
+  out.number(++gathering_number_);
+  send_all(out.take());
+}
+
+void HostEngine::send_all(std::string message) {
+  const auto bytes = std::make_shared<const std::string>(std::move(message));
   for (int process = 0; process < processes_; ++process) send(process, bytes);
 }
 
-void HostEngine::tell_arrived() {
+// ---- what all tell each other before time passes or a report is written
+
+HostReport HostEngine::empty_report() const {
+  return HostReport(world_, {.first = first_here(), .count = ranks_here()}, process_, processes_);
+}
+
+HostEngine::Gathering& HostEngine::gathering(uint64_t number) {
+  return gatherings_.try_emplace(number, Gathering{.report = empty_report()}).first->second;
+}
+
+void HostEngine::tell_all(Kind kind, uint64_t number, std::string_view bytes) {
+  WireWriter out = message(kind);
+  out.number(number).text(bytes);
+  OrderedMutexLock lock(&mu_);
+  send_all(out.take());
+}
+
+void HostEngine::begin_gathering(uint64_t number, int64_t pass_at_ns) {
+  Gathering& gathering = this->gathering(number);
+  gathering.pass_at_ns = pass_at_ns;
+  const std::vector<Task*> due = pass_at_ns != Deadline::kNever ? scheduler_->due_by(pass_at_ns) : std::vector<Task*>();
+  gathering.due.insert(due.begin(), due.end());
   WireWriter body;
+  body.number(pass_at_ns == Deadline::kNever || !due.empty());
   body.number(static_cast<uint32_t>(groups_.size()));
   for (const auto& [key, group] : groups_) {
     WireWriter calls;
@@ -486,88 +490,168 @@ void HostEngine::tell_arrived() {
     body.number(how == "returned").text(how).number(static_cast<uint32_t>(ranks.size()));
     for (const int rank : ranks) body.number(rank);
   }
-  WireWriter out = message(Kind::kArrived);
-  out.text(body.bytes());
-  const auto bytes = std::make_shared<const std::string>(out.take());
-  OrderedMutexLock lock(&mu_);
-  for (int process = 0; process < processes_; ++process) send(process, bytes);
+  write_store_waits(gathering.due, &body);
+  tell_all(Kind::kArrived, number, body.bytes());
 }
 
-namespace {
-
-// Lines of reports: ranks that wait alike share one, whichever process they are in.
-class WaitLines {
- public:
-  // "  ranks 0-2 wait in all_reduce seq 3 for rank 7 [group 0, train.cc:12]", or any other line.
-  void add(absl::string_view line) {
+// Process 0: what the calls of others on the store wait for.
+void HostEngine::write_store_waits(const std::set<const Task*>& due, WireWriter* out) const {
+  WireWriter waits;
+  uint32_t told = 0;
+  for (const auto& [call, task] : served_) {
+    if (task->state != Task::State::kParked) continue;
     std::vector<int> ranks;
-    absl::string_view rest = line;
-    if (!read_ranks(&rest, &ranks)) {
-      if (std::find(others_.begin(), others_.end(), line) == others_.end()) others_.emplace_back(line);
-      return;
-    }
-    const auto alike = std::find_if(waits_.begin(), waits_.end(), [&](const Wait& wait) { return wait.rest == rest; });
-    Wait& wait = alike != waits_.end() ? *alike : waits_.emplace_back(Wait{.rest = std::string(rest), .ranks = {}});
-    wait.ranks.insert(wait.ranks.end(), ranks.begin(), ranks.end());
+    if (task->site.waits_for != nullptr) task->site.waits_for->append_ranks(&ranks);
+    waits.number(call.first).number(call.second).number(due.contains(task)).text(task->site.detail);
+    waits.number(static_cast<uint32_t>(ranks.size()));
+    for (const int rank : ranks) waits.number(rank);
+    ++told;
   }
-  std::string text() const {
-    std::string text;
-    for (const Wait& wait : waits_)
-      absl::StrAppend(&text, "\n  ", ranks_text(wait.ranks), wait.ranks.size() == 1 ? " waits" : " wait", wait.rest);
-    for (const std::string& other : others_) absl::StrAppend(&text, "\n", other);
-    return text;
-  }
+  out->number(told).text(waits.bytes());
+}
 
- private:
-  struct Wait {
-    std::string rest;
+void HostEngine::read_store_waits(Gathering& gathering, WireReader* in) {
+  auto left = in->number<uint32_t>();
+  const std::string bytes = in->text();
+  for (WireReader waits(bytes); left > 0 && waits.ok(); --left) {
+    const auto process = waits.number<int>();
+    const auto at = store_waits_.find(waits.number<uint64_t>());
+    const bool is_due = waits.number<bool>();
+    std::string detail = waits.text();
     std::vector<int> ranks;
-  };
-  static bool read_ranks(absl::string_view* line, std::vector<int>* ranks) {
-    const bool several = absl::ConsumePrefix(line, "  ranks ");
-    if (!several && !absl::ConsumePrefix(line, "  rank ")) return false;
-    const size_t end = line->find(" wait");
-    if (end == absl::string_view::npos) return false;
-    for (const absl::string_view part : absl::StrSplit(line->substr(0, end), ", ")) {
-      const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(part, absl::MaxSplits('-', 1));
-      int first = 0;
-      int last = 0;
-      if (!absl::SimpleAtoi(ends.first, &first)) return false;
-      if (!absl::SimpleAtoi(ends.second.empty() ? ends.first : ends.second, &last)) return false;
-      for (int rank = first; rank <= last; ++rank) ranks->push_back(rank);
+    for (auto more = waits.number<uint32_t>(); more > 0 && waits.ok(); --more) ranks.push_back(waits.number<int>());
+    if (process != process_ || at == store_waits_.end()) continue;
+    StoreWait& wait = *at->second;
+    if (is_due) gathering.due.insert(wait.task);
+    wait.detail = std::move(detail);
+    wait.ranks = std::move(ranks);
+    wait.task->site.detail = wait.detail;
+    wait.task->site.waits_for = &wait;
+  }
+}
+
+// Which calls the ranks of another process have come to, and which of its ranks have ended.
+void HostEngine::read_arrived(int from, uint64_t number, const std::string& bytes) {
+  Gathering& gathering = this->gathering(number);
+  WireReader in(bytes);
+  gathering.waits_end = in.number<bool>() || gathering.waits_end;
+  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
+    const std::string key = in.text();
+    const std::string calls = in.text();
+    WireReader of_group(calls);
+    if (const auto at = groups_.find(key); at != groups_.end() && from != process_) at->second->read_arrived(&of_group);
+  }
+  for (auto left = in.number<uint32_t>(); left > 0 && in.ok(); --left) {
+    using State = RunReport::Outcome::State;
+    RunReport::Outcome how;
+    how.state = in.number<bool>() ? State::kReturned : State::kStopped;
+    how.text = in.text();
+    for (auto ranks = in.number<uint32_t>(); ranks > 0 && in.ok(); --ranks) {
+      const auto rank = in.number<int>();
+      if (from != process_) world_->ended_elsewhere(rank, how);
     }
-    line->remove_prefix(end);
-    return absl::ConsumePrefix(line, several ? " wait" : " waits");
   }
+  read_store_waits(gathering, &in);
+  if (++gathering.arrived < processes_) return;
+  if (gathering.waits_end) return tell_waits(number);
+  let_time_pass(number);
+}
 
-  std::vector<Wait> waits_;
-  std::vector<std::string> others_;
-};
-
-}  // namespace
-
-// One text of what all processes know; a better cause than that nobody can move comes first.
-absl::Status HostEngine::merged_deadlock() const {
-  WaitLines lines;
-  const absl::Status* better = nullptr;
-  for (const absl::Status& status : stuck_here_) {
-    if (status.ok()) continue;
-    const std::string text = message_of(status);
-    if (error_kind(status) != ErrorKind::kDeadlock && better == nullptr) better = &status;
-    const size_t at = text.find(kNoRankCanMove);
-    if (at == std::string::npos) continue;
-    const std::string rest = text.substr(at + std::string_view(kNoRankCanMove).size());
-    for (const absl::string_view line : absl::StrSplit(absl::string_view(rest), '\n', absl::SkipEmpty()))
-      lines.add(line);
+void HostEngine::tell_waits(uint64_t number) {
+  const Gathering& gathering = this->gathering(number);
+  const bool ends = gathering.pass_at_ns == Deadline::kNever;
+  DeterministicScheduler::Stopped here = scheduler_->stopped_here();
+  ToldWaits told;
+  if (ends) {
+    told.cause = cause_of(here.waiting);
+    told.moving = std::move(here.moving);
   }
-  if (polls_only_) {
-    return make_error(ErrorKind::kTimeout, "stuck for ", absl::FormatDuration(world_->options().stuck_after),
-                      " of real time: all that can run only poll", lines.text());
+  // A report tells of ranks that have ended, a Timeout of those that have not.
+  std::vector<int> awaited;
+  for (const Task* task : here.waiting) {
+    if (task->site.waits_for != nullptr && (ends || gathering.due.contains(task)))
+      task->site.waits_for->append_ranks(&awaited);
   }
-  if (better == nullptr) return make_error(ErrorKind::kDeadlock, kNoRankCanMove, lines.text());
-  std::string text = message_of(*better);
-  text.resize(std::min(text.size(), text.find(kNoRankCanMove)));
-  return make_error(error_kind(*better), text, kNoRankCanMove, lines.text());
+  std::set<int> asked(awaited.begin(), awaited.end());
+  std::erase_if(asked, [&](int rank) { return is_here(rank) || world_->ended_text(rank).empty() == ends; });
+  told.asked.assign(asked.begin(), std::next(asked.begin(), static_cast<int>(std::min(asked.size(), kMostAsked))));
+  // Waits that end together are not among those that one of them finds.
+  std::erase_if(here.waiting, [&](const Task* task) { return gathering.due.contains(task); });
+  RankFacts facts{.ended = [this](int rank) { return world_->ended_text(rank); }, .last_calls = nullptr};
+  WaitTable table(facts);
+  for (const Task* task : here.waiting) table.add(wait_part(*task));
+  told.parts = table.parts();
+  WireWriter body;
+  write_waits(told, &body);
+  tell_all(Kind::kWaits, number, body.bytes());
+}
+
+void HostEngine::read_waits_of(int from, uint64_t number, const std::string& bytes) {
+  Gathering& gathering = this->gathering(number);
+  WireReader in(bytes);
+  gathering.report.add_waits(from, read_waits(&in));
+  if (++gathering.waits < processes_) return;
+  WireWriter body;
+  gathering.report.write_ranks(&body);
+  tell_all(Kind::kRanks, number, body.bytes());
+}
+
+// With the last process time passes, or process 0 ends the run.
+void HostEngine::read_ranks_of(uint64_t number, const std::string& bytes) {
+  Gathering& gathering = this->gathering(number);
+  WireReader in(bytes);
+  gathering.report.read_ranks(&in);
+  if (++gathering.ranks < processes_) return;
+  report_.emplace(std::move(gathering.report));
+  if (gathering.pass_at_ns != Deadline::kNever) return let_time_pass(number);
+  ErrorKind kind = ErrorKind::kDeadlock;
+  std::string headline;
+  {
+    OrderedMutexLock lock(&mu_);
+    kind = end_kind_;
+    headline = headline_;
+  }
+  stuck_run_ = {};
+  const absl::Status cause = report_->end(kind, headline, &stuck_run_);
+  gatherings_.erase(number);
+  if (process_ == 0) scheduler_->abort(cause);
+}
+
+void HostEngine::let_time_pass(uint64_t number) {
+  const int64_t at_ns = gathering(number).pass_at_ns;
+  gatherings_.erase(number);
+  {
+    OrderedMutexLock lock(&mu_);
+    gathering_ = false;
+  }
+  scheduler_->let_time_pass(at_ns);
+}
+
+RankTold HostEngine::told_of(int rank) const { return report_.has_value() ? report_->told_of(rank) : RankTold(); }
+
+// ---- max_steps
+
+void HostEngine::endless(ErrorKind kind, const std::string& headline) {
+  if (endless_since_ns_ == 0) {
+    endless_since_ns_ = monotonic_ns();
+    endless_ = make_error(kind, headline);
+    WireWriter out = message(Kind::kEndless);
+    out.number(kind).text(headline);
+    OrderedMutexLock lock(&mu_);
+    send(0, std::make_shared<const std::string>(out.take()));
+  }
+  end_alone_if_due();
+}
+
+void HostEngine::end_alone_if_due() {
+  if (endless_since_ns_ == 0 || monotonic_ns() - endless_since_ns_ < endless_grace_ns_ || scheduler_->aborted()) return;
+  OrderedMutexLock lock(&mu_);
+  endless_since_ns_ = Deadline::kNever;
+  deliver([this] {
+    const DeterministicScheduler::Stopped here = scheduler_->stopped_here();
+    scheduler_->abort(
+        make_error(error_kind(endless_), message_of(endless_), here.moving, empty_report().lines(here.waiting)));
+  });
 }
 
 // ---- groups
@@ -642,7 +726,15 @@ absl::StatusOr<StoreReply> HostEngine::store_call(const StoreCall& call, absl::D
     return make_error(ErrorKind::kStoreError, "MpiStore: ", sv(call.name()),
                       ": called by a thread of no rank, want a rank's: its process waits for process 0");
   }
-  StoreWait wait{.task = self, .reply = StoreReply()};
+  const StoreBarrier* const barrier = call.way.barrier;
+  StoreWait wait;
+  wait.task = self;
+  wait.reply = StoreReply();
+  if (barrier != nullptr) {
+    wait.detail = quote(barrier->name);
+  } else if (!call.keys.empty()) {
+    wait.detail = absl::StrCat(call.keys.size() == 1 ? "key " : "keys ", quote_list(call.keys));
+  }
   const uint64_t number = ++store_number_;
   store_waits_[number] = &wait;
   WireWriter out = message(Kind::kStoreCall);
@@ -650,9 +742,13 @@ absl::StatusOr<StoreReply> HostEngine::store_call(const StoreCall& call, absl::D
   if (timeout.has_value()) out.number(*timeout);
   out.text(written_call(call));
   tell(0, std::move(out));
-  const std::string key(call.keys.empty() ? std::string_view() : call.key());
-  while (!wait.done && !scheduler_->aborted())
-    scheduler_->park(Site{.what = call.name(), .code = call.code, .detail = key}, Deadline{});
+  while (!wait.done && !scheduler_->aborted()) {
+    scheduler_->park(Site{.what = barrier != nullptr ? "store_barrier" : call.name(),
+                          .code = call.code,
+                          .detail = wait.detail,
+                          .waits_for = &wait},
+                     Deadline{});
+  }
   store_waits_.erase(number);
   if (!wait.done) return scheduler_->abort_cause();
   return std::move(wait.reply);
@@ -664,7 +760,10 @@ void HostEngine::serve_store(int from, uint64_t number, int rank, std::optional<
   scheduler_->spawn({.rank = rank, .kind = TaskKind::kHelper}, [this, from, number, timeout, call = std::move(call)] {
     WireWriter out = message(Kind::kStoreReply);
     out.number(number);
-    write_reply(execute_written(*keys_, call, timeout), &out);
+    const auto served = served_.try_emplace({from, number}, Task::current()).first;
+    const absl::StatusOr<StoreReply> reply = execute_written(*keys_, call, timeout);
+    served_.erase(served);
+    write_reply(reply, &out);
     tell(from, std::move(out));
   });
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/group/group_front.h"
 #include "collectives/mpi/host_channel.h"
+#include "collectives/mpi/host_report.h"
 #include "collectives/mpi/hosted_group.h"
 #include "collectives/mpi/wire.h"
 #include "rankloom/process_group.h"
@@ -45,7 +47,9 @@ namespace rankloom::internal {
 class HostEngine final : public GroupBackend, public HostChannel {
  public:
   // Collective over `processes`. Process p has the ranks from p * ranks_per_process on.
-  HostEngine(MPI_Comm processes, int world_size, int ranks_per_process);
+  // `endless_grace_ns`: how long, in real time, a process that has come to max_steps waits for the others to tell where
+  // their ranks are.
+  HostEngine(MPI_Comm processes, int world_size, int ranks_per_process, int64_t endless_grace_ns);
   ~HostEngine();
   HostEngine(const HostEngine&) = delete;
   HostEngine& operator=(const HostEngine&) = delete;
@@ -56,6 +60,7 @@ class HostEngine final : public GroupBackend, public HostChannel {
   int first_here() const { return process_ * ranks_per_process_; }
   int ranks_here() const { return std::min(ranks_per_process_, world_size_ - first_here()); }
   WorldState& world() const override { return *world_; }
+  RankTold told_of(int rank) const override;
 
   // Before the run.
   void begin(WorldState* world);
@@ -65,6 +70,8 @@ class HostEngine final : public GroupBackend, public HostChannel {
   void finish(const std::vector<RunReport::Outcome>& outcomes);
   // After finish(): why the run was aborted, as all processes have it.
   const absl::Status& cause() const { return cause_; }
+  // The waits of a run that was stuck, of all processes.
+  const StuckRun& stuck_run() const { return stuck_run_; }
 
   // On the fibers' thread.
   std::shared_ptr<ProcessGroup> make_member(RankState& rank, const std::shared_ptr<const Group>& group,
@@ -118,10 +125,33 @@ class HostEngine final : public GroupBackend, public HostChannel {
   static Heard read_idle(WireReader* in);
   void look_for_quiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void decide() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void tell_arrived();
-  void read_arrived(int from, const std::string& bytes);
-  void all_arrived() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status merged_deadlock() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Process 0: the run ends, once all have told where their ranks are.
+  void all_end(ErrorKind kind, std::string headline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void send_all(std::string message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The words of all processes to each other before time passes, or a report is written: steps on the fibers' thread.
+  struct Gathering {
+    int64_t pass_at_ns = 0;  // kNever: a report is written
+    std::set<const Task*> due;
+    int arrived = 0;  // how many processes have told
+    int waits = 0;
+    int ranks = 0;
+    bool waits_end = false;
+    HostReport report;
+  };
+  HostReport empty_report() const;
+  Gathering& gathering(uint64_t number);
+  void begin_gathering(uint64_t number, int64_t pass_at_ns);
+  void write_store_waits(const std::set<const Task*>& due, WireWriter* out) const;
+  void read_store_waits(Gathering& gathering, WireReader* in);
+  void read_arrived(int from, uint64_t number, const std::string& bytes);
+  void tell_waits(uint64_t number);
+  void read_waits_of(int from, uint64_t number, const std::string& bytes);
+  void read_ranks_of(uint64_t number, const std::string& bytes);
+  void let_time_pass(uint64_t number);
+  void tell_all(Kind kind, uint64_t number, std::string_view bytes);
+  void endless(ErrorKind kind, const std::string& headline);
+  // Of a run that has come to max_steps: another process does not say where its ranks are, which come to no point.
+  void end_alone_if_due();
   void aborted_here(const absl::Status& cause);
   void serve_store(int from, uint64_t number, int rank, std::optional<absl::Duration> timeout, std::string call);
   void await_all(const char* what, absl::FunctionRef<bool()> done);
@@ -135,6 +165,7 @@ class HostEngine final : public GroupBackend, public HostChannel {
   int processes_ = 1;
   const int world_size_;
   const int ranks_per_process_;
+  const int64_t endless_grace_ns_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   bool crowded_ = false;
 
@@ -154,16 +185,19 @@ class HostEngine final : public GroupBackend, public HostChannel {
   uint64_t probe_ ABSL_GUARDED_BY(mu_) = 0;  // the number of the last one
   bool probing_ ABSL_GUARDED_BY(mu_) = false;
   bool stuck_ ABSL_GUARDED_BY(mu_) = false;
-  bool polls_only_ ABSL_GUARDED_BY(mu_) = false;
+  ErrorKind end_kind_ ABSL_GUARDED_BY(mu_) = ErrorKind::kDeadlock;  // process 0: of a stuck run
+  std::string headline_ ABSL_GUARDED_BY(mu_);
   bool told_ ABSL_GUARDED_BY(mu_) = false;  // process 0 has heard that this one is idle
   Counts polled_ ABSL_GUARDED_BY(mu_);      // process 0: of all, since when nobody did anything but poll, in real time
   int64_t polling_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  // Before time passes, or a report is written, all tell which calls their ranks have come to.
   bool gathering_ ABSL_GUARDED_BY(mu_) = false;
-  int arrived_ = 0;         // of the fibers' thread, as the next one
-  int64_t pass_at_ns_ = 0;  // kNever: a report is written
-  std::vector<absl::Status> stuck_here_ ABSL_GUARDED_BY(mu_);
-  int stuck_answers_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t gathering_number_ ABSL_GUARDED_BY(mu_) = 0;  // process 0: of the last one
+  // Of the fibers' thread, as all below. One may begin elsewhere before the last one is over here.
+  std::map<uint64_t, Gathering> gatherings_;
+  std::optional<HostReport> report_;  // of the last waits that ended, for their texts
+  StuckRun stuck_run_;
+  int64_t endless_since_ns_ = 0;  // real time since which process 0 knows that this one has come to max_steps
+  absl::Status endless_;
 
   // groups: of the fibers' thread
   std::map<std::string, std::shared_ptr<HostedGroup>> groups_;
@@ -175,13 +209,17 @@ class HostEngine final : public GroupBackend, public HostChannel {
   // the store
   Store* keys_ = nullptr;
   // Of ranks here that wait for an answer, on their stacks. Of the fibers' thread.
-  struct StoreWait {
+  struct StoreWait final : WaitsFor {
+    void append_ranks(std::vector<int>* to) const override { to->insert(to->end(), ranks.begin(), ranks.end()); }
     Task* task = nullptr;
     bool done = false;
     absl::StatusOr<StoreReply> reply;
+    std::string detail;      // the keys, or the name of a barrier
+    std::vector<int> ranks;  // that have not come to the barrier, as process 0 has told
   };
   uint64_t store_number_ = 0;
   std::map<uint64_t, StoreWait*> store_waits_;
+  std::map<std::pair<int, uint64_t>, const Task*> served_;  // process 0: the task of each call of another process
 
   // ends
   std::vector<absl::Status> causes_ ABSL_GUARDED_BY(mu_);

@@ -90,12 +90,6 @@ class Memory {
   std::vector<std::unique_ptr<char[]>> rooms_;
 };
 
-// File names of another process's calls, which reports and messages point to for as long as they like.
-const char* kept_name(std::string name) {
-  static auto* const names = new std::set<std::string>;  // of the fibers' thread, and of one run after the other
-  return names->insert(std::move(name)).first->c_str();
-}
-
 }  // namespace
 
 HostedGroup::HostedGroup(HostChannel* channel, std::shared_ptr<const Group> group, std::string key)
@@ -417,7 +411,7 @@ void HostedGroup::finish_each(int64_t seq) {
         const int rank = members_[process][i];
         made.push_back(call_described_by(texts[std::min(i, texts.size() - 1)], *group_));
         CollectiveCall& call = made.back()->call;
-        call.code.file = kept_name(made.back()->file);
+        call.code.file = kept_text(made.back()->file);
         at = aligned(at);
         // Calls of processes that differ are compared only: what came with one description is that of none.
         static const std::string none;
@@ -548,7 +542,7 @@ void HostedGroup::hear(int from, const std::string& bytes, size_t at) {
       const auto message_seq = in.number<int64_t>();
       const std::unique_ptr<DescribedCall> made = call_described_by(in.text(), *group_);
       CollectiveCall call = std::move(made->call);
-      call.code.file = kept_name(made->file);
+      call.code.file = kept_text(made->file);
       call.way.message_seq = message_seq;
       return core->mailbox()->arrive(number, sender, std::move(call), in.text());
     }

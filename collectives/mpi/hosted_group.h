@@ -42,6 +42,7 @@ class HostedGroup final : public MembersElsewhere, public std::enable_shared_fro
   void write_arrived(WireWriter* out) const;
   void read_arrived(WireReader* in);
 
+  RankTold told_of(int rank) const override { return channel_.told_of(rank); }
   bool is_here(int rank) const override;
   int here() const override { return static_cast<int>(members_[mine_].size()); }
   void meet(int64_t seq, MemberCalls calls, bool alike) override;

@@ -28,7 +28,10 @@ struct TravellingCall {
   std::string expected;
   int64_t amount = 0;
   bool block = true;
-  std::optional<StoreBarrier> barrier;  // without its name, which waits tell of
+  std::string barrier_name;
+  std::optional<StoreBarrier> barrier;
+  std::string file;  // of the caller's line
+  int line = 0;
 };
 
 }  // namespace
@@ -40,7 +43,9 @@ std::string written_call(const StoreCall& call) {
   out.number(static_cast<uint32_t>(call.values.size()));
   for (const std::string_view value : call.values) out.text(value);
   out.text(call.expected).number(call.amount).number(call.block).number(call.way.barrier != nullptr);
-  if (call.way.barrier != nullptr) out.number(call.way.barrier->rank).number(call.way.barrier->size);
+  if (const StoreBarrier* const barrier = call.way.barrier; barrier != nullptr)
+    out.text(barrier->name).number(barrier->rank).number(barrier->size);
+  out.text(call.code.file != nullptr ? call.code.file : "").number(call.code.line);
   return out.take();
 }
 
@@ -56,15 +61,22 @@ std::optional<TravellingCall> read(std::string_view bytes) {
   call.amount = in.number<int64_t>();
   call.block = in.number<bool>();
   if (in.number<bool>()) {
+    call.barrier_name = in.text();
     const auto rank = in.number<int>();
     const auto size = in.number<int>();
     call.barrier = {.name = {}, .rank = rank, .size = size};
   }
+  call.file = in.text();
+  call.line = in.number<int>();
   if (!in.ok()) return std::nullopt;
   return call;
 }
 
-absl::StatusOr<StoreReply> execute(Store& store, const TravellingCall& call, std::optional<absl::Duration> timeout) {
+// `code`: the caller's line.
+absl::StatusOr<StoreReply> execute(Store& store, const TravellingCall& call, std::optional<absl::Duration> timeout,
+                                   CodeSite code) {
+  std::optional<StoreBarrier> barrier = call.barrier;
+  if (barrier.has_value()) barrier->name = call.barrier_name;
   const std::vector<std::string_view> keys(call.keys.begin(), call.keys.end());
   const std::vector<std::string_view> values(call.values.begin(), call.values.end());
   return store.execute({.op = call.op,
@@ -74,12 +86,13 @@ absl::StatusOr<StoreReply> execute(Store& store, const TravellingCall& call, std
                         .amount = call.amount,
                         .block = call.block,
                         .timeout = timeout,
-                        .way = {.barrier = call.barrier.has_value() ? &*call.barrier : nullptr}});
+                        .code = code,
+                        .way = {.barrier = barrier.has_value() ? &*barrier : nullptr}});
 }
 
 // Looks once, whatever the call waits for.
 absl::StatusOr<StoreReply> look(Store& store, const TravellingCall& call) {
-  return execute(store, call, absl::ZeroDuration());
+  return execute(store, call, absl::ZeroDuration(), CodeSite());
 }
 
 // "MpiStore set key "a": have 3000000000 bytes of keys and values, want at most 2147479552 in one call over MPI".
@@ -136,7 +149,7 @@ absl::StatusOr<StoreReply> execute_written(Store& store, std::string_view bytes,
     return make_error(ErrorKind::kStoreError, "MpiStore: a call of another process cannot be read, of ", bytes.size(),
                       " bytes");
   }
-  absl::StatusOr<StoreReply> reply = execute(store, *call, timeout);
+  absl::StatusOr<StoreReply> reply = execute(store, *call, timeout, {kept_text(call->file), call->line});
   if (!reply.ok()) return reply;
   const int64_t most = bytes_of(reply->values) + static_cast<int64_t>(reply->value.size());
   const std::string_view key = call->keys.empty() ? std::string_view() : call->keys[0];

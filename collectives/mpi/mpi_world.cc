@@ -44,6 +44,7 @@ namespace rankloom {
 namespace internal {
 
 int64_t most_report_bytes = INT_MAX;
+int64_t endless_grace_ns = 5'000'000'000;
 
 namespace {
 
@@ -307,7 +308,7 @@ void finish_report(MPI_Comm processes, RanksHere here, int run, const absl::Stat
 RunReport run_hosted(MPI_Comm processes, WorldOptions options, int ranks_per_process,
                      absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
   const int run = next_run();
-  HostEngine engine(processes, options.world_size, ranks_per_process);
+  HostEngine engine(processes, options.world_size, ranks_per_process, endless_grace_ns);
   const RanksHere here{.first = engine.first_here(), .count = engine.ranks_here()};
   options.engine = EngineKind::kFibers;
   options.schedule = Schedule::fifo();
@@ -338,6 +339,7 @@ RunReport run_hosted(MPI_Comm processes, WorldOptions options, int ranks_per_pro
     }
     report = world.report();
   }
+  if (report.kept != nullptr) report.kept->stuck = engine.stuck_run();
   finish_report(processes, here, run, engine.cause(), &report);
   return report;
 }

@@ -46,6 +46,10 @@ RunReport run_on_first(int processes, WorldOptions options, int ranks_per_proces
 // counts in int. Tests have less room.
 extern int64_t most_report_bytes;
 
+// So long, in real time, a process that has come to max_steps waits for the others to say where their ranks are. Tests
+// have less time.
+extern int64_t endless_grace_ns;
+
 // From now on this process says to have that version of the library.
 void pretend_version(std::string version);
 

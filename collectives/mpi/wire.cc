@@ -3,6 +3,7 @@
 #include <bit>
 #include <exception>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "collectives/ops/op_table.h"
@@ -10,6 +11,7 @@
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/fnv.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
@@ -151,6 +153,21 @@ void read_call(WireReader* in, const Group& parent, DescribedCall* made) {
 }
 
 }  // namespace
+
+const char* kept_text(std::string text) {
+  static OrderedMutex mu(LockLevel::kMpi);
+  static auto* const texts = new std::set<std::string>;
+  OrderedMutexLock lock(&mu);
+  return texts->insert(std::move(text)).first->c_str();
+}
+
+void write_code(CodeSite code, WireWriter* out) {
+  out->text(code.file != nullptr ? code.file : "").number(static_cast<int32_t>(code.line));
+}
+CodeSite read_code(WireReader* in) {
+  std::string file = in->text();
+  return {kept_text(std::move(file)), in->number<int32_t>()};
+}
 
 void write_texts(const std::vector<std::string>& texts, WireWriter* out) {
   out->number(static_cast<uint64_t>(texts.size()));

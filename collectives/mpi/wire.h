@@ -62,6 +62,11 @@ class WireReader {
   bool ok_ = true;
 };
 
+// For fields that point to texts of the program: those of another process live here for ever.
+const char* kept_text(std::string text);
+void write_code(CodeSite code, WireWriter* out);
+CodeSite read_code(WireReader* in);
+
 void write_texts(const std::vector<std::string>& texts, WireWriter* out);
 std::vector<std::string> read_texts(WireReader* in);
 

@@ -89,6 +89,8 @@ Site CoalescedWork::wait_site(CodeSite code) const {
   return Site{.what = op(), .code = code, .group = group(), .seq = seq(), .waits_for = this};
 }
 
+const RanksElsewhere* CoalescedWork::elsewhere() const { return rendezvous_->elsewhere().get(); }
+
 void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
   if (collectives_ != nullptr && !collectives_->is_over()) collectives_->append_ranks(ranks);
   for (const std::shared_ptr<Message>& message : messages_) {

@@ -38,6 +38,7 @@ class CoalescedWork final : public MemberWork, public std::enable_shared_from_th
   // All parts that are not done.
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
+  const RanksElsewhere* elsewhere() const override;
 
  private:
   void part_done(const absl::Status& status);

@@ -269,6 +269,8 @@ void Message::append_ranks(std::vector<int>* ranks) const {
   }
 }
 
+const RanksElsewhere* Message::elsewhere() const { return mailbox_->elsewhere_.get(); }
+
 absl::Status Message::explain() const {
   const absl::Status cause = mailbox_->unwound_cause(*this);
   return cause.ok() ? mailbox_->tag_difference(*this) : cause;

@@ -58,6 +58,7 @@ class Message final : public MemberWork {
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
   const char* lost() const override { return "the message can never arrive"; }
+  const RanksElsewhere* elsewhere() const override;
 
  private:
   friend class Mailbox;

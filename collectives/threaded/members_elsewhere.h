@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "collectives/work/ranks_elsewhere.h"
 #include "rankloom/collective_call.h"
 
 namespace rankloom::internal {
 
 // The members of a group that run in other processes, as those of this one see them. Ranks are those of the group.
 // All methods are called by tasks of the world, which are fibers, with no lock held but where a comment says so.
-class MembersElsewhere {
+class MembersElsewhere : public RanksElsewhere {
  public:
   virtual ~MembersElsewhere() = default;
 

@@ -99,6 +99,8 @@ void CollectiveWork::append_ranks(std::vector<int>* ranks) const {
   rendezvous_->append_missing(call_.seq, group_rank_, ranks);
 }
 
+const RanksElsewhere* CollectiveWork::elsewhere() const { return rendezvous_->elsewhere().get(); }
+
 absl::Status CollectiveWork::explain() const { return rendezvous_->known_cause(call_.seq); }
 
 bool CollectiveWork::take_back(const Withdrawal& why, const absl::Status& ended) {

@@ -51,6 +51,7 @@ class CollectiveWork final : public MemberWork {
   std::string waits_in(CodeSite code) const override;
   // All members have arrived: the wait is for the device that runs the kernel.
   const char* otherwise() const override { return "its kernel"; }
+  const RanksElsewhere* elsewhere() const override;
 
  private:
   friend class Rendezvous;

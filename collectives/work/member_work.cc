@@ -61,7 +61,8 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
                             .awaited = awaited_ranks(),
                             .site = wait_site(code),
                             .timeout = timeout,
-                            .otherwise = otherwise()});
+                            .otherwise = otherwise(),
+                            .elsewhere = elsewhere()});
   }
   if (take_back(Withdrawal::of_wait(waited, rank_state_->rank()), waited)) return waited;
   return ended_as(std::move(waited));

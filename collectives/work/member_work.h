@@ -18,6 +18,8 @@
 
 namespace rankloom::internal {
 
+class RanksElsewhere;
+
 // The work of a member's call that meets calls of other members: a wait for it is one for them. The base says what
 // becomes of a call whose wait ends early, or whose last handle goes before it is done: it is taken back, and a failure
 // is the group's.
@@ -93,6 +95,8 @@ class MemberWork : public WorkState, public WaitsFor {
   std::string who(std::string_view what) const;
   // The consequence for texts, if its rank drops the call.
   virtual const char* lost() const { return "the call can never be complete"; }
+  // Facts on ranks of other processes; null: all run in this one.
+  virtual const RanksElsewhere* elsewhere() const { return nullptr; }
   // The awaited party for texts, if no rank is known.
   virtual const char* otherwise() const { return "any rank"; }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/work/ranks_elsewhere.h"
 #include "rankloom/error.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
@@ -43,18 +44,27 @@ absl::Status timeout_error(const MemberWait& wait) {
   size_t shown = 0;
   for (const int rank : wait.awaited) {
     if (shown == kMaxLastCalls || !wait.world.ended_text(rank).empty()) continue;
-    if (const std::optional<Site> point = wait.world.scheduler().last_point(rank); point.has_value())
-      absl::StrAppend(&text, "\n  last point of rank ", rank, ": ",
-                      at_start(*point) ? "none yet" : site_text(*point) + site_place(*point));
-    if (const int64_t stood_ns = wait.world.scheduler().stood_ns(rank); stood_ns > 0)
-      absl::StrAppend(&text, "\n  rank ", rank, " has come to no scheduling point for ", short_time(stood_ns),
-                      " of real time: it computes, or it blocks in what is not rankloom's");
-    for (const std::string& line : wait.world.context(rank).recorder().last_calls(1)) {
-      absl::StrAppend(&text, "\n  last call of rank ", rank, ": ", line);
-      ++shown;
-    }
+    RankTold told = told_of(wait.world, rank);
+    if (told.lines.empty() && wait.elsewhere != nullptr) told = wait.elsewhere->told_of(rank);
+    text += told.lines;
+    if (told.calls) ++shown;
   }
   return make_error(ErrorKind::kTimeout, text);
+}
+
+RankTold told_of(WorldState& world, int rank) {
+  RankTold told;
+  if (const std::optional<Site> point = world.scheduler().last_point(rank); point.has_value())
+    absl::StrAppend(&told.lines, "\n  last point of rank ", rank, ": ",
+                    at_start(*point) ? "none yet" : site_text(*point) + site_place(*point));
+  if (const int64_t stood_ns = world.scheduler().stood_ns(rank); stood_ns > 0)
+    absl::StrAppend(&told.lines, "\n  rank ", rank, " has come to no scheduling point for ", short_time(stood_ns),
+                    " of real time: it computes, or it blocks in what is not rankloom's");
+  for (const std::string& line : world.context(rank).recorder().last_calls(1)) {
+    absl::StrAppend(&told.lines, "\n  last call of rank ", rank, ": ", line);
+    told.calls = true;
+  }
+  return told;
 }
 
 void warn_of(const MemberWait& wait, absl::Duration waited) {

@@ -11,7 +11,9 @@
 
 namespace rankloom::internal {
 
+class RanksElsewhere;
 class WorldState;
+struct RankTold;
 
 // A wait of a rank for other members, as texts tell of it.
 struct MemberWait {
@@ -20,12 +22,16 @@ struct MemberWait {
   std::vector<int> awaited;  // global ranks
   Site site;                 // for its place
   absl::Duration timeout;
-  std::string_view otherwise = "any rank";  // what is awaited if `awaited` is empty
+  std::string_view otherwise = "any rank";    // what is awaited if `awaited` is empty
+  const RanksElsewhere* elsewhere = nullptr;  // null: all ranks run in this process
 };
 
 // "WHO: timed out after 5s waiting for rank 1 (returned) and ranks 3-4 [group 0, train.cc:12]", and the last calls of
 // some of those that still run.
 absl::Status timeout_error(const MemberWait& wait);
+
+// The lines of such a text on a rank of this process that still runs.
+RankTold told_of(WorldState& world, int rank);
 
 // Warns "WHO: has waited 1s for rank 2, times out after 30m [group 0, train.cc:12]".
 void warn_of(const MemberWait& wait, absl::Duration waited);

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
 
 namespace rankloom::internal {
 namespace {
@@ -64,106 +69,102 @@ std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts) 
   return absl::StrJoin(parts, " and ");
 }
 
-namespace {
-
-// "ranks 0-2 wait" and the rest.
-struct Line {
-  std::vector<int> ranks;
-  std::string rest;
-  StuckRun::Wait wait;  // without its ranks
-};
-
-// The waits of a report: ranks in the same wait share a line.
-struct Waits {
-  std::vector<Line> lines;
-  std::map<int, std::vector<int>> edges;  // rank -> the ranks that it waits for
-  std::set<int> awaited;
-  std::vector<std::string> hints;  // each once
-};
-
-Waits waits_of(const std::vector<Task*>& blocked, const RankFacts& facts) {
-  Waits waits;
-  std::map<std::string, size_t> line_of;
-  for (const Task* task : blocked) {
-    if (task->info.rank < 0) continue;
-    std::vector<int> targets;
-    if (task->site.waits_for != nullptr) task->site.waits_for->append_ranks(&targets);
-    std::sort(targets.begin(), targets.end());
-    targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
-    waits.awaited.insert(targets.begin(), targets.end());
-    std::vector<int>& edges = waits.edges[task->info.rank];
-    edges.insert(edges.end(), targets.begin(), targets.end());
-    const std::string remark = task->site.waits_for != nullptr ? task->site.waits_for->remark() : "";
-    if (std::string hint = task->site.waits_for != nullptr ? task->site.waits_for->hint() : "";
-        !hint.empty() && std::find(waits.hints.begin(), waits.hints.end(), hint) == waits.hints.end())
-      waits.hints.push_back(std::move(hint));
-    std::string rest =
-        absl::StrCat(" in ", site_text(task->site), targets.empty() ? "" : " for " + targets_text(targets, facts),
-                     remark.empty() ? "" : ", " + remark, whose_text(task->info.kind), site_place(task->site));
-    const auto [it, added] = line_of.try_emplace(rest, waits.lines.size());
-    if (added) {
-      const Site& site = task->site;
-      waits.lines.push_back({.ranks = {},
-                             .rest = std::move(rest),
-                             .wait = {.ranks = {},
-                                      .kind = task->info.kind,
-                                      .what = site.what,
-                                      .group = std::string(site.group),
-                                      .detail = std::string(site.detail),
-                                      .seq = site.seq,
-                                      .code = site.code,
-                                      .waits_for = targets,
-                                      .remark = remark}});
-    }
-    waits.lines[it->second].ranks.push_back(task->info.rank);
-  }
-  for (Line& line : waits.lines) std::sort(line.ranks.begin(), line.ranks.end());
-  return waits;
+WaitPart wait_part(const Task& task) {
+  const Site& site = task.site;
+  WaitPart part{.wait = {.ranks = {task.info.rank},
+                         .kind = task.info.kind,
+                         .what = site.what,
+                         .group = std::string(site.group),
+                         .detail = std::string(site.detail),
+                         .seq = site.seq,
+                         .code = site.code,
+                         .waits_for = {},
+                         .remark = {}},
+                .hint = {}};
+  if (site.waits_for == nullptr) return part;
+  std::vector<int>& targets = part.wait.waits_for;
+  site.waits_for->append_ranks(&targets);
+  std::sort(targets.begin(), targets.end());
+  targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
+  part.wait.remark = site.waits_for->remark();
+  part.hint = site.waits_for->hint();
+  return part;
 }
 
-void append_last_calls(const Waits& waits, const RankFacts& facts, std::string* text) {
+void WaitTable::add(WaitPart part) {
+  StuckRun::Wait& wait = part.wait;
+  awaited_.insert(wait.waits_for.begin(), wait.waits_for.end());
+  for (const int rank : wait.ranks) {
+    std::vector<int>& edges = edges_[rank];
+    edges.insert(edges.end(), wait.waits_for.begin(), wait.waits_for.end());
+  }
+  if (!part.hint.empty() && std::find(hints_.begin(), hints_.end(), part.hint) == hints_.end())
+    hints_.push_back(part.hint);
+  const Site site{
+      .what = wait.what.c_str(), .code = wait.code, .group = wait.group, .seq = wait.seq, .detail = wait.detail};
+  std::string rest = absl::StrCat(
+      " in ", site_text(site), wait.waits_for.empty() ? "" : " for " + targets_text(wait.waits_for, facts_),
+      wait.remark.empty() ? "" : ", " + wait.remark, whose_text(wait.kind), site_place(site));
+  const auto [at, added] = line_of_.try_emplace(std::move(rest), parts_.size());
+  if (added) {
+    parts_.push_back(std::move(part));
+    return;
+  }
+  std::vector<int>& ranks = parts_[at->second].wait.ranks;
+  ranks.insert(ranks.end(), wait.ranks.begin(), wait.ranks.end());
+}
+
+std::string WaitTable::last_calls() const {
+  std::string text;
   // One rank of each line speaks for it: its peers wait alike. A rank of several lines, by its helper, speaks once.
   std::set<int> told;
-  for (const Line& line : waits.lines) {
-    const auto speaker =
-        std::find_if(line.ranks.begin(), line.ranks.end(), [&told](int rank) { return !told.contains(rank); });
-    if (speaker == line.ranks.end()) continue;
+  for (const WaitPart& part : parts_) {
+    const std::vector<int>& ranks = part.wait.ranks;
+    const auto speaker = std::find_if(ranks.begin(), ranks.end(), [&told](int rank) { return !told.contains(rank); });
+    if (speaker == ranks.end()) continue;
     told.insert(*speaker);
-    const std::vector<std::string> calls = facts.last_calls(*speaker);
-    if (!calls.empty()) absl::StrAppend(text, "\n  last calls of rank ", *speaker, ": ", absl::StrJoin(calls, "; "));
+    const std::vector<std::string> calls = facts_.last_calls(*speaker);
+    if (!calls.empty()) absl::StrAppend(&text, "\n  last calls of rank ", *speaker, ": ", absl::StrJoin(calls, "; "));
   }
   // Ranks that left are those that others miss.
   int shown = 0;
-  for (const int rank : waits.awaited) {
-    if (!facts.ended || facts.ended(rank).empty()) continue;
-    const std::vector<std::string> calls = facts.last_calls(rank);
+  for (const int rank : awaited_) {
+    if (!facts_.ended || facts_.ended(rank).empty()) continue;
+    const std::vector<std::string> calls = facts_.last_calls(rank);
     if (calls.empty()) continue;
-    absl::StrAppend(text, "\n  last call of rank ", rank, ": ", calls.back());
+    absl::StrAppend(&text, "\n  last call of rank ", rank, ": ", calls.back());
     if (++shown == kMaxGone) break;
   }
+  return text;
 }
 
-}  // namespace
-
-std::string wait_lines(const std::vector<Task*>& waiting, const RankFacts& facts, StuckRun* stuck) {
-  const Waits waits = waits_of(waiting, facts);
+std::string WaitTable::text(StuckRun* stuck) {
+  std::vector<std::string_view> rests(parts_.size());
+  for (const auto& [rest, line] : line_of_) rests[line] = rest;
   std::string text;
-  for (const Line& line : waits.lines) {
-    absl::StrAppend(&text, "\n  ", ranks_text(line.ranks), line.ranks.size() == 1 ? " waits" : " wait", line.rest);
+  for (size_t line = 0; line < parts_.size(); ++line) {
+    std::vector<int>& ranks = parts_[line].wait.ranks;
+    std::sort(ranks.begin(), ranks.end());
+    absl::StrAppend(&text, "\n  ", ranks_text(ranks), ranks.size() == 1 ? " waits" : " wait", sv(rests[line]));
   }
-  const std::vector<int> cycle = find_cycle(waits.edges);
+  const std::vector<int> cycle = find_cycle(edges_);
   if (!cycle.empty()) absl::StrAppend(&text, "\n  cycle: rank ", absl::StrJoin(cycle, " -> rank "));
-  const size_t hints = std::min(waits.hints.size(), kMaxHints);
-  for (size_t i = 0; i < hints; ++i) absl::StrAppend(&text, "\n  ", waits.hints[i]);
+  const size_t hints = std::min(hints_.size(), kMaxHints);
+  for (size_t i = 0; i < hints; ++i) absl::StrAppend(&text, "\n  ", hints_[i]);
   if (stuck != nullptr) {
     stuck->cycle = cycle;
-    for (const Line& line : waits.lines) {
-      stuck->waits.push_back(line.wait);
-      stuck->waits.back().ranks = line.ranks;
-    }
+    for (const WaitPart& part : parts_) stuck->waits.push_back(part.wait);
   }
-  if (facts.last_calls) append_last_calls(waits, facts, &text);
+  if (facts_.last_calls) absl::StrAppend(&text, last_calls());
   return text;
+}
+
+std::string wait_lines(const std::vector<Task*>& waiting, const RankFacts& facts, StuckRun* stuck) {
+  WaitTable table(facts);
+  for (const Task* task : waiting) {
+    if (task->info.rank >= 0) table.add(wait_part(*task));
+  }
+  return table.text(stuck);
 }
 
 }  // namespace rankloom::internal

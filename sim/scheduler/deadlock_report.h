@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +42,35 @@ inline constexpr const char* kNoRankCanMove = "no rank can move";
 // there is one. Each begins with a newline. Ranks that wait alike share a line: "ranks 0-6 wait in all_reduce seq 3 for
 // rank 7 (returned) [group 0, train.cc:12]". `stuck`: gets the same as data.
 std::string wait_lines(const std::vector<Task*>& waiting, const RankFacts& facts, StuckRun* stuck = nullptr);
+
+// The wait of a task, or of several that wait alike, as data: it may come from another process.
+struct WaitPart {
+  StuckRun::Wait wait;
+  std::string hint;  // of WaitsFor::hint()
+};
+WaitPart wait_part(const Task& task);
+
+// The lines of wait_lines(), of parts that are added in the order of ranks.
+class WaitTable {
+ public:
+  explicit WaitTable(const RankFacts& facts) : facts_(facts) {}
+
+  void add(WaitPart part);
+  // One for each line.
+  const std::vector<WaitPart>& parts() const { return parts_; }
+  // `stuck`: gets the same as data; null: nothing does.
+  std::string text(StuckRun* stuck);
+
+ private:
+  std::string last_calls() const;
+
+  const RankFacts& facts_;
+  std::vector<WaitPart> parts_;
+  std::map<std::string, size_t> line_of_;  // what follows the ranks in a line: which part
+  std::map<int, std::vector<int>> edges_;  // rank -> the ranks that it waits for
+  std::set<int> awaited_;
+  std::vector<std::string> hints_;  // each once
+};
 
 // "rank 1 (returned) and ranks 3-4".
 std::string targets_text(const std::vector<int>& ranks, const RankFacts& facts);

@@ -746,21 +746,30 @@ void DeterministicScheduler::prefetch() {
   });
 }
 
-void DeterministicScheduler::end_endless(ErrorKind kind, std::string text, StateLock& lock) {
+DeterministicScheduler::Stopped DeterministicScheduler::stopped(const std::vector<Task*>& tasks) const {
   // A task that stands at its point can be asked for whom it waits.
   const Task* const here = Task::current();
-  std::vector<Task*> waiting;
-  for (Task* task : live_tasks()) {
+  Stopped stopped;
+  for (Task* task : tasks) {
     const bool stands = task->state == Task::State::kParked || task->state == Task::State::kReady || task == here;
     if (task->state == Task::State::kParked || (stands && task->site.waits_for != nullptr)) {
-      waiting.push_back(task);
+      stopped.waiting.push_back(task);
     } else {
-      absl::StrAppend(&text, "\n  rank ", task->info.rank, " is at ", site_text(task->site), site_place(task->site));
+      absl::StrAppend(&stopped.moving, "\n  rank ", task->info.rank, " is at ", site_text(task->site),
+                      site_place(task->site));
     }
   }
+  return stopped;
+}
+
+void DeterministicScheduler::end_endless(ErrorKind kind, std::string text, StateLock& lock) {
+  if (endless_) return endless_(kind, text);
+  const Stopped all = stopped(live_tasks());
+  absl::StrAppend(&text, all.moving);
   lock.unlock();
   if (record_ != nullptr) record_->stop();  // before the report looks at everything
-  end_stuck(wait_reporter_.end ? wait_reporter_.end(waiting, kind, text) : make_error(kind, text, wait_lines(waiting)));
+  end_stuck(wait_reporter_.end ? wait_reporter_.end(all.waiting, kind, text)
+                               : make_error(kind, text, wait_lines(all.waiting)));
   lock.lock();
 }
 
@@ -810,13 +819,32 @@ bool DeterministicScheduler::post_from_outside(const TaskInfo& info, const Site&
   return start_before_end(&body, post);
 }
 
-absl::Status DeterministicScheduler::deadlock_here() const {
-  std::vector<Task*> waiting = parked_tasks();
+DeterministicScheduler::Stopped DeterministicScheduler::stopped_here() const {
+  std::vector<Task*> tasks = live_tasks();
   // Those that stand for a rank of another process, which tells of it itself.
-  std::erase_if(waiting, [this](const Task* task) {
+  std::erase_if(tasks, [this](const Task* task) {
     return task->info.rank < first_here_ || task->info.rank >= first_here_ + ranks_here_;
   });
-  return deadlock_error(waiting);
+  return stopped(tasks);
+}
+
+std::vector<Task*> DeterministicScheduler::due_by(int64_t at_ns) const {
+  std::vector<Task*> due;
+  append_due(0, at_ns, &due);
+  if (weak_floor_ns_ > at_ns) return due;
+  for (Task* task : live_tasks()) {
+    if (task->state == Task::State::kParked && task->timer == 0 && task->deadline_ns <= at_ns) due.push_back(task);
+  }
+  return due;
+}
+
+// Of the heap of timers below this one: none of them is earlier.
+void DeterministicScheduler::append_due(size_t timer, int64_t at_ns, std::vector<Task*>* due) const {
+  if (timer >= timers_.size() || timers_[timer].at_ns > at_ns) return;
+  Task* const task = alive(timers_[timer]) ? task_at(timers_[timer].task) : nullptr;
+  if (task != nullptr && task->site.what != std::string_view("sleep")) due->push_back(task);
+  append_due(2 * timer + 1, at_ns, due);
+  append_due(2 * timer + 2, at_ns, due);
 }
 
 void DeterministicScheduler::let_time_pass(int64_t at_ns) {

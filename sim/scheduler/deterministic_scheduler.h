@@ -73,8 +73,24 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   bool post_from_outside(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body);
   // By such a step: time goes on to `at_ns`, and ends waits on its way.
   void let_time_pass(int64_t at_ns);
-  // By such a step: the error that a deadlock of all processes ends with, as far as this one's tasks are concerned.
-  absl::Status deadlock_here() const;
+  // By such a step, or a task, for a report of all processes: the tasks of ranks here that wait; and lines on those
+  // that do not, "\n  rank 2 is at yield [train.cc:12]".
+  struct Stopped {
+    std::vector<Task*> waiting;
+    std::string moving;
+  };
+  Stopped stopped_here() const;
+  // The lines about tasks that wait, in texts of waits that end: those of all processes. Set once, before run().
+  void set_wait_lines(std::function<std::string(const std::vector<Task*>& waiting)> lines) {
+    wait_reporter_.lines = std::move(lines);
+  }
+  // The tasks whose waits, but for sleeps, end by then.
+  std::vector<Task*> due_by(int64_t at_ns) const;
+  // Called on the fibers' thread, in the place of the end of a run that has come to max_steps, at each step from then
+  // on until the run is aborted. Set once, before run().
+  void set_endless(std::function<void(ErrorKind kind, const std::string& headline)> endless) {
+    endless_ = std::move(endless);
+  }
 
  protected:
   void deterministic_point(const Site& site, Step step) override;
@@ -165,6 +181,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::vector<Task*> live_tasks() const;
   std::vector<const Task*> ready_here() const;
   std::vector<Task*> parked_tasks() const;
+  Stopped stopped(const std::vector<Task*>& tasks) const;
+  void append_due(size_t timer, int64_t at_ns, std::vector<Task*>* due) const;
   bool any_timer() const;
   void end(Task& task);
   // Lets the task run that `choose` gives, with the state locked; null: nobody. The caller is no task any more.
@@ -265,6 +283,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
 
   // Requests of threads outside the fibers'.
   std::function<void(const Idle& idle)> idler_;
+  std::function<void(ErrorKind kind, const std::string& headline)> endless_;
   OrderedMutex inbox_mu_{LockLevel::kSchedulerInbox};
   std::vector<absl::AnyInvocable<void()>> inbox_ ABSL_GUARDED_BY(inbox_mu_);
   std::atomic<bool> inbox_full_{false};
