@@ -530,7 +530,28 @@ class CommandTest(unittest.TestCase):
             "  2 x all_reduce on mesh_tp (4 ranks): 24 kB by a ring, 32 kB by a tree, 36 us\n",
             out,
         )
-        self.assertIn("send seq 1 to 4 pp, tag 3", command("show", self.folder / "fake.rlrun", "--rank", 1)[1])
+
+    def test_the_rank_of_a_fake_world_is_that_of_the_world(self):
+        shown = text.show(self.run_of("fake"), 4)
+        heads = [line for line in shown.splitlines() if line.startswith("  calls of ")]
+        self.assertEqual(heads, ["  calls of rank 4, compute:", "  calls of rank 4, pp:", "  calls of rank 4, tp:"])
+        self.assertIn("  calls of rank 4, pp:\n    recv seq 1 from 0 pp, tag 3 [group 0.1.pp[0]]", shown)
+        self.assertEqual(shown.count("    all_reduce seq "), 2)
+        code, out, _ = command("show", self.folder / "fake.rlrun", "--rank", 0)
+        self.assertEqual((code, out.count("calls of rank "), out.count("calls of rank 0, ")), (0, 3, 3))
+        self.assertIn("send seq 1 to 4 pp, tag 3", out)
+        code, out, err = command("show", self.folder / "fake.rlrun", "--rank", 1)
+        self.assertEqual((code, out, err), (2, "", "rankloom: --rank is 1, want one of those that were traced: 0, 4\n"))
+
+    def test_diff_names_the_lanes_of_fake_ranks(self):
+        run, other = self.run_of("fake"), self.run_of("fake")
+        other.calls[5]["seq"][1] += 1
+        told, alike = text.diff(run, other)
+        self.assertIn("calls: the first difference is the 2nd call of rank 4, tp\n", told)
+        self.assertFalse(alike)
+        other.run["lanes"] = [*run.run["lanes"][:5], "4 dp"]
+        lanes = "0 compute, 0 pp, 0 tp, 4 compute, 4 pp"
+        self.assertIn(f"lanes:\n  a: {lanes}, 4 tp\n  b: {lanes}, 4 dp\n", text.diff(run, other)[0])
 
     def test_totals_of_fake_ranks_that_do_not_fit_are_refused(self):
         lines = (self.folder / "fake.rlrun").read_bytes().split(b"\n")
