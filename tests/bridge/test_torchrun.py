@@ -441,7 +441,61 @@ def test_the_estimate_of_a_script_as_it_is(tmp_path: pathlib.Path) -> None:
     assert "\nstep of rank 0 on h100_sxm, at 50.0% of its peak\n" in (tmp_path / "step.txt").read_text()
     assert launch_text_here(tmp_path, RECORDED, *options, "--record=step.json").returncode == 0
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
-    assert [event["name"] for event in events if event["ph"] == "X"] == ["uniform_", "mm", "all_reduce"]
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["mm", "all_reduce"]  # and no "uniform_" of the set-up
+
+
+STEPS = """
+import sys
+import torch
+import torch.distributed as dist
+
+
+def main(steps):
+    dist.init_process_group("gloo")
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).to("meta")
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+    optimizers = [torch.optim.AdamW(layer.parameters()) for layer in (model[0], model[2])]
+    for step in range(steps):
+        model(torch.empty(32 * (step + 1), 256, device="meta")).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    model(torch.empty(8192, 256, device="meta"))
+    dist.destroy_process_group()
+
+
+main(int(sys.argv[1]))
+"""
+
+
+def test_the_estimate_of_a_script_is_that_of_its_last_step(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "script.py").write_text(STEPS)
+    options = ["--fake=4", "--cost=nvlink4", "--device=h100_sxm"]
+    weights = 4 * (2 * 256 * 1024 + 256 + 1024)
+    for steps, what in (
+        (0, "from the first call of a module to its end, since no optimizer made a step"),
+        (1, "the only step, from the first call of a module to the end of the optimizer's step"),
+        (3, "the last of 3 steps, from the end of one optimizer step to that of the next"),
+    ):
+        for file in ("step.txt", "step.json"):
+            done = launch_here(tmp_path, *options, f"--record={file}", "script.py", str(steps))
+            assert done.returncode == 0, done.stderr
+        told = (tmp_path / "step.txt").read_text()
+        assert f"\n{what}:\nstep of rank 0 on h100_sxm, at 100.0% of its peak\n" in told, told
+        assert re.search(r"^0 +4 +broadcast +4 ", told, re.MULTILINE), told  # the table is of all calls
+        events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+        boxes = [event for event in events if event["ph"] == "X"]
+        assert [event["name"] for event in boxes if event["cat"] == "collective"] == ["all_reduce"] * (4 if steps else 0)
+        flops = {event["args"]["FLOPs"] for event in boxes if event["args"].get("phase") == "forward"} - {0}
+        assert flops == {2 * (32 * steps if steps else 8192) * 256 * 1024}
+        kinds = [event["args"] for event in events if event["ph"] == "C"]
+        assert {kind["parameters"] for kind in kinds} - {0} == {weights}
+        assert {kind["optimizer"] for kind in kinds} == ({0} if steps == 0 else {2 * weights + 4 * 4})  # and counts of steps
+        assert max(kind["gradients"] for kind in kinds) == (weights if steps else 0)
 
 
 def test_a_script_that_fails_leaves_its_record(tmp_path: pathlib.Path) -> None:
@@ -473,7 +527,7 @@ def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
         (["--fake=4", "--record=a.dat", "script.py"], "--record a.dat: want a file that ends in one of .txt, .csv, .rlrun, .pt.json, .json, .et"),
         (["--fake=4", "--device=h100_sxm", "script.py"], "--device h100_sxm: want --fake WORLD_SIZE and --record FILE beside it"),
         (["--fake=4", "--record=a.txt", "--device=h1", "script.py"], "device is 'h1', want a Device or one of the presets"),
-        (["--fake=4", "--record=a.txt", "--cost=nvlink9", "script.py"], "cost is 'nvlink9', want a Link or one of the presets"),
+        (["--fake=4", "--record=a.txt", "--cost=nvlink9", "script.py"], "error: --fake 4: cost is 'nvlink9', want a Link or one of the presets"),
         (["--fake=4", "--record=a.txt", "--mesh=dp=2", "script.py"], "mesh has dp 2 = 2 ranks, want world_size = 4"),
         (["--fake=4", "--record=a.txt", "--mesh=dp=two", "script.py"], "--mesh dp=two: want numbers of ranks"),
         (["--fake=4", "--record=a.txt", "--mesh=dp", "script.py"], "--mesh dp: want DIM=..., with commas between"),

@@ -486,6 +486,28 @@ class CommandTest(unittest.TestCase):
         with self.assertRaises(run_file.RunFileError):
             record.parse(b'{"traceEvents": []}', "x.json")
 
+    def test_an_estimate_of_a_step_becomes_lanes(self):
+        def event(name, cat, tid, begin, **facts):
+            return {"ph": "X", "name": name, "cat": cat, "pid": 5, "tid": tid, "ts": begin, "dur": 2.5, "args": {"bytes": 64, **facts}}
+
+        names = [{"ph": "M", "name": "process_name", "pid": 5, "tid": 0, "args": {"name": "rank 5"}}]
+        names += [{"ph": "M", "name": "thread_name", "pid": 5, "tid": i, "args": {"name": name}} for i, name in enumerate(("compute", "tp"))]
+        boxes = [event("addmm", "kernel", 0, 0, phase="forward", FLOPs=8), event("all_reduce", "collective", 1, 2.5)]
+        memory = {"ph": "C", "name": "memory", "pid": 5, "ts": 0, "args": {"parameters": 3}}
+        path = self.folder / "estimate.json"
+        path.write_text(json.dumps({"traceEvents": [*names, *boxes, memory]}))
+        code, out, err = command("show", path, "--rank", 5)
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("Estimate of a step: kernels and calls of 1 rank\n2 lanes, each a group of a rank: 5 compute, 5 tp\n", out)
+        self.assertIn("calls of rank 5, compute:\n    addmm seq 1 [group compute] (completed, 0 ns to 2.5 us)", out)
+        self.assertIn("calls of rank 5, tp:\n    all_reduce seq 1 [group tp] (completed, 2.5 us to 5 us)", out)
+        self.assertIn("an estimate has no sizes of groups", out)
+        self.assertEqual(command("report", path, "-o", self.folder / "estimate.html")[0], 0)
+        path.write_text(json.dumps({"nodes": []}))
+        code, _, err = command("report", path, "-o", self.folder / "none.html")
+        self.assertEqual(code, 2)
+        self.assertRegex(err, r"estimate\.json\": no record of fake ranks, .* a fake world or an estimate \('traceEvents' is not there\)\n$")
+
     def test_altered_files_are_refused_or_shown(self):
         """Nothing else may be raised, and all that is printed is UTF-8 that no terminal obeys."""
         shown = refused = 0

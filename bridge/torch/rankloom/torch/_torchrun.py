@@ -363,7 +363,7 @@ def _recorded_world(options: argparse.Namespace, rank: int, ranks: int) -> FakeW
         except ValueError:
             raise _UsageError(f"--mesh {options.mesh}: want numbers of ranks") from None
     efficiency = 1.0 if options.efficiency is None else options.efficiency
-    return fake_world(rank, ranks, mesh=mesh, cost=cost, device=options.device, efficiency=efficiency)
+    return fake_world(rank, ranks, mesh=mesh, cost=cost, device=options.device, efficiency=efficiency, _who=f"--fake {ranks}")
 
 
 def _write_record(world: FakeWorld, file: str) -> None:
@@ -372,7 +372,7 @@ def _write_record(world: FakeWorld, file: str) -> None:
         if world.device is None:
             world.write_perfetto(file)
         else:
-            world.estimate().write_perfetto(file)
+            world._estimate_last_step()[0].write_perfetto(file)
     elif ending == ".rlrun":
         world.write_run(file)
     elif ending == ".pt.json":
@@ -389,7 +389,10 @@ def _write_record(world: FakeWorld, file: str) -> None:
                 rows.writerow(fields)
                 rows.writerows([getattr(call, field) for field in fields] for call in world.calls)
             else:
-                out.write(world.table() if world.device is None else f"{world.table()}\n{world.estimate()}\n")
+                out.write(world.table())
+                if world.device is not None:
+                    step, what = world._estimate_last_step()
+                    out.write(f"\n{what}:\n{step}\n")
 
 
 def _main_of_record(options: argparse.Namespace, world: FakeWorld, environment: dict[str, str | None], script: _Script) -> int:
