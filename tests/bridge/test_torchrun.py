@@ -379,6 +379,44 @@ if dist.is_initialized() or "FAIL" in os.environ:
 """
 
 
+PRINTS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+print("begins")
+x = torch.full((2,), float(rank + 1))
+work = dist.all_reduce(x, async_op=True)
+dist.barrier()
+print("sum", x.tolist())
+print("rank", rank, "ends with", x.tolist())
+work.wait()
+dist.destroy_process_group()
+"""
+
+
+def test_output_that_differs_is_told_once_with_its_call_and_a_command_that_finds_it_again(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "script.py").write_text(PRINTS)
+    options = ["--nproc-per-node=3", "--explore=200", "--compare-output"]
+    done = launch_here(tmp_path, *options, "script.py")
+    assert done.returncode == 1
+    assert done.stderr.count("results differ between schedules: ") == 1, done.stderr
+    line = 1 + PRINTS.splitlines().index("work = dist.all_reduce(x, async_op=True)")
+    assert (
+        "results differ between schedules: rank 0's \"line on stdout\" is 'sum [nan, nan]' here, and 'sum [6.0, 6.0]' under steered:1\n"
+        "the same of ranks 1-2\n"
+        f"outputs hold NaN or 0xEB until their call completes; ranks 0-2 had all_reduce seq 1 [script.py:{line}] open\n"
+    ) in done.stderr, done.stderr
+    again = re.search(r"^run it again: (.* -m rankloom\.torch (.*))$", done.stderr, re.MULTILINE)
+    assert again is not None and again[2] == "--nproc-per-node=3 --explore=200 --compare-output script.py", done.stderr
+    repeated = subprocess.run(["sh", "-c", again[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert repeated.returncode == 1 and "rank 0's \"line on stdout\" is 'sum [nan, nan]' here" in repeated.stderr, repeated.stderr
+    with_call = PRINTS.replace("dist.barrier()", "work.wait()")
+    (tmp_path / "script.py").write_text(with_call)
+    assert launch_here(tmp_path, *options, "script.py").returncode == 0
+
+
 def test_one_rank_of_a_fake_world(tmp_path: pathlib.Path) -> None:
     done = launch_text_here(tmp_path, FAKE, "--fake=64", "--rank=37")
     assert (done.returncode, done.stdout) == (0, "[rank37]: 37 64 37 64 64 (1, 5)\n"), done.stderr
@@ -524,6 +562,7 @@ def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
         (["--fake=6", "--nproc-per-node=4", "script.py"], "--fake 6: want a multiple of --nproc-per-node = 4"),
         (["--fake=4", "--explore=3", "script.py"], "--explore goes with ranks that meet, and --fake has one alone"),
         (["--record=a.txt", "script.py"], "--record a.txt: want --fake WORLD_SIZE beside it"),
+        (["--nproc-per-node=2", "--compare-output", "script.py"], "--compare-output compares runs, want --explore RUNS beside it"),
         (["--fake=4", "--record=a.dat", "script.py"], "--record a.dat: want a file that ends in one of .txt, .csv, .rlrun, .pt.json, .json, .et"),
         (["--fake=4", "--device=h100_sxm", "script.py"], "--device h100_sxm: want --fake WORLD_SIZE and --record FILE beside it"),
         (["--fake=4", "--record=a.txt", "--device=h1", "script.py"], "device is 'h1', want a Device or one of the presets"),
