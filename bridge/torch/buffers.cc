@@ -89,6 +89,34 @@ void HeldTensors::copy_back() {
   });
 }
 
+HeldTensors::Noted HeldTensors::noted(const at::Tensor& tensor) {
+  const bool is_all = tensor.is_cpu() && !tensor.is_inference() && tensor.has_storage() && tensor.numel() > 0 &&
+                      tensor.is_contiguous() && tensor.storage_offset() == 0 &&
+                      tensor.nbytes() == tensor.storage().nbytes();
+  if (!is_all) return {.data = nullptr, .dim = 0, .version = 0};
+  const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  return {.data = tensor.const_data_ptr(), .dim = tensor.dim(), .version = counter.current_version()};
+}
+
+void HeldTensors::note_versions(CodeSite code) {
+  noted_at_ = code;
+  noted_.reserve(tensors_.size());
+  for (const at::Tensor& tensor : tensors_) noted_.push_back(noted(tensor));
+}
+
+std::optional<HeldTensors::EarlyWrite> HeldTensors::written_early() const {
+  for (size_t i = 0; i < noted_.size(); ++i) {
+    const Noted &before = noted_[i], now = noted(tensors_[i]);
+    const bool is_same = before.data != nullptr && now.data == before.data && now.dim == before.dim;
+    if (is_same && now.version != before.version) return EarlyWrite{.code = noted_at_, .to_input = is_input_[i]};
+  }
+  for (const std::shared_ptr<HeldTensors>& part : parts_) {
+    if (part == nullptr) continue;
+    if (const std::optional<EarlyWrite> found = part->written_early(); found.has_value()) return found;
+  }
+  return std::nullopt;
+}
+
 std::shared_ptr<HeldTensors> HeldTensors::of(std::vector<std::shared_ptr<HeldTensors>> parts) {
   auto held = std::make_shared<HeldTensors>();
   held->parts_ = std::move(parts);
@@ -145,6 +173,7 @@ void Buffers::check_kind(const at::Tensor& tensor) {
 TensorView Buffers::view_of(const at::Tensor& used, DType dtype, Use use) {
   void* const data = used.unsafeGetTensorImpl()->has_storage() ? used.mutable_data_ptr() : nullptr;
   held_->tensors_.push_back(used);
+  held_->is_input_.push_back(use == Use::kRead);
   if (used.is_cuda()) {
     held_->device_ = used.device();
     const auto begin = reinterpret_cast<uintptr_t>(data);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,8 +33,28 @@ class HeldTensors {
   // One for several, of which some may be null.
   static std::shared_ptr<HeldTensors> of(std::vector<std::shared_ptr<HeldTensors>> parts);
 
+  // For written_early(): the call that is made at `code` goes on behind the program's back.
+  void note_versions(CodeSite code);
+  struct EarlyWrite {
+    CodeSite code;  // of the call
+    bool to_input;
+  };
+  // A tensor to which the program has written in place since, as torch's counters of such writes tell; null: none, as
+  // far as they can tell. Views of a memory share a counter: they tell of a tensor on the CPU that is all of its
+  // memory. Not of memory that is copied aside, nor of a tensor that is another by now.
+  std::optional<EarlyWrite> written_early() const;
+
  private:
   friend class Buffers;
+  struct Noted {
+    const void* data;  // null: nothing is known
+    int64_t dim;
+    uint32_t version;
+  };
+  static Noted noted(const at::Tensor& tensor);
+  c10::SmallVector<bool, 8> is_input_;  // [tensor]
+  c10::SmallVector<Noted, 1> noted_;    // [tensor]; empty: nobody asked
+  CodeSite noted_at_;
   std::vector<at::Tensor> tensors_;
   std::vector<std::pair<at::Tensor, at::Tensor>> aside_;  // the caller's, ours
   std::vector<std::shared_ptr<HeldTensors>> parts_;

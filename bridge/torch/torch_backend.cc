@@ -232,6 +232,7 @@ void TorchBackend::issue_real(const Buffers& buffers, const Asked& asked, int ti
   if (asked.timeout.count() > 0 && asked.timeout != options_->timeout)
     options.timeout = absl::FromChrono(asked.timeout);
   options.keep_alive = buffers.held();
+  if (!asked.waits) buffers.held()->note_versions(code);
   works.reserve(static_cast<size_t>(times));
   const int rank = group_->global_rank();
   try {

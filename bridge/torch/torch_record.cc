@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
@@ -256,6 +257,18 @@ std::vector<std::pair<std::string, std::vector<std::string>>> groups(TorchRecord
   return names;
 }
 
+// Of operations by their names in the record; of one group, by its label or name, or of all.
+int64_t count(TorchRecord& self, const std::vector<std::string>& ops, const std::optional<std::string>& group) {
+  const std::lock_guard<std::mutex> lock(self.mu());
+  const CallRecord& record = *self.record();
+  int64_t sum = 0;
+  for (const OpRow& row : kOps) {
+    if (std::find(ops.begin(), ops.end(), row.name) == ops.end()) continue;
+    sum += group.has_value() ? record.calls(row.op, *group) : record.calls(row.op);
+  }
+  return sum;
+}
+
 // A value of the record, read under its lock.
 template <typename Read>
 auto locked(Read read) {
@@ -300,6 +313,7 @@ void bind_records(py::module_& m) {
       .def("calls", &calls, py::arg("first"))
       .def("totals", &totals)
       .def("groups", &groups)
+      .def("count", &count, py::arg("ops"), py::arg("group"))
       .def(
           "compute",
           [](TorchRecord& self, double duration, const std::string& name) {
@@ -338,6 +352,14 @@ void bind_records(py::module_& m) {
                                   std::string(link.source)));
   }
   m.attr("links") = presets;
+
+  py::list recorded;
+  for (const OpRow& row : kOps) {
+    // Parts of the first are recorded, and groups that are made are no calls.
+    if (row.op == OpType::kCoalesced || row.op == OpType::kNewGroup || row.op == OpType::kSplitGroup) continue;
+    recorded.append(std::string(row.name));
+  }
+  m.attr("recorded_ops") = recorded;
 }
 
 }  // namespace rankloom::bridge

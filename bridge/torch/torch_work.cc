@@ -18,6 +18,10 @@
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_future.h"
 #include "collectives/work/work_state.h"
+#include "sim/base/blame.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -125,6 +129,20 @@ void TorchWork::await(std::chrono::milliseconds timeout) {
   }
 }
 
+void TorchWork::check_unwritten() const {
+  if (job_ == nullptr || done()) return;
+  const std::optional<HeldTensors::EarlyWrite> found = held_->written_early();
+  if (!found.has_value()) return;
+  const WorkState& state = *WorkState::of(works_.front());
+  const absl::Status error =
+      invalid_argument("rank ", rank_, ", group ", sv(state.group()), ", ", state.op(), " seq ", state.seq(),
+                       found->to_input ? ": an input was changed" : ": an output was written", " between the call",
+                       site_place(Site{.code = found->code}), " and its completion, when rank ", rank_, " was at wait",
+                       site_place(Site{.code = python_site()}),
+                       found->to_input ? ", want it unchanged until wait()" : ", want it left alone until wait()");
+  throw DistError(blamed_on(rank_, error), {.rank = rank_, .group = std::string(state.group()), .op = state.op()});
+}
+
 bool TorchWork::wait(std::chrono::milliseconds timeout) {
   if (works_.empty()) return true;
   if (record_ != nullptr) {  // in virtual time
@@ -140,6 +158,7 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
 void TorchWork::await_on(std::optional<at::Device> device, std::chrono::milliseconds timeout) {
   const GilRelease no_gil;
   try {
+    check_unwritten();
     if (timeout != kNoTimeout || !block_stream(device)) await(timeout);
   } catch (...) {
     rethrow_to_torch(job_.get(), rank_, python_site());

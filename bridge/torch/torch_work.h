@@ -62,6 +62,9 @@ class TorchWork final : public c10d::Work {
  private:
   struct Pending;
   void await(std::chrono::milliseconds timeout);
+  // Throws DistError if the program has written to the calls' tensors before they are complete: so is a part of what
+  // the others get, or the write is lost.
+  void check_unwritten() const;
   // Makes all that is queued in the calling thread's stream of `device` from now on wait for the works. False: the
   // thread has to wait itself.
   bool block_stream(std::optional<at::Device> device);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "absl/strings/substitute.h"
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/poison_hint.h"
@@ -68,8 +70,11 @@ class Comparison {
 
   void results() {
     for (size_t rank = 0; rank < std::max(here_.results.size(), first_.results.size()); ++rank) {
-      results_of(rank, at(here_.results, rank), at(first_.results, rank));
+      results_of(static_cast<int>(rank), at(here_.results, rank), at(first_.results, rank));
     }
+    for (const Difference& found : found_) tell(found);
+    for (const auto& [rank, i, here, there] : unlike_)
+      differ(absl::StrCat("observation ", i, " of rank ", rank), here, there);
   }
   // `what`: with $0 for the rank.
   void lists(const std::string& what, const Lists& here, const Lists& there) {
@@ -100,21 +105,49 @@ class Comparison {
     return i < list.size() ? absl::StrCat("\"", list[i].name, "\"") : "nothing";
   }
 
-  void results_of(size_t rank, const std::vector<Observation>& here, const std::vector<Observation>& there) {
+  // An observation that differs, and the ranks of which it does so.
+  struct Difference {
+    const Observation& here;
+    const Observation& there;
+    std::vector<int> ranks;
+  };
+
+  // Of observations of one name the first that differs is told: a loop's later ones come of it.
+  void results_of(int rank, const std::vector<Observation>& here, const std::vector<Observation>& there) {
+    std::vector<std::string_view> told;
     for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
       if (i >= here.size() || i >= there.size() || here[i].name != there[i].name) {
-        differ(absl::StrCat("observation ", i, " of rank ", rank), name_at(here, i), name_at(there, i));
+        if (told.empty()) unlike_.push_back({rank, i, name_at(here, i), name_at(there, i)});
         return;
       }
-      if (here[i].bytes != there[i].bytes) {
-        // A read of an output before its wait() shows the poison under one schedule only.
-        const std::string& open = !here[i].open.empty() ? here[i].open : there[i].open;
-        differ(absl::StrCat("rank ", rank, "'s \"", here[i].name, "\""), here[i].text, there[i].text,
-               !open.empty() ? open_outputs_hint({{absl::StrCat("rank ", rank), open}})
-               : poisoned_   ? poison_hint(absl::StrCat(here[i].text, " ", there[i].text))
-                             : "");
+      if (here[i].bytes == there[i].bytes || std::find(told.begin(), told.end(), here[i].name) != told.end()) continue;
+      told.push_back(here[i].name);
+      const auto like = std::find_if(found_.begin(), found_.end(), [&](const Difference& other) {
+        return other.here.name == here[i].name && other.here.text == here[i].text && other.here.open == here[i].open &&
+               other.there.text == there[i].text && other.there.open == there[i].open;
+      });
+      if (like != found_.end()) {
+        like->ranks.push_back(rank);
+      } else {
+        found_.push_back({here[i], there[i], {rank}});
       }
     }
+  }
+  // Ranks of one and the same difference share it. The first line is that of a rank, however many there are: it is what
+  // shrinking, which makes them fewer, knows the failure by.
+  void tell(const Difference& found) {
+    const std::string& open = !found.here.open.empty() ? found.here.open : found.there.open;
+    std::string more;
+    if (found.ranks.size() > 1)
+      more = absl::StrCat("\nthe same of ", ranks_text({found.ranks.begin() + 1, found.ranks.end()}));
+    // A read of an output before its wait() shows the poison under one schedule only.
+    if (!open.empty()) {
+      more += open_outputs_hint({{ranks_text(found.ranks), open}});
+    } else if (poisoned_) {
+      more += poison_hint(absl::StrCat(found.here.text, " ", found.there.text));
+    }
+    differ(absl::StrCat("rank ", found.ranks.front(), "'s \"", found.here.name, "\""), found.here.text,
+           found.there.text, more);
   }
   void differ(const std::string& what, const std::string& here, const std::string& there,
               const std::string& hint = {}) {
@@ -125,6 +158,8 @@ class Comparison {
   const Outcome& first_;
   const bool poisoned_;
   Outcome& here_;
+  std::vector<Difference> found_;
+  std::vector<std::tuple<int, size_t, std::string, std::string>> unlike_;  // rank, number, names of observations
 };
 
 }  // namespace

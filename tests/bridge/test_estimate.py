@@ -17,7 +17,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from rankloom.torch import Device, Estimate, FakeWorld, Link, across_nodes, devices, estimate, fake_world, links
-from rankloom_command import run_file
+from rankloom_command import record, run_file
+from rankloom_command.text import show
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
@@ -619,9 +620,34 @@ def test_the_table_and_the_trace(tmp_path: pathlib.Path) -> None:
     assert products[0]["args"]["Module"] == "Linear"
     memory = [event["args"] for event in events if event["ph"] == "C"]
     assert memory and set(memory[0]) == {"parameters", "gradients", "optimizer", "activations", "buffers"}
+    shown = show(record.read(str(tmp_path / "new" / "step.json")), 0)
+    assert shown.startswith("Estimate of a step: kernels and calls of 1 rank\n2 lanes, each a group of a rank: 0 compute, 0 dp\n")
+    assert "  calls of rank 0, dp:\n    all_reduce seq 1 [group dp] (completed, " in shown
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"^write_perfetto: .*file/step.json: (File exists|Not a directory)$"):
         step.write_perfetto(tmp_path / "file" / "step.json")
+
+
+def test_a_stream_that_others_left_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = estimate(step_of, mesh={"dp": 4}, cost="nvlink4", device="h100_sxm")
+    left = torch.cpu.Stream()
+    monkeypatch.setattr(torch.cpu, "_current_stream", left)
+    assert estimate(step_of, mesh={"dp": 4}, cost="nvlink4", device="h100_sxm") == expected
+    assert torch.cpu._current_stream is left
+
+
+def test_small_shares_of_the_peak_have_digits() -> None:
+    def small(world: FakeWorld) -> Callable[[], object]:
+        layer, x = nn.Linear(32, 32), torch.empty(4, 32)
+        return lambda: (layer(x).sum().backward(), dist.all_reduce(layer.weight.grad))
+
+    step = estimate(small, mesh={"dp": 4}, cost="nvlink4", device="h100_sxm", efficiency=0.0004)
+    assert 0 < step.mfu < 0.0005
+    lines = str(step).splitlines()
+    assert lines[0].endswith("at 0.04% of its peak")
+    for line, share in zip(lines[2:4], (step.mfu, step.hfu), strict=True):
+        told = float(line.split()[1].removesuffix("%")) / 100
+        assert abs(told - share) <= 0.05 * share, line
 
 
 def test_an_estimate_can_be_kept() -> None:
@@ -732,7 +758,7 @@ def test_what_cannot_be_estimated() -> None:
         dist.barrier()
     with pytest.raises(ValueError, match=r"^estimate: rank 1 is on b200 at 100%, want h100_sxm at 100% as of rank 0$"):
         world.estimate(other)
-    with pytest.raises(ValueError, match=r"^fake_world: efficiency is 2, want 0 < efficiency <= 1"):
+    with pytest.raises(ValueError, match=r"^at: efficiency is 2, want 0 < efficiency <= 1"):
         world.estimate().at(2)
     with pytest.raises(ValueError, match=r"^estimate: have no device, want a Device or one of the presets a100_sxm_80gb, "):
         estimate(step_of, mesh={"dp": 2})
@@ -740,5 +766,5 @@ def test_what_cannot_be_estimated() -> None:
         estimate(step_of, ranks=[], mesh={"dp": 2}, device="b200")
     with pytest.raises(ValueError, match=r"^estimate: the program returned None, want a function that does a step$"):
         estimate(lambda world: None, mesh={"dp": 2}, device="b200")  # type: ignore[arg-type, return-value]
-    with pytest.raises(ValueError, match=r"^fake_world: rank is 2, want 0 <= rank < world_size = 2$"):
+    with pytest.raises(ValueError, match=r"^estimate: rank is 2, want 0 <= rank < world_size = 2$"):
         estimate(step_of, ranks=[2], mesh={"dp": 2}, device="b200")

@@ -20,7 +20,7 @@ import rankloom.torch
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from rankloom.torch import Call, FakeWorld, Link, _fake_world, expect_calls, fake_world, links, trace
+from rankloom.torch import Call, FakeWorld, Link, _ext, _fake_world, expect_calls, fake_world, links, trace
 from rankloom_command import run_file
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -910,6 +910,84 @@ def test_a_mesh_that_was_not_named() -> None:
             world.compute(float("nan"))
         with pytest.raises(ValueError, match=r"^count: there is no operation 'gather_all', want one of all_gather, "):
             world.count("gather_all")
+
+
+def test_each_name_of_a_record_is_known() -> None:
+    x, y = torch.ones(4, device="meta"), torch.ones(6, device="meta")
+    with fake_world(rank=1, mesh={"dp": 2, "tp": 2}) as world:
+        tp = world.mesh.get_group("tp")
+        funcol.all_gather_into_tensor_coalesced([x, y], tp)
+        funcol.reduce_scatter_tensor_coalesced([x, y, x], "sum", [0, 0, 0], tp)
+        funcol.all_reduce_coalesced([x, y], "sum", tp)
+        dist.all_reduce(x)
+        dist.all_to_all_single(y, y, group=tp)
+    names = [call.op for call in world.calls]
+    assert names[:2] == ["all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"]
+    assert {world.count(name) for name in names[:2] + names[-1:]} == {1}
+    assert [world.count(name) for name in ("all_reduce", "all_reduce_coalesced")] == [2, 1]
+    for name in _ext.recorded_ops:
+        assert world.count(name) >= names.count(name)
+        with fake_world(world_size=2), expect_calls(**{name: 0}):
+            pass
+
+
+def test_a_group_that_is_not_there_is_named() -> None:
+    with fake_world(rank=1, mesh={"dp": 2, "tp": 2}) as world:
+        with pytest.raises(ValueError, match=r"^count: there is no group 'pp', have 0, dp, tp$"):
+            world.count("all_reduce", "pp")
+        tp, x = world.mesh.get_group("tp"), torch.ones(2, device="meta")
+        dist.all_reduce(x)
+        for _ in range(2):
+            dist.all_reduce(x, group=tp)
+        mine = dist.new_group([1, 2])
+        for _ in range(3):
+            dist.all_reduce(x, group=mine)
+    assert [world.count("all_reduce", group) for group in (None, "0", "dp", "tp", tp.group_name, mine.group_name)] == [6, 1, 0, 2, 2, 3]
+    with pytest.raises(ValueError, match=r"^count: there is no group 'no such group', have 0, "):
+        world.count("all_reduce", "no such group")
+
+
+def test_errors_name_the_function_that_was_called() -> None:
+    def program(world: FakeWorld) -> Callable[[], None]:
+        return dist.barrier
+
+    for function in (trace, rankloom.torch.estimate):
+        who = function.__name__
+        for arguments, text in (
+            ({"ranks": [0, 64], "world_size": 64}, f"{who}: rank is 64, want 0 <= rank < world_size = 64"),
+            ({"mesh": {"dp": 0}}, f"{who}: mesh has 0 ranks along 'dp', want a number of at least 1"),
+            ({"mesh": {"dp": 2}, "cost": "nvlink9"}, f"{who}: cost is 'nvlink9', want a Link or one of the presets "),
+            ({"world_size": 2, "device": "h1000"}, f"{who}: device is 'h1000', want a Device or one of the presets "),
+            ({"world_size": 2, "efficiency": 2}, f"{who}: efficiency is 2, want 0 < efficiency <= 1"),
+        ):
+            with pytest.raises(ValueError) as caught:
+                function(program, **{"device": "h100_sxm", **arguments})  # type: ignore[operator]
+            assert str(caught.value).startswith(text)
+    with pytest.raises(ValueError, match=r"^across_nodes: between is 'tin cans', want a Link or one of the presets "):
+        rankloom.torch.across_nodes("nvlink4", "tin cans")
+    with fake_world(world_size=2), pytest.raises(RuntimeError, match=r"^trace: rank 1 of 4: fake_world: rank 0 of 2 is open "):
+        trace(program, ranks=[1], world_size=4)
+    (world,) = trace(program, ranks=[1], world_size=4)
+    with pytest.raises(RuntimeError, match=r"^trace: rank 1 of 4: it has no device, want "):
+        world.estimate()
+
+
+def test_writers_make_the_folder_of_their_file(tmp_path: pathlib.Path) -> None:
+    with fake_world(world_size=2, device="h100_sxm") as world:
+        dist.barrier()
+    report = rankloom.torch.run(dist.barrier, ranks=2)
+    writers: list[Callable[[pathlib.Path], object]] = [
+        world.write_perfetto, world.write_run, world.write_pytorch_trace, world.estimate().write_perfetto,
+        report.save_trace, report.write_run,
+    ]  # fmt: skip
+    for number, write in enumerate(writers):
+        path = tmp_path / f"new{number}" / "deep" / "file.json"
+        write(path)
+        assert path.stat().st_size > 0
+    report.dump_flight_records(tmp_path / "flight" / "deep")
+    assert sorted(path.name for path in (tmp_path / "flight" / "deep").iterdir()) == ["fr_0", "fr_1"]
+    if _ext.has_chakra:
+        assert world.write_chakra(tmp_path / "chakra" / "deep" / "step") == [str(tmp_path / "chakra" / "deep" / "step.0.et")]
 
 
 def test_calls_that_were_not_expected_are_listed() -> None:

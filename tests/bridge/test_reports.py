@@ -117,6 +117,98 @@ def test_an_early_change_says_that_nobody_waits_for_the_work() -> None:
         assert "want it unchanged until wait(); nobody can wait for the call: its work was dropped\n" in text, text
 
 
+def _doubles(rank: int) -> list[float]:
+    gradients = torch.full((4,), 1.0 + rank)
+    work = dist.all_reduce(gradients, async_op=True)  # called
+    if rank == 0:
+        gradients.mul_(2)
+    work.wait()  # waited
+    return gradients.tolist()
+
+
+def _place(text: str) -> str:
+    source = pathlib.Path(__file__).read_text().splitlines()
+    return f"[test_reports.py:{next(number for number, line in enumerate(source, 1) if line.endswith(text))}]"
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel": True}, *({"seed": seed} for seed in range(8))])
+def test_poison_that_is_doubled_is_an_early_write_in_every_gear(options: dict[str, int]) -> None:
+    def first(rank: int) -> list[float]:
+        if rank > 0:
+            dist.recv(torch.empty(1), src=0, tag=rank)  # none comes: rank 0's wait is before the call is complete
+            return _doubles(rank)
+        gradients = torch.ones(4)
+        work = dist.all_reduce(gradients, async_op=True)  # called first
+        gradients.mul_(2)
+        work.wait()  # waited first
+        for other in (1, 2):
+            dist.send(torch.ones(1), dst=other, tag=other)
+        return gradients.tolist()
+
+    report = rankloom.torch.run(first, 3, **options)
+    assert report.text.startswith(
+        f"rank 0 failed: InvalidArgument: rank 0, group 0, all_reduce seq 1: an output was written between the call {_place('# called first')} "
+        f"and its completion, when rank 0 was at wait {_place('# waited first')}, want it left alone until wait()\n"
+    ), report.text
+
+
+def test_an_early_write_is_found_by_a_search() -> None:
+    found = rankloom.torch.explore(_doubles, 2)
+    assert found.failure is not None
+    assert f"rank 0, group 0, all_reduce seq 1: an output was written between the call {_place('  # called')} and its" in found.text, found.text
+
+
+def test_an_input_that_is_written_early_is_told_without_a_seed() -> None:
+    report = rankloom.torch.run(_reuses, 2)
+    assert report.text.startswith("rank 0 failed: InvalidArgument: rank 0, group 0, send seq 1: an input was changed between the call ["), report.text
+
+
+def test_writes_that_are_well_are_no_early_ones() -> None:
+    """Each of these changes torch's counter of the tensor's memory, or looks as if it did, and loses nothing."""
+
+    def program(rank: int) -> list[list[float]]:
+        flat, other = torch.arange(8.0) + rank, torch.full((2, 3), 1.0 + rank)
+        work = dist.all_reduce(flat[:4], async_op=True)
+        flat[4:].mul_(2)  # the other half
+        work.wait()
+        work = dist.all_reduce(other, async_op=True)
+        other.unsqueeze_(0)  # no data
+        work.wait()
+        work = dist.all_reduce(other.detach(), async_op=True)
+        while not work.is_completed():
+            pass
+        other.add_(1)  # after it
+        work.wait()
+        works = [dist.all_reduce(x, async_op=True) for x in (flat[::2], flat[1::2])]  # copied aside, and back
+        for work in works:
+            work.wait()
+        future = dist.all_reduce(flat, async_op=True)
+        future.get_future().wait()
+        flat.sub_(1)
+        future.wait()
+        with torch.inference_mode():
+            inference = torch.ones(2) * rank
+            work = dist.all_reduce(inference, async_op=True)
+            inference.view(1, 2)
+            work.wait()
+        parameter = torch.nn.Parameter(torch.ones(2))
+        work = dist.all_reduce(parameter.data, async_op=True)
+        parameter.requires_grad_(False)
+        work.wait()
+        with dist._coalescing_manager(async_ops=True) as coalesced:
+            dist.all_reduce(flat)
+            dist.all_reduce(other)
+        coalesced.wait()
+        return [flat.tolist(), other.flatten().tolist(), inference.tolist(), parameter.tolist()]
+
+    expected = rankloom.torch.run(program, 2, parallel=True)
+    expected.raise_if_failed()
+    for options in ({}, *({"seed": seed} for seed in SEEDS)):
+        report = rankloom.torch.run(program, 2, **options)
+        report.raise_if_failed()
+        assert report.results == expected.results
+
+
 def test_an_output_that_all_write_to_early_is_told_once() -> None:
     def writes(rank: int) -> None:
         gradients = torch.full((4,), 1.0 + rank)

@@ -379,6 +379,44 @@ if dist.is_initialized() or "FAIL" in os.environ:
 """
 
 
+PRINTS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+print("begins")
+x = torch.full((2,), float(rank + 1))
+work = dist.all_reduce(x, async_op=True)
+dist.barrier()
+print("sum", x.tolist())
+print("rank", rank, "ends with", x.tolist())
+work.wait()
+dist.destroy_process_group()
+"""
+
+
+def test_output_that_differs_is_told_once_with_its_call_and_a_command_that_finds_it_again(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "script.py").write_text(PRINTS)
+    options = ["--nproc-per-node=3", "--explore=200", "--compare-output"]
+    done = launch_here(tmp_path, *options, "script.py")
+    assert done.returncode == 1
+    assert done.stderr.count("results differ between schedules: ") == 1, done.stderr
+    line = 1 + PRINTS.splitlines().index("work = dist.all_reduce(x, async_op=True)")
+    assert (
+        "results differ between schedules: rank 0's \"line on stdout\" is 'sum [nan, nan]' here, and 'sum [6.0, 6.0]' under steered:1\n"
+        "the same of ranks 1-2\n"
+        f"outputs hold NaN or 0xEB until their call completes; ranks 0-2 had all_reduce seq 1 [script.py:{line}] open\n"
+    ) in done.stderr, done.stderr
+    again = re.search(r"^run it again: (.* -m rankloom\.torch (.*))$", done.stderr, re.MULTILINE)
+    assert again is not None and again[2] == "--nproc-per-node=3 --explore=200 --compare-output script.py", done.stderr
+    repeated = subprocess.run(["sh", "-c", again[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert repeated.returncode == 1 and "rank 0's \"line on stdout\" is 'sum [nan, nan]' here" in repeated.stderr, repeated.stderr
+    with_call = PRINTS.replace("dist.barrier()", "work.wait()")
+    (tmp_path / "script.py").write_text(with_call)
+    assert launch_here(tmp_path, *options, "script.py").returncode == 0
+
+
 def test_one_rank_of_a_fake_world(tmp_path: pathlib.Path) -> None:
     done = launch_text_here(tmp_path, FAKE, "--fake=64", "--rank=37")
     assert (done.returncode, done.stdout) == (0, "[rank37]: 37 64 37 64 64 (1, 5)\n"), done.stderr
@@ -441,7 +479,61 @@ def test_the_estimate_of_a_script_as_it_is(tmp_path: pathlib.Path) -> None:
     assert "\nstep of rank 0 on h100_sxm, at 50.0% of its peak\n" in (tmp_path / "step.txt").read_text()
     assert launch_text_here(tmp_path, RECORDED, *options, "--record=step.json").returncode == 0
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
-    assert [event["name"] for event in events if event["ph"] == "X"] == ["uniform_", "mm", "all_reduce"]
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["mm", "all_reduce"]  # and no "uniform_" of the set-up
+
+
+STEPS = """
+import sys
+import torch
+import torch.distributed as dist
+
+
+def main(steps):
+    dist.init_process_group("gloo")
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).to("meta")
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+    optimizers = [torch.optim.AdamW(layer.parameters()) for layer in (model[0], model[2])]
+    for step in range(steps):
+        model(torch.empty(32 * (step + 1), 256, device="meta")).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    model(torch.empty(8192, 256, device="meta"))
+    dist.destroy_process_group()
+
+
+main(int(sys.argv[1]))
+"""
+
+
+def test_the_estimate_of_a_script_is_that_of_its_last_step(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "script.py").write_text(STEPS)
+    options = ["--fake=4", "--cost=nvlink4", "--device=h100_sxm"]
+    weights = 4 * (2 * 256 * 1024 + 256 + 1024)
+    for steps, what in (
+        (0, "from the first call of a module to its end, since no optimizer made a step"),
+        (1, "the only step, from the first call of a module to the end of the optimizer's step"),
+        (3, "the last of 3 steps, from the end of one optimizer step to that of the next"),
+    ):
+        for file in ("step.txt", "step.json"):
+            done = launch_here(tmp_path, *options, f"--record={file}", "script.py", str(steps))
+            assert done.returncode == 0, done.stderr
+        told = (tmp_path / "step.txt").read_text()
+        assert f"\n{what}:\nstep of rank 0 on h100_sxm, at 100.0% of its peak\n" in told, told
+        assert re.search(r"^0 +4 +broadcast +4 ", told, re.MULTILINE), told  # the table is of all calls
+        events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+        boxes = [event for event in events if event["ph"] == "X"]
+        assert [event["name"] for event in boxes if event["cat"] == "collective"] == ["all_reduce"] * (4 if steps else 0)
+        flops = {event["args"]["FLOPs"] for event in boxes if event["args"].get("phase") == "forward"} - {0}
+        assert flops == {2 * (32 * steps if steps else 8192) * 256 * 1024}
+        kinds = [event["args"] for event in events if event["ph"] == "C"]
+        assert {kind["parameters"] for kind in kinds} - {0} == {weights}
+        assert {kind["optimizer"] for kind in kinds} == ({0} if steps == 0 else {2 * weights + 4 * 4})  # and counts of steps
+        assert max(kind["gradients"] for kind in kinds) == (weights if steps else 0)
 
 
 def test_a_script_that_fails_leaves_its_record(tmp_path: pathlib.Path) -> None:
@@ -470,10 +562,11 @@ def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
         (["--fake=6", "--nproc-per-node=4", "script.py"], "--fake 6: want a multiple of --nproc-per-node = 4"),
         (["--fake=4", "--explore=3", "script.py"], "--explore goes with ranks that meet, and --fake has one alone"),
         (["--record=a.txt", "script.py"], "--record a.txt: want --fake WORLD_SIZE beside it"),
+        (["--nproc-per-node=2", "--compare-output", "script.py"], "--compare-output compares runs, want --explore RUNS beside it"),
         (["--fake=4", "--record=a.dat", "script.py"], "--record a.dat: want a file that ends in one of .txt, .csv, .rlrun, .pt.json, .json, .et"),
         (["--fake=4", "--device=h100_sxm", "script.py"], "--device h100_sxm: want --fake WORLD_SIZE and --record FILE beside it"),
         (["--fake=4", "--record=a.txt", "--device=h1", "script.py"], "device is 'h1', want a Device or one of the presets"),
-        (["--fake=4", "--record=a.txt", "--cost=nvlink9", "script.py"], "cost is 'nvlink9', want a Link or one of the presets"),
+        (["--fake=4", "--record=a.txt", "--cost=nvlink9", "script.py"], "error: --fake 4: cost is 'nvlink9', want a Link or one of the presets"),
         (["--fake=4", "--record=a.txt", "--mesh=dp=2", "script.py"], "mesh has dp 2 = 2 ranks, want world_size = 4"),
         (["--fake=4", "--record=a.txt", "--mesh=dp=two", "script.py"], "--mesh dp=two: want numbers of ranks"),
         (["--fake=4", "--record=a.txt", "--mesh=dp", "script.py"], "--mesh dp: want DIM=..., with commas between"),

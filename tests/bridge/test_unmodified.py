@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 import re
+import subprocess
 
 import pytest
 import torch.distributed as dist
@@ -230,6 +231,33 @@ def test_what_a_failure_says(tmp_path: pathlib.Path) -> None:
     assert re.search(r"RANKLOOM_SCHEDULE=fifo \S+ -m pytest .*--rankloom test_it.py::First::test_fails\n", out), out
     assert "replay it: RANKLOOM_REPLAY=" in out and len(list((tmp_path / "traces").iterdir())) >= 2
     assert "no rank can move" in out and "rank 0 waits in barrier seq 1 for rank 1 (returned)" in out
+
+
+SPAWNS = '''
+import torch.multiprocessing as mp
+import rankloom.torch
+
+def _main(rank, wrong):
+    assert rank != wrong, f"rank {rank} is wrong"
+
+def test_spawns():
+    mp.spawn(_main, args=(-1,), nprocs=2)
+    mp.spawn(_main, args=(1,), nprocs=3)
+
+def test_ours():
+    rankloom.torch.spawn(_main, (0,), nprocs=2, seed=7)
+'''
+
+
+def test_a_spawn_that_fails_can_be_replayed(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, SPAWNS, "--rankloom", "test_it.py")
+    assert "2 failed" in done.stdout, done.stdout
+    commands = re.findall(r"^replay it: (RANKLOOM_.*RANKLOOM_REPLAY=\S+ .*|RANKLOOM_REPLAY=\S+ .*)$", done.stdout, re.MULTILINE)
+    assert len(commands) == 2, done.stdout
+    for command, rank, test in zip(commands, (1, 0), ("test_spawns", "test_ours"), strict=True):
+        assert command.endswith(f"--rankloom test_it.py::{test}")
+        again = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert "1 failed" in again.stdout and f"AssertionError: rank {rank} is wrong" in again.stdout, again.stdout
 
 
 def test_a_seed_that_fails_is_told_and_run_again(tmp_path: pathlib.Path) -> None:

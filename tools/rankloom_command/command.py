@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--no-source", action="store_true", help="no line of the program is in the page")
     shown = commands.add_parser("show", help="a run as text")
     shown.add_argument("run")
-    shown.add_argument("--rank", type=int, help="all calls of this rank that the file has")
+    shown.add_argument("--rank", type=int, help="all calls of this rank of the world that the file has")
     shown.add_argument("--last", type=int, default=3, help="how many calls of each rank that did not return (3)")
     diff = commands.add_parser("diff", help="the first difference of two runs; exits with 1 if there is one")
     diff.add_argument("a")
@@ -84,8 +84,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"{arguments.output}: {len(html.encode()) / 1e6:.2f} MB")
     elif arguments.command == "show":
         run = read(arguments.run)
-        if arguments.rank is not None and not 0 <= arguments.rank < run.world_size:
-            raise RunFileError(f"--rank is {arguments.rank}, want 0 <= rank < world_size = {run.world_size}")
+        if arguments.rank is not None and str(arguments.rank) not in run.of_world():
+            want = f"one of those that were traced: {', '.join(run.of_world())}" if run.lanes() else f"0 <= rank < world_size = {run.world_size}"
+            raise RunFileError(f"--rank is {arguments.rank}, want {want}")
         print(_in_colour(text.show(run, arguments.rank, max(1, arguments.last)), run.ok()), end="")
     elif arguments.command == "diff":
         told, alike = text.diff(read(arguments.a), read(arguments.b))

@@ -1,4 +1,5 @@
-"""Reads the calls of fake ranks, as `traces::write_perfetto()` writes them, as a run whose lanes are groups of ranks."""
+"""Reads the calls of fake ranks, as `traces::write_perfetto()` writes them, as a run whose lanes are groups of ranks; and an estimate of
+a step, as `Estimate.write_perfetto()` of the bridge does, whose lanes are streams and groups."""
 
 from __future__ import annotations
 
@@ -54,12 +55,18 @@ class _Lanes:
         return self.kind_of[text]
 
 
+def _of_estimate(event: dict[str, Any]) -> bool:
+    """Whether it is of an estimate, which tells of a call neither its group's size nor its line."""
+    return event.get("cat") == "kernel" or (event.get("cat") == "collective" and "bytes" in event["args"] and "Ring bytes" not in event["args"])
+
+
 def _take(lanes: _Lanes, lane: int, event: dict[str, Any], lane_of_rank: dict[tuple[int, int], int]) -> None:
     begin, name = _ns(event["ts"]), str(event["name"])
     end = begin + _ns(event.get("dur", 0))
-    if event.get("cat") == "compute":
+    if event.get("cat") == "compute" or _of_estimate(event):
         kind = {"op": name, "file": "", "line": 0, "dtype": 2, "in": [], "out": [], "p2p": True}
-        number = lanes.kind(lane, kind, "compute", 1, "computation")
+        group = ("compute", 1, "computation") if event["cat"] != "collective" else (lanes.names[lane].partition(" ")[2], 1, "")
+        number = lanes.kind(lane, kind, *group)
         lanes.calls[lane].append((begin, end, number, len(lanes.calls[lane]) + 1, -1))
         return
     facts = event["args"]
@@ -101,15 +108,17 @@ def parse(data: bytes, path: str) -> Run:
         for event in boxes:
             _take(lanes, lanes.number[event["pid"], event["tid"]], event, lanes.number)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        what = f"{error} is not there" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
         raise RunFileError(
-            f'file "{path}": no record of fake ranks, as traces::write_perfetto() writes it ({type(error).__name__}: {error})'
+            f'file "{path}": no record of fake ranks, as traces::write_perfetto() writes it, and in Python write_perfetto() of a fake world '
+            f"or an estimate ({what})"
         ) from None
     if not lanes.names:
         raise RunFileError(f'file "{path}": a record without calls')
-    return _run(lanes, path)
+    return _run(lanes, path, all(_of_estimate(event) for event in boxes))
 
 
-def _run(lanes: _Lanes, path: str) -> Run:
+def _run(lanes: _Lanes, path: str, estimated: bool) -> Run:
     calls, last = {}, 0
     for lane, made in enumerate(lanes.calls):
         made.sort()
@@ -123,6 +132,8 @@ def _run(lanes: _Lanes, path: str) -> Run:
     traced = len({pid for pid, _ in lanes.number})
     world = max([1, *(group["of"] for group in lanes.groups)])
     text = f"Fake world: the calls of {traced} of {max(world, traced)} ranks"
+    if estimated:
+        text = f"Estimate of a step: kernels and calls of {traced} rank{'' if traced == 1 else 's'}"
     run = {"world_size": len(lanes.names), "ok": True, "text": text, "kind": "", "cause": "", "first_failed": -1, "engine": "none"}
     run |= {"schedule": "none", "rerun": "", "steps": 0, "choices": 0, "end_ns": last, "lanes": lanes.names}
     gaps = [
@@ -130,6 +141,8 @@ def _run(lanes: _Lanes, path: str) -> Run:
         "when a call was issued: it begins where the one before it in its group ends",
         "tensors' values and shapes: numbers of elements only",
     ]
+    if estimated:
+        gaps = ["an estimate has no sizes of groups, shapes and lines of calls: write_run() of the fake world has them", *gaps]
     return Run(
         path=path, writer="", run=run, states="r" * len(lanes.names), outcome_texts=[], groups=lanes.groups, kinds=lanes.kinds, calls=calls, gaps=gaps
     )

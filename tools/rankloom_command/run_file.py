@@ -164,6 +164,23 @@ class Run:
     def world_size(self) -> int:
         return int(self.run["world_size"])
 
+    def lanes(self) -> list[str]:
+        """Of fake ranks: "5 tp", a lane for the computation and for each group of a rank. Real ranks have none."""
+        return list(self.run.get("lanes", []))
+
+    def of_world(self) -> list[str]:
+        """The ranks that the file has, by their numbers in the world: of a fake one, those that were traced."""
+        return list(dict.fromkeys(lane.partition(" ")[0] for lane in self.lanes())) or [str(rank) for rank in range(self.world_size)]
+
+    def places(self, rank: int) -> list[int]:
+        """The numbers that the lines of the file have for a rank of the world: those of its lanes if it is a fake one."""
+        lanes = [place for place, lane in enumerate(self.lanes()) if lane.partition(" ")[0] == str(rank)]
+        return lanes if "lanes" in self.run else [rank]
+
+    def name(self, place: int) -> str:
+        """The rank with the number that the lines of the file have for it: "rank 3", of a lane "rank 3, tp"."""
+        return "rank " + self.lanes()[place].replace(" ", ", ", 1) if place < len(self.lanes()) else f"rank {place}"
+
     def ok(self) -> bool:
         """All ranks returned, and nothing failed that only the harness knows."""
         return bool(self.run["ok"]) and not self.run.get("failures", [])
@@ -224,7 +241,7 @@ class Run:
             return []
         calls, issued, step, count = [], 0, 0, len(line["kind"])
         first = line["made"] - count
-        steps, lanes = line.get("step"), self.run.get("lanes", [])
+        steps, lanes = line.get("step"), self.lanes()
         for i in range(count):
             kind = self.kinds[line["kind"][i]]
             issued += line["issued"][i]

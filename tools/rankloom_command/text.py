@@ -115,7 +115,7 @@ def _did_text(did: list[Call | StoreOperation], gone: int, full: bool, wait: dic
 
 
 def show(run: Run, rank: int | None = None, last: int = 3) -> str:
-    """A summary: the report, and the last calls of one rank or of those that did not return or whose assertions failed."""
+    """A summary: the report, and all calls of one rank of the world, or the last ones of those that did not return or whose assertions failed."""
     failures = run.run.get("failures", [])
     lines = [*failures] if run.run["ok"] and failures else [run.run["text"], *failures]  # the headline is the first line of either
     if "lanes" in run.run:
@@ -136,7 +136,7 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
     if "lanes" not in run.run:
         lines.append("; ".join(f"{ranks_text(ranks)} {ended}" for ended, ranks in run.endings().items()))
     asserted = run.asserted()
-    shown = [rank] if rank is not None else [number for number, state in enumerate(run.states) if state != "r" or number in asserted]
+    shown = run.places(rank) if rank is not None else [number for number, state in enumerate(run.states) if state != "r" or number in asserted]
     timed, waiting = run.timed(), run.waiting()
     # Ranks that did the same share their lines, whenever they did it: the times are the first rank's.
     alike: dict[str, list[int]] = {}
@@ -146,6 +146,8 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
         made = sum(lines_of[number]["made"] for lines_of in (run.calls, run.store) if number in lines_of)
         part, wait = did if rank is not None else did[-last:], waiting.get(number, {})
         key = _did_text(part, made - len(part), False, wait, timed)
+        if run.lanes():
+            key = f"{number} {key}"  # what a rank did in two groups stands apart
         alike.setdefault(key, []).append(number)
         texts = told.setdefault(key, {})
         texts[_did_text(part, made - len(part), True, wait, timed, stepped=rank is not None)] = None
@@ -155,7 +157,7 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
             break
         values = " and values" if any(run.store_of(number) for number in ranks) else ""
         whose = f"; times{values} are those of rank {ranks[0]}" if len(told[key]) > 1 else ""
-        lines += [f"  calls of {ranks_text(ranks)}{whose}:", next(iter(told[key])) or "    none in the file"]
+        lines += [f"  calls of {run.name(ranks[0]) if run.lanes() else ranks_text(ranks)}{whose}:", next(iter(told[key])) or "    none in the file"]
     lines.append("not in the file:")
     lines += [f"  {gap}" for gap in run.gaps]
     return plain("\n".join(lines)) + "\n"
@@ -214,11 +216,16 @@ def store_leads(difference: tuple[Any, ...] | None, stored: tuple[Any, ...] | No
     return bool(operation < call)
 
 
+def lanes_text(run: Run) -> str:
+    """The number of ranks; of fake ones, their lanes."""
+    return ", ".join(run.lanes()) or str(run.world_size)
+
+
 def diff(a: Run, b: Run) -> tuple[str, bool]:
     """The text, and whether the runs are alike."""
     lines = []
     for what, values in (
-        ("ranks", (a.world_size, b.world_size)),
+        ("lanes" if a.lanes() or b.lanes() else "ranks", (lanes_text(a), lanes_text(b))),
         ("schedule", (a.run["schedule"], b.run["schedule"])),
         ("engine", (a.run["engine"], b.run["engine"])),
         ("end", (a.headline(), b.headline())),
@@ -231,7 +238,7 @@ def diff(a: Run, b: Run) -> tuple[str, bool]:
         calls.append("calls: equal, as far as both files have them")
     else:
         rank, index, one, other = difference
-        calls.append(f"calls: the first difference is the {ordinal(index + 1)} call of rank {rank}")
+        calls.append(f"calls: the first difference is the {ordinal(index + 1)} call of {(a if rank < a.world_size else b).name(rank)}")
         for name, run, call in (("a", a, one), ("b", b, other)):
             none = "not in the file" if rank in run.lost() else "no such call"
             calls.append(f"  {name}: {call_text(call, run.timed(), waits_in(run, call)) if call else none}")

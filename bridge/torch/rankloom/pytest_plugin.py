@@ -364,22 +364,23 @@ def _save_run(item: pytest.Item, report: Report) -> None:
     item.user_properties.append(("rankloom_run", report.run_file))
 
 
-def _save_trace(item: pytest.Item, report: Report) -> None:
-    """Keeps the schedule of a failed run, and adds the command that replays it."""
+def _save_trace(item: pytest.Item, report: Report) -> str:
+    """Keeps the schedule of a failed run, and adds the command that replays it: the line that says so, empty if there is none."""
     if not report.trace or not report.rerun or "RANKLOOM_REPLAY" in os.environ:
-        return
+        return ""
     folder = pathlib.Path(os.environ.get("RANKLOOM_TRACE_DIR") or os.path.join(tempfile.gettempdir(), "rankloom-traces"))
     path = folder.absolute() / f"{_file_name(item)}.rltrace"
     try:
         report.save_trace(path)
     except OSError as error:
         report.notes.append(f"no trace: {error}")
-        return
+        return ""
     item.user_properties.append(("rankloom_trace", str(path)))
     # The trace is of one run of the test, and of the smaller program that a search has made of the test's mark.
     smaller = "".join(re.findall(r"(?<!\S)RANKLOOM_(?:REPLAY_RUN|RANKS|FAULTS)=(?:[^\s']|'[^']*')*\s+", report.rerun))
-    replay = f"{smaller}RANKLOOM_REPLAY={shlex.quote(str(path))} {_command(item)}"
-    report.text = report.text.replace(report.rerun, f"{report.rerun}\nreplay it: {replay}", 1)
+    replay = f"replay it: {smaller}RANKLOOM_REPLAY={shlex.quote(str(path))} {_command(item)}"
+    report.text = report.text.replace(report.rerun, f"{report.rerun}\n{replay}", 1)
+    return replay
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -495,15 +496,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _with_run_file(item: pytest.Item, failure: BaseException | None, made: Any) -> Any:
-    """Of a test whose failure is not told as one of ranks, but came of a run."""
+    """Of a test whose failure is not told as one of ranks, but came of a run, such as that of torch.multiprocessing.spawn()."""
     seen: list[BaseException] = []
     while made.failed and failure is not None and failure not in seen:
         seen.append(failure)
         report = getattr(failure, "rankloom_report", None) or getattr(failure, "report", None)
         if report is not None and hasattr(report, "write_run"):
+            replay = _save_trace(item, report)
             _save_run(item, report)
-            if report.run_file:
-                made.sections.append(("rankloom", report.run_file))
+            # The exception has the report's text as it was.
+            if lines := [line for line in (replay, report.run_file) if line]:
+                made.sections.append(("rankloom", "\n".join(lines)))
             break
         failure = failure.__cause__ or failure.__context__
     return made

@@ -486,6 +486,28 @@ class CommandTest(unittest.TestCase):
         with self.assertRaises(run_file.RunFileError):
             record.parse(b'{"traceEvents": []}', "x.json")
 
+    def test_an_estimate_of_a_step_becomes_lanes(self):
+        def event(name, cat, tid, begin, **facts):
+            return {"ph": "X", "name": name, "cat": cat, "pid": 5, "tid": tid, "ts": begin, "dur": 2.5, "args": {"bytes": 64, **facts}}
+
+        names = [{"ph": "M", "name": "process_name", "pid": 5, "tid": 0, "args": {"name": "rank 5"}}]
+        names += [{"ph": "M", "name": "thread_name", "pid": 5, "tid": i, "args": {"name": name}} for i, name in enumerate(("compute", "tp"))]
+        boxes = [event("addmm", "kernel", 0, 0, phase="forward", FLOPs=8), event("all_reduce", "collective", 1, 2.5)]
+        memory = {"ph": "C", "name": "memory", "pid": 5, "ts": 0, "args": {"parameters": 3}}
+        path = self.folder / "estimate.json"
+        path.write_text(json.dumps({"traceEvents": [*names, *boxes, memory]}))
+        code, out, err = command("show", path, "--rank", 5)
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("Estimate of a step: kernels and calls of 1 rank\n2 lanes, each a group of a rank: 5 compute, 5 tp\n", out)
+        self.assertIn("calls of rank 5, compute:\n    addmm seq 1 [group compute] (completed, 0 ns to 2.5 us)", out)
+        self.assertIn("calls of rank 5, tp:\n    all_reduce seq 1 [group tp] (completed, 2.5 us to 5 us)", out)
+        self.assertIn("an estimate has no sizes of groups", out)
+        self.assertEqual(command("report", path, "-o", self.folder / "estimate.html")[0], 0)
+        path.write_text(json.dumps({"nodes": []}))
+        code, _, err = command("report", path, "-o", self.folder / "none.html")
+        self.assertEqual(code, 2)
+        self.assertRegex(err, r"estimate\.json\": no record of fake ranks, .* a fake world or an estimate \('traceEvents' is not there\)\n$")
+
     def test_altered_files_are_refused_or_shown(self):
         """Nothing else may be raised, and all that is printed is UTF-8 that no terminal obeys."""
         shown = refused = 0
@@ -530,7 +552,28 @@ class CommandTest(unittest.TestCase):
             "  2 x all_reduce on mesh_tp (4 ranks): 24 kB by a ring, 32 kB by a tree, 36 us\n",
             out,
         )
-        self.assertIn("send seq 1 to 4 pp, tag 3", command("show", self.folder / "fake.rlrun", "--rank", 1)[1])
+
+    def test_the_rank_of_a_fake_world_is_that_of_the_world(self):
+        shown = text.show(self.run_of("fake"), 4)
+        heads = [line for line in shown.splitlines() if line.startswith("  calls of ")]
+        self.assertEqual(heads, ["  calls of rank 4, compute:", "  calls of rank 4, pp:", "  calls of rank 4, tp:"])
+        self.assertIn("  calls of rank 4, pp:\n    recv seq 1 from 0 pp, tag 3 [group 0.1.pp[0]]", shown)
+        self.assertEqual(shown.count("    all_reduce seq "), 2)
+        code, out, _ = command("show", self.folder / "fake.rlrun", "--rank", 0)
+        self.assertEqual((code, out.count("calls of rank "), out.count("calls of rank 0, ")), (0, 3, 3))
+        self.assertIn("send seq 1 to 4 pp, tag 3", out)
+        code, out, err = command("show", self.folder / "fake.rlrun", "--rank", 1)
+        self.assertEqual((code, out, err), (2, "", "rankloom: --rank is 1, want one of those that were traced: 0, 4\n"))
+
+    def test_diff_names_the_lanes_of_fake_ranks(self):
+        run, other = self.run_of("fake"), self.run_of("fake")
+        other.calls[5]["seq"][1] += 1
+        told, alike = text.diff(run, other)
+        self.assertIn("calls: the first difference is the 2nd call of rank 4, tp\n", told)
+        self.assertFalse(alike)
+        other.run["lanes"] = [*run.run["lanes"][:5], "4 dp"]
+        lanes = "0 compute, 0 pp, 0 tp, 4 compute, 4 pp"
+        self.assertIn(f"lanes:\n  a: {lanes}, 4 tp\n  b: {lanes}, 4 dp\n", text.diff(run, other)[0])
 
     def test_totals_of_fake_ranks_that_do_not_fit_are_refused(self):
         lines = (self.folder / "fake.rlrun").read_bytes().split(b"\n")

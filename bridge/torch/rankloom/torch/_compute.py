@@ -102,6 +102,23 @@ class Again:
     ends: bool  # with this stretch all of them are gone
 
 
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A moment between two items."""
+
+    items: int  # that come before it
+    calls: int
+    sizes: dict[int, int]  # of the blocks of memory that are there, in bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of what was computed, such as a step of a script."""
+
+    begin: Mark
+    end: Mark
+
+
 Item = Kernel | Issue | EventRecord | EventWait | Join | Pause | Memory | Again
 
 
@@ -272,6 +289,11 @@ class Compute(TorchDispatchMode):
         self._fused_from: tuple[str, str] = ("", "")
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._told_of_data = False
+        self._modules_known = 0
+        self._first_call: Mark | None = None  # of a module
+        self._step_marks: list[Mark] = []  # the ends of steps since clear(): the last two
+        self._steps = 0
+        self._called_since = False  # a module was, since the last of these
         self.repeats = False  # microbatches that are like one before are not computed, but repeated
         self.known: dict[object, Any] = {}  # of the pipeline, since clear()
 
@@ -284,6 +306,9 @@ class Compute(TorchDispatchMode):
             exits.callback(before.remove)
             after = register_optimizer_step_post_hook(self._step_ends)
             exits.callback(after.remove)
+            # torch has one for all threads, and ranks of an earlier run, each in its own, may have left another than the default.
+            exits.callback(setattr, torch.cpu, "_current_stream", torch.cpu._current_stream)
+            torch.cpu._current_stream = torch.cpu._default_cpu_stream
             exits.enter_context(_patched(self))
             exits.enter_context(_Attention())
             exits.enter_context(self)
@@ -298,6 +323,35 @@ class Compute(TorchDispatchMode):
         self.items = []
         self.known = {}
         self._before = dict(self._sizes)
+        self._first_call, self._step_marks, self._steps, self._called_since = None, [], 0, False
+
+    # ---- steps of a script
+
+    def module_called(self) -> None:
+        """The program calls a module, which no other module does."""
+        modules = self._modules()
+        if len(modules) != self._modules_known:  # now: the model of a script may be gone at its end
+            self._modules_known = len(modules)
+            self._classify_model()
+        if self._first_call is None:
+            self._first_call = self._mark()
+        self._called_since = True
+
+    def _mark(self) -> Mark:
+        self.flush()
+        return Mark(len(self.items), self._record().size, dict(self._sizes))
+
+    def last_step(self) -> tuple[Part, str]:
+        """The last one up to the end of an optimizer's step, and what it is. A step begins where the one before it ends, and the first
+        one with the first call of a module."""
+        begin = self._first_call or Mark(0, 0, self._before)
+        of = "from the first call of a module" if self._first_call is not None else "from the script's first call on"
+        if not self._step_marks:
+            return Part(begin, self._mark()), f"{of} to its end, since no optimizer made a step"
+        *before, end = self._step_marks
+        if before:
+            return Part(before[-1], end), f"the last of {self._steps} steps, from the end of one optimizer step to that of the next"
+        return Part(begin, end), f"the only step, {of} to the end of the optimizer's step"
 
     # ---- kernels
 
@@ -517,11 +571,12 @@ class Compute(TorchDispatchMode):
     def _classify_model(self) -> None:
         for module in self._modules():
             for parameter in module._parameters.values():
-                if parameter is not None:
+                if parameter is not None and not torch.nn.parameter.is_lazy(parameter):
                     self._classify(parameter, PARAMETERS)
                     self._classify(parameter.grad, GRADIENTS)
             for buffer in module._buffers.values():
-                self._classify(buffer, BUFFERS)
+                if buffer is not None and not torch.nn.parameter.is_lazy(buffer):
+                    self._classify(buffer, BUFFERS)
 
     def _step_begins(self, optimizer: Optimizer, *_: Any) -> None:
         self.flush()
@@ -538,6 +593,13 @@ class Compute(TorchDispatchMode):
         self._is_stepping = False
         for tensor in tensors_in(list(optimizer.state.values())):
             self._classify(tensor, OPTIMIZER)
+        if self._called_since or not self._step_marks:
+            self._steps += 1
+            self._step_marks = self._step_marks[-1:]
+        else:
+            self._step_marks.pop()  # another optimizer's part of the same step
+        self._step_marks.append(self._mark())
+        self._called_since = False
 
     def kinds(self) -> dict[int, str]:
         """Kinds of the blocks of memory, by number."""
@@ -624,19 +686,19 @@ def _patched(compute: Compute) -> Iterator[None]:
                 setattr(owner, name, original)
 
 
-def checked_efficiency(efficiency: object) -> float:
+def checked_efficiency(who: str, efficiency: object) -> float:
     """Errors: ValueError."""
     if isinstance(efficiency, bool) or not isinstance(efficiency, (int, float)) or not math.isfinite(efficiency) or not 0 < efficiency <= 1:
-        raise ValueError(f"fake_world: efficiency is {efficiency!r}, want 0 < efficiency <= 1, a part of the peak")
+        raise ValueError(f"{who}: efficiency is {efficiency!r}, want 0 < efficiency <= 1, a part of the peak")
     return float(efficiency)
 
 
-def checked_matmul_dtype(dtype: object, device: Device) -> str | None:
+def checked_matmul_dtype(who: str, dtype: object, device: Device) -> str | None:
     """Errors: ValueError."""
     if dtype is None:
         return None
     name = str(dtype).removeprefix("torch.")
     if name not in device.flops:
         have = ", ".join(device.flops)
-        raise ValueError(f"fake_world: matmul_dtype is {name!r}, want one that device {device.name} has a peak of: {have}")
+        raise ValueError(f"{who}: matmul_dtype is {name!r}, want one that device {device.name} has a peak of: {have}")
     return name

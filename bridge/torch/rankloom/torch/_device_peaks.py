@@ -60,25 +60,25 @@ def is_finite(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def checked_device(device: object) -> Device:
+def checked_device(who: str, device: object) -> Device:
     """The device, or the preset of that name. Errors: ValueError."""
     names = ", ".join(sorted(devices))
     if isinstance(device, str):
         if device not in devices:
-            raise ValueError(f"fake_world: device is {device!r}, want a Device or one of the presets {names}")
+            raise ValueError(f"{who}: device is {device!r}, want a Device or one of the presets {names}")
         return devices[device]
     if not isinstance(device, Device):
-        raise ValueError(f"fake_world: device is {device!r}, want a Device or the name of a preset ({names})")
+        raise ValueError(f"{who}: device is {device!r}, want a Device or the name of a preset ({names})")
     if not isinstance(device.flops, Mapping):
-        raise ValueError(f"fake_world: device {device.name} has peaks {device.flops!r}, want FLOP/s by dtype, such as {{'float32': 1e12}}")
+        raise ValueError(f"{who}: device {device.name} has peaks {device.flops!r}, want FLOP/s by dtype, such as {{'float32': 1e12}}")
     for dtype, peak in device.flops.items():
         if not (is_finite(peak) and peak > 0):
-            raise ValueError(f"fake_world: device {device.name} has {peak!r} FLOP/s of {dtype}, want more than 0")
+            raise ValueError(f"{who}: device {device.name} has {peak!r} FLOP/s of {dtype}, want more than 0")
     if "float32" not in device.flops:
         have = ", ".join(device.flops) or "none"
-        raise ValueError(f"fake_world: device {device.name} has peaks of {have}, want one of float32 among them")
+        raise ValueError(f"{who}: device {device.name} has peaks of {have}, want one of float32 among them")
     if not (is_finite(device.bytes_per_second) and device.bytes_per_second > 0):
-        raise ValueError(f"fake_world: device {device.name} has {device.bytes_per_second!r} bytes per second, want more than 0")
+        raise ValueError(f"{who}: device {device.name} has {device.bytes_per_second!r} bytes per second, want more than 0")
     if not (is_finite(device.memory) and device.memory >= 0):
-        raise ValueError(f"fake_world: device {device.name} has {device.memory!r} bytes of memory, want 0 or more")
+        raise ValueError(f"{who}: device {device.name} has {device.memory!r} bytes of memory, want 0 or more")
     return device

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rankloom.torch import _compute
-from rankloom.torch._compute import KINDS, OPTIMIZER, Again, Compute, EventRecord, EventWait, Issue, Join, Kernel, Memory, Pause
+from rankloom.torch._compute import KINDS, OPTIMIZER, Again, Compute, EventRecord, EventWait, Issue, Join, Kernel, Memory, Part, Pause
 
 if TYPE_CHECKING:
     from rankloom.torch._fake_world import FakeWorld
@@ -74,8 +74,9 @@ class Estimate:
     efficiency: float
     not_modelled: list[str]
 
-    # The traces, in which a copy has no part.
+    # The traces, in which a copy has no part, and what of them.
     _worlds: ClassVar[tuple[FakeWorld, ...]] = ()
+    _part: ClassVar[Part | None] = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -85,10 +86,10 @@ class Estimate:
 
         Errors: ValueError; RuntimeError of a copy, by pickle or copy.
         """
-        checked = _compute.checked_efficiency(efficiency)
+        checked = _compute.checked_efficiency("at", efficiency)
         if not self._worlds:
             raise RuntimeError("at: this is a copy of an estimate, without its trace: want the one that estimate() returned")
-        return estimate_of(self._worlds, checked)
+        return estimate_of(self._worlds, checked, self._part)
 
     @property
     def peak_bytes(self) -> int:
@@ -105,10 +106,10 @@ class Estimate:
     def table(self) -> str:
         ranks = f"rank {self.ranks[0].rank}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
         lines = [
-            f"step of {ranks} on {self.device}, at {self.efficiency:.1%} of its peak",
+            f"step of {ranks} on {self.device}, at {_percent(self.efficiency)} of its peak",
             f"  time                  {_time(self.time)}",
-            f"  MFU                   {self.mfu:.1%} of {self.peak_flops / 1e12:.1f} TFLOP/s ({self.peak_dtype})",
-            f"  HFU                   {self.hfu:.1%}",
+            f"  MFU                   {_percent(self.mfu)} of {self.peak_flops / 1e12:.1f} TFLOP/s ({self.peak_dtype})",
+            f"  HFU                   {_percent(self.hfu)}",
             f"  compute               {_time(self.compute)}",
         ]
         for dim in self.communication:
@@ -141,6 +142,11 @@ def _scaled(value: float, units: Sequence[tuple[str, float]]) -> tuple[float, st
     """In the first unit of which there is one or more, else in the last."""
     unit, scale = next(((unit, scale) for unit, scale in units if value >= scale), units[-1])
     return value / scale, unit
+
+
+def _percent(part: float) -> str:
+    """With one digit behind the point, or two that are not 0: of a small model little is in a step."""
+    return f"{part:.1%}" if part >= 0.001 or part == 0 else f"{part * 100:.2g}%"
 
 
 def _time(seconds: float) -> str:
@@ -177,11 +183,14 @@ def _events(rank: RankEstimate) -> Iterable[dict[str, Any]]:
 class _Rank:
     """Where one rank is in its replay."""
 
-    def __init__(self, world: FakeWorld, compute: Compute, efficiency: float) -> None:
+    def __init__(self, world: FakeWorld, compute: Compute, efficiency: float, part: Part | None) -> None:
         self.world = world
         self.efficiency = efficiency
         self.rows = world._record.calls(0)
         self.items = list(compute.items)
+        self.before = compute.before()  # blocks of memory
+        if part is not None:
+            self._cut(part)
         self.kinds = dict(compute.kinds())
         self.bytes: dict[int, int] = {}  # of blocks of memory that are there
         self.streams: collections.defaultdict[int, float] = collections.defaultdict(float)
@@ -201,12 +210,20 @@ class _Rank:
         self._now: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._most = -1
         self._copies: dict[object, dict[int, int]] = {}  # of blocks of memory that begin in stretches that are repeated
-        self._begin(compute)
+        self._begin()
 
-    def _begin(self, compute: Compute) -> None:
+    def _cut(self, part: Part) -> None:
+        """The part alone, as if the record had begun with it."""
+        first, last = part.begin.calls, part.end.calls
+        waits = (row.get("waited_before", -1) for row in self.rows[first:last])
+        self.rows = [{**row, "waited_before": wait - first if wait >= first else -1} for row, wait in zip(self.rows[first:last], waits, strict=True)]
+        self.items = [_moved(item, -first) for item in self.items[part.begin.items : part.end.items]]
+        self.before = part.begin.sizes
+
+    def _begin(self) -> None:
         steady = {item.block for item in self.items if isinstance(item, Memory) and self.kinds.get(item.block) == OPTIMIZER}
         # An optimizer's state is made by the first step, and there in all others.
-        start = dict(compute.before())
+        start = dict(self.before)
         for item in self.items:
             if isinstance(item, Memory) and item.block in steady:
                 start[item.block] = max(start.get(item.block, 0), item.bytes)
@@ -366,6 +383,11 @@ class _Rank:
         yield from up_to(len(self.rows))
 
 
+def _moved(item: _compute.Item, calls: int) -> _compute.Item:
+    assert not isinstance(item, Again)  # a script's microbatches all run
+    return item._replace(at=item.at + calls)
+
+
 def _message(row: dict[str, Any], rank: int) -> Any:
     if row["op"] == "send":
         return (rank, row["peer"], row["group"], row["tag"])
@@ -374,9 +396,9 @@ def _message(row: dict[str, Any], rank: int) -> Any:
     return None
 
 
-def replay(worlds: Sequence[FakeWorld], efficiency: float) -> list[_Rank]:
+def replay(worlds: Sequence[FakeWorld], efficiency: float, part: Part | None) -> list[_Rank]:
     """Errors: RuntimeError if ranks wait for each other in a circle, or for a send that is not there."""
-    ranks = [_Rank(world, world._computes(), efficiency) for world in worlds]
+    ranks = [_Rank(world, world._computes(), efficiency, part) for world in worlds]
     sent: dict[Any, float] = {}
     replayed = {world.rank for world in worlds}
     left = [(rank, rank.run(sent, replayed)) for rank in ranks]
@@ -479,8 +501,8 @@ def _not_modelled(compute: Compute, ranks: Sequence[_Rank]) -> list[str]:
     return missing
 
 
-def estimate_of(worlds: Sequence[FakeWorld], efficiency: float | None = None) -> Estimate:
-    """Of a step that these worlds have recorded; efficiency: None is the first world's.
+def estimate_of(worlds: Sequence[FakeWorld], efficiency: float | None = None, part: Part | None = None) -> Estimate:
+    """Of a step that these worlds have recorded; efficiency: None is the first world's. part: of the record of a world alone; None: all.
 
     Errors: ValueError for worlds of other devices; RuntimeError of replay().
     """
@@ -491,7 +513,7 @@ def estimate_of(worlds: Sequence[FakeWorld], efficiency: float | None = None) ->
         if have != want:
             raise ValueError(f"estimate: rank {world.rank} is on {have}, want {want} as of rank {worlds[0].rank}")
     efficiency = compute.efficiency if efficiency is None else efficiency
-    replayed = replay(worlds, efficiency)
+    replayed = replay(worlds, efficiency, part)
     ranks = [_of_rank(rank) for rank in replayed]
     time = max(rank.time for rank in ranks)
     flops_of: collections.Counter[str] = collections.Counter()
@@ -519,4 +541,5 @@ def estimate_of(worlds: Sequence[FakeWorld], efficiency: float | None = None) ->
         not_modelled=_not_modelled(compute, replayed),
     )
     object.__setattr__(result, "_worlds", tuple(worlds))
+    object.__setattr__(result, "_part", part)
     return result

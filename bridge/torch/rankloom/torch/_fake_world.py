@@ -44,24 +44,17 @@ from rankloom.torch._estimate import Estimate
 _OUTPUTS = ("shapes_only", "pass_through", "uniform_ranks")
 _ALGORITHMS = ("ring", "tree", "faster")
 
-# The names by which programs call the several forms of an operation.
-_FORMS = {
+# The operations that a record can have, by name, each its own form; and names by which programs call several forms.
+_FORMS = {name: (name,) for name in _ext.recorded_ops} | {
     "all_gather": ("all_gather", "all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
     "all_gather_single": ("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
     "all_gather_into_tensor": ("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
     "all_reduce": ("all_reduce", "all_reduce_coalesced"),
     "all_to_all": ("all_to_all", "all_to_all_single"),
-    "all_to_all_single": ("all_to_all_single",),
     "barrier": ("barrier", "monitored_barrier"),
-    "broadcast": ("broadcast",),
-    "gather": ("gather",),
-    "recv": ("recv",),
-    "reduce": ("reduce",),
     "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
     "reduce_scatter_single": ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
     "reduce_scatter_tensor": ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
-    "scatter": ("scatter",),
-    "send": ("send",),
 }
 
 
@@ -157,18 +150,18 @@ def _plain(value: object) -> object:
         return value
 
 
-def _checked_mesh(mesh: Mapping[str, int] | None) -> dict[str, int]:
+def _checked_mesh(who: str, mesh: Mapping[str, int] | None) -> dict[str, int]:
     if mesh is None:
         return {}
     if not isinstance(mesh, Mapping):
-        raise ValueError(f"fake_world: mesh is {mesh!r}, want the sizes of dimensions by name, such as {{'dp': 4, 'tp': 2}}")
+        raise ValueError(f"{who}: mesh is {mesh!r}, want the sizes of dimensions by name, such as {{'dp': 4, 'tp': 2}}")
     checked: dict[str, int] = {}
     for name, have in mesh.items():
         if not isinstance(name, str) or name in ("", "*"):
-            raise ValueError(f"fake_world: mesh has a dimension named {name!r}, want a text that is neither empty nor '*'")
+            raise ValueError(f"{who}: mesh has a dimension named {name!r}, want a text that is neither empty nor '*'")
         size: Any = _plain(have)
         if _no_integer(size) or size < 1:
-            raise ValueError(f"fake_world: mesh has {have!r} ranks along {name!r}, want a number of at least 1")
+            raise ValueError(f"{who}: mesh has {have!r} ranks along {name!r}, want a number of at least 1")
         checked[name] = size
     return checked
 
@@ -180,7 +173,7 @@ def across_nodes(within: str | Link = "nvlink4", between: str | Link = "infiniba
     together, or what it has within the node if that is less. Its messages take the mean of both latencies.
     Errors: ValueError.
     """
-    inner, outer = _checked_link(within, "within"), _checked_link(between, "between")
+    inner, outer = _checked_link("across_nodes", within, "within"), _checked_link("across_nodes", between, "between")
     if _no_integer(per_node) or per_node < 1:
         raise ValueError(f"across_nodes: per_node is {per_node!r}, want a number of at least 1")
     latency = (inner.latency * (per_node - 1) + outer.latency) / per_node
@@ -189,17 +182,17 @@ def across_nodes(within: str | Link = "nvlink4", between: str | Link = "infiniba
     return Link(latency, speed, name, f"{inner.source}; {outer.source}")
 
 
-def _checked_link(link: object, what: str) -> Link:
+def _checked_link(who: str, link: object, what: str) -> Link:
     if isinstance(link, str):
         if link not in links:
-            raise ValueError(f"fake_world: {what} is {link!r}, want a Link or one of the presets {', '.join(sorted(links))}")
+            raise ValueError(f"{who}: {what} is {link!r}, want a Link or one of the presets {', '.join(sorted(links))}")
         return links[link]
     if not isinstance(link, Link):
-        raise ValueError(f"fake_world: {what} is {link!r}, want a Link or the name of a preset ({', '.join(sorted(links))})")
+        raise ValueError(f"{who}: {what} is {link!r}, want a Link or the name of a preset ({', '.join(sorted(links))})")
     if not (is_finite(link.latency) and link.latency >= 0):
-        raise ValueError(f"fake_world: {what} has a latency of {link.latency!r} s, want 0 or more")
+        raise ValueError(f"{who}: {what} has a latency of {link.latency!r} s, want 0 or more")
     if not (is_finite(link.bytes_per_second) and link.bytes_per_second > 0):
-        raise ValueError(f"fake_world: {what} has {link.bytes_per_second!r} bytes per second, want more than 0")
+        raise ValueError(f"{who}: {what} has {link.bytes_per_second!r} bytes per second, want more than 0")
     return link
 
 
@@ -213,26 +206,26 @@ def _is_flattened(name: str, dims: Sequence[str]) -> bool:
     return False
 
 
-def _checked_cost(cost: object, dims: Sequence[str]) -> list[tuple[str, float, float, str]]:
+def _checked_cost(who: str, cost: object, dims: Sequence[str]) -> list[tuple[str, float, float, str]]:
     """Links by dimension; "" has that of all other groups."""
     if cost is None:
         return []
     if not isinstance(cost, Mapping):
-        link = _checked_link(cost, "cost")
+        link = _checked_link(who, cost, "cost")
         return [("", link.latency, link.bytes_per_second, link.name)]
     for name in cost:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"fake_world: cost has a link for {name!r}, want names of dimensions, or '*' for all others")
-    by_dim = {name: _checked_link(link, f"cost of {name!r}") for name, link in cost.items()}
+            raise ValueError(f"{who}: cost has a link for {name!r}, want names of dimensions, or '*' for all others")
+    by_dim = {name: _checked_link(who, link, f"cost of {name!r}") for name, link in cost.items()}
     if dims:
         have = ", ".join(map(repr, by_dim)) or "none"
         want = f"want one for each of {', '.join(map(repr, dims))}, or '*' for the others"
         for name in by_dim:
             if name != "*" and not _is_flattened(name, dims):
-                raise ValueError(f"fake_world: cost names {name!r}, which is no dimension of the mesh; {want}")
+                raise ValueError(f"{who}: cost names {name!r}, which is no dimension of the mesh; {want}")
         for dim in dims:
             if dim not in by_dim and "*" not in by_dim:
-                raise ValueError(f"fake_world: cost has no link for dimension {dim!r} of the mesh: have {have}, {want}")
+                raise ValueError(f"{who}: cost has no link for dimension {dim!r} of the mesh: have {have}, {want}")
     if "*" not in by_dim and by_dim:
         # A group along several dimensions is as slow as the slowest of them.
         by_dim["*"] = min(by_dim.values(), key=lambda link: link.bytes_per_second)
@@ -247,6 +240,7 @@ class FakeWorld:
 
     def __init__(
         self,
+        made_by: str,
         rank: int,
         world_size: int,
         dims: dict[str, int],
@@ -258,6 +252,7 @@ class FakeWorld:
         self.rank = rank
         self.world_size = world_size
         self.dims = dims
+        self._made_by = made_by  # the function that the user called
         self._names = _module_names.ModuleNames()
         self._made = (cost, algorithm, outputs)
         self._record = self._new_record()
@@ -298,7 +293,7 @@ class FakeWorld:
             exits.callback(_stores.leave)
             _meta.enter()
             exits.callback(_meta.leave)
-            self._names.open()
+            self._names.open(None if self._compute is None else self._compute.module_called)
             exits.callback(self._names.close)
             exits.enter_context(_claimable_init())
             exits.callback(_destroy)
@@ -321,7 +316,10 @@ class FakeWorld:
         self._exits.close()
 
     def _who(self) -> str:
-        return f"fake_world: rank {self.rank} of {self.world_size}"
+        return f"{self._made_by}: {self._rank_text()}"
+
+    def _rank_text(self) -> str:
+        return f"rank {self.rank} of {self.world_size}"
 
     def _where(self) -> str:
         return f" [{os.path.basename(self._site[0])}:{self._site[1]}]" if self._site[1] else ""
@@ -471,9 +469,13 @@ class FakeWorld:
         return pandas.DataFrame([dataclasses.asdict(call) for call in self.calls], columns=names)
 
     def count(self, op: str, group: str | None = None) -> int:
-        """Calls of an operation in any of its forms ("all_gather": all_gather_into_tensor, too), of one group or all."""
+        """Calls of an operation in any of its forms ("all_gather": all_gather_into_tensor, too).
+
+        group: a mesh dimension or a group's name; None: all groups. Errors: ValueError for names that are none.
+        """
         forms = _forms(op, "count")
-        return sum(row.calls for row in self.totals if row.op in forms and group in (None, row.group))
+        _check_group("count", group, self)
+        return self._record.count(list(forms), group)
 
     def table(self) -> str:
         """totals, for people."""
@@ -525,6 +527,11 @@ class FakeWorld:
         """
         self._records(others)
         return _estimate.estimate_of([self, *others])
+
+    def _estimate_last_step(self) -> tuple[Estimate, str]:
+        """Of a script, which does not say where its steps begin: the estimate, and of what it is."""
+        part, what = self._computes().last_step()
+        return _estimate.estimate_of([self], part=part), what
 
     def _computes(self) -> _compute.Compute:
         if self._compute is None:
@@ -584,7 +591,7 @@ class FakeWorld:
         asked = {**dict(zip(names, args, strict=False)), **kwargs}
         for name, want in (("rank", self.rank), ("world_size", self.world_size)):
             if asked.get(name, -1) not in (-1, want):
-                raise ValueError(f"init_process_group: have {name} {asked[name]}, want {want} in {self._who()[12:]}")
+                raise ValueError(f"init_process_group: have {name} {asked[name]}, want {want} in {self._rank_text()}")
         return False
 
 
@@ -696,6 +703,7 @@ def fake_world(
     efficiency: float = 1.0,
     matmul_dtype: str | torch.dtype | None = None,
     compiled: bool = False,
+    _who: str = "fake_world",
 ) -> FakeWorld:
     """A world of which `rank` alone is there: within it all groups of torch.distributed are fake, and calls are recorded.
 
@@ -720,32 +728,32 @@ def fake_world(
     Errors: ValueError for arguments that do not fit; RuntimeError on entering where a default group, another fake world or a
     run's ranks are there.
     """
-    dims = _checked_mesh(mesh)
+    dims = _checked_mesh(_who, mesh)
     in_mesh = math.prod(dims.values())
     given: tuple[Any, Any] = (_plain(rank), _plain(world_size))
     rank, world_size = given
     if world_size is None:
         if not dims:
-            raise ValueError("fake_world: have neither world_size nor mesh, want one of them")
+            raise ValueError(f"{_who}: have neither world_size nor mesh, want one of them")
         world_size = in_mesh
     if _no_integer(world_size) or not 1 <= world_size < 2**31:
-        raise ValueError(f"fake_world: world_size is {world_size!r}, want 1 <= world_size <= 2^31 - 1 = {2**31 - 1}")
+        raise ValueError(f"{_who}: world_size is {world_size!r}, want 1 <= world_size <= 2^31 - 1 = {2**31 - 1}")
     if _no_integer(rank) or not 0 <= rank < world_size:
-        raise ValueError(f"fake_world: rank is {rank!r}, want 0 <= rank < world_size = {world_size}")
+        raise ValueError(f"{_who}: rank is {rank!r}, want 0 <= rank < world_size = {world_size}")
     if dims and in_mesh != world_size:
         product = " * ".join(f"{name} {size}" for name, size in dims.items())
-        raise ValueError(f"fake_world: mesh has {product} = {in_mesh} ranks, want world_size = {world_size}")
+        raise ValueError(f"{_who}: mesh has {product} = {in_mesh} ranks, want world_size = {world_size}")
     for name, value, known in (("algorithm", algorithm, _ALGORITHMS), ("outputs", outputs, _OUTPUTS)):
         if value not in known:
-            raise ValueError(f"fake_world: {name} is {value!r}, want one of {', '.join(known)}")
+            raise ValueError(f"{_who}: {name} is {value!r}, want one of {', '.join(known)}")
     kernels = None
     if device is not None:
-        checked = _device_peaks.checked_device(device)
-        dtype = _compute.checked_matmul_dtype(matmul_dtype, checked)
-        kernels = (checked, _compute.checked_efficiency(efficiency), dtype, compiled)
+        checked = _device_peaks.checked_device(_who, device)
+        dtype = _compute.checked_matmul_dtype(_who, matmul_dtype, checked)
+        kernels = (checked, _compute.checked_efficiency(_who, efficiency), dtype, compiled)
     elif efficiency != 1.0 or matmul_dtype is not None or compiled:
-        raise ValueError("fake_world: have efficiency, matmul_dtype or compiled, and no device: want device='h100_sxm' or the like")
-    return FakeWorld(rank, world_size, dims, _checked_cost(cost, tuple(dims)), algorithm, outputs, kernels)
+        raise ValueError(f"{_who}: have efficiency, matmul_dtype or compiled, and no device: want device='h100_sxm' or the like")
+    return FakeWorld(_who, rank, world_size, dims, _checked_cost(_who, cost, tuple(dims)), algorithm, outputs, kernels)
 
 
 def _stages(mesh: Mapping[str, int]) -> list[int]:
@@ -761,7 +769,7 @@ def _ranks_of(who: str, program: object, ranks: Sequence[int] | None, arguments:
     if "rank" in arguments:
         raise ValueError(f"{who}: have rank={arguments['rank']!r}, want ranks=[...]")
     if ranks is None:
-        return _stages(_checked_mesh(arguments.get("mesh")))
+        return _stages(_checked_mesh(who, arguments.get("mesh")))
     if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Sequence):
         raise ValueError(f"{who}: ranks is {ranks!r}, want a list of ranks")
     if not ranks:
@@ -789,7 +797,7 @@ def _traced(
     worlds: list[FakeWorld] = []
     with _uncollected():
         for rank in ranks:
-            with fake_world(rank, **arguments) as world, FakeTensorMode():
+            with fake_world(rank, _who=who, **arguments) as world, FakeTensorMode():
                 if world._compute is not None:
                     world._compute.repeats = not every_microbatch
                 step = program(world)
@@ -853,8 +861,14 @@ def estimate(
 
 def _forms(op: str, who: str) -> tuple[str, ...]:
     if op not in _FORMS:
-        raise ValueError(f"{who}: there is no operation {op!r}, want one of {', '.join(_FORMS)}")
+        raise ValueError(f"{who}: there is no operation {op!r}, want one of {', '.join(sorted(_FORMS))}")
     return _FORMS[op]
+
+
+def _check_group(who: str, group: str | None, world: FakeWorld) -> None:
+    known = {name for label, names in world._record.groups() for name in (label, names[0])} | set(world.dims)
+    if group is not None and group not in known:
+        raise ValueError(f"{who}: there is no group {group!r}, have {', '.join(sorted(known))}")
 
 
 def _line_of(call: Call) -> str:
@@ -888,9 +902,7 @@ def expect_calls(*, group: str | None = None, exactly: bool = False, **calls: in
     yield
     record = world._record
     made = [Call(**row) for row in record.calls(first if forgotten == world._forgotten else 0)]
-    known = {label for labels in _labels(record) for label in labels}
-    if group is not None and group not in known | set(world.dims):
-        raise ValueError(f"expect_calls: there is no group {group!r}, have {', '.join(sorted(known | set(world.dims)))}")
+    _check_group("expect_calls", group, world)
     made = [call for call in made if not call.is_compute and group in (None, call.group, call.group_name)]
     wrong = []
     for op, want in calls.items():
@@ -906,11 +918,6 @@ def expect_calls(*, group: str | None = None, exactly: bool = False, **calls: in
         if len(made) > _LISTED:
             lines.append(f"  and {len(made) - _LISTED} more")
         raise AssertionError(f"expect_calls: rank {world.rank}{where}: {'; '.join(wrong)}\n" + "\n".join(lines))
-
-
-def _labels(record: _ext.FakeRecord) -> Iterator[tuple[str, str]]:
-    for label, names in record.groups():
-        yield label, names[0]
 
 
 __all__ = ["Call", "Device", "Estimate", "FakeWorld", "Link", "Totals", "across_nodes", "estimate", "expect_calls", "fake_world", "links", "trace"]

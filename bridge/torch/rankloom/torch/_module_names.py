@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,8 +40,11 @@ class ModuleNames:
         self._around: list[int] = []
         self._original: Any = None
         self._patched: Any = None
+        self._on_root: Callable[[], None] | None = None
 
-    def open(self) -> None:
+    def open(self, on_root: Callable[[], None] | None) -> None:
+        """on_root: called where a module is that no other module calls; None: nothing is."""
+        self._on_root = on_root
         self._original = original = torch.nn.Module.__call__
 
         # Not by hooks: those of a module run after the global ones, and their calls would be told as its parent's.
@@ -63,7 +67,7 @@ class ModuleNames:
             torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
         if getattr(_symbolic_trace, "_orig_module_call", None) is self._patched:
             _symbolic_trace._orig_module_call = self._original
-        self._patched = None
+        self._patched = self._on_root = None
 
     def current(self) -> str:
         """Empty if no module calls."""
@@ -115,6 +119,8 @@ class ModuleNames:
             self._callers.append(name)
             self._around.append(stack[-1][1] if stack else -1)
         stack.append((name, index))
+        if self._on_root is not None and len(stack) == 1 and torch._C._current_graph_task_id() == -1:  # in backward it is a recomputation
+            self._on_root()
         return index
 
     def _leave(self, index: int) -> None:

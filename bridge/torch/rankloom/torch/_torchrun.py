@@ -7,7 +7,6 @@ import contextlib
 import csv
 import dataclasses
 import importlib.util
-import io
 import os
 import pathlib
 import shlex
@@ -24,7 +23,7 @@ from torch.distributed.elastic.multiprocessing import Std
 
 from rankloom import _rerun
 from rankloom.torch import _devices, _ext, _names, _process, _ranks
-from rankloom.torch._explore import explore
+from rankloom.torch._explore import explore, observe
 from rankloom.torch._fake_world import Call, FakeWorld, fake_world
 from rankloom.torch._run import Report, run
 from rankloom.torch._spawn import spawn
@@ -147,8 +146,8 @@ class _Sinks:
 
     def __init__(self, options: argparse.Namespace, ranks: int, per_node: int, quiet: bool) -> None:
         self.kept: list[tuple[str, str]] = []  # stream's name and text, of a run that may not be worth telling
-        self.text = [io.StringIO() for _ in range(ranks)]  # by rank
         self._quiet = quiet
+        self._compares = bool(options.compare_output)
         self._files: dict[tuple[int, str], Any] = {}
         self._streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
         self._silent: set[tuple[int, str]] = set()
@@ -172,7 +171,10 @@ class _Sinks:
                             self._silent.add((rank, name))
 
     def write(self, rank: int, name: str, text: str, prefixed: str) -> None:
-        self.text[rank].write(text)
+        # Now, when calls may be open whose outputs it shows. Not of threads that a rank has started: no schedule orders them.
+        if self._compares and _ext.current() is not None:
+            for line in text.splitlines():
+                observe(f"line on {name}", line)
         if (rank, name) in self._files:
             self._files[(rank, name)].write(text)
         if (rank, name) in self._silent:
@@ -189,9 +191,6 @@ class _Sinks:
     def forget(self) -> None:
         """A new run begins."""
         self.kept.clear()
-        for text in self.text:
-            text.seek(0)
-            text.truncate()
 
     def tell(self) -> None:
         """The output of the last run."""
@@ -264,7 +263,7 @@ def _prefixes(options: argparse.Namespace, ranks: int, per_node: int) -> list[st
 
 
 def _rerun_command(arguments: Sequence[str], options: argparse.Namespace, prog: str) -> str:
-    """The command without what names a schedule."""
+    """The command without what names a schedule; where the environment names one, --explore makes that run alone."""
     own = len(arguments) - len(options.training_script_args) - 1
     kept = []
     rest = iter(arguments[:own])
@@ -275,6 +274,8 @@ def _rerun_command(arguments: Sequence[str], options: argparse.Namespace, prog: 
                 next(rest)
         elif name not in ("--parallel", "--compare-output"):
             kept.append(argument)
+    if options.compare_output:  # what differs does so from other runs
+        kept += [f"--explore={options.explore}", "--compare-output"]
     return f"{prog} {shlex.join([*kept, *arguments[own:]])}"
 
 
@@ -363,7 +364,7 @@ def _recorded_world(options: argparse.Namespace, rank: int, ranks: int) -> FakeW
         except ValueError:
             raise _UsageError(f"--mesh {options.mesh}: want numbers of ranks") from None
     efficiency = 1.0 if options.efficiency is None else options.efficiency
-    return fake_world(rank, ranks, mesh=mesh, cost=cost, device=options.device, efficiency=efficiency)
+    return fake_world(rank, ranks, mesh=mesh, cost=cost, device=options.device, efficiency=efficiency, _who=f"--fake {ranks}")
 
 
 def _write_record(world: FakeWorld, file: str) -> None:
@@ -372,7 +373,7 @@ def _write_record(world: FakeWorld, file: str) -> None:
         if world.device is None:
             world.write_perfetto(file)
         else:
-            world.estimate().write_perfetto(file)
+            world._estimate_last_step()[0].write_perfetto(file)
     elif ending == ".rlrun":
         world.write_run(file)
     elif ending == ".pt.json":
@@ -389,7 +390,10 @@ def _write_record(world: FakeWorld, file: str) -> None:
                 rows.writerow(fields)
                 rows.writerows([getattr(call, field) for field in fields] for call in world.calls)
             else:
-                out.write(world.table() if world.device is None else f"{world.table()}\n{world.estimate()}\n")
+                out.write(world.table())
+                if world.device is not None:
+                    step, what = world._estimate_last_step()
+                    out.write(f"\n{what}:\n{step}\n")
 
 
 def _main_of_record(options: argparse.Namespace, world: FakeWorld, environment: dict[str, str | None], script: _Script) -> int:
@@ -486,6 +490,8 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
         raise _UsageError("--no-python: ranks are threads of this Python, and a program would be a process")
     if sum([options.schedule is not None, options.parallel, options.seed is not None or options.explore is not None]) > 1:
         raise _UsageError("want one of --seed or --explore, --schedule, --parallel")
+    if options.compare_output and options.explore is None:
+        raise _UsageError("--compare-output compares runs, want --explore RUNS beside it")
     if options.explore is not None and options.explore < 1:
         raise _UsageError(f"--explore {options.explore}: want at least 1 run")
     nodes, per_node = _nodes(options.nnodes), _per_node(options.nproc_per_node)
@@ -521,7 +527,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
     tracebacks: dict[int, list[str]] = {}
     seen = -1
 
-    def on_rank(number: int) -> str | None:
+    def on_rank(number: int) -> None:
         nonlocal seen
         rank = number if fake is None else fake
         job = _process.job_of_caller()
@@ -538,7 +544,6 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
             # Now: what it holds, a tensor say, changes when the run ends.
             tracebacks[rank] = _lines_of(error)
             raise
-        return sinks.text[rank].getvalue() if options.compare_output else None
 
     _rerun.command = _rerun_command(arguments, options, prog)
     try:
@@ -553,7 +558,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
                     ranks,
                     runs=options.explore,
                     first_seed=1 if options.seed is None else options.seed,
-                    compare=options.compare_output,
+                    compare=False,  # but for what is observed
                     backend=None,
                     swap_random=True,
                     seconds=None,
