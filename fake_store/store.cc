@@ -102,7 +102,7 @@ absl::Duration Store::own_timeout() const { return state_->timeout(); }
 
 void Store::enter(const char* op, std::string_view key, CodeSite code, bool polls) const {
   const WorldRef& own = state_->world();
-  if (own.foreign()) [[unlikely]]
+  if (own.foreign() || is_forked_thread()) [[unlikely]]
     enter_from_elsewhere(op, code);
   const Task* const task = Task::current();
   Scheduler* const world = task != nullptr ? task->scheduler : nullptr;

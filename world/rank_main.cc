@@ -1,5 +1,7 @@
 // The one place that catches what a rank throws.
 
+#include <unistd.h>
+
 #include <exception>
 #include <optional>
 #include <string>
@@ -116,9 +118,12 @@ void WorldState::run_helper(int rank, absl::FunctionRef<void()> body) {
 }
 
 void WorldState::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept {
+  const pid_t process = getpid();
   try {
     hook();
+    if (getpid() != process) end_forked_copy();
   } catch (...) {
+    if (getpid() != process) end_forked_copy();
     bool relayed = false;
     note(NoteKind::kHook,
          absl::StrCat(what,

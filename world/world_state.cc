@@ -286,6 +286,7 @@ void WorldState::run_all(absl::FunctionRef<void(RankContext&)> program, CodeSite
 }
 
 RankState& WorldState::attach(int rank, CodeSite code) {
+  watch_forks();
   const auto refuse_with = [rank, code](const auto&... text) {
     refuse({.rank = rank, .group = {}, .op = "attach"}, ErrorKind::kInvalidArgument, "attach: ", text...,
            site_place(Site{.code = code}));

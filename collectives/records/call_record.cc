@@ -173,6 +173,8 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
   CallRecordState* const record = made->state_.get();
   RankState& state = state_of(rank);
   WorldState& world = state.world();
+  if (StepRecord* const steps = world.scheduler().record(); steps != nullptr && Task::current() != nullptr)
+    steps->uncovered("flight records, which tell of all calls so far");
   const FlightEntries entries = state.recorder().entries();
   const std::vector<std::shared_ptr<const Group>>& groups = entries.groups();
   std::map<const Group*, int> indices;

@@ -11,11 +11,6 @@
 #include "sim/base/task.h"
 
 namespace rankloom::internal {
-namespace {
-
-thread_local const Scheduler* forked_in = nullptr;
-
-}  // namespace
 
 void watch_forks() {
   static const int watched = pthread_atfork(nullptr, nullptr, [] {
@@ -23,10 +18,6 @@ void watch_forks() {
   });
   (void)watched;
 }
-
-bool is_forked_copy(const Scheduler* run) { return forked_in != nullptr && forked_in == run; }
-
-bool is_forked_thread() { return forked_in != nullptr; }
 
 void WaitTurns::end_if_late() {
   constexpr int64_t kLongestNs = 2'000'000'000;

@@ -9,6 +9,7 @@
 #include "rankloom/error.h"
 #include "sim/base/crash.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/parker.h"
 #include "sim/base/system.h"
@@ -87,6 +88,7 @@ void ThreadPool::work(Worker* worker) {
   for (;;) {
     name_this_thread(worker->name);
     worker->job();
+    if (is_forked_thread()) end_forked_copy();
     worker->job = nullptr;
     if (worker->fresh) {
       delete worker;

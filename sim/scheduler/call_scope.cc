@@ -89,6 +89,8 @@ class StrangerThread {
 }  // namespace
 
 void CallScope::refuse_other_worlds(const WorldRef& world, const CalledHandle& called, bool after_run) {
+  if (is_forked_copy(world.scheduler_)) end_forked_copy();
+  if (!world.foreign()) return;
   if (after_run ? !WorldPin(world) : world.ended()) refuse_ended(called);
   const Task* const task = Task::current();
   if (task == nullptr || task->scheduler == nullptr) return;
@@ -104,6 +106,7 @@ CallScope::CallScope(Scheduler* scheduler, int rank)
 
 void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
   refuse_other_worlds(world, called, /*after_run=*/false);
+  if (!world.foreign()) return;
   scheduler_ = LiveWorlds::shared().pin(world.serial_, /*open=*/true);
   if (scheduler_ == nullptr) refuse_ended(called);
   if (scheduler_->options().engine == EngineKind::kFibers) {

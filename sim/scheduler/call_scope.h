@@ -6,6 +6,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/task.h"
 #include "sim/scheduler/scheduler.h"
@@ -66,12 +67,13 @@ struct CalledHandle {
 
 // The way in of every call through a handle, for the length of the call. A task of the handle's world just enters. A
 // thread that is no task (autograd, a callback, a thread of the rank's own) becomes a helper of the handle's rank.
+// Ends a process that a task of the world forked (sim/base/forked_run.h).
 // Throws DistError: Aborted when the world has ended, InvalidArgument for a task of another world, and for a thread of
 // no world if the ranks are fibers.
 class CallScope {
  public:
   CallScope(const WorldRef& world, absl::FunctionRef<CalledHandle()> called) {
-    if (world.foreign()) [[unlikely]]
+    if (world.foreign() || is_forked_thread()) [[unlikely]]
       enter(world, called());
   }
   CallScope(Scheduler* scheduler, int rank);
@@ -85,7 +87,7 @@ class CallScope {
   // The errors of the constructor, but for one: a thread of no world stays one. `after_run`: once the run is over, too,
   // as long as the world's memory is there.
   static void check(const WorldRef& world, absl::FunctionRef<CalledHandle()> called, bool after_run = false) {
-    if (world.foreign()) [[unlikely]]
+    if (world.foreign() || is_forked_thread()) [[unlikely]]
       refuse_other_worlds(world, called(), after_run);
   }
 

@@ -1,11 +1,13 @@
 #include "rankloom/sync.h"
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/require.h"
 #include "sim/base/site_text.h"
@@ -20,14 +22,23 @@ using namespace internal;
 
 namespace {
 
+// Of values that ranks watch, by one thread.
+constexpr int kAccessesAfterAbort = 1'000;
+
 std::string quoted(std::string_view name) { return name.empty() ? "" : absl::StrCat("\"", sv(name), "\""); }
 
 void poll(const Site& site) {
-  if (const Task* const task = Task::current(); task != nullptr) task->scheduler->poll(site);
+  const Task* const task = Task::current();
+  if (task == nullptr) return;
+  if (is_forked_copy(task->scheduler)) end_forked_copy();
+  task->scheduler->poll(site);
 }
 
 void point(const Site& site) {
-  if (const Task* const task = Task::current(); task != nullptr) task->scheduler->point(site);
+  const Task* const task = Task::current();
+  if (task == nullptr) return;
+  if (is_forked_copy(task->scheduler)) end_forked_copy();
+  task->scheduler->point(site);
 }
 
 // An object as the explored run of the calling task knows it; nothing in other runs.
@@ -83,6 +94,12 @@ void check(const absl::Status& status, const Site& site) {
   throw_dist_error(status, {.rank = task != nullptr ? task->info.rank : -1, .group = {}, .op = site.what});
 }
 
+// Of a call that only asks: in a run that was aborted it throws, or a loop around it would never end. Not while an
+// exception unwinds, for the sake of destructors.
+void check_run(const Site& site) {
+  if (aborted() && std::uncaught_exceptions() == 0) check(Task::current()->scheduler->abort_cause(), site);
+}
+
 [[noreturn]] void misuse(const Site& site, std::string_view text) {
   const Task* const task = Task::current();
   const std::string who = task != nullptr ? absl::StrCat("rank ", task->info.rank, ", ") : "";
@@ -109,7 +126,11 @@ WatchedCell::~WatchedCell() = default;
 
 WatchedAccess::WatchedAccess(const WatchedCell* cell, bool writes, CodeSite code) : state_(*cell->state_) {
   const LibraryScope library;
-  point(Site{.what = writes ? "watched set" : "watched get", .code = code});
+  const Site site{.what = writes ? "watched set" : "watched get", .code = code};
+  writes ? point(site) : poll(site);
+  // A rank on its way out may still gather values; a loop that waits for one ends.
+  static thread_local int after_abort = 0;
+  if (after_abort = aborted() ? after_abort + 1 : 0; after_abort > kAccessesAfterAbort) check_run(site);
   state_.mu().lock();
   const Told told(state_.object());
   writes ? told.write() : told.read();
@@ -396,7 +417,9 @@ void Mutex::lock(CodeSite code) {
 
 bool Mutex::try_lock(CodeSite code) {
   const LibraryScope library;
-  poll(Site{.what = "mutex try_lock", .code = code, .detail = state_->name()});
+  const Site site{.what = "mutex try_lock", .code = code, .detail = state_->name()};
+  poll(site);
+  check_run(site);
   return state_->try_lock(code);
 }
 
@@ -481,7 +504,9 @@ void Latch::count_down(int64_t n, CodeSite code) {
 
 bool Latch::try_wait(CodeSite code) {
   const LibraryScope library;
-  poll(Site{.what = "latch try_wait", .code = code, .detail = state_->name()});
+  const Site site{.what = "latch try_wait", .code = code, .detail = state_->name()};
+  poll(site);
+  check_run(site);
   return state_->try_wait();
 }
 

@@ -538,6 +538,8 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
          (void)traces::flight_records(rank.world(), 1 - rank.rank());
        },
        "flight records, which tell of all calls so far"},
+      {fibers(2), [](RankContext& rank) { (void)CallRecord::of_rank(rank); },
+       "flight records, which tell of all calls so far"},
       {fibers(2),
        [](RankContext& rank) {
          init_process_group(rank)->barrier().wait();

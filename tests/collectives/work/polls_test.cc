@@ -313,6 +313,43 @@ TEST_P(PollsTest, BetweenWhichRanksYieldAreNamedToo) {
                                    HasSubstr("\n  rank 1 waits in store wait key \"never\" [polls_test.cc:")));
 }
 
+// Loops on objects that ranks share, as people write them without rankloom.
+TEST_P(PollsTest, OfSharedObjectsEndWithTheRun) {
+  Latch latch(1);
+  Mutex mutex;
+  Watched<int> watched;
+  const std::vector<std::pair<const char*, std::function<bool()>>> kinds = {
+      {"latch try_wait", [&] { return latch.try_wait(); }},
+      {"mutex try_lock",
+       [&] {
+         if (mutex.try_lock()) mutex.unlock();
+         return false;
+       }},
+      {"watched get", [&] { return watched.get() != 0; }}};
+  for (const auto& [name, ask] : kinds) {
+    SCOPED_TRACE(name);
+    const RunReport report = run_to_failure(2, [&, &ask = ask](RankContext& rank) {
+      if (rank.rank() == 1) throw std::runtime_error("no more");
+      while (!ask()) {
+      }
+    });
+    EXPECT_THAT(report.text(), StartsWith("rank 1 failed: no more\n"));
+  }
+}
+
+TEST_P(PollsTest, OfSharedObjectsThatNobodyChangesAreNamed) {
+  if (!deterministic()) return;
+  WorldOptions stuck = options(2);
+  stuck.stuck_after = absl::Milliseconds(30);
+  Latch latch(1, "gate");
+  const RunReport report = run_to_failure(std::move(stuck), [&](RankContext& rank) {
+    while (rank.rank() == 0 && !latch.try_wait()) {
+    }
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Timeout: stuck for 30ms of real time: all that can run only poll\n"),
+                                   HasSubstr("rank 0 is at latch try_wait \"gate\" [polls_test.cc:")));
+}
+
 // The acts of a device are outside, but a stream that is blocked waits for the ranks.
 TEST_P(PollsTest, OfADeviceThatNobodyCanAnswerAreNamed) {
   if (!deterministic()) return;
