@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "bridge/torch/device_streams.h"
 #include "bridge/torch/python_frames.h"
 #include "bridge/torch/torch_future.h"
@@ -129,13 +130,31 @@ void TorchWork::await(std::chrono::milliseconds timeout) {
   }
 }
 
+namespace {
+
+// "all_reduce seq 1", "send to rank 1, tag 3".
+std::string call_text(const WorkState& state, c10d::OpType type) {
+  const Site site = state.site({});
+  std::vector<int> peers;
+  if (site.waits_for != nullptr) site.waits_for->append_ranks(&peers);
+  const bool sends = type == c10d::OpType::SEND;
+  if ((!sends && type != c10d::OpType::RECV) || peers.size() != 1)
+    return absl::StrCat(state.op(), " seq ", state.seq());
+  return absl::StrCat(state.op(), sends ? " to rank " : " from rank ", peers[0], site.detail.empty() ? "" : ", ",
+                      sv(site.detail));
+}
+
+}  // namespace
+
 void TorchWork::check_unwritten() const {
   if (job_ == nullptr || done()) return;
   const std::optional<HeldTensors::EarlyWrite> found = held_->written_early();
   if (!found.has_value()) return;
   const WorkState& state = *WorkState::of(works_.front());
+  const std::string call = works_.size() == 1 ? call_text(state, retrieveOpType())
+                                              : absl::StrCat("one of ", works_.size(), " calls that are waited for");
   const absl::Status error =
-      invalid_argument("rank ", rank_, ", group ", sv(state.group()), ", ", state.op(), " seq ", state.seq(),
+      invalid_argument("rank ", rank_, ", group ", sv(state.group()), ", ", call,
                        found->to_input ? ": an input was changed" : ": an output was written", " between the call",
                        site_place(Site{.code = found->code}), " and its completion, when rank ", rank_, " was at wait",
                        site_place(Site{.code = python_site()}),

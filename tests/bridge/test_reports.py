@@ -94,8 +94,9 @@ def test_the_rank_that_reuses_a_buffer_is_the_one_that_failed() -> None:
     changed = [text for text in texts if "an input was changed" in text]
     assert changed, texts
     for text in changed:
-        head = "rank 0 failed: InvalidArgument: rank 0, group 0, send to rank 1: an input was changed or freed between the call ["
-        assert text.startswith(head), text
+        # Noticed by the bytes when it completes, or by torch's counter before.
+        head = r"rank 0 failed: InvalidArgument: rank 0, group 0, send to rank 1: an input was changed (or freed )?between the call \["
+        assert re.match(head, text), text
         assert "\nrank 1 stopped for it\n" in text, text
 
 
@@ -160,7 +161,7 @@ def test_an_early_write_is_found_by_a_search() -> None:
 
 def test_an_input_that_is_written_early_is_told_without_a_seed() -> None:
     report = rankloom.torch.run(_reuses, 2)
-    assert report.text.startswith("rank 0 failed: InvalidArgument: rank 0, group 0, send seq 1: an input was changed between the call ["), report.text
+    assert report.text.startswith("rank 0 failed: InvalidArgument: rank 0, group 0, send to rank 1: an input was changed between the call ["), report.text
 
 
 def test_writes_that_are_well_are_no_early_ones() -> None:
