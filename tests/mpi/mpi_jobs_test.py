@@ -184,7 +184,7 @@ class HostsTest(unittest.TestCase):
     def test_a_deadlock_of_the_store_names_its_key(self):
         done = self.job("deadlock_of_stores")
         self.assertIn("report: Deadlock: no rank can move\n", done.stdout)
-        self.assertRegex(done.stdout, r"rank 5 waits in store wait never")
+        self.assertRegex(done.stdout, r'rank 5 waits in store wait key "never" \[mpi_job.cc:')
         self.assertIn("ranks 0-4 wait in all_reduce seq 1 for rank 5 ", done.stdout)
 
     def test_a_deadlock_within_one_process_is_found_too(self):
