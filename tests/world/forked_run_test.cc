@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/store.h"
-#include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "tests/world/every_world.h"
 
@@ -134,28 +133,6 @@ TEST_P(ForkedRunTest, IsEndedByACallAfterAWorldOfItsOwn) {
 TEST_P(ForkedRunTest, IsEndedByACallOfAMutex) {
   Mutex mutex;
   EXPECT_EQ(end_of([&](RankContext&) { (void)mutex.try_lock(); }), absl::StrCat("exit code 1: ", kEnded));
-}
-
-// Its thread is one of the library's, not that of a rank.
-TEST_P(ForkedRunTest, IsEndedWhereAKernelReturns) {
-  std::string text;
-  run(2, [&](RankContext& rank) {
-    if (rank.rank() != 1) return;
-    int status = -1;
-    SimStream stream(rank);
-    stream.launch([&] {
-      const pid_t child = fork();
-      ASSERT_GE(child, 0);
-      if (child == 0) {
-        close(STDERR_FILENO);
-        return;
-      }
-      EXPECT_EQ(waitpid(child, &status, 0), child);
-    });
-    stream.synchronize();
-    text = absl::StrCat(WIFEXITED(status), " ", WEXITSTATUS(status));
-  });
-  EXPECT_EQ(text, "1 1");
 }
 
 TEST_P(ForkedRunTest, IsEndedWhereAHookOfTheEndReturns) {

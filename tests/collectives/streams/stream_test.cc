@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "rankloom/rankloom.h"
 #include "tests/collectives/streams/stream_kinds.h"
 #include "tests/error_of.h"
@@ -478,6 +481,28 @@ TEST(StreamSeeds, OneSeedGivesOneOrderOnBothEngines) {
   const std::vector<std::string> threads = trace_of(EngineKind::kThreads);
   EXPECT_EQ(threads.size(), 16U);
   EXPECT_EQ(threads, trace_of(EngineKind::kFibers));
+}
+
+// The thread of a kernel is one of the library's, not that of a rank.
+TEST_P(StreamTest, AProcessThatAKernelForksIsEndedWhereItReturns) {
+  std::string text;
+  run(2, [&](RankContext& rank) {
+    if (rank.rank() != 1) return;
+    int status = -1;
+    SimStream stream(rank);
+    stream.launch([&] {
+      const pid_t child = fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        close(STDERR_FILENO);
+        return;
+      }
+      EXPECT_EQ(waitpid(child, &status, 0), child);
+    });
+    stream.synchronize();
+    text = absl::StrCat(WIFEXITED(status), " ", WEXITSTATUS(status));
+  });
+  EXPECT_EQ(text, "1 1");
 }
 
 }  // namespace
