@@ -161,7 +161,8 @@ def test_an_early_write_is_found_by_a_search() -> None:
 
 def test_an_input_that_is_written_early_is_told_without_a_seed() -> None:
     report = rankloom.torch.run(_reuses, 2)
-    assert report.text.startswith("rank 0 failed: InvalidArgument: rank 0, group 0, send to rank 1: an input was changed between the call ["), report.text
+    said = "rank 0 failed: InvalidArgument: rank 0, group 0, send to rank 1: an input was changed between the call ["
+    assert report.text.startswith(said), report.text
 
 
 def test_writes_that_are_well_are_no_early_ones() -> None:
