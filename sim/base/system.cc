@@ -224,6 +224,9 @@ House& house() {
   return *all;
 }
 
+// Made before any thread is there: a process that is forked while another thread makes it could never take it.
+[[maybe_unused]] const House& made_at_start = house();
+
 Bedroom& bedroom_of(const void* address) { return house()[reinterpret_cast<uintptr_t>(address) / 64 % 64]; }
 
 }  // namespace
