@@ -118,7 +118,7 @@ void WorldState::run_helper(int rank, absl::FunctionRef<void()> body) {
 }
 
 void WorldState::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept {
-  const pid_t process = getpid();
+  const pid_t process = getpid();  // hooks may run on threads of no task, whose forks nobody watches
   try {
     hook();
     if (getpid() != process) end_forked_copy();

@@ -22,7 +22,6 @@ using namespace internal;
 
 namespace {
 
-// Of values that ranks watch, by one thread.
 constexpr int kAccessesAfterAbort = 1'000;
 
 std::string quoted(std::string_view name) { return name.empty() ? "" : absl::StrCat("\"", sv(name), "\""); }
@@ -100,6 +99,16 @@ void check_run(const Site& site) {
   if (aborted() && std::uncaught_exceptions() == 0) check(Task::current()->scheduler->abort_cause(), site);
 }
 
+// A rank on its way out of a run that was aborted may still gather values; a loop that waits for one ends.
+void check_late_access(const Site& site) {
+  static thread_local uint64_t run = 0;
+  static thread_local int accesses = 0;  // of that run, by this thread
+  const uint64_t this_run = Task::current()->scheduler->serial();
+  if (run != this_run) accesses = 0;
+  run = this_run;
+  if (++accesses > kAccessesAfterAbort) check_run(site);
+}
+
 [[noreturn]] void misuse(const Site& site, std::string_view text) {
   const Task* const task = Task::current();
   const std::string who = task != nullptr ? absl::StrCat("rank ", task->info.rank, ", ") : "";
@@ -128,9 +137,8 @@ WatchedAccess::WatchedAccess(const WatchedCell* cell, bool writes, CodeSite code
   const LibraryScope library;
   const Site site{.what = writes ? "watched set" : "watched get", .code = code};
   writes ? point(site) : poll(site);
-  // A rank on its way out may still gather values; a loop that waits for one ends.
-  static thread_local int after_abort = 0;
-  if (after_abort = aborted() ? after_abort + 1 : 0; after_abort > kAccessesAfterAbort) check_run(site);
+  if (aborted()) [[unlikely]]
+    check_late_access(site);
   state_.mu().lock();
   const Told told(state_.object());
   writes ? told.write() : told.read();

@@ -14,6 +14,7 @@
 #include "rankloom/store.h"
 #include "rankloom/sync.h"
 #include "tests/world/every_world.h"
+#include "tests/world/forked_child.h"
 
 namespace rankloom {
 namespace {
@@ -139,15 +140,7 @@ TEST_P(ForkedRunTest, IsEndedWhereAHookOfTheEndReturns) {
   int status = -1;
   run(2, [&](RankContext& rank) {
     if (rank.rank() != 1) return;
-    rank.world().at_end([&status] {
-      const pid_t child = fork();
-      ASSERT_GE(child, 0);
-      if (child == 0) {
-        close(STDERR_FILENO);
-        return;
-      }
-      EXPECT_EQ(waitpid(child, &status, 0), child);
-    });
+    rank.world().at_end([&status] { fork_and_come_back(&status); });
   });
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
 }

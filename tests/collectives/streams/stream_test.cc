@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -20,6 +18,7 @@
 #include "tests/collectives/streams/stream_kinds.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
+#include "tests/world/forked_child.h"
 
 namespace rankloom {
 
@@ -490,15 +489,7 @@ TEST_P(StreamTest, AProcessThatAKernelForksIsEndedWhereItReturns) {
     if (rank.rank() != 1) return;
     int status = -1;
     SimStream stream(rank);
-    stream.launch([&] {
-      const pid_t child = fork();
-      ASSERT_GE(child, 0);
-      if (child == 0) {
-        close(STDERR_FILENO);
-        return;
-      }
-      EXPECT_EQ(waitpid(child, &status, 0), child);
-    });
+    stream.launch([&] { fork_and_come_back(&status); });
     stream.synchronize();
     text = absl::StrCat(WIFEXITED(status), " ", WEXITSTATUS(status));
   });

@@ -337,6 +337,25 @@ TEST_P(PollsTest, OfSharedObjectsEndWithTheRun) {
   }
 }
 
+TEST_P(PollsTest, AWatchedIsStillChangedByARankOnItsWayOut) {
+  Watched<int> gathered;
+  const RunReport report = run_to_failure(3, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      rank.store().wait({"here 0", "here 2"});
+      throw std::runtime_error("no more");
+    }
+    try {
+      rank.store().set(absl::StrCat("here ", rank.rank()), "");
+      rank.store().wait({"never"});
+    } catch (const DistError&) {
+      for (int i = 0; i <= rank.rank(); ++i) gathered.update([](int& sum) { ++sum; });
+      throw;
+    }
+  });
+  EXPECT_THAT(report.text(), StartsWith("rank 1 failed: no more (std::runtime_error)\nranks 0, 2 stopped for it"));
+  EXPECT_EQ(gathered.get(), 1 + 3);
+}
+
 TEST_P(PollsTest, OfSharedObjectsThatNobodyChangesAreNamed) {
   if (!deterministic()) return;
   WorldOptions stuck = options(2);
