@@ -408,8 +408,8 @@ TEST_P(GroupsTest, DrainsBeforeItShutsDown) {
 
 // An end that another thread has found is told of a moment later: shutdown() waits for that, too.
 TEST_P(GroupsTest, ShutdownWaitsForEndsThatAreOnTheirWay) {
-  for (int64_t round = 0; round < 200; ++round) {
-    run(2, [round](RankContext& rank) {
+  run(2, [](RankContext& rank) {
+    for (int64_t round = 0; round < 2000; ++round) {
       auto pg = init_process_group(rank);
       std::vector<int64_t> x = {rank.rank() + round};
       std::vector<int64_t> y = {rank.rank() + 5};
@@ -419,8 +419,9 @@ TEST_P(GroupsTest, ShutdownWaitsForEndsThatAreOnTheirWay) {
       EXPECT_TRUE(reduced.is_success() && moved.is_success()) << "round " << round;
       EXPECT_THAT(x, ElementsAre(2 * round + 1));
       EXPECT_THAT(y, ElementsAre(5));
-    });
-  }
+      destroy_process_group(pg);
+    }
+  });
 }
 
 // A stream that posts a message while shutdown() waits for an older one: shutdown() does not wait for the newer one.
