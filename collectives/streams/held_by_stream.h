@@ -13,7 +13,8 @@ namespace rankloom::internal {
 class HeldByStream {
  public:
   virtual ~HeldByStream() = default;
-  // Nobody writes into the rank's memory for it afterwards. No scheduling point: destructors come here.
+  // Nobody writes into the rank's memory for it afterwards. Destructors come here. A scheduling point where the last
+  // handle of a call that owns its tensors goes, as everywhere: whoever waits for this does so at one, too.
   virtual void give_up() noexcept = 0;
 };
 

@@ -16,7 +16,6 @@
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
-#include "sim/base/forked_run.h"
 #include "sim/base/require.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -119,7 +118,8 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
     learn(works);
   }
   // The rank has neither the stream nor a work or event of it any more, or an exception unwinds: calls and waits on
-  // their way are taken back, and kernels that have not begun are left out if it does. No scheduling point.
+  // their way are taken back, and kernels that have not begun are left out if it does. The end of a call that owns its
+  // tensors is a scheduling point.
   void give_up() noexcept;
   CalledHandle called(const char* what, CodeSite code) const {
     return {.rank = rank, .handle = absl::StrCat("stream ", name), .op = what, .code = code};
@@ -144,7 +144,8 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   // An exception takes what kernels use, and what waits in the stream is being given up; or it has been.
   enum class Unwound : uint8_t { kNo, kNow, kYes };
   std::atomic<Unwound> unwound{Unwound::kNo};
-  RankCondVar idle ABSL_GUARDED_BY(mu);  // not draining any more
+  RankCondVar idle ABSL_GUARDED_BY(mu);      // not draining any more
+  RankCondVar given_up ABSL_GUARDED_BY(mu);  // `unwound` is not kNow any more
   absl::Status failure ABSL_GUARDED_BY(mu);
   WaitedFor waited_for ABSL_GUARDED_BY(mu);  // of those that the rank may not know to be done
   size_t sweep_at ABSL_GUARDED_BY(mu) = 16;  // out of `waited_for` those that it knows
@@ -194,7 +195,10 @@ void SimStream::Queue::give_up() noexcept {
     }
   }
   for (const std::shared_ptr<HeldByStream>& each : held) each->give_up();
-  if (unwinds) unwound.store(Unwound::kYes);
+  if (!unwinds) return;
+  RankMutexLock lock(&mu);
+  unwound.store(Unwound::kYes);
+  given_up.notify_all();
 }
 
 void SimStream::Queue::drain() {
@@ -214,7 +218,13 @@ void SimStream::Queue::drain() {
     scheduler.point(Site{.what = item.what, .code = item.code, .detail = name});
     absl::Status cause = scheduler.aborted() ? scheduler.abort_cause() : absl::OkStatus();
     // A call behind a kernel that was left out is given up before it is made: nobody gets data that was never computed.
-    for (WaitTurns turns; item.held != nullptr && unwound.load() == Unwound::kNow;) turns.next();
+    if (item.held != nullptr && unwound.load() == Unwound::kNow) {
+      RankMutexLock lock(&mu);
+      const absl::Status waited = given_up.await(
+          &mu, [this]() { return unwound.load() != Unwound::kNow; },
+          Site{.what = item.what, .code = item.code, .detail = name});
+      if (cause.ok()) cause = waited;
+    }
     if (cause.ok() && item.kernel && unwound.load() != Unwound::kNo)
       cause = make_error(ErrorKind::kAborted, who(), "an exception unwound before ", item.what);
     const absl::Status status = item.run(cause);

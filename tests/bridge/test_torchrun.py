@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -50,6 +51,12 @@ def test_all_ranks_at_once(script: str, tmp_path: pathlib.Path) -> None:
     assert sum(re.fullmatch(pattern, line) is not None for line in lines(done.stdout)) == 3, done.stdout
 
 
+def died_at_exit(stderr: str) -> bool:
+    """Whether one of gloo's processes ended in a known defect of PyTorch: a thread of gloo's that frees a tensor while Python
+    ends asks for the interpreter, is made to leave, and std::terminate() is called (pytorch/pytorch#179291)."""
+    return "terminate called without an active exception" in stderr and "exitcode: -6" in stderr
+
+
 @pytest.mark.parametrize(("script", "number_of_lines"), [("ddp.py", 2), ("ring.py", 2), ("tensor_parallel.py", 4)])
 def test_processes_print_the_same(script: str, number_of_lines: int, tmp_path: pathlib.Path) -> None:
     arguments = ALL[script][0]
@@ -59,6 +66,10 @@ def test_processes_print_the_same(script: str, number_of_lines: int, tmp_path: p
         folder.mkdir()
         options += ["--nproc-per-node=2", "--log-dir=logs", "--redirects=1"]
         done = launch(folder, *options, str(SCRIPTS / script), *arguments, module=module)
+        if module == "torch.distributed.run" and died_at_exit(done.stderr):
+            shutil.rmtree(folder)
+            folder.mkdir()
+            done = launch(folder, *options, str(SCRIPTS / script), *arguments, module=module)
         assert done.returncode == 0, done.stdout + done.stderr
         printed.append({path.parent.name: path.read_text() for path in folder.rglob("stdout.log")})
     assert printed[0] == printed[1]

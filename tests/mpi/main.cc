@@ -1,6 +1,6 @@
 // Runs the tests of this program in every process of a job: a failure in one fails the job. Process 0 tells of all,
-// the others of failures only. `--worlds=N` fails a job in which fewer worlds have run: tests whose worlds have more
-// ranks than the job has processes are left out. `--ranks-per-process=N`: so many ranks
+// the others of failures only. A job without a test fails. `--worlds=N` fails a job in which fewer worlds have run:
+// tests whose worlds have more ranks than the job has processes are left out. `--ranks-per-process=N`: so many ranks
 // of a world are fibers of one process.
 
 #include <cstdio>
@@ -48,6 +48,10 @@ int main(int argc, char** argv) {
   const int wanted = number("--worlds=", 0);
   rankloom::ranks_per_process = number("--ranks-per-process=", 1);
   bool failed = RUN_ALL_TESTS() != 0;
+  if (testing::UnitTest::GetInstance()->test_to_run_count() == 0) {
+    std::fprintf(stderr, "no test has run: --gtest_filter=%s names none\n", GTEST_FLAG_GET(filter).c_str());
+    failed = true;
+  }
   if (rankloom::worlds_run < wanted) {
     std::fprintf(stderr, "%d worlds of processes have run, want %d or more\n", rankloom::worlds_run, wanted);
     failed = true;

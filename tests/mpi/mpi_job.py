@@ -11,8 +11,7 @@ import subprocess
 import sys
 
 LAUNCHERS = {"ompi": ["mpirun.openmpi", "mpirun"], "mpich": ["mpirun.mpich", "mpiexec.hydra", "mpirun"]}
-# Processes may be more than cores, also for root in a container: these leave the cores to others while they wait, and Open MPI asks
-# for both.
+# Processes may be more than cores, also for root in a container: these wait without keeping the cores, and Open MPI asks for both.
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -22,7 +21,6 @@ ENVIRONMENT = {
     "OMPI_MCA_btl": "self,vader",
     "OMPI_MCA_pml": "ob1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
     "UCX_TLS": "self,sm",
     "UCX_LOG_LEVEL": "error",
 }

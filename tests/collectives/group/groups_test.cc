@@ -408,20 +408,23 @@ TEST_P(GroupsTest, DrainsBeforeItShutsDown) {
 
 // An end that another thread has found is told of a moment later: shutdown() waits for that, too.
 TEST_P(GroupsTest, ShutdownWaitsForEndsThatAreOnTheirWay) {
-  run(2, [](RankContext& rank) {
-    for (int64_t round = 0; round < 2000; ++round) {
-      auto pg = init_process_group(rank);
-      std::vector<int64_t> x = {rank.rank() + round};
-      std::vector<int64_t> y = {rank.rank() + 5};
-      Work reduced = pg->all_reduce(x);
-      Work moved = rank.rank() == 0 ? pg->send(y, 1) : pg->recv(y, 0);
-      pg->shutdown();
-      EXPECT_TRUE(reduced.is_success() && moved.is_success()) << "round " << round;
-      EXPECT_THAT(x, ElementsAre(2 * round + 1));
-      EXPECT_THAT(y, ElementsAre(5));
-      destroy_process_group(pg);
-    }
-  });
+  for (int64_t world = 0; world < 40; ++world) {
+    run(2, [world](RankContext& rank) {
+      for (int64_t i = 0; i < 40; ++i) {
+        const int64_t round = 40 * world + i;
+        auto pg = init_process_group(rank);
+        std::vector<int64_t> x = {rank.rank() + round};
+        std::vector<int64_t> y = {rank.rank() + 5};
+        Work reduced = pg->all_reduce(x);
+        Work moved = rank.rank() == 0 ? pg->send(y, 1) : pg->recv(y, 0);
+        pg->shutdown();
+        EXPECT_TRUE(reduced.is_success() && moved.is_success()) << "round " << round;
+        EXPECT_THAT(x, ElementsAre(2 * round + 1));
+        EXPECT_THAT(y, ElementsAre(5));
+        if (i + 1 < 40) destroy_process_group(pg);
+      }
+    });
+  }
 }
 
 // A stream that posts a message while shutdown() waits for an older one: shutdown() does not wait for the newer one.

@@ -462,6 +462,38 @@ TEST(StreamSeeds, FindAWaitThatWasForgotten) {
   }
 }
 
+// The last handle of a call that owns its tensors goes at a scheduling point: the stream's turn may come there.
+TEST(StreamSeeds, AStreamWaitsForARankThatGivesUpWhatTheStreamHolds) {
+  int left_out = 0;
+  const auto body = [&left_out](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) {
+      std::vector<int32_t> x = {0};
+      pg->recv(x, 1).wait();
+      EXPECT_THAT(x, ElementsAre(7));
+      return;
+    }
+    const auto owner = std::make_shared<std::vector<int32_t>>(1, 7);
+    bool ran = false;
+    try {
+      SimStream stream(rank);
+      pg->send(*owner, 0, 0, {.keep_alive = owner}).block_current_stream(stream);
+      stream.launch([&ran] { ran = true; });
+      throw std::runtime_error("caught below");
+    } catch (const std::runtime_error&) {
+    }
+    const bool ran_before = ran;
+    rank.sleep_for(absl::Milliseconds(1));
+    EXPECT_EQ(ran, ran_before) << "a kernel ran after an exception had taken what it uses";
+    left_out += ran ? 0 : 1;
+  };
+  for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
+    for (uint64_t seed = 1; seed <= 40; ++seed)
+      run_world({.world_size = 2, .engine = engine, .schedule = Schedule::seeded(seed)}, body).throw_if_failed();
+  }
+  EXPECT_GT(left_out, 0);
+}
+
 TEST(StreamSeeds, OneSeedGivesOneOrderOnBothEngines) {
   const auto trace_of = [](EngineKind engine) {
     std::vector<std::string> log;
