@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from rankloom.torch import Call, FakeWorld, Link, _ext, _fake_world, expect_calls, fake_world, links, trace
 from rankloom_command import run_file
+from test_pytest_plugin import run_pytest
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import init_process_group
@@ -365,6 +366,18 @@ def test_the_stages_of_the_docs(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     assert [(event["pid"], event["name"]) for event in events if event["ph"] == "X"] == [
         (0, "send"), (8, "recv"), (8, "send"), (16, "recv"), (16, "send"), (24, "recv"),
     ]  # fmt: skip
+
+
+def test_the_test_file_of_the_docs(tmp_path: pathlib.Path) -> None:
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "fake.md").read_text()
+    source, told = text.split("such as this file for pytest:")[1].split("```python\n")[1].split("```", 1)
+    done = run_pytest(tmp_path, source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 1 passed" in done.stdout
+    done = run_pytest(tmp_path, source.replace("=1, group", "=3, group"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    want = [line.strip() for line in told.split("\n\n")[2].strip().splitlines()]
+    assert [line for line in (line[2:].strip() for line in done.stdout.splitlines() if line[:2] == "E ")] == want
 
 
 def test_objects_and_blocks_of_calls() -> None:
