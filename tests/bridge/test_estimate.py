@@ -261,6 +261,30 @@ def test_an_optimizer_waits_for_calls_that_nobody_waited_for() -> None:
     assert next(one for one in step.ranks[0].slices if one.phase == "optimizer").start >= all_reduce
 
 
+def test_what_a_step_was_taken_for_is_said() -> None:
+    device = Device("products", {"float32": 1e12}, 1e30)
+    told = []
+    with fake_world(mesh={"dp": 2}, device=device) as world, FakeTensorMode():
+        model = nn.parallel.DistributedDataParallel(nn.Linear(N, N, bias=False, dtype=torch.float16))
+        x = torch.empty(N, N, dtype=torch.float16)
+        for _ in range(2):
+            world.clear()
+            model(x).sum().backward()
+            told.append(world.estimate().not_modelled)
+    first_step = [text for text in told[0] if text not in told[1]]
+    assert first_step == [
+        "a later step of DistributedDataParallel: in its first one a model reduces when backward is over, from the second on beside it"
+        " (do one step before the one that counts)"
+    ]
+    assert told[1][:2] == [
+        "the peak of float16, which the device does not have: that of float32 is taken",
+        "what calls take: cost is not given, and all of them take no time (cost='infiniband_ndr' or the like)",
+    ]
+    with fake_world(mesh={"dp": 2}, cost="nvlink4", device=device) as world, FakeTensorMode():
+        dist.all_reduce(nn.Linear(N, N)(torch.empty(N, N)))
+    assert not [text for text in world.estimate().not_modelled if "DistributedDataParallel" in text or "peak of" in text or "cost" in text]
+
+
 # ---- memory
 
 

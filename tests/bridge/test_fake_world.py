@@ -110,6 +110,25 @@ def test_ddp_on_the_meta_device() -> None:
     assert [(call.op, call.payload) for call in world.calls] == [("all_reduce", (2 * LAYERS + 1) * WEIGHT * 4)]
 
 
+@pytest.mark.parametrize("kind", ["real", "fake", "meta"])
+def test_ddp_has_its_buckets_from_the_second_step_on(kind: str) -> None:
+    with fake_world(rank=1, mesh={"dp": 4}) as world, tensors(kind):
+        model = nn.parallel.DistributedDataParallel(Model(), bucket_cap_mb=1e-4)
+        made = [call.op for call in world.calls]
+        steps = []
+        for _ in range(3):
+            world.clear()
+            model(torch.ones(BATCH, WIDTH)).sum().backward()
+            steps.append([(call.op, call.payload) for call in world.calls])
+    assert made == ["all_gather", "broadcast", "broadcast"]  # shapes, and the model of rank 0
+    reduced = [[size for op, size in step if op == "all_reduce"] for step in steps]
+    whole = (2 * LAYERS + 1) * WEIGHT * 4
+    assert reduced[1] == reduced[2] and len(reduced[1]) > len(reduced[0])
+    assert [sum(sizes) for sizes in reduced] == [whole] * 3
+    assert [op for op, _ in steps[1]][:2] == ["broadcast", "broadcast"]  # the new buckets
+    assert all(op == "all_reduce" for op, _ in steps[0] + steps[2])
+
+
 @pytest.mark.parametrize("kind", ["real", "fake"])
 def test_fsdp2_gathers_and_scatters_each_module(kind: str) -> None:
     with fake_world(rank=3, mesh={"dp": 4, "tp": 2}) as world, tensors(kind):
@@ -1016,6 +1035,16 @@ def test_calls_that_were_not_expected_are_listed() -> None:
         assert str(caught.value) == (
             "expect_calls: rank 1, group tp: have 1 x all_gather, want 3\n"
             f"  all_gather_into_tensor_coalesced on tp, float32[2] [test_fake_world.py:{line}]"
+        )
+        with pytest.raises(AssertionError) as caught, expect_calls(all_reduce=2, group="tp"):
+            dist.all_reduce(x)  # of the world
+            dist.barrier()
+        line = code("dist.all_reduce(x)  # of the world")
+        assert str(caught.value) == (
+            "expect_calls: rank 1, group tp: have 0 x all_reduce, want 2\n"
+            "  no calls\n"
+            "  on other groups:\n"
+            f"    all_reduce on 0, float32[2] [test_fake_world.py:{line}]"
         )
         text = r"^expect_calls: rank 1: have barrier, too, want no other operation\n  barrier on"
         with pytest.raises(AssertionError, match=text), expect_calls(all_reduce=0, exactly=True):

@@ -1,10 +1,12 @@
 """Scripts that want GPUs, on a machine that has none, of the kinds that PyTorch's examples have (test_pytorch_examples.py)."""
 
+import csv
 import pathlib
 import re
 
 import pytest
 import torch
+import torch.distributed as dist
 from launching import SCRIPTS, launch_here, launch_text_here, lines
 
 GEARS = [[], ["--seed", "7"]]
@@ -165,3 +167,30 @@ def test_there_is_no_such_gpu(what: str, tmp_path: pathlib.Path) -> None:
     done = launch_text_here(tmp_path, f"import torch\n{what}\n", "--gpus-on-cpu", "--nproc-per-node=2", "--seed=1")
     text = "RuntimeError: cuda:2: invalid device ordinal, this node has 2 GPUs, which the CPU stands in for"
     assert done.returncode == 1 and f"failed: {text}\n" in done.stderr, done.stdout + done.stderr
+
+
+SHARDED = """
+import os
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
+layer = torch.nn.Linear(8, 8).to("cuda")
+fully_shard(layer, mesh=mesh["dp"])
+layer(torch.ones(2, 8, device="cuda")).sum().backward()
+print("ranks", dist.get_world_size())
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_that_wants_gpus_is_recorded(tmp_path: pathlib.Path) -> None:
+    before = dist.init_process_group
+    options = ["--gpus-on-cpu", "--fake", "8", "--rank", "5", "--mesh", "dp=4,tp=2", "--record", "calls.csv"]
+    with pytest.warns(UserWarning, match="have tensors with data, and no other rank does"):
+        done = launch_text_here(tmp_path, SHARDED, *options)
+    assert (done.returncode, done.stdout) == (0, "ranks 8\n"), done.stderr
+    assert dist.init_process_group is before and dist.distributed_c10d.init_process_group is before
+    calls = [(row["op"], row["group"]) for row in csv.DictReader((tmp_path / "calls.csv").read_text().splitlines())]
+    assert ("all_gather_into_tensor", "dp") in calls and ("reduce_scatter_tensor", "dp") in calls

@@ -268,6 +268,7 @@ class Compute(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.device, self.efficiency, self.matmul_dtype, self.fuse = device, efficiency, matmul_dtype, fuse
+        self.without_peak: set[str] = set()  # dtypes of kernels for which the device has no peak: float32's is taken
         self._record, self._names, self._modules, self._on_data = record, names, modules, on_data
         self._ops: dict[Any, _Op] = {}
         self.items: list[Item] = []
@@ -433,7 +434,11 @@ class Compute(TorchDispatchMode):
         dtype = str(given[0].dtype).removeprefix("torch.")
         if dtype == "float32" and "tfloat32" in self.device.flops and torch.get_float32_matmul_precision() != "highest":
             return "tfloat32"
-        return dtype if dtype in self.device.flops else "float32"
+        if dtype in self.device.flops:
+            return dtype
+        if dtype != "float32":
+            self.without_peak.add(dtype)
+        return "float32"
 
     def _phase(self) -> str:
         if self._is_stepping:

@@ -480,13 +480,22 @@ def _of_rank(rank: _Rank) -> RankEstimate:
     )
 
 
-def _not_modelled(compute: Compute, ranks: Sequence[_Rank]) -> list[str]:
+def _not_modelled(worlds: Sequence[FakeWorld], ranks: Sequence[_Rank], communicates: bool) -> list[str]:
+    compute = worlds[0]._computes()
     kernels = "how well a kernel suits its shape: all reach the same part of the peak FLOP/s, and all of the bandwidth"
     launches = "the time in which the CPU launches kernels, and Python's"
     links = "congestion, and links that groups share; members of a collective that come late"
     memory = "fragments and rounding of the caching allocator, workspaces of libraries, memory of NCCL"
     others = "kernels that share the device: those of side streams and of collectives slow no other"
     missing = [kernels, launches, others, links, memory]
+    if communicates and not worlds[0]._made[0]:
+        missing.insert(0, "what calls take: cost is not given, and all of them take no time (cost='infiniband_ndr' or the like)")
+    if any(world._ddp_is_first for world in worlds):
+        text = "a later step of DistributedDataParallel: in its first one a model reduces when backward is over, from the second on beside it"
+        missing.insert(0, f"{text} (do one step before the one that counts)")
+    without_peak = sorted(set[str]().union(*(world._computes().without_peak for world in worlds)))
+    if without_peak:
+        missing.insert(0, f"the peak of {', '.join(without_peak)}, which the device does not have: that of float32 is taken")
     if not compute.fuse:
         missing.append("kernels that torch.compile makes one (compiled=True assumes that it does)")
     else:
@@ -538,7 +547,7 @@ def estimate_of(worlds: Sequence[FakeWorld], efficiency: float | None = None, pa
         device=compute.device.name,
         device_memory=compute.device.memory,
         efficiency=efficiency,
-        not_modelled=_not_modelled(compute, replayed),
+        not_modelled=_not_modelled(worlds, replayed, any(rank.communication for rank in ranks)),
     )
     object.__setattr__(result, "_worlds", tuple(worlds))
     object.__setattr__(result, "_part", part)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import importlib
+import inspect
 import math
 import operator
 import os
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from rankloom.torch import (
     _compute,
     _context_parallel,
+    _ddp_reducer,
     _device_peaks,
     _estimate,
     _ext,
@@ -267,6 +269,7 @@ class FakeWorld:
         self._was_open = False
         self._forgotten = 0  # how often calls were
         self._unclaimed = False  # the default group is the one that __enter__ made
+        self._ddp_is_first = False  # since clear(), a DistributedDataParallel passed with its first buckets
 
     def __repr__(self) -> str:
         return f"<fake world: rank {self.rank} of {self.world_size}, {self._record.size} calls>"
@@ -303,6 +306,7 @@ class FakeWorld:
             exits.enter_context(_pipelining.stages(self))
             exits.enter_context(_context_parallel.rings())
             exits.enter_context(_fsdp_parts.asked_for())
+            exits.enter_context(_ddp_reducer.with_data(self._ddp_passed_first))
             if self._compute is not None:
                 exits.enter_context(self._compute.open())
             self._exits = exits.pop_all()
@@ -513,9 +517,13 @@ class FakeWorld:
     def clear(self) -> None:
         """Forgets calls, time and peak, and keeps the groups: for the steps before the one that counts."""
         self._forgotten += 1
+        self._ddp_is_first = False
         if self._compute is not None:
             self._compute.clear()
         self._record.clear()
+
+    def _ddp_passed_first(self) -> None:
+        self._ddp_is_first = True
 
     def estimate(self, *others: FakeWorld) -> Estimate:
         """The estimate of a step: all since the world was opened or clear(), of this rank and of other worlds' ranks at the same time.
@@ -680,15 +688,20 @@ def _claimable_init() -> Iterator[None]:
         if world is None or not world._unclaimed or not dist.is_initialized() or world._claim(args, kwargs):
             original(*args, **kwargs)
 
-    owners = [module for module in list(sys.modules.values()) if vars(module).get("init_process_group") is original]
-    for owner in owners:
-        vars(owner)["init_process_group"] = init_process_group
+    # Each module may have a wrapper of its own around torch's, as with GPUs that are on the CPU.
+    owners = {}
+    for module in list(sys.modules.values()):
+        known = vars(module).get("init_process_group")
+        if inspect.isfunction(known) and inspect.unwrap(known) is inspect.unwrap(original):
+            owners[module] = known
+    for module in owners:
+        vars(module)["init_process_group"] = init_process_group
     try:
         yield
     finally:
         for module in list(sys.modules.values()):
             if vars(module).get("init_process_group") is init_process_group:
-                vars(module)["init_process_group"] = original
+                vars(module)["init_process_group"] = owners.get(module, original)
 
 
 def fake_world(
@@ -903,7 +916,8 @@ def expect_calls(*, group: str | None = None, exactly: bool = False, **calls: in
     record = world._record
     made = [Call(**row) for row in record.calls(first if forgotten == world._forgotten else 0)]
     _check_group("expect_calls", group, world)
-    made = [call for call in made if not call.is_compute and group in (None, call.group, call.group_name)]
+    everywhere = [call for call in made if not call.is_compute]
+    made = [call for call in everywhere if group in (None, call.group, call.group_name)]
     wrong = []
     for op, want in calls.items():
         have = sum(call.op in forms[op] for call in made)
@@ -917,6 +931,9 @@ def expect_calls(*, group: str | None = None, exactly: bool = False, **calls: in
         lines = [_line_of(call) for call in made[:_LISTED]] or ["  no calls"]
         if len(made) > _LISTED:
             lines.append(f"  and {len(made) - _LISTED} more")
+        elsewhere = [call for call in everywhere if call not in made and any(call.op in names for names in forms.values())]
+        if elsewhere:
+            lines += ["  on other groups:", *(f"  {_line_of(call)}" for call in elsewhere[:_LISTED])]
         raise AssertionError(f"expect_calls: rank {world.rank}{where}: {'; '.join(wrong)}\n" + "\n".join(lines))
 
 
