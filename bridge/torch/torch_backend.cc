@@ -25,6 +25,11 @@ using namespace internal;
 
 namespace {
 
+// The output of a fake group that passes its input on. One of another shape is left as it is.
+void pass_on(const at::Tensor& input, const at::Tensor& output) {
+  if (at::is_expandable_to(input.sizes(), output.sizes())) output.copy_(input);
+}
+
 std::vector<at::Tensor> flat(const std::vector<std::vector<at::Tensor>>& lists) {
   std::vector<at::Tensor> all;
   for (const std::vector<at::Tensor>& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -414,7 +419,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
   if (fake_ && passes_through(flat(outputs))) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      for (at::Tensor& output : outputs[i]) output.copy_(inputs[i]);
+      for (at::Tensor& output : outputs[i]) pass_on(inputs[i], output);
     }
   }
   return work;
@@ -458,7 +463,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std
   if (fake_ && passes_through(flat(outputs))) {
     const at::AutoDispatchBelowAutograd guard;
     for (std::vector<at::Tensor>& list : outputs) {
-      for (size_t i = 0; i < list.size(); ++i) list[i].copy_(inputs[i]);
+      for (size_t i = 0; i < list.size(); ++i) pass_on(inputs[i], list[i]);
     }
   }
   return work;
@@ -495,7 +500,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::
       });
   if (passes_through(all)) {
     const at::AutoDispatchBelowAutograd guard;
-    for (const at::Tensor& output : all) output.copy_(inputs[0]);
+    for (const at::Tensor& output : all) pass_on(inputs[0], output);
   }
   return work;
 }
@@ -514,7 +519,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& ou
       });
   if (!all.empty() && passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
-    outputs[0].copy_(all[static_cast<size_t>(rank_)]);
+    pass_on(all[static_cast<size_t>(rank_)], outputs[0]);
   }
   return work;
 }
@@ -536,7 +541,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tens
             });
   if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
-    for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i][static_cast<size_t>(rank_)]);
+    for (size_t i = 0; i < outputs.size(); ++i) pass_on(inputs[i][static_cast<size_t>(rank_)], outputs[i]);
   }
   return work;
 }
@@ -619,7 +624,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& o
             [&](int, const CallOptions& options, CodeSite code) { return group_->all_to_all(out, in, options, code); });
   if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
-    for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(inputs[i]);
+    for (size_t i = 0; i < outputs.size(); ++i) pass_on(inputs[i], outputs[i]);
   }
   return work;
 }

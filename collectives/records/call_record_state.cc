@@ -327,7 +327,7 @@ CallRecord::Call CallRecordState::call_at(size_t index) const {
   call.payload = kind.payload;
   call.ring = kind.ring;
   call.tree = kind.tree;
-  call.waited_before = one.waited_before == kNever ? -1 : one.waited_before;
+  call.waited_before = one.waited_before == kNever ? int64_t{-1} : one.waited_before;
   return call;
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -61,7 +62,13 @@ class Writer {
   std::string write(const std::vector<std::shared_ptr<CallRecord>>& ranks) {
     for (const std::shared_ptr<CallRecord>& record : ranks) write_rank(*record);
     write_arrows();
-    return absl::StrCat("{\"displayTimeUnit\": \"ns\", \"traceEvents\": [", events_, "\n]}\n");
+    int world_size = 0;
+    for (const std::shared_ptr<CallRecord>& record : ranks) world_size = std::max(world_size, record->world_size());
+    // As Kineto names what a trace is of; of several ranks, the first.
+    const int rank = ranks.empty() ? -1 : ranks.front()->global_rank();
+    const std::string of = absl::StrCat("{\"rank\": ", rank, ", \"world_size\": ", world_size, "}");
+    return absl::StrCat("{\"displayTimeUnit\": \"ns\", \"distributedInfo\": ", of, ", \"traceEvents\": [", events_,
+                        "\n]}\n");
   }
 
  private:

@@ -261,6 +261,36 @@ def test_an_optimizer_waits_for_calls_that_nobody_waited_for() -> None:
     assert next(one for one in step.ranks[0].slices if one.phase == "optimizer").start >= all_reduce
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.Adagrad])
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_first_step_takes_what_later_ones_take(optimizer: Any, fused: bool) -> None:
+    def program(world: FakeWorld, before: int) -> Callable[[], object]:
+        model = nn.Sequential(nn.Linear(N, N, bias=False), nn.Linear(N, N, bias=False))
+        own = optimizer(model.parameters(), fused=fused)
+
+        def step() -> None:
+            model(torch.empty(N, N)).sum().backward()
+            own.step()
+            own.zero_grad()
+
+        for _ in range(before):
+            step()
+        return step
+
+    steps = [
+        estimate(lambda world, before=before: program(world, before), mesh={"dp": 2}, cost="nvlink4", device="h100_sxm")
+        for before in range(3)
+    ]
+    assert steps[0].time == steps[1].time == steps[2].time > 0
+    assert steps[0].peak_memory == steps[1].peak_memory == steps[2].peak_memory
+
+
+def test_zeros_like_reads_nothing() -> None:
+    with fake_world(world_size=2, device="h100_sxm") as world, FakeTensorMode():
+        torch.zeros_like(torch.empty(N, N))
+    assert [(one.name, one.bytes) for one in world.estimate().ranks[0].slices] == [("zeros_like", 4 * N * N)]
+
+
 def test_what_a_step_was_taken_for_is_said() -> None:
     device = Device("products", {"float32": 1e12}, 1e30)
     told = []

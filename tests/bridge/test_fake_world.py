@@ -1022,6 +1022,33 @@ def test_writers_make_the_folder_of_their_file(tmp_path: pathlib.Path) -> None:
         assert world.write_chakra(tmp_path / "chakra" / "deep" / "step") == [str(tmp_path / "chakra" / "deep" / "step.0.et")]
 
 
+def test_outputs_that_hold_no_input_are_left_as_they_are() -> None:
+    def filled(*sizes: int) -> list[torch.Tensor]:
+        return [torch.full((size,), -1.0) for size in sizes]
+
+    with fake_world(rank=1, world_size=3) as world:
+        out = filled(2, 1, 2)
+        dist.all_to_all(out, [torch.ones(size) for size in (2, 1, 5)])
+        gathered = filled(4, 2, 3)
+        dist.all_gather(gathered, torch.ones(2))
+        scattered = filled(2)[0]
+        dist.reduce_scatter(scattered, [torch.ones(size) for size in (4, 2, 3)])
+    assert [each.tolist() for each in out] == [[1.0, 1.0], [1.0], [-1.0, -1.0]]
+    assert [each.tolist() for each in gathered] == [[-1.0] * 4, [1.0] * 2, [-1.0] * 3]
+    assert scattered.tolist() == [1.0, 1.0]
+    assert [call.op for call in world.calls] == ["all_to_all", "all_gather", "reduce_scatter"]
+
+
+def test_a_call_that_nobody_waited_for_says_so() -> None:
+    with fake_world(world_size=2) as world:
+        x = torch.ones(2, device="meta")
+        held = dist.all_reduce(x, async_op=True)
+        dist.all_reduce(x, async_op=True)
+        dist.all_reduce(x)
+    assert held is not None
+    assert [(call.waited, call.waited_before) for call in world.calls] == [(False, -1), (False, -1), (True, 3)]
+
+
 def test_calls_that_were_not_expected_are_listed() -> None:
     with fake_world(rank=1, mesh={"dp": 2, "tp": 2}) as world:
         tp, x = world.mesh.get_group("tp"), torch.ones(2, device="meta")

@@ -93,7 +93,8 @@ def _take(lanes: _Lanes, lane: int, event: dict[str, Any], lane_of_rank: dict[tu
 def parse(data: bytes, path: str) -> Run:
     """Errors: RunFileError that names the file and what is wrong."""
     try:
-        events = json.loads(data)["traceEvents"]
+        trace = json.loads(data)
+        events, world_size = trace["traceEvents"], int(trace.get("distributedInfo", {}).get("world_size", 1))
         if not isinstance(events, list) or len(events) > MOST_EVENTS:
             raise ValueError(f"more than {MOST_EVENTS} events")
         names = {
@@ -115,10 +116,10 @@ def parse(data: bytes, path: str) -> Run:
         ) from None
     if not lanes.names:
         raise RunFileError(f'file "{path}": a record without calls')
-    return _run(lanes, path, all(_of_estimate(event) for event in boxes))
+    return _run(lanes, path, all(_of_estimate(event) for event in boxes), world_size)
 
 
-def _run(lanes: _Lanes, path: str, estimated: bool) -> Run:
+def _run(lanes: _Lanes, path: str, estimated: bool, world_size: int) -> Run:
     calls, last = {}, 0
     for lane, made in enumerate(lanes.calls):
         made.sort()
@@ -130,7 +131,7 @@ def _run(lanes: _Lanes, path: str, estimated: bool) -> Run:
         last = max([last, *(call[1] for call in made)])
         calls[lane] = line
     traced = len({pid for pid, _ in lanes.number})
-    world = max([1, *(group["of"] for group in lanes.groups)])
+    world = max([world_size, *(group["of"] for group in lanes.groups)])
     text = f"Fake world: the calls of {traced} of {max(world, traced)} ranks"
     if estimated:
         text = f"Estimate of a step: kernels and calls of {traced} rank{'' if traced == 1 else 's'}"

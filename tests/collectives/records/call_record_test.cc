@@ -90,6 +90,24 @@ TEST(CallRecordTest, KeepsWhatWasCalled) {
   EXPECT_EQ((*r.record)[4].reduce_op, ReduceOp::premul_sum(0.25));
 }
 
+TEST(CallRecordTest, ACallThatNobodyWaitedForHasNoWait) {
+  Recorded r;
+  const Work held = r.pg->barrier();
+  { const Work dropped = r.pg->barrier(); }
+  r.pg->barrier().wait();
+  EXPECT_EQ((*r.record)[0].waited_before, -1);
+  EXPECT_EQ((*r.record)[1].waited_before, -1);
+  EXPECT_EQ((*r.record)[2].waited_before, 3);
+}
+
+// Also where no call is one of all ranks.
+TEST(CallRecordTest, ATimelineSaysHowManyRanksTheWorldHas) {
+  const auto record = std::make_shared<CallRecord>();
+  auto pg = make_fake_process_group({.rank = 5, .world_size = 64, .options = {.record = record}});
+  init_device_mesh(pg, {8, 8}, {"dp", "tp"}).get_group("tp")->barrier().wait();
+  EXPECT_THAT(traces::perfetto_json({record}), HasSubstr("\"distributedInfo\": {\"rank\": 5, \"world_size\": 64}, "));
+}
+
 TEST(CallRecordTest, KeepsTheScopeOfACall) {
   Recorded r;
   CallRecordState& state = CallRecordState::of(*r.record);

@@ -468,6 +468,8 @@ class CommandTest(unittest.TestCase):
         got = {**sent, "name": "recv", "pid": 8, "args": {**facts, "In msg nelems": 0, "Out msg nelems": 8}}
         run = record.parse(json.dumps({"traceEvents": [*names, sent, got]}).encode(), "x.json")
         self.assertEqual((run.headline(), run.run["lanes"]), ("Fake world: the calls of 2 of 4 ranks", ["7 pp", "8 lane 1"]))
+        told = record.parse(json.dumps({"distributedInfo": {"world_size": 64}, "traceEvents": [*names, sent, got]}).encode(), "x.json")
+        self.assertEqual(told.headline(), "Fake world: the calls of 2 of 64 ranks")
         (call,) = run.of_rank(0)
         self.assertEqual((call.op, call.peer, call.issued, call.ended, call.inputs, call.site()), ("send", 1, 1500, 3500, ((8,),), "step.cc:12"))
         self.assertEqual([(a.rank, b.rank) for a, b in run.matches()], [(0, 1)])

@@ -140,6 +140,7 @@ class _Op:
 
 _NO_KERNEL = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense", "resize_", "set_", "_unsafe_view")
 _FSDP = ("split_with_sizes_copy", "chunk_cat")
+_MAKES_STATE = ("zeros", "zeros_like", "ones_like", "full", "full_like", "new_zeros", "new_full")
 _ROWS = ("embedding", "index_select", "gather", "index")
 _OVERWRITES = ("copy_", "zero_", "fill_", "normal_", "uniform_")
 _FUSES = (
@@ -277,6 +278,7 @@ class Compute(TorchDispatchMode):
         self._events = 0
         self._is_closed = False
         self._is_stepping = False  # an optimizer is
+        self._makes_state = False  # in its first step, whose time is that of all later ones
         self._is_learning_shapes = False  # DTensor is, of whole tensors
         self._blocks: dict[int, int] = {}  # numbers of blocks of memory, by the address of their storage
         self._sizes: dict[int, int] = {}  # of those that are there, in bytes, by number
@@ -397,6 +399,8 @@ class Compute(TorchDispatchMode):
         if not self._told_of_data and op.formula is not None and given and _has_data(given[0]):
             self._told_of_data = True
             self._on_data(op.name)
+        if self._makes_state and op.name in _MAKES_STATE:
+            return
         written = [tensor for i in op.written if i < len(args) for tensor in tensors_in(args[i])]
         if self.fuse and op.fuses and self._stream() == 0:
             self._fuse(op, given, made, written)
@@ -408,7 +412,8 @@ class Compute(TorchDispatchMode):
         if op.rows:
             size *= 2
         else:
-            size += sum(_bytes_of(tensor) for tensor in given if not (op.overwrites and id(tensor) in mine))
+            reads = () if op.name.endswith("_like") or op.name.startswith("new_") else given
+            size += sum(_bytes_of(tensor) for tensor in reads if not (op.overwrites and id(tensor) in mine))
         if op.is_product and self.matmul_dtype is not None:
             # Both operands are read for their largest value, read again, and written as bytes.
             size += sum(t.numel() * (2 * t.element_size() + 1) for t in given[-2:])
@@ -586,7 +591,7 @@ class Compute(TorchDispatchMode):
     def _step_begins(self, optimizer: Optimizer, *_: Any) -> None:
         self.flush()
         self.items.append(Join(self._record().size))
-        self._is_stepping = True
+        self._is_stepping, self._makes_state = True, not optimizer.state
         self._optimizers.add(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -595,7 +600,7 @@ class Compute(TorchDispatchMode):
 
     def _step_ends(self, optimizer: Optimizer, *_: Any) -> None:
         self.flush()
-        self._is_stepping = False
+        self._is_stepping = self._makes_state = False
         for tensor in tensors_in(list(optimizer.state.values())):
             self._classify(tensor, OPTIMIZER)
         if self._called_since or not self._step_marks:

@@ -35,8 +35,8 @@ class _Numbers(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def with_data(first_pass: Callable[[], None]) -> Iterator[None]:
-    """first_pass is called in each forward pass of a reducer with its first buckets."""
+def with_data(passes: Callable[[bool], None]) -> Iterator[None]:
+    """passes is called in each forward pass of a reducer: whether it has its first buckets."""
     rebuilt: set[int] = set()  # reducers, by id()
 
     def telling_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,8 +51,7 @@ def with_data(first_pass: Callable[[], None]) -> Iterator[None]:
             made = rebuild(reducer)
             if made:
                 rebuilt.add(id(reducer))
-            elif id(reducer) not in rebuilt:
-                first_pass()
+            passes(id(reducer) not in rebuilt)
             return made
 
         return call

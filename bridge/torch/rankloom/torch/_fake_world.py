@@ -269,7 +269,7 @@ class FakeWorld:
         self._was_open = False
         self._forgotten = 0  # how often calls were
         self._unclaimed = False  # the default group is the one that __enter__ made
-        self._ddp_is_first = False  # since clear(), a DistributedDataParallel passed with its first buckets
+        self._ddp_is_first = False  # since clear(), a DistributedDataParallel passed with its first buckets alone
 
     def __repr__(self) -> str:
         return f"<fake world: rank {self.rank} of {self.world_size}, {self._record.size} calls>"
@@ -306,7 +306,7 @@ class FakeWorld:
             exits.enter_context(_pipelining.stages(self))
             exits.enter_context(_context_parallel.rings())
             exits.enter_context(_fsdp_parts.asked_for())
-            exits.enter_context(_ddp_reducer.with_data(self._ddp_passed_first))
+            exits.enter_context(_ddp_reducer.with_data(self._ddp_passed))
             if self._compute is not None:
                 exits.enter_context(self._compute.open())
             self._exits = exits.pop_all()
@@ -522,8 +522,8 @@ class FakeWorld:
             self._compute.clear()
         self._record.clear()
 
-    def _ddp_passed_first(self) -> None:
-        self._ddp_is_first = True
+    def _ddp_passed(self, first: bool) -> None:
+        self._ddp_is_first = first
 
     def estimate(self, *others: FakeWorld) -> Estimate:
         """The estimate of a step: all since the world was opened or clear(), of this rank and of other worlds' ranks at the same time.
