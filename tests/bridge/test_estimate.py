@@ -306,6 +306,14 @@ def test_what_a_step_was_taken_for_is_said() -> None:
         "a later step of DistributedDataParallel: in its first one a model reduces when backward is over, from the second on beside it"
         " (do one step before the one that counts)"
     ]
+    with fake_world(mesh={"dp": 2}, cost="nvlink4", device=device) as world, FakeTensorMode():
+        old, new = (nn.parallel.DistributedDataParallel(nn.Linear(N, N, bias=False)) for _ in range(2))
+        for _ in range(2):
+            old(torch.empty(N, N)).sum().backward()
+        world.clear()
+        for model in (new, old):
+            model(torch.empty(N, N)).sum().backward()
+    assert [text for text in world.estimate().not_modelled if "DistributedDataParallel" in text] == first_step
     assert told[1][:2] == [
         "the peak of float16, which the device does not have: that of float32 is taken",
         "what calls take: cost is not given, and all of them take no time (cost='infiniband_ndr' or the like)",

@@ -324,6 +324,7 @@ class Compute(TorchDispatchMode):
         """Forgets what was computed so far; memory stays."""
         self.flush()
         self.items = []
+        self.without_peak.clear()
         self.known = {}
         self._before = dict(self._sizes)
         self._first_call, self._step_marks, self._steps, self._called_since = None, [], 0, False

@@ -7,6 +7,7 @@ in which gradients came, and rank 0 tells all of them: from then on reductions r
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,9 +36,9 @@ class _Numbers(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def with_data(passes: Callable[[bool], None]) -> Iterator[None]:
-    """passes is called in each forward pass of a reducer: whether it has its first buckets."""
-    rebuilt: set[int] = set()  # reducers, by id()
+def with_data(first: set[int]) -> Iterator[None]:
+    """first gets the reducers, by id(), that pass forward with their first buckets; it loses one when the buckets are made anew."""
+    rebuilt: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def telling_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -50,8 +51,10 @@ def with_data(passes: Callable[[bool], None]) -> Iterator[None]:
         def call(reducer: Any) -> bool:
             made = rebuild(reducer)
             if made:
-                rebuilt.add(id(reducer))
-            passes(id(reducer) not in rebuilt)
+                rebuilt.add(reducer)
+                first.discard(id(reducer))
+            elif reducer not in rebuilt:
+                first.add(id(reducer))
             return made
 
         return call

@@ -488,9 +488,9 @@ def _not_modelled(worlds: Sequence[FakeWorld], ranks: Sequence[_Rank], communica
     memory = "fragments and rounding of the caching allocator, workspaces of libraries, memory of NCCL"
     others = "kernels that share the device: those of side streams and of collectives slow no other"
     missing = [kernels, launches, others, links, memory]
-    if communicates and not worlds[0]._made[0]:
+    if communicates and not worlds[0]._has_cost():
         missing.insert(0, "what calls take: cost is not given, and all of them take no time (cost='infiniband_ndr' or the like)")
-    if any(world._ddp_is_first for world in worlds):
+    if any(world._first_buckets for world in worlds):
         text = "a later step of DistributedDataParallel: in its first one a model reduces when backward is over, from the second on beside it"
         missing.insert(0, f"{text} (do one step before the one that counts)")
     without_peak = sorted(set[str]().union(*(world._computes().without_peak for world in worlds)))

@@ -269,7 +269,7 @@ class FakeWorld:
         self._was_open = False
         self._forgotten = 0  # how often calls were
         self._unclaimed = False  # the default group is the one that __enter__ made
-        self._ddp_is_first = False  # since clear(), a DistributedDataParallel passed with its first buckets alone
+        self._first_buckets: set[int] = set()  # reducers of DistributedDataParallel that have had no others since clear()
 
     def __repr__(self) -> str:
         return f"<fake world: rank {self.rank} of {self.world_size}, {self._record.size} calls>"
@@ -306,7 +306,7 @@ class FakeWorld:
             exits.enter_context(_pipelining.stages(self))
             exits.enter_context(_context_parallel.rings())
             exits.enter_context(_fsdp_parts.asked_for())
-            exits.enter_context(_ddp_reducer.with_data(self._ddp_passed))
+            exits.enter_context(_ddp_reducer.with_data(self._first_buckets))
             if self._compute is not None:
                 exits.enter_context(self._compute.open())
             self._exits = exits.pop_all()
@@ -321,6 +321,9 @@ class FakeWorld:
 
     def _who(self) -> str:
         return f"{self._made_by}: {self._rank_text()}"
+
+    def _has_cost(self) -> bool:
+        return bool(self._made[0])
 
     def _rank_text(self) -> str:
         return f"rank {self.rank} of {self.world_size}"
@@ -517,13 +520,10 @@ class FakeWorld:
     def clear(self) -> None:
         """Forgets calls, time and peak, and keeps the groups: for the steps before the one that counts."""
         self._forgotten += 1
-        self._ddp_is_first = False
+        self._first_buckets.clear()
         if self._compute is not None:
             self._compute.clear()
         self._record.clear()
-
-    def _ddp_passed(self, first: bool) -> None:
-        self._ddp_is_first = first
 
     def estimate(self, *others: FakeWorld) -> Estimate:
         """The estimate of a step: all since the world was opened or clear(), of this rank and of other worlds' ranks at the same time.
@@ -931,9 +931,12 @@ def expect_calls(*, group: str | None = None, exactly: bool = False, **calls: in
         lines = [_line_of(call) for call in made[:_LISTED]] or ["  no calls"]
         if len(made) > _LISTED:
             lines.append(f"  and {len(made) - _LISTED} more")
-        elsewhere = [call for call in everywhere if call not in made and any(call.op in names for names in forms.values())]
+        asked = {form for names in forms.values() for form in names}
+        elsewhere = [call for call in everywhere if group not in (None, call.group, call.group_name) and call.op in asked]
         if elsewhere:
             lines += ["  on other groups:", *(f"  {_line_of(call)}" for call in elsewhere[:_LISTED])]
+        if len(elsewhere) > _LISTED:
+            lines.append(f"    and {len(elsewhere) - _LISTED} more")
         raise AssertionError(f"expect_calls: rank {world.rank}{where}: {'; '.join(wrong)}\n" + "\n".join(lines))
 
 
