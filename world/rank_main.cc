@@ -50,7 +50,7 @@ std::string exception_text(int rank, const std::exception_ptr& exception, const 
     *relayed = true;
     return "crashed by the fault plan, after the world was aborted";
   } catch (...) {
-    return "an exception that is no std::exception";
+    return odd_exception_text();
   }
 }
 

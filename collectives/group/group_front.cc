@@ -80,6 +80,16 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
                               absl::FormatDuration(wrong ? call.timeout : call.warn_after), ", want 0 or more"));
 }
 
+void GroupFront::need_own_rank(const char* op, CodeSite code) const {
+  const Task* const task = Task::current();
+  if (scheduler_ == nullptr || task == nullptr || task->scheduler != scheduler_ ||
+      task->info.rank == rank_state_->rank())
+    return;
+  refuse({.rank = task->info.rank, .group = name_, .op = op}, ErrorKind::kInvalidArgument, "rank ", rank_state_->rank(),
+         ", group ", name_, ", ", op, ": the handle of rank ", rank_state_->rank(), " was used by rank ",
+         task->info.rank, ", want the rank's own handle", site_place(Site{.code = code}));
+}
+
 Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSite code, CallMemo* memo) {
   const OpRow& row = op_row(call.op);
   const CallScope scope = enter(row.name, code);

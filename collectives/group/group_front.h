@@ -54,6 +54,8 @@ class GroupFront : public Kept {
   CallScope enter(const char* op, CodeSite code) const {
     return CallScope(world_, [&] { return called(op, code); });
   }
+  // For state of this member that no step of a schedule tells of: refuses other ranks of its world.
+  void need_own_rank(const char* op, CodeSite code) const;
   // "rank 2, group 0, all_gather seq 1: ".
   std::string who(const CollectiveCall& call) const;
 

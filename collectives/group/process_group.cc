@@ -53,10 +53,20 @@ void ProcessGroup::set_group_name(std::string_view name) { front_->name_ = name;
 std::string ProcessGroup::description() const { return front_->description_; }
 void ProcessGroup::set_description(std::string_view description) { front_->description_ = description; }
 int ProcessGroup::global_rank() const { return global_rank(front_->rank_); }
-int64_t ProcessGroup::sequence_number() const { return front_->seq_; }
-absl::Duration ProcessGroup::timeout() const { return front_->timeout_; }
-absl::Duration ProcessGroup::warn_after() const { return front_->warn_after_; }
-void ProcessGroup::set_reduce_order(const ReduceOp::Order& order) {
+int64_t ProcessGroup::sequence_number(CodeSite code) const {
+  front_->need_own_rank("sequence_number", code);
+  return front_->seq_;
+}
+absl::Duration ProcessGroup::timeout(CodeSite code) const {
+  front_->need_own_rank("timeout", code);
+  return front_->timeout_;
+}
+absl::Duration ProcessGroup::warn_after(CodeSite code) const {
+  front_->need_own_rank("warn_after", code);
+  return front_->warn_after_;
+}
+void ProcessGroup::set_reduce_order(const ReduceOp::Order& order, CodeSite code) {
+  front_->need_own_rank("set_reduce_order", code);
   front_->new_terms();
   front_->order_ = order;
 }
@@ -79,12 +89,14 @@ int ProcessGroup::global_rank(int rank, CodeSite code) const {
 }
 
 void ProcessGroup::set_timeout(absl::Duration timeout, CodeSite code) {
+  front_->need_own_rank("set_timeout", code);
   front_->check_duration("set_timeout", "timeout", timeout, code);
   front_->new_terms();
   front_->timeout_ = timeout;
 }
 
 void ProcessGroup::set_warn_after(absl::Duration warn_after, CodeSite code) {
+  front_->need_own_rank("set_warn_after", code);
   front_->check_duration("set_warn_after", "warn_after", warn_after, code);
   front_->new_terms();
   front_->warn_after_ = warn_after;

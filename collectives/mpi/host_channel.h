@@ -28,13 +28,13 @@ class HostChannel {
     kStoreCall,   // number, rank, timeout, call: to process 0
     kStoreReply,  // number, reply
     kAbort,       // the run: status
-    kRanksEnded,  // those of the sender
     kEnded,       // the outcomes of the sender's ranks, and of others that are to blame for them
     kDrained,     // the sender sends nothing more
     kIdle,        // to process 0: counts and deadlines
     kProbe,       // by process 0: number
     kProbed,      // to process 0: number, whether idle, counts and deadlines
     kEndless,     // to process 0: kind of error, headline
+    kOver,        // by process 0: no task is left anywhere
     // Words of all to each other before time passes or a report is written; each with the number of its gathering.
     kPass,     // by process 0: until when time is to pass
     kStuck,    // by process 0

@@ -21,6 +21,7 @@
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/deadlock_report.h"
 
 namespace rankloom::internal {
@@ -85,15 +86,8 @@ void HostEngine::begin(WorldState* world) {
 // Ranks elsewhere may need the store that is here, or messages that ranks here have sent.
 void HostEngine::keep_running() {
   keeper_ = Task::current();
-  while (ranks_ended_ < processes_ && !scheduler_->aborted())
-    scheduler_->park(Site{.what = "ranks of other processes"}, Deadline{});
+  while (!all_over_ && !scheduler_->aborted()) scheduler_->park(Site{.what = "ranks of other processes"}, Deadline{});
   keeper_ = nullptr;
-}
-
-void HostEngine::ranks_ended() {
-  std::vector<int> all;
-  for (int process = 0; process < processes_; ++process) all.push_back(process);
-  tell(all, message(Kind::kRanksEnded));
 }
 
 // ---- messages
@@ -175,7 +169,10 @@ void HostEngine::deliver(absl::AnyInvocable<void()> step) {
   if (delivering_) return;
   delivering_ = scheduler_->post_from_outside({.rank = -1, .kind = TaskKind::kCompletion}, Site{.what = "mpi"},
                                               [this] { run_delivered(); });
-  if (!delivering_) delivered_.clear();  // the run has ended here
+  if (delivering_) return;
+  // The run has ended here.
+  delivered_.clear();
+  late_ = true;
 }
 
 void HostEngine::run_delivered() {
@@ -222,10 +219,12 @@ void HostEngine::handle(int from, std::string bytes) {
         wait.done = true;
         Scheduler::wake(*wait.task);
       });
-    case Kind::kRanksEnded:
-      ++counts_.received;
+    case Kind::kOver:
       return deliver([this] {
-        if (++ranks_ended_ == processes_ && keeper_ != nullptr) Scheduler::wake(*keeper_);
+        all_over_ = true;
+        if (keeper_ != nullptr) Scheduler::wake(*keeper_);
+        // A thread that a rank has left behind came too late with a call: nobody is there any more.
+        if (scheduler_->tasks() > 1) scheduler_->abort(world_ended());
       });
     case Kind::kAbort: {
       const absl::Status cause = read_status(&in);
@@ -265,9 +264,12 @@ void HostEngine::thread_main() {
 void HostEngine::idle(const Idle& now) {
   driven_.store(true, std::memory_order_relaxed);
   const int64_t begun_ns = monotonic_ns();
+  // Tasks that stand for ranks elsewhere are none of this process's.
+  const bool ended = now.tasks == (keeper_ != nullptr ? 1 : 0) + static_cast<int>(served_.size());
   {
     OrderedMutexLock lock(&mu_);
-    idling_ = !now.beside;
+    idling_ = !now.beside || ended;
+    tasks_ended_ = ended;
     idle_ = now;
     told_ = told_ && now.polls;
   }
@@ -279,7 +281,7 @@ void HostEngine::idle(const Idle& now) {
       moved = progress_locked();
       if (delivering_ || scheduler_->asked()) break;
       if (endless_since_ns_ != 0 && now_ns - endless_since_ns_ >= endless_grace_ns_) break;
-      if (!told_ && is_idle() && (now.polls || now_ns - begun_ns >= kIdleNs)) {
+      if (!told_ && is_idle() && (ended || now.polls || now_ns - begun_ns >= kIdleNs)) {
         told_ = true;
         tell_idle();
         progress_locked();
@@ -307,13 +309,14 @@ bool HostEngine::is_idle() const {
 }
 
 void HostEngine::write_idle(WireWriter* out) const {
-  out->number(is_idle()).number(counts_).number(idle_.deadline_ns).number(idle_.weak_deadline_ns);
+  out->number(is_idle()).number(tasks_ended_).number(counts_).number(idle_.deadline_ns).number(idle_.weak_deadline_ns);
   out->number(idle_.polls).number(idle_.now_ns);
 }
 
 HostEngine::Heard HostEngine::read_idle(WireReader* in) {
   Heard heard;
   heard.idle = in->number<bool>();
+  heard.ended = in->number<bool>();
   heard.counts = in->number<Counts>();
   heard.deadline_ns = in->number<int64_t>();
   heard.weak_deadline_ns = in->number<int64_t>();
@@ -401,10 +404,12 @@ void HostEngine::decide() {
   int64_t latest_ns = 0;
   bool polls = false;
   bool same = true;
+  bool ended = true;
   Counts all;
   for (size_t process = 0; process < heard_.size(); ++process) {
     const Heard& now = probed_[process];
     same = same && now.idle && now.counts == before_[process];
+    ended = ended && now.ended;
     own_ns = std::min(own_ns, now.deadline_ns);
     weak_ns = std::min(weak_ns, now.weak_deadline_ns);
     latest_ns = std::max(latest_ns, now.now_ns);
@@ -414,6 +419,10 @@ void HostEngine::decide() {
   }
   if (!same) return look_for_quiet();  // all may have said so again meanwhile
   for (Heard& heard : heard_) heard.idle = false;
+  if (ended) {
+    stuck_ = true;  // nothing is looked for any more
+    return send_all(message(Kind::kOver).take());
+  }
   // Nobody sleeps, but a task may poll until some time has passed.
   if (own_ns == Deadline::kNever && polls) {
     const int64_t real_ns = monotonic_ns();
@@ -831,6 +840,7 @@ void HostEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO
   const std::string late = absl::StrCat(
       "a rank has not ended ", absl::FormatDuration(absl::Nanoseconds(abort_grace_ns)), " after the run was aborted");
   await_all(late.c_str(), [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_ == processes_; });
+  if (late_ && !aborted_.load()) end_job("a message has come after the end of the run");
   {
     OrderedMutexLock lock(&mu_);
     const auto bytes = std::make_shared<const std::string>(message(Kind::kDrained).take());

@@ -37,12 +37,13 @@
 namespace rankloom::internal {
 
 // All that one process of a job does with MPI during a run in which it hosts several ranks, which are fibers: messages
-// to the other processes, each about a group, the store, time, or the end of ranks. They are carried out on the fibers'
-// thread, in steps of its own, in the order in which they came.
+// to the other processes, each about a group, the store, time, or the end of the run. They are carried out on the
+// fibers' thread, in steps of its own, in the order in which they came.
 // Progress: the fibers' thread itself moves messages while no rank can move; else a thread that looks now and then.
 // Stuck: process 0 hears of each that no rank of it can move. When all have said so, as many messages have come as
-//   were sent, and a second look finds nothing changed, then nothing can come any more: time goes on, in all processes
-//   to the earliest deadline of any; or, where there is none, the run is a deadlock. No clock is asked.
+//   were sent, and a second look finds nothing changed, then nothing can come any more. The run is over, if no task is
+//   left anywhere; else time goes on, in all processes to the earliest deadline of any; where there is none, the run is
+//   a deadlock. No clock is asked.
 // Thread-safety: all methods, but where a comment says who calls.
 class HostEngine final : public GroupBackend, public HostChannel {
  public:
@@ -64,8 +65,6 @@ class HostEngine final : public GroupBackend, public HostChannel {
 
   // Before the run.
   void begin(WorldState* world);
-  // By the last rank of this process to end. The run goes on until those of all processes have, unless it is aborted.
-  void ranks_ended();
   // After the run: tells the world how the ranks of the others ended, and lets go of MPI. Collective.
   void finish(const std::vector<RunReport::Outcome>& outcomes);
   // After finish(): why the run was aborted, as all processes have it.
@@ -99,6 +98,7 @@ class HostEngine final : public GroupBackend, public HostChannel {
   };
   struct Heard {
     bool idle = false;
+    bool ended = false;  // no task of a rank there is left
     Counts counts;
     int64_t deadline_ns = 0;
     int64_t weak_deadline_ns = 0;
@@ -174,9 +174,11 @@ class HostEngine final : public GroupBackend, public HostChannel {
   Counts counts_ ABSL_GUARDED_BY(mu_);
   std::deque<absl::AnyInvocable<void()>> delivered_ ABSL_GUARDED_BY(mu_);
   bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+  bool late_ ABSL_GUARDED_BY(mu_) = false;  // a message has come after the end of the run here
 
   // idle
   bool idling_ ABSL_GUARDED_BY(mu_) = false;
+  bool tasks_ended_ ABSL_GUARDED_BY(mu_) = false;  // those of ranks here, when this process last began to idle
   Idle idle_ ABSL_GUARDED_BY(mu_);
   std::vector<Heard> heard_ ABSL_GUARDED_BY(mu_);    // process 0: the last kIdle of each
   std::vector<Counts> before_ ABSL_GUARDED_BY(mu_);  // process 0: the counts when the probe began
@@ -224,7 +226,8 @@ class HostEngine final : public GroupBackend, public HostChannel {
   // ends
   std::vector<absl::Status> causes_ ABSL_GUARDED_BY(mu_);
   std::vector<std::pair<int, RunReport::Outcome>> outcomes_ ABSL_GUARDED_BY(mu_);  // of ranks elsewhere, and blamed
-  int ranks_ended_ = 0;  // processes whose ranks have; of the fibers' thread
+  // Of the fibers' thread.
+  bool all_over_ = false;  // no task is left anywhere
   Task* keeper_ = nullptr;
   std::vector<bool> has_ended_ ABSL_GUARDED_BY(mu_);
   int ended_ ABSL_GUARDED_BY(mu_) = 0;

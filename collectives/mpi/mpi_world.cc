@@ -322,20 +322,7 @@ RunReport run_hosted(MPI_Comm processes, WorldOptions options, int ranks_per_pro
     {
       const World::OutsideWaker others(&world.scheduler());
       engine.begin(&world);
-      int running = here.count;
-      const RunReport own = world.run(
-          [&](RankContext& rank) {
-            struct Ended {
-              HostEngine& engine;
-              int& running;
-              ~Ended() {
-                if (--running == 0) engine.ranks_ended();
-              }
-            } const ended{engine, running};
-            program(rank);
-          },
-          code);
-      engine.finish(own.outcomes);
+      engine.finish(world.run(program, code).outcomes);
     }
     report = world.report();
   }

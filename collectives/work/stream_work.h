@@ -29,7 +29,7 @@ inline absl::Status caught(std::string_view who, CodeSite code, absl::FunctionRe
     return make_error(ErrorKind::kCollectiveError, sv(who), " threw: ", error.what(), exception_type_text(error),
                       site_place(Site{.code = code}));
   } catch (...) {
-    return make_error(ErrorKind::kCollectiveError, sv(who), " threw: an exception that is no std::exception",
+    return make_error(ErrorKind::kCollectiveError, sv(who), " threw: ", odd_exception_text(),
                       site_place(Site{.code = code}));
   }
 }

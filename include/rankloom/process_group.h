@@ -261,18 +261,18 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                             CodeSite code = CodeSite::here());
   static constexpr int kNoColor = -1;
 
-  // --- state
+  // --- state, of this member: another rank's is refused with InvalidArgument
 
   // Of collectives: how many this member has issued.
-  int64_t sequence_number() const;
+  int64_t sequence_number(CodeSite code = CodeSite::here()) const;
   // For calls that say nothing else, from now on. A wait that lasts longer than `warn_after` is told of in the report's
   // notes and to WorldOptions::on_warning, and goes on; one that lasts longer than the timeout fails. Both are virtual
   // time in deterministic runs. Neither keeps a stuck job from being reported as a Deadlock at once.
   void set_timeout(absl::Duration timeout, CodeSite code = CodeSite::here());
-  absl::Duration timeout() const;
+  absl::Duration timeout(CodeSite code = CodeSite::here()) const;
   void set_warn_after(absl::Duration warn_after, CodeSite code = CodeSite::here());
-  absl::Duration warn_after() const;
-  void set_reduce_order(const ReduceOp::Order& order);
+  absl::Duration warn_after(CodeSite code = CodeSite::here()) const;
+  void set_reduce_order(const ReduceOp::Order& order, CodeSite code = CodeSite::here());
 
   // Ends all members' waits with Aborted. Later calls fail. Does nothing by default.
   virtual void abort(std::string_view reason = "abort() was called", CodeSite code = CodeSite::here());

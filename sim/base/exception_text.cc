@@ -13,10 +13,10 @@ namespace rankloom::internal {
 namespace {
 
 // Empty: unknown.
-std::string type_name(const std::exception& error) {
+std::string type_name(const std::type_info& type) {
   int failed = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &failed), &std::free);
+  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, &failed),
+                                                         &std::free);
   return failed != 0 ? "" : name.get();
 }
 
@@ -27,10 +27,16 @@ bool own_type(std::string_view name) {
 }  // namespace
 
 std::string exception_type_text(const std::exception& error) {
-  const std::string name = type_name(error);
+  const std::string name = type_name(typeid(error));
   return name.empty() || own_type(name) ? "" : absl::StrCat(" (", name, ")");
 }
 
-bool is_test_assertion(const std::exception& error) { return type_name(error).starts_with("testing::"); }
+std::string odd_exception_text() {
+  const std::type_info* const type = abi::__cxa_current_exception_type();
+  const std::string name = type != nullptr ? type_name(*type) : "";
+  return absl::StrCat("an exception that is no std::exception", name.empty() ? "" : absl::StrCat(" (", name, ")"));
+}
+
+bool is_test_assertion(const std::exception& error) { return type_name(typeid(error)).starts_with("testing::"); }
 
 }  // namespace rankloom::internal

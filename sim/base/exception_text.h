@@ -9,6 +9,9 @@ namespace rankloom::internal {
 // program: the library's, GoogleTest's, pybind11's.
 std::string exception_type_text(const std::exception& error);
 
+// "an exception that is no std::exception (int)": the one that the caller handles.
+std::string odd_exception_text();
+
 // Whether it is a failed assertion of GoogleTest's.
 bool is_test_assertion(const std::exception& error);
 

@@ -806,7 +806,8 @@ void DeterministicScheduler::idle_outside(bool polls, StateLock& lock) {
                   .weak_deadline_ns = weak_floor_ns_,
                   .beside = (running_ > 0 && !polls) || away() > 0,
                   .polls = polls,
-                  .now_ns = now_ns()};
+                  .now_ns = now_ns(),
+                  .tasks = live_};
   if (!polls) note_running(nullptr);
   lock.unlock();
   idler_(idle);

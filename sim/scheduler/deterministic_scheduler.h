@@ -64,10 +64,13 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
     bool beside = false;                          // threads of ranks may still act
     bool polls = false;                           // tasks can run, but do nothing but ask whether something happened
     int64_t now_ns = 0;
+    int tasks = 0;  // that have not ended, steps excepted
   };
   // Called on the fibers' thread when no task can move, in the place of its sleep: returns when asked() says that
   // somebody sent something; if tasks poll, soon, so that they ask again. Set once, before run().
   void set_idler(std::function<void(const Idle& idle)> idler) { idler_ = std::move(idler); }
+  // By a task or a step: the tasks that have not ended, steps excepted.
+  int tasks() const { return live_; }
   bool asked() const { return inbox_full_.load(std::memory_order_acquire); }
   // Has a body run as a step of its own, on the fibers' thread; from any thread. False: all tasks have ended.
   bool post_from_outside(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body);

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import pickle
 import sys
 import threading
 import types
@@ -411,6 +412,31 @@ def test_objects_and_blocks_of_calls() -> None:
                 for _ in range(3):
                     dist.all_gather_into_tensor(torch.empty(8, device=device), x)
     assert [(call.op, call.inputs) for call in world.calls] == [("all_gather_into_tensor_coalesced", [("float32", [2])] * 3)] * 2
+
+
+def test_objects_of_ranks_that_are_not_there_are_refused() -> None:
+    before = dist.broadcast_object_list
+    with fake_world(world_size=4, rank=1):
+        own = dist.new_group([1, 3])
+        calls: dict[str, Callable[[], object]] = {
+            "broadcast_object_list from rank 0": lambda: dist.broadcast_object_list([None], src=0),
+            "broadcast_object_list from rank 3": lambda: dist.broadcast_object_list([None], group=own, group_src=1),
+            "scatter_object_list from rank 2": lambda: dist.scatter_object_list([None], None, src=2),
+            "recv_object_list from rank 2": lambda: dist.recv_object_list([None], src=2),
+            "recv_object_list from any rank": lambda: dist.recv_object_list([None]),
+        }
+        for call, make in calls.items():
+            with pytest.raises(RuntimeError) as error:
+                make()
+            want = f"rank 1 of a fake world of 4: {call}: nobody is there who made the objects, want the rank to make them itself"
+            assert str(error.value) == want
+        mine = [{"lr": 0.1}]
+        dist.broadcast_object_list(mine, src=1)
+        dist.broadcast_object_list(mine, group=own, group_src=0)
+        out: list[object] = [None]
+        dist.scatter_object_list(out, [0, "mine", 2, 3], src=1)
+        assert mine == [{"lr": 0.1}] and out == ["mine"]
+    assert dist.broadcast_object_list is before
 
 
 # ---- time and totals
@@ -1002,6 +1028,20 @@ def test_errors_name_the_function_that_was_called() -> None:
     (world,) = trace(program, ranks=[1], world_size=4)
     with pytest.raises(RuntimeError, match=r"^trace: rank 1 of 4: it has no device, want "):
         world.estimate()
+
+
+def test_what_a_world_cannot_do_is_told() -> None:
+    with fake_world(world_size=2, rank=1) as world:
+        dist.barrier()
+        for seconds in ("1", -1, float("nan"), True):
+            with pytest.raises(ValueError, match=rf"^fake_world: rank 1 of 2: compute of {seconds!r} s, want 0 or more$"):
+                world.compute(seconds)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^fake_world: rank 1 of 2: it cannot be copied or pickled, want its calls, or a file of write_run\(\)$"):
+        pickle.dumps(world)
+    for write in (world.write_perfetto, world.write_run, world.write_pytorch_trace, world.write_chakra):
+        if write != world.write_chakra or rankloom.torch._ext.has_chakra:
+            with pytest.raises(ValueError, match=r"^the file's name is empty, want one to write to$"):
+                write("")
 
 
 def test_writers_make_the_folder_of_their_file(tmp_path: pathlib.Path) -> None:

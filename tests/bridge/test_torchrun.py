@@ -552,8 +552,20 @@ def test_a_script_that_fails_leaves_its_record(tmp_path: pathlib.Path) -> None:
     done = launch_here(tmp_path, "--fake=4", "--record=step.csv", "script.py", "fail")
     assert done.returncode == 1 and "ValueError: after all" in done.stderr and "_torchrun" not in done.stderr, done.stderr
     assert len((tmp_path / "step.csv").read_text().splitlines()) == 2
+    assert "rankloom: --record step.csv: what the script called until it failed\n" in done.stderr
     bad = launch_here(tmp_path, "--fake=4", "--record=script.py/step.csv", "script.py")
     assert bad.returncode == 2 and "error: --record script.py/step.csv: Not a directory" in bad.stderr, bad.stderr
+
+
+def test_costs_of_groups_that_there_are_not_are_told(tmp_path: pathlib.Path) -> None:
+    options = ["--fake=4", "--device=h100_sxm", "--record=step.txt"]
+    done = launch_text_here(tmp_path, RECORDED, *options, "--cost=dp=nvlink4,tpp=nvlink4")
+    assert done.returncode == 0, done.stderr
+    # The script calls the group along tp, and its mesh names that.
+    assert "rankloom: --cost names dp, tpp, and no call is of a group called so; the calls' groups: tp\n" in done.stderr
+    assert "    - the cost of dp, tpp: no call is of a group called so\n" in (tmp_path / "step.txt").read_text()
+    done = launch_text_here(tmp_path, RECORDED, *options, "--cost=tp=nvlink4")
+    assert "--cost" not in done.stderr and "the cost of" not in (tmp_path / "step.txt").read_text()
 
 
 def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:

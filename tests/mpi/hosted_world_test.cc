@@ -1,7 +1,9 @@
 // Worlds whose processes have several ranks end with the reports of one process: those that tell where ranks are.
 
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -251,6 +253,32 @@ TEST(HostedWorldTest, ShutdownWaitsForEndsThatAreOnTheirWay) {
     ASSERT_TRUE(report.ok()) << report.text();
     EXPECT_THAT(report.notes, testing::IsEmpty());
   }
+}
+
+TEST(HostedWorldTest, HelpersOfCallsThatEndAfterTheirRanksAreServed) {
+  std::atomic<int> helped = 0;
+  const RunReport report = run_mpi_world({}, ranks_per_process, [&helped](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<int64_t>>(1, rank.rank() + 1);
+    const auto all_reduce = [&rank, &helped, pg, x] {
+      Work work = pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
+      work.then([&rank, &helped, x](const absl::Status& end) {
+        EXPECT_TRUE(end.ok()) << end;
+        rank.world().spawn_helper([&rank, &helped, x] {
+          rank.store().add("sum", (*x)[0]);
+          ++helped;
+        });
+      });
+    };
+    // The other ranks have ended by then, but for their calls.
+    if (rank.rank() > 0) return all_reduce();
+    rank.world().spawn_helper([&rank, all_reduce] {
+      rank.sleep_for(absl::Milliseconds(50));
+      all_reduce();
+    });
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_EQ(helped, ranks_per_process);
 }
 
 }  // namespace

@@ -242,7 +242,7 @@ int run(const std::string& kind, const std::string& folder) {
     }
     if ((kind == "throw" || kind == "flight") && rank.rank() == 1) throw std::runtime_error("the disk is full");
     if (kind == "go_on" && rank.rank() == 1) throw std::runtime_error("the disk is full");
-    for (volatile bool computes = kind == "go_on"; computes;) usleep(1000);
+    for (volatile bool computes = kind == "go_on" || kind == "compute"; computes;) usleep(1000);
     if (kind == "finalize" && rank.rank() == 1) MPI_Finalize();
     if (kind == "beside") {
       int sum = 0;

@@ -1,12 +1,17 @@
 """How a job of MPI processes is started here, by implementation; and the test of one program as such a job.
 
-    mpi_job.py IMPLEMENTATION PROCESSES PROGRAM [ARGUMENT ...]
+    mpi_job.py [--limit=SECONDS] IMPLEMENTATION PROCESSES PROGRAM [ARGUMENT ...]
+
+A job that has not ended after so many seconds fails: its processes are ended, after the stacks of their threads are printed
+where there is gdb.
 """
 
+import contextlib
 import functools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -60,6 +65,49 @@ def run(implementation, processes, program, arguments=(), timeout=60, fails=Fals
     return done
 
 
+def processes_of(program):
+    """The processes here that run it, by id."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.path.samefile(f"/proc/{process}/exe", program):
+                found.append(int(process))
+    return sorted(found)
+
+
+def stacks_of(process):
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        return "no gdb, so no stacks\n"
+    try:
+        return subprocess.run([gdb, "-p", str(process), "-batch", "-ex", "thread apply all backtrace 30"], text=True, timeout=60,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+    except subprocess.TimeoutExpired:
+        return "gdb gave no stacks within 60 s\n"
+
+
+def run_with_limit(limit, implementation, processes, program, arguments):
+    """The exit status of the job, whose processes write to this one's output."""
+    with subprocess.Popen(command(implementation, processes, program, arguments), env=environment(), stdin=subprocess.DEVNULL) as job:
+        try:
+            return job.wait(limit)
+        except subprocess.TimeoutExpired:
+            print(f"mpi_job.py: the job has not ended after {limit} s", flush=True)
+            hung = processes_of(program)
+            for process in hung:
+                print(f"---- process {process}\n{stacks_of(process)}", flush=True)
+            job.terminate()
+            try:
+                job.wait(20)
+            except subprocess.TimeoutExpired:
+                job.kill()
+            for process in set(hung) & set(processes_of(program)):
+                os.kill(process, signal.SIGKILL)
+            return 1
+
+
 if __name__ == "__main__":
-    implementation, processes, program, *arguments = sys.argv[1:]
-    os.execvpe(command(implementation, processes, program)[0], command(implementation, processes, program, arguments), environment())
+    arguments = sys.argv[1:]
+    limit = int(arguments.pop(0).removeprefix("--limit=")) if arguments[0].startswith("--limit=") else None
+    implementation, processes, program, *arguments = arguments
+    sys.exit(run_with_limit(limit, implementation, processes, program, arguments))

@@ -8,6 +8,7 @@ import os
 import pathlib
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,16 @@ class JobsTest(unittest.TestCase):
     def test_a_rank_that_goes_on_after_an_abort_ends_the_job(self):
         done = self.failed_job("go_on")
         self.assertIn("rankloom: rank 1 ends the job: a rank has not ended 1s after the run was aborted; still running: rank 0\n", done.stdout)
+
+    def test_the_limit_of_a_job_tells_where_its_processes_are_and_ends_them(self):
+        done = subprocess.run([sys.executable, mpi_job.__file__, "--limit=4", IMPLEMENTATION, "2", PROGRAM, "compute"], text=True,
+                              timeout=SOON + 60, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("mpi_job.py: the job has not ended after 4 s\n", done.stdout)
+        self.assertEqual(done.stdout.count("---- process "), 2, done.stdout)
+        self.assertEqual(done.stdout.count("no gdb, so no stacks" if shutil.which("gdb") is None else " usleep"),
+                         2, done.stdout)
+        self.assertEqual(mpi_job.processes_of(PROGRAM), [])
 
     def test_an_error_of_mpi_between_the_processes_ends_the_job(self):
         done = self.failed_job("no_probe")

@@ -43,7 +43,11 @@ class Jobs(unittest.TestCase):
     def job(self, kind, processes=2, timeout=SOON, fails=False):
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            done = Done(folder, mpi_job.run(IMPLEMENTATION, processes, PROGRAM, [kind, folder], timeout=timeout, fails=fails))
+            finished = mpi_job.run(IMPLEMENTATION, processes, PROGRAM, [kind, folder], timeout=timeout, fails=fails)
+            # A launcher may end before the processes that it ends do.
+            while mpi_job.processes_of(PROGRAM) and time.monotonic() - begun < timeout:
+                time.sleep(0.01)
+            done = Done(folder, finished)
         self.assertLess(time.monotonic() - begun, timeout)
         return done
 
@@ -232,7 +236,8 @@ class EndsTest(Jobs):
     def test_a_process_that_aborts_ends_the_job(self):
         done = self.failed_job("abort")
         self.assertNotIn("summary:", done.text)
-        self.assertRegex(done.text, r"signal 6|EXIT CODE: 6|KILLED BY SIGNAL: 6|Aborted|No such process")
+        # The process itself; a launcher's own words are now and then missing.
+        self.assertRegex(done.text, r"rankloom: fatal \(rank \d\): SIGABRT\n  its last point: store append \[mpi_search_job.cc:\d+\]\n")
 
     def test_exit_in_a_run_ends_the_job(self):
         done = self.failed_job("exit")

@@ -280,6 +280,23 @@ TEST(MpiWorldTest, RandomProgramsComputeWhatTheOracleSays) {
   EXPECT_GT(ran, 5);
 }
 
+// Helpers may outlive their ranks, and the ranks of all other processes.
+TEST(MpiWorldTest, TasksThatOutliveAllRanksAreServed) {
+  for (const bool last : {true, false}) {
+    int64_t added = 0;
+    const Ran ran = run_all([&](RankContext& rank) {
+      if (rank.rank() != (last ? rank.world_size() - 1 : 0)) return Bytes();
+      rank.world().spawn_helper([&rank, &added] {
+        rank.sleep_for(absl::Milliseconds(50));
+        added = rank.store().add("helped", 7);
+      });
+      return Bytes();
+    });
+    EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+    EXPECT_EQ(added, process_of_job() == (last ? processes_of_job() - 1 : 0) ? 7 : 0);
+  }
+}
+
 TEST(MpiWorldTest, LargeMessagesArrive) {
   const Ran ran = run_all([](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -108,7 +108,7 @@ TEST_P(ReportTest, ARankThatFailsIsNamedOnce) {
 
 TEST_P(ReportTest, WhateverARankThrowsIsCaught) {
   const RunReport report = run_world(GetParam().options(1), [](RankContext&) { throw 7; });
-  EXPECT_THAT(report.text(), StartsWith("rank 0 failed: an exception that is no std::exception"));
+  EXPECT_THAT(report.text(), StartsWith("rank 0 failed: an exception that is no std::exception (int)"));
   EXPECT_EQ(error_of([&] { report.throw_if_failed(); }, ErrorKind::kRankFailed), "RankFailed: " + report.text());
 }
 

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <sstream>
@@ -331,6 +333,20 @@ TEST_P(GroupsTest, RefusesTheHandleOfAnotherRank) {
                   ThrowsDistError(ErrorKind::kInvalidArgument,
                                   HasSubstr("rank 0, group 0, all_reduce seq 1: the handle of rank 0 was used by rank "
                                             "1, want the rank's own handle")));
+      // State that no schedule tells of.
+      const std::map<std::string, std::function<void()>> calls = {
+          {"sequence_number", [] { (void)of_zero->sequence_number(); }},
+          {"timeout", [] { (void)of_zero->timeout(); }},
+          {"warn_after", [] { (void)of_zero->warn_after(); }},
+          {"set_timeout", [] { of_zero->set_timeout(absl::Seconds(1)); }},
+          {"set_warn_after", [] { of_zero->set_warn_after(absl::Seconds(1)); }},
+          {"set_reduce_order", [] { of_zero->set_reduce_order({.kind = ReduceOp::Order::Kind::kTree}); }}};
+      for (const auto& [call, made] : calls) {
+        EXPECT_THAT(made, ThrowsDistError(ErrorKind::kInvalidArgument,
+                                          HasSubstr(absl::StrCat("rank 0, group 0, ", call,
+                                                                 ": the handle of rank 0 was used by rank 1, want the "
+                                                                 "rank's own handle [groups_test.cc:"))));
+      }
       rank.store().set("used", "");
       throw std::runtime_error("enough");
     }

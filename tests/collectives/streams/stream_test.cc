@@ -132,7 +132,7 @@ TEST_P(StreamTest, AKernelMayThrowAnything) {
     SimStream stream(rank, "compute");
     stream.launch([] { throw 5; }, "gemm", CodeSite{"some/train.cc", 12});
     EXPECT_EQ(error_of([&] { stream.synchronize(); }),
-              "CollectiveError: rank 0, stream compute: gemm threw: an exception that is no std::exception "
+              "CollectiveError: rank 0, stream compute: gemm threw: an exception that is no std::exception (int) "
               "[train.cc:12]");
   });
 }
@@ -162,7 +162,7 @@ TEST_P(StreamTest, ACallThatThrowsMarksTheStreamFailed) {
     EXPECT_EQ(error_of([&] { first.synchronize(); }),
               "CollectiveError: all_reduce threw: no such thing (std::runtime_error) [train.cc:12]");
     EXPECT_EQ(error_of([&] { second.synchronize(); }),
-              "CollectiveError: barrier threw: an exception that is no std::exception [train.cc:13]");
+              "CollectiveError: barrier threw: an exception that is no std::exception (int) [train.cc:13]");
     EXPECT_FALSE(reduced.is_success());
   });
 }

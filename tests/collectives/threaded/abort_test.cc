@@ -607,8 +607,8 @@ TEST_P(CallbackTest, ThatThrowsFailsItsRank) {
       if (rank.rank() != 1) rank.store().wait({"never"});
     });
     // Rank 0 or 2 may have been the last to come: the callback of rank 1 runs later all the same, or at once on rank 1.
-    EXPECT_THAT(report.text(),
-                HasSubstr(standard ? "rank 1 failed: boom" : "rank 1 failed: an exception that is no std::exception"));
+    EXPECT_THAT(report.text(), HasSubstr(standard ? "rank 1 failed: boom"
+                                                  : "rank 1 failed: an exception that is no std::exception (int)"));
   }
 }
 
@@ -697,10 +697,10 @@ TEST(Hooks, ThatThrowAreNotes) {
     if (rank.rank() == 0) pg->barrier().wait();
   });
   EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1"));
-  EXPECT_THAT(report.notes,
-              testing::UnorderedElementsAre("whereabouts threw: no debugger (std::runtime_error)",
-                                            "a listener of on_abort() threw: an exception that is no std::exception",
-                                            "a hook of at_end() threw: too late (std::runtime_error)"));
+  EXPECT_THAT(report.notes, testing::UnorderedElementsAre(
+                                "whereabouts threw: no debugger (std::runtime_error)",
+                                "a listener of on_abort() threw: an exception that is no std::exception (int)",
+                                "a hook of at_end() threw: too late (std::runtime_error)"));
 }
 
 TEST(Whereabouts, AreAppendedToADeadlock) {

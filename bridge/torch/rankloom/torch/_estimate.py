@@ -490,6 +490,9 @@ def _not_modelled(worlds: Sequence[FakeWorld], ranks: Sequence[_Rank], communica
     missing = [kernels, launches, others, links, memory]
     if communicates and not worlds[0]._has_cost():
         missing.insert(0, "what calls take: cost is not given, and all of them take no time (cost='infiniband_ndr' or the like)")
+    unused = sorted(set[str].intersection(*(set(world._unused_costs()) for world in worlds)))
+    if unused:
+        missing.insert(0, f"the cost of {', '.join(unused)}: no call is of a group called so")
     if any(world._first_buckets for world in worlds):
         text = "a later step of DistributedDataParallel: in its first one a model reduces when backward is over, from the second on beside it"
         missing.insert(0, f"{text} (do one step before the one that counts)")

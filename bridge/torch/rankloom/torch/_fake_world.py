@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import _disable_current_modes
 
 from rankloom.torch import (
+    _absent_objects,
     _compute,
     _context_parallel,
     _ddp_reducer,
@@ -257,6 +258,7 @@ class FakeWorld:
         self._made_by = made_by  # the function that the user called
         self._names = _module_names.ModuleNames()
         self._made = (cost, algorithm, outputs)
+        self._cost_names = [name for name, *_ in cost if name]
         self._record = self._new_record()
         self._compute: _compute.Compute | None = None
         if kernels is not None:
@@ -270,6 +272,9 @@ class FakeWorld:
         self._forgotten = 0  # how often calls were
         self._unclaimed = False  # the default group is the one that __enter__ made
         self._first_buckets: set[int] = set()  # reducers of DistributedDataParallel that have had no others since clear()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self._who()}: it cannot be copied or pickled, want its calls, or a file of write_run()")
 
     def __repr__(self) -> str:
         return f"<fake world: rank {self.rank} of {self.world_size}, {self._record.size} calls>"
@@ -292,6 +297,7 @@ class FakeWorld:
             exits.callback(lambda: setattr(sys, "excepthook", excepthook))
             exits.enter_context(self._environment())
             exits.enter_context(_names.fake_world(self))
+            exits.enter_context(_absent_objects.refused(self.rank, self.world_size))
             _stores.enter()
             exits.callback(_stores.leave)
             _meta.enter()
@@ -513,7 +519,7 @@ class FakeWorld:
 
     def compute(self, seconds: float, name: str = "compute") -> None:
         """The program computes for so long, in virtual time."""
-        if not (math.isfinite(seconds) and seconds >= 0):
+        if not (is_finite(seconds) and seconds >= 0):
             raise ValueError(f"{self._who()}: compute of {seconds!r} s, want 0 or more")
         self._record.compute(seconds, name)
 
@@ -535,6 +541,13 @@ class FakeWorld:
         """
         self._records(others)
         return _estimate.estimate_of([self, *others])
+
+    def _unused_costs(self) -> list[str]:
+        """Of `cost`, where no mesh says which names there are: those by which no call's group is called."""
+        if self.dims:
+            return []
+        called = {call.group for call in self.calls}
+        return [name for name in self._cost_names if name not in called]
 
     def _estimate_last_step(self) -> tuple[Estimate, str]:
         """Of a script, which does not say where its steps begin: the estimate, and of what it is."""
@@ -604,6 +617,8 @@ class FakeWorld:
 
 
 def _writable(path: str | os.PathLike[str]) -> str:
+    if not os.fspath(path):
+        raise ValueError("the file's name is empty, want one to write to")
     with contextlib.suppress(OSError):  # the writer says what is wrong
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     return os.fspath(path)

@@ -410,6 +410,11 @@ def _main_of_record(options: argparse.Namespace, world: FakeWorld, environment: 
                 os.environ[name] = variables[name]
             else:
                 os.environ.pop(name, None)
+    if world.calls and (unused := world._unused_costs()):
+        groups = sorted({call.group for call in world.calls if not call.is_compute})
+        _process.say(f"--cost names {', '.join(unused)}, and no call is of a group called so; the calls' groups: {', '.join(groups) or 'none'}")
+    if status:
+        _process.say(f"--record {options.record}: what the script called until it failed")
     try:
         _write_record(world, options.record)
     except (OSError, RuntimeError) as error:
