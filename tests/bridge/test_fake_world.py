@@ -414,28 +414,33 @@ def test_objects_and_blocks_of_calls() -> None:
     assert [(call.op, call.inputs) for call in world.calls] == [("all_gather_into_tensor_coalesced", [("float32", [2])] * 3)] * 2
 
 
-def test_objects_of_ranks_that_are_not_there_are_refused() -> None:
+def test_objects_of_ranks_that_are_not_there() -> None:
     before = dist.broadcast_object_list
-    with fake_world(world_size=4, rank=1):
+    with fake_world(world_size=4, rank=1) as world:
         own = dist.new_group([1, 3])
-        calls: dict[str, Callable[[], object]] = {
-            "broadcast_object_list from rank 0": lambda: dist.broadcast_object_list([None], src=0),
-            "broadcast_object_list from rank 3": lambda: dist.broadcast_object_list([None], group=own, group_src=1),
-            "scatter_object_list from rank 2": lambda: dist.scatter_object_list([None], None, src=2),
-            "recv_object_list from rank 2": lambda: dist.recv_object_list([None], src=2),
-            "recv_object_list from any rank": lambda: dist.recv_object_list([None]),
-        }
-        for call, make in calls.items():
+        calls: dict[str, tuple[Callable[[], object], str]] = {
+            "broadcast_object_list from rank 0": (lambda: dist.broadcast_object_list([None]), "rank's own in the list, which it keeps (have [None])"),
+            "broadcast_object_list from rank 3": (
+                lambda: dist.broadcast_object_list([7, None], group=own, group_src=1), "rank's own in the list, which it keeps (have [7, None])"
+            ),
+            "scatter_object_list from rank 2": (lambda: dist.scatter_object_list([None], None, src=2), "rank to make its own, without the call"),
+            "recv_object_list from rank 2": (lambda: dist.recv_object_list([7], src=2), "rank to make its own, without the call"),
+            "recv_object_list from any rank": (lambda: dist.recv_object_list([7]), "rank to make its own, without the call"),
+        }  # fmt: skip
+        for call, (make, want) in calls.items():
             with pytest.raises(RuntimeError) as error:
                 make()
-            want = f"rank 1 of a fake world of 4: {call}: nobody is there who made the objects, want the rank to make them itself"
-            assert str(error.value) == want
-        mine = [{"lr": 0.1}]
+            assert str(error.value) == f"rank 1 of a fake world of 4: {call}: nobody is there who made the objects, want the {want}"
+        world.clear()
+        config = [{"lr": 0.1}, "adam"]
+        dist.broadcast_object_list(config, src=3, group=own)
+        assert config == [{"lr": 0.1}, "adam"]
+        mine, out = ["x"], list[object]([None])
         dist.broadcast_object_list(mine, src=1)
-        dist.broadcast_object_list(mine, group=own, group_src=0)
-        out: list[object] = [None]
         dist.scatter_object_list(out, [0, "mine", 2, 3], src=1)
-        assert mine == [{"lr": 0.1}] and out == ["mine"]
+        assert mine == ["x"] and out == ["mine"]
+    calls_made = [(call.op, call.root, call.group_size, (call.inputs or call.outputs)[0][0]) for call in world.calls[:4]]
+    assert calls_made == [("broadcast", 3, 2, "int64"), ("broadcast", 3, 2, "uint8"), ("broadcast", 1, 4, "int64"), ("broadcast", 1, 4, "uint8")]
     assert dist.broadcast_object_list is before
 
 

@@ -562,7 +562,7 @@ def test_costs_of_groups_that_there_are_not_are_told(tmp_path: pathlib.Path) -> 
     done = launch_text_here(tmp_path, RECORDED, *options, "--cost=dp=nvlink4,tpp=nvlink4")
     assert done.returncode == 0, done.stderr
     # The script calls the group along tp, and its mesh names that.
-    assert "rankloom: --cost names dp, tpp, and no call is of a group called so; the calls' groups: tp\n" in done.stderr
+    assert "rankloom: --cost names dp, tpp, and no call is of a group called so (have tp): want --mesh DIM=SIZE,... " in done.stderr
     assert "    - the cost of dp, tpp: no call is of a group called so\n" in (tmp_path / "step.txt").read_text()
     done = launch_text_here(tmp_path, RECORDED, *options, "--cost=tp=nvlink4")
     assert "--cost" not in done.stderr and "the cost of" not in (tmp_path / "step.txt").read_text()
@@ -590,6 +590,7 @@ def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
         (["--fake=4", "--device=h100_sxm", "script.py"], "--device h100_sxm: want --fake WORLD_SIZE and --record FILE beside it"),
         (["--fake=4", "--record=a.txt", "--device=h1", "script.py"], "device is 'h1', want a Device or one of the presets"),
         (["--fake=4", "--record=a.txt", "--cost=nvlink9", "script.py"], "error: --fake 4: cost is 'nvlink9', want a Link or one of the presets"),
+        (["--fake=4", "--record=a.txt", "--efficiency=0.5", "script.py"], "error: --efficiency 0.5: want --device beside it"),
         (["--fake=4", "--record=a.txt", "--mesh=dp=2", "script.py"], "mesh has dp 2 = 2 ranks, want world_size = 4"),
         (["--fake=4", "--record=a.txt", "--mesh=dp=two", "script.py"], "--mesh dp=two: want numbers of ranks"),
         (["--fake=4", "--record=a.txt", "--mesh=dp", "script.py"], "--mesh dp: want DIM=..., with commas between"),

@@ -72,6 +72,8 @@ def checked_device(who: str, device: object) -> Device:
     if not isinstance(device.flops, Mapping):
         raise ValueError(f"{who}: device {device.name} has peaks {device.flops!r}, want FLOP/s by dtype, such as {{'float32': 1e12}}")
     for dtype, peak in device.flops.items():
+        if not isinstance(dtype, str):
+            raise ValueError(f"{who}: device {device.name} has a peak of {dtype!r}, want dtypes by their names, such as 'bfloat16'")
         if not (is_finite(peak) and peak > 0):
             raise ValueError(f"{who}: device {device.name} has {peak!r} FLOP/s of {dtype}, want more than 0")
     if "float32" not in device.flops:

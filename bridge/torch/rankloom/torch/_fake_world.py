@@ -297,7 +297,7 @@ class FakeWorld:
             exits.callback(lambda: setattr(sys, "excepthook", excepthook))
             exits.enter_context(self._environment())
             exits.enter_context(_names.fake_world(self))
-            exits.enter_context(_absent_objects.refused(self.rank, self.world_size))
+            exits.enter_context(_absent_objects.answered(self.rank, self.world_size))
             _stores.enter()
             exits.callback(_stores.leave)
             _meta.enter()

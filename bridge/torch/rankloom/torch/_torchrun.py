@@ -363,6 +363,8 @@ def _recorded_world(options: argparse.Namespace, rank: int, ranks: int) -> FakeW
             mesh = {dim: int(size) for dim, size in _by_dim("mesh", options.mesh).items()}
         except ValueError:
             raise _UsageError(f"--mesh {options.mesh}: want numbers of ranks") from None
+    if options.efficiency is not None and options.device is None:
+        raise _UsageError(f"--efficiency {options.efficiency}: want --device beside it")
     efficiency = 1.0 if options.efficiency is None else options.efficiency
     return fake_world(rank, ranks, mesh=mesh, cost=cost, device=options.device, efficiency=efficiency, _who=f"--fake {ranks}")
 
@@ -412,7 +414,10 @@ def _main_of_record(options: argparse.Namespace, world: FakeWorld, environment: 
                 os.environ.pop(name, None)
     if world.calls and (unused := world._unused_costs()):
         groups = sorted({call.group for call in world.calls if not call.is_compute})
-        _process.say(f"--cost names {', '.join(unused)}, and no call is of a group called so; the calls' groups: {', '.join(groups) or 'none'}")
+        _process.say(
+            f"--cost names {', '.join(unused)}, and no call is of a group called so (have {', '.join(groups) or 'none'}): want --mesh "
+            "DIM=SIZE,... to call groups so, or a mesh of the script's; groups without a link of their own take the slowest"
+        )
     if status:
         _process.say(f"--record {options.record}: what the script called until it failed")
     try:
