@@ -68,14 +68,9 @@ class GroupFront : public Kept {
   // Of the order and the times that calls get which say nothing of them: anew with each change. Never 0.
   uint32_t terms() const { return terms_; }
 
-  // A call's timeout in nanoseconds; Deadline::kNever: none. Most calls of a group have the same, and a division is
-  // saved.
-  int64_t nanoseconds(absl::Duration timeout) {
-    if (timeout != known_timeout_) [[unlikely]] {
-      known_timeout_ = timeout;
-      known_timeout_ns_ = timeout == absl::InfiniteDuration() ? Deadline::kNever : absl::ToInt64Nanoseconds(timeout);
-    }
-    return known_timeout_ns_;
+  // A call's timeout in nanoseconds; Deadline::kNever: none. Calls on streams ask beside the rank's own.
+  static int64_t nanoseconds(absl::Duration timeout) {
+    return timeout == absl::InfiniteDuration() ? Deadline::kNever : absl::ToInt64Nanoseconds(timeout);
   }
 
   // A call that waits in a stream for its turn, which destroy_process_group() waits for; shutdown() does not.
@@ -156,8 +151,6 @@ class GroupFront : public Kept {
   bool destroyed_ = false;                  // destroy_process_group() was called for this group itself
   std::unique_ptr<Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()
   int64_t at_end_ = 0;                      // the world's hook that drops coalescing_; 0: none
-  absl::Duration known_timeout_ = absl::InfiniteDuration();
-  int64_t known_timeout_ns_ = Deadline::kNever;
   absl::Duration timeout_ = absl::InfiniteDuration();
   absl::Duration warn_after_ = absl::InfiniteDuration();
   ReduceOp::Order order_;

@@ -248,7 +248,11 @@ void gather_report(MPI_Comm processes, RanksHere here, int64_t most_bytes, RunRe
   if (report->kept != nullptr) merger = std::make_unique<Merger>(*report->kept);
   for (size_t process = 0; process < all.size(); ++process) {
     WireReader in(all[process]);
-    for (std::string& note : read_texts(&in)) report->notes.push_back(std::move(note));
+    // Of a message that nobody received, both sides may tell.
+    for (std::string& note : read_texts(&in)) {
+      if (std::find(report->notes.begin(), report->notes.end(), note) == report->notes.end())
+        report->notes.push_back(std::move(note));
+    }
     for (const std::string& fault : read_texts(&in)) {
       const absl::StatusOr<FaultPlan> parsed = FaultPlan::parse(fault);
       if (parsed.ok()) report->faults.insert(report->faults.end(), parsed->faults().begin(), parsed->faults().end());

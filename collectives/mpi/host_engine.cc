@@ -169,10 +169,8 @@ void HostEngine::deliver(absl::AnyInvocable<void()> step) {
   if (delivering_) return;
   delivering_ = scheduler_->post_from_outside({.rank = -1, .kind = TaskKind::kCompletion}, Site{.what = "mpi"},
                                               [this] { run_delivered(); });
-  if (delivering_) return;
-  // The run has ended here.
-  delivered_.clear();
-  late_ = true;
+  // The run has ended here: what comes now is of messages that nobody receives any more.
+  if (!delivering_) delivered_.clear();
 }
 
 void HostEngine::run_delivered() {
@@ -840,7 +838,6 @@ void HostEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO
   const std::string late = absl::StrCat(
       "a rank has not ended ", absl::FormatDuration(absl::Nanoseconds(abort_grace_ns)), " after the run was aborted");
   await_all(late.c_str(), [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_ == processes_; });
-  if (late_ && !aborted_.load()) end_job("a message has come after the end of the run");
   {
     OrderedMutexLock lock(&mu_);
     const auto bytes = std::make_shared<const std::string>(message(Kind::kDrained).take());

@@ -174,7 +174,6 @@ class HostEngine final : public GroupBackend, public HostChannel {
   Counts counts_ ABSL_GUARDED_BY(mu_);
   std::deque<absl::AnyInvocable<void()>> delivered_ ABSL_GUARDED_BY(mu_);
   bool delivering_ ABSL_GUARDED_BY(mu_) = false;
-  bool late_ ABSL_GUARDED_BY(mu_) = false;  // a message has come after the end of the run here
 
   // idle
   bool idling_ ABSL_GUARDED_BY(mu_) = false;

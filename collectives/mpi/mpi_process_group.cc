@@ -58,7 +58,7 @@ absl::StatusOr<Work> MpiProcessGroup::execute(CollectiveCall&& call) {
   if (absl::Status s = refused(call, core_->size()); !s.ok()) return invalid_argument(front().who(call), s.message());
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call));
   RankState* const rank = front().rank_state();
-  const int64_t timeout_ns = front().nanoseconds(call.timeout);
+  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   const std::string who = front().who(call);
   const auto begin = [&](auto work, auto file) -> absl::StatusOr<Work> {
     Work handle = WorkState::handle(work);
@@ -87,11 +87,11 @@ absl::StatusOr<Work> MpiProcessGroup::execute_parts(CollectiveCall&& call) {
   std::vector<std::shared_ptr<MpiMessage>> messages;
   for (auto part = first_message; part != parts.end(); ++part) {
     part->keep_alive = call.keep_alive;
-    const int64_t timeout_ns = front().nanoseconds(part->timeout);
+    const int64_t timeout_ns = GroupFront::nanoseconds(part->timeout);
     messages.push_back(std::make_shared<MpiMessage>(core_, rank, std::move(*part), timeout_ns));
   }
   parts.erase(first_message, parts.end());
-  const int64_t timeout_ns = front().nanoseconds(call.timeout);
+  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   CollectiveCall waits;  // the parts have all else
   waits.op = call.op;
   waits.seq = call.seq;

@@ -116,12 +116,13 @@ void MpiCoalesced::watch(std::shared_ptr<MpiCollective> collectives,
   collectives_ = std::move(collectives);
   messages_ = std::move(messages);
   left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);
-  const auto told = [this] {
-    return tell(std::weak_ptr<MpiCoalesced>(std::static_pointer_cast<MpiCoalesced>(shared_from_this())),
-                &MpiCoalesced::part_done);
+  const auto self = std::static_pointer_cast<MpiCoalesced>(shared_from_this());
+  const auto tell_of = [this, &self](WorkState& part) {
+    part.when_done(tell(std::weak_ptr<MpiCoalesced>(self), &MpiCoalesced::part_done));
+    if (keeps_alive_) part.when_done(held_by_part(self));
   };
-  if (collectives_ != nullptr) collectives_->when_done(told());
-  for (const std::shared_ptr<MpiMessage>& message : messages_) message->when_done(told());
+  if (collectives_ != nullptr) tell_of(*collectives_);
+  for (const std::shared_ptr<MpiMessage>& message : messages_) tell_of(*message);
 }
 
 void MpiCoalesced::part_done(const absl::Status& status) {

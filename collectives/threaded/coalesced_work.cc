@@ -1,6 +1,7 @@
 #include "collectives/threaded/coalesced_work.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,9 +51,12 @@ void CoalescedWork::watch(std::shared_ptr<CollectiveWork> collectives, std::vect
   messages_ = std::move(messages);
   left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);
   // Parts that own their tensors outlive a handle that was dropped.
-  const auto told = [this] { return tell(weak_from_this(), &CoalescedWork::part_done); };
-  if (collectives_ != nullptr) collectives_->when_done(told());
-  for (const std::shared_ptr<Message>& message : messages_) message->when_done(told());
+  const auto tell_of = [this](WorkState& part) {
+    part.when_done(tell(weak_from_this(), &CoalescedWork::part_done));
+    if (keeps_alive_) part.when_done(held_by_part(shared_from_this()));
+  };
+  if (collectives_ != nullptr) tell_of(*collectives_);
+  for (const std::shared_ptr<Message>& message : messages_) tell_of(*message);
 }
 
 void CoalescedWork::part_done(const absl::Status& status) {

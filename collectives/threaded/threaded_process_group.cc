@@ -253,7 +253,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute(CollectiveCall&& call) {
   }
   if (!op_row(call.op).is_collective()) return post(std::move(call), on_host);
   if (call.op == OpType::kCoalesced) return execute_parts(std::move(call), on_host);
-  const int64_t timeout_ns = front().nanoseconds(call.timeout);
+  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   if (std::shared_ptr<CollectiveWork>* const state = kept_.holder(call); state != nullptr) [[likely]] {
     (*state)->memo()->on_host = on_host;
     (*state)->begin(timeout_ns);
@@ -313,7 +313,7 @@ bool ThreadedProcessGroup::done_early(const CollectiveCall& call, bool on_host) 
 }
 
 absl::StatusOr<Work> ThreadedProcessGroup::post(CollectiveCall&& call, bool on_host) {
-  const int64_t timeout_ns = front().nanoseconds(call.timeout);
+  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   if (std::shared_ptr<Message>* const message = kept_messages_ != nullptr ? kept_messages_->holder(call) : nullptr;
       message != nullptr) [[likely]] {
     (*message)->memo()->on_host = on_host;
@@ -362,12 +362,12 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
   for (auto part = first_message; part != parts.end(); ++part) {
     part->keep_alive = call.keep_alive;
     part->way.ready = call.way.ready;
-    const int64_t timeout_ns = front().nanoseconds(part->timeout);
+    const int64_t timeout_ns = GroupFront::nanoseconds(part->timeout);
     messages.push_back(
         std::make_shared<Message>(mailbox(), front().rank_state(), ProcessGroup::rank(), std::move(*part), timeout_ns));
   }
   parts.erase(first_message, parts.end());
-  const int64_t timeout_ns = front().nanoseconds(call.timeout);
+  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   auto whole = std::make_shared<CoalescedWork>(front().rank_state(), rendezvous_, mailbox_, call, timeout_ns);
   Work work = WorkState::handle(whole);
   if (on_host) {

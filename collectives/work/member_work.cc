@@ -1,5 +1,6 @@
 #include "collectives/work/member_work.h"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -85,6 +86,15 @@ void MemberWork::dropped() noexcept {
   if (!take_back(why, make_error(ErrorKind::kAborted, "the work was dropped"))) return;
   if (why.why == Withdrawal::Why::kFailure)
     rank_state_->world().note(WorldState::NoteKind::kLeftover, message_of(why.cause));
+}
+
+std::unique_ptr<Dependant> held_by_part(std::shared_ptr<WorkState> whole) {
+  struct Held final : Dependant {
+    explicit Held(std::shared_ptr<WorkState> whole) : whole(std::move(whole)) {}
+    void ended(const absl::Status& /*status*/) override { Completion::drop(std::move(whole)); }
+    std::shared_ptr<WorkState> whole;
+  };
+  return std::make_unique<Held>(std::move(whole));
 }
 
 }  // namespace rankloom::internal

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -115,5 +116,8 @@ class MemberWork : public WorkState, public WaitsFor {
   bool warns_ = false;  // a wait may be overdue()
   int64_t timeout_ns_ = Deadline::kNever;
 };
+
+// For a part of a call that goes on without handles: keeps the work of the whole until the part ends, for callbacks.
+std::unique_ptr<Dependant> held_by_part(std::shared_ptr<WorkState> whole);
 
 }  // namespace rankloom::internal

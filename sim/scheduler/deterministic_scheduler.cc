@@ -804,7 +804,7 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
 void DeterministicScheduler::idle_outside(bool polls, StateLock& lock) {
   const Idle idle{.deadline_ns = next_timer_ns(),
                   .weak_deadline_ns = weak_floor_ns_,
-                  .beside = (running_ > 0 && !polls) || away() > 0,
+                  .beside = (running_ > 0 && !polls) || away() > 0 || outside_.load(std::memory_order_acquire) > 1,
                   .polls = polls,
                   .now_ns = now_ns(),
                   .tasks = live_};

@@ -61,7 +61,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   struct Idle {
     int64_t deadline_ns = Deadline::kNever;       // the earliest own deadline
     int64_t weak_deadline_ns = Deadline::kNever;  // no default timeout ends before this
-    bool beside = false;                          // threads of ranks may still act
+    bool beside = false;                          // threads of ranks, or outside wakers but the idler's, may still act
     bool polls = false;                           // tasks can run, but do nothing but ask whether something happened
     int64_t now_ns = 0;
     int tasks = 0;  // that have not ended, steps excepted

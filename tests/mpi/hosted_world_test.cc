@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -279,6 +280,40 @@ TEST(HostedWorldTest, HelpersOfCallsThatEndAfterTheirRanksAreServed) {
   });
   EXPECT_TRUE(report.ok()) << report.text();
   EXPECT_EQ(helped, ranks_per_process);
+}
+
+// The receiver's process has ended when the sender's lets go of the message.
+TEST(HostedWorldTest, ASendThatNobodyReceivesIsANote) {
+  const RunReport report = run_mpi_world({}, ranks_per_process, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const int last = rank.world_size() - 1;
+    auto x = std::make_shared<std::vector<int64_t>>(1, 7);
+    if (rank.rank() == 0) rank.sleep_for(absl::Hours(2));
+    if (rank.rank() != last) return;
+    rank.sleep_for(absl::Hours(1));
+    (void)pg->send(*x, 0, 5, {.keep_alive = x});
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_THAT(
+      report.notes,
+      testing::ElementsAre(HasSubstr(absl::StrCat("rank ", ranks_of_job() - 1, ", group 0, send to rank 0, tag 5: "))));
+}
+
+TEST(HostedWorldTest, ARunIsNoDeadlockWhileAnOutsideWakerIsHeld) {
+  for (const bool last : {true, false}) {
+    const RunReport report = run_mpi_world({}, ranks_per_process, [last](RankContext& rank) {
+      if (rank.rank() != (last ? rank.world_size() - 1 : 0)) return;
+      Promise promise(&rank.world().scheduler(), rank.rank());
+      std::thread outside([&promise, waker = rank.world().outside_waker()] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        promise.set_value();
+      });
+      const std::string error = error_of([&] { promise.work().wait(); });
+      outside.join();
+      EXPECT_EQ(error, "no error");
+    });
+    EXPECT_TRUE(report.ok()) << report.text();
+  }
 }
 
 }  // namespace

@@ -383,6 +383,39 @@ TEST_P(CoalescingTest, LeavesADroppedWorkAloneThatOwnsItsTensors) {
   EXPECT_TRUE(held[1].expired());
 }
 
+TEST_P(CoalescingTest, TellsTheCallbackOfADroppedWorkThatOwnsItsTensors) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<int64_t>>(1, rank.rank() + 1);
+    const std::string told = absl::StrCat("told ", rank.rank());
+    {
+      pg->start_coalescing();
+      (void)pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
+      Work whole = pg->end_coalescing();
+      whole.then([&rank, told, x](const absl::Status& end) {
+        rank.store().set(told, absl::StrCat(end.ok() ? "sum " : end.ToString(), (*x)[0]));
+      });
+    }
+    EXPECT_EQ(rank.store().get(told), "sum 6");
+  });
+}
+
+TEST_P(CoalescingTest, LetsGoOfTheTensorsOfADroppedWorkThatIsNeverDone) {
+  std::weak_ptr<const void> owned;
+  const RunReport report = run_to_failure(2, [&owned](RankContext& rank) {
+    if (rank.rank() == 1) throw std::runtime_error("enough");
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<int64_t>>(1, 7);
+    owned = x;
+    pg->start_coalescing();
+    (void)pg->recv(*x, 1, 9, {.keep_alive = x});
+    (void)pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
+    (void)pg->end_coalescing();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: enough"));
+  EXPECT_TRUE(owned.expired());
+}
+
 TEST_P(CoalescingTest, RefusesMisuse) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);

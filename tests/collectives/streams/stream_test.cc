@@ -256,6 +256,27 @@ TEST_P(StreamTest, CallsOfSeveralStreamsKeepTheirNumbers) {
   });
 }
 
+// In the free gear a stream makes its calls beside the rank, each with a timeout of its own: a race of the group's
+// state would show under ThreadSanitizer.
+TEST_P(StreamTest, CallsOnAStreamHaveTheirOwnTimeouts) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank);
+    std::vector<int64_t> on_stream(50, rank.rank() + 1);
+    std::vector<int64_t> beside(50, 10 * rank.rank() + 1);
+    for (size_t i = 0; i < on_stream.size(); ++i) {
+      const absl::Duration timeout = absl::Seconds(100 + i);
+      Work work =
+          pg->all_reduce(TensorView(&on_stream[i], {1}), ReduceOp::kSum, {.timeout = timeout, .stream = &stream});
+      pg->all_reduce(TensorView(&beside[i], {1}), ReduceOp::kSum, {.timeout = 2 * timeout}).wait();
+      work.block_current_stream(stream);
+    }
+    stream.synchronize();
+    EXPECT_THAT(on_stream, testing::Each(3));
+    EXPECT_THAT(beside, testing::Each(12));
+  });
+}
+
 TEST_P(StreamTest, SendAndRecvGoThroughStreams) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
