@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -246,12 +247,11 @@ void gather_report(MPI_Comm processes, RanksHere here, int64_t most_bytes, RunRe
   report->faults.clear();
   std::unique_ptr<Merger> merger;
   if (report->kept != nullptr) merger = std::make_unique<Merger>(*report->kept);
+  std::set<std::string> noted;  // of a message that nobody received, both sides may tell
   for (size_t process = 0; process < all.size(); ++process) {
     WireReader in(all[process]);
-    // Of a message that nobody received, both sides may tell.
     for (std::string& note : read_texts(&in)) {
-      if (std::find(report->notes.begin(), report->notes.end(), note) == report->notes.end())
-        report->notes.push_back(std::move(note));
+      if (noted.insert(note).second) report->notes.push_back(std::move(note));
     }
     for (const std::string& fault : read_texts(&in)) {
       const absl::StatusOr<FaultPlan> parsed = FaultPlan::parse(fault);

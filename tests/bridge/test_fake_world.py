@@ -431,6 +431,8 @@ def test_objects_of_ranks_that_are_not_there() -> None:
             with pytest.raises(RuntimeError) as error:
                 make()
             assert str(error.value) == f"rank 1 of a fake world of 4: {call}: nobody is there who made the objects, want the {want}"
+        with pytest.warns(UserWarning, match="Running broadcast_object_list on global rank 1 which does not belong to the given group"):
+            dist.broadcast_object_list([None], src=0, group=dist.new_group([0, 2]))
         world.clear()
         config = [{"lr": 0.1}, "adam"]
         dist.broadcast_object_list(config, src=3, group=own)

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 LAUNCHERS = {"ompi": ["mpirun.openmpi", "mpirun"], "mpich": ["mpirun.mpich", "mpiexec.hydra", "mpirun"]}
 # Processes may be more than cores, also for root in a container: these wait without keeping the cores, and Open MPI asks for both.
@@ -65,13 +66,21 @@ def run(implementation, processes, program, arguments=(), timeout=60, fails=Fals
     return done
 
 
-def processes_of(program):
-    """The processes here that run it, by id."""
+def is_of(process, ancestor):
+    """Whether the process, by id, descends from the other."""
+    while process > 1 and process != ancestor:
+        with open(f"/proc/{process}/stat") as stat:
+            process = int(stat.read().rpartition(")")[2].split()[1])
+    return process == ancestor
+
+
+def processes_of(program, ancestor=None):
+    """The processes here that run it, and, if one is given, descend from another: by id."""
     found = []
-    for process in filter(str.isdigit, os.listdir("/proc")):
+    for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
-            if os.path.samefile(f"/proc/{process}/exe", program):
-                found.append(int(process))
+            if os.path.samefile(f"/proc/{process}/exe", program) and (ancestor is None or is_of(process, ancestor)):
+                found.append(process)
     return sorted(found)
 
 
@@ -93,7 +102,7 @@ def run_with_limit(limit, implementation, processes, program, arguments):
             return job.wait(limit)
         except subprocess.TimeoutExpired:
             print(f"mpi_job.py: the job has not ended after {limit} s", flush=True)
-            hung = processes_of(program)
+            hung = processes_of(program, ancestor=job.pid)
             for process in hung:
                 print(f"---- process {process}\n{stacks_of(process)}", flush=True)
             job.terminate()
@@ -101,8 +110,14 @@ def run_with_limit(limit, implementation, processes, program, arguments):
                 job.wait(20)
             except subprocess.TimeoutExpired:
                 job.kill()
-            for process in set(hung) & set(processes_of(program)):
-                os.kill(process, signal.SIGKILL)
+            for _ in range(500):
+                left = set(hung) & set(processes_of(program))
+                if not left:
+                    break
+                for process in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+                time.sleep(0.01)
             return 1
 
 

@@ -60,9 +60,10 @@ class JobsTest(unittest.TestCase):
                               timeout=SOON + 60, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("mpi_job.py: the job has not ended after 4 s\n", done.stdout)
-        self.assertEqual(done.stdout.count("---- process "), 2, done.stdout)
-        self.assertEqual(done.stdout.count("no gdb, so no stacks" if shutil.which("gdb") is None else " usleep"),
-                         2, done.stdout)
+        stacks = done.stdout.split("---- process ")[1:]
+        self.assertEqual(len(stacks), 2, done.stdout)
+        for text in stacks:  # a machine may allow nobody to attach
+            self.assertRegex(text, "no gdb, so no stacks" if shutil.which("gdb") is None else r" usleep|[Pp]trace: Operation not permitted")
         self.assertEqual(mpi_job.processes_of(PROGRAM), [])
 
     def test_an_error_of_mpi_between_the_processes_ends_the_job(self):

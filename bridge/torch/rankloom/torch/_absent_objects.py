@@ -42,6 +42,8 @@ def _answering(call: str, original: Callable[..., Any], rank: int, world_size: i
     def answer(*args: Any, **kwargs: Any) -> Any:
         try:
             arguments = signature.bind(*args, **kwargs).arguments
+            if distributed_c10d._rank_not_in_group(arguments.get("group")):
+                return original(*args, **kwargs)  # warns
             sender = _sender(call, arguments)
         except TypeError:
             return original(*args, **kwargs)  # says what is wrong
