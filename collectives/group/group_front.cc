@@ -81,13 +81,18 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
 }
 
 void GroupFront::need_own_rank(const char* op, CodeSite code) const {
+  if (scheduler_ == nullptr) return;
+  const int by = calling_rank();
+  const int own = rank_state_->rank();
+  if (by == own) return;
+  refuse({.rank = by, .group = name_, .op = op}, ErrorKind::kInvalidArgument, "rank ", own, ", group ", name_, ", ", op,
+         ": the handle of rank ", own, " was used by rank ", by, ", want the rank's own handle",
+         site_place(Site{.code = code}));
+}
+
+int GroupFront::calling_rank() const {
   const Task* const task = Task::current();
-  if (scheduler_ == nullptr || task == nullptr || task->scheduler != scheduler_ ||
-      task->info.rank == rank_state_->rank())
-    return;
-  refuse({.rank = task->info.rank, .group = name_, .op = op}, ErrorKind::kInvalidArgument, "rank ", rank_state_->rank(),
-         ", group ", name_, ", ", op, ": the handle of rank ", rank_state_->rank(), " was used by rank ",
-         task->info.rank, ", want the rank's own handle", site_place(Site{.code = code}));
+  return task != nullptr && task->scheduler == scheduler_ ? task->info.rank : rank_state_->rank();
 }
 
 Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSite code, CallMemo* memo) {

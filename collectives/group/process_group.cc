@@ -49,9 +49,15 @@ ProcessGroup::~ProcessGroup() {
 int ProcessGroup::rank() const { return front_->rank_; }
 int ProcessGroup::size() const { return front_->size_; }
 std::string ProcessGroup::group_name() const { return front_->name_; }
-void ProcessGroup::set_group_name(std::string_view name) { front_->name_ = name; }
+void ProcessGroup::set_group_name(std::string_view name) {
+  front_->need_own_rank("set_group_name", {});
+  front_->name_ = name;
+}
 std::string ProcessGroup::description() const { return front_->description_; }
-void ProcessGroup::set_description(std::string_view description) { front_->description_ = description; }
+void ProcessGroup::set_description(std::string_view description) {
+  front_->need_own_rank("set_description", {});
+  front_->description_ = description;
+}
 int ProcessGroup::global_rank() const { return global_rank(front_->rank_); }
 int64_t ProcessGroup::sequence_number(CodeSite code) const {
   front_->need_own_rank("sequence_number", code);
@@ -103,7 +109,11 @@ void ProcessGroup::set_warn_after(absl::Duration warn_after, CodeSite code) {
 }
 
 void ProcessGroup::abort(std::string_view, CodeSite) {}
-void ProcessGroup::shutdown(CodeSite) { front_->shut_down_ = true; }
+
+void ProcessGroup::shutdown(CodeSite code) {
+  front_->need_own_rank("shutdown", code);
+  front_->shut_down_ = true;
+}
 
 Work ProcessGroup::broadcast(TensorView buffer, int root, const CallOptions& options, CodeSite code) {
   return internal::submit(*front_, {.op = OpType::kBroadcast, .output = &buffer, .root = root}, options, code);

@@ -129,10 +129,11 @@ std::shared_ptr<ProcessGroup> MpiProcessGroup::make_member(const std::shared_ptr
 void MpiProcessGroup::abort(std::string_view reason, CodeSite code) {
   const WorldPin alive(front().world_ref());
   if (!alive) return;  // all that was on its way has ended with the world
-  const absl::Status cause = make_error(
-      ErrorKind::kAborted,
-      located(absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)), code));
-  core_->engine().locked([&] { core_->fail(blamed_as(cause, blamed_on(global_rank(), cause)), /*told=*/false); });
+  const int by = front().calling_rank();
+  const absl::Status cause =
+      make_error(ErrorKind::kAborted,
+                 located(absl::StrCat("rank ", by, " aborted group ", group()->name(), ": ", sv(reason)), code));
+  core_->engine().locked([&] { core_->fail(blamed_as(cause, blamed_on(by, cause)), /*told=*/false); });
 }
 
 void MpiProcessGroup::shutdown(CodeSite code) {

@@ -187,13 +187,14 @@ const std::shared_ptr<Mailbox>& ThreadedProcessGroup::mailbox() {
 void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   const WorldPin alive(front().world_ref());
   if (!alive) return;  // all that was on its way has ended with the world
+  const int by = front().calling_rank();
   const std::string text =
-      located(absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)), code);
-  const std::vector<std::string> last = front().rank_state()->recorder().last_calls(1);
+      located(absl::StrCat("rank ", by, " aborted group ", group()->name(), ": ", sv(reason)), code);
+  std::vector<std::string> last;
+  if (by == global_rank()) last = front().rank_state()->recorder().last_calls(1);
   const absl::Status cause = blamed_as(
       make_error(ErrorKind::kAborted, text),
-      blamed_on(global_rank(),
-                make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ", last.empty() ? "" : last[0]),
+      blamed_on(by, make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ", last.empty() ? "" : last[0]),
                 front().rank_state()->unwinding()));
   core_->fail(cause);
   // Another member may have made the group fail a moment ago, and be about to end this one's calls.

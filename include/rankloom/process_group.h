@@ -261,7 +261,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                             CodeSite code = CodeSite::here());
   static constexpr int kNoColor = -1;
 
-  // --- state, of this member: another rank's is refused with InvalidArgument
+  // --- state, of this member: another rank's is refused with InvalidArgument, but for abort()
 
   // Of collectives: how many this member has issued.
   int64_t sequence_number(CodeSite code = CodeSite::here()) const;

@@ -221,7 +221,7 @@ class FailingCasesTest(unittest.TestCase):
         for case, ranks in (("HangingInItsOwnCode", "uur"), ("HoldingAMutexAcrossACollective", "uu"), ("HangingWhenExplored", "uu")):
             for engine in ENGINES:
                 with self.subTest(case=case, engine=engine), tempfile.TemporaryDirectory() as folder:
-                    env = {"RANKLOOM_STALL_IS_FATAL": "1s", "RANKLOOM_REPORT": folder}
+                    env = {"RANKLOOM_STALL_IS_FATAL": "2s", "RANKLOOM_REPORT": folder}
                     result = Result(f"{case}/{engine}", env)
                     path = f"{folder}/{os.path.basename(PROGRAM)}.Engines_Failing.{case}_{engine}.rlrun"
                     line = f"\n  run file: {path}; see it: rankloom report {path} -o run.html\n"

@@ -340,7 +340,9 @@ TEST_P(GroupsTest, RefusesTheHandleOfAnotherRank) {
           {"warn_after", [] { (void)of_zero->warn_after(); }},
           {"set_timeout", [] { of_zero->set_timeout(absl::Seconds(1)); }},
           {"set_warn_after", [] { of_zero->set_warn_after(absl::Seconds(1)); }},
-          {"set_reduce_order", [] { of_zero->set_reduce_order({.kind = ReduceOp::Order::Kind::kTree}); }}};
+          {"set_reduce_order", [] { of_zero->set_reduce_order({.kind = ReduceOp::Order::Kind::kTree}); }},
+          {"shutdown", [] { of_zero->shutdown(); }},
+          {"shutdown", [] { destroy_process_group(of_zero); }}};
       for (const auto& [call, made] : calls) {
         EXPECT_THAT(made, ThrowsDistError(ErrorKind::kInvalidArgument,
                                           HasSubstr(absl::StrCat("rank 0, group 0, ", call,
@@ -352,6 +354,19 @@ TEST_P(GroupsTest, RefusesTheHandleOfAnotherRank) {
     }
   });
   EXPECT_THAT(report.text(), StartsWith("rank 1 failed: enough"));
+}
+
+TEST_P(GroupsTest, AnAbortByTheHandleOfAnotherRankNamesTheRankThatAborts) {
+  std::shared_ptr<ProcessGroup> of_zero;
+  const RunReport report = run_to_failure(3, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) of_zero = pg;
+    pg->barrier().wait();
+    if (rank.rank() == 1) of_zero->abort("the watch saw enough");
+    pg->barrier().wait();
+  });
+  of_zero.reset();
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 aborted group 0: the watch saw enough"));
 }
 
 // ---- lives of groups
